@@ -6,6 +6,7 @@
 //!     │   "batch …" → time  └─ each MPI: a C program built on the spot, as many  peer.c, mpi.rs, job.rs
 //!     ├ two threads ────────── raw cache line, memcpy and a bare ring,            ../baseline.rs, floor.rs,
 //!     │                        or raw TCP sockets                                 sockets.rs
+//!     ├ two threads ────────── bare QUIC, where ours is UDP                        quinn.rs
 //!     └ whole runs ─────────── ucx_perftest, fi_pingpong                         whole.rs
 //! ```
 //!
@@ -22,6 +23,7 @@ mod floor;
 mod job;
 mod library;
 mod mpi;
+mod quinn;
 mod rank;
 mod render;
 mod report;

@@ -13,6 +13,7 @@ use super::{
     job::Job,
     library::{ADVICE, Found, Library, Prefix, check_folder},
     mpi::{Installed, MPIS},
+    quinn::{self, Quinn},
     request::{Column, Method, PeerTest, Request, WINDOW},
     schedule::{Mode, PeerRunner, PeerSeries, Who},
     sockets,
@@ -62,6 +63,8 @@ pub struct Contenders {
     jobs: Vec<(Who, usize, Job)>,
     /// The peer's number and its program.
     programs: Vec<(usize, &'static Program, Found)>,
+    /// The peer's number and its ends.
+    quinn: Option<(usize, Quinn)>,
     raw: Baselines,
     floor: Floor,
     cores: [usize; 2],
@@ -93,6 +96,7 @@ impl Contenders {
             missing,
             jobs: Vec::new(),
             programs: Vec::new(),
+            quinn: None,
             raw,
             floor: Floor::new(),
             cores,
@@ -116,6 +120,9 @@ impl Contenders {
                 field.peers.push(Peer::new(&program.library, &found, program.flags(course).to_owned()));
                 field.programs.push((field.peers.len() - 1, program, found));
             }
+        }
+        if course == Course::Network("udp") {
+            field.enter_quinn();
         }
         field.missing.extend(folder.is_none().then(|| ADVICE.to_owned()));
         Ok(field)
@@ -141,6 +148,17 @@ impl Contenders {
         }
     }
 
+    fn enter_quinn(&mut self) {
+        let (name, version, flags) = (quinn::NAME, quinn::VERSION.to_owned(), quinn::FLAGS.to_owned());
+        match Quinn::connect() {
+            Ok(ends) => {
+                self.quinn = Some((self.peers.len(), ends));
+                self.peers.push(Peer { name, version, prefix: None, flags });
+            }
+            Err(error) => self.missing.push(format!("{name}: {error}")),
+        }
+    }
+
     /// Empty series for all that they can do.
     pub fn series(&self) -> Vec<PeerSeries> {
         let mut all: Vec<PeerSeries> = Vec::new();
@@ -160,6 +178,9 @@ impl Contenders {
                 if row.theirs == Method::Send && program.does(column) {
                     add(Who::Peer(*number), Method::Send, column, Mode::Whole);
                 }
+            }
+            if let Some((number, _)) = self.quinn.as_ref().filter(|_| quinn::does(column)) {
+                add(Who::Peer(*number), Method::Send, column, Mode::Itself);
             }
             match limit(column, self.course) {
                 Some(Mode::Conducted) if self.carrier(column.ranks).is_none() => {}
@@ -226,6 +247,11 @@ impl PeerRunner for Contenders {
         let own = |program: &&(usize, _, _)| who == Who::Peer(program.0);
         if let Some((_, program, found)) = self.programs.iter().find(own) {
             return program.measure(found, column, self.cores, self.course);
+        }
+        if let Some((number, ends)) = &mut self.quinn
+            && who == Who::Peer(*number)
+        {
+            return ends.micros(column, self.cores).map_err(|error| error.to_string());
         }
         let failed = |_| "the thread that measures it failed";
         if who == Who::Floor {

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use super::{
     confidence::{Figures, MIN_FIGURES, PeerRatio, Verdict, ratio},
     contenders::Peer,
+    quinn,
     request::Method,
     schedule::{Outcome, Who},
     targets::{Against, Course, Row, Target, Unit},
@@ -107,10 +108,16 @@ impl ReportLine {
         line
     }
 
+    fn quinn(&self, peers: &[Peer]) -> Option<PeerRatio> {
+        let number = peers.iter().position(|peer| peer.name == quinn::NAME)?;
+        self.peers[number].ratio
+    }
+
     fn check(&self, target: &'static Target, peers: &[Peer], ours: impl Fn(&str) -> Comparison) -> Check {
         let (against, ratio) = match target.against {
             Against::Limit => ("the raw limit".to_owned(), self.limit.ratio),
             Against::Floor => ("the floor".to_owned(), self.floor.ratio),
+            Against::Quinn => ("quinn".to_owned(), self.quinn(peers)),
             Against::Ours(title) => (format!("ours, {title}"), ours(title).ratio),
             Against::BestPeer => match self.best {
                 Some(best) => (format!("best peer, {}", peers[best].title()), self.peers[best].ratio),

@@ -22,10 +22,10 @@ use crate::plan::Payload;
 pub struct Program {
     /// Whose.
     pub library: Library,
-    /// Its flags, for the report: over memory, over a network.
-    flags: [&'static str; 2],
-    /// Its settings: over memory, over a network.
-    settings: [&'static [(&'static str, &'static str)]; 2],
+    /// Its flags, for the report: over memory, over TCP, beside UDP.
+    flags: [&'static str; 3],
+    /// Its settings: over memory, over TCP, beside UDP.
+    settings: [&'static [(&'static str, &'static str)]; 3],
     server: fn(&Column, &str, Course) -> Vec<String>,
     client: fn(&Column, &str, Course) -> Vec<String>,
     /// µs per message in what the client printed.
@@ -48,9 +48,10 @@ pub const PROGRAMS: [Program; 2] = [
         },
         flags: [
             "UCX_TLS=shm,self ucx_perftest -t tag_lat (median), tag_bw -O 64",
-            "UCX_TLS=tcp,self UCX_NET_DEVICES=lo ucx_perftest -t tag_lat (median), tag_bw -O 64",
+            UCX_TCP_FLAGS,
+            UCX_TCP_FLAGS,
         ],
-        settings: [&[("UCX_TLS", "shm,self")], &[("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo")]],
+        settings: [&[("UCX_TLS", "shm,self")], UCX_TCP, UCX_TCP],
         server: |_, port, _| words(&format!("-p {port}")),
         client: ucx_client,
         figure: ucx_figure,
@@ -67,18 +68,31 @@ pub const PROGRAMS: [Program; 2] = [
             version: ["fi_info", "--version"],
             mark: "",
         },
-        flags: ["fi_pingpong -p shm -e rdm", "FI_TCP_IFACE=lo fi_pingpong -p tcp;ofi_rxm -e rdm"],
-        settings: [&[], &[("FI_TCP_IFACE", "lo")]],
+        flags: [
+            "fi_pingpong -p shm -e rdm",
+            "FI_TCP_IFACE=lo fi_pingpong -p tcp;ofi_rxm -e rdm",
+            "FI_UDP_IFACE=lo fi_pingpong -p udp;ofi_rxd -e rdm",
+        ],
+        settings: [&[], &[("FI_TCP_IFACE", "lo")], &[("FI_UDP_IFACE", "lo")]],
         server: |column, port, course| {
-            words(&format!("-p {} -e rdm {} -B {port}", provider(course), fabric_size(column)))
+            words(&format!("-p {} -e rdm {} -B {port}", provider(course), fabric_size(column, course)))
         },
         client: |column, port, course| {
-            words(&format!("-p {} -e rdm {} -P {port} 127.0.0.1", provider(course), fabric_size(column)))
+            words(&format!(
+                "-p {} -e rdm {} -P {port} 127.0.0.1",
+                provider(course),
+                fabric_size(column, course)
+            ))
         },
         figure: fabric_figure,
         streams: false,
     },
 ];
+
+/// UCX has no UDP.
+const UCX_TCP: &[(&str, &str)] = &[("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo")];
+const UCX_TCP_FLAGS: &str =
+    "UCX_TLS=tcp,self UCX_NET_DEVICES=lo ucx_perftest -t tag_lat (median), tag_bw -O 64";
 
 /// For one run of server and client.
 const RUN_LIMIT: Duration = Duration::from_secs(20);
@@ -89,7 +103,7 @@ const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(25);
 impl Program {
     /// That it is run with.
     pub fn flags(&self, course: Course) -> &'static str {
-        self.flags[usize::from(course != Course::Memory)]
+        self.flags[number(course)]
     }
 
     /// Whether it can do this.
@@ -136,7 +150,7 @@ impl Program {
         core: usize,
         course: Course,
     ) -> Result<Running, String> {
-        let settings = self.settings[usize::from(course != Course::Memory)];
+        let settings = self.settings[number(course)];
         let mut command = found.prefix.command(found.name);
         let start = || {
             udeck::sys::pin_to_cpu(core)?;
@@ -226,11 +240,24 @@ fn ucx_figure(column: &Column, printed: &str) -> Option<f64> {
 }
 
 fn provider(course: Course) -> &'static str {
-    if course == Course::Memory { "shm" } else { "tcp;ofi_rxm" }
+    ["shm", "tcp;ofi_rxm", "udp;ofi_rxd"][number(course)]
 }
 
-fn fabric_size(column: &Column) -> String {
-    format!("-S {} -I {}", column.bytes, iterations(column.bytes).max(100))
+/// Of its settings.
+fn number(course: Course) -> usize {
+    match course {
+        Course::Memory => 0,
+        Course::Network("udp") => 2,
+        Course::Network(_) => 1,
+    }
+}
+
+fn fabric_size(column: &Column, course: Course) -> String {
+    let iterations = iterations(column.bytes);
+    // Over UDP a message takes milliseconds at times.
+    let iterations =
+        if course == Course::Network("udp") { iterations.clamp(20, 500) } else { iterations.max(100) };
+    format!("-S {} -I {iterations}", column.bytes)
 }
 
 /// `bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec`, and below each its figure.
