@@ -285,11 +285,21 @@ mod loom_models {
     /// Relaxed.
     #[test]
     fn loom_what_was_done_before_reading_is_seen() {
+        what_was_done_before_is_seen(|consumer| assert!(consumer.pop().is_some()));
+    }
+
+    /// As above, of a run. Fails if that SYNC POINT `read` is weakened to Relaxed.
+    #[test]
+    fn loom_what_was_done_before_reading_a_run_is_seen() {
+        what_was_done_before_is_seen(|consumer| assert_eq!(consumer.pop_run(2, |_, _| Some(())), 1));
+    }
+
+    fn what_was_done_before_is_seen(read: fn(&mut Consumer<Arc<Heap>>)) {
         use loom::cell::UnsafeCell;
         struct Beside(UnsafeCell<u64>);
         // SAFETY: the model under test decides who may touch it; loom reports it if it is wrong.
         unsafe impl Sync for Beside {}
-        loom::model(|| {
+        loom::model(move || {
             let (mut producer, mut consumer, _) = ends(2);
             let beside = Arc::new(Beside(UnsafeCell::new(0)));
             let _ = producer.push(0, 0, &[]);
@@ -298,7 +308,7 @@ mod loom_models {
                 thread::spawn(move || {
                     // SAFETY: the message was not read yet, so the other side stays away.
                     beside.0.with_mut(|value| unsafe { *value = 1 });
-                    assert!(consumer.pop().is_some());
+                    read(&mut consumer);
                 })
             };
             while producer.unread().unwrap() > 0 {
