@@ -310,17 +310,6 @@ impl<S: Storage> Producer<S> {
         self.storage.line().attention.load(Ordering::Relaxed) != HOT
     }
 
-    /// The consumer read the cells of the last lap, so they lie in its cache: fetched only when they are written, each message of a
-    /// batch would wait for its line. Not those that it may not have read yet: it would have to fetch them back. A single message
-    /// does without: in a ping-pong the fetch costs more than it gains (docs/internals/messages.md).
-    #[inline]
-    fn fetch_ahead(&self) {
-        let ahead = self.next.narrow().wrapping_add(AHEAD);
-        if ahead.wrapping_sub(self.credit) <= self.mask {
-            prefetch::for_writing(self.storage.cell(ahead & self.mask));
-        }
-    }
-
     /// Position of the next message.
     #[inline]
     pub fn position(&self) -> Position {
@@ -350,7 +339,18 @@ impl<S: Storage> Batch<'_, S> {
     #[inline]
     pub fn push_with(&mut self, meta: u32, aux: u64, write: impl FnOnce(Payload<'_>)) {
         self.0.publish(meta, aux, write);
-        self.0.fetch_ahead();
+    }
+
+    /// Before a further message: the consumer read the cells of the last lap, so they lie in its cache, and fetched only when they are
+    /// written, each message would wait for its line. Not those that it may not have read yet: it would have to fetch them
+    /// back. A single message does without: in a ping-pong the fetch costs more than it gains (docs/internals/messages.md).
+    #[inline]
+    pub fn fetch_ahead(&self) {
+        let Producer { storage, mask, next, credit } = &*self.0;
+        let ahead = next.narrow().wrapping_add(AHEAD);
+        if ahead.wrapping_sub(*credit) <= *mask {
+            prefetch::for_writing(storage.cell(ahead & mask));
+        }
     }
 
     /// Position of the next message.

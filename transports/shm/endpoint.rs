@@ -160,6 +160,7 @@ impl ShmEndpoint {
                     payload.words(&[head]);
                     payload.whole_words(1, body);
                 });
+                batch.fetch_ahead();
             }
             if batch.must_ring() {
                 self.connection.ring_receiver();
