@@ -141,7 +141,7 @@ impl Barrier {
     ) -> Result<Option<Received<u8>>> {
         let turns = if self.home.is_some() { TURNS } else { 0 };
         for _ in 0..turns {
-            if let Some(token) = self.inbox.try_retrieve()? {
+            if let Some(token) = self.inbox.try_retrieve_in_turn()? {
                 return Ok(Some(token));
             }
             std::thread::yield_now();

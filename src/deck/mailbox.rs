@@ -119,6 +119,18 @@ impl<T: Payload> Mailbox<T> {
         Ok(found.then_some(received))
     }
 
+    /// As [`Mailbox::try_retrieve`], where each of a few postboxes has a message now and then ([`Inbox::next_in_turn`]).
+    pub(crate) fn try_retrieve_in_turn(&self) -> Result<Option<Received<T>>> {
+        let mut received = Received::new(Parcel::NONE);
+        let mut inbox = self.inbox.borrow_mut();
+        if !inbox.next_in_turn(received.parcel_mut())? {
+            drop(inbox);
+            return self.try_retrieve();
+        }
+        self.give_out(&mut inbox, received.parcel_mut())?;
+        Ok(Some(received))
+    }
+
     /// Takes the messages that are there, at most `most`, and shows each to `each`: the quickest way to read many short ones, which
     /// are taken by one look. Returns how many there were; does not wait. `each` may use this mailbox, too. What comes meanwhile is
     /// taken as well, so `most` is what bounds the call, and not how many there were at first.

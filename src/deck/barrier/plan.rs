@@ -8,7 +8,7 @@
 //!
 //! Where ranks take turns, a message is cheap and a turn is dear: each rank should come to its end of the barrier in one
 //! turn, having told that it came in the turn before. With dissemination, each round may take all a turn. (Measured on two
-//! processors: with 4 ranks, exchange takes 0.8 of a tree's time and 0.9 of dissemination's; with 8, 1.15 and 0.7.)
+//! processors: with 4 ranks, exchange takes 0.8 of a tree's time and 0.9 of dissemination's; with 8, 1.05 and 0.7.)
 //!
 //! Sources: Hensgen, Finkel, Manber, *Two algorithms for barrier synchronization*, 1988 (dissemination); Mellor-Crummey,
 //! Scott, *Algorithms for scalable synchronization on shared-memory multiprocessors*, 1991 (trees).
