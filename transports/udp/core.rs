@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
 use parking_lot::{Mutex, RwLock};
 use quinn_proto::{
     ClientConfig, ConnectionEvent, ConnectionHandle, DatagramEvent, Endpoint, Incoming, ServerConfig,
@@ -28,6 +27,7 @@ use udeck_via::auth::Keys;
 use udeck_via::transport::{Hello, Queue, Queues, Ready, ViEndpoint};
 use udeck_via::{Error, PollBudget, Reliability, Result};
 
+use crate::buffer_pool::BufferPool;
 use crate::completion_queue::{Slots, SocketBackend};
 use crate::driver::StreamDriver;
 use crate::dropped::Dropped;
@@ -204,7 +204,7 @@ impl Core {
     fn on_datagrams<'a>(
         self: &Arc<Self>,
         now: Instant,
-        datagrams: impl Iterator<Item = Datagram<'a>>,
+        (datagrams, pool): (impl Iterator<Item = Datagram<'a>>, &mut BufferPool),
     ) -> Peers {
         let mut touched = Peers::new();
         let mut run: Option<(ConnectionHandle, Events)> = None;
@@ -212,7 +212,7 @@ impl Core {
         for datagram in datagrams {
             answer.clear();
             let ecn = datagram.ecn.and_then(|ecn| quinn_proto::EcnCodepoint::from_bits(ecn as u8));
-            let bytes = BytesMut::from(datagram.bytes);
+            let bytes = pool.copy_of(datagram.bytes);
             let event = self.endpoint.lock().handle(now, datagram.from, None, ecn, bytes, &mut answer);
             match event {
                 Some(DatagramEvent::ConnectionEvent(handle, event)) => match &mut run {
@@ -290,6 +290,13 @@ impl Core {
                 true
             }
             Admission::Refuse => false,
+        }
+    }
+
+    /// The periodic check: gives back buffers that nobody uses.
+    pub fn check_buffers(&self) {
+        if let Some(mut buffers) = self.receive_buffers.try_lock() {
+            buffers.check();
         }
     }
 

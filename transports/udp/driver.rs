@@ -11,6 +11,7 @@ use quinn_proto::StreamId;
 use udeck_session::{Connection, Driver, Phase, Pieces};
 use udeck_sys::job_time;
 
+use crate::buffer_pool::BUFFER;
 use crate::core::Core;
 use crate::peer::{ConnectionStatus, Peer, ReadEnd, State};
 use crate::unreliable::Unreliable;
@@ -21,7 +22,7 @@ const LOCK_WAIT: Duration = Duration::from_micros(50);
 /// The same for the last poll before a deadline. The reading thread may be descheduled, with a datagram for this link.
 const LAST_LOCK_WAIT: Duration = Duration::from_millis(100);
 /// Bytes that are gathered for one write to the stream.
-const GATHER_BYTES: usize = 64 << 10;
+const GATHER_BYTES: usize = BUFFER;
 
 /// See the module.
 pub struct StreamDriver {
@@ -165,9 +166,8 @@ impl StreamDriver {
         if len == 0 {
             return false;
         }
-        state.gathered.resize(len, 0);
-        pieces.copy_to(&mut state.gathered);
-        self.unwritten = state.gathered.split().freeze();
+        let filled = state.gathered.filled(len, |buffer| _ = pieces.copy_to(buffer));
+        self.unwritten = filled.freeze();
         self.gathered += len as u64;
         connection.released(self.gathered);
         true

@@ -76,5 +76,6 @@ fn check(core: &Arc<Core>, now: Instant) -> Instant {
     for peer in core.peers.all() {
         peer.check(now, core.detect);
     }
+    core.check_buffers();
     now + if closing { CLOSING_CHECK_INTERVAL } else { CHECK_INTERVAL.min(core.detect / 4) }
 }

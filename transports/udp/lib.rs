@@ -26,6 +26,7 @@
 //! | `unauthenticated` | bounds for callers that have not proved who they are |
 //! | `driver` | moves a VI's frames through its stream |
 //! | `unreliable`, `reassembly`, `range_set`, `dropped` | messages of unreliable VIs, in datagrams |
+//! | `buffer_pool` | memory for long runs of bytes that QUIC holds |
 //! | `timers` | the timer queue of the NIC |
 //! | `completion_queue`, `waiter`, `socket_wait` | completion queues, and how threads sleep beside the socket |
 //! | `helper` | the NIC's helper thread |
@@ -42,6 +43,7 @@
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
+mod buffer_pool;
 mod completion_queue;
 mod connect;
 mod core;

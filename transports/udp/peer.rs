@@ -22,13 +22,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
 use parking_lot::{Mutex, MutexGuard};
 use quinn_proto::{Connection, ConnectionEvent, ConnectionHandle, EndpointEvent, StreamId, VarInt};
 use udeck_session::poll::Bell;
 use udeck_sys::job_time;
 use udeck_via::auth::Pair;
 
+use crate::buffer_pool::BufferPool;
 use crate::core::{Core, ViLink};
 use crate::liveness::{LivenessProbe, find_socket};
 use crate::peer_table::Entry;
@@ -70,8 +70,8 @@ pub struct State {
     waiters: Vec<Arc<Bell>>,
     control: ControlStream,
     transmit: transmit::Transmitter,
-    /// Buffer in which bytes to write are gathered.
-    pub gathered: BytesMut,
+    /// Buffers in which bytes to write are gathered.
+    pub gathered: BufferPool,
     liveness: LivenessProbe,
     received: Received,
     /// The endpoint has forgotten the connection.
@@ -166,7 +166,7 @@ impl Peer {
             waiters: Vec::new(),
             control: ControlStream { stream: None, incoming: Vec::new(), outgoing: Vec::new() },
             transmit: transmit::Transmitter::default(),
-            gathered: BytesMut::new(),
+            gathered: BufferPool::default(),
             liveness: LivenessProbe::default(),
             received: Received { frames: 0, last: now, silent_since: now },
             forgotten: false,
@@ -308,6 +308,7 @@ impl Peer {
     /// The helper's periodic check: silence, abandoned handshakes, idle connections.
     pub fn check(self: &Arc<Self>, now: Instant, detect: Duration) {
         let mut state = self.lock();
+        state.gathered.check();
         if matches!(state.status, ConnectionStatus::Established) {
             self.check_silence(&mut state, now, detect);
         } else if self.is_client

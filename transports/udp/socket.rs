@@ -11,6 +11,7 @@ use udeck_sys::atomic::{AtomicBool, Ordering};
 
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 
+use crate::buffer_pool::BufferPool;
 use crate::icmp::{self, PortUnreachable};
 #[cfg(test)]
 use crate::socket_fault::SocketFault;
@@ -109,7 +110,7 @@ impl Socket {
 
     /// Receives what one `recvmmsg` gives.
     pub fn receive<'a>(&self, buffers: &'a mut ReceiveBuffers) -> &'a [RecvMeta] {
-        let ReceiveBuffers { bytes, metas } = buffers;
+        let ReceiveBuffers { bytes, metas, .. } = buffers;
         let mut slices = bytes.chunks_exact_mut(GRO_BUFFER).map(IoSliceMut::new);
         let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
             std::array::from_fn(|_| slices.next().expect("there are as many"));
@@ -134,6 +135,8 @@ impl AsFd for Socket {
 pub struct ReceiveBuffers {
     bytes: Box<[u8]>,
     metas: [RecvMeta; BATCH_SIZE],
+    /// For what QUIC keeps.
+    pool: BufferPool,
 }
 
 impl ReceiveBuffers {
@@ -141,6 +144,7 @@ impl ReceiveBuffers {
         ReceiveBuffers {
             bytes: vec![0; BATCH_SIZE * GRO_BUFFER].into_boxed_slice(),
             metas: [RecvMeta::default(); BATCH_SIZE],
+            pool: BufferPool::default(),
         }
     }
 
@@ -149,12 +153,20 @@ impl ReceiveBuffers {
         BATCH_SIZE
     }
 
-    /// The datagrams of the first `messages` received messages.
-    pub fn datagrams(&self, messages: usize) -> impl Iterator<Item = Datagram<'_>> {
-        self.metas[..messages].iter().zip(self.bytes.chunks_exact(GRO_BUFFER)).flat_map(|(meta, buffer)| {
+    /// The datagrams of the first `messages` received messages, and buffers for their copies.
+    pub fn datagrams(&mut self, messages: usize) -> (impl Iterator<Item = Datagram<'_>>, &mut BufferPool) {
+        let ReceiveBuffers { bytes, metas, pool } = self;
+        let (metas, bytes) = (&metas[..messages], bytes.chunks_exact(GRO_BUFFER));
+        let datagrams = metas.iter().zip(bytes).flat_map(|(meta, buffer)| {
             let datagrams = buffer[..meta.len.min(GRO_BUFFER)].chunks(meta.stride.max(1));
             datagrams.map(|bytes| Datagram { from: meta.addr, ecn: meta.ecn, bytes })
-        })
+        });
+        (datagrams, pool)
+    }
+
+    /// The periodic check.
+    pub fn check(&mut self) {
+        self.pool.check();
     }
 }
 
