@@ -52,6 +52,8 @@ impl Floor {
     }
 }
 
+/// Each on lines of its own: the two lie side by side on one stack, and each side counts in its own.
+#[repr(align(128))]
 struct FloorEnd<'r> {
     out: Sender<'r>,
     inbox: Receiver<'r>,
