@@ -1,8 +1,8 @@
 //! QUIC without a messaging library: two threads, each with a bare quinn endpoint, and one bidirectional stream between them.
 //!
 //! It is `quinn-proto` and `quinn-udp`, the crates under `quinn`, driven by loops that spin on the socket. The `quinn` crate itself
-//! would sleep in its runtime (tokio) between two datagrams, and hand each of them from one task to another: it could only be slower
-//! than this. The cryptography, the socket's buffers, the windows and the longest datagram are those of the UDP transport
+//! would sleep in its runtime (tokio) between two datagrams, and hand each of them from one task to another; it was not measured. The
+//! cryptography, the socket's buffers, the windows and the longest datagram are those of the UDP transport
 //! (`transports/udp/tls.rs`, `socket.rs`).
 //!
 //! A message is written by `SendStream::write` and read into a buffer of its size, as a user of quinn does it: a copy on each side.
