@@ -6,7 +6,7 @@ use udeck_sys::atomic::Ordering;
 use udeck_sys::ring::{PAYLOAD_WORDS, Storage};
 use udeck_sys::window::Exposed;
 use udeck_via::mem::Fill;
-use udeck_via::transport::{Arrival, Body};
+use udeck_via::transport::{Arrival, Body, Inline, ShortArrival};
 use udeck_via::{Deadline, Error, MemHandle, RemoteBuffer, Vi};
 
 use super::prey::Prey;
@@ -69,6 +69,8 @@ struct Attack {
     position: u32,
     random: Random,
     connections: u32,
+    /// Messages that were taken by runs.
+    in_runs: usize,
 }
 
 #[test]
@@ -79,7 +81,7 @@ fn random_words_break_nothing_but_their_own_connection() {
     let (grip, vi) = rogue.connect(&prey);
     prey.serves_the_honest(0);
     let taken = VecDeque::new();
-    let mut attack = Attack { prey, rogue, grip, vi, taken, position: 0, random, connections: 1 };
+    let mut attack = Attack { prey, rogue, grip, vi, taken, position: 0, random, connections: 1, in_runs: 0 };
     for step in 1..=STEPS {
         match attack.random.below(2) {
             0 => attack.write_something(),
@@ -91,6 +93,7 @@ fn random_words_break_nothing_but_their_own_connection() {
     }
     println!("{} connections were broken", attack.connections - 1);
     assert!(attack.connections > 10, "the garbage was not read");
+    assert!(attack.in_runs > 100, "only {} messages came in runs", attack.in_runs);
 }
 
 impl Attack {
@@ -132,13 +135,20 @@ impl Attack {
         // Most could be true, so that a connection lives long enough for the others to meet it in many states.
         let odd = random.below(16) == 0;
         let kind = if odd { random.below(6) } else { 1 + random.below(4) } as u8;
+        // As long as a header, or longer, where it is bytes.
+        let usual = if kind == 1 { 7 + random.below(42) as u8 } else { 1 };
         let (count, head) =
-            if odd { (random.next() as u8, random.next() as u8) } else { (1, random.below(33) as u8) };
+            if odd { (random.next() as u8, random.next() as u8) } else { (usual, random.below(33) as u8) };
         let meta = u32::from_le_bytes([kind, count, head, random.next() as u8]);
         let at = (self.position % Direction::new(&self.grip.control, 0).cells()) as usize * 8;
         self.grip.scribble(at + 1, random.next());
         for word in 0..PAYLOAD_WORDS {
-            let value = if odd { random.value() } else { random.below(4096) };
+            let value = match word {
+                _ if odd => random.value(),
+                // A header's first byte.
+                0 if kind == 1 => random.below(3),
+                _ => random.below(4096),
+            };
             self.grip.scribble(at + 2 + word, value);
         }
         self.position = self.position.wrapping_add(1);
@@ -148,7 +158,11 @@ impl Attack {
     fn call_something(&mut self) {
         let block = |attack: &Self, len| attack.prey.nic.outbox().block(len, Fill::Zero);
         let result = match self.random.below(16) {
-            0..=6 => self.take(),
+            0..=4 => self.take(),
+            5 | 6 => {
+                self.take_run();
+                Ok(())
+            }
             7 => self.vi.send_inline(Some(1), b"head", b"body"),
             8 => match block(self, 300) {
                 Ok(block) => self.vi.hand_off(None, b"head", block).map_err(|(error, _)| error),
@@ -207,6 +221,18 @@ impl Attack {
         self.taken.push_back(arrival);
         self.taken.truncate(100);
         Ok(())
+    }
+
+    /// Takes short messages of one kind, by one call.
+    fn take_run(&mut self) {
+        let mut run = [ShortArrival::NONE; 16];
+        let (first, most) = (self.random.below(3) as u8, self.random.below(17) as usize);
+        let taken = self.vi.arrival_short_run(first, &mut run[..most]);
+        assert!(taken <= most);
+        for ShortArrival { message, .. } in &run[..taken] {
+            assert!((8..=Inline::CAPACITY).contains(&message.len()) && message.first() == first);
+        }
+        self.in_runs += taken;
     }
 
     fn connect_again(&mut self) {
