@@ -133,7 +133,8 @@ impl<T: Payload> Mailbox<T> {
 
     /// Takes the messages that are there, at most `most`, and shows each to `each`: the quickest way to read many short ones, which
     /// are taken by one look. Returns how many there were; does not wait. `each` may use this mailbox, too. What comes meanwhile is
-    /// taken as well, so `most` is what bounds the call, and not how many there were at first.
+    /// taken as well, so `most` is what bounds the call, and not how many there were at first. Up to 15 messages count as read
+    /// ([`crate::Postbox::flush`]) before `each` has seen the first of them.
     ///
     /// # Errors
     /// As [`Mailbox::try_retrieve`]. `each` has seen what came before.
@@ -168,6 +169,9 @@ impl<T: Payload> Mailbox<T> {
     /// The next message of a run, into `received`, which holds nothing. What is no message of this mailbox goes the longer way.
     #[inline(always)]
     fn take_of_run(&self, received: &mut Received<T>) -> bool {
+        if udeck_via::is_forked() {
+            return false;
+        }
         let mut inbox = self.inbox.borrow_mut();
         let Some(len) = inbox.next_of_run(received.parcel_mut()) else { return false };
         if T::ALIGN > align_of::<u64>() || !len.is_multiple_of(T::SIZE) {

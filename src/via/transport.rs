@@ -530,7 +530,7 @@ pub unsafe trait ViEndpoint: Send + Debug {
     }
 
     /// As [`ViEndpoint::send_short`], of all bodies that lie one after another in `bodies`, `each` bytes long (not 0), with the same
-    /// immediate data and header: how many were sent, from the first on. A receiver that sleeps is woken once.
+    /// immediate data and header: how many were sent, from the first on. An endpoint may wake a receiver that sleeps once for several.
     fn send_short_run(&mut self, immediate: u32, head: [u8; 8], bodies: &[u8], each: usize) -> usize {
         bodies.chunks_exact(each).take_while(|body| self.send_short(immediate, head, body)).count()
     }

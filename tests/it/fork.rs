@@ -175,3 +175,50 @@ fn programs_that_a_rank_starts_inherit_nothing() {
     })
     .unwrap();
 }
+
+/// A run of messages that the parent has taken is the parent's: the child hears of none of them, and of the error.
+fn a_child_forked_while_draining_sees_no_message(world: World) -> udeck::Result {
+    let (inbox, out) = (world.mailbox::<u64>("own")?, world.postbox::<u64>("own")?);
+    out.post_each(&(0..10).collect::<Vec<u64>>())?;
+    let (parent, mut child, mut seen) = (std::process::id(), Vec::new(), Vec::new());
+    let drained = inbox.drain(10, |received| {
+        if std::process::id() != parent {
+            child.push(received[0]);
+            return;
+        }
+        seen.push(received[0]);
+        if received[0] == 1 {
+            // SAFETY: as above.
+            match unsafe { libc::fork() } {
+                -1 => panic!("{}", std::io::Error::last_os_error()),
+                // SAFETY: no handler is set.
+                0 => _ = unsafe { libc::alarm(PATIENCE) },
+                pid => {
+                    let mut status = 0;
+                    // SAFETY: the child's status goes into a living integer.
+                    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+                    assert_eq!(
+                        libc::WEXITSTATUS(status),
+                        0,
+                        "messages that the child saw, too (100: no error)"
+                    );
+                }
+            }
+        }
+    });
+    if std::process::id() != parent {
+        let count = child.len() as i32;
+        // SAFETY: nothing of the parent's is flushed or run.
+        unsafe { libc::_exit(if drained.is_ok() { 100 + count } else { count }) }
+    }
+    assert_eq!(seen, (0..10).collect::<Vec<u64>>());
+    drop(drained);
+    world.finish()
+}
+
+#[test]
+fn a_child_forked_while_draining_sees_no_message_over_shm() {
+    if alone("fork::a_child_forked_while_draining_sees_no_message_over_shm", "shm") {
+        run_local(1, a_child_forked_while_draining_sees_no_message).unwrap();
+    }
+}

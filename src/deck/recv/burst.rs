@@ -44,9 +44,13 @@ impl Burst {
         self.left
     }
 
-    /// So many messages are taken, and no other until they are given out ([`Burst::go_on`]).
+    /// So many messages are taken, and no other until they are given out ([`Burst::go_on`]). None: the burst goes on, with what is no
+    /// short message, or over a transport that takes them one by one.
     #[inline]
     pub fn hold(&mut self, taken: u32) {
+        if taken == 0 {
+            return;
+        }
         (self.left, self.held) = (0, self.left.saturating_sub(taken));
     }
 
@@ -62,5 +66,19 @@ impl Burst {
         let taken = self.length - self.left - self.held;
         (self.left, self.length, self.held) = (0, 0, 0);
         taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run of no message (another transport, a longer message) holds nothing back: the burst goes on one by one.
+    #[test]
+    fn a_run_that_found_nothing_leaves_the_burst() {
+        let mut burst = Burst::of(0, true);
+        burst.go_on();
+        burst.hold(0);
+        assert!(!burst.is_over(), "the next look asks the completion queue for each message");
     }
 }

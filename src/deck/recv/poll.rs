@@ -7,7 +7,7 @@ use udeck_via::{LentSlice, PollBudget};
 
 use super::Inbox;
 use super::burst::Burst;
-use crate::error::Result;
+use crate::error::{Result, check_process};
 use crate::parcel::{Parcel, Stored};
 use crate::protocol::ReceiveModel;
 use crate::wire::{self, Malformed};
@@ -71,6 +71,8 @@ impl Inbox {
         if self.set_aside.is_empty() {
             return self.poll(parcel, all);
         }
+        // They are the parent's in a process that forked.
+        check_process()?;
         self.next_set_aside(parcel);
         Ok(true)
     }
