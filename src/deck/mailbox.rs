@@ -345,7 +345,7 @@ impl<T: Pod> Mailbox<T> {
     }
 }
 
-/// What [`Mailbox::drain`] has come by.
+/// What a look of [`Mailbox::drain`] found.
 enum Look {
     /// Messages that [`Mailbox::take_of_run`] gives out.
     Run,

@@ -113,9 +113,9 @@ impl<T: Payload> Postbox<T> {
         }
     }
 
-    /// Posts each element as a message of its own: a copy, without a tag. The quickest way to post many short ones: those that travel
-    /// inside their descriptors (up to 40 bytes, a multiple of 8) go in batches over shared memory. Elsewhere it is one post after another. Waits for
-    /// room for each as [`Postbox::post`] does.
+    /// Posts each element as a message of its own: a copy, without a tag. The quickest way to post many short ones: over shared
+    /// memory, elements of up to 40 bytes (a multiple of 8) go in batches. Otherwise it is one post after another. Waits for room
+    /// for each as [`Postbox::post`] does.
     ///
     /// # Errors
     /// As [`Postbox::post`]; [`PostEachError`] says how many were posted before. They stay posted.
@@ -167,7 +167,8 @@ impl<T: Payload> Postbox<T> {
 
     /// Waits until everything posted here has been read by the mailbox's owner, at most the world's deadline. The owner
     /// need not call the library again: what its retrieves have taken is read, whatever it does now. A message that it has
-    /// looked at and left for later ([`crate::Mailbox::retrieve_into`] found it too long) counts as read; so do up to 15 that a [`crate::Mailbox::drain`] is about to show.
+    /// looked at and left for later ([`crate::Mailbox::retrieve_into`] found it too long) counts as read; so do up to 15 that a
+    /// [`crate::Mailbox::drain`] is about to show.
     ///
     /// # Errors
     /// [`crate::Error::Undelivered`], [`crate::Error::PeerLost`], [`crate::Error::MailboxGone`],

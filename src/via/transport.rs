@@ -27,6 +27,8 @@
     reason = "the transport contract: who implements a device or an endpoint answers for memory"
 )]
 
+mod short;
+
 use std::any::Any;
 use std::fmt::Debug;
 use std::ptr::NonNull;
@@ -40,6 +42,8 @@ use crate::error::{Error, Result};
 use crate::mem::{Arena, Block, Lent, LentSlice, MemHandle, Ptag, RemoteBuffer, Rights};
 pub use crate::report::Reporter;
 use udeck_sys::Deadline;
+
+pub use short::{Inline, ShortArrival};
 
 /// An opened NIC.
 ///
@@ -370,124 +374,6 @@ pub enum Body {
     Lent(Inline, Lent),
     /// The immediate data of an RDMA write of so many bytes: its data are in place.
     Written(usize),
-}
-
-/// A few bytes, by value.
-#[derive(Clone, Copy)]
-pub struct Inline {
-    words: [u64; Inline::WORDS],
-    len: u8,
-}
-
-impl Inline {
-    const WORDS: usize = 6;
-    /// Most bytes that fit.
-    pub const CAPACITY: usize = Inline::WORDS * 8;
-
-    /// No bytes.
-    pub const EMPTY: Inline = Inline { words: [0; Inline::WORDS], len: 0 };
-
-    /// The first `len` bytes of `words`, at most [`Inline::CAPACITY`].
-    #[inline]
-    pub fn new(words: [u64; Inline::WORDS], len: usize) -> Self {
-        Inline { words, len: len.min(Inline::CAPACITY) as u8 }
-    }
-
-    /// `head` followed by `body`, which together fit.
-    #[inline]
-    pub fn gather(head: &[u8], body: &[u8]) -> Self {
-        let mut inline = Inline { words: [0; Inline::WORDS], len: (head.len() + body.len()) as u8 };
-        let bytes: &mut [u8] = bytemuck::bytes_of_mut(&mut inline.words);
-        bytes[..head.len()].copy_from_slice(head);
-        bytes[head.len()..head.len() + body.len()].copy_from_slice(body);
-        inline
-    }
-
-    /// As [`Inline::gather`] of `bytes` alone, word by word: quicker for the few that most short messages have.
-    #[inline(always)]
-    pub fn copy_of(bytes: &[u8]) -> Self {
-        let mut words = [0; Inline::WORDS];
-        let (whole, rest) = bytes.as_chunks::<8>();
-        for (word, chunk) in words.iter_mut().zip(whole) {
-            *word = u64::from_ne_bytes(*chunk);
-        }
-        if !rest.is_empty()
-            && let Some(word) = words.get_mut(whole.len())
-        {
-            let mut last = [0; 8];
-            last[..rest.len()].copy_from_slice(rest);
-            *word = u64::from_ne_bytes(last);
-        }
-        Inline::new(words, bytes.len())
-    }
-
-    /// As [`Inline::new`], in place.
-    #[inline]
-    pub fn set(&mut self, words: [u64; Inline::WORDS], len: usize) {
-        self.words = words;
-        self.len = len.min(Inline::CAPACITY) as u8;
-    }
-
-    /// Becomes `other`. Of the words, most messages need two.
-    #[inline]
-    pub fn copy_from(&mut self, other: &Inline) {
-        self.len = other.len;
-        let (first, rest) = self.words.split_at_mut(2);
-        first.copy_from_slice(&other.words[..2]);
-        if other.len > 16 {
-            rest.copy_from_slice(&other.words[2..]);
-        }
-    }
-
-    /// The bytes, 8-byte aligned.
-    #[inline]
-    pub fn bytes(&self) -> &[u8] {
-        &bytemuck::bytes_of(&self.words)[..self.len as usize]
-    }
-
-    /// How many there are.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.len as usize
-    }
-
-    /// Whether there are none.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The first of them; nothing in particular if there are none.
-    #[inline]
-    pub fn first(&self) -> u8 {
-        self.words[0].to_ne_bytes()[0]
-    }
-
-    /// The words that hold them.
-    #[inline]
-    pub fn words(&self) -> &[u64] {
-        &self.words[..(self.len as usize).div_ceil(8)]
-    }
-}
-
-impl Debug for Inline {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:02x?}", self.bytes())
-    }
-}
-
-/// A short message that arrived, one of several ([`ViEndpoint::receive_short_run`]).
-#[derive(Clone, Copy, Debug)]
-pub struct ShortArrival {
-    /// The immediate data.
-    pub immediate: Option<u32>,
-    /// Header and body.
-    pub message: Inline,
-}
-
-impl ShortArrival {
-    /// A place for one.
-    pub const NONE: ShortArrival = ShortArrival { immediate: None, message: Inline::EMPTY };
 }
 
 /// Why an endpoint did not take something. The thing is still the caller's.

@@ -1,21 +1,19 @@
-//! The two work queues of a connected VI.
+//! The two work queues of a connected VI. Their RDMA is in `rdma`.
 
-use std::ptr::NonNull;
+mod rdma;
+
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use udeck_sys::atomic::fence;
-use udeck_sys::fault;
 use udeck_sys::ring::{Consumer, Look, Payload, Producer, Taken};
-use udeck_sys::window::Visit;
 use udeck_via::mem::{Lent, LentSlice, PrivateCopy};
 use udeck_via::transport::{
     Arrival, Body, Found, Inline, Landed, LentMemory, Owner, PostedBuffer, Refused, ShortArrival,
     TransferStatus, ViEndpoint,
 };
-use udeck_via::{MemHandle, Reliability, RemoteBuffer};
+use udeck_via::{Reliability, RemoteBuffer};
 
-use crate::board::{IN_OUTBOX, READABLE, WRITABLE};
 use crate::cell::{self, Content, Encoded, MAX_HEAD, MAX_SEGMENTS};
 use crate::connection::{BROKEN_BY_PEER, Connection, LendError, Loss};
 use crate::device::ShmDevice;
@@ -28,7 +26,7 @@ const HELD_QUOTA: u32 = udeck_sys::tokens::SLOTS / 2;
 /// Bytes of the usual head: the message layer's. One word.
 const HEAD: usize = 8;
 
-/// Messages of a run after which a receiver that sleeps is woken, and of which none waits for another's room.
+/// Messages that are written before a receiver that sleeps is woken, and before the connection is looked at again.
 const RUN: usize = 16;
 
 /// A connected endpoint. Belongs to its VI.
@@ -147,8 +145,11 @@ impl ShmEndpoint {
         let (meta, aux) = cell::inline(HEAD + each, Some(immediate));
         let (head, mut sent) = (u64::from_ne_bytes(head), 0);
         for some in bodies.chunks(each * RUN) {
+            if !self.stands() {
+                break;
+            }
             let wanted = (some.len() / each) as u32;
-            // What a lie is about, the next message finds out.
+            // The next single message says what the peer lied about.
             let Ok(room) = self.producer.room_for(wanted) else { break };
             if self.waiting && room > 0 {
                 self.wait_no_more();
@@ -334,150 +335,6 @@ impl ShmEndpoint {
             Err(LendError::Foreign(token, held)) => Err((self.corrupt(&token), held)),
         }
     }
-
-    /// Does `access` inside the peer's window `handle`, and says so at our gate, so that the peer does not reuse that
-    /// memory under us. A peer that has closed the connection looks at the gate once more and then no longer: so we look
-    /// whether it has.
-    fn inside_window(
-        &mut self,
-        handle: MemHandle,
-        access: impl FnOnce(&mut Self, &Visit<'_>) -> Result<(), Refused>,
-    ) -> Result<(), Refused> {
-        let direction = self.connection.outgoing.clone();
-        let visit = direction.sender().gate.enter(handle.0);
-        fault::point("rdma.entered");
-        let result = self.usable().and_then(|()| access(self, &visit));
-        fault::point("rdma.copied");
-        drop(visit);
-        fault::point("rdma.left");
-        result
-    }
-
-    /// Writes into the peer's window; returns how much.
-    fn write(&mut self, segments: &[(u64, usize)], to: RemoteBuffer) -> Result<usize, Refused> {
-        let total = segments.iter().map(|segment| segment.1).sum();
-        self.inside_window(to.handle, |endpoint, visit| endpoint.write_inside(visit, segments, to, total))?;
-        Ok(total)
-    }
-
-    /// Writes, and tells the receiver if there is something to tell: over when it returns.
-    fn write_announced(
-        &mut self,
-        segments: &[(u64, usize)],
-        to: RemoteBuffer,
-        immediate: Option<u32>,
-    ) -> Result<(), Refused> {
-        self.room()?;
-        let total = self.write(segments, to)?;
-        if immediate.is_some() {
-            self.push(cell::written(total, immediate, None));
-        }
-        Ok(())
-    }
-
-    /// Writes; over when the receiver has taken the immediate data.
-    fn write_awaited(
-        &mut self,
-        segments: &[(u64, usize)],
-        to: RemoteBuffer,
-        immediate: Option<u32>,
-        held: PostedBuffer,
-    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
-        if let Err(refused) = self.room() {
-            return Err((refused, held));
-        }
-        // Nothing is written that cannot be announced.
-        match self.connection.has_token() {
-            Ok(true) => {}
-            Ok(false) => return Err((Refused::Busy, held)),
-            Err(foreign) => return Err((self.corrupt(&foreign), held)),
-        }
-        let total = match self.write(segments, to) {
-            Ok(total) => total,
-            Err(refused) => return Err((refused, held)),
-        };
-        let token = self.hold(held)?;
-        self.push(cell::written(total, immediate, Some(token)));
-        self.device.note_lender(&self.connection);
-        Ok(None)
-    }
-
-    /// The address of `total` bytes of a peer's window, or of what it shares of its outbox, if it allows the access to us.
-    /// `visit` is to the window of `at`.
-    fn exposed(
-        &self,
-        visit: &Visit<'_>,
-        at: RemoteBuffer,
-        total: usize,
-        tag: Option<u32>,
-        right: u32,
-    ) -> Option<NonNull<u8>> {
-        let peer_socket = &self.connection.peer_socket;
-        let exposed = visit.look_up(peer_socket.peer_board().window(at.handle))?;
-        let end = at.offset.checked_add(total)?;
-        let allowed = tag == Some(exposed.tag) && exposed.rights & right != 0;
-        if !allowed || end as u64 > exposed.len || total > at.len {
-            return None;
-        }
-        let start = exposed.offset.checked_add(at.offset as u64)?;
-        match (right, exposed.rights & IN_OUTBOX) {
-            (_, 0) => peer_socket.landing_at(start, total),
-            (READABLE, _) => peer_socket.outbox_at(start, total),
-            // Whatever the entry says: outboxes are mapped read-only.
-            _ => None,
-        }
-    }
-
-    /// Checks the source, and copies.
-    fn read_inside(
-        &mut self,
-        visit: &Visit<'_>,
-        segments: &[(u64, usize)],
-        from: RemoteBuffer,
-    ) -> Result<(), Refused> {
-        let total = segments.iter().map(|segment| segment.1).sum();
-        let tag = self.connection.readable_ptag;
-        let mut source = self.exposed(visit, from, total, tag, READABLE).ok_or(Refused::Protection)?;
-        for &(offset, len) in segments {
-            let target = self.device.outbox_at(offset, len).ok_or(Refused::Protection)?;
-            // SAFETY: `target` lies in our outbox, in memory that the caller owns and nobody else reads or writes
-            // (`ViEndpoint::rdma_read`), so the slice is exclusive while it lives; `source` lies in the peer's landing
-            // memory or outbox, mapped while the peer socket lives and checked for `total` bytes: another mapping. That
-            // somebody may be writing there is what `copy_in` is for.
-            unsafe {
-                let to = std::slice::from_raw_parts_mut(target.as_ptr(), len);
-                udeck_sys::copy_in(to, source);
-                source = source.add(len);
-            }
-        }
-        self.device.count_copied(total);
-        Ok(())
-    }
-
-    /// Checks the target, and copies.
-    fn write_inside(
-        &mut self,
-        visit: &Visit<'_>,
-        segments: &[(u64, usize)],
-        to: RemoteBuffer,
-        total: usize,
-    ) -> Result<(), Refused> {
-        let tag = self.connection.writable_ptag;
-        let mut target = self.exposed(visit, to, total, tag, WRITABLE).ok_or(Refused::Protection)?;
-        for &(offset, len) in segments {
-            let source = self.device.outbox_at(offset, len).ok_or(Refused::Protection)?;
-            // SAFETY: `source` lies in our outbox and belongs to a block that the caller holds; `target` lies in the
-            // peer's landing memory, mapped while the peer socket lives, checked for `total` bytes; they are different
-            // segments. That other peers write there too would be their program's bug: these are plain bytes that
-            // nobody has a slice of (`Window`).
-            unsafe {
-                std::ptr::copy_nonoverlapping(source.as_ptr(), target.as_ptr(), len);
-                target = target.add(len);
-            }
-        }
-        self.device.count_copied(total);
-        Ok(())
-    }
 }
 
 // SAFETY: what is lent is noted in private memory before its descriptor is published, and ends when the peer gives it back
@@ -511,7 +368,7 @@ unsafe impl ViEndpoint for ShmEndpoint {
     }
 
     fn send_short_run(&mut self, immediate: u32, head: [u8; HEAD], bodies: &[u8], each: usize) -> usize {
-        if each.is_multiple_of(8) && self.stands() {
+        if each.is_multiple_of(8) {
             self.send_whole_words(immediate, head, bodies, each)
         } else {
             let send = |body: &&[u8]| self.send_otherwise(Some(immediate), &head, body).is_ok();

@@ -14,7 +14,7 @@ pub(super) struct Burst {
     /// That might be taken in all.
     length: u32,
     /// Of `left`, while messages that were taken as one run are given out ([`super::set_aside`]): then none may overtake them.
-    held: u32,
+    suspended: u32,
     /// Whose they are.
     pub connection: usize,
 }
@@ -24,7 +24,7 @@ impl Burst {
     #[inline]
     pub fn of(connection: usize, may_be: bool) -> Self {
         let length = if may_be { LENGTH } else { 0 };
-        Burst { left: length, length, held: 0, connection }
+        Burst { left: length, length, suspended: 0, connection }
     }
 
     #[inline]
@@ -44,27 +44,27 @@ impl Burst {
         self.left
     }
 
-    /// So many messages are taken, and no other until they are given out ([`Burst::go_on`]). None: the burst goes on, with what is no
+    /// So many messages are taken, and no other until they are given out ([`Burst::resume`]). None: the burst goes on, with what is no
     /// short message, or over a transport that takes them one by one.
     #[inline]
-    pub fn hold(&mut self, taken: u32) {
+    pub fn suspend(&mut self, taken: u32) {
         if taken == 0 {
             return;
         }
-        (self.left, self.held) = (0, self.left.saturating_sub(taken));
+        (self.left, self.suspended) = (0, self.left.saturating_sub(taken));
     }
 
-    /// What [`Burst::hold`] was for is given out.
+    /// What [`Burst::suspend`] was for is given out.
     #[inline]
-    pub fn go_on(&mut self) {
-        (self.left, self.held) = (self.left + self.held, 0);
+    pub fn resume(&mut self) {
+        (self.left, self.suspended) = (self.left + self.suspended, 0);
     }
 
     /// How many messages it had, besides the one that was named.
     #[inline]
     pub fn end(&mut self) -> u32 {
-        let taken = self.length - self.left - self.held;
-        (self.left, self.length, self.held) = (0, 0, 0);
+        let taken = self.length - self.left - self.suspended;
+        (self.left, self.length, self.suspended) = (0, 0, 0);
         taken
     }
 }
@@ -73,12 +73,12 @@ impl Burst {
 mod tests {
     use super::*;
 
-    /// A run of no message (another transport, a longer message) holds nothing back: the burst goes on one by one.
+    /// A run of no message (another transport, a longer message) does not suspend the burst, which goes on one by one.
     #[test]
     fn a_run_that_found_nothing_leaves_the_burst() {
         let mut burst = Burst::of(0, true);
-        burst.go_on();
-        burst.hold(0);
+        burst.resume();
+        burst.suspend(0);
         assert!(!burst.is_over(), "the next look asks the completion queue for each message");
     }
 }

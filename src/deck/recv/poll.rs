@@ -39,14 +39,14 @@ impl Inbox {
         if !self.set_aside.is_empty() {
             return 0;
         }
-        self.burst.go_on();
+        self.burst.resume();
         let most = most.min(self.burst.left() as usize);
         if most == 0 {
             return 0;
         }
         let Some(Some(connection)) = self.connections.get_mut(self.burst.connection) else { return 0 };
         let taken = self.set_aside.take_run(connection, most, &self.counters);
-        self.burst.hold(taken as u32);
+        self.burst.suspend(taken as u32);
         taken
     }
 
