@@ -39,6 +39,7 @@ const KNOWN: &[&str] = &[
     "DECK_VERBS_TCLASS",
     "DECK_VERBS_TIMEOUT",
     "DECK_VERBS_UC",
+    "DECK_WAITS_FD",
 ];
 
 const PREFIX: &str = "DECK_";

@@ -31,7 +31,8 @@ use self::{
     socket::{SendError, receive, send_all},
 };
 use crate::{
-    BootError, ENV_BOOT_FD, ENV_CLOCK_FD,
+    BootError, ENV_BOOT_FD, ENV_CLOCK_FD, ENV_WAITS_FD,
+    waits::{LONG, Waits},
     wire::{Call, Event, Frames, FromServer, Maker, Record, Reply, Request, VERSION, Welcome, encode},
 };
 
@@ -61,6 +62,8 @@ struct Shared {
     leaving: AtomicBool,
     /// What proves to other ranks who this one is.
     keys: Keys,
+    /// Where long waits are made known.
+    waits: Waits,
     _presence: process::Presence,
 }
 
@@ -100,7 +103,14 @@ impl Client {
                 "udeck: {ENV_CLOCK_FD}: {why}; time limits will count the time for which the job is stopped"
             ));
         }
-        Client::new(stream).map(Some)
+        let waits = std::env::var_os(ENV_WAITS_FD).map(|number| Waits::inherited(&number.to_string_lossy()));
+        let waits = waits.transpose().unwrap_or_else(|why| {
+            stderr_line(format_args!(
+                "udeck: {ENV_WAITS_FD}: {why}; deckrun does not see what this rank waits for"
+            ));
+            None
+        });
+        Client::join(stream, waits.unwrap_or_default()).map(Some)
     }
 
     /// Says hello on `stream` and waits for the welcome, at most a minute.
@@ -109,6 +119,10 @@ impl Client {
     /// [`BootError::Refused`] by a launcher of another version, [`BootError::Deadline`] when it does not answer, and
     /// what the socket reports.
     pub fn new(stream: UnixStream) -> Result<Client, BootError> {
+        Client::join(stream, Waits::default())
+    }
+
+    fn join(stream: UnixStream, waits: Waits) -> Result<Client, BootError> {
         let (frames, welcome) = join(&stream)?;
         let shared = Arc::new(Shared {
             stream,
@@ -119,6 +133,7 @@ impl Client {
             news: Mutex::default(),
             leaving: AtomicBool::new(false),
             keys: Keys::of_rank(welcome.secret, welcome.rank, welcome.key),
+            waits,
             _presence: process::Presence::default(),
         });
         let (reader, failing, size) = (Arc::clone(&shared), Arc::clone(&shared), welcome.size);
@@ -131,6 +146,11 @@ impl Client {
     /// Who this rank is.
     pub fn welcome(&self) -> &Welcome {
         &self.welcome
+    }
+
+    /// Where what this rank waits for is made known to the launcher.
+    pub fn waits(&self) -> &Waits {
+        &self.shared.waits
     }
 
     /// What this rank's NICs prove by that they are this rank's. A connection to another rank takes that a name of it was
@@ -273,8 +293,12 @@ impl Client {
             call,
             Call::Lookup { wait: Some(_), .. } | Call::Get { wait: Some(_), .. } | Call::Fence { .. }
         );
+        let maker = match call {
+            Call::Lookup { maker, .. } | Call::Get { maker, .. } => Some(maker),
+            _ => None,
+        };
         let give_up = Deadline::from(deadline + if waits { LAST_WORD } else { Duration::ZERO });
-        match self.shared.exchange(&asked, call, start, give_up)? {
+        match self.shared.exchange(&asked, maker, call, start, give_up)? {
             Reply::Record(record) => Ok(Arc::unwrap_or_clone(record)),
             Reply::Ok => Ok(Record { owner: self.welcome.rank, value: Vec::new() }),
             Reply::Failed(failure) => {
@@ -348,6 +372,7 @@ impl Shared {
     fn exchange(
         &self,
         asked: &Asked<'_>,
+        maker: Option<Maker>,
         call: Call,
         start: Instant,
         give_up: Deadline,
@@ -355,7 +380,7 @@ impl Shared {
         let late =
             || BootError::Deadline { what: asked.to_string(), waited: start.elapsed(), missing: Vec::new() };
         let id = self.start(asked, call, give_up)?.ok_or_else(late)?;
-        let mut calls = self.calls.lock();
+        let (mut calls, mut known_at, mut published) = (self.calls.lock(), Some(Deadline::after(LONG)), None);
         loop {
             if let Some(reply) = calls.open.get_mut(&id).and_then(Option::take) {
                 calls.open.remove(&id);
@@ -365,10 +390,12 @@ impl Shared {
                 calls.open.remove(&id);
                 return Err(BootError::LauncherGone { what: asked.to_string(), why });
             }
-            if self.answered.wait_until(&mut calls, give_up.instant()).timed_out()
-                && give_up.passed()
-                && matches!(calls.open.get(&id), Some(None))
-            {
+            let until = known_at.map_or(give_up, |known_at| give_up.min(known_at));
+            let is_late = self.answered.wait_until(&mut calls, until.instant()).timed_out();
+            if is_late && known_at.take_if(|known_at| known_at.passed()).is_some() {
+                published = published.or_else(|| self.waits.publish(&asked.wait(maker), start.elapsed()));
+            }
+            if is_late && give_up.passed() && matches!(calls.open.get(&id), Some(None)) {
                 calls.open.remove(&id);
                 return Err(late());
             }

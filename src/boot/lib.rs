@@ -25,6 +25,7 @@ pub mod local;
 mod ranks;
 pub mod serve;
 pub mod server;
+pub mod waits;
 pub mod wire;
 
 pub use client::{Client, Question};
@@ -37,6 +38,9 @@ pub const ENV_BOOT_FD: &str = "DECK_BOOT_FD";
 /// The environment variable with the number of the inherited descriptor of the job's clock, by which deadlines go: it stands
 /// while the job is stopped. Without it they go by the system's.
 pub const ENV_CLOCK_FD: &str = "DECK_CLOCK_FD";
+/// The environment variable with the number of the inherited descriptor of the page in which this rank's long waits are to be
+/// read. Without it nobody sees them.
+pub const ENV_WAITS_FD: &str = "DECK_WAITS_FD";
 /// The environment variable with this rank's number, 0 to size − 1. For people and scripts: [`Welcome`] is what counts.
 pub const ENV_RANK: &str = "DECK_RANK";
 /// The environment variable with the number of ranks in the job.

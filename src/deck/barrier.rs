@@ -9,12 +9,14 @@ mod plan;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use udeck_boot::waits::{Call, Wait};
 use udeck_boot::{BootError, Maker, Ranks};
 use udeck_via::{Deadline, Error as ViaError, Home, PollBudget};
 
 use self::plan::{BarrierStep, Plan};
 use crate::connect::{LookupMode, connect};
 use crate::error::{Error, INTERNAL, Result};
+use crate::long_wait::LongWait;
 use crate::mailbox::Mailbox;
 use crate::postbox::Postbox;
 use crate::protocol::Protocol;
@@ -169,6 +171,7 @@ impl Barrier {
             Err(Error::Deadline { .. }) if deadline.passed() => Err(self.too_late(clock)),
             // Which rank is lost makes no difference: without it nobody comes through.
             Err(Error::Deadline { .. }) => {
+                clock.look(world, from);
                 lost(world).map_or(Ok(None), |(rank, how)| Err(Error::PeerLost { rank, how }))
             }
             Err(Error::NobodyLeft { .. }) => Err(ended(world, from as usize)),
@@ -188,27 +191,33 @@ impl Barrier {
         missing.sort_unstable();
         let those = if missing.len() == 1 { "one that it waits for" } else { "some that they wait for" };
         let whom = format!("{} (or {those})", Ranks(&missing));
-        Error::Deadline { what: "the barrier".into(), waited: clock.start().elapsed(), whom }
+        Error::Deadline { what: "the barrier".into(), waited: clock.elapsed(), whom }
     }
 }
 
 /// Read only when there is something to wait for.
 struct Clock {
     limit: Duration,
-    began: Option<(Instant, Deadline)>,
+    began: Option<(LongWait, Deadline)>,
 }
 
 impl Clock {
-    fn start(&mut self) -> Instant {
-        self.began().0
+    fn elapsed(&mut self) -> Duration {
+        self.began().0.elapsed()
     }
 
     fn deadline(&mut self) -> Deadline {
         self.began().1
     }
 
-    fn began(&mut self) -> (Instant, Deadline) {
-        *self.began.get_or_insert_with(|| (Instant::now(), Deadline::after(self.limit)))
+    fn began(&mut self) -> &mut (LongWait, Deadline) {
+        self.began.get_or_insert_with(|| (LongWait::begin(), Deadline::after(self.limit)))
+    }
+
+    /// Waiting for this rank was in vain so far.
+    fn look(&mut self, world: &WorldState, rank: u32) {
+        let wait = || Wait { call: Call::Barrier, name: String::new(), ranks: vec![rank], open: false };
+        self.began().0.look(world, u64::from(rank), wait);
     }
 }
 

@@ -10,6 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use udeck_boot::waits::Call;
 use udeck_boot::{BootError, Maker};
 use udeck_via::{
     Caps, Cq, Deadline, Error as ViaError, NetAddress, NicAttributes, Receive, Vi, ViAttributes, stderr_line,
@@ -20,6 +21,7 @@ use self::wire::{Advert, Endpoint};
 use crate::config::ENCRYPT_ALL;
 use crate::error::{Error, Result, is_internal};
 use crate::exit_check::MAX_WAIT;
+use crate::long_wait::{for_owner, publish};
 use crate::nics::WorldNic;
 use crate::payload::Payload;
 use crate::route::{Route, SkippedTransport, explanation, reasons};
@@ -180,6 +182,8 @@ fn lookup_error(world: &WorldState, name: &str, error: BootError) -> Error {
 /// Connects to the mailbox that is advertised so.
 fn reach(world: &Arc<WorldState>, target: Target, advert: &Advert, attempt: Attempt) -> Result<Channel> {
     let deadline = attempt.deadline;
+    // At once: a connection takes much longer than to say so.
+    let _known = publish(world, &for_owner(Call::Connect, &target.mailbox, target.owner), Duration::ZERO);
     let ways = ways(world, target.owner, advert);
     let last = ways.iter().rposition(|way| way.leads.is_ok());
     let mut skipped = Vec::new();

@@ -44,6 +44,7 @@ pub mod exchange;
 mod exit_check;
 mod exit_log;
 mod external_buf;
+mod long_wait;
 mod mailbox;
 mod memory_accounting;
 mod message;

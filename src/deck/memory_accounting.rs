@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use udeck_boot::waits::{Call, Wait};
 use udeck_via::transport::LentMemory;
 
 use crate::error::is_internal;
@@ -129,6 +130,32 @@ impl Holders {
     pub fn may_give_back(&self) -> bool {
         let others = |holder: &Holder| matches!(holder, Holder::Lent(..) | Holder::Queued(..));
         self.is_unsure || self.held.iter().any(|(_, holder)| others(holder))
+    }
+}
+
+impl Holders {
+    /// A wait for memory, for others to know.
+    pub fn wait(&self) -> Wait {
+        let mut ranks: Vec<u32> = self.held.iter().filter_map(|(_, holder)| holder.rank()).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        // Another thread of this program may give some back.
+        Wait { call: Call::Memory, name: String::new(), ranks, open: true }
+    }
+
+    /// A wait for receivers, at the end.
+    pub fn wait_at_end(&self) -> Wait {
+        Wait { call: Call::Finish, ..self.wait() }
+    }
+}
+
+impl Holder {
+    /// Who has to give it back.
+    fn rank(&self) -> Option<u32> {
+        match self {
+            Holder::Lent(_, owner) | Holder::Queued(_, owner) => Some(*owner),
+            Holder::Grant(_) | Holder::Program => None,
+        }
     }
 }
 

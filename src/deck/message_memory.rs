@@ -6,6 +6,7 @@ use udeck_via::mem::Fill;
 use udeck_via::{Block, Deadline, Error as ViaError, Pause, Spinner};
 
 use crate::error::{Error, Result, check_process};
+use crate::long_wait::LongWait;
 use crate::protocol::copy::FRAGMENT;
 use crate::recv::memory_quota::Memory;
 use crate::wait_policy::{MEMORY_PAUSE, WaitPolicy};
@@ -48,6 +49,7 @@ impl WorldState {
     ) -> Result<Block> {
         check_process()?;
         let (start, until) = (Instant::now(), policy.until(self.config().deadline));
+        let mut wait = LongWait::begin();
         let what = || format!("making a message of {len} bytes");
         let mut spinner = Spinner::new(self.oversubscribed());
         loop {
@@ -67,7 +69,10 @@ impl WorldState {
                 Some(deadline) if deadline.passed() => {
                     return Err(Error::Deadline { what: what(), waited: start.elapsed(), whom: whom() });
                 }
-                Some(deadline) => self.pause_for_memory(&mut spinner, deadline),
+                Some(deadline) => {
+                    self.pause_for_memory(&mut spinner, deadline);
+                    wait.look(self, 0, || holders.wait());
+                }
             }
             match self.allocate_leaving_room(len, fill) {
                 Ok(block) => return Ok(block),

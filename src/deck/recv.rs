@@ -125,6 +125,10 @@ impl Inbox {
         })
     }
 
+    pub fn world(&self) -> &WorldState {
+        &self.world
+    }
+
     /// Whoever waits here is woken by it.
     pub fn handle(&self) -> CqHandle {
         self.queues.handle()

@@ -3,15 +3,18 @@
 use std::cell::{Cell, RefCell, RefMut};
 use std::fmt::Write as _;
 use std::ptr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use udeck_boot::waits::{Call, Wait};
 use udeck_via::{Cno, Cq, CqEntry, Deadline, Error as ViaError, is_forked};
 
 use crate::error::{Error, Result, check_process};
+use crate::long_wait::LongWait;
 use crate::mailbox::Mailbox;
 use crate::payload::Payload;
 use crate::rank_exits::RankExits;
 use crate::recv::{Inbox, WaitConditions};
+use crate::world_state::WorldState;
 
 /// What [`select`] waits at: a [`Mailbox`] of any type, or the [`RankExits`] of a world.
 ///
@@ -231,11 +234,11 @@ impl<'a> Selection<'a> {
     }
 
     fn wait(&mut self, deadline: Deadline) -> Result<usize> {
-        let start = Instant::now();
+        let mut wait = LongWait::begin();
         loop {
             let found = self.named(|all| {
                 all.check_exits()?;
-                match all.sleep(deadline)? {
+                match all.sleep(wait.slice(deadline))? {
                     Some((found, entry)) if all.places[found].source.has_at(entry)? => Ok(Some(found)),
                     _ => all.look(true),
                 }
@@ -244,7 +247,10 @@ impl<'a> Selection<'a> {
                 return Ok(at);
             }
             if deadline.passed() {
-                return Err(self.too_late(start));
+                return Err(self.too_late(wait.elapsed()));
+            }
+            if let Some(world) = self.world() {
+                wait.look(world, 0, || self.waits_for());
             }
         }
     }
@@ -291,14 +297,37 @@ impl<'a> Selection<'a> {
         places
     }
 
+    fn world(&self) -> Option<&WorldState> {
+        self.places.first().map(|place| match &place.source {
+            Source::Mailbox(inbox) => inbox.world(),
+            Source::RankExits(exits, _) => exits.world(),
+        })
+    }
+
+    /// The wait, for others to know.
+    fn waits_for(&self) -> Wait {
+        let mut all = Wait { call: Call::Select, name: String::new(), ranks: Vec::new(), open: true };
+        for place in self.in_order() {
+            if let Source::Mailbox(inbox) = &place.source {
+                let wait = inbox.waits_for(Call::Select);
+                let comma = if all.name.is_empty() { "" } else { ", " };
+                let _ = write!(all.name, "{comma}{}", wait.name);
+                all.ranks.extend(wait.ranks);
+            }
+        }
+        all.ranks.sort_unstable();
+        all.ranks.dedup();
+        all
+    }
+
     #[cold]
-    fn too_late(&self, start: Instant) -> Error {
+    fn too_late(&self, waited: Duration) -> Error {
         let (mut what, mut whom) = (String::from("selecting among mailboxes"), String::new());
         for (nth, place) in self.in_order().iter().enumerate() {
             let (name, senders) = (place.source.name(), place.source.possible_senders());
             let _ = write!(what, "{} {name:?}", if nth == 0 { "" } else { "," });
             let _ = write!(whom, "{}{senders} in {name:?}", if nth == 0 { "" } else { ", or " });
         }
-        Error::Deadline { what, waited: start.elapsed(), whom }
+        Error::Deadline { what, waited, whom }
     }
 }

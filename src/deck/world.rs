@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::connect::{LookupMode, connect};
 use crate::error::{Error, Result, check_process};
 use crate::exit_log::RankExit;
+use crate::long_wait::publish;
 use crate::mailbox::Mailbox;
 use crate::message::Message;
 use crate::nics::Nics;
@@ -359,12 +360,14 @@ impl World {
         check_process()?;
         let deadline = Deadline::after(limit);
         let start = Instant::now();
+        let known = publish(&self.state, &self.state.holders(Memory::Outbox).wait_at_end(), Duration::ZERO);
         self.wait_for_answers(deadline);
         *self.barrier.lock() = None;
         // Others may look for what was posted when they hear that this rank has finished, and this process may be gone.
         let drained = self.state.nics().drain(deadline);
         let is_late = drained.is_err() || self.state.progress().is_busy();
         let late = is_late.then(|| self.too_late(start));
+        drop(known);
         let undelivered = self.state.take_all_undelivered();
         let parted = self.state.part(Deadline::after(self.state.config().setup));
         undelivered?;

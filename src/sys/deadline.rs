@@ -22,6 +22,17 @@ impl Deadline {
         Deadline(job_time())
     }
 
+    /// So much later.
+    #[inline]
+    pub fn later_by(self, more: Duration) -> Self {
+        Deadline(self.0.checked_add(more).unwrap_or(self.0))
+    }
+
+    /// How long ago it was, zero before it.
+    pub fn since(self) -> Duration {
+        job_time().saturating_duration_since(self.0)
+    }
+
     /// What is left, zero once it has passed.
     pub fn remaining(self) -> Duration {
         self.0.saturating_duration_since(job_time())

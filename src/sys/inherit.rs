@@ -1,4 +1,4 @@
-//! A stream that the launcher left open for this process, or for another one that it started.
+//! What the launcher left open for this process, or for another one that it started: a stream, and memory.
 //!
 //! All programs that run under one rank (`sh -c 'a; a'`, `a & a`) inherit the same stream, and it can be only one's: two
 //! that read it would take each other's answers. Who has it is written on the stream itself. A Unix socket can be given a
@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::fstat;
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, getsockname, sockopt};
+
+use crate::segment::{self, PeerAccess};
 
 /// Streams that are taken are named by this and the taker's process number.
 const TAKEN_BY: &str = "udeck-rank-of-";
@@ -42,6 +44,29 @@ pub fn inherited_stream(number: &str) -> Result<UnixStream, String> {
     }
     fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(|error| error.to_string())?;
     Ok(UnixStream::from(fd))
+}
+
+/// Takes over the shared memory of `len` bytes whose descriptor the launcher has written into the environment as `number`. Once per
+/// process; the program's own children do not inherit it.
+///
+/// # Errors
+/// In words: not a number, taken before by this process, or not such memory (it is then left as it was).
+pub fn inherited_segment(number: &str, len: usize) -> Result<OwnedFd, String> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let fd: RawFd = number.parse().ok().filter(|fd| *fd > 2).ok_or("it is no descriptor's number")?;
+    if TAKEN.swap(true, Ordering::Relaxed) {
+        return Err("this process has it already".into());
+    }
+    // SAFETY: the launcher opened this descriptor for the process to own; nothing else here knows its number, and the
+    // swap above lets it be taken once. What is no such memory is given up without being closed.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    if let Err(error) = segment::check(fd.as_fd(), len..=len, PeerAccess::Write) {
+        std::mem::forget(fd);
+        TAKEN.store(false, Ordering::Relaxed);
+        return Err(error.to_string());
+    }
+    fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(|error| error.to_string())?;
+    Ok(fd)
 }
 
 /// Writes on a stream that it is this process's, unless it is another's.

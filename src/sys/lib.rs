@@ -68,7 +68,7 @@ pub use event_fd::EventFd;
 #[cfg(not(loom))]
 pub use futex::{MOST_WORDS, sleep_any, wake as wake_sleepers};
 #[cfg(not(loom))]
-pub use inherit::inherited_stream;
+pub use inherit::{inherited_segment, inherited_stream};
 #[cfg(not(loom))]
 pub use interfaces::{Interface, interfaces, is_link_local};
 #[cfg(not(loom))]

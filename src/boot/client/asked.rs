@@ -2,7 +2,11 @@
 
 use std::{fmt, time::Duration};
 
-use crate::{BootError, wire::Failure};
+use crate::{
+    BootError, Maker,
+    waits::{Call, Wait},
+    wire::Failure,
+};
 
 /// A call, as errors name it.
 pub(super) enum Asked<'a> {
@@ -48,6 +52,21 @@ impl fmt::Display for Quoted<'_> {
 impl Asked<'_> {
     pub(super) fn refused(&self, why: &str) -> BootError {
         BootError::Refused { what: self.to_string(), why: why.into() }
+    }
+
+    /// What is made known when its answer takes long. `maker`: who is to make what it asks for.
+    pub(super) fn wait(&self, maker: Option<Maker>) -> Wait {
+        let (call, name) = match self {
+            // The library's own are made at the first barrier.
+            Asked::Lookup(name) | Asked::Get(name) if name.contains(char::is_control) => (Call::Barrier, ""),
+            Asked::Lookup(name) => (Call::Find, *name),
+            _ => (Call::Launcher, ""),
+        };
+        let maker = match maker {
+            Some(Maker::Rank(rank) | Maker::Collective(rank)) => Some(rank),
+            Some(Maker::Anyone) | None => None,
+        };
+        Wait { call, name: name.into(), ranks: maker.into_iter().collect(), open: maker.is_none() }
     }
 
     pub(super) fn failed(&self, failure: Failure, waited: Duration) -> BootError {

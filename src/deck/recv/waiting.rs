@@ -1,14 +1,16 @@
 //! Waiting for a message, and looking for one by either receive model.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use udeck_boot::waits::{Call, Wait};
 use udeck_via::transport::Found;
 use udeck_via::{Deadline, Pause, Spinner, missed};
 
 use super::Inbox;
 use super::accept::DATA;
-use crate::error::{Error, Result, Titled, check_process};
+use crate::error::{Error, Result, Titled, check_process, is_internal};
+use crate::long_wait::LongWait;
 use crate::parcel::Parcel;
 use crate::protocol::ReceiveModel;
 use crate::wait_policy::MEMORY_PAUSE;
@@ -99,11 +101,11 @@ impl Inbox {
     /// Waits for a message, into `parcel`; `false`: for one that was refused as too long.
     #[cold]
     pub(super) fn wait_for_any(&mut self, parcel: &mut Parcel, deadline: Deadline) -> Result<bool> {
-        let start = Instant::now();
+        let mut wait = LongWait::begin();
         let mut pauses = WaitPauses { read_pause: FIRST_READ_PAUSE, has_spun: false };
         loop {
             self.report_exits()?;
-            if self.pause(parcel, deadline, &mut pauses)? || self.poll(parcel, true)? {
+            if self.pause(parcel, wait.slice(deadline), &mut pauses)? || self.poll(parcel, true)? {
                 return Ok(true);
             }
             if self.too_long.is_some() {
@@ -111,7 +113,13 @@ impl Inbox {
             }
             if deadline.passed() {
                 let what = format!("retrieving from {}", Titled(&self.name));
-                return Err(Error::Deadline { what, waited: start.elapsed(), whom: self.whom() });
+                return Err(Error::Deadline { what, waited: wait.elapsed(), whom: self.whom() });
+            }
+            // A barrier tells by itself for whom it waits.
+            if is_internal(&self.name) {
+                wait.keep();
+            } else {
+                wait.look(&self.world, u64::from(self.accepted_seen), || self.waits_for(Call::Retrieve));
             }
         }
     }
@@ -235,6 +243,19 @@ impl Inbox {
         self.acceptor.is_admitting()
     }
 
+    /// A wait here, for others to know.
+    pub fn waits_for(&self, call: Call) -> Wait {
+        let mut ranks: BTreeSet<u32> = self.connected().collect();
+        ranks.extend(&self.sender_ranks);
+        let log = self.world.exit_log();
+        ranks.retain(|rank| log.how_lost(*rank).is_none() && !log.has_finished(*rank));
+        Wait { call, name: self.name.clone(), ranks: ranks.into_iter().collect(), open: true }
+    }
+
+    fn connected(&self) -> impl Iterator<Item = u32> + '_ {
+        self.connections.iter().flatten().map(|connection| connection.side.rank)
+    }
+
     /// Who could post, and who cannot any more.
     pub(super) fn whom(&self) -> String {
         let (whom, lost) = (self.who_could_post(), self.world.exit_log().lost_in_words());
@@ -245,8 +266,7 @@ impl Inbox {
         if let Some(shortage) = self.shortage() {
             return shortage;
         }
-        let ranks: BTreeSet<u32> =
-            self.connections.iter().flatten().map(|connection| connection.side.rank).collect();
+        let ranks: BTreeSet<u32> = self.connected().collect();
         let ranks: Vec<u32> = ranks.into_iter().collect();
         match ranks.len() {
             0 if self.accepted_seen == 0 => "any rank (none has made a postbox of it yet)".into(),

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use udeck_boot::waits::Call;
 use udeck_via::mem::Fill;
 use udeck_via::{Block, Deadline, Error as ViaError, Vi};
 
@@ -9,6 +10,7 @@ use super::requests::RequestId;
 use super::{Channel, Failed};
 use crate::connect::attempt::Attempt;
 use crate::error::{Error, Result};
+use crate::long_wait::LongWait;
 #[cfg(doc)]
 use crate::protocol::auto::Dispatch;
 use crate::protocol::handshake::{self, Host, Pairs, Time};
@@ -100,7 +102,7 @@ impl Channel {
         if matches!(policy, WaitPolicy::Queue) && is_busy(&error) {
             return self.post_queued(block, protocol, policy);
         }
-        let (start, until) = (Instant::now(), self.until(policy));
+        let (start, until, mut wait) = (Instant::now(), self.until(policy), LongWait::begin());
         let mut asked = false;
         while is_busy(&error) {
             let deadline = match self.may_wait_beside(block.capacity(), until, start, &error) {
@@ -109,7 +111,7 @@ impl Channel {
             };
             // Ask to be told of room, look once more, then wait.
             if asked {
-                self.wait(look_again(&error, deadline));
+                self.wait(look_again(&error, deadline), &mut wait, Call::Post);
             } else {
                 self.side.vi.request_send_notify();
             }
@@ -144,14 +146,14 @@ impl Channel {
         if bytes.len() > limit {
             return Err(Error::TooLarge { asked: bytes.len(), limit });
         }
-        let (start, until) = (Instant::now(), self.until(policy));
+        let (start, until, mut wait) = (Instant::now(), self.until(policy), LongWait::begin());
         let mut block = loop {
             self.look(policy)?;
             match self.side.world.allocate(bytes.len(), Fill::Keep) {
                 Ok(block) => break block,
                 Err(error) if is_busy(&error) => {
                     let deadline = self.may_wait(until, start, &error)?;
-                    self.wait(look_again(&error, deadline));
+                    self.wait(look_again(&error, deadline), &mut wait, Call::Post);
                 }
                 Err(error) => return Err(self.translate(error, policy)),
             }
@@ -235,6 +237,7 @@ impl Host for Channel {
         Time { start, deadline }: Time,
         mut look: impl FnMut(&mut Self) -> Result<Option<T>, ViaError>,
     ) -> Result<T> {
+        let mut wait = LongWait::begin();
         loop {
             self.side.vi.request_send_notify();
             match look(self) {
@@ -249,7 +252,7 @@ impl Host for Channel {
             if deadline.passed() {
                 return Err(self.too_late("posting", start, &mailbox_is_full()));
             }
-            self.wait(deadline);
+            self.wait(deadline, &mut wait, Call::Post);
         }
     }
 

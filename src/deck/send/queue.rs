@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use udeck_boot::waits::Call;
 use udeck_via::mem::Fill;
 use udeck_via::transport::{Arrival, Body};
 use udeck_via::{Error as ViaError, PollBudget};
@@ -10,6 +11,7 @@ use super::Channel;
 use super::post::mailbox_is_full;
 use super::requests::{QueuedMessage, RequestId};
 use crate::error::{Error, Result};
+use crate::long_wait::LongWait;
 use crate::protocol::Protocol;
 use crate::protocol::message_block::{MessageBlock, Refused};
 use crate::protocol::outgoing::{Outgoing, copied_at_once};
@@ -84,14 +86,14 @@ impl Channel {
     }
 
     fn wait_for_place(&mut self, policy: WaitPolicy) -> Result {
-        let (start, until) = (Instant::now(), self.until(policy));
+        let (start, until, mut wait) = (Instant::now(), self.until(policy), LongWait::begin());
         while self.queue.len() >= MAX_QUEUED {
             let full = ViaError::Full { what: "the queue of messages", bound: "".into() };
             let deadline = self.may_wait(until, start, &full)?;
             // Its head may wait for room: ask to be told, look once more, then wait.
             self.side.vi.request_send_notify();
             if !self.progress() {
-                self.wait(deadline);
+                self.wait(deadline, &mut wait, Call::Post);
                 self.progress();
             }
         }

@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use udeck_boot::waits::Call;
 use udeck_via::{Deadline, Error as ViaError};
 
 use super::Channel;
 use super::post::mailbox_is_full;
 use super::requests::RequestId;
 use crate::error::{Error, Result};
+use crate::long_wait::{LongWait, for_owner};
 use crate::wait_policy::WaitPolicy;
 
 /// So often a wait looks whether the launcher has told of the owner's end.
@@ -28,15 +30,16 @@ impl Channel {
 
     /// Sleeps until the peer has done something, briefly if other channels have work that this thread should do, and no
     /// longer than its end may be news.
-    pub(super) fn wait(&mut self, deadline: Deadline) {
+    pub(super) fn wait(&mut self, deadline: Deadline, wait: &mut LongWait, call: Call) {
         let world = &self.side.world;
-        let until = deadline.min(Deadline::after(LOOK_UP));
+        let until = wait.slice(deadline.min(Deadline::after(LOOK_UP)));
         self.cq.wait(world.slice(until), || world.progress_other_postboxes());
+        wait.look(world, 0, || for_owner(call, &self.mailbox, self.owner));
     }
 
     /// Waits until everything posted here has been read by the mailbox's owner.
     pub fn flush(&mut self, deadline: Deadline) -> Result {
-        let start = Instant::now();
+        let (start, mut wait) = (Instant::now(), LongWait::begin());
         let [mut pause, longest] = FLUSH_PAUSES;
         loop {
             self.progress();
@@ -54,7 +57,7 @@ impl Channel {
                 self.looks_for_more();
                 return Err(self.too_late("flushing", start, &mailbox_is_full()));
             }
-            self.wait(deadline.min(Deadline::after(pause)));
+            self.wait(deadline.min(Deadline::after(pause)), &mut wait, Call::Flush);
             pause = longest.min(pause * 2);
         }
     }
@@ -85,7 +88,7 @@ impl Channel {
     /// # Errors
     /// [`Error::Deadline`]: it is not.
     pub fn wait_for_request(&mut self, id: RequestId, deadline: Deadline) -> Result {
-        let start = Instant::now();
+        let (start, mut wait) = (Instant::now(), LongWait::begin());
         loop {
             // Ask to be told of room, look once more, then wait.
             self.side.vi.request_send_notify();
@@ -97,7 +100,7 @@ impl Channel {
             if deadline.passed() {
                 return Err(self.too_late(DELIVERING, start, &self.obstacle()));
             }
-            self.wait(deadline);
+            self.wait(deadline, &mut wait, Call::Post);
         }
     }
 

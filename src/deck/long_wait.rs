@@ -1,0 +1,71 @@
+//! Waits that last are made known to the launcher, which tells who waits for whom (`deckrun --watchdog`, `--status`).
+//!
+//! A wait is timed from its beginning, and published when it is found to have lasted for [`LONG`]. Until then it costs a look at the
+//! clock, which it takes anyway.
+
+use std::time::Duration;
+
+use udeck_boot::waits::{Call, Entry, LONG, Wait};
+use udeck_via::Deadline;
+
+use crate::error::is_internal;
+use crate::world_state::WorldState;
+
+/// A wait of one call.
+pub(crate) struct LongWait {
+    since: Deadline,
+    /// Once it has lasted: what it was published as, as its caller numbers it.
+    published: Option<(u64, Option<Entry>)>,
+}
+
+impl LongWait {
+    /// It begins now.
+    #[inline]
+    pub fn begin() -> Self {
+        LongWait { since: Deadline::now(), published: None }
+    }
+
+    pub fn elapsed(&self) -> Duration {
+        self.since.since()
+    }
+
+    /// How long to sleep: no longer than until it is to be made known.
+    #[inline]
+    pub fn slice(&self, deadline: Deadline) -> Deadline {
+        if self.published.is_some() { deadline } else { deadline.min(self.since.later_by(LONG)) }
+    }
+
+    /// To be called when sleeping was in vain. Makes it known if it has lasted, again if `version` is another one.
+    pub fn look(&mut self, world: &WorldState, version: u64, wait: impl FnOnce() -> Wait) {
+        let is_known = self.published.as_ref().is_some_and(|(known, _)| *known == version);
+        if !is_known && self.elapsed() >= LONG {
+            self.publish(world, version, &wait());
+        }
+    }
+
+    /// Nobody is to know of it: it sleeps for as long as it likes.
+    pub fn keep(&mut self) {
+        self.published.get_or_insert((0, None));
+    }
+
+    #[cold]
+    fn publish(&mut self, world: &WorldState, version: u64, wait: &Wait) {
+        // The place of the former one comes free first.
+        self.published = None;
+        self.published = Some((version, publish(world, wait, self.elapsed())));
+    }
+}
+
+/// Makes a wait known that has lasted so long, until what is returned is dropped.
+pub(crate) fn publish(world: &WorldState, wait: &Wait, lasted: Duration) -> Option<Entry> {
+    world.client().waits().publish(wait, lasted)
+}
+
+/// A wait at a mailbox that only its owner can end.
+#[cold]
+pub(crate) fn for_owner(call: Call, mailbox: &str, owner: u32) -> Wait {
+    match is_internal(mailbox) {
+        true => Wait { call: Call::Barrier, name: String::new(), ranks: vec![owner], open: false },
+        false => Wait { call, name: mailbox.to_owned(), ranks: vec![owner], open: false },
+    }
+}
