@@ -17,6 +17,9 @@ Examples:
   deckrun -n 2 --env DECK_SETUP_TIMEOUT=5 ./ring
   deckrun -n 4 --on-failure continue ./worker   the others go on when a rank fails
 
+  deckrun -n 4 --watchdog 10s ./hello           if nothing moves for 10 s: who waits for whom
+  deckrun --status 4711                         the same at once, of the job that process 4711 runs
+
   deckrun --doctor                              what a job would find on this host, and what to do about it
   deckrun --doctor --hosts a:2,b:2              the same on all hosts of a job
 
@@ -40,7 +43,7 @@ Exit code:
 /// A rank finds its job by itself (udeck::init). Rank 0 reads deckrun's standard input; the others read none. deckrun passes
 /// SIGINT, SIGTERM and SIGHUP on to all ranks, and kills those that are still there two seconds later, or at a second signal.
 /// SIGTSTP (Ctrl-Z) stops the ranks on all hosts until SIGCONT (`fg`, `bg`). No time limit, of deckrun or of a rank, counts the
-/// time between. However the job ends, nothing that it started keeps running, on any host.
+/// time between. SIGQUIT (Ctrl-\) has deckrun write what the ranks are doing. However the job ends, nothing that it started keeps running, on any host.
 ///
 /// On another host the ranks run in the folder of the same name. They have that host's environment and, of this host's, the
 /// variables named DECK_...; the program must be installed there, too.
@@ -49,7 +52,7 @@ Exit code:
 #[command(override_usage = "deckrun [OPTIONS] [--] <PROGRAM> [ARGUMENTS]...")]
 pub(crate) struct Cli {
     /// How many ranks to start, 1 to 4096. Without it, as many as the hosts can take.
-    #[arg(short = 'n', long = "ranks", value_name = "N", required_unless_present_any = ["hosts", "hostfile", "doctor"])]
+    #[arg(short = 'n', long = "ranks", value_name = "N", required_unless_present_any = ["hosts", "hostfile", "doctor", "status"])]
     ranks: Option<u32>,
 
     /// Bind a host's r-th rank to its r-th usable processor, or let ranks run anywhere. Two bound jobs share the same
@@ -66,6 +69,16 @@ pub(crate) struct Cli {
     /// End the job after this time: 500ms, 60s, 5m, 2h; a bare number is in seconds.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<Duration>,
+
+    /// When no rank has made progress for this time, write to standard error what each rank waits for, since when, and who waits
+    /// for whom. SIGQUIT (Ctrl-\) has that written at once.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    watchdog: Option<Duration>,
+
+    /// Start nothing, but write what the ranks of the job are doing that the deckrun with this process number runs: what each
+    /// waits for, since when, and who waits for whom.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) status: Option<u32>,
 
     /// What happens to the others when a rank exits with a code other than 0, is killed, or is lost with its host.
     #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
@@ -128,7 +141,7 @@ pub(crate) struct Cli {
     /// The program, a path or a name to find along PATH, and its arguments. Everything behind the program belongs to it,
     /// even what looks like an option of deckrun.
     // One list for both: behind its first word clap takes no option any more.
-    #[arg(trailing_var_arg = true, num_args = 1.., value_name = "PROGRAM", required_unless_present = "doctor")]
+    #[arg(trailing_var_arg = true, num_args = 1.., value_name = "PROGRAM", required_unless_present_any = ["doctor", "status"])]
     command: Vec<OsString>,
 }
 
@@ -199,6 +212,9 @@ impl Cli {
         }
         for (name, value) in self.env {
             job = job.env(name, value);
+        }
+        if let Some(limit) = self.watchdog {
+            job = job.watchdog(limit);
         }
         match self.timeout {
             Some(limit) => job.timeout(limit),

@@ -60,7 +60,7 @@ pub(crate) fn run(body: impl FnOnce(Option<&Cgroup>) -> Vec<u8>) -> io::Result<R
     if !is_alone() {
         return Ok(Ok(body(cgroup)));
     }
-    // Before the fork, so that none is lost between. SIGQUIT ends the watcher as it would have ended us.
+    // Before the fork, so that none is lost between.
     let signals = Signals::take_also(&[libc::SIGQUIT, libc::SIGTSTP])?;
     let orphans = Orphans::adopt(cgroup)?;
     let (report, ours) = pipe_with(PipeFlags::CLOEXEC)?;

@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_CLOCK_FD, ENV_CPUS, ENV_RANK, ENV_SIZE, MAX_RANKS};
+use udeck_boot::{
+    ENV_BIND, ENV_BOOT_FD, ENV_CLOCK_FD, ENV_CPUS, ENV_RANK, ENV_SIZE, ENV_WAITS_FD, MAX_RANKS,
+};
 
 use crate::{
     Hosts, LaunchError,
@@ -20,8 +22,8 @@ use crate::{
 const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// What the launcher sets for each rank.
-pub(crate) const OWN_VARIABLES: [&str; 6] =
-    [ENV_BOOT_FD, ENV_CLOCK_FD, ENV_RANK, ENV_SIZE, ENV_BIND, ENV_CPUS];
+pub(crate) const OWN_VARIABLES: [&str; 7] =
+    [ENV_BOOT_FD, ENV_CLOCK_FD, ENV_WAITS_FD, ENV_RANK, ENV_SIZE, ENV_BIND, ENV_CPUS];
 
 /// A job to be: how many ranks, of which program, and how to treat them.
 #[derive(Debug, Clone)]
@@ -34,6 +36,7 @@ pub struct Job {
     pub(crate) bind: Bind,
     pub(crate) tag_output: bool,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) watchdog: Option<Duration>,
     pub(crate) on_failure: OnFailure,
     pub(crate) hosts: Option<Hosts>,
     pub(crate) agent: AgentCommand,
@@ -88,6 +91,7 @@ impl Job {
             bind: Bind::default(),
             tag_output: false,
             timeout: None,
+            watchdog: None,
             on_failure: OnFailure::default(),
             hosts: None,
             agent: AgentCommand::default(),
@@ -133,6 +137,13 @@ impl Job {
     /// How long the job may take from the start of its first rank; then it is ended.
     pub fn timeout(mut self, limit: Duration) -> Job {
         self.timeout = Some(limit);
+        self
+    }
+
+    /// Says on standard error what each rank waits for, and who waits for whom, when no rank has made progress for this long.
+    /// A rank that computes makes progress, and one that waits for less long each time.
+    pub fn watchdog(mut self, limit: Duration) -> Job {
+        self.watchdog = Some(limit);
         self
     }
 

@@ -40,6 +40,7 @@ mod run;
 mod signals;
 mod supervise;
 mod wait;
+mod watch;
 mod words;
 
 pub use doctor::Diagnosis;
@@ -50,3 +51,4 @@ pub use job::{Bind, Job, OnFailure};
 pub use node::serve as serve_node;
 pub use outcome::{End, Failure, Outcome, Stop};
 pub use run::launch_self;
+pub use watch::status::ask as status;

@@ -19,6 +19,9 @@ fn main() -> ExitCode {
         return code;
     }
     let cli = cli::Cli::parse();
+    if let Some(pid) = cli.status {
+        return status(pid);
+    }
     if cli.doctor {
         return doctor(&cli.job());
     }
@@ -27,6 +30,20 @@ fn main() -> ExitCode {
         Err(error) => {
             stderr_line(format_args!("deckrun: {error}"));
             error.exit_code()
+        }
+    }
+}
+
+fn status(pid: u32) -> ExitCode {
+    match deckrun::status(pid) {
+        Ok(report) => {
+            // Who reads no further has read what it wanted.
+            let _ = io::stdout().write_all(report.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            stderr_line(format_args!("deckrun: {why}"));
+            ExitCode::FAILURE
         }
     }
 }

@@ -141,7 +141,7 @@ impl Drain {
             ready(fds, hurried.then_some(give_up_at))?;
             while let Some(signal) = signals.take_next() {
                 match signal {
-                    libc::SIGCHLD => {}
+                    libc::SIGCHLD | libc::SIGQUIT => {}
                     libc::SIGTSTP => give_up_at += signals.suspend(),
                     signal => return Ok(Some(signal)),
                 }

@@ -24,7 +24,9 @@ use rustix::{
     },
     thread::{CpuSet, sched_setaffinity},
 };
-use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_CLOCK_FD, ENV_CPUS, ENV_RANK, ENV_SIZE};
+use udeck_boot::{
+    ENV_BIND, ENV_BOOT_FD, ENV_CLOCK_FD, ENV_CPUS, ENV_RANK, ENV_SIZE, ENV_WAITS_FD, waits::Page,
+};
 use udeck_sys::JobClock;
 
 use crate::{
@@ -71,6 +73,8 @@ pub(crate) struct Ranks {
     first: u32,
     /// From the first rank on; `None` once it has been reaped.
     pids: Vec<Option<Pid>>,
+    /// From the first rank on: where each makes its long waits known.
+    pages: Vec<Page>,
     /// Those that are there, and whose they are.
     alive: HashMap<Pid, u32>,
 }
@@ -111,12 +115,21 @@ impl Ranks {
             Shared::make(work, &mut wires).map_err(LaunchError::system("making pipes for the output"))?;
         for (index, rank) in (0..).zip(work.first..work.first + work.count) {
             let cpu = cpus.get(index % cpus.len().max(1)).copied();
-            let started = start(work, setting, clock, rank, cpu, &shared, &mut wires);
+            let (page, waits) =
+                Page::new().map_err(LaunchError::system("making a page for what a rank waits for"))?;
+            let place = Place { rank, cpu, waits };
+            let started = start(work, setting, clock, place, &shared, &mut wires);
             let pid = started.map_err(|source| explain(work, rank, source))?;
             ranks.pids.push(Some(pid));
+            ranks.pages.push(page);
             ranks.alive.insert(pid, rank);
         }
         Ok((ranks, wires))
+    }
+
+    /// Those that run, with the pages in which they make their long waits known.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = (u32, Pid, &Page)> + '_ {
+        self.pids().map(|(rank, pid)| (rank, pid, &self.pages[(rank - self.first) as usize]))
     }
 
     /// The ranks that have not been reaped, sorted.
@@ -221,15 +234,23 @@ fn shared_cpus() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// One rank, and what is its own.
+struct Place {
+    rank: u32,
+    cpu: Option<usize>,
+    /// The page in which it makes its long waits known.
+    waits: OwnedFd,
+}
+
 fn start(
     work: &Work,
     setting: &Setting,
     clock: &JobClock,
-    rank: u32,
-    cpu: Option<usize>,
+    place: Place,
     shared: &Shared,
     wires: &mut Wires,
 ) -> io::Result<Pid> {
+    let Place { rank, cpu, waits } = place;
     let (ours, theirs) = UnixStream::pair()?;
     let (theirs, clock) = (OwnedFd::from(theirs), clock.as_fd().try_clone_to_owned()?);
     let relayed = rank == 0 && setting.relay_input;
@@ -239,6 +260,7 @@ fn start(
         .envs(work.env.iter().map(|(name, value)| (name, value)))
         .env(ENV_BOOT_FD, theirs.as_raw_fd().to_string())
         .env(ENV_CLOCK_FD, clock.as_raw_fd().to_string())
+        .env(ENV_WAITS_FD, waits.as_raw_fd().to_string())
         .env(ENV_RANK, rank.to_string())
         .env(ENV_SIZE, work.size.to_string())
         .env(ENV_CPUS, shared_cpus().to_string())
@@ -258,7 +280,7 @@ fn start(
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
     let entry = setting.cgroup.map(Cgroup::entry).transpose()?;
-    let of_rank = OfRank { inherited: vec![theirs, clock], cpu, entry };
+    let of_rank = OfRank { inherited: vec![theirs, clock, waits], cpu, entry };
     prepare_child(&mut command, setting, Signal::KILL, of_rank);
     let mut child = command.spawn()?;
     wires.boot.push(ours);
@@ -271,7 +293,7 @@ fn start(
 /// What a child has only if it is a rank. The command keeps it until it is dropped after the start.
 #[derive(Default)]
 pub(crate) struct OfRank {
-    /// Its end of the connection, and the job's clock.
+    /// Its end of the connection, the job's clock, and its page.
     inherited: Vec<OwnedFd>,
     cpu: Option<usize>,
     /// Of the cgroup that it is put in.

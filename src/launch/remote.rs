@@ -12,6 +12,7 @@ mod node;
 mod node_join;
 
 use std::{
+    collections::BTreeSet,
     env, io,
     net::{IpAddr, Ipv4Addr},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -30,7 +31,11 @@ use self::{
 };
 use crate::{
     End, Job, LaunchError, Step,
-    control::{WINDOW, framed_stream::Over, wire::ToNode},
+    control::{
+        WINDOW,
+        framed_stream::Over,
+        wire::{RankLook, ToNode},
+    },
     hosts::Share,
     print::Printers,
     ranks::Setting,
@@ -74,6 +79,13 @@ pub(crate) enum RankEvent {
         host: String,
         ranks: Vec<u32>,
         why: String,
+    },
+    /// What some of them are doing, as the host says that has this place among the others.
+    Looked {
+        host: usize,
+        serial: u32,
+        looks: Vec<RankLook>,
+        last: bool,
     },
 }
 
@@ -279,6 +291,19 @@ impl Remotes {
     /// Sends a signal to all ranks that run there.
     pub(crate) fn signal(&mut self, number: i32) {
         self.nodes.iter_mut().for_each(|node| node.send(&ToNode::Signal { number }));
+    }
+
+    /// Asks what the ranks there are doing. Returns which hosts were asked.
+    pub(crate) fn look(&mut self, serial: u32) -> BTreeSet<usize> {
+        let there = |node: &Node| !node.is_over() && !node.is_starting();
+        let asked: BTreeSet<usize> = (0..self.nodes.len()).filter(|at| there(&self.nodes[*at])).collect();
+        asked.iter().for_each(|at| self.nodes[*at].send(&ToNode::Look { serial }));
+        asked
+    }
+
+    /// The hosts, in their places.
+    pub(crate) fn hosts(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.share.host.clone()).collect()
     }
 
     /// Has all ranks there stop, and waits until the nodes have been told, for a second at most.

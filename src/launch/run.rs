@@ -15,8 +15,8 @@ impl Job {
     /// and failures end a job although nobody reads. A job that has ended by itself waits for its reader, unless a signal
     /// comes; one that was ended by a time limit or a signal, until nothing was taken for 2 s.
     ///
-    /// Meanwhile SIGINT, SIGTERM and SIGHUP are taken from this thread and passed on to the ranks. SIGTSTP stops the ranks and
-    /// then this process until it is continued; no time limit of the job or of a rank counts that. Any new child of this
+    /// Meanwhile SIGINT, SIGTERM and SIGHUP are taken from this thread and passed on to the ranks. SIGQUIT has it say what the
+    /// ranks are doing. SIGTSTP stops the ranks and then this process until it is continued; no time limit of the job or of a rank counts that. Any new child of this
     /// process counts as the job's. So call this from the main thread, before there are others: only then is there a process
     /// between this one and the ranks, which ends everything that they have started when this one is killed.
     ///

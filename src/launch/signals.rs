@@ -22,6 +22,9 @@ use rustix::process::{Pid, getppid};
 /// The signals that end a job. One that this process was started to ignore (`nohup`, a shell's `&`) stays ignored.
 const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
+/// Those that come twice if they are sent to both processes.
+const COUNTED: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+
 /// What the terminal sends to all of a process group in the background one of which reads, or writes where that is not allowed
 /// (`stty tostop`). They stop a process as SIGTSTP does. Blocked they would not be sent at all, and the access would fail or be
 /// allowed: so a handler makes SIGTSTP of them, and the access is tried again when the process goes on. (It is tried again before, too, over
@@ -133,7 +136,7 @@ impl Signals {
     /// The next signal that has come, if one has: SIGCHLD, one that is to end the job, or [`abandoned`].
     pub(crate) fn take_next(&self) -> Option<i32> {
         while let Some(sent) = self.take_sent() {
-            let counted = ENDING.contains(&sent.number);
+            let counted = COUNTED.contains(&sent.number);
             if !counted || self.tally.borrow_mut().is_news(sent) {
                 return Some(sent.number);
             }
@@ -203,7 +206,7 @@ impl Sent {
     /// Tells `to` of it, whose guard this process is.
     pub(crate) fn pass_on(self, to: Pid) {
         let pid = to.as_raw_nonzero().get();
-        if ENDING.contains(&self.number) {
+        if COUNTED.contains(&self.number) {
             let value = u64::from(self.by as u32) << 8 | self.number as u64;
             let value = libc::sigval { sival_ptr: ptr::without_provenance_mut(value as usize) };
             // SAFETY: a system call on numbers. It fails for a process that has ended, which is noticed otherwise.
@@ -252,14 +255,9 @@ struct OnParentsDeath {
 impl OnParentsDeath {
     /// `None`: this process has no guard.
     fn continue_us() -> Option<OnParentsDeath> {
-        let mut signal = 0;
-        // SAFETY: the kernel writes a number to where the pointer leads.
-        let known = unsafe { libc::prctl(libc::PR_GET_PDEATHSIG, &raw mut signal) } == 0;
-        let guard = getppid();
-        (known && signal == abandoned()).then(|| {
-            set_parents_death(libc::SIGCONT);
-            OnParentsDeath { guard }
-        })
+        let guard = guard()?;
+        set_parents_death(libc::SIGCONT);
+        Some(OnParentsDeath { guard: Some(guard) })
     }
 
     fn has_come(&self) -> bool {
@@ -275,6 +273,14 @@ impl Drop for OnParentsDeath {
             unsafe { libc::raise(abandoned()) };
         }
     }
+}
+
+/// The guard of this process, which watches over a job.
+pub(crate) fn guard() -> Option<Pid> {
+    let mut signal = 0;
+    // SAFETY: the kernel writes a number to where the pointer leads.
+    let known = unsafe { libc::prctl(libc::PR_GET_PDEATHSIG, &raw mut signal) } == 0;
+    (known && signal == abandoned()).then(getppid).flatten()
 }
 
 fn set_parents_death(signal: i32) {

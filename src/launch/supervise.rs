@@ -1,6 +1,7 @@
 //! Watches over a running job: one loop that sleeps until a signal, a death, a node's word or a time limit.
 
 mod serving;
+mod watchdog;
 
 use std::{
     io,
@@ -22,7 +23,7 @@ use udeck_boot::{
 };
 use udeck_sys::JobClock;
 
-use self::serving::Serving;
+use self::{serving::Serving, watchdog::Watchdog};
 use crate::{
     End, Failure, Job, LaunchError, OnFailure, Outcome, Stop,
     cgroup::Cgroup,
@@ -37,6 +38,7 @@ use crate::{
     remote::{self, Joined, PollSource, RankEvent, Remotes},
     signals::{Signals, abandoned},
     wait::ready,
+    watch::{look::Lookout, status::StatusSocket},
 };
 
 /// From asking the ranks to end to killing them.
@@ -54,7 +56,8 @@ pub(crate) fn run(job: &Job, shares: &[Share], cgroup: Option<&Cgroup>) -> Resul
     let here = shares.iter().find(|share| share.here);
     let address = address(job, shares)?;
     // In this order, so that they are put back in the other: nothing of the job is left when the signals come back.
-    let signals = Signals::take_also(&[libc::SIGTSTP]).map_err(system("taking over signals"))?;
+    let signals =
+        Signals::take_also(&[libc::SIGTSTP, libc::SIGQUIT]).map_err(system("taking over signals"))?;
     let others = shares.iter().filter(|share| !share.here).count();
     let descriptors = Descriptors::raise(here.map_or(0, |share| share.count), job.tag_output, others)?;
     let orphans = Orphans::adopt(cgroup).map_err(system("becoming the subreaper"))?;
@@ -99,6 +102,8 @@ fn conduct(
         }
     };
     let clock = Arc::new(JobClock::new().map_err(system("making the job's clock"))?);
+    // Without it nobody can ask; a signal still can.
+    let status = StatusSocket::open().ok();
     let started = Instant::now();
     let (ranks, wires) = match shares.iter().find(|share| share.here) {
         Some(share) => Ranks::start(&job.work(share, size), setting, &clock)?,
@@ -135,6 +140,9 @@ fn conduct(
         reporter,
         serving: &serving,
         clock: &clock,
+        watchdog: Watchdog::new(job.watchdog, shares, started),
+        lookout: Lookout::default(),
+        status,
         deadline: job.timeout.and_then(|limit| started.checked_add(limit)),
         phase: JobPhase::Running,
         given_up: false,
@@ -182,6 +190,9 @@ struct Watch<'a> {
     serving: &'a Serving,
     /// The clock of the ranks here and of the name service.
     clock: &'a JobClock,
+    watchdog: Watchdog,
+    lookout: Lookout,
+    status: Option<StatusSocket>,
     deadline: Option<Instant>,
     phase: JobPhase,
     /// Nothing more is awaited of the other hosts.
@@ -231,6 +242,7 @@ impl Watch<'_> {
                 match signal {
                     libc::SIGCHLD => child_ended = true,
                     libc::SIGTSTP => self.suspend(signals),
+                    libc::SIGQUIT => self.watchdog.signalled(),
                     signal => self.interrupted(signal),
                 }
             }
@@ -238,6 +250,7 @@ impl Watch<'_> {
             for source in sources {
                 self.remotes.handle(source, &self.reporter, &mut scratch, &mut events)?;
             }
+            self.look(&mut events);
             self.remotes.deliver(&mut events)?;
             if self.serving.has_failed() {
                 self.nameless();
@@ -250,6 +263,27 @@ impl Watch<'_> {
             }
         }
         Ok(self.outcome)
+    }
+
+    /// Sees where everybody is, if it is time or somebody has asked, and tells.
+    fn look(&mut self, events: &mut Vec<RankEvent>) {
+        let now = Instant::now();
+        if let Some(status) = &self.status {
+            self.watchdog.ask(status.accept());
+        }
+        if let Some(serial) = self.watchdog.begins(now) {
+            let asked = self.remotes.look(serial);
+            self.watchdog.begin(self.lookout.look(&self.ranks), asked, now);
+        }
+        for event in events.extract_if(.., |event| matches!(event, RankEvent::Looked { .. })) {
+            if let RankEvent::Looked { host, serial, looks, last } = event {
+                self.watchdog.add(host, serial, looks, last);
+            }
+        }
+        let runs = matches!(self.phase, JobPhase::Running);
+        for report in self.watchdog.finish(now, runs, &self.remotes.hosts()) {
+            self.printers.message(&report);
+        }
     }
 
     /// Whether no rank runs, on any host.
@@ -269,7 +303,10 @@ impl Watch<'_> {
         match self.phase {
             // The time that our own reader takes for the last words is its own.
             JobPhase::Running if self.is_nobody_left() => None,
-            JobPhase::Running => self.deadline.into_iter().chain(self.remotes.start_by()).min(),
+            JobPhase::Running => {
+                let limits = [self.deadline, self.remotes.start_by(), self.watchdog.due()];
+                limits.into_iter().flatten().min()
+            }
             JobPhase::Ending { kill_at } => Some(kill_at),
             JobPhase::Killed { give_up_at } => Some(give_up_at),
         }
@@ -278,8 +315,9 @@ impl Watch<'_> {
     /// Sleeps until something happens or is due; says what of the nodes' is ready.
     fn wait(&self, signals: &Signals, due: Option<Instant>) -> Result<Vec<PollSource>, LaunchError> {
         let sources = self.remotes.sources();
-        let own = [signals.pending(), self.serving.as_fd()];
-        let all = own.into_iter().map(|fd| (fd, PollFlags::IN));
+        let mut own = vec![signals.pending(), self.serving.as_fd()];
+        own.extend(self.status.as_ref().map(AsFd::as_fd));
+        let all = own.iter().copied().map(|fd| (fd, PollFlags::IN));
         let all = all.chain(sources.iter().map(|(_, fd, what)| (*fd, *what)));
         let ready = ready(all, due).map_err(LaunchError::system("waiting for the ranks"))?;
         let ready = sources.into_iter().zip(&ready[own.len()..]).filter(|(_, is_ready)| **is_ready);
@@ -290,8 +328,9 @@ impl Watch<'_> {
         let one = |(rank, end): (u32, End)| Ended { ranks: vec![rank], end, how: end.to_string() };
         let dead = if child_ended { self.ranks.reap() } else { Vec::new() };
         let mut ended: Vec<_> = dead.into_iter().map(one).collect();
-        for events in events {
-            match events {
+        for event in events {
+            match event {
+                RankEvent::Looked { .. } => {}
                 RankEvent::Ended(rank, end) => ended.push(one((rank, end))),
                 RankEvent::Lost { host, ranks, why } if ranks.is_empty() => {
                     self.printers.message(&format!(
@@ -394,6 +433,7 @@ impl Watch<'_> {
         self.clock.resume();
         self.ranks.signal(Signal::CONT);
         self.remotes.go_on(pause);
+        self.watchdog.went_on(Instant::now());
         for limit in self.deadline.iter_mut().chain(self.phase.limit()) {
             *limit += pause;
         }

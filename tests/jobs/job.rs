@@ -173,6 +173,21 @@ impl Running {
         self.said[0].wait_for(what, count, self.limit)
     }
 
+    /// As [`line_with`](Running::line_with), of what it complains about.
+    ///
+    /// # Panics
+    /// When the job's limit passes first.
+    #[must_use]
+    pub fn complaint_with(&self, what: &str, count: usize) -> String {
+        self.said[1].wait_for(what, count, self.limit)
+    }
+
+    /// Whether its limit has not passed.
+    #[must_use]
+    pub fn is_in_time(&self) -> bool {
+        Instant::now() < self.limit
+    }
+
     /// What it has printed so far.
     #[must_use]
     pub fn so_far(&self) -> String {

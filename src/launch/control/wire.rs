@@ -20,10 +20,11 @@
 
 use serde::{Deserialize, Serialize};
 use udeck_auth::HostKey;
+use udeck_boot::waits::{MAX_WAITS, Published};
 use udeck_boot::wire::bounded;
 
 /// The version that this build speaks.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 const MAGIC: [u8; 8] = *b"uDECKrun";
 
@@ -33,6 +34,9 @@ pub(crate) const PROOF_LEN: usize = 32;
 
 /// The longest piece of a stream (name service, output, input) in one frame, in bytes.
 pub(crate) const MAX_PIECE: usize = 128 << 10;
+
+/// The most ranks in one [`ToRoot::Looked`].
+pub(crate) const MAX_LOOKS: usize = 16;
 
 /// The most arguments, and separately variables, of a spec. (A list's items take more memory than bytes.)
 const MAX_WORDS: usize = 1 << 16;
@@ -117,6 +121,8 @@ pub(crate) enum ToNode {
     Input { bytes: Vec<u8> },
     /// The name service has dealt with so much of what this rank said: so much more may come.
     BootConsumed { rank: u32, bytes: u32 },
+    /// Say what your ranks are doing.
+    Look { serial: u32 },
 }
 
 /// From a node.
@@ -142,6 +148,38 @@ pub(crate) enum ToRoot {
     Bye,
     /// A rank has taken so much of what the name service says to it: so much more may come.
     BootTaken { rank: u32, bytes: u32 },
+    /// What some of its ranks are doing; the last of these has the rest.
+    Looked {
+        serial: u32,
+        #[serde(deserialize_with = "bounded::<_, _, MAX_LOOKS>")]
+        looks: Vec<RankLook>,
+        last: bool,
+    },
+}
+
+/// What a rank is doing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RankLook {
+    pub(crate) rank: u32,
+    pub(crate) state: RankState,
+    /// For how many milliseconds it has made no progress, as far as its launcher has seen.
+    pub(crate) still_ms: u64,
+    /// Its calls that have waited for long, the oldest first.
+    #[serde(deserialize_with = "bounded::<_, _, MAX_WAITS>")]
+    pub(crate) waits: Vec<Published>,
+}
+
+/// What a rank's process does, as its kernel says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum RankState {
+    /// It has not called the library.
+    NotJoined,
+    Runs,
+    Sleeps,
+    /// In a system call that nothing interrupts.
+    InKernel,
+    Stopped,
+    Ended,
 }
 
 /// What a node has to start. From the root, over the agent's standard input.

@@ -25,13 +25,14 @@ use crate::{
     cgroup::Cgroup,
     control::{
         framed_stream::{FramedStream, Over},
-        wire::{JobSpec, MAX_PIECE, Sink, ToNode, ToRoot, WireEnd},
+        wire::{JobSpec, MAX_LOOKS, MAX_PIECE, Sink, ToNode, ToRoot, WireEnd},
     },
     orphans::Orphans,
     output::{Gather, MAX_LINE},
     ranks::{Ranks, Setting, Wires},
     signals::{Signals, abandoned},
     wait::ready,
+    watch::look::Lookout,
 };
 
 /// What may lie unsent to the root, in bytes, before ranks are not read any more.
@@ -50,6 +51,7 @@ struct Session {
     /// The clock of the ranks here.
     clock: JobClock,
     ranks: Ranks,
+    lookout: Lookout,
     boots: Vec<Boot>,
     outputs: Gather,
     input: Option<RankInput>,
@@ -157,6 +159,7 @@ impl Session {
             first,
             clock,
             ranks,
+            lookout: Lookout::default(),
             boots: (first..).zip(wires.boot).map(|(rank, stream)| Boot::new(rank, stream)).collect(),
             outputs: Gather::new(wires.output),
             input,
@@ -322,6 +325,7 @@ impl Session {
                         _ => Ok(()),
                     };
                 }
+                ToNode::Look { serial } => self.look(serial),
                 ToNode::Written { sink, bytes } => self.outputs.written(sink, bytes as usize),
                 ToNode::Unread { sink } => self.outputs.unread(sink),
                 ToNode::Input { bytes } => {
@@ -334,6 +338,20 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// Says what the ranks here are doing.
+    fn look(&mut self, serial: u32) {
+        let mut looks = self.lookout.look(&self.ranks);
+        loop {
+            let rest = looks.split_off(looks.len().min(MAX_LOOKS));
+            let last = rest.is_empty();
+            self.send(&ToRoot::Looked { serial, looks, last });
+            if last {
+                return;
+            }
+            looks = rest;
+        }
     }
 
     fn boot_of(&mut self, rank: u32) -> Option<&mut Boot> {

@@ -221,6 +221,10 @@ impl Node {
                 };
                 sinks.events.push(RankEvent::Ended(rank, end));
             }
+            ToRoot::Looked { serial, looks, last } => {
+                looks.iter().try_for_each(|look| self.check_own(look.rank))?;
+                sinks.events.push(RankEvent::Looked { host: sinks.index, serial, looks, last });
+            }
             ToRoot::Bye if self.running.is_empty() => self.control = None,
             ToRoot::Bye => return Err(Over::Unfitting("goodbye while ranks run")),
         }

@@ -80,11 +80,15 @@ fn killing_the_launcher_leaves_nothing_that_the_ranks_started() {
 }
 
 #[test]
-fn a_core_dump_of_the_launcher_leaves_nothing_that_the_ranks_started() {
-    let job = Running::start(&["-n", "2"], FAMILY, 2);
+fn a_quit_says_what_the_ranks_are_doing_and_ends_nothing() {
+    let mut job = Running::start(&["-n", "2"], FAMILY, 2);
     let mark = job.mark();
     job.signal(Signal::QUIT);
-    assert_eq!(job.exit_code(), Some(131));
+    job.says("what the ranks are doing:");
+    job.says("rank 1");
+    job.says("has not joined the job");
+    job.signal(Signal::TERM);
+    assert_eq!(job.exit_code(), Some(143));
     assert_eq!(left(&mark), [""; 0]);
 }
 

@@ -8,6 +8,8 @@ use udeck_jobs::{Bin, Ended};
 mod lost;
 #[path = "jobs/pause.rs"]
 mod pause;
+#[path = "jobs/stuck.rs"]
+mod stuck;
 
 /// Once, not by each rank: a misspelt setting would be ignored in silence.
 #[test]

@@ -21,6 +21,7 @@ pub const CASES: &[Case] = &[
     ("who_insists_on_encryption_takes_nothing_else_from_other_hosts", encrypted_by_one),
     ("ranks_of_one_host_and_two_users_use_the_network", two_users),
     ("nas_ft_on_three_hosts", nas_ft),
+    ("a_deadlock_over_hosts_is_told_with_its_circle", deadlock),
     ("a_rank_that_is_killed_is_an_error_to_who_waits", killed_rank),
     ("a_host_cut_off_is_an_error_to_who_waits", cut_off),
     ("a_rank_that_is_stopped_holds_up_its_messages_only", stopped_rank),
@@ -41,6 +42,21 @@ fn exchanged(ended: &Ended, network: &str) {
 fn all_protocols() {
     let network = Network::new(3);
     exchanged(&network.deckrun(2).args(["--", TALKER, "exchange"]).run().ok().clean(), "tcp");
+}
+
+/// Each rank posts to the next one, on the next host, and nobody retrieves.
+fn deadlock() {
+    let network = Network::new(3);
+    let job = network.deckrun(1).args(["--watchdog", "1s", "--", env!("CARGO_BIN_EXE_stuck-rank"), "post"]);
+    let ended = job.run_while(|job| {
+        let _ = job.complaint_with("deadlock:", 1);
+        end(job);
+    });
+    for step in ["0 posts to \"b\" of 1", "1 posts to \"c\" of 2", "2 posts to \"a\" of 0"] {
+        let told = |line: &str| line.starts_with("deadlock:") && line.contains(step);
+        assert!(ended.stderr.lines().any(told), "{ended}");
+    }
+    let _ = ended.clean();
 }
 
 fn over_udp() {

@@ -1,0 +1,36 @@
+//! Ranks that stop moving, as many as there are: `stuck-rank post|retrieve|barrier|compute`.
+//!
+//! Each has a mailbox, called by its letter, and a postbox of the next rank's. `post`: all post and nobody retrieves. `retrieve`: all
+//! retrieve and nobody posts. `barrier`: rank 0 sleeps instead. `compute`: rank 0 computes for some seconds before it comes.
+
+use std::{env, hint::black_box, thread::sleep, time::Duration};
+
+use rustix::time::{ClockId, clock_gettime};
+use udeck::{Mailbox, Postbox};
+
+/// How much rank 0 computes, in seconds of a processor's time.
+const COMPUTES: i64 = 5;
+
+fn main() -> udeck::Result {
+    let mode = env::args().nth(1).expect("a mode");
+    let world = udeck::init()?;
+    let (rank, size) = (world.rank(), world.size());
+    let letter = |rank: usize| char::from(b'a' + (rank % size) as u8).to_string();
+    let inbox: Mailbox<u8> = world.mailbox(&letter(rank))?;
+    let next: Postbox<u8> = world.postbox(&letter(rank + 1))?;
+    // The next one is not the first, at which they meet.
+    world.barrier()?;
+    println!("rank {rank} is ready");
+    match (mode.as_str(), rank) {
+        ("post", _) => loop {
+            next.post(world.buf(8)?)?;
+        },
+        ("retrieve", _) => drop(inbox.retrieve()?),
+        ("barrier", 0) => sleep(Duration::from_secs(600)),
+        ("compute", 0) => while black_box(clock_gettime(ClockId::ThreadCPUTime).tv_sec) < COMPUTES {},
+        _ => {}
+    }
+    world.barrier()?;
+    println!("rank {rank} is done");
+    world.finish()
+}

@@ -1,0 +1,152 @@
+//! `deckrun --watchdog`, SIGQUIT and `--status`: who waits for whom in a job that does not move.
+
+use std::process::{Command, Output};
+
+use rustix::process::{Pid, Signal, kill_process};
+use udeck_jobs::{Bin, Ended, Job, Running};
+
+/// Each loopback agent is a host of its own to deckrun.
+const HOSTS: [&str; 6] = ["--hosts", "b:1,localhost:2", "--agent", "env NODE={}", "--iface", "lo"];
+
+/// What ranks wait at most: longer than any test here.
+const LIMIT: &str = "600";
+
+fn job(options: &[&str], mode: &str) -> Job {
+    let job = Job::new(Bin::deckrun().path()).args(options).arg("--");
+    let job = job.arg(env!("CARGO_BIN_EXE_stuck-rank")).arg(mode);
+    job.env("DECK_DEADLINE", LIMIT).env("DECK_SETUP_TIMEOUT", LIMIT)
+}
+
+fn signal(job: &Running, signal: Signal) {
+    let root = Pid::from_raw(job.pid().cast_signed()).expect("a process");
+    kill_process(root, signal).expect("it runs");
+}
+
+/// Runs until this is said on standard error, and returns all that was.
+fn until_said(job: Job, what: &str) -> Ended {
+    let ended = job.run_while(|job| {
+        let _ = job.complaint_with(what, 1);
+        signal(job, Signal::TERM);
+    });
+    assert_eq!(ended.code(), 143, "{ended}");
+    ended.clean()
+}
+
+fn has(ended: &Ended, line: &str) {
+    assert!(ended.stderr.lines().any(|said| said.trim_end() == line), "no line {line:?}: {ended}");
+}
+
+/// The parts of a line, without the time in it.
+fn has_words(text: &str, words: &[&str]) {
+    let fits = |line: &str| words.iter().all(|word| line.contains(word));
+    assert!(text.lines().any(fits), "no line with {words:?}: {text}");
+}
+
+/// Wherever the walk around the circle begins.
+fn has_circle(ended: &Ended, steps: &[&str]) {
+    let around = |first: usize| {
+        let steps: Vec<_> = (0..steps.len()).map(|at| steps[(first + at) % steps.len()]).collect();
+        format!("deadlock: {}", steps.join(", "))
+    };
+    let found = |line: &str| (0..steps.len()).any(|first| line == around(first));
+    assert!(ended.stderr.lines().any(found), "no circle of {steps:?}: {ended}");
+}
+
+#[test]
+fn a_deadlock_of_two_that_post_is_told_with_its_circle() {
+    let ended = until_said(job(&["-n", "2", "--watchdog", "1s"], "post"), "deadlock:");
+    has(&ended, "deadlock: 0 posts to \"b\" of 1, 1 posts to \"a\" of 0");
+    has_words(&ended.stderr, &["deckrun: no rank has made progress for"]);
+    has_words(&ended.stderr, &["rank 0 ", " s  posts to \"b\" of 1"]);
+}
+
+#[test]
+fn deadlocks_of_three_and_five_are_told_with_their_circles() {
+    let steps = ["0 posts to \"b\" of 1", "1 posts to \"c\" of 2", "2 posts to \"a\" of 0"];
+    let ended = until_said(job(&["-n", "3", "--watchdog", "1s"], "post"), "deadlock:");
+    has_circle(&ended, &steps);
+    let steps: Vec<_> = (0..5u8)
+        .map(|rank| {
+            let next = (rank + 1) % 5;
+            format!("{rank} posts to {:?} of {next}", char::from(b'a' + next).to_string())
+        })
+        .collect();
+    let ended = until_said(job(&["-n", "5", "--watchdog", "1s"], "post"), "deadlock:");
+    has_circle(&ended, &steps.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_deadlock_of_two_that_retrieve_is_told_with_its_circle() {
+    let ended = until_said(job(&["-n", "2", "--watchdog", "1s"], "retrieve"), "deadlock:");
+    has_circle(&ended, &["0 retrieves from \"a\" what 1 posts", "1 retrieves from \"b\" what 0 posts"]);
+}
+
+#[test]
+fn a_deadlock_over_hosts_and_a_network_is_told_with_its_circle() {
+    let options = [&HOSTS[..], &["--watchdog", "1s", "--transport", "tcp"]].concat();
+    let ended = until_said(job(&options, "post"), "deadlock:");
+    has_circle(&ended, &["0 posts to \"b\" of 1", "1 posts to \"c\" of 2", "2 posts to \"a\" of 0"]);
+    has_words(&ended.stderr, &["rank 1 ", " localhost ", "posts to \"c\" of 2"]);
+}
+
+/// Ranks that wait at the barrier sleep: who burns a processor there would count as at work.
+#[test]
+fn a_rank_that_sleeps_elsewhere_is_named_as_the_one_that_is_waited_for() {
+    let ended = until_said(job(&["-n", "3", "--watchdog", "1s"], "barrier"), "waited for:");
+    has(&ended, "waited for: rank 0");
+    has_words(&ended.stderr, &["rank 0 ", "sleeps, in no call"]);
+    has_words(&ended.stderr, &["rank 1 ", "is at the barrier, waits for"]);
+}
+
+/// Alone, and behind a script that waits for it.
+#[test]
+fn a_rank_that_computes_makes_progress() {
+    let ended = job(&["-n", "3", "--watchdog", "3s"], "compute").run().ok();
+    assert!(!ended.stderr.contains("progress"), "{ended}");
+    let job = Job::new(Bin::deckrun().path()).args(["-n", "3", "--watchdog", "3s", "--", "sh", "-c"]);
+    let ended = job.arg(format!("{} compute; true", env!("CARGO_BIN_EXE_stuck-rank"))).run().ok();
+    assert!(!ended.stderr.contains("progress"), "{ended}");
+}
+
+fn ask(pid: u32) -> Output {
+    let mut deckrun = Command::new(Bin::deckrun().path());
+    deckrun.args(["--status", &pid.to_string()]).output().expect("deckrun runs")
+}
+
+/// Asks until it is said: a wait is known once it has lasted.
+fn answer(job: &Running, what: &str) -> String {
+    loop {
+        let asked = ask(job.pid());
+        assert!(asked.status.success(), "{asked:?}");
+        let text = String::from_utf8_lossy(&asked.stdout).into_owned();
+        if text.contains(what) {
+            return text;
+        }
+        assert!(job.is_in_time(), "{what:?} was never answered, but: {text}");
+    }
+}
+
+#[test]
+fn a_signal_and_another_deckrun_get_the_report_at_once() {
+    for options in [&["-n", "3"][..], &HOSTS] {
+        let ended = job(options, "barrier").run_while(|job| {
+            let _ = job.line_with("is ready", 3);
+            let text = answer(job, "waited for: rank 0");
+            has_words(&text, &["rank 2 ", "is at the barrier, waits for"]);
+            signal(job, Signal::QUIT);
+            let _ = job.complaint_with("deckrun: what the ranks are doing:", 1);
+            let _ = job.complaint_with("waited for: rank 0", 1);
+            signal(job, Signal::TERM);
+        });
+        assert_eq!(ended.code(), 143, "{ended}");
+        let ended = ended.clean();
+        assert_eq!(ended.stderr.matches("what the ranks are doing:").count(), 1, "{ended}");
+    }
+}
+
+#[test]
+fn who_runs_no_job_is_not_asked() {
+    let asked = ask(std::process::id());
+    assert!(!asked.status.success() && asked.stdout.is_empty());
+    assert!(String::from_utf8_lossy(&asked.stderr).contains("is no deckrun"), "{asked:?}");
+}
