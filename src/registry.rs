@@ -87,7 +87,7 @@ pub(crate) const TRANSPORTS: &[Transport] = &[
         by_default: false,
         provides_arena: false,
         open: open_udp,
-        describe: network::udp,
+        describe: |tree| network::udp(tree, udeck_udp::offloads()),
         device_at: |_| None,
     },
 ];

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use udeck_sys::{Interface, is_link_local};
+use udeck_udp::Offloads;
 
 use super::{finding::Finding, tree::Tree};
 
@@ -93,11 +94,41 @@ pub(crate) fn tcp(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// What a NIC's one socket may hold.
-pub(crate) fn udp(tree: &Tree) -> Vec<Finding> {
+/// What a NIC's one socket may hold, and what the kernel and the processor do for it.
+pub(crate) fn udp(tree: &Tree, offloads: udeck_via::Result<Offloads>) -> Vec<Finding> {
     let (receive, send) =
         (tree.number("proc/sys/net/core/rmem_max"), tree.number("proc/sys/net/core/wmem_max"));
-    vec![buffers("buffers", receive, send, ["net.core.rmem_max", "net.core.wmem_max"])]
+    let mut findings = vec![buffers("buffers", receive, send, ["net.core.rmem_max", "net.core.wmem_max"])];
+    match offloads {
+        Ok(offloads) => findings.extend([batches(offloads), encryption(offloads)]),
+        Err(error) => findings.push(Finding::problem(
+            "socket",
+            error.to_string(),
+            "free descriptors, or ask who runs this host why it lets no socket be opened",
+        )),
+    }
+    findings
+}
+
+fn batches(Offloads { gso, gro, .. }: Offloads) -> Finding {
+    let sent = if gso { "one call sends many (GSO)" } else { "a call for each sent one: no GSO" };
+    let received = if gro { "received ones are joined (GRO)" } else { "received one by one: no GRO" };
+    let seen = format!("{sent}, {received}");
+    match gso && gro {
+        true => Finding::ok("datagrams", seen),
+        false => Finding::note("datagrams", seen)
+            .advise("Linux 5.0 and later have both; without them long messages to other hosts take more processor time"),
+    }
+}
+
+fn encryption(Offloads { aes, .. }: Offloads) -> Finding {
+    match aes {
+        true => Finding::ok("encryption", "AES-128-GCM, by the processor's instructions"),
+        false => Finding::note(
+            "encryption",
+            "ChaCha20-Poly1305: the processor has no instructions for AES; long messages take longer",
+        ),
+    }
 }
 
 /// A megabyte is what a link of 10 Gbit/s carries in 0.8 ms: with less, it idles while a busy host does something else.
@@ -203,9 +234,29 @@ mod tests {
         let tcp = tcp(&made_up.0);
         assert_eq!(tcp[0], Finding::ok("buffers", "up to 6 MiB to receive, 4 MiB to send"));
         assert!(tcp[1].mark == Mark::Ok && tcp[1].seen.starts_with("32768 to 60999"), "{tcp:?}");
-        let udp = udp(&made_up.0).remove(0);
+        let all = Offloads { gso: true, gro: true, aes: true };
+        let udp = udp(&made_up.0, Ok(all)).remove(0);
         assert_eq!((udp.mark, &udp.seen[..]), (Mark::Note, "up to 208 KiB to receive, 4 MiB to send"));
         let remedy = udp.remedy.unwrap();
         assert!(remedy.contains("rmem_max") && !remedy.contains("wmem_max"), "{remedy}");
+    }
+
+    #[test]
+    fn what_udp_lacks_is_said() {
+        let marks = |gso, gro, aes| {
+            udp(&tree().0, Ok(Offloads { gso, gro, aes }))
+                .split_off(1)
+                .into_iter()
+                .map(|one| (one.mark, one.seen))
+                .collect::<Vec<_>>()
+        };
+        assert!(marks(true, true, true).iter().all(|(mark, _)| *mark == Mark::Ok));
+        let without = marks(false, true, false);
+        assert!(without.iter().all(|(mark, _)| *mark == Mark::Note), "{without:?}");
+        assert!(without[0].1.contains("no GSO") && without[0].1.contains("(GRO)"), "{without:?}");
+        assert!(without[1].1.starts_with("ChaCha20"), "{without:?}");
+        assert!(marks(true, false, true)[0].1.contains("no GRO"));
+        let error = udeck_via::Error::InvalidParameter("no descriptors".into());
+        assert_eq!(udp(&tree().0, Err(error))[1].mark, Mark::Problem);
     }
 }

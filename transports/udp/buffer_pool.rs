@@ -1,42 +1,54 @@
-//! Buffers for long runs of bytes that QUIC holds for a while: what was gathered to be sent, until it is acknowledged, and received
-//! datagrams, until their bytes are read.
+//! Buffers for bytes that QUIC holds for a while: what was gathered to be sent, until it is acknowledged, and received datagrams,
+//! until their bytes are read.
 //!
-//! Given back to the allocator, they would go back to the kernel: glibc returns the free end of its heap. Each message of 1 MiB would
-//! then pay for fresh pages, zeroed by the kernel, on both sides; that took half of its time. So a buffer is kept, and used again once
-//! QUIC has dropped it. A short run has an allocation of its own size: a peer that sends many short ones must not hold a long buffer by
-//! each.
+//! Given back to the allocator, long ones would go back to the kernel: glibc returns the free end of its heap. Each message of 1 MiB
+//! would then pay for fresh pages, zeroed by the kernel, on both sides; that took half of its time. A short one would pay for two
+//! allocations, the bytes and their reference count. So a buffer is kept, and used again once QUIC has dropped it.
+//!
+//! There are two sizes, because a peer that sends many short datagrams must not hold a long buffer by each. What fits neither, or comes
+//! while all buffers are held, has an allocation of its own length.
 
 use std::collections::VecDeque;
 
 use bytes::BytesMut;
 
-/// Bytes of a buffer.
+/// Bytes of a long buffer.
 pub const BUFFER: usize = 64 << 10;
-/// Shorter runs have memory of their own: QUIC counts a buffer as what it holds, so a peer must not make us hold much more than that.
+/// Shorter runs have no long buffer: QUIC counts a buffer as what it holds, so a peer must not make us hold much more than that.
 /// The longest datagrams within a host are longer than this.
 const SHORTEST: usize = BUFFER - (1 << 10);
-/// Buffers that are kept, at most: as much as a sender may be ahead of the program that receives, and a few.
+/// Long buffers that are kept, at most: as much as a sender may be ahead of the program that receives, and a few.
 const MOST: usize = 40;
+/// Bytes of a short buffer: a datagram of a network with the usual MTU, or a short message.
+const SHORT: usize = 2 << 10;
+/// Short buffers that are kept, at most: two batches of datagrams.
+const MOST_SHORT: usize = 16;
+/// Buffers that are looked at for one that is free, the oldest first.
+const LOOKS: usize = 4;
 
 /// See the module.
-#[derive(Default)]
 pub struct BufferPool {
+    long: Buffers,
+    short: Buffers,
+}
+
+/// Buffers of one size.
+struct Buffers {
+    size: usize,
+    most: usize,
     /// The oldest first. What was cut off one of them may be in use.
-    buffers: VecDeque<BytesMut>,
-    /// For short runs.
-    short: BytesMut,
+    kept: VecDeque<BytesMut>,
     was_used: bool,
 }
 
 impl BufferPool {
+    pub fn new() -> Self {
+        BufferPool { long: Buffers::new(BUFFER, MOST), short: Buffers::new(SHORT, MOST_SHORT) }
+    }
+
     /// Bytes that `fill` writes.
     pub fn filled(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> BytesMut {
-        if !Self::is_long(len) {
-            self.short.resize(len, 0);
-            fill(&mut self.short);
-            return self.short.split();
-        }
-        self.take(len, |buffer| {
+        self.with(len, |buffer| {
             buffer.resize(len, 0);
             fill(buffer);
         })
@@ -44,39 +56,58 @@ impl BufferPool {
 
     /// A copy.
     pub fn copy_of(&mut self, bytes: &[u8]) -> BytesMut {
-        if !Self::is_long(bytes.len()) {
-            return BytesMut::from(bytes);
+        self.with(bytes.len(), |buffer| buffer.extend_from_slice(bytes))
+    }
+
+    /// The periodic check: gives all of a size back if none was used since the last one.
+    pub fn check(&mut self) {
+        self.long.check();
+        self.short.check();
+    }
+
+    fn with(&mut self, len: usize, fill: impl FnOnce(&mut BytesMut)) -> BytesMut {
+        match len {
+            0..=SHORT => self.short.with(len, fill),
+            SHORTEST..=BUFFER => self.long.with(len, fill),
+            _ => {
+                let mut buffer = BytesMut::with_capacity(len);
+                fill(&mut buffer);
+                buffer
+            }
         }
-        self.take(bytes.len(), |buffer| buffer.extend_from_slice(bytes))
+    }
+}
+
+impl Buffers {
+    fn new(size: usize, most: usize) -> Self {
+        Buffers { size, most, kept: VecDeque::new(), was_used: false }
     }
 
-    fn is_long(len: usize) -> bool {
-        (SHORTEST..=BUFFER).contains(&len)
-    }
-
-    fn take(&mut self, len: usize, fill: impl FnOnce(&mut BytesMut)) -> BytesMut {
+    fn with(&mut self, len: usize, fill: impl FnOnce(&mut BytesMut)) -> BytesMut {
         self.was_used = true;
-        let free = match self.buffers.front_mut() {
-            Some(oldest) => oldest.try_reclaim(BUFFER),
-            None => false,
-        };
-        let mut buffer = match self.buffers.len() {
-            _ if free => self.buffers.pop_front().unwrap_or_default(),
-            0..MOST => BytesMut::with_capacity(BUFFER),
-            _ => BytesMut::with_capacity(len),
+        let mut buffer = match self.free() {
+            Some(buffer) => buffer,
+            None if self.kept.len() < self.most => BytesMut::with_capacity(self.size),
+            None => BytesMut::with_capacity(len),
         };
         fill(&mut buffer);
         let filled = buffer.split();
-        if self.buffers.len() < MOST {
-            self.buffers.push_back(buffer);
+        if self.kept.len() < self.most {
+            self.kept.push_back(buffer);
         }
         filled
     }
 
-    /// The periodic check: gives all back if none was used since the last one.
-    pub fn check(&mut self) {
+    /// One that nobody holds any more.
+    fn free(&mut self) -> Option<BytesMut> {
+        let size = self.size;
+        let at = self.kept.iter_mut().take(LOOKS).position(|buffer| buffer.try_reclaim(size))?;
+        self.kept.remove(at)
+    }
+
+    fn check(&mut self) {
         if !std::mem::take(&mut self.was_used) {
-            self.buffers = VecDeque::new();
+            self.kept = VecDeque::new();
         }
     }
 }
@@ -87,43 +118,69 @@ mod tests {
 
     #[test]
     fn a_buffer_serves_again_once_it_is_dropped() {
-        let mut pool = BufferPool::default();
-        let first = pool.copy_of(&[1; BUFFER]).freeze();
-        let at = first.as_ptr();
-        let second = pool.filled(BUFFER - 1, |bytes| bytes.fill(2));
-        assert_ne!(second.as_ptr(), at, "the first is still held");
-        let part = first.slice(100..);
-        drop(first);
-        let third = pool.copy_of(&[3; SHORTEST]);
-        assert_ne!(third.as_ptr(), at, "a part of the first is still held");
-        assert_eq!(part, [1; BUFFER - 100][..]);
-        drop(part);
-        let fourth = pool.copy_of(&[4; SHORTEST]);
-        assert_eq!(fourth.as_ptr(), at);
-        assert_eq!(second, [2; BUFFER - 1][..]);
-        assert_eq!(third, [3; SHORTEST][..]);
-        assert_eq!(fourth, [4; SHORTEST][..]);
+        for [one, other] in [[BUFFER, SHORTEST], [SHORT, 1]] {
+            let mut pool = BufferPool::new();
+            let first = pool.copy_of(&vec![1; one]).freeze();
+            let at = first.as_ptr();
+            let second = pool.filled(one - 1, |bytes| bytes.fill(2));
+            assert_ne!(second.as_ptr(), at, "the first is still held");
+            let part = first.slice(one / 2..);
+            drop(first);
+            let third = pool.copy_of(&vec![3; other]);
+            assert_ne!(third.as_ptr(), at, "a part of the first is still held");
+            assert_eq!(part, vec![1; one - one / 2]);
+            drop(part);
+            let fourth = pool.copy_of(&vec![4; other]);
+            assert_eq!(fourth.as_ptr(), at);
+            assert_eq!(second, vec![2; one - 1]);
+            assert_eq!(third, vec![3; other]);
+            assert_eq!(fourth, vec![4; other]);
+        }
+    }
+
+    /// A peer that leaves a gap in a stream makes us hold what is behind it.
+    #[test]
+    fn a_buffer_that_is_held_for_long_does_not_stop_the_others() {
+        let mut pool = BufferPool::new();
+        let held = pool.copy_of(b"held");
+        let places: Vec<_> = (0..10).map(|_| pool.copy_of(b"passing").as_ptr()).collect();
+        assert!(places.iter().all(|place| *place == places[0]), "{places:?}");
+        assert_eq!(&held[..], b"held");
     }
 
     #[test]
     fn what_is_kept_is_bounded_and_goes_when_it_is_not_used() {
-        let mut pool = BufferPool::default();
-        let held: Vec<_> = (0..2 * MOST).map(|_| pool.copy_of(&[0; BUFFER])).collect();
-        assert_eq!(pool.buffers.len(), MOST);
+        let mut pool = BufferPool::new();
+        let held: Vec<_> =
+            (0..2 * MOST).flat_map(|_| [pool.copy_of(&[0; BUFFER]), pool.copy_of(b"s")]).collect();
+        let kept = |pool: &BufferPool| (pool.long.kept.len(), pool.short.kept.len());
+        assert_eq!(kept(&pool), (MOST, MOST_SHORT));
         pool.check();
-        assert_eq!(pool.buffers.len(), MOST);
+        assert_eq!(kept(&pool), (MOST, MOST_SHORT));
+        drop(pool.copy_of(b"one size is still used"));
         pool.check();
-        assert_eq!((pool.buffers.len(), pool.buffers.capacity()), (0, 0));
+        assert_eq!(kept(&pool), (0, MOST_SHORT));
+        pool.check();
+        assert_eq!((kept(&pool), pool.long.kept.capacity()), ((0, 0), 0));
         drop(held);
     }
 
     #[test]
-    fn a_short_run_holds_no_long_buffer() {
-        let mut pool = BufferPool::default();
-        let short = pool.copy_of(&[5; SHORTEST - 1]);
-        assert!(short.capacity() < SHORTEST + 64, "{}", short.capacity());
+    fn a_run_between_the_sizes_holds_no_long_buffer() {
+        let mut pool = BufferPool::new();
+        let between = pool.copy_of(&[5; SHORTEST - 1]);
+        assert!(between.capacity() < SHORTEST + 64, "{}", between.capacity());
         let filled = pool.filled(3, |bytes| bytes.copy_from_slice(b"abc"));
         assert_eq!(&filled[..], b"abc");
-        assert!(pool.buffers.is_empty());
+        assert!(pool.long.kept.is_empty());
+    }
+
+    /// The bytes of a short datagram that a peer makes us hold while all short buffers are held.
+    #[test]
+    fn a_short_run_beyond_those_that_are_kept_has_no_more_than_its_length() {
+        let mut pool = BufferPool::new();
+        let held: Vec<_> = (0..=MOST_SHORT).map(|_| pool.copy_of(b"held")).collect();
+        let beyond = held.last().unwrap();
+        assert!(beyond.capacity() < 64, "{}", beyond.capacity());
     }
 }

@@ -74,7 +74,9 @@ mod unreliable;
 mod waiter;
 mod wire;
 
-use udeck_via::{Nic, Result};
+use std::net::Ipv4Addr;
+
+use udeck_via::{Error, Nic, Result};
 
 pub use dropped::Dropped;
 pub use options::Options;
@@ -86,4 +88,27 @@ pub use udeck_session::{Memory, Source};
 /// [`udeck_via::Error::InvalidParameter`] when `bind` is no interface's address; the operating system's.
 pub fn open(options: &Options) -> Result<Nic> {
     Ok(Nic::new(device::open(options)?))
+}
+
+/// What the kernel and the processor do for this transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offloads {
+    /// Generic segmentation offload: one system call sends a batch of datagrams. A network device may still refuse it; each
+    /// datagram has a call of its own then.
+    pub gso: bool,
+    /// Generic receive offload: the kernel joins datagrams of one sender into a longer message.
+    pub gro: bool,
+    /// Instructions for AES. Without them connections are encrypted by ChaCha20-Poly1305.
+    pub aes: bool,
+}
+
+/// Asks the kernel, by a socket, and the processor.
+///
+/// # Errors
+/// The operating system's: no socket can be opened.
+pub fn offloads() -> Result<Offloads> {
+    let (socket, _) = socket::Socket::bind((Ipv4Addr::LOCALHOST, 0).into())
+        .map_err(|error| Error::os("opening a socket at 127.0.0.1", error))?;
+    let (gso, gro) = socket.offloads();
+    Ok(Offloads { gso, gro, aes: tls::has_aes() })
 }

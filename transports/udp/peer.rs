@@ -166,7 +166,7 @@ impl Peer {
             waiters: Vec::new(),
             control: ControlStream { stream: None, incoming: Vec::new(), outgoing: Vec::new() },
             transmit: transmit::Transmitter::default(),
-            gathered: BufferPool::default(),
+            gathered: BufferPool::new(),
             liveness: LivenessProbe::default(),
             received: Received { frames: 0, last: now, silent_since: now },
             forgotten: false,

@@ -108,6 +108,11 @@ impl Socket {
         self.state.max_gso_segments()
     }
 
+    /// Whether one call may send several datagrams (GSO), and receive several as one message (GRO).
+    pub fn offloads(&self) -> (bool, bool) {
+        (self.max_segments() > 1, self.state.gro_segments() > 1)
+    }
+
     /// Receives what one `recvmmsg` gives.
     pub fn receive<'a>(&self, buffers: &'a mut ReceiveBuffers) -> &'a [RecvMeta] {
         let ReceiveBuffers { bytes, metas, .. } = buffers;
@@ -144,7 +149,7 @@ impl ReceiveBuffers {
         ReceiveBuffers {
             bytes: vec![0; BATCH_SIZE * GRO_BUFFER].into_boxed_slice(),
             metas: [RecvMeta::default(); BATCH_SIZE],
-            pool: BufferPool::default(),
+            pool: BufferPool::new(),
         }
     }
 
