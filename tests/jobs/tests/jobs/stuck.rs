@@ -1,5 +1,6 @@
 //! `deckrun --watchdog`, SIGQUIT and `--status`: who waits for whom in a job that does not move.
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,8 +12,13 @@ const HOSTS: [&str; 6] = ["--hosts", "b:1,localhost:2", "--agent", "env NODE={}"
 /// What ranks wait at most: longer than any test here.
 const LIMIT: &str = "600";
 
+/// As from a terminal: a shell that runs the tests in the background has them ignore SIGQUIT, which `deckrun` would heed.
 fn job(options: &[&str], mode: &str) -> Job {
-    let job = Job::new(Bin::deckrun().path()).args(options).arg("--");
+    let job = Job::new(Path::new("env"))
+        .arg("--default-signal=QUIT")
+        .arg(Bin::deckrun().path())
+        .args(options)
+        .arg("--");
     let job = job.arg(env!("CARGO_BIN_EXE_stuck-rank")).arg(mode);
     job.env("DECK_DEADLINE", LIMIT).env("DECK_SETUP_TIMEOUT", LIMIT)
 }
@@ -36,10 +42,13 @@ fn has(ended: &Ended, line: &str) {
     assert!(ended.stderr.lines().any(|said| said.trim_end() == line), "no line {line:?}: {ended}");
 }
 
-/// The parts of a line, without the time in it.
-fn has_words(text: &str, words: &[&str]) {
-    let fits = |line: &str| words.iter().all(|word| line.contains(word));
-    assert!(text.lines().any(fits), "no line with {words:?}: {text}");
+/// Whether a line has these parts: the time in it is left out.
+fn is_said(text: &str, words: &[&str]) -> bool {
+    text.lines().any(|line| words.iter().all(|word| line.contains(word)))
+}
+
+fn has_words(ended: &Ended, words: &[&str]) {
+    assert!(is_said(&ended.stderr, words), "no line with {words:?}: {ended}");
 }
 
 /// Wherever the walk around the circle begins.
@@ -56,8 +65,8 @@ fn has_circle(ended: &Ended, steps: &[&str]) {
 fn a_deadlock_of_two_that_post_is_told_with_its_circle() {
     let ended = until_said(job(&["-n", "2", "--watchdog", "1s"], "post"), "deadlock:");
     has(&ended, "deadlock: 0 posts to \"b\" of 1, 1 posts to \"a\" of 0");
-    has_words(&ended.stderr, &["deckrun: no rank has made progress for"]);
-    has_words(&ended.stderr, &["rank 0 ", " s  posts to \"b\" of 1"]);
+    has_words(&ended, &["deckrun: no rank has made progress for"]);
+    has_words(&ended, &["rank 0 ", " s  posts to \"b\" of 1"]);
 }
 
 #[test]
@@ -86,7 +95,7 @@ fn a_deadlock_over_hosts_and_a_network_is_told_with_its_circle() {
     let options = [&HOSTS[..], &["--watchdog", "1s", "--transport", "tcp"]].concat();
     let ended = until_said(job(&options, "post"), "deadlock:");
     has_circle(&ended, &["0 posts to \"b\" of 1", "1 posts to \"c\" of 2", "2 posts to \"a\" of 0"]);
-    has_words(&ended.stderr, &["rank 1 ", " localhost ", "posts to \"c\" of 2"]);
+    has_words(&ended, &["rank 1 ", " localhost ", "posts to \"c\" of 2"]);
 }
 
 /// Ranks that wait at the barrier sleep: who burns a processor there would count as at work.
@@ -94,8 +103,8 @@ fn a_deadlock_over_hosts_and_a_network_is_told_with_its_circle() {
 fn a_rank_that_sleeps_elsewhere_is_named_as_the_one_that_is_waited_for() {
     let ended = until_said(job(&["-n", "3", "--watchdog", "1s"], "barrier"), "waited for:");
     has(&ended, "waited for: rank 0");
-    has_words(&ended.stderr, &["rank 0 ", "sleeps, in no call"]);
-    has_words(&ended.stderr, &["rank 1 ", "is at the barrier, waits for"]);
+    has_words(&ended, &["rank 0 ", "sleeps, in no call"]);
+    has_words(&ended, &["rank 1 ", "is at the barrier, waits for"]);
 }
 
 /// Alone, and behind a script that waits for it.
@@ -113,16 +122,16 @@ fn ask(pid: u32) -> Output {
     deckrun.args(["--status", &pid.to_string()]).output().expect("deckrun runs")
 }
 
-/// Asks until it is said: a wait is known once it has lasted.
-fn answer(job: &Running, what: &str) -> String {
+/// Asks until each of these lines is there: a wait is known once it has lasted, each rank's at its own time.
+fn ask_until(job: &Running, lines: &[&[&str]]) {
     loop {
         let asked = ask(job.pid());
         assert!(asked.status.success(), "{asked:?}");
         let text = String::from_utf8_lossy(&asked.stdout).into_owned();
-        if text.contains(what) {
-            return text;
+        if lines.iter().all(|words| is_said(&text, words)) {
+            return;
         }
-        assert!(job.is_in_time(), "{what:?} was never answered, but: {text}");
+        assert!(job.is_in_time(), "{lines:?} were never answered, but: {text}");
     }
 }
 
@@ -131,8 +140,8 @@ fn a_signal_and_another_deckrun_get_the_report_at_once() {
     for options in [&["-n", "3"][..], &HOSTS] {
         let ended = job(options, "barrier").run_while(|job| {
             let _ = job.line_with("is ready", 3);
-            let text = answer(job, "waited for: rank 0");
-            has_words(&text, &["rank 2 ", "is at the barrier, waits for"]);
+            let barrier = "is at the barrier, waits for";
+            ask_until(job, &[&["waited for: rank 0"], &["rank 1 ", barrier], &["rank 2 ", barrier]]);
             signal(job, Signal::QUIT);
             let _ = job.complaint_with("deckrun: what the ranks are doing:", 1);
             let _ = job.complaint_with("waited for: rank 0", 1);
