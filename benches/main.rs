@@ -9,7 +9,7 @@ mod exchange;
 mod pack;
 mod registration;
 mod ring;
-mod transpose;
+mod shared;
 
 use std::time::Duration;
 
@@ -30,11 +30,11 @@ fn main() {
         .measurement_time(Duration::from_millis(600))
         .configure_from_args();
     ring::measure(&mut criterion);
+    shared::measure(&mut criterion);
     doorbell::measure(&mut criterion);
     arena::measure(&mut criterion);
     registration::measure(&mut criterion);
     pack::measure(&mut criterion);
     exchange::measure(&mut criterion);
-    transpose::measure(&mut criterion);
     criterion.final_summary();
 }

@@ -8,13 +8,12 @@
 fn main() -> udeck::Result {
     let world = udeck::init()?;
     let (rank, size) = (world.rank(), world.size());
-    let place = |rank: usize| format!("place.{rank}");
 
-    let inbox = world.mailbox::<u32>(&place(rank))?;
+    let inbox = world.mailboxes::<u32>("place")?;
     world.barrier()?;
 
     // All mailboxes exist now: none of them is waited for. Alone, a rank is its own neighbour.
-    let neighbour = world.try_postbox::<u32>(&place((rank + 1) % size))?;
+    let neighbour = world.try_postbox_of::<u32>("place", (rank + 1) % size)?;
     neighbour.post(world.buf::<u32>(1)?)?;
     inbox.retrieve()?;
 

@@ -15,12 +15,12 @@ fn main() -> udeck::Result {
 
     if let Some(inbox) = inbox {
         for report in inbox.iter().take(world.size()) {
-            let mut report = report?;
+            let report = report?;
             let rank = report.source();
-            // In the order of packing. Slices lie in the message itself; a wrong type would be an error.
+            // In the order of packing. Slices lie in the message itself, side by side; a wrong type would be an error.
             let letter = report.unpack_one::<i8>()?;
             let square = report.unpack_one::<i64>()?;
-            let floats = report.unpack::<f32>()?.to_vec();
+            let floats = report.unpack::<f32>()?;
             let text = report.unpack_str()?;
             println!("rank {rank}: {} {square} {floats:?} {text:?}", letter as u8 as char);
 

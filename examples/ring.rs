@@ -12,9 +12,9 @@ fn main() -> udeck::Result {
     let (rank, size) = (world.rank(), world.size());
     let next = (rank + 1) % size;
 
-    // Every rank owns one mailbox, named by it. Alone, a rank is its own neighbour.
-    let inbox = world.mailbox::<u64>(&format!("ring.{rank}"))?;
-    let outbox = world.postbox::<u64>(&format!("ring.{next}"))?;
+    // Every rank owns one mailbox of the family. Alone, a rank is its own neighbour.
+    let inbox = world.mailboxes::<u64>("ring")?;
+    let outbox = world.postbox_of::<u64>("ring", next)?;
 
     for lap in 1..=LAPS {
         if rank == 0 {

@@ -26,7 +26,7 @@ fn main() -> udeck::Result {
         if udeck::select(&both)? == 0 {
             total += parts.retrieve()?.iter().sum::<u64>();
         } else {
-            let mut report = reports.retrieve()?;
+            let report = reports.retrieve()?;
             println!("rank {} has sent {} parts", report.source(), report.unpack_one::<i32>()?);
             reported += 1;
         }

@@ -7,8 +7,17 @@ struct Readme;
 #[doc = include_str!("../docs/first-steps.md")]
 struct FirstSteps;
 
+#[doc = include_str!("../docs/from-mpi.md")]
+struct FromMpi;
+
+#[doc = include_str!("../docs/groups.md")]
+struct Groups;
+
 #[doc = include_str!("../docs/protocols.md")]
 struct Protocols;
+
+#[doc = include_str!("deck/examples/group.md")]
+struct Group;
 
 #[doc = include_str!("deck/examples/world.md")]
 struct World;
@@ -27,3 +36,15 @@ struct Received;
 
 #[doc = include_str!("deck/examples/message.md")]
 struct Message;
+
+#[doc = include_str!("deck/examples/shared_segment.md")]
+struct SharedSegment;
+
+#[doc = include_str!("deck/examples/shared_mutex.md")]
+struct SharedMutex;
+
+#[doc = include_str!("deck/examples/semaphore.md")]
+struct Semaphore;
+
+#[doc = include_str!("../docs/services.md")]
+struct Services;

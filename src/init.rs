@@ -3,8 +3,9 @@
 pub(crate) mod choose;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use udeck_boot::{BootError, Client, ENV_CPUS, Welcome, local};
+use udeck_boot::{BootError, Client, ENV_CPUS, Ranks, Welcome, local, start};
 use udeck_deck::{Config, Error, Result, SkippedTransport, UnavailableTransport, World};
 use udeck_sys::Topology;
 use udeck_via::Nic;
@@ -20,8 +21,12 @@ pub(crate) const DESCRIPTORS_PER_PEER: u64 = 2 * 4;
 /// the usual 1024.
 pub(crate) const OTHER_DESCRIPTORS: u64 = 256;
 
-/// The world that `deckrun` has started this process in; alone, a world of one. In a job of more than 96 ranks this may
-/// raise this process's soft limit on open descriptors, for rank 0 may hear from all of them.
+/// How long another host may be silent, if `DECK_DETECT` does not say.
+const DETECT: Duration = Duration::from_secs(10);
+
+/// The world that this process was started in: by `deckrun`, or by a cluster's own launcher with PMI or PMIx (`srun`, `mpiexec`,
+/// `mpirun`); alone, a world of one. `DECK_LAUNCH` says which, where it is not to be found out. In a job of more than 96 ranks (69
+/// under a cluster's launcher, at rank 0) this may raise this process's soft limit on open descriptors, for a rank may hear from all.
 ///
 /// # Errors
 /// [`Error::Config`] names a setting that makes no sense; otherwise what the launcher or the operating system refused.
@@ -35,14 +40,16 @@ pub fn init() -> Result<World> {
 /// # Errors
 /// As [`init`].
 pub fn init_with(config: Config) -> Result<World> {
-    let client = match Client::from_env()? {
-        Some(client) => client,
-        None => {
-            let (_, streams) = local::Job::new(1).map_err(no_service)?;
-            let stream = streams.into_iter().next().expect("a job of one has one stream");
-            Client::new(stream)?
-        }
+    let found = start::look(&|name| std::env::var(name).ok()).map_err(BootError::from)?;
+    let options = start::Options {
+        limit: 2 * config.setup,
+        detect: config.detect.unwrap_or(DETECT),
+        interface: std::env::var(start::ENV_INTERFACE).ok(),
     };
+    let client = start::join(&found, &options)?;
+    if config.explain && client.welcome().rank == 0 {
+        explain(&found, &client);
+    }
     world(client, config)
 }
 
@@ -73,12 +80,29 @@ where
     results.into_iter().collect()
 }
 
+/// Says who started the job, and which ranks share a host.
+fn explain(found: &start::Found, client: &Client) {
+    let by = client.guest_of().unwrap_or(found.launcher.name());
+    let because = if found.because.is_empty() { String::new() } else { format!(" ({})", found.because) };
+    let placement = &client.welcome().placement;
+    udeck_sys::stderr_line(format_args!("deck: started by {by}{because}: {} ranks", placement.size()));
+    for (nth, name) in placement.hosts().iter().enumerate() {
+        let ranks: Vec<u32> = placement.ranks_of(nth).collect();
+        udeck_sys::stderr_line(format_args!(
+            "deck: {} on host {name} (same kernel, same network namespace)",
+            Ranks(&ranks)
+        ));
+    }
+}
+
 fn world(client: Client, config: Config) -> Result<World> {
     let welcome = client.welcome();
     if welcome.rank == 0 {
         settings::name_unknown();
     }
-    let descriptors = u64::from(welcome.size) * DESCRIPTORS_PER_PEER + OTHER_DESCRIPTORS;
+    let serves_names = welcome.rank == 0 && client.guest_of().is_some();
+    let per_rank = DESCRIPTORS_PER_PEER + if serves_names { start::DESCRIPTORS_PER_RANK } else { 0 };
+    let descriptors = u64::from(welcome.size) * per_rank + OTHER_DESCRIPTORS;
     udeck_sys::make_room_for_descriptors(descriptors).map_err(no_room)?;
     let hosts = hosts(welcome);
     let places = Places { rank: welcome.rank, hosts: &hosts, interface: welcome.address };
@@ -90,7 +114,7 @@ fn world(client: Client, config: Config) -> Result<World> {
     if config.encrypt && config.transport.is_none() && places.has_others() {
         unavailable.extend(unencrypted(&nics));
     }
-    let oversubscribed = places.here(welcome.size) > shared_cpus();
+    let oversubscribed = places.here(welcome.size).saturating_mul(config.threads) > shared_cpus(welcome);
     World::with_unavailable(client, nics, unavailable, config, oversubscribed)
 }
 
@@ -113,10 +137,7 @@ fn unencrypted(nics: &[Nic]) -> Vec<UnavailableTransport> {
 
 /// The number of each rank's host; none if all run on one.
 fn hosts(welcome: &Welcome) -> Vec<u32> {
-    if welcome.hosts.len() < 2 {
-        return Vec::new();
-    }
-    (0u32..).zip(&welcome.hosts).flat_map(|(number, host)| (0..host.ranks).map(move |_| number)).collect()
+    if welcome.placement.hosts().len() < 2 { Vec::new() } else { welcome.placement.by_rank().to_vec() }
 }
 
 /// Opens the NICs, all over the memory of the one that is opened first: one that can only have its own. Those that nobody asked
@@ -151,10 +172,15 @@ pub(crate) fn open_all(
     Ok((nics.into_iter().map(|(_, nic)| nic).collect(), unavailable))
 }
 
-/// How many processors the ranks of this host share: the launcher knows; without one, this process finds out.
-fn shared_cpus() -> usize {
+/// How many processors the ranks of this host share: the launcher knows, or the ranks have told each other; without either, this
+/// process finds out.
+fn shared_cpus(welcome: &Welcome) -> usize {
     let told = std::env::var(ENV_CPUS).ok().and_then(|cpus| cpus.parse().ok());
-    told.filter(|&cpus| cpus > 0).unwrap_or_else(|| Topology::detect().cpus)
+    match (told, welcome.cpus) {
+        (Some(told), _) if told > 0 => told,
+        (_, 0) => Topology::detect().cpus,
+        (_, together) => Topology::of_ranks(together as usize).cpus,
+    }
 }
 
 fn no_service(source: std::io::Error) -> BootError {

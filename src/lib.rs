@@ -114,7 +114,7 @@ pub use udeck_deck::*;
 /// let mut buf = world.buf::<u8>(100_000)?;
 /// buf.fill(7);
 /// let message = buf.share();                           // sealed: read-only from here on
-/// udeck::post_all(&[&outs[0], &outs[1]], &message)?;   // lent twice, copied nowhere
+/// udeck::post_all(&outs, &message)?;                   // lent twice, copied nowhere
 /// assert_eq!(world.stats().bytes_copied, 0);
 ///
 /// let received = [inboxes[0].retrieve()?, inboxes[1].retrieve()?];

@@ -34,10 +34,13 @@ pub enum Failure {
         /// What went wrong, perhaps with what it said.
         what: String,
     },
-    /// `deckperf peers` as a rank, or on one processor.
-    #[error("peers: {0}")]
-    CannotConduct(&'static str),
-    /// `deckperf peers --peers DIR`, where there are none.
+    /// `deckperf peers` or `deckperf collectives` as a rank.
+    #[error("{0}: starts its own ranks: run `deckperf {0}` without deckrun")]
+    IsRank(&'static str),
+    /// The same on one processor.
+    #[error("{0}: compares on two processors, and this process may use one")]
+    OneProcessor(&'static str),
+    /// `--peers DIR`, where there are none.
     #[error(
         "peers: there is nothing to compare with in {folder}: looked for {places}; `cargo xtask peers {folder}` gets \
          today's releases", folder = folder.display()
@@ -80,6 +83,30 @@ pub enum Failure {
     WrongSum {
         /// How it travelled.
         protocol: Protocol,
+        /// In bytes.
+        size: usize,
+        /// Of what was written.
+        wanted: u64,
+        /// Of what was read.
+        got: u64,
+    },
+    /// A number that a group has reduced is not what it is by hand.
+    #[error("all-reduce: number {index} is {got}, not {wanted}")]
+    WrongNumber {
+        /// In the slice.
+        index: usize,
+        /// By hand.
+        wanted: f64,
+        /// From the group.
+        got: f64,
+    },
+    /// A block arrived from a group with other data than were written.
+    #[error(
+        "{operation}: the words of a block of {size} bytes that were looked at sum to {got:#x}, {wanted:#x} were written"
+    )]
+    WrongBlock {
+        /// Of the group.
+        operation: &'static str,
         /// In bytes.
         size: usize,
         /// Of what was written.

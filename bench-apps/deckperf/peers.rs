@@ -1,9 +1,10 @@
-//! µDECK beside other libraries, in the same minutes on the same two processors.
+//! µDECK beside other libraries, in the same minutes on the same two processors: messages (`deckperf peers`), and the collective
+//! operations of groups (`deckperf collectives`).
 //!
 //! ```text
 //!   conductor (this process, no rank)
-//!     ├ Unix socket per job ── ours: deckperf peer-rank, 2, 4 and 8 ranks       rank.rs
-//!     │   "batch …" → time  └─ each MPI: a C program built on the spot, as many  peer.c, mpi.rs, job.rs
+//!     ├ Unix socket per job ── ours: deckperf peer-rank, 2, 4 and 8 ranks       rank.rs, member.rs
+//!     │   "batch …" → time  └─ each MPI: a C program built on the spot, as many  peer.c, collectives.h, mpi.rs, job.rs
 //!     ├ two threads ────────── raw cache line, memcpy and a bare ring,            ../baseline.rs, floor.rs,
 //!     │                        or raw TCP sockets                                 sockets.rs
 //!     ├ two threads ────────── bare QUIC, where ours is UDP                        quinn.rs
@@ -22,6 +23,7 @@ mod export;
 mod floor;
 mod job;
 mod library;
+mod member;
 mod mpi;
 mod quinn;
 mod rank;
@@ -56,6 +58,8 @@ pub struct PeersPlan {
     pub format: Format,
     /// What messages travel over.
     pub course: Course,
+    /// How many ranks the jobs have, ascending.
+    pub sizes: Vec<usize>,
     /// Where libraries lie beside those that are installed.
     pub folder: Option<PathBuf>,
 }
@@ -71,10 +75,10 @@ pub const SECONDS: u64 = 60;
 pub fn measure(plan: &PeersPlan) -> Result<String> {
     // deckrun has set it.
     if env::var_os("DECK_RANK").is_some() {
-        return Err(Failure::CannotConduct("starts its own ranks: run `deckperf peers` without deckrun"));
+        return Err(Failure::IsRank(plan.course.command()));
     }
     let &[first, second, ..] = &udeck::sys::usable_cpus()[..] else {
-        return Err(Failure::CannotConduct("compares on two processors, and this process may use one"));
+        return Err(Failure::OneProcessor(plan.course.command()));
     };
     let cores = [first, second];
     // Whoever is started from here on inherits it: more ranks than two are too many wherever this runs.
@@ -83,13 +87,13 @@ pub fn measure(plan: &PeersPlan) -> Result<String> {
 
     let scratch = Scratch::new().map_err(Failure::system("making a folder for temporary files"))?;
     let folder = plan.folder.as_ref().map(|folder| std::path::absolute(folder).unwrap_or(folder.clone()));
-    let mut field = Contenders::assemble(scratch.path(), cores, plan.course, folder.as_deref())?;
+    let mut field = Contenders::assemble(scratch.path(), cores, plan.course, &plan.sizes, folder.as_deref())?;
     let bar = crate::progress::bar(plan.time.as_millis() as u64, "comparing");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
     let outcome = schedule::measure(plan.time, field.series(), &mut field, passed)?;
     bar.finish_and_clear();
 
-    let crowd = if plan.course == Course::Memory { "; 4 and 8 share these cores" } else { "" };
+    let crowd = if plan.course.is_network() { "" } else { "; 4 and 8 share these cores" };
     let pinning = format!("one on core {first}, one on core {second}{crowd}");
     let machine = Machine::describe(pinning, plan.course.transport().to_owned());
     let Contenders { peers, missing, .. } = field;

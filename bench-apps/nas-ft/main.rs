@@ -1,35 +1,44 @@
 //! The NAS FT benchmark over µDECK's mailboxes.
 //!
-//! NPB 3.3's algorithm and output with the communication replaced (and with any number of ranks, not only powers
-//! of two): the global transposes of a 3-D FFT are
-//! what an all-to-all exchange of large messages looks like in an application, and NPB's checksums say
-//! whether every byte arrived. The numerical core (`solver`, `slab`, `fft`, `random`) does not know the
-//! library; `mailboxes` connects the two.
+//! NPB 3.3's algorithm and output with the communication replaced, and with any number of ranks, not only powers
+//! of two. The global transposes of a 3-D FFT are what an all-to-all exchange of large messages looks like in an
+//! application, and NPB's checksums say whether every byte arrived. The numerical core (`solver`, `transform` and what they
+//! use) does not know the library; `mailboxes` connects the two.
 
+mod block;
 mod checksums;
 mod classes;
+mod columns;
 mod division;
-mod fft;
+mod exchange;
+mod failure;
+mod layout;
+mod lines;
 mod mailboxes;
+mod memory;
 mod options;
 mod profile;
 mod random;
 mod report;
-mod slab;
 mod solver;
-mod transpose;
+mod transform;
+mod transforms;
 
 use clap::Parser;
-use mailboxes::{ExchangeError, Peers};
-use options::{BadOrder, Options};
+use exchange::Links;
+use failure::Failure;
+use indicatif::{ProgressBar, ProgressStyle};
+use layout::Layout;
+use mailboxes::{Gather, Peers, Plan};
+use num_complex::Complex64;
+use options::{BadOrder, Options, Order};
 use profile::Profile;
 use report::{Payload, Summary};
-use slab::{BadRanks, Slab};
 use solver::Solver;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Instant;
-use udeck::World;
+use udeck::{Protocol, World};
 
 /// The checksums were wrong.
 const UNSUCCESSFUL: u8 = 1;
@@ -48,21 +57,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Why a run gave no result.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error(transparent)]
-    Ranks(#[from] BadRanks),
-    #[error(transparent)]
-    Order(#[from] BadOrder),
-    #[error(transparent)]
-    Exchange(#[from] ExchangeError),
-    #[error(transparent)]
-    Messaging(#[from] udeck::Error),
-    #[error("printing the results: {0}")]
-    Output(#[from] io::Error),
-}
-
 /// The whole program. Whether the run was successful, as far as this rank knows: rank 0 compares.
 fn run(options: &Options) -> Result<bool, Failure> {
     let world = udeck::init()?;
@@ -71,55 +65,125 @@ fn run(options: &Options) -> Result<bool, Failure> {
     Ok(successful)
 }
 
-/// NPB's main program; rank 0 prints to `out`.
+/// NPB's main program, or the loop of transforms; rank 0 prints to `out`.
 fn benchmark(world: &World, options: &Options, out: &mut impl Write) -> Result<bool, Failure> {
-    let class = options.class;
     // What all ranks refuse alike comes before anything that waits for others.
-    let slab = Slab::new(class.grid(), world.rank(), world.size())?;
-    let steps = options.order.steps(world.rank(), world.size())?;
-    // One in each of the two starts, and one in each step.
-    let transposes = 2 + class.iterations();
-    let moved = slab.moved_points();
-    if world.rank() == 0 {
-        report::header(out, class, world.size())?;
+    let layout = Layout::new(options.class.grid(), world.rank(), world.size(), options.layout)?;
+    let plans = [plan(&layout, true, options)?, plan(&layout, false, options)?];
+    let words = Gather::connect(world, "words")?;
+    let transposes = if layout.is_slab() { 1 } else { 2 };
+    let memory = memory::report(layout.state_points(), layout.spectrum_points(), transposes);
+    if let Some(reports) = words.all(&memory)? {
+        if options.transforms.is_none() {
+            report::header(out, options.class, &layout)?;
+        }
+        report::memory(out, &reports)?;
+        memory::check(&reports)?;
     }
+    world.barrier()?;
+    let limit = options.profile.then(memory::copy_rate);
+    let [across, along] = plans.map(|plan| Peers::connect(world, plan));
+    let mut links = Links { across: across?, along: along? };
+    let (successful, profile) = match options.transforms {
+        Some(rounds) => transforms::run(world, options.class, layout, rounds, &mut links, out)?,
+        None => npb(world, options, layout, &mut links, out)?,
+    };
+    if let Some(limit) = limit {
+        let own = [profile.to_words(), vec![limit as u64]].concat();
+        if let Some(ranks) = words.all(&own)? {
+            report::profile(out, &ranks)?;
+        }
+    }
+    out.flush()?;
+    Ok(successful)
+}
 
-    let mut peers = Peers::connect(world, steps, options.protocol)?;
-    let mut solver = Solver::new(slab);
+/// NPB's main program. Whether the run was successful, as far as this rank knows, and where its time went.
+fn npb(
+    world: &World,
+    options: &Options,
+    layout: Layout,
+    links: &mut Links<Peers<'_>>,
+    out: &mut impl Write,
+) -> Result<(bool, Profile), Failure> {
+    let class = options.class;
+    // One in each of the two starts, and one in each step.
+    let transforms = 2 + class.iterations();
+    let moved = layout.moved_points();
+    let sums_of_ranks = Gather::connect(world, "sums")?;
+    let (before, given) = (world.stats().bytes_posted, links.across.given() + links.along.given());
+    let mut solver = Solver::new(layout, options.alpha);
     // As NPB does: once untimed, so that all memory has been touched (the messages' too).
-    solver.start(options.alpha, &mut peers)?;
-    solver.profile = Profile::default();
+    solver.start(links)?;
+    *solver.profile() = Profile::default();
     world.barrier()?;
 
     let start = Instant::now();
-    solver.start(options.alpha, &mut peers)?;
+    solver.start(links)?;
+    let progress = progress(world, class.iterations());
     let mut sums = Vec::new();
     for iteration in 1..=class.iterations() {
-        let part = solver.step(&mut peers)?;
-        if let Some(sum) = peers.sum(part)? {
-            report::checksum(out, iteration, sum)?;
+        let part = solver.step(links)?;
+        // Added in the order of ranks, so that the same run gives the same bits.
+        if let Some(parts) = sums_of_ranks.all(&[part])? {
+            let sum = parts.into_iter().flatten().sum();
+            progress.suspend(|| report::checksum(out, iteration, sum))?;
             sums.push(sum);
         }
+        progress.inc(1);
     }
     let verified = class.verify(&sums);
     let time = start.elapsed();
+    progress.finish_and_clear();
 
-    let Some(posted) = peers.total_swapped_bytes()? else { return Ok(true) };
+    let checksums = if world.rank() == 0 { 0 } else { class.iterations() * size_of::<Complex64>() };
+    // A group's messages are not counted as the program's.
+    let by_groups = links.across.given() + links.along.given() - given;
+    let posted = world.stats().bytes_posted - before - checksums as u64 + by_groups;
+    let profile = solver.profile().clone();
+    let Some(posted) = Gather::connect(world, "posted")?.all(&[posted])? else { return Ok((true, profile)) };
+    let posted = posted.iter().flatten().sum();
     report::verification(out, class, verified)?;
     report::summary(out, &Summary { class, ranks: world.size(), time, verified })?;
-    report::payload(out, &Payload { posted, transposes, moved })?;
-    if options.profile {
-        report::profile(out, &solver.profile)?;
+    report::payload(out, &Payload { posted, transforms, moved })?;
+    Ok((verified, profile))
+}
+
+/// The exchange of one of the transposes.
+fn plan<'a>(layout: &'a Layout, across: bool, options: &Options) -> Result<Plan<'a>, BadOrder> {
+    let grid = layout.grid();
+    let (name, group, axes) = match across {
+        true => ("across", &layout.across, [grid.nx, grid.ny]),
+        false => ("along", &layout.along, [grid.ny, grid.nz]),
+    };
+    let members = group.ranks.len();
+    // In the first transpose pieces are cut in z, in the second one in y or z.
+    let cuts = grid.ny.min(grid.nz) / layout.along.ranks.len();
+    let ranks = members * if across { layout.along.ranks.len() } else { layout.across.ranks.len() };
+    let block_bytes = grid.points() * size_of::<Complex64>() / ranks / members;
+    debug_assert!(axes.iter().all(|points| *points >= members), "everybody has a part");
+    let steps = options.order.steps(group.me, members)?;
+    let (protocol, collective) = (options.protocol, options.order == Order::Group);
+    if collective && protocol != Protocol::Auto {
+        return Err(BadOrder::Protocol { protocol });
     }
-    out.flush()?;
-    Ok(verified)
+    Ok(Plan { name, group, steps, collective, protocol, block_bytes, cuts })
+}
+
+/// On standard error, and only if that is a terminal.
+fn progress(world: &World, iterations: usize) -> ProgressBar {
+    if world.rank() != 0 {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("iteration {pos} of {len} {wide_bar} {eta} left")
+        .expect("a valid template");
+    ProgressBar::new(iterations as u64).with_style(style)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::ValueEnum;
-    use options::Order;
 
     /// Runs on ranks that are threads, class S unless told; asserts what every rank returns and what rank 0 prints.
     fn runs(ranks: usize, arguments: &[&str], verified: bool, lines: &'static [&'static str]) {
@@ -194,10 +258,30 @@ mod tests {
     #[test]
     fn a_hypercube_of_three_is_refused() {
         refused(3, &["--order", "hypercube"], |failure| matches!(failure, Failure::Order(_)));
+        refused(2, &["--order", "group", "--protocol", "eager"], |failure| {
+            matches!(failure, Failure::Order(_))
+        });
     }
 
     #[test]
-    fn more_ranks_than_planes_are_refused() {
-        refused(33, &["--class", "W"], |failure| matches!(failure, Failure::Ranks(_)));
+    fn more_ranks_than_planes_are_refused_in_slabs() {
+        refused(33, &["--class", "W", "--layout", "slab"], |failure| matches!(failure, Failure::Ranks(_)));
+    }
+
+    #[test]
+    fn pencils_give_npbs_checksums_by_every_protocol_that_sends_in_order_or_at_once() {
+        runs(4, &["--layout", "pencil"], true, &["Processor array     :          2x  2"]);
+        runs(6, &["--layout", "pencil", "--order", "triangle"], true, SUCCESSFUL);
+        runs(6, &["--layout", "pencil", "--order", "group"], true, SUCCESSFUL);
+        runs(3, &["--order", "group"], true, SUCCESSFUL);
+        runs(4, &["--layout", "pencil", "--protocol", "handshake"], true, SUCCESSFUL);
+    }
+
+    #[test]
+    fn transforms_there_and_back_give_the_input() {
+        for ranks in [1, 3] {
+            runs(ranks, &["--transforms", "2"], true, &[]);
+        }
+        runs(4, &["--transforms", "1", "--layout", "pencil", "--profile"], true, &[]);
     }
 }

@@ -1,36 +1,43 @@
 //! The command line.
 
 use crate::classes::Class;
+use crate::layout::LayoutKind;
 use clap::{Parser, ValueEnum};
 use udeck::Protocol;
 use udeck::exchange::{self, Step};
 
 /// The NAS FT benchmark (NPB 3.3): a 3-D FFT whose transposes go through µDECK's mailboxes.
 ///
-/// Run it alone, or with `deckrun -n N nas-ft` on N ranks: any number up to the smaller of the grid's y and z
-/// (64 for class S, 32 for W, 128 for A, 256 for B, 512 for C). Work is even where N is a power of two. Exits
-/// with 1 if the checksums are not NPB's.
+/// Run it alone, or with `deckrun -n N nas-ft` on N ranks. Slabs take any number up to the smaller of the grid's y and z (64
+/// for class S, 32 for W, 128 for A, 256 for B, 512 for C); pencils take more. Work is even where the number divides the
+/// grid. Exits with 1 if the checksums are not NPB's, and with 2 if there is no result.
 #[derive(Clone, Debug, Parser)]
 #[command(version)]
 pub struct Options {
     /// The problem's size
     #[arg(long, value_enum, ignore_case = true, default_value = "S")]
     pub class: Class,
+    /// How the grid is divided among the ranks
+    #[arg(long, value_enum, default_value = "auto")]
+    pub layout: LayoutKind,
     /// In which order ranks exchange their blocks
     #[arg(long, value_enum, default_value = "tournament")]
     pub order: Order,
-    /// How blocks travel: auto, eager, copy, rdma-write or hand-off
+    /// How blocks travel: auto, eager, copy, rdma-write, rdma-read, handshake or hand-off
     #[arg(long, default_value = "auto")]
     pub protocol: Protocol,
     /// The diffusion coefficient; the reference checksums are for NPB's own
     #[arg(long, default_value_t = 1e-6)]
     pub alpha: f64,
-    /// Print also where rank 0's time went
+    /// Instead of the benchmark: N forward and N inverse transforms, each timed, and the result compared with the input
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub transforms: Option<u32>,
+    /// Print also where each rank's time went, and how fast its memory was
     #[arg(long)]
     pub profile: bool,
 }
 
-/// One of the library's deadlock-free orders.
+/// One of the library's deadlock-free orders, or a collective call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Order {
     /// The DECK/VIA thesis's rule: rows, then columns; any number of ranks
@@ -39,25 +46,32 @@ pub enum Order {
     Tournament,
     /// Partners by exclusive or; a power of two of ranks only
     Hypercube,
+    /// A group's all-to-all, by the protocol that it takes; any number of ranks
+    Group,
 }
 
-/// The order of exchanges does not serve this number of ranks.
+/// The order of exchanges does not serve this run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "--order hypercube needs a power of two of ranks, and there are {ranks}: take --order tournament or triangle, \
-     which serve any number"
-)]
-pub struct BadOrder {
-    ranks: usize,
+pub enum BadOrder {
+    #[error(
+        "--order hypercube needs a power of two of ranks in each transpose, and there are {ranks}: take --order tournament or \
+         triangle, which serve any number"
+    )]
+    Ranks { ranks: usize },
+    #[error(
+        "--order group takes its own protocol: leave out --protocol {protocol}, or take --order tournament"
+    )]
+    Protocol { protocol: Protocol },
 }
 
 impl Order {
-    /// The steps of `rank`: one or two with each other rank.
+    /// The steps of `rank`: one or two with each other rank; none by a collective call.
     pub fn steps(self, rank: usize, ranks: usize) -> Result<Vec<Step>, BadOrder> {
         Ok(match self {
             Self::Triangle => exchange::triangle(rank, ranks).collect(),
             Self::Tournament => exchange::tournament(rank, ranks).collect(),
-            Self::Hypercube => exchange::hypercube(rank, ranks).ok_or(BadOrder { ranks })?.collect(),
+            Self::Hypercube => exchange::hypercube(rank, ranks).ok_or(BadOrder::Ranks { ranks })?.collect(),
+            Self::Group => Vec::new(),
         })
     }
 }
@@ -75,12 +89,16 @@ mod tests {
     #[test]
     fn defaults_are_npbs_and_classes_go_by_either_case() {
         let defaults = Options::parse_from(["nas-ft"]);
-        assert_eq!((defaults.class, defaults.order), (Class::S, Order::Tournament));
+        assert_eq!(
+            (defaults.class, defaults.layout, defaults.order),
+            (Class::S, LayoutKind::Auto, Order::Tournament)
+        );
         assert_eq!((defaults.protocol, defaults.alpha), (Protocol::Auto, 1e-6));
         let lower = Options::parse_from(["nas-ft", "--class", "b", "--protocol", "hand-off"]);
         assert_eq!((lower.class, lower.protocol), (Class::B, Protocol::HandOff));
         assert!(Options::try_parse_from(["nas-ft", "--class", "Z"]).is_err());
         assert!(Options::try_parse_from(["nas-ft", "--protocol", "pigeon"]).is_err());
+        assert!(Options::try_parse_from(["nas-ft", "--transforms", "0"]).is_err());
     }
 
     fn meets_every_peer(order: Order, ranks: usize) {

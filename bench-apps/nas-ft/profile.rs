@@ -1,50 +1,83 @@
 //! Where a rank's time went.
 
+use num_complex::Complex64;
 use std::time::{Duration, Instant};
 
 /// What a solver is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The initial state and the table of decay factors.
+    /// The initial state and the tables of factors.
     Setup,
-    /// Local transforms.
-    Fft,
-    /// Turning planes into pencils or back: packing, posting, waiting, unpacking.
-    Transpose,
-    /// The time step in the spectrum.
-    Evolve,
+    /// Slabs: transforms along x and y.
+    Planes,
+    /// Pencils: transforms along x.
+    X,
+    /// Pencils: transforms along y.
+    Y,
+    /// Transforms along z, and the factors of the time step.
+    Z,
+    /// Posting blocks, and waiting for those of others. (Packing and unpacking are part of the transforms.)
+    Exchange,
+    Checksum,
 }
 
-/// Time per phase.
+/// Time and memory traffic per phase.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
     spent: [Duration; Phase::ALL.len()],
+    /// Bytes read and written, each point once for each transform.
+    bytes: [u64; Phase::ALL.len()],
 }
 
 impl Phase {
-    pub const ALL: [Phase; 4] = [Self::Setup, Self::Fft, Self::Transpose, Self::Evolve];
+    pub const ALL: [Phase; 7] =
+        [Self::Setup, Self::Planes, Self::X, Self::Y, Self::Z, Self::Exchange, Self::Checksum];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Setup => "setup",
-            Self::Fft => "fft",
-            Self::Transpose => "transpose",
-            Self::Evolve => "evolve",
+            Self::Planes => "fft x, y",
+            Self::X => "fft x",
+            Self::Y => "fft y",
+            Self::Z => "fft z",
+            Self::Exchange => "exchange",
+            Self::Checksum => "checksum",
         }
     }
 }
 
 impl Profile {
-    /// Runs `work` and adds its time to `phase`.
-    pub fn time<R>(&mut self, phase: Phase, work: impl FnOnce() -> R) -> R {
-        let start = Instant::now();
-        let result = work();
+    pub fn start(&self) -> Instant {
+        Instant::now()
+    }
+
+    /// Adds the time since `start` to a phase, which read or wrote so many points.
+    pub fn stop(&mut self, phase: Phase, start: Instant, points: usize) {
         self.spent[phase as usize] += start.elapsed();
-        result
+        self.bytes[phase as usize] += (points * size_of::<Complex64>()) as u64;
     }
 
     pub fn spent(&self, phase: Phase) -> Duration {
         self.spent[phase as usize]
+    }
+
+    pub fn bytes(&self, phase: Phase) -> u64 {
+        self.bytes[phase as usize]
+    }
+
+    /// For a message: each phase's nanoseconds, then each phase's bytes.
+    pub fn to_words(&self) -> Vec<u64> {
+        let nanoseconds = self.spent.iter().map(|spent| spent.as_nanos() as u64);
+        nanoseconds.chain(self.bytes).collect()
+    }
+
+    pub fn from_words(words: &[u64]) -> Self {
+        let mut profile = Self::default();
+        let (nanoseconds, bytes) = words.split_at(Phase::ALL.len());
+        for (phase, (spent, bytes)) in nanoseconds.iter().zip(bytes).enumerate() {
+            (profile.spent[phase], profile.bytes[phase]) = (Duration::from_nanos(*spent), *bytes);
+        }
+        profile
     }
 }
 
@@ -53,19 +86,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_is_added_to_its_own_phase() {
-        let until_time_passes = || {
-            let start = Instant::now();
-            while start.elapsed().is_zero() {}
-            7
-        };
+    fn time_and_bytes_are_added_to_their_own_phase_and_survive_a_message() {
         let mut profile = Profile::default();
-        assert_eq!(profile.time(Phase::Fft, until_time_passes), 7);
-        let once = profile.spent(Phase::Fft);
-        profile.time(Phase::Fft, until_time_passes);
-        assert!(Duration::ZERO < once && once < profile.spent(Phase::Fft));
-        for phase in [Phase::Setup, Phase::Transpose, Phase::Evolve] {
-            assert_eq!(profile.spent(phase), Duration::ZERO, "{}", phase.name());
+        for _ in 0..2 {
+            let clock = profile.start();
+            while clock.elapsed().is_zero() {}
+            profile.stop(Phase::Z, clock, 3);
+        }
+        let read = Profile::from_words(&profile.to_words());
+        for phase in Phase::ALL {
+            assert_eq!(read.bytes(phase), if phase == Phase::Z { 96 } else { 0 });
+            assert_eq!(read.spent(phase).is_zero(), phase != Phase::Z);
+            assert_eq!(read.spent(phase), profile.spent(phase));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What rank 0 prints: NPB's lines, so that tools which read NPB's output read this one's.
 
 use crate::classes::{Class, Grid};
+use crate::layout::Layout;
 use crate::profile::{Phase, Profile};
 use num_complex::Complex64;
 use std::io::{self, Write};
@@ -18,19 +19,39 @@ pub struct Summary {
 pub struct Payload {
     /// Bytes that went through mailboxes.
     pub posted: u64,
-    pub transposes: usize,
-    /// Points that change ranks in each transpose.
+    pub transforms: usize,
+    /// Points that change ranks in each transform.
     pub moved: usize,
 }
 
-pub fn header(out: &mut impl Write, class: Class, ranks: usize) -> io::Result<()> {
+/// Seconds of each transform.
+#[derive(Default)]
+pub struct Times {
+    pub forward: Vec<f64>,
+    pub inverse: Vec<f64>,
+}
+
+pub fn header(out: &mut impl Write, class: Class, layout: &Layout) -> io::Result<()> {
     let Grid { nx, ny, nz } = class.grid();
+    let (across, along) = (layout.across.ranks.len(), layout.along.ranks.len());
+    let kind = match (across, along) {
+        (1, 1) => "0D",
+        (1, _) => "1D",
+        _ => "2D",
+    };
     writeln!(out, "\n\n NAS Parallel Benchmarks 3.3 -- FT Benchmark\n")?;
     writeln!(out, " Size                : {nx:4}x{ny:4}x{nz:4}")?;
     writeln!(out, " Iterations          :        {:7}", class.iterations())?;
-    writeln!(out, " Number of processes :        {ranks:7}")?;
-    writeln!(out, " Processor array     :        {:3}x{ranks:3}", 1)?;
-    writeln!(out, " Layout type         :             1D\n")
+    writeln!(out, " Number of processes :        {:7}", across * along)?;
+    writeln!(out, " Processor array     :        {across:3}x{along:3}")?;
+    writeln!(out, " Layout type         :             {kind}")
+}
+
+/// What all ranks need, before they take it.
+pub fn memory(out: &mut impl Write, reports: &[Vec<u64>]) -> io::Result<()> {
+    let bytes: u64 = reports.iter().map(|report| report[1]).sum();
+    writeln!(out, " Memory              : {:11.1} MB\n", bytes as f64 / 1e6)?;
+    out.flush()
 }
 
 pub fn checksum(out: &mut impl Write, iteration: usize, sum: Complex64) -> io::Result<()> {
@@ -63,21 +84,60 @@ pub fn summary(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
 
 /// Both figures, so that a reader sees that no byte went another way than through mailboxes.
 pub fn payload(out: &mut impl Write, payload: &Payload) -> io::Result<()> {
-    let &Payload { posted, transposes, moved } = payload;
+    let &Payload { posted, transforms, moved } = payload;
     let point = size_of::<Complex64>();
-    let expected = (transposes * moved * point) as u64;
+    let expected = (transforms * moved * point) as u64;
     writeln!(out, " Transposed      = {posted} bytes through mailboxes")?;
     writeln!(
         out,
-        " Expected        = {expected} bytes: {transposes} transposes of {moved} points of {point} bytes"
+        " Expected        = {expected} bytes: {transforms} transforms, in each {moved} points of {point} bytes change ranks"
     )
 }
 
-pub fn profile(out: &mut impl Write, profile: &Profile) -> io::Result<()> {
-    writeln!(out, "\n Rank 0's seconds by phase")?;
-    Phase::ALL.iter().try_for_each(|&phase| {
-        writeln!(out, " {:<15} = {:24.6}", phase.name(), profile.spent(phase).as_secs_f64())
-    })
+/// A line for each phase of each rank. `ranks`: the words of its profile, and bytes per second of copying memory.
+pub fn profile(out: &mut impl Write, ranks: &[Vec<u64>]) -> io::Result<()> {
+    writeln!(out, "\n rank phase          seconds     GB read and written    GB/s   of the memory's")?;
+    for (rank, words) in ranks.iter().enumerate() {
+        let Some((limit, words)) = words.split_last() else { continue };
+        let (profile, limit) = (Profile::from_words(words), *limit as f64);
+        for phase in Phase::ALL.into_iter().filter(|phase| !profile.spent(*phase).is_zero()) {
+            let (seconds, bytes) = (profile.spent(phase).as_secs_f64(), profile.bytes(phase) as f64);
+            write!(out, " {rank:4} {:<10} {seconds:11.6}", phase.name())?;
+            if bytes > 0.0 {
+                let rate = bytes / seconds;
+                let (gigabytes, gigabytes_per_second) = (bytes / 1e9, rate / 1e9);
+                write!(out, " {gigabytes:23.3} {gigabytes_per_second:7.2} {:15.0} %", 100.0 * rate / limit)?;
+            }
+            writeln!(out)?;
+        }
+        writeln!(out, " {rank:4} memory, while all ranks copy: {:.2} GB/s", limit / 1e9)?;
+    }
+    Ok(())
+}
+
+/// One line, medians of the rounds.
+pub fn transforms(
+    out: &mut impl Write,
+    class: Class,
+    ranks: usize,
+    times: Times,
+    error: f64,
+) -> io::Result<()> {
+    let Grid { nx, ny, nz } = class.grid();
+    let rounds = times.forward.len();
+    let [forward, inverse] = [times.forward, times.inverse].map(|times| 1e3 * median(times));
+    let each = (forward + inverse) / 2.0;
+    writeln!(
+        out,
+        "nas-ft, {nx} x {ny} x {nz} points, {ranks} ranks, {rounds} rounds: forward {forward:.2} ms, inverse {inverse:.2} ms, \
+         per transform {each:.2} ms; greatest error {error:.1e}"
+    )
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    let (low, high) = (times.len().saturating_sub(1) / 2, times.len() / 2);
+    (times[low] + times[high]) / 2.0
 }
 
 /// NPB's count of operations, in millions per second; 0 where no time was measured.
@@ -144,6 +204,11 @@ mod tests {
             assert_eq!(field("Total processes").as_deref(), Some("4"));
             assert_eq!(field("Verification").as_deref(), Some(verdict));
         }
+    }
+
+    #[test]
+    fn the_median_is_the_middle_or_between_the_two() {
+        assert_eq!([vec![3.0], vec![3.0, 1.0], vec![9.0, 1.0, 2.0]].map(median), [3.0, 2.0, 2.0]);
     }
 
     #[test]

@@ -1,182 +1,126 @@
 //! NPB's FT: solves a diffusion equation in the spectrum of the grid, and checks points of every time step.
 //!
 //! ```text
-//! u1 = random planes           u0 = FFT(u1)
-//! each iteration:  u0 *= exp(-4 alpha pi^2 |k|^2),  u1 = u0,  u2 = inverse FFT(u1),  checksum of u2
+//! u1 = random points           u0 = FFT(u1)
+//! iteration t:  u1 = u0 · exp(−4 alpha pi² |k|² t),  u2 = inverse FFT(u1),  checksum of u2
 //! ```
 //!
-//! The numerical core: it knows its part of the grid and that blocks can be swapped with other ranks
-//! ([`Exchange`]), not how. Only the exchange blocks. Single-threaded, one solver per rank.
+//! As in NPB 2, the spectrum stays what it was at the start, and each iteration multiplies it as the inverse transform
+//! reads it. The factor is a product of three, one for each axis, from tables that are made anew for each iteration.
+//!
+//! The numerical core: it knows its part of the grid and that blocks can be exchanged with other ranks ([`Exchange`]), not how.
+//! Only the exchange blocks. Single-threaded, one solver per rank.
 
 use crate::classes::Grid;
-use crate::fft::{Direction, LocalFft};
+use crate::exchange::{Exchange, Links};
+use crate::layout::Layout;
 use crate::profile::{Phase, Profile};
 use crate::random::Randlc;
-use crate::slab::Slab;
+use crate::transform::{Factors, Transform};
 use num_complex::Complex64;
 use std::f64::consts::PI;
-
-/// What a rank needs of the others to turn planes into pencils and back.
-pub trait Exchange {
-    type Error;
-
-    /// Swaps a block with every other rank; the one that goes from one rank to another has `len(from, to)`
-    /// points. `pack(peer, block)` fills what goes to `peer`; `unpack(peer, block)` takes what came from it.
-    /// Each is called once per peer, in any order.
-    fn swap_blocks(
-        &mut self,
-        len: impl Fn(usize, usize) -> usize,
-        pack: impl FnMut(usize, &mut [Complex64]),
-        unpack: impl FnMut(usize, &[Complex64]),
-    ) -> Result<(), Self::Error>;
-}
+use std::ops::Range;
 
 /// One rank's share of the problem.
 pub struct Solver {
-    slab: Slab,
-    fft: LocalFft,
-    /// u0, the spectrum at the present time: pencils.
+    layout: Layout,
+    transform: Transform,
+    alpha: f64,
+    /// u0, at time 0.
     spectrum: Vec<Complex64>,
-    /// u1, what the transforms work on: planes at the start, pencils afterwards, as long as the longer of both.
-    work: Vec<Complex64>,
-    /// u2, the state at the present time: planes.
+    /// u1 at the start, u2 afterwards.
     state: Vec<Complex64>,
-    /// What one time step multiplies each point of the spectrum by.
-    decay: Vec<f64>,
-    pub profile: Profile,
+    /// Iterations so far.
+    time: u32,
 }
 
 impl Solver {
-    /// Takes the memory and touches it; plans the transforms.
-    pub fn new(slab: Slab) -> Self {
-        let (planes, pencils) = (slab.points_in_planes(), slab.points_in_pencils());
+    /// Takes the memory; plans the transforms.
+    pub fn new(layout: Layout, alpha: f64) -> Self {
         let zeros = |points| vec![Complex64::ZERO; points];
         Self {
-            fft: LocalFft::new(slab.grid()),
-            slab,
-            spectrum: zeros(pencils),
-            work: zeros(planes.max(pencils)),
-            state: zeros(planes),
-            decay: vec![0.0; pencils],
-            profile: Profile::default(),
+            transform: Transform::new(layout.clone()),
+            alpha,
+            spectrum: zeros(layout.spectrum_points()),
+            state: zeros(layout.state_points()),
+            time: 0,
+            layout,
         }
     }
 
-    /// Sets the initial state and transforms it: time 0. One transpose.
-    pub fn start<E: Exchange>(&mut self, alpha: f64, exchange: &mut E) -> Result<(), E::Error> {
-        let planes = &mut self.work[..self.slab.points_in_planes()];
-        self.profile.time(Phase::Setup, || {
-            fill_decay(&self.slab, alpha, &mut self.decay);
-            fill_initial(&self.slab, planes);
-        });
-        self.profile.time(Phase::Fft, || self.fft.planes(Direction::Forward, planes));
-        self.profile
-            .time(Phase::Transpose, || to_pencils(&self.slab, planes, &mut self.spectrum, exchange))?;
-        self.profile.time(Phase::Fft, || self.fft.pencils(Direction::Forward, &mut self.spectrum));
-        Ok(())
+    /// Sets the initial state and transforms it: time 0.
+    pub fn start<E: Exchange>(&mut self, links: &mut Links<E>) -> Result<(), E::Error> {
+        self.time = 0;
+        let clock = self.transform.profile.start();
+        fill_initial(&self.layout, &mut self.state);
+        self.transform.profile.stop(Phase::Setup, clock, self.state.len());
+        self.transform.forward(links, &self.state, &mut self.spectrum)
     }
 
-    /// One time step, with one transpose. Returns this rank's part of the checksum; the parts of all ranks
-    /// add up to NPB's.
-    pub fn step<E: Exchange>(&mut self, exchange: &mut E) -> Result<Complex64, E::Error> {
-        let pencils = &mut self.work[..self.slab.points_in_pencils()];
-        self.profile.time(Phase::Evolve, || evolve(&mut self.spectrum, &self.decay, pencils));
-        self.profile.time(Phase::Fft, || self.fft.pencils(Direction::Inverse, pencils));
-        self.profile.time(Phase::Transpose, || to_planes(&self.slab, pencils, &mut self.state, exchange))?;
-        self.profile.time(Phase::Fft, || self.fft.planes(Direction::Inverse, &mut self.state));
-        Ok(checksum(&self.slab, &self.state))
+    /// One time step. Returns this rank's part of the checksum; the parts of all ranks add up to NPB's.
+    pub fn step<E: Exchange>(&mut self, links: &mut Links<E>) -> Result<Complex64, E::Error> {
+        self.time += 1;
+        let clock = self.transform.profile.start();
+        let factors = decay(&self.layout, self.alpha * f64::from(self.time));
+        self.transform.profile.stop(Phase::Setup, clock, 0);
+        self.transform.inverse(links, &self.spectrum, Some(&factors), &mut self.state)?;
+        let clock = self.transform.profile.start();
+        let sum = checksum(&self.layout, &self.state);
+        self.transform.profile.stop(Phase::Checksum, clock, 0);
+        Ok(sum)
     }
-}
 
-fn to_pencils<E: Exchange>(
-    slab: &Slab,
-    planes: &[Complex64],
-    pencils: &mut [Complex64],
-    exchange: &mut E,
-) -> Result<(), E::Error> {
-    slab.keep_for_pencils(planes, pencils);
-    exchange.swap_blocks(
-        |from, to| slab.block_to_pencils(from, to),
-        |peer, block| slab.pack_for_pencils(planes, peer, block),
-        |peer, block| slab.unpack_to_pencils(block, peer, pencils),
-    )
-}
-
-fn to_planes<E: Exchange>(
-    slab: &Slab,
-    pencils: &[Complex64],
-    planes: &mut [Complex64],
-    exchange: &mut E,
-) -> Result<(), E::Error> {
-    slab.keep_for_planes(pencils, planes);
-    exchange.swap_blocks(
-        |from, to| slab.block_to_planes(from, to),
-        |peer, block| slab.pack_for_planes(pencils, peer, block),
-        |peer, block| slab.unpack_to_planes(block, peer, planes),
-    )
+    pub fn profile(&mut self) -> &mut Profile {
+        &mut self.transform.profile
+    }
 }
 
 /// NPB's `compute_initial_conditions`: two random numbers per point, in the order of the whole grid.
-fn fill_initial(slab: &Slab, planes: &mut [Complex64]) {
-    let first = slab.z().start * slab.plane();
-    let mut numbers = Randlc::at(2 * first as u64);
-    for point in planes {
-        point.re = numbers.draw();
-        point.im = numbers.draw();
-    }
-}
-
-/// NPB's `compute_indexmap`: exp(−4 alpha pi² |k|²) for the pencils' wave vectors k.
-///
-/// |k|² is a whole number and takes few values: the exponentials come from a table (as in NPB 2.3), bit for bit
-/// those that NPB 3.3 computes at each point.
-fn fill_decay(slab: &Slab, alpha: f64, decay: &mut [f64]) {
-    let Grid { nx, ny, nz } = slab.grid();
-    let exponent = -4.0 * alpha * PI * PI;
-    let greatest = [nx, ny, nz].map(|n| (n / 2).pow(2)).iter().sum();
-    let table: Vec<f64> = (0..=greatest).map(|k2| (exponent * k2 as f64).exp()).collect();
-    let squares_x: Vec<usize> = (0..nx).map(|x| wave_number_squared(x, nx)).collect();
-    let squares_z: Vec<usize> = (0..nz).map(|z| wave_number_squared(z, nz)).collect();
-
-    let columns = slab.y().flat_map(|y| {
-        let y2 = wave_number_squared(y, ny);
-        squares_x.iter().map(move |x2| x2 + y2)
-    });
-    for (pencil, x2_y2) in decay.chunks_exact_mut(nz).zip(columns) {
-        for (factor, z2) in pencil.iter_mut().zip(&squares_z) {
-            *factor = table[x2_y2 + z2];
+pub fn fill_initial(layout: &Layout, state: &mut [Complex64]) {
+    let Grid { nx, ny, .. } = layout.grid();
+    let rows = layout.state_y();
+    let stride = layout.state_stride();
+    for (z, plane) in layout.z().zip(state.chunks_exact_mut(rows.len() * stride)) {
+        let mut numbers = Randlc::at(2 * ((z * ny + rows.start) * nx) as u64);
+        for point in plane.chunks_exact_mut(stride).flat_map(|row| &mut row[..nx]) {
+            point.re = numbers.draw();
+            point.im = numbers.draw();
         }
     }
 }
 
-/// The upper half of the indices stands for negative wave numbers.
-fn wave_number_squared(index: usize, n: usize) -> usize {
-    index.min(n - index).pow(2)
+/// NPB's exp(−4 alpha pi² |k|² t) for the wave vectors k of this rank's spectrum, as a factor for each axis.
+fn decay(layout: &Layout, alpha_t: f64) -> Factors {
+    let factors = |indices: Range<usize>, n: usize| {
+        indices.map(|i| (-4.0 * alpha_t * PI * PI * wave_number_squared(i, n)).exp()).collect()
+    };
+    let Grid { nx, ny, nz } = layout.grid();
+    Factors { x: factors(layout.x(), nx), y: factors(layout.spectrum_y(), ny), z: factors(0..nz, nz) }
 }
 
-fn evolve(spectrum: &mut [Complex64], decay: &[f64], work: &mut [Complex64]) {
-    for ((point, factor), copy) in spectrum.iter_mut().zip(decay).zip(work) {
-        *point *= factor;
-        *copy = *point;
-    }
+/// The upper half of the indices stands for negative wave numbers.
+fn wave_number_squared(index: usize, n: usize) -> f64 {
+    index.min(n - index).pow(2) as f64
 }
 
 /// This rank's part of NPB's `checksum`: of the points (j mod nx, 3j mod ny, 5j mod nz), j = 1 … 1024, those
-/// in its planes.
-fn checksum(slab: &Slab, planes: &[Complex64]) -> Complex64 {
-    let Grid { nx, ny, nz } = slab.grid();
-    let own = slab.z();
+/// in its state.
+fn checksum(layout: &Layout, state: &[Complex64]) -> Complex64 {
+    let Grid { nx, ny, nz } = layout.grid();
+    let (rows, planes) = (layout.state_y(), layout.z());
     let local = |j: usize| {
         let (x, y, z) = (j % nx, 3 * j % ny, 5 * j % nz);
-        own.contains(&z).then(|| planes[(z - own.start) * slab.plane() + y * nx + x])
+        let own = rows.contains(&y) && planes.contains(&z);
+        own.then(|| state[((z - planes.start) * rows.len() + y - rows.start) * layout.state_stride() + x])
     };
-    (1..=1024).filter_map(local).sum::<Complex64>() / slab.grid().points() as f64
+    (1..=1024).filter_map(local).sum::<Complex64>() / layout.grid().points() as f64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::classes::Class;
+    use crate::layout::LayoutKind;
     use std::convert::Infallible;
     use std::sync::mpsc;
     use std::thread;
@@ -187,41 +131,61 @@ mod tests {
     struct Channels {
         to: Vec<mpsc::Sender<Vec<Complex64>>>,
         from: Vec<mpsc::Receiver<Vec<Complex64>>>,
-        rank: usize,
+        pieces: usize,
     }
 
     impl Exchange for Channels {
         type Error = Infallible;
+        type Outgoing = Vec<Complex64>;
+        type Arrived = Vec<Complex64>;
 
-        fn swap_blocks(
-            &mut self,
-            len: impl Fn(usize, usize) -> usize,
-            mut pack: impl FnMut(usize, &mut [Complex64]),
-            mut unpack: impl FnMut(usize, &[Complex64]),
-        ) -> Result<(), Infallible> {
-            let others = || (0..self.to.len()).filter(|peer| *peer != self.rank);
-            for peer in others() {
-                let mut block = vec![Complex64::ZERO; len(self.rank, peer)];
-                pack(peer, &mut block);
-                self.to[peer].send(block).expect("the peer's thread runs");
-            }
-            for peer in others() {
-                let block = self.from[peer].recv().expect("the peer's thread runs");
-                assert_eq!(block.len(), len(peer, self.rank));
-                unpack(peer, &block);
-            }
+        fn members(&self) -> usize {
+            self.to.len()
+        }
+
+        fn pieces(&self) -> usize {
+            self.pieces
+        }
+
+        fn outgoing(&mut self, points: usize) -> Result<Vec<Complex64>, Infallible> {
+            Ok(vec![Complex64::new(f64::NAN, f64::NAN); points])
+        }
+
+        fn send(&mut self, blocks: Vec<Vec<Complex64>>) -> Result<(), Infallible> {
+            self.to
+                .iter()
+                .zip(blocks)
+                .for_each(|(to, block)| to.send(block).expect("the peer's thread runs"));
             Ok(())
+        }
+
+        fn receive(&mut self, points: &[Vec<usize>]) -> Result<Vec<Vec<Vec<Complex64>>>, Infallible> {
+            let piece = |from: &mpsc::Receiver<Vec<Complex64>>, points: usize| {
+                let block = from.recv().expect("the peer's thread runs");
+                assert_eq!(block.len(), points);
+                block
+            };
+            let member =
+                |(from, points): (_, &Vec<usize>)| points.iter().map(|points| piece(from, *points)).collect();
+            Ok(self.from.iter().zip(points).map(member).collect())
         }
     }
 
-    fn channels(ranks: usize) -> Vec<Channels> {
-        let mut ends: Vec<_> = (0..ranks).map(|rank| Channels { to: vec![], from: vec![], rank }).collect();
-        for (from, to) in (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to))) {
-            let (sender, receiver) = mpsc::channel();
-            ends[from].to.push(sender);
-            ends[to].from.push(receiver);
+    /// The links of all ranks.
+    fn links(layouts: &[Layout], pieces: usize) -> Vec<Links<Channels>> {
+        let mut ends: Vec<_> =
+            layouts.iter().map(|_| [0, 1].map(|_| Channels { to: vec![], from: vec![], pieces })).collect();
+        for (rank, layout) in layouts.iter().enumerate() {
+            for (axis, group) in [&layout.across, &layout.along].into_iter().enumerate() {
+                for &peer in &group.ranks {
+                    let (sender, receiver) = mpsc::channel();
+                    // Ranks come in order, so that a peer's receivers are in the order of its group, too.
+                    ends[rank][axis].to.push(sender);
+                    ends[peer][axis].from.push(receiver);
+                }
+            }
         }
-        ends
+        ends.into_iter().map(|[across, along]| Links { across, along }).collect()
     }
 
     /// What a run on several ranks came to.
@@ -232,81 +196,141 @@ mod tests {
         state: Vec<Complex64>,
     }
 
-    fn solve(grid: Grid, iterations: usize, ranks: usize, alpha: f64) -> Outcome {
-        let rank = move |mut channels: Channels| {
-            let mut solver = Solver::new(Slab::new(grid, channels.rank, ranks).unwrap());
-            let Ok(()) = solver.start(alpha, &mut channels);
-            let step = |_| solver.step(&mut channels).unwrap_or_else(|never| match never {});
+    struct Run {
+        grid: Grid,
+        iterations: usize,
+        ranks: usize,
+        kind: LayoutKind,
+        pieces: usize,
+        alpha: f64,
+    }
+
+    fn solve(run: &Run) -> Outcome {
+        let &Run { grid, iterations, ranks, kind, pieces, alpha } = run;
+        let layouts: Vec<_> = (0..ranks).map(|rank| Layout::new(grid, rank, ranks, kind).unwrap()).collect();
+        let rank = move |layout: Layout, mut links: Links<Channels>| {
+            let mut solver = Solver::new(layout, alpha);
+            let Ok(()) = solver.start(&mut links);
+            let step = |_| solver.step(&mut links).unwrap_or_else(|never| match never {});
             let parts: Vec<_> = (0..iterations).map(step).collect();
             (parts, solver.state)
         };
-        let threads: Vec<_> =
-            channels(ranks).into_iter().map(|end| thread::spawn(move || rank(end))).collect();
-        let mut outcome = Outcome { sums: vec![Complex64::ZERO; iterations], state: vec![] };
-        for thread in threads {
-            let (parts, planes) = thread.join().expect("the rank's thread did not panic");
+        let ends = links(&layouts, pieces);
+        let threads: Vec<_> = layouts
+            .iter()
+            .cloned()
+            .zip(ends)
+            .map(|(layout, links)| thread::spawn(move || rank(layout, links)))
+            .collect();
+        let mut outcome =
+            Outcome { sums: vec![Complex64::ZERO; iterations], state: vec![Complex64::ZERO; grid.points()] };
+        for (thread, layout) in threads.into_iter().zip(&layouts) {
+            let (parts, state) = thread.join().expect("the rank's thread did not panic");
             outcome.sums.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part);
-            outcome.state.extend(planes);
+            let rows = layout.z().flat_map(|z| layout.state_y().map(move |y| z * grid.ny + y));
+            for (row, line) in rows.zip(state.chunks_exact(layout.state_stride())) {
+                outcome.state[row * grid.nx..][..grid.nx].copy_from_slice(&line[..grid.nx]);
+            }
         }
         outcome
     }
 
-    fn has_npbs_checksums(class: Class, ranks: &[usize]) {
-        for &ranks in ranks {
-            let sums = solve(class.grid(), class.iterations(), ranks, ALPHA).sums;
-            assert!(class.verify(&sums), "class {class:?} on {ranks}: {sums:?}");
+    fn has_npbs_checksums(class: Class, kind: LayoutKind, ranks: impl IntoIterator<Item = usize>) {
+        for ranks in ranks {
+            let run = Run {
+                grid: class.grid(),
+                iterations: class.iterations(),
+                ranks,
+                kind,
+                pieces: 2,
+                alpha: ALPHA,
+            };
+            let sums = solve(&run).sums;
+            assert!(class.verify(&sums), "class {class:?} on {ranks}, {kind:?}: {sums:?}");
         }
     }
 
     #[test]
     fn class_s_has_npbs_checksums_on_any_number_of_ranks() {
-        has_npbs_checksums(Class::S, &[1, 2, 3, 4, 5, 6, 7]);
+        has_npbs_checksums(Class::S, LayoutKind::Slab, (1..=9).chain([17]));
+    }
+
+    #[test]
+    fn class_s_has_npbs_checksums_in_pencils() {
+        has_npbs_checksums(Class::S, LayoutKind::Pencil, [1, 2, 3, 4, 6, 8, 9, 12, 15]);
     }
 
     /// Here a rank's planes and its pencils differ in number of points.
     #[test]
-    fn class_w_has_npbs_checksums_on_six_ranks_as_on_one_and_four() {
-        has_npbs_checksums(Class::W, &[1, 4, 6]);
+    fn class_w_has_npbs_checksums_on_six_ranks() {
+        has_npbs_checksums(Class::W, LayoutKind::Slab, [6]);
     }
+
+    const SMALL: Run = Run {
+        grid: Grid { nx: 12, ny: 9, nz: 15 },
+        iterations: 3,
+        ranks: 1,
+        kind: LayoutKind::Slab,
+        pieces: 1,
+        alpha: ALPHA,
+    };
 
     #[test]
     fn another_alpha_has_other_checksums() {
-        let sums = solve(Class::S.grid(), Class::S.iterations(), 1, 1.001 * ALPHA).sums;
-        assert!(!Class::S.verify(&sums), "{sums:?}");
+        let class = Class::S;
+        let run = Run { grid: class.grid(), iterations: class.iterations(), alpha: 1.001 * ALPHA, ..SMALL };
+        let sums = solve(&run).sums;
+        assert!(!class.verify(&sums), "{sums:?}");
     }
 
-    /// Transforms are local whatever the division, so the state is the same to the bit.
     #[test]
-    fn the_number_of_ranks_does_not_change_the_state() {
-        let grid = Grid { nx: 12, ny: 8, nz: 16 };
-        let alone = solve(grid, 3, 1, ALPHA);
-        assert_eq!(alone.state.len(), grid.points());
-        for ranks in 2..=8 {
-            let together = solve(grid, 3, ranks, ALPHA);
-            assert!(together.state == alone.state, "{ranks} ranks");
-            for (sum, expected) in together.sums.iter().zip(&alone.sums) {
-                assert!(((sum - expected) / expected).norm() < 1e-14, "{ranks} ranks: {sum}, not {expected}");
-            }
+    fn neither_ranks_nor_layout_nor_pieces_change_the_state() {
+        let alone = solve(&SMALL);
+        assert!(alone.state.iter().all(|point| point.is_finite()));
+        let slabs =
+            (1..=9).flat_map(|ranks| [1, 2].map(|pieces| (ranks, LayoutKind::Slab, pieces.min(9 / ranks))));
+        let pencils = [(4, 1), (4, 3), (6, 2), (9, 2), (12, 1), (20, 1), (81, 1)];
+        for (ranks, kind, pieces) in slabs.chain(pencils.map(|(n, pieces)| (n, LayoutKind::Pencil, pieces))) {
+            let together = solve(&Run { ranks, kind, pieces, ..SMALL });
+            let differences =
+                together.state.iter().zip(&alone.state).map(|(point, expected)| (point - expected).norm());
+            let (greatest, size) = (differences.fold(0.0, f64::max), SMALL.grid.points() as f64);
+            assert!(greatest < 1e-13 * size, "{ranks} ranks, {kind:?}, {pieces} pieces: off by {greatest}");
         }
     }
 
+    /// The grid by the definition of the Fourier transform, and of the equation's solution.
     #[test]
-    fn the_decay_is_that_of_each_wave_vector() {
-        let grid = Grid { nx: 4, ny: 8, nz: 16 };
-        let wave_number = |i: usize, n: usize| ((i + n / 2) % n) as f64 - (n / 2) as f64;
-        for rank in 0..3 {
-            let slab = Slab::new(grid, rank, 3).unwrap();
-            let mut decay = vec![f64::NAN; slab.points_in_pencils()];
-            fill_decay(&slab, ALPHA, &mut decay);
-            let mut found = decay.into_iter();
-            for y in slab.y() {
-                for (x, z) in (0..grid.nx).flat_map(|x| (0..grid.nz).map(move |z| (x, z))) {
-                    let k = [wave_number(x, grid.nx), wave_number(y, grid.ny), wave_number(z, grid.nz)];
-                    let k2: f64 = k.iter().map(|k| k * k).sum();
-                    assert_eq!(found.next(), Some((-4.0 * ALPHA * PI * PI * k2).exp()), "{x} {y} {z}");
-                }
-            }
-            assert_eq!(found.next(), None);
+    fn a_step_is_what_the_definition_says_for_odd_edges() {
+        let grid = Grid { nx: 5, ny: 3, nz: 7 };
+        let layout = Layout::new(grid, 0, 1, LayoutKind::Slab).unwrap();
+        let mut initial = vec![Complex64::ZERO; grid.points()];
+        fill_initial(&layout, &mut initial);
+        let places = || {
+            (0..grid.nz).flat_map(|z| (0..grid.ny).flat_map(move |y| (0..grid.nx).map(move |x| [x, y, z])))
+        };
+        let edges = [grid.nx, grid.ny, grid.nz];
+        let fourier = |points: &[Complex64], sign: f64| -> Vec<Complex64> {
+            let phase = |a: [usize; 3], b: [usize; 3]| -> f64 {
+                (0..3).map(|i| (a[i] * b[i]) as f64 / edges[i] as f64).sum()
+            };
+            let sum = |k| {
+                let term = |(point, place): (&Complex64, _)| {
+                    point * Complex64::cis(sign * 2.0 * PI * phase(k, place))
+                };
+                points.iter().zip(places()).map(term).sum()
+            };
+            places().map(sum).collect()
+        };
+        let mut spectrum = fourier(&initial, -1.0);
+        for (point, k) in spectrum.iter_mut().zip(places()) {
+            let squares: f64 = k.iter().zip(edges).map(|(k, n)| wave_number_squared(*k, n)).sum();
+            *point *= (-4.0 * 1e-2 * PI * PI * squares).exp();
+        }
+        let expected = fourier(&spectrum, 1.0);
+        let found = solve(&Run { grid, iterations: 1, alpha: 1e-2, ranks: 3, ..SMALL }).state;
+        for (place, (found, expected)) in places().zip(found.iter().zip(&expected)) {
+            assert!((found - expected).norm() < 1e-10, "at {place:?}: {found} instead of {expected}");
         }
     }
 }

@@ -10,6 +10,7 @@ mod socket;
 use std::{
     collections::HashMap,
     fmt, io,
+    net::IpAddr,
     os::unix::net::UnixStream,
     sync::{
         Arc,
@@ -26,12 +27,15 @@ use udeck_sys::{
     thread::{self, Callback},
 };
 
+pub use self::asked::SEGMENTS;
 use self::{
     asked::Asked,
     socket::{SendError, receive, send_all},
 };
 use crate::{
     BootError, ENV_BOOT_FD, ENV_CLOCK_FD, ENV_WAITS_FD,
+    server::aborted,
+    start::Guest,
     waits::{LONG, Waits},
     wire::{Call, Event, Frames, FromServer, Maker, Record, Reply, Request, VERSION, Welcome, encode},
 };
@@ -41,6 +45,13 @@ const JOIN_LIMIT: Duration = Duration::from_secs(60);
 
 /// What a call waits beyond its deadline for the launcher's own "too late", which says what exists or who is missing.
 const LAST_WORD: Duration = Duration::from_millis(500);
+
+/// How long who aborts waits for whom it tells.
+const ABORT: Duration = Duration::from_secs(1);
+
+/// Who serves a job's names.
+const LAUNCHER: &str = "the launcher";
+const RANK_0: &str = "rank 0, which served this job's names,";
 
 /// A connection to the launcher. `Send` and `Sync`; dropping it closes the connection and does not block.
 pub struct Client {
@@ -64,6 +75,10 @@ struct Shared {
     keys: Keys,
     /// Where long waits are made known.
     waits: Waits,
+    /// Who serves the names.
+    who: &'static str,
+    /// Of a job that deckrun did not start.
+    guest: Option<Guest>,
     _presence: process::Presence,
 }
 
@@ -110,7 +125,7 @@ impl Client {
             ));
             None
         });
-        Client::join(stream, waits.unwrap_or_default()).map(Some)
+        Client::join(stream, waits.unwrap_or_default(), None).map(Some)
     }
 
     /// Says hello on `stream` and waits for the welcome, at most a minute.
@@ -119,11 +134,23 @@ impl Client {
     /// [`BootError::Refused`] by a launcher of another version, [`BootError::Deadline`] when it does not answer, and
     /// what the socket reports.
     pub fn new(stream: UnixStream) -> Result<Client, BootError> {
-        Client::join(stream, Waits::default())
+        Client::join(stream, Waits::default(), None)
     }
 
-    fn join(stream: UnixStream, waits: Waits) -> Result<Client, BootError> {
-        let (frames, welcome) = join(&stream)?;
+    /// A rank of a job that deckrun did not start. `address`: this host's, towards the others.
+    pub(crate) fn of_guest(
+        stream: UnixStream,
+        guest: Guest,
+        address: Option<IpAddr>,
+    ) -> Result<Client, BootError> {
+        let mut client = Client::join(stream, Waits::default(), Some(guest))?;
+        client.welcome.address = address;
+        Ok(client)
+    }
+
+    fn join(stream: UnixStream, waits: Waits, guest: Option<Guest>) -> Result<Client, BootError> {
+        let who = if guest.is_some() { RANK_0 } else { LAUNCHER };
+        let (frames, welcome) = join(&stream, who)?;
         let shared = Arc::new(Shared {
             stream,
             next_id: AtomicU64::new(1),
@@ -134,6 +161,8 @@ impl Client {
             leaving: AtomicBool::new(false),
             keys: Keys::of_rank(welcome.secret, welcome.rank, welcome.key),
             waits,
+            who,
+            guest,
             _presence: process::Presence::default(),
         });
         let (reader, failing, size) = (Arc::clone(&shared), Arc::clone(&shared), welcome.size);
@@ -266,14 +295,60 @@ impl Client {
             .map(drop)
     }
 
-    /// Says goodbye: this rank's end is orderly. Every other call fails from now on.
+    /// Says goodbye: this rank's end is orderly. Every other call fails from now on. In a job that deckrun did not start, rank 0
+    /// serves the others' names, and returns when all of them have ended: with a goodbye, or lost.
     ///
     /// # Errors
     /// [`BootError::Deadline`], [`BootError::LauncherGone`].
     pub fn done(&self, deadline: Instant) -> Result<(), BootError> {
         self.call(Asked::Done, Call::Done, deadline)?;
         self.shared.leaving.store(true, Ordering::Relaxed);
-        Ok(())
+        let Some(guest) = &self.shared.guest else { return Ok(()) };
+        guest.leave(|| self.left(), deadline)
+    }
+
+    /// Asks as a rank that goes on afterwards.
+    #[cfg(test)]
+    pub(crate) fn request(&self, call: Call, deadline: Instant) -> Result<Record, BootError> {
+        self.call(Asked::Abort, call, deadline)
+    }
+
+    /// Ends the whole job, with this exit code (0 counts as 1), and this process. Blocks for a moment, until the launcher knows.
+    pub fn abort(&self, code: u8, why: &str) -> ! {
+        let code = code.max(1);
+        let call = Call::Abort { code, why: why.into() };
+        // The launcher hears of it by this process's end in any case.
+        let _ = self.call(Asked::Abort, call, Deadline::after(ABORT).instant());
+        if let Some(guest) = &self.shared.guest {
+            stderr_line(format_args!("udeck: rank {} {}", self.welcome.rank, aborted(code, why)));
+            if let Err(error) = guest.abort(code, why, Deadline::after(ABORT)) {
+                stderr_line(format_args!("udeck: {error}"));
+            }
+        }
+        std::process::exit(i32::from(code))
+    }
+
+    /// The other ranks that have not ended.
+    fn left(&self) -> Vec<u32> {
+        let mut is_left = vec![true; self.welcome.size as usize];
+        let mut end = |rank: u32| {
+            if let Some(is_left) = is_left.get_mut(rank as usize) {
+                *is_left = false;
+            }
+        };
+        end(self.welcome.rank);
+        for event in &self.shared.news.lock().log {
+            match event {
+                Event::RankLost { rank, .. } | Event::RankDone { rank } => end(*rank),
+                Event::LauncherGone => return Vec::new(),
+            }
+        }
+        (0u32..).zip(is_left).filter_map(|(rank, is_left)| is_left.then_some(rank)).collect()
+    }
+
+    /// Who started this process, if that was not deckrun: "PMI-2 (Slurm)".
+    pub fn guest_of(&self) -> Option<&str> {
+        self.shared.guest.as_ref().map(Guest::title)
     }
 
     /// Calls `listener` for every event: first, on this thread, for those that came already, then on the client's own.
@@ -388,7 +463,7 @@ impl Shared {
             }
             if let Some(why) = calls.gone.clone() {
                 calls.open.remove(&id);
-                return Err(BootError::LauncherGone { what: asked.to_string(), why });
+                return Err(BootError::LauncherGone { what: asked.to_string(), who: self.who, why });
             }
             let until = known_at.map_or(give_up, |known_at| give_up.min(known_at));
             let is_late = self.answered.wait_until(&mut calls, until.instant()).timed_out();
@@ -464,7 +539,13 @@ impl Shared {
         // A launcher that hears nonsense or is not heard any more must see the end too.
         let _ = shutdown(&self.stream, Shutdown::Both);
         if !self.leaving.load(Ordering::Relaxed) {
-            self.news.lock().add(Event::LauncherGone);
+            let mut news = self.news.lock();
+            let is_told = news.log.iter().any(|event| matches!(event, Event::RankLost { rank: 0, .. }));
+            if self.guest.is_some() && !is_told {
+                let how = "it has ended without `finish`, and with it the name service of this job".into();
+                news.add(Event::RankLost { rank: 0, how });
+            }
+            news.add(Event::LauncherGone);
         }
         let listeners = std::mem::take(&mut self.news.lock().listeners);
         drop(listeners);
@@ -510,10 +591,10 @@ impl EventLog {
 }
 
 /// Hello and welcome, before there is a thread that reads.
-fn join(stream: &UnixStream) -> Result<(Frames, Welcome), BootError> {
+fn join(stream: &UnixStream, who: &'static str) -> Result<(Frames, Welcome), BootError> {
     let what = || Asked::Hello.to_string();
     let (start, deadline) = (Instant::now(), Deadline::after(JOIN_LIMIT));
-    let gone = |why: String| BootError::LauncherGone { what: what(), why };
+    let gone = |why: String| BootError::LauncherGone { what: what(), who, why };
     let late = || BootError::Deadline { what: what(), waited: start.elapsed(), missing: Vec::new() };
     let mut frame = Vec::new();
     let protocol = |source| BootError::Protocol { what: what(), source };

@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use crate::{Ranks, wire::WireError};
+use crate::{Ranks, start::StartError, wire::WireError};
 
 /// Why a bootstrap call failed. `what` is the call as a reader would say it: "lookup of `sums`".
 #[derive(Debug, thiserror::Error)]
@@ -106,10 +106,12 @@ pub enum BootError {
     },
 
     /// The connection to the launcher has ended.
-    #[error("{what}: the launcher is gone ({why}); this job cannot go on")]
+    #[error("{what}: {who} is gone ({why}); this job cannot go on")]
     LauncherGone {
         /// The call.
         what: String,
+        /// Who served this job's names: "the launcher", or rank 0.
+        who: &'static str,
         /// What the connection's end looked like.
         why: String,
     },
@@ -135,6 +137,10 @@ pub enum BootError {
         /// What came.
         source: WireError,
     },
+
+    /// Who started this process offers no way into a job, or not a usable one.
+    #[error(transparent)]
+    Start(#[from] StartError),
 
     /// The operating system refused.
     #[error("{what}: {source}")]

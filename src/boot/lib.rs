@@ -16,22 +16,30 @@
 //! travels over it instead of through the environment or a command line. A rank on another host has the same kind of
 //! pair, with the node that started it; its bytes are relayed ([`serve::Connection::Relayed`]), its welcome without the
 //! secret, which the node puts in.
+//!
+//! In a job that deckrun did not start, rank 0 has the service, and the others come to it over the network: [`start`].
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
 pub mod client;
 mod error;
+pub mod family;
 pub mod local;
+mod placement;
 mod ranks;
 pub mod serve;
 pub mod server;
+mod silence;
+pub mod start;
 pub mod waits;
 pub mod wire;
 
 pub use client::{Client, Question};
 pub use error::BootError;
+pub use placement::{Host, Placement};
 pub use ranks::Ranks;
-pub use wire::{Event, Host, Maker, Record, Welcome};
+pub use silence::detect_silence;
+pub use wire::{Event, Maker, Record, Welcome};
 
 /// The environment variable with the number of the inherited descriptor on which the launcher serves.
 pub const ENV_BOOT_FD: &str = "DECK_BOOT_FD";

@@ -5,7 +5,7 @@ use std::{io, os::unix::net::UnixStream, thread::JoinHandle};
 use udeck_sys::thread;
 
 use crate::{
-    MAX_RANKS,
+    Host, MAX_RANKS,
     serve::{Reporter, Service},
     server::Config,
 };
@@ -28,9 +28,23 @@ impl Job {
             let why = format!("a job of {ranks} ranks: 1 to {MAX_RANKS} are possible");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        let pairs = (0..ranks).map(|_| UnixStream::pair()).collect::<io::Result<Vec<_>>>()?;
+        Self::serve(Config::new(ranks)?)
+    }
+
+    /// As [`Job::new`], of ranks that are told that they run on several hosts, so many on each: for tests.
+    ///
+    /// # Errors
+    /// As [`Job::new`].
+    pub fn on_hosts(ranks: &[u32]) -> io::Result<(Job, Vec<UnixStream>)> {
+        let host = |(nth, ranks): (usize, &u32)| Host { name: format!("host{nth}"), ranks: *ranks };
+        let hosts = ranks.iter().enumerate().map(host).collect();
+        Self::serve(Config::new(ranks.iter().sum())?.on(hosts, None))
+    }
+
+    fn serve(config: Config) -> io::Result<(Job, Vec<UnixStream>)> {
+        let pairs = (0..config.size()).map(|_| UnixStream::pair()).collect::<io::Result<Vec<_>>>()?;
         let (ours, theirs) = pairs.into_iter().unzip();
-        let service = Service::new(Config::new(ranks)?, ours)?;
+        let service = Service::new(config, ours)?;
         let reporter = service.reporter();
         // A service that panics is dropped, and with it the streams: the clients see their end.
         let thread = thread::spawn("deck-boot-serve", || service.run(), |_| {})?;

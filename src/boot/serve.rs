@@ -35,7 +35,7 @@ use udeck_auth::RankKey;
 use udeck_sys::JobClock;
 
 use crate::{
-    server::{Action, Config, Server},
+    server::{Action, Config, Server, aborted},
     wire::{Call, FromServer, MAX_FRAME, Reply, Request, encode},
 };
 
@@ -92,6 +92,7 @@ pub struct Service {
     outlet: Box<dyn Outlet>,
     reports: Arc<Reports>,
     on_desertion: Desertion,
+    on_abort: Aborts,
     /// The job's clock, which the ranks use, too.
     clock: Option<Arc<JobClock>>,
     /// Who asks, of whom, and how: answered when everything else has been heard.
@@ -102,6 +103,17 @@ pub struct Service {
 struct Desertion(Box<Tell>);
 
 type Tell = dyn Fn(u32, &str) + Send;
+
+/// Who hears of ranks that abort the job.
+struct Aborts(Box<TellAbort>);
+
+type TellAbort = dyn Fn(u32, u8, &str) + Send;
+
+impl std::fmt::Debug for Aborts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Aborts")
+    }
+}
 
 impl std::fmt::Debug for Desertion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -150,6 +162,7 @@ impl Service {
             outlet,
             reports: Arc::new(reports),
             on_desertion: Desertion(Box::new(|_, _| {})),
+            on_abort: Aborts(Box::new(|_, _, _| {})),
             clock: None,
             fates: Vec::new(),
         })
@@ -159,6 +172,11 @@ impl Service {
     /// of failure that somebody else would tell of. On the service's thread: it must not block.
     pub fn on_desertion(&mut self, tell: impl Fn(u32, &str) + Send + 'static) {
         self.on_desertion = Desertion(Box::new(tell));
+    }
+
+    /// Calls `tell` with a rank that aborts the job, the code, and its words for both. On the service's thread: it must not block.
+    pub fn on_abort(&mut self, tell: impl Fn(u32, u8, &str) + Send + 'static) {
+        self.on_abort = Aborts(Box::new(tell));
     }
 
     /// Measures time limits by the job's clock. Without it they are measured by the system's.
@@ -336,7 +354,12 @@ impl Service {
                     self.fates.push((rank, of, request));
                     continue;
                 }
-                Ok(Some(request)) => self.server.handle(now, rank, request),
+                Ok(Some(request)) => {
+                    if let Call::Abort { code, why } = &request.call {
+                        (self.on_abort.0)(rank, *code, &aborted(*code, why));
+                    }
+                    self.server.handle(now, rank, request)
+                }
                 Err(error) => self.server.ended(rank, &format!("sent its launcher {error}")),
             };
             self.perform(actions);

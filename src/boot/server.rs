@@ -17,12 +17,16 @@ use std::{
 use udeck_auth::{HostKey, Master, RankKey, SealedTicket};
 
 use self::store::{Store, Table};
-use crate::wire::{Call, Event, Failure, FromServer, Host, Maker, Record, Reply, Request, VERSION, Welcome};
+use crate::wire::{Call, Event, Failure, FromServer, Maker, Record, Reply, Request, VERSION, Welcome};
+use crate::{Host, Placement};
 
 pub use self::store::Limits;
 
 /// A longer wait is cut to this: it keeps the arithmetic of deadlines from overflowing.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Characters of a rank's reason to abort.
+const MAX_WHY: usize = 300;
 
 /// A job as the server has to know it.
 #[derive(Debug, Clone)]
@@ -30,6 +34,10 @@ pub struct Config {
     /// Sent to every rank; its `rank` and `key` are filled in for each.
     welcome: Welcome,
     master: Master,
+    /// By host: see [`Welcome::cpus`]. Empty: not known.
+    cpus: Vec<u32>,
+    /// See [`Config::served_by`].
+    server: Option<u32>,
     /// What the ranks may store.
     pub limits: Limits,
     /// How long a closed connection waits for [`Server::ended`] to say how its rank ended, before the others are told
@@ -47,26 +55,58 @@ impl Config {
         getrandom::fill(&mut secret)?;
         getrandom::fill(&mut job)?;
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let hosts = vec![Host { name, ranks: size }];
         let welcome = Welcome {
             rank: 0,
             size,
             secret,
             job: u64::from_le_bytes(job),
-            hosts,
+            placement: Placement::blocks(vec![Host { name, ranks: size }]),
             address: None,
             key: RankKey::BLANK,
+            cpus: 0,
         };
         let master = Master::draw()?;
-        Ok(Config { welcome, master, limits: Limits::default(), patience: Duration::ZERO })
+        let (cpus, server, limits) = (Vec::new(), None, Limits::default());
+        Ok(Config { welcome, master, cpus, server, limits, patience: Duration::ZERO })
     }
 
     /// The same job on several hosts, whose ranks add up to its size, and this host's own address among them.
     #[must_use]
-    pub fn on(mut self, hosts: Vec<Host>, address: Option<IpAddr>) -> Config {
-        self.welcome.hosts = hosts;
+    pub fn on(self, hosts: Vec<Host>, address: Option<IpAddr>) -> Config {
+        self.placed(Placement::blocks(hosts), address)
+    }
+
+    /// As [`Config::on`], with ranks in any order.
+    #[must_use]
+    pub fn placed(mut self, placement: Placement, address: Option<IpAddr>) -> Config {
+        self.welcome.placement = placement;
         self.welcome.address = address;
         self
+    }
+
+    /// How many processors the ranks of each host may use, all together.
+    #[must_use]
+    pub fn with_cpus(mut self, of_hosts: Vec<u32>) -> Config {
+        self.cpus = of_hosts;
+        self
+    }
+
+    /// The rank in whose process the service is. It ends last: it hears of the others' ends after its own goodbye, too.
+    #[must_use]
+    pub fn served_by(mut self, rank: u32) -> Config {
+        self.server = Some(rank);
+        self
+    }
+
+    /// Of a rank's host.
+    fn cpus_of(&self, rank: u32) -> u32 {
+        let host = self.welcome.placement.host_of(rank);
+        host.and_then(|host| self.cpus.get(host)).copied().unwrap_or(0)
+    }
+
+    /// Which rank runs where.
+    pub fn placement(&self) -> &Placement {
+        &self.welcome.placement
     }
 
     /// The job's secret, for whoever brings it to other hosts.
@@ -80,17 +120,10 @@ impl Config {
     }
 
     fn rank_keys(&self) -> Vec<RankKey> {
-        let firsts = self.welcome.hosts.iter().scan(0, |next, host| {
-            let first = *next;
-            *next += host.ranks;
-            Some(first..*next)
-        });
-        firsts
-            .flat_map(|ranks| {
-                let host = self.master.host(ranks.start);
-                ranks.map(move |rank| host.rank(rank))
-            })
-            .collect()
+        let placement = &self.welcome.placement;
+        let first = |host| placement.ranks_of(host).next().unwrap_or(0);
+        let keys: Vec<_> = (0..placement.hosts().len()).map(|host| self.master.host(first(host))).collect();
+        (0u32..).zip(placement.by_rank()).map(|(rank, host)| keys[*host as usize].rank(rank)).collect()
     }
 
     /// The number of ranks in the job.
@@ -197,7 +230,10 @@ impl Server {
     /// The connection of `rank` ended.
     pub fn disconnected(&mut self, now: Instant, rank: u32) -> Vec<Action> {
         match self.state(rank) {
-            Some(State::Starting | State::Joined) if self.config.patience.is_zero() => {
+            Some(State::Starting) if self.config.patience.is_zero() => {
+                self.lose(rank, "never joined the job")
+            }
+            Some(State::Joined) if self.config.patience.is_zero() => {
                 self.lose(rank, "closed its connection without saying goodbye");
             }
             Some(State::Starting | State::Joined) => {
@@ -281,7 +317,12 @@ impl Server {
         self.reply(
             rank,
             id,
-            Reply::Welcome(Welcome { rank, key: self.keys[rank as usize], ..self.config.welcome.clone() }),
+            Reply::Welcome(Welcome {
+                rank,
+                key: self.keys[rank as usize],
+                cpus: self.config.cpus_of(rank),
+                ..self.config.welcome.clone()
+            }),
         );
         for event in &self.history {
             self.actions.push(Action::Send { to: rank, message: FromServer::Event(event.clone()) });
@@ -297,6 +338,10 @@ impl Server {
             Call::Get { key, wait, maker } => self.find(now, rank, id, (Table::Values, key), wait, maker),
             Call::Fence { wait } => self.fence(now, rank, id, wait),
             Call::Done => self.done(rank, id),
+            Call::Abort { code, why } => {
+                self.reply(rank, id, Reply::Ok);
+                self.lose(rank, &aborted(code, &why));
+            }
             Call::AwaitExit { rank: of, wait } => self.await_exit(now, rank, id, of, wait),
             Call::Hello { .. } => {}
         }
@@ -446,7 +491,7 @@ impl Server {
         self.ranks[rank as usize] = state;
         self.store.end(rank);
         for to in 0..self.config.welcome.size {
-            if self.state(to) == Some(State::Joined) {
+            if to != rank && self.hears(to) {
                 self.actions.push(Action::Send { to, message: FromServer::Event(event.clone()) });
             }
         }
@@ -472,6 +517,15 @@ impl Server {
             for hopeless in self.take_waiting(|w| w.rank == last) {
                 self.reply(hopeless.rank, hopeless.id, Reply::Failed(Failure::NobodyLeft));
             }
+        }
+    }
+
+    /// Whether a rank is told of the others' ends.
+    fn hears(&self, rank: u32) -> bool {
+        match self.state(rank) {
+            Some(State::Joined) => true,
+            Some(State::Done) => self.config.server == Some(rank),
+            _ => false,
         }
     }
 
@@ -525,6 +579,12 @@ impl Server {
     fn refuse(&mut self, to: u32, id: u64, why: &str) {
         self.reply(to, id, Reply::Failed(Failure::Refused { why: why.into() }));
     }
+}
+
+/// What became of a rank that has aborted its job.
+pub(crate) fn aborted(code: u8, why: &str) -> String {
+    let why: String = why.chars().take(MAX_WHY).flat_map(char::escape_debug).collect();
+    format!("aborted the job with code {code}{}{why}", if why.is_empty() { "" } else { ": " })
 }
 
 fn broken_by(event: &Event) -> Failure {

@@ -55,8 +55,10 @@ pub enum Call {
     Retrieve,
     /// A selection among mailboxes.
     Select,
-    /// The barrier.
+    /// The barrier of all ranks.
     Barrier,
+    /// Another collective call, which the name says.
+    Collective,
     /// For a mailbox to be made.
     Find,
     /// For a connection to a mailbox.
@@ -67,6 +69,12 @@ pub enum Call {
     Launcher,
     /// For receivers, at the end.
     Finish,
+    /// For a shared segment or a semaphore to be made, and for all that share it to come.
+    Share,
+    /// For the lock of a shared segment.
+    Lock,
+    /// For a permit of a semaphore.
+    Acquire,
 }
 
 /// A call that waits: what the user called it by, and who can end it.
@@ -74,7 +82,7 @@ pub enum Call {
 pub struct Wait {
     /// What it is.
     pub call: Call,
-    /// The mailbox's name; empty where there is none. What comes from a rank may be any text of at most 200 bytes.
+    /// The mailbox's name, or the shared segment's; empty where there is none. What comes from a rank may be any text of at most 200 bytes.
     pub name: String,
     /// Ranks of which any could end the wait, as far as they are known: at most [`MAX_AWAITED`].
     #[serde(deserialize_with = "bounded::<_, _, MAX_AWAITED>")]

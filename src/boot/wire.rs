@@ -12,7 +12,7 @@
 //! changing it, or anything else here but adding at the end, takes a new [`VERSION`]. `Hello` and `Failed(Refused)` keep
 //! their places for ever, so that two versions can still tell each other that they differ.
 
-use std::{fmt, marker::PhantomData, net::IpAddr, ops::Range, sync::Arc, time::Duration};
+use std::{fmt, marker::PhantomData, net::IpAddr, sync::Arc, time::Duration};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -21,10 +21,10 @@ use serde::{
 
 use udeck_auth::{RankKey, SealedTicket};
 
-use crate::MAX_RANKS;
+use crate::{MAX_RANKS, Placement};
 
 /// The version that this build speaks.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// The longest payload of a frame, in bytes.
 pub const MAX_FRAME: usize = 1 << 20;
 /// The most names that an answer lists.
@@ -101,6 +101,13 @@ pub enum Call {
         /// How long to wait for the end of a rank that seems to be there. One whose connection has closed is waited for.
         wait: Duration,
     },
+    /// End the whole job. To the others this rank is lost.
+    Abort {
+        /// The job's exit code.
+        code: u8,
+        /// Why, in words.
+        why: String,
+    },
 }
 
 /// Who is to make what a rank waits for. A wait ends as soon as that can no longer happen.
@@ -160,54 +167,40 @@ pub struct Welcome {
     pub secret: [u8; 32],
     /// A random number that names the job in messages and files. Not a secret.
     pub job: u64,
-    /// The job's hosts, in the order of their ranks: the first ones are on the first host.
-    #[serde(deserialize_with = "bounded::<_, _, { MAX_RANKS as usize }>")]
-    pub hosts: Vec<Host>,
+    /// The job's hosts, and which rank runs on which.
+    pub placement: Placement,
     /// The address of this rank's host to which what listens on a network should bind; `None` when the launcher was
     /// told of none, for a job on one host.
     pub address: Option<IpAddr>,
     /// What this rank, and nobody else, proves by that it is this rank.
     pub key: RankKey,
-}
-
-/// A host of the job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Host {
-    /// As whoever started the job names it.
-    pub name: String,
-    /// How many ranks it has: those that follow the ranks of the host before it.
-    pub ranks: u32,
+    /// How many processors the ranks of this rank's host may use, all together; 0: the launcher says it otherwise, or not.
+    pub cpus: u32,
 }
 
 impl Welcome {
-    /// The index in [`hosts`](Welcome::hosts) of the host that has this rank; `None` when there is no such rank.
-    pub fn host_of(&self, rank: u32) -> Option<usize> {
-        let mut before = 0u64;
-        self.hosts.iter().position(|host| {
-            before += u64::from(host.ranks);
-            u64::from(rank) < before
-        })
+    /// The ranks of this rank's host, in their order.
+    pub fn neighbours(&self) -> impl Iterator<Item = u32> + '_ {
+        self.placement.host_of(self.rank).into_iter().flat_map(|own| self.placement.ranks_of(own))
     }
 
-    /// The ranks of this rank's host.
-    pub fn neighbours(&self) -> Range<u32> {
-        let own = self.host_of(self.rank).unwrap_or(0);
-        let first: u32 = self.hosts.iter().take(own).map(|host| host.ranks).sum();
-        first..first + self.hosts.get(own).map_or(0, |host| host.ranks)
+    /// Whether that rank runs on this rank's host.
+    pub fn is_neighbour(&self, rank: u32) -> bool {
+        let own = self.placement.host_of(self.rank);
+        own.is_some() && own == self.placement.host_of(rank)
     }
 
     /// Whether the numbers fit each other.
     pub(crate) fn is_consistent(&self) -> bool {
-        let on_hosts: u64 = self.hosts.iter().map(|host| u64::from(host.ranks)).sum();
-        self.rank < self.size && on_hosts == u64::from(self.size)
+        self.rank < self.size && self.placement.size() == self.size
     }
 }
 
 impl fmt::Debug for Welcome {
     /// Leaves the secret and the key out: this ends up in logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Welcome { rank, size, job, hosts, address, .. } = self;
-        let hosts = hosts.len();
+        let Welcome { rank, size, job, placement, address, .. } = self;
+        let hosts = placement.hosts().len();
         write!(
             f,
             "Welcome {{ rank: {rank}, size: {size}, job: {job:#x}, hosts: {hosts}, address: {address:?}, secret: .., key: .. }}"

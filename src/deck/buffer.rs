@@ -69,10 +69,31 @@ impl<T: Pod + fmt::Debug> fmt::Debug for Buf<T> {
 impl<T: Pod> sealed::Sealed for Buf<T> {}
 
 impl<T: Pod> Postable<T> for Buf<T> {
+    type Unposted = Self;
+
+    fn unposted(self) -> Self {
+        self
+    }
+
     #[inline]
     fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Option<RequestId>, PostError<Self>> {
         poster
             .post_block(self.into_block(), policy)
             .map_err(|(error, block)| PostError { error, message: block.map(Buf::new) })
+    }
+}
+
+impl<T: Pod> sealed::Sealed for &Buf<T> {}
+
+/// Posts a copy, with the tag. The buffer can be written on at once.
+impl<T: Pod> Postable<T> for &Buf<T> {
+    type Unposted = ();
+
+    fn unposted(self) {}
+
+    fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Option<RequestId>, PostError<Self>> {
+        poster
+            .post_copy(self.block.bytes(), self.tag(), policy)
+            .map_err(|error| PostError { error, message: Some(self) })
     }
 }

@@ -4,6 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::group::choice::Algorithm;
 use crate::protocol::auto::{Thresholds, bytes};
 use crate::protocol::{Protocol, ReceiveModel};
 
@@ -20,6 +21,9 @@ pub struct Config {
     pub protocol: Protocol,
     /// From which sizes on [`Protocol::Auto`] takes which protocol (`DECK_AUTO`).
     pub auto: Thresholds,
+    /// The algorithm of collective calls, where it serves; `None`: by the call, the length, and where the members are
+    /// (`DECK_GROUP`).
+    pub group: Option<Algorithm>,
     /// How mailboxes look for messages (`DECK_RECEIVE`, `cq` or `wq`).
     pub receive: ReceiveModel,
     /// Deadline of `retrieve`, `post`, `flush`, `barrier`, `finish` (`DECK_DEADLINE`, seconds): generous, because a peer may
@@ -30,9 +34,16 @@ pub struct Config {
     /// Bound of each of this rank's message arenas in bytes (`DECK_ARENA`, e.g. `512M`); `None`: half of the
     /// machine's memory, at most 4 GiB.
     pub arena: Option<usize>,
+    /// What may wait at each of this rank's postboxes for room at its mailbox, in bytes (`DECK_QUEUE`, e.g. `16M`), unless the
+    /// mailbox says otherwise ([`crate::World::mailbox_with_queue`], which says what counts): 4 MiB by default. At most a quarter of
+    /// the rank's message memory.
+    pub queue: usize,
     /// Fragments of the `copy` protocol that may be under way (`DECK_COPY_WINDOW`). Two by default (double buffering).
     /// With one, the two copies follow each other; with more, they overlap as far as two processors can.
     pub copy_window: u32,
+    /// Bytes of messages that a mailbox sets aside while the program asks for others ([`crate::Mailbox::retrieve_matching`];
+    /// `DECK_SET_ASIDE`, e.g. `16M`). Each counts for its length and 128 bytes.
+    pub set_aside: usize,
     /// Whether admitted peers are trusted not to write memory that they gave away (`DECK_TRUST`, `job` or `none`).
     pub trusting: bool,
     /// The transports to use, in order of preference, with commas between them (`DECK_TRANSPORT`); `None`: by where the
@@ -45,6 +56,9 @@ pub struct Config {
     /// (`DECK_ENCRYPT`, `1` or `0`): this rank's postboxes take no others, and its mailboxes refuse others. Within a host any
     /// transport is taken: nothing leaves it.
     pub encrypt: bool,
+    /// How many threads of this rank wait for messages of their own, or in shared memory, at the same time (`DECK_THREADS`, from 1 on). Where all ranks'
+    /// threads together are more than the processors of the host, those that wait yield instead of spinning.
+    pub threads: usize,
     /// Whether to tell on the error stream by which transport each other rank is reached first, and why by no better one
     /// (`DECK_EXPLAIN`, `1` or `0`).
     pub explain: bool,
@@ -55,15 +69,19 @@ impl Default for Config {
         Config {
             protocol: Protocol::Auto,
             auto: Thresholds::default(),
+            group: None,
             receive: ReceiveModel::CompletionQueue,
             deadline: Duration::from_secs(600),
             setup: Duration::from_secs(30),
             arena: None,
+            queue: 4 << 20,
             copy_window: 2,
+            set_aside: 64 << 20,
             trusting: true,
             transport: None,
             detect: None,
             encrypt: false,
+            threads: 1,
             explain: false,
         }
     }
@@ -98,6 +116,9 @@ impl Config {
             config.auto =
                 Thresholds::parse(&text).ok_or_else(|| bad("DECK_AUTO", text, Thresholds::EXPECTED))?;
         }
+        if let Some(text) = lookup("DECK_GROUP").filter(|text| text != "auto") {
+            config.group = Some(text.parse().map_err(|()| bad("DECK_GROUP", text, Algorithm::EXPECTED))?);
+        }
         if let Some(text) = lookup("DECK_RECEIVE") {
             config.receive = text.parse().map_err(|_| bad("DECK_RECEIVE", text, ReceiveModel::EXPECTED))?;
         }
@@ -114,9 +135,18 @@ impl Config {
             config.arena =
                 Some(arena.ok_or_else(|| bad("DECK_ARENA", text, "bytes, at least 2M (e.g. 512M, 4G)"))?);
         }
+        if let Some(text) = lookup("DECK_QUEUE") {
+            let queue = bytes(&text).filter(|bytes| *bytes < 1 << 44);
+            config.queue =
+                queue.ok_or_else(|| bad("DECK_QUEUE", text, "bytes (e.g. 64K, 16M; 0: one message)"))?;
+        }
         if let Some(text) = lookup("DECK_COPY_WINDOW") {
             let window = text.parse().ok().filter(|window| (1..=MAX_COPY_WINDOW).contains(window));
             config.copy_window = window.ok_or_else(|| bad("DECK_COPY_WINDOW", text, "fragments, 1 to 16"))?;
+        }
+        if let Some(text) = lookup("DECK_SET_ASIDE") {
+            config.set_aside =
+                bytes(&text).ok_or_else(|| bad("DECK_SET_ASIDE", text, "bytes (e.g. 64K, 16M)"))?;
         }
         if let Some(text) = lookup("DECK_TRUST") {
             config.trusting = match text.as_str() {
@@ -124,6 +154,11 @@ impl Config {
                 "none" => false,
                 _ => return Err(bad("DECK_TRUST", text, "job (peers of the job are trusted) or none")),
             };
+        }
+        if let Some(text) = lookup("DECK_THREADS") {
+            let threads = text.parse().ok().filter(|threads| *threads > 0);
+            config.threads =
+                threads.ok_or_else(|| bad("DECK_THREADS", text, "a number of threads from 1 on"))?;
         }
         // Which there are, only whoever opens them knows.
         config.transport = lookup("DECK_TRANSPORT");
@@ -188,12 +223,16 @@ mod tests {
     #[test]
     fn settings_are_read() {
         assert_eq!(with("DECK_ARENA", "512M").unwrap().arena, Some(512 << 20));
+        assert_eq!(with("DECK_QUEUE", "64K").unwrap().queue, 64 << 10);
+        assert_eq!(with("DECK_QUEUE", "0").unwrap().queue, 0);
         assert_eq!(with("DECK_DEADLINE", "1.5s").unwrap().deadline, Duration::from_millis(1500));
         assert_eq!(with("DECK_PROTOCOL", "eager").unwrap().protocol, Protocol::Eager);
         assert_eq!(with("DECK_RECEIVE", "wq").unwrap().receive, ReceiveModel::WorkQueues);
         let auto = with("DECK_AUTO", "rdma-write=1M,hand-off=4K").unwrap().auto;
         assert_eq!((auto.rdma_write, auto.hand_off, auto.rdma_read), (1 << 20, 4096, Thresholds::NEVER));
+        assert_eq!(with("DECK_SET_ASIDE", "64K").unwrap().set_aside, 64 << 10);
         assert!(!with("DECK_TRUST", "none").unwrap().trusting);
+        assert_eq!(with("DECK_THREADS", "4").unwrap().threads, 4);
         assert_eq!(with("DECK_TRANSPORT", "near,far").unwrap(), Config::default().over("near,far"));
         assert_eq!(with("DECK_DETECT", "5").unwrap().detect, Some(Duration::from_secs(5)));
         assert!(with("DECK_ENCRYPT", "1").unwrap().encrypt && !with("DECK_ENCRYPT", "0").unwrap().encrypt);
@@ -207,6 +246,9 @@ mod tests {
             ("DECK_ARENA", "1K"),
             ("DECK_ARENA", "much"),
             ("DECK_ARENA", "99999999999999999999G"),
+            ("DECK_QUEUE", "-1"),
+            ("DECK_QUEUE", "long"),
+            ("DECK_QUEUE", "99999999G"),
             ("DECK_DEADLINE", "-1"),
             ("DECK_DEADLINE", "nan"),
             ("DECK_SETUP_TIMEOUT", "soon"),
@@ -215,6 +257,7 @@ mod tests {
             ("DECK_AUTO", "eager=3"),
             ("DECK_AUTO", ""),
             ("DECK_RECEIVE", "dq"),
+            ("DECK_SET_ASIDE", "all"),
             ("DECK_TRUST", "maybe"),
             ("DECK_DETECT", "1"),
             ("DECK_EXPLAIN", "please"),

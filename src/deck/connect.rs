@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use udeck_boot::waits::Call;
-use udeck_boot::{BootError, Maker};
+use udeck_boot::{BootError, Maker, family};
 use udeck_via::{
     Caps, Cq, Deadline, Error as ViaError, NetAddress, NicAttributes, Receive, Vi, ViAttributes, stderr_line,
 };
@@ -59,7 +59,7 @@ impl<'a> Path<'a> {
         Path {
             ours: world.host(),
             theirs: &advert.host,
-            started_together: world.client().welcome().neighbours().contains(&owner),
+            started_together: world.client().welcome().is_neighbour(owner),
             we_encrypt: world.config().encrypt,
             they_encrypt: advert.encrypt,
         }
@@ -134,19 +134,20 @@ pub(crate) enum LookupMode {
     Of(Maker),
 }
 
-/// Connects to a mailbox.
+/// Connects to a mailbox, by what the name service knows it by.
 pub(crate) fn connect<T: Payload>(
     world: &Arc<WorldState>,
-    name: &str,
+    registered: &str,
     mode: LookupMode,
     deadline: Deadline,
 ) -> Result<Channel> {
     let start = Instant::now();
     let record = match mode {
-        LookupMode::Now => world.client().lookup(name, false, deadline.instant()),
-        LookupMode::Of(maker) => world.client().lookup_of(name, maker, deadline.instant()),
+        LookupMode::Now => world.client().lookup(registered, false, deadline.instant()),
+        LookupMode::Of(maker) => world.client().lookup_of(registered, maker, deadline.instant()),
     };
-    let record = record.map_err(|error| lookup_error(world, name, error))?;
+    let record = record.map_err(|error| lookup_error(world, registered, error))?;
+    let name = family::parts(registered).0;
     let Ok(advert) = Advert::decode(&record.value) else {
         return Err(Error::BadName { name: name.to_owned(), why: "what is registered there is no mailbox" });
     };
@@ -155,20 +156,24 @@ pub(crate) fn connect<T: Payload>(
         return Err(Error::WrongType { name: name.to_owned(), theirs: advert.kind, ours });
     }
     let number = world.next_postbox();
-    let target = Target { mailbox: name.to_owned(), owner: record.owner, number };
+    let queue = world.queue_limit(advert.queue);
+    let (mailbox, registered) = (name.to_owned(), registered.to_owned());
+    let target = Target { mailbox, registered, owner: record.owner, number, queue };
     let waits = matches!(mode, LookupMode::Of(_));
     reach(world, target, &advert, Attempt { start, deadline, waits })
 }
 
 /// Why a mailbox could not be found.
 #[cold]
-fn lookup_error(world: &WorldState, name: &str, error: BootError) -> Error {
-    let name = name.to_owned();
+fn lookup_error(world: &WorldState, registered: &str, error: BootError) -> Error {
+    let (name, member) = family::parts(registered);
+    let (name, rank) = (name.to_owned(), member.map(|rank| rank as usize));
     match error {
         BootError::PeerDone { rank, .. } => Error::MailboxGone { name, rank: rank as usize },
         BootError::NoSuchName { existing, waited, .. } => {
-            let existing = existing.into_iter().filter(|name| !is_internal(name)).collect();
-            Error::NoSuchMailbox { name, existing, waited, lost: world.exit_log().lost() }
+            let existing: Vec<_> = existing.into_iter().filter(|name| !is_internal(name)).collect();
+            let existing = family::listed(&existing);
+            Error::NoSuchMailbox { name, rank, existing, waited, lost: world.exit_log().lost() }
         }
         // Whoever was to make it has ended. If one was lost, it may have been that one.
         BootError::NobodyLeft { .. } => match world.exit_log().find_lost(|_| true) {
@@ -229,7 +234,8 @@ fn reach_by(
     attributes.enable_rdma_read = world_nic.nic.caps().has(Caps::RDMA_READ);
     attributes.peer = Some(target.owner);
     let mut vi = Vi::new(&world_nic.nic, attributes)?;
-    let to = NetAddress { host: endpoint.address.clone(), discriminator: target.mailbox.as_bytes().to_vec() };
+    let to =
+        NetAddress { host: endpoint.address.clone(), discriminator: target.registered.as_bytes().to_vec() };
     let introduction = Introduction { postbox: target.number, role: Role::Control }.encode();
     let cqs = cq.handle();
     attempt.persist(|| vi.connect(&to, &cqs, &cqs, &introduction, until()))?;
@@ -344,8 +350,14 @@ mod tests {
         let mut attributes = NicAttributes::new("sealed0");
         attributes.encrypted = true;
         let endpoints = vec![Endpoint { transport: "open".into(), address: vec![1] }];
-        let advert =
-            Advert { encrypt: false, host: b"there".to_vec(), endpoints, kind: "u8".into(), size: 1 };
+        let advert = Advert {
+            encrypt: false,
+            queue: None,
+            host: b"there".to_vec(),
+            endpoints,
+            kind: "u8".into(),
+            size: 1,
+        };
         let path = |we_encrypt| Path {
             ours: b"here",
             theirs: &advert.host,

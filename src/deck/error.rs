@@ -4,8 +4,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use udeck_boot::{BootError, ENV_RANK, Ranks};
+use udeck_boot::{BootError, ENV_RANK, Ranks, family};
 
+use crate::matching::Match;
 use crate::pack::PackError;
 use crate::protocol::Protocol;
 
@@ -46,11 +47,13 @@ pub enum Error {
         whom: String,
     },
     /// No mailbox of that name.
-    #[error("no mailbox is named {name:?}{}; {}{}", after(*.waited), listing(.existing), lost_ranks(.lost))]
+    #[error("no mailbox is named {name:?}{}{}; {}{}", of(*.rank), after(*.waited), listing(.existing), lost_ranks(.lost))]
     NoSuchMailbox {
         /// The name asked for.
         name: String,
-        /// Names that exist.
+        /// Whose it was to be, if a member of a family was asked for ([`crate::World::postbox_of`]).
+        rank: Option<usize>,
+        /// Names that exist; of a family with the ranks that have made their members.
         existing: Vec<String>,
         /// How long it was waited for.
         waited: Duration,
@@ -58,7 +61,7 @@ pub enum Error {
         lost: Vec<usize>,
     },
     /// A mailbox of that name exists already.
-    #[error("{} exists already, on rank {rank}: names are unique within a job", Titled(.name))]
+    #[error("{} exists already, on rank {rank}: names are unique within a job, those of a family within a rank", Titled(.name))]
     NameTaken {
         /// The name.
         name: String,
@@ -66,7 +69,7 @@ pub enum Error {
         rank: usize,
     },
     /// A name that cannot be.
-    #[error("{name:?} cannot be a mailbox's name: {why}")]
+    #[error("{name:?} cannot be the name of a mailbox, or of what ranks share: {why}")]
     BadName {
         /// The name.
         name: String,
@@ -199,6 +202,38 @@ pub enum Error {
     /// Several things went wrong, all told by `finish`.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Multiple(Vec<Error>),
+    /// The rank whose messages were waited for has finished, and what it posted here was retrieved.
+    #[error("rank {rank} has finished, and all that it posted to {} was retrieved: nothing more comes from it", Titled(.name))]
+    RankFinished {
+        /// The rank.
+        rank: usize,
+        /// The mailbox.
+        name: String,
+    },
+    /// So many messages came before the one that was asked for that no more are set aside (`DECK_SET_ASIDE`). They stay, and any
+    /// retrieve that they match takes them.
+    #[error(
+        "looking for{wanted} in {}: more than {limit} bytes (DECK_SET_ASIDE) were set aside for it and wait to be retrieved: {}",
+        Titled(.name), counted(.messages.iter().copied())
+    )]
+    SetAsideFull {
+        /// The mailbox.
+        name: String,
+        /// What was asked for.
+        wanted: Match,
+        /// The bound, in bytes.
+        limit: usize,
+        /// The ranks that posted what is set aside, each with how many messages.
+        messages: Vec<(usize, usize)>,
+    },
+    /// A rank that the job does not have.
+    #[error("there is no rank {rank}: the job has {size} rank(s), numbered from 0")]
+    NoSuchRank {
+        /// The rank.
+        rank: usize,
+        /// How many there are.
+        size: usize,
+    },
     /// Nobody is left who could post, or make the mailbox.
     #[error(
         "{}: every other rank has finished or is lost, nobody can make it or post to it any more", Titled(.name)
@@ -235,6 +270,28 @@ pub enum Error {
         /// Its owner.
         rank: usize,
     },
+    /// Members of a group made different calls.
+    #[error(
+        "in {group}, rank {rank} called {theirs}, where this rank called {ours}: all members make the same calls, in the same order"
+    )]
+    CallMismatch {
+        /// The group.
+        group: String,
+        /// The other member, by its rank in the world.
+        rank: usize,
+        /// What it called.
+        theirs: String,
+        /// What this rank called.
+        ours: String,
+    },
+    /// An earlier call of a group failed, so that its members may be at different places.
+    #[error("{group} cannot be used any more: {why}; the members that are left can make a new one")]
+    GroupFailed {
+        /// The group.
+        group: String,
+        /// Which call, and why.
+        why: String,
+    },
     /// A setting that makes no sense.
     #[error("{variable}={value:?}: expected {expected}")]
     Config {
@@ -244,6 +301,66 @@ pub enum Error {
         value: String,
         /// What it may be.
         expected: Cow<'static, str>,
+    },
+    /// Memory, or a semaphore, was to be shared with a rank of another host.
+    #[error(
+        "{what} is shared within one host, and rank {rank} runs on {host}, this rank on {ours}: share it among the ranks of one host \
+         (World::host_ranks), and use mailboxes between hosts"
+    )]
+    OtherHost {
+        /// The shared segment or semaphore.
+        what: String,
+        /// A rank of another host.
+        rank: usize,
+        /// That host.
+        host: String,
+        /// This rank's.
+        ours: String,
+    },
+    /// Those that are to share something cannot be.
+    #[error("{what} cannot be shared among ranks {ranks:?}: {why}")]
+    BadMembers {
+        /// The shared segment or semaphore.
+        what: String,
+        /// The ranks.
+        ranks: Vec<usize>,
+        /// Why not.
+        why: String,
+    },
+    /// Two ranks share something by one name that is not the same.
+    #[error(
+        "rank {rank} and this rank share by one name what is not the same: {theirs}; this rank asks for {ours}"
+    )]
+    SegmentMismatch {
+        /// The rank that makes it: the lowest of those that share it.
+        rank: usize,
+        /// What it says of it.
+        theirs: String,
+        /// What this rank wants.
+        ours: String,
+    },
+    /// Who held the lock of a shared segment died, or panicked: the data may be half written. It is so for everybody until somebody
+    /// takes the lock by `recover`.
+    #[error(
+        "{what} may be half written: rank {rank} held its lock when {how}; take it by `recover`, which says that it is whole again"
+    )]
+    Abandoned {
+        /// The shared segment.
+        what: String,
+        /// Who held the lock.
+        rank: usize,
+        /// What became of it.
+        how: String,
+    },
+    /// More permits than a semaphore may have.
+    #[error("{what} cannot have {asked} permits more: at most {limit} are possible")]
+    TooManyPermits {
+        /// The semaphore.
+        what: String,
+        /// How many were to be added.
+        asked: u32,
+        /// The bound.
+        limit: u32,
     },
     /// Packing or unpacking failed.
     #[error(transparent)]
@@ -284,14 +401,32 @@ pub(crate) struct Titled<'a>(pub &'a str);
 impl fmt::Display for Titled<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match is_internal(self.0) {
-            true => f.write_str("a mailbox of the library's own (for barriers)"),
+            true => f.write_str("a mailbox of the library's own (for a group's calls)"),
             false => write!(f, "mailbox {:?}", self.0),
         }
     }
 }
 
+/// As in `3 messages of rank 1, 1 of rank 2`.
+pub(crate) fn counted(messages: impl IntoIterator<Item = (impl fmt::Display, usize)>) -> String {
+    let mut words = Vec::new();
+    for (rank, n) in messages {
+        let noun = match (words.is_empty(), n) {
+            (false, _) => "",
+            (true, 1) => " message",
+            (true, _) => " messages",
+        };
+        words.push(format!("{n}{noun} of rank {rank}"));
+    }
+    words.join(", ")
+}
+
 fn after(waited: Duration) -> String {
     if waited.is_zero() { String::new() } else { format!(" (waited {waited:.1?})") }
+}
+
+fn of(rank: Option<usize>) -> String {
+    rank.map_or(String::new(), |rank| format!(" of rank {rank}"))
 }
 
 fn listing(existing: &[String]) -> String {
@@ -332,14 +467,16 @@ fn forked() -> Error {
 impl From<BootError> for Error {
     fn from(error: BootError) -> Self {
         match error {
-            BootError::NameTaken { name, owner } => Error::NameTaken { name, rank: owner as usize },
+            BootError::NameTaken { name, owner } => {
+                Error::NameTaken { name: family::parts(&name).0.to_owned(), rank: owner as usize }
+            }
             BootError::PeerLost { rank, how, .. } => Error::PeerLost { rank: rank as usize, how },
             other => Error::Boot(Box::new(other)),
         }
     }
 }
 
-/// A post that failed. If no peer ever saw the message, it comes back.
+/// A post that failed. If no peer ever saw the message, it comes back. (Of what was to be copied nothing does: the program has it.)
 pub struct PostError<M> {
     /// Why.
     pub error: Error,

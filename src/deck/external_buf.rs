@@ -87,6 +87,12 @@ impl<T: Pod + Send + fmt::Debug> fmt::Debug for ExternalBuf<T> {
 impl<T: Pod + Send> sealed::Sealed for ExternalBuf<T> {}
 
 impl<T: Pod + Send> Postable<T> for ExternalBuf<T> {
+    type Unposted = Self;
+
+    fn unposted(self) -> Self {
+        self
+    }
+
     fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Option<RequestId>, PostError<Self>> {
         if let Err(error) = poster.check_returned() {
             return Err(PostError { error, message: Some(self) });

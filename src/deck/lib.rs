@@ -6,9 +6,10 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `world`, `barrier` | the job as one rank sees it |
+//! | `world` | the job as one rank sees it |
+//! | `group` | groups of ranks, and collective calls |
 //! | `world_state`, `exit_log` | what its objects have in common; the launcher's reports of exits |
-//! | `mailbox`, `recv` | retrieving: typed surface, and the engine behind it |
+//! | `mailbox`, `matching`, `recv` | retrieving: typed surface, and the engine behind it |
 //! | `postbox`, `send` | posting: typed surface, and the engine behind it |
 //! | `protocol` | ways for a message to travel, and how one is chosen |
 //! | `wire` | the messages between the two engines |
@@ -20,6 +21,8 @@
 //! | `post_request` | posts that return at once, and their handles |
 //! | `select`, `rank_exits` | waiting at several mailboxes, and for the exit of ranks |
 //! | `shared_buf` | one message to many mailboxes |
+//! | `shared_segment`, `shared_mutex`, `semaphore` | what the ranks of a host share beside messages: typed surface |
+//! | `shared`, `sharing` | what these have in common; what a rank remembers of them |
 //! | `tasks`, `mailbox/tasks`, `postbox/tasks` | futures (feature `async`) |
 //! | `external_buf`, `payload`, `postable` | messages in memory of the program's own; what a mailbox carries; all that can be posted |
 //! | `exit_check` | whether a rank whose connection broke has finished or is lost |
@@ -35,7 +38,6 @@
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 #![forbid(unsafe_code)]
 
-mod barrier;
 mod buffer;
 mod config;
 mod connect;
@@ -44,8 +46,10 @@ pub mod exchange;
 mod exit_check;
 mod exit_log;
 mod external_buf;
+mod group;
 mod long_wait;
 mod mailbox;
+mod matching;
 mod memory_accounting;
 mod message;
 mod message_memory;
@@ -63,8 +67,13 @@ mod received;
 mod recv;
 mod route;
 mod select;
+mod semaphore;
 mod send;
+mod shared;
 mod shared_buf;
+mod shared_mutex;
+mod shared_segment;
+mod sharing;
 mod stats;
 #[cfg(feature = "async")]
 mod tasks;
@@ -74,19 +83,21 @@ mod world;
 mod world_state;
 
 pub use buffer::Buf;
-pub use bytemuck::Pod;
+pub use bytemuck::{self, Pod, Zeroable};
 pub use config::Config;
 pub use error::{Error, PostEachError, PostError, Result};
 pub use exit_log::{ExitKind, RankExit};
 pub use external_buf::ExternalBuf;
+pub use group::{Algorithm, AlgorithmChoice, Group, Request, op};
 #[cfg(feature = "async")]
 pub use mailbox::tasks::{Messages, Retrieve};
-pub use mailbox::{Iter, Mailbox};
+pub use mailbox::{Iter, Mailbox, Retrieved};
+pub use matching::Match;
 pub use message::{Message, Packed};
 pub use pack::{ItemType, PackError, PackType};
 pub use payload::Payload;
 pub use post_request::PostRequest;
-pub use postable::Postable;
+pub use postable::{Postable, Tagged};
 pub use postbox::Postbox;
 #[cfg(feature = "async")]
 pub use postbox::tasks::{Flush, Post};
@@ -96,6 +107,9 @@ pub use rank_exits::RankExits;
 pub use received::{Nested, Received};
 pub use route::{Route, SkippedTransport, UnavailableTransport};
 pub use select::{Selectable, select, select_timeout, try_select};
+pub use semaphore::{Permit, Semaphore};
 pub use shared_buf::{PostAllError, SharedBuf, post_all, post_all_timeout};
+pub use shared_mutex::{SharedMutex, SharedMutexGuard};
+pub use shared_segment::{AtomicElement, SegmentLock, SharedSegment};
 pub use stats::Stats;
 pub use world::World;

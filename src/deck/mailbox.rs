@@ -1,5 +1,6 @@
 //! Mailboxes: where messages are retrieved.
 
+mod choosing;
 #[cfg(feature = "async")]
 pub(crate) mod tasks;
 
@@ -9,7 +10,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytemuck::Pod;
+use udeck_boot::family;
 use udeck_via::Deadline;
 use udeck_via::mem::Fill;
 use udeck_via::transport::Found;
@@ -21,6 +22,7 @@ use crate::received::Received;
 use crate::recv::Inbox;
 use crate::wait_policy::WaitPolicy;
 use crate::world_state::WorldState;
+pub use choosing::Retrieved;
 
 /// A named mailbox. Its owner retrieves what all its postboxes post.
 ///
@@ -34,6 +36,8 @@ pub struct Mailbox<T: Payload> {
     inbox: RefCell<Inbox>,
     world: Arc<WorldState>,
     name: String,
+    /// What the name service knows it by.
+    registered: String,
     waker: u64,
     /// When it was selected.
     turn: Cell<u64>,
@@ -42,16 +46,16 @@ pub struct Mailbox<T: Payload> {
 
 impl<T: Payload> Mailbox<T> {
     #[doc(alias = "deck_mbox_create")]
-    pub(crate) fn create(world: &Arc<WorldState>, name: &str) -> Result<Self> {
-        let inbox = Inbox::open(world, name).map_err(|error| world.taken_or(name, error))?;
-        world.advertise(name, T::kind(), T::SIZE)?;
-        let waker = world.exit_log().add_waker(inbox.handle());
-        let (world, name) = (world.clone(), name.to_owned());
+    pub(crate) fn create(world: &Arc<WorldState>, registered: String, queue: Option<usize>) -> Result<Self> {
+        let name = family::parts(&registered).0.to_owned();
+        let inbox = Inbox::open(world, &registered).map_err(|error| world.taken_or(&registered, error))?;
+        world.advertise(&registered, T::kind(), T::SIZE, queue)?;
+        let (world, waker) = (world.clone(), world.exit_log().add_waker(inbox.handle()));
         let (inbox, turn) = (RefCell::new(inbox), Cell::default());
-        Ok(Mailbox { inbox, world, name, waker, turn, items: PhantomData })
+        Ok(Mailbox { inbox, world, name, registered, waker, turn, items: PhantomData })
     }
 
-    /// Its name.
+    /// Its name, or that of its family.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -105,30 +109,34 @@ impl<T: Payload> Mailbox<T> {
     }
 
     /// As [`Mailbox::try_retrieve`], but waits for the few microseconds in which an answer comes from a peer that runs
-    /// ([`Inbox::wait_in_place`]): before a wait that reads the clock.
-    pub(crate) fn retrieve_soon(&self) -> Result<Option<Received<T>>> {
+    /// ([`Inbox::wait_in_place`]): before a wait that reads the clock. Into `received`, which holds nothing: whoever returns a message
+    /// moves it.
+    pub(crate) fn retrieve_soon(&self, received: &mut Received<T>) -> Result<bool> {
         self.world.progress_other_postboxes();
-        let mut received = Received::new(Parcel::NONE);
-        let found = self.take_now(&mut received)? || {
-            let mut inbox = self.inbox.borrow_mut();
-            inbox.wait_in_place(received.parcel_mut())? && {
-                self.give_out(&mut inbox, received.parcel_mut())?;
-                true
-            }
-        };
-        Ok(found.then_some(received))
+        if self.take_now(received)? {
+            return Ok(true);
+        }
+        let mut inbox = self.inbox.borrow_mut();
+        if !inbox.wait_in_place(received.parcel_mut())? {
+            return Ok(false);
+        }
+        self.give_out(&mut inbox, received.parcel_mut()).map(|()| true)
     }
 
-    /// As [`Mailbox::try_retrieve`], where each of a few postboxes has a message now and then ([`Inbox::next_in_turn`]).
-    pub(crate) fn try_retrieve_in_turn(&self) -> Result<Option<Received<T>>> {
-        let mut received = Received::new(Parcel::NONE);
+    /// As [`Mailbox::try_retrieve`], into `received`, which holds nothing.
+    pub(crate) fn try_retrieve_in_place(&self, received: &mut Received<T>) -> Result<bool> {
+        self.world.progress_other_postboxes();
+        self.take_now(received)
+    }
+
+    /// As [`Mailbox::try_retrieve_in_place`], where each of a few postboxes has a message now and then ([`Inbox::next_in_turn`]).
+    pub(crate) fn try_retrieve_in_turn(&self, received: &mut Received<T>) -> Result<bool> {
         let mut inbox = self.inbox.borrow_mut();
         if !inbox.next_in_turn(received.parcel_mut())? {
             drop(inbox);
-            return self.try_retrieve();
+            return self.try_retrieve_in_place(received);
         }
-        self.give_out(&mut inbox, received.parcel_mut())?;
-        Ok(Some(received))
+        self.give_out(&mut inbox, received.parcel_mut()).map(|()| true)
     }
 
     /// Takes the messages that are there, at most `most`, and shows each to `each`: the quickest way to read many short ones, which
@@ -266,15 +274,9 @@ impl<T: Payload> Mailbox<T> {
     /// Checks a parcel, and counts it.
     #[inline]
     fn give_out(&self, inbox: &mut Inbox, parcel: &mut Parcel) -> Result {
-        let bytes = parcel.bytes();
-        let (len, address) = (bytes.len(), bytes.as_ptr().addr());
+        let len = parcel.bytes().len();
         check_length::<T>(parcel, len)?;
-        let is_aligned = match parcel.stored {
-            // Wherever it lies now, it will be moved.
-            Stored::Inline(_) => T::ALIGN <= align_of::<u64>(),
-            _ => address.is_multiple_of(T::ALIGN),
-        };
-        if !is_aligned {
+        if !parcel.is_aligned(T::ALIGN) {
             self.align(inbox, parcel)?;
         }
         inbox.counters().retrieved(len);
@@ -293,53 +295,6 @@ impl<T: Payload> Mailbox<T> {
             Err(error) => {
                 inbox.put_back(std::mem::replace(parcel, Parcel::NONE));
                 Err(error)
-            }
-        }
-    }
-}
-
-impl<T: Pod> Mailbox<T> {
-    /// Retrieves into the caller's buffer; returns the number of elements and the sender. One copy.
-    ///
-    /// # Errors
-    /// [`Error::TooSmall`] when no message fits that is the first of its postbox (of 256, if there are more): it stays where
-    /// it is. Otherwise as
-    /// [`Mailbox::retrieve`].
-    pub fn retrieve_into(&self, to: &mut [T]) -> Result<(usize, usize)> {
-        self.retrieve_into_timeout(to, self.world.config().deadline)
-    }
-
-    /// As [`Mailbox::retrieve_into`], if a message is there.
-    ///
-    /// # Errors
-    /// [`Error::TooSmall`], and as [`Mailbox::try_retrieve`].
-    pub fn try_retrieve_into(&self, to: &mut [T]) -> Result<Option<(usize, usize)>> {
-        self.world.progress_other_postboxes();
-        match self.retrieve_into_timeout(to, Duration::ZERO) {
-            Err(Error::Deadline { .. }) => Ok(None),
-            other => other.map(Some),
-        }
-    }
-
-    /// As [`Mailbox::retrieve_into`], waiting at most `limit`.
-    ///
-    /// # Errors
-    /// As [`Mailbox::retrieve_into`].
-    pub fn retrieve_into_timeout(&self, to: &mut [T], limit: Duration) -> Result<(usize, usize)> {
-        let deadline = Deadline::after(limit);
-        let mut inbox = self.inbox.borrow_mut();
-        let room = std::mem::size_of_val(to);
-        match inbox.next_fitting(deadline, room)? {
-            Ok(parcel) => {
-                let bytes = parcel.bytes();
-                check_length::<T>(&parcel, bytes.len())?;
-                bytemuck::cast_slice_mut(to)[..bytes.len()].copy_from_slice(bytes);
-                inbox.counters().retrieved(bytes.len());
-                inbox.counters().copied(bytes.len());
-                Ok((bytes.len() / T::SIZE, parcel.rank as usize))
-            }
-            Err((bytes, rank)) => {
-                Err(Error::TooSmall { needed: bytes.div_ceil(T::SIZE), have: to.len(), rank: rank as usize })
             }
         }
     }
@@ -376,7 +331,7 @@ impl<T: Payload> Drop for Mailbox<T> {
             return;
         }
         self.world.exit_log().remove_waker(self.waker);
-        self.world.withdraw(&self.name);
+        self.world.withdraw(&self.registered);
     }
 }
 

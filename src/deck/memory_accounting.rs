@@ -25,6 +25,8 @@ pub(crate) struct PostboxAccount {
     owner: u32,
     /// Bytes of messages that wait for the mailbox.
     queued: AtomicUsize,
+    /// How many these are. (Short ones have no bytes here.)
+    messages: AtomicUsize,
     /// What the mailbox's process has of ours; `None`: the transport cannot tell.
     lent: Option<Weak<dyn LentMemory>>,
 }
@@ -37,7 +39,8 @@ pub(crate) struct Accounting {
 }
 
 impl PostboxAccount {
-    pub fn note_queued(&self, bytes: usize) {
+    pub fn note_queued(&self, bytes: usize, messages: usize) {
+        self.messages.store(messages, Ordering::Release);
         self.queued.store(bytes, Ordering::Release);
     }
 
@@ -57,6 +60,7 @@ impl Accounting {
             mailbox: mailbox.to_owned(),
             owner,
             queued: AtomicUsize::new(0),
+            messages: AtomicUsize::new(0),
             lent,
         });
         if !is_internal(mailbox) {
@@ -80,10 +84,15 @@ impl Accounting {
     /// Who holds `memory`, of which so many bytes are in use.
     pub fn holders(&self, memory: Memory, used: usize) -> Holders {
         let (mut held, mut is_unsure) = (BTreeMap::<Holder, usize>::new(), false);
+        let mut waiting = BTreeMap::<(String, u32), usize>::new();
         let mut add = |bytes: usize, holder: Holder| *held.entry(holder).or_default() += bytes;
         if memory == Memory::Outbox {
             for postbox in self.postboxes.lock().iter() {
                 is_unsure |= postbox.lent.is_none();
+                let messages = postbox.messages.load(Ordering::Acquire);
+                if messages > 0 {
+                    *waiting.entry((postbox.mailbox.clone(), postbox.owner)).or_default() += messages;
+                }
                 // First: what leaves the queue meanwhile is lent then.
                 let queued = postbox.queued.load(Ordering::Acquire);
                 add(queued, Holder::Queued(postbox.mailbox.clone(), postbox.owner));
@@ -100,7 +109,7 @@ impl Accounting {
         let held = held.into_iter().map(|(holder, bytes)| (bytes, holder)).filter(|held| held.0 > 0);
         let mut held: Vec<_> = held.collect();
         held.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        Holders { memory, held, is_unsure }
+        Holders { memory, held, waiting, is_unsure }
     }
 }
 
@@ -121,6 +130,8 @@ enum Holder {
 pub(crate) struct Holders {
     memory: Memory,
     held: Vec<(usize, Holder)>,
+    /// Messages that wait here, by mailbox and its owner.
+    waiting: BTreeMap<(String, u32), usize>,
     /// Some transport cannot tell what it lent.
     is_unsure: bool,
 }
@@ -145,7 +156,21 @@ impl Holders {
 
     /// A wait for receivers, at the end.
     pub fn wait_at_end(&self) -> Wait {
-        Wait { call: Call::Finish, ..self.wait() }
+        let mut wait = Wait { call: Call::Finish, ..self.wait() };
+        wait.ranks.extend(self.waiting.keys().map(|(_, owner)| owner));
+        wait.ranks.sort_unstable();
+        wait.ranks.dedup();
+        wait
+    }
+
+    /// How many messages wait here for which mailboxes, in words; nothing where none does.
+    pub fn waiting(&self) -> String {
+        let named = self.waiting.iter().take(NAMED).map(|((mailbox, owner), messages)| {
+            format!("{messages} message(s) for mailbox {mailbox:?} of rank {owner}")
+        });
+        let others = self.waiting.len().saturating_sub(NAMED);
+        let others = (others > 0).then(|| format!("more for {others} other mailboxes"));
+        named.chain(others).collect::<Vec<_>>().join(", ")
     }
 }
 

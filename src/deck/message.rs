@@ -1,6 +1,7 @@
 //! Packed messages: DECK's own, of any mixture of its types.
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use udeck_via::Block;
 
@@ -22,20 +23,21 @@ pub struct Message {
     block: Block,
     /// Bytes packed.
     used: usize,
-    cursor: usize,
+    /// Where unpacking goes on, as that of a received message.
+    cursor: AtomicUsize,
     tag: u32,
 }
 
 impl Message {
     pub(crate) fn new(block: Block) -> Self {
-        Message { block, used: 0, cursor: 0, tag: 0 }
+        Message { block, used: 0, cursor: AtomicUsize::new(0), tag: 0 }
     }
 
     /// The message as it was before [`Message::into_block`].
     pub(crate) fn from_block(mut block: Block, capacity: usize) -> Self {
         let (used, tag) = (block.len(), block.notes()[0]);
         block.set_len(capacity);
-        Message { block, used, cursor: 0, tag }
+        Message { block, used, cursor: AtomicUsize::new(0), tag }
     }
 
     pub(crate) fn into_block(mut self) -> Block {
@@ -102,28 +104,39 @@ impl Message {
     /// # Errors
     /// [`PackError::WrongType`], [`PackError::End`].
     #[doc(alias = "deck_msg_unpack")]
-    pub fn unpack<T: PackType>(&mut self) -> Result<&[T]> {
-        Ok(pack::next(&self.block.bytes()[..self.used], &mut self.cursor)?)
+    pub fn unpack<T: PackType>(&self) -> Result<&[T]> {
+        self.advance(|bytes, cursor| pack::next(bytes, cursor))
     }
 
     /// The next item, a string.
     ///
     /// # Errors
     /// As [`Message::unpack`].
-    pub fn unpack_str(&mut self) -> Result<&str> {
-        Ok(pack::next_str(&self.block.bytes()[..self.used], &mut self.cursor)?)
+    pub fn unpack_str(&self) -> Result<&str> {
+        self.advance(|bytes, cursor| pack::next_str(bytes, cursor))
+    }
+
+    fn advance<'a, R>(
+        &'a self,
+        take: impl FnOnce(&'a [u8], &mut usize) -> Result<R, PackError>,
+    ) -> Result<R> {
+        let mut cursor = self.cursor.load(Ordering::Relaxed);
+        let item = take(self.packed_bytes(), &mut cursor)?;
+        self.cursor.store(cursor, Ordering::Relaxed);
+        Ok(item)
     }
 
     /// Forgets everything packed.
     #[doc(alias = "deck_msg_clear")]
     pub fn clear(&mut self) {
-        (self.used, self.cursor) = (0, 0);
+        self.used = 0;
+        self.reset();
     }
 
     /// Reads from the start again.
     #[doc(alias = "deck_msg_reset")]
-    pub fn reset(&mut self) {
-        self.cursor = 0;
+    pub fn reset(&self) {
+        self.cursor.store(0, Ordering::Relaxed);
     }
 
     /// The tag that travels with it; 0 in a new one.
@@ -150,6 +163,12 @@ pub struct Packed;
 impl sealed::Sealed for Message {}
 
 impl Postable<Packed> for Message {
+    type Unposted = Self;
+
+    fn unposted(self) -> Self {
+        self
+    }
+
     fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Option<RequestId>, PostError<Self>> {
         let capacity = self.capacity();
         poster.post_block(self.into_block(), policy).map_err(|(error, block)| PostError {

@@ -31,7 +31,7 @@ impl WorldState {
     /// While messages wait to be sent, not the last piece of memory: those that are copied by fragments could never be sent
     /// if the program took it all for more messages.
     #[inline(never)]
-    fn allocate_leaving_room(&self, len: usize, fill: Fill) -> Result<Block, ViaError> {
+    pub fn allocate_leaving_room(&self, len: usize, fill: Fill) -> Result<Block, ViaError> {
         let block = self.allocate(len, fill)?;
         if self.progress().is_busy() {
             self.allocate(FRAGMENT, Fill::Keep)?;

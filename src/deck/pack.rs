@@ -33,6 +33,13 @@ const ALIGN: usize = 8;
 /// A type that DECK packs: `i8` (DECK_CHAR), `u8`, `i16`, `u16`, `i32`, `u32`, `i64`, `u64`, `f32`, `f64`.
 ///
 /// Sealed: the codes of these types are part of the message layout.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be packed",
+    label = "not a type that messages pack",
+    note = "messages pack slices of i8, u8, i16, u16, i32, u32, i64, u64, f32 and f64; strings by `pack_str`, other messages by \
+            `pack_message`",
+    note = "a struct of plain data is packed as bytes: `message.pack(bytemuck::bytes_of(&value))`, or has a mailbox of its own type"
+)]
 pub trait PackType: Pod + sealed::SealedElement {}
 
 /// What a packed item holds.

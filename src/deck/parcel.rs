@@ -1,5 +1,6 @@
 //! A received message without its type: the receiving engine passes it to `Mailbox`, which knows the type.
 
+use udeck_via::mem::SharedBytes;
 use udeck_via::transport::Inline;
 use udeck_via::{Block, LentSlice, Settled};
 
@@ -14,6 +15,8 @@ pub(crate) enum Stored {
     Lent(LentSlice),
     /// In ours, copied.
     Owned(Block),
+    /// In ours, and others read it, too.
+    Shared(SharedBytes),
     /// In ours, written by the sender.
     Settled(Settled),
 }
@@ -63,11 +66,22 @@ impl Parcel {
         }
     }
 
+    /// Whether elements of that alignment can be read where it lies.
+    #[inline]
+    pub fn is_aligned(&self, align: usize) -> bool {
+        match self.stored {
+            // Wherever it lies now, it will be moved.
+            Stored::Inline(_) => align <= align_of::<u64>(),
+            _ => self.bytes().as_ptr().addr().is_multiple_of(align),
+        }
+    }
+
     #[inline(never)]
     fn bytes_elsewhere(&self) -> &[u8] {
         match &self.stored {
             Stored::Inline(_) | Stored::Lent(_) => &[],
             Stored::Owned(block) => block.bytes(),
+            Stored::Shared(bytes) => bytes.bytes(),
             Stored::Settled(settled) => settled,
         }
     }

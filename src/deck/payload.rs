@@ -1,14 +1,24 @@
 //! What mailboxes carry.
 
 use bytemuck::Pod;
+use udeck_via::Block;
 
 use crate::buffer::Buf;
+use crate::error::{Error, Result};
 use crate::message::{Message, Packed};
 use crate::postable::Postable;
 
 /// What a mailbox carries: elements of plain data, or [`Packed`] messages.
 ///
-/// Sealed: implemented for every [`Pod`] type, and for [`Packed`].
+/// Sealed: implemented for every [`Pod`] type, and for [`Packed`]. A type of the program's own derives [`Pod`] (its example is at
+/// [`crate::bytemuck`]).
+#[diagnostic::on_unimplemented(
+    message = "a mailbox cannot carry `{Self}`",
+    label = "neither plain data (`Pod`) nor `Packed`",
+    note = "derive it, with `use udeck::bytemuck::{{Pod, Zeroable}}`: \
+            `#[derive(Clone, Copy, Pod, Zeroable)] #[repr(C)] #[bytemuck(crate = \"udeck::bytemuck\")]`",
+    note = "what is no plain data (strings, vectors, enums) travels packed: `world.mailbox::<Packed>(…)`, `world.message(…)`"
+)]
 pub trait Payload: sealed::SealedPayload + Sized + 'static {
     /// The library's own message for it.
     type Outgoing: Postable<Self>;
@@ -18,6 +28,9 @@ pub trait Payload: sealed::SealedPayload + Sized + 'static {
     /// Alignment of one element.
     #[doc(hidden)]
     const ALIGN: usize;
+    /// Its registered memory.
+    #[doc(hidden)]
+    fn into_block(outgoing: Self::Outgoing) -> Block;
     /// The type's name, for comparing the two ends.
     #[doc(hidden)]
     fn kind() -> &'static str;
@@ -29,12 +42,16 @@ mod sealed {
     impl SealedPayload for super::Packed {}
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Pod> Payload for T {
     type Outgoing = Buf<T>;
     const SIZE: usize = size_of::<T>();
     const ALIGN: usize = align_of::<T>();
     fn kind() -> &'static str {
         std::any::type_name::<T>()
+    }
+    fn into_block(outgoing: Buf<T>) -> Block {
+        outgoing.into_block()
     }
 }
 
@@ -45,4 +62,18 @@ impl Payload for Packed {
     fn kind() -> &'static str {
         "packed messages"
     }
+    fn into_block(outgoing: Message) -> Block {
+        outgoing.into_block()
+    }
+}
+
+/// # Errors
+/// Messages cannot consist of these elements.
+pub(crate) fn check_payload<T: Payload>() -> Result {
+    let why = match (T::SIZE, T::ALIGN) {
+        (0, _) => "its elements have no size",
+        (_, align) if align > 64 => "its elements need more than 64-byte alignment",
+        _ => return Ok(()),
+    };
+    Err(Error::BadPayload { kind: T::kind(), why })
 }

@@ -7,7 +7,7 @@ use udeck_via::Deadline;
 
 use crate::error::{PostError, Result};
 use crate::payload::Payload;
-use crate::postable::Postable;
+use crate::postable::{Postable, unposted};
 use crate::postbox::Postbox;
 use crate::protocol::Protocol;
 use crate::send::requests::RequestId;
@@ -37,7 +37,7 @@ impl<T: Payload> Postbox<T> {
     /// queue of the postbox, together with whatever is posted after it. So messages arrive in the order of posting,
     /// whether by this or by [`Postbox::post`].
     ///
-    /// The queue takes 16 messages; [`Postbox::post`] puts its own there, too.
+    /// The queue is that of [`Postbox::post`], which waits where this call fails: when it is full.
     ///
     /// # Errors
     /// The message comes back with [`crate::Error::WouldBlock`] when the queue is full (or, for a slice and for
@@ -45,8 +45,11 @@ impl<T: Payload> Postbox<T> {
     /// connection that broke is lost or has finished; with [`crate::Error::WouldBlockThread`] where
     /// [`Protocol::Handshake`] is set, and with [`crate::Error::PeerLost`] or [`crate::Error::MailboxGone`];
     /// [`crate::Error::Undelivered`] tells of earlier messages without a handle.
-    pub fn post_nonblocking<M: Postable<T>>(&self, message: M) -> Result<PostRequest<'_, T>, PostError<M>> {
-        let request = message.post_to(self.poster(), WaitPolicy::Queue)?;
+    pub fn post_nonblocking<M: Postable<T>>(
+        &self,
+        message: M,
+    ) -> Result<PostRequest<'_, T>, PostError<M::Unposted>> {
+        let request = message.post_to(self.poster(), WaitPolicy::Queue).map_err(unposted)?;
         Ok(PostRequest { postbox: self, request })
     }
 
@@ -59,7 +62,7 @@ impl<T: Payload> Postbox<T> {
         &self,
         protocol: Protocol,
         message: M,
-    ) -> Result<PostRequest<'_, T>, PostError<M>> {
+    ) -> Result<PostRequest<'_, T>, PostError<M::Unposted>> {
         let request = self.post_to_with(protocol, message, WaitPolicy::Queue)?;
         Ok(PostRequest { postbox: self, request })
     }

@@ -7,13 +7,39 @@ use crate::send::poster::Poster;
 use crate::send::requests::RequestId;
 use crate::wait_policy::WaitPolicy;
 
-/// What a postbox of `T` takes: [`crate::Buf`], [`crate::SharedBuf`], [`crate::ExternalBuf`] and a slice, of which a copy is posted,
-/// for plain data; [`crate::Message`] for [`crate::Packed`].
+/// What a postbox of `T` takes.
+///
+/// | to post | what travels |
+/// |---|---|
+/// | [`crate::Buf`], [`crate::SharedBuf`] | the memory itself |
+/// | [`crate::Received`] | the memory itself, where it is this rank's; otherwise a copy |
+/// | [`crate::ExternalBuf`] | a copy, or where a NIC can, the memory itself |
+/// | a slice, `&array`, `&vec`, `&buf`, and [`Tagged`] | a copy; the program keeps the original |
+/// | [`crate::Message`], for [`crate::Packed`] | the memory itself |
 ///
 /// Sealed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be posted to a mailbox of `{T}`",
+    label = "not a message of `{T}`",
+    note = "a postbox of `{T}` takes `Buf<{T}>`, `SharedBuf<{T}>`, `Received<{T}>` and `ExternalBuf<{T}>`, which are moved, and \
+            `&[{T}]`, `&[{T}; N]`, `&Vec<{T}>`, which are copied; a postbox of `Packed` takes `Message`",
+    note = "a single value is posted as `&[value]`, other slices as `&values[..]`"
+)]
 pub trait Postable<T>: sealed::Sealed + Sized {
+    /// What comes back if the post fails: what is moved, itself; of what is copied, nothing (`()`), because the program still has it.
+    type Unposted;
+
+    #[doc(hidden)]
+    fn unposted(self) -> Self::Unposted;
+
     #[doc(hidden)]
     fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Option<RequestId>, PostError<Self>>;
+}
+
+/// A failure as whoever posted gets it.
+#[cold]
+pub(crate) fn unposted<T, M: Postable<T>>(failed: PostError<M>) -> PostError<M::Unposted> {
+    PostError { error: failed.error, message: failed.message.map(M::unposted) }
 }
 
 pub(crate) mod sealed {
@@ -25,10 +51,61 @@ impl<T: Pod> sealed::Sealed for &[T] {}
 /// Posts a copy: a short message goes straight into its descriptor, a longer one into a buffer of the library's. Its tag
 /// is 0.
 impl<T: Pod> Postable<T> for &[T] {
+    type Unposted = ();
+
+    fn unposted(self) {}
+
     #[inline]
     fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Option<RequestId>, PostError<Self>> {
         poster
             .post_copy(bytemuck::cast_slice(self), 0, policy)
+            .map_err(|error| PostError { error, message: Some(self) })
+    }
+}
+
+/// Posts a copy, as of a slice.
+macro_rules! post_as_slice {
+    ($([$($generics:tt)*] $name:ty;)*) => {$(
+        impl<$($generics)*> sealed::Sealed for &$name {}
+
+        /// Posts a copy, as of a slice.
+        impl<$($generics)*> Postable<T> for &$name {
+            type Unposted = ();
+
+            fn unposted(self) {}
+
+            #[inline]
+            fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Option<RequestId>, PostError<Self>> {
+                poster
+                    .post_copy(bytemuck::cast_slice(&self[..]), 0, policy)
+                    .map_err(|error| PostError { error, message: Some(self) })
+            }
+        }
+    )*};
+}
+
+post_as_slice! {
+    [T: Pod, const N: usize] [T; N];
+    [T: Pod] Vec<T>;
+    [T: Pod] Box<[T]>;
+}
+
+/// A slice that is posted, as a copy, with a tag: what [`crate::Postbox::post_tagged`] posts, for the other ways to post
+/// (`out.post_timeout(Tagged(&row, 7), limit)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tagged<'a, T>(pub &'a [T], pub u32);
+
+impl<T: Pod> sealed::Sealed for Tagged<'_, T> {}
+
+impl<T: Pod> Postable<T> for Tagged<'_, T> {
+    type Unposted = ();
+
+    fn unposted(self) {}
+
+    #[inline]
+    fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Option<RequestId>, PostError<Self>> {
+        poster
+            .post_copy(bytemuck::cast_slice(self.0), self.1, policy)
             .map_err(|error| PostError { error, message: Some(self) })
     }
 }

@@ -13,7 +13,7 @@ use udeck_via::Deadline;
 
 use crate::error::{PostEachError, PostError, Result, check_process};
 use crate::payload::Payload;
-use crate::postable::Postable;
+use crate::postable::{Postable, Tagged, unposted};
 use crate::protocol::Protocol;
 use crate::protocol::auto::Choice;
 use crate::route::Route;
@@ -58,8 +58,9 @@ impl<T: Payload> Postbox<T> {
         self.poster.set_protocol(protocol)
     }
 
-    /// Posts a message: moves it. Returns as soon as it is accepted; waits only for room, at most the world's deadline
-    /// (`DECK_DEADLINE`).
+    /// Posts a message: moves it. Returns as soon as it is accepted. What the connection has no room for waits in the postbox's queue,
+    /// and travels without the program's help. If the queue is full (4 MiB, `DECK_QUEUE`, or what the mailbox says:
+    /// [`crate::World::mailbox_with_queue`]), waits for a place in it, at most the world's deadline (`DECK_DEADLINE`).
     ///
     /// # Errors
     /// The message comes back with [`crate::Error::PeerLost`], [`crate::Error::MailboxGone`] or
@@ -69,25 +70,44 @@ impl<T: Payload> Postbox<T> {
     /// also with [`crate::Error::TooLarge`], [`crate::Error::ReturnQueueFull`], or what the NIC has against registering it.
     #[doc(alias = "deck_mbox_post")]
     #[inline]
-    pub fn post<M: Postable<T>>(&self, message: M) -> Result<(), PostError<M>> {
-        message.post_to(&self.poster, WaitPolicy::Usual).map(drop)
+    pub fn post<M: Postable<T>>(&self, message: M) -> Result<(), PostError<M::Unposted>> {
+        message.post_to(&self.poster, WaitPolicy::Usual).map(drop).map_err(unposted)
     }
 
-    /// Posts if that needs no waiting.
+    /// Posts a copy of the elements, with a tag. (`&array`, `&vec` and `&buf` are slices, too.)
     ///
     /// # Errors
-    /// The message comes back with [`crate::Error::WouldBlock`], also while the launcher is asked whether the rank of a
+    /// As [`Postbox::post`].
+    #[inline]
+    pub fn post_tagged(&self, elements: &[T], tag: u32) -> Result
+    where
+        T: Pod,
+    {
+        Ok(self.post(Tagged(elements, tag))?)
+    }
+
+    /// Posts if that needs no waiting: also into the postbox's queue, while there is a place in it. (It asks whether the message is
+    /// accepted, not whether the receiver keeps up; a mailbox made by [`crate::World::mailbox_with_queue`] with a queue of 0 bytes
+    /// says that, but for one message.)
+    ///
+    /// # Errors
+    /// The message comes back with [`crate::Error::WouldBlock`] when the queue is full, also while the launcher is asked whether the rank of a
     /// connection that broke is lost or has finished; otherwise as [`Postbox::post`].
-    pub fn try_post<M: Postable<T>>(&self, message: M) -> Result<(), PostError<M>> {
-        message.post_to(&self.poster, WaitPolicy::None).map(drop)
+    pub fn try_post<M: Postable<T>>(&self, message: M) -> Result<(), PostError<M::Unposted>> {
+        message.post_to(&self.poster, WaitPolicy::None).map(drop).map_err(unposted)
     }
 
     /// Posts, waiting at most `limit`.
     ///
     /// # Errors
     /// As [`Postbox::post`].
-    pub fn post_timeout<M: Postable<T>>(&self, message: M, limit: Duration) -> Result<(), PostError<M>> {
-        message.post_to(&self.poster, WaitPolicy::Until(Deadline::after(limit))).map(drop)
+    pub fn post_timeout<M: Postable<T>>(
+        &self,
+        message: M,
+        limit: Duration,
+    ) -> Result<(), PostError<M::Unposted>> {
+        let policy = WaitPolicy::Until(Deadline::after(limit));
+        message.post_to(&self.poster, policy).map(drop).map_err(unposted)
     }
 
     /// Posts this one message by `protocol`, whatever is set; otherwise as [`Postbox::post`].
@@ -96,7 +116,11 @@ impl<T: Payload> Postbox<T> {
     /// The message comes back with [`crate::Error::Unsupported`], which names the missing ability and the protocols that
     /// are possible; by [`Protocol::Handshake`] also with [`crate::Error::ReceiverBufferTooSmall`], which says how much room the receiver
     /// had. Otherwise as [`Postbox::post`].
-    pub fn post_with<M: Postable<T>>(&self, protocol: Protocol, message: M) -> Result<(), PostError<M>> {
+    pub fn post_with<M: Postable<T>>(
+        &self,
+        protocol: Protocol,
+        message: M,
+    ) -> Result<(), PostError<M::Unposted>> {
         self.post_to_with(protocol, message, WaitPolicy::Usual).map(drop)
     }
 
@@ -106,16 +130,16 @@ impl<T: Payload> Postbox<T> {
         protocol: Protocol,
         message: M,
         policy: WaitPolicy,
-    ) -> Result<Option<RequestId>, PostError<M>> {
+    ) -> Result<Option<RequestId>, PostError<M::Unposted>> {
         match self.poster.set_protocol_for_now(protocol) {
-            Ok(_until_posted) => message.post_to(&self.poster, policy),
-            Err(error) => Err(PostError { error, message: Some(message) }),
+            Ok(_until_posted) => message.post_to(&self.poster, policy).map_err(unposted),
+            Err(error) => Err(PostError { error, message: Some(message.unposted()) }),
         }
     }
 
     /// Posts each element as a message of its own: a copy, without a tag. The quickest way to post many short ones: over shared
-    /// memory, elements of up to 40 bytes (a multiple of 8) go in batches. Otherwise it is one post after another. Waits for room
-    /// for each as [`Postbox::post`] does.
+    /// memory, elements of up to 40 bytes (a multiple of 8) go in batches. Otherwise it is one post after another. Waits for each as
+    /// [`Postbox::post`] does.
     ///
     /// # Errors
     /// As [`Postbox::post`]; [`PostEachError`] says how many were posted before. They stay posted.

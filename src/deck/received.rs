@@ -3,13 +3,21 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::error::Result;
-use crate::message::Packed;
-use crate::pack::{self, PackType};
-use crate::parcel::Parcel;
-use crate::payload::Payload;
 use bytemuck::Pod;
+use udeck_via::mem::SharedBytes;
+
+use crate::error::{PostError, Result};
+use crate::message::Packed;
+use crate::pack::{self, PackError, PackType};
+use crate::parcel::{Parcel, Stored};
+use crate::payload::Payload;
+use crate::postable::{Postable, sealed};
+use crate::recv::memory_quota::Memory;
+use crate::send::poster::Poster;
+use crate::send::requests::RequestId;
+use crate::wait_policy::WaitPolicy;
 
 /// A message that arrived: read-only, where it lies. Dropping it gives the buffer back to its sender.
 ///
@@ -20,7 +28,8 @@ use bytemuck::Pod;
 /// `Received<T>` is a slice of `T`; `Received<Packed>` unpacks. It may be dropped on any thread.
 pub struct Received<T: Payload> {
     parcel: Parcel,
-    cursor: usize,
+    /// Where unpacking goes on. Atomic, so that several threads may read a message; each store is a plain one.
+    cursor: AtomicUsize,
     elements: PhantomData<fn() -> T>,
 }
 
@@ -28,14 +37,19 @@ impl<T: Payload> Received<T> {
     /// The bytes are aligned, and a whole number of elements, when it is given out.
     #[inline]
     pub(crate) fn new(parcel: Parcel) -> Self {
-        Received { parcel, cursor: 0, elements: PhantomData }
+        Received { parcel, cursor: AtomicUsize::new(0), elements: PhantomData }
     }
 
     /// Gives back what it holds, and can hold the next message.
     #[inline]
     pub(crate) fn empty(&mut self) {
         let _ = self.parcel.place();
-        self.cursor = 0;
+        *self.cursor.get_mut() = 0;
+    }
+
+    /// What it holds.
+    pub(crate) fn into_parcel(self) -> Parcel {
+        self.parcel
     }
 
     #[inline]
@@ -72,52 +86,117 @@ impl<T: Pod> Deref for Received<T> {
     }
 }
 
+/// Items are slices of the message, so several may be held at once. A message has one cursor: where two threads unpack at the same time,
+/// each item goes to either, or to both.
 impl Received<Packed> {
     /// The next item, where it lies.
     ///
     /// # Errors
-    /// [`crate::PackError`]: of another type, none left, or damaged.
+    /// [`PackError`]: of another type, none left, or damaged. The cursor stays.
     #[doc(alias = "deck_msg_unpack")]
-    pub fn unpack<T: PackType>(&mut self) -> Result<&[T]> {
-        Ok(pack::next(self.parcel.bytes(), &mut self.cursor)?)
+    pub fn unpack<T: PackType>(&self) -> Result<&[T]> {
+        self.advance(|bytes, cursor| pack::next(bytes, cursor))
     }
 
     /// The next item, which is a single value.
     ///
     /// # Errors
     /// As [`Received::unpack`]; several values in the item are an error too.
-    pub fn unpack_one<T: PackType>(&mut self) -> Result<T> {
-        let before = self.cursor;
-        match pack::next(self.parcel.bytes(), &mut self.cursor)? {
-            &[value] => Ok(value),
-            _ => {
-                self.cursor = before;
-                Err(pack::PackError::Malformed { offset: before }.into())
+    pub fn unpack_one<T: PackType>(&self) -> Result<T> {
+        self.advance(|bytes, cursor| {
+            let offset = *cursor;
+            match pack::next(bytes, cursor)? {
+                &[value] => Ok(value),
+                _ => Err(PackError::Malformed { offset }),
             }
-        }
+        })
     }
 
     /// The next item, a string.
     ///
     /// # Errors
     /// As [`Received::unpack`].
-    pub fn unpack_str(&mut self) -> Result<&str> {
-        Ok(pack::next_str(self.parcel.bytes(), &mut self.cursor)?)
+    pub fn unpack_str(&self) -> Result<&str> {
+        self.advance(|bytes, cursor| pack::next_str(bytes, cursor))
     }
 
-    /// The next item, a nested message: `read` unpacks it by the [`Nested`] reader it gets.
+    /// The next item, a nested message: `read` unpacks it by the [`Nested`] reader it gets. What it unpacks may be kept as long as the
+    /// items of this message.
     ///
     /// # Errors
     /// As [`Received::unpack`], and those of `read`.
-    pub fn unpack_message<R>(&mut self, read: impl FnOnce(&mut Nested<'_>) -> Result<R>) -> Result<R> {
-        let bytes = pack::next_message(self.parcel.bytes(), &mut self.cursor)?;
+    pub fn unpack_message<'a, R>(&'a self, read: impl FnOnce(&mut Nested<'a>) -> Result<R>) -> Result<R> {
+        let bytes = self.advance(|bytes, cursor| pack::next_message(bytes, cursor))?;
         read(&mut Nested { bytes, cursor: 0 })
     }
 
     /// Reads from the start again.
     #[doc(alias = "deck_msg_reset")]
-    pub fn reset(&mut self) {
-        self.cursor = 0;
+    pub fn reset(&self) {
+        self.cursor.store(0, Ordering::Relaxed);
+    }
+
+    /// Takes an item at the cursor. It stays there if that fails.
+    fn advance<'a, R>(
+        &'a self,
+        take: impl FnOnce(&'a [u8], &mut usize) -> Result<R, PackError>,
+    ) -> Result<R> {
+        let mut cursor = self.cursor.load(Ordering::Relaxed);
+        let item = take(self.parcel.bytes(), &mut cursor)?;
+        self.cursor.store(cursor, Ordering::Relaxed);
+        Ok(item)
+    }
+}
+
+impl<T: Payload> sealed::Sealed for Received<T> {}
+
+/// Posts the message on, with its tag. Where it lies in message memory of this rank's own, it is moved as a message of this rank's
+/// would be: over a network always but for what came by `rdma-write`; over shared memory, what came by `rdma-read`, `copy`,
+/// `handshake` or `eager`. Otherwise (handed off, it lies in its sender's memory) a copy is posted, which
+/// [`crate::Stats::bytes_copied`] counts.
+impl<T: Payload> Postable<T> for Received<T> {
+    type Unposted = Self;
+
+    fn unposted(self) -> Self {
+        self
+    }
+
+    fn post_to(mut self, poster: &Poster, policy: WaitPolicy) -> Result<Option<RequestId>, PostError<Self>> {
+        let tag = self.parcel.tag;
+        let stored = std::mem::replace(&mut self.parcel.stored, Parcel::NONE.stored);
+        let (posted, back) = match stored {
+            Stored::Owned(mut block) => {
+                block.set_notes([tag, 0]);
+                match poster.post_block(block, policy) {
+                    Ok(request) => (Ok(request), None),
+                    Err((error, block)) => (Err(error), block.map(Stored::Owned)),
+                }
+            }
+            Stored::Lent(lent) => match SharedBytes::received(lent, poster.world().arena(Memory::Outbox)) {
+                Ok(bytes) => {
+                    // One clone for the way, and nothing that is kept here if it goes.
+                    let posted = poster.post_shared(&bytes.with_notes([tag, 0]), policy);
+                    let back = if posted.is_ok() { None } else { bytes.into_received() };
+                    (posted, back.map(Stored::Lent))
+                }
+                Err(lent) => (poster.post_copy(&lent, tag, policy), Some(Stored::Lent(lent))),
+            },
+            Stored::Shared(bytes) => {
+                (poster.post_shared(&bytes.with_notes([tag, 0]), policy), Some(Stored::Shared(bytes)))
+            }
+            other @ (Stored::Inline(_) | Stored::Settled(_)) => {
+                self.parcel.stored = other;
+                let posted = poster.post_copy(self.parcel.bytes(), tag, policy);
+                (posted, Some(std::mem::replace(&mut self.parcel.stored, Parcel::NONE.stored)))
+            }
+        };
+        posted.map_err(|error| {
+            let message = back.map(|stored| {
+                self.parcel.stored = stored;
+                self
+            });
+            PostError { error, message }
+        })
     }
 }
 

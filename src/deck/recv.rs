@@ -5,7 +5,7 @@
 //! | here | an inbox: its connections, and how they begin and end |
 //! | `poll` | the next message, if it is there: the fast path |
 //! | `waiting` | waiting for it, and looking for it among the work queues ([`crate::ReceiveModel`]) |
-//! | `fitting` | the oldest message that fits into a buffer |
+//! | `choosing` | the oldest message of a rank, with a tag, or that fits into a buffer |
 //! | `set_aside` | messages that were taken and not given out yet |
 //! | `rendezvous` | serving announcements; connections that wait for memory |
 //! | `readiness` | whether a message is there, for waits on several mailboxes and for tasks |
@@ -18,10 +18,10 @@
 
 mod accept;
 mod burst;
+pub(crate) mod choosing;
 mod completion_queues;
 mod connection;
 mod exit_checks;
-mod fitting;
 pub(crate) mod memory_quota;
 mod poll;
 mod readiness;
@@ -33,6 +33,7 @@ mod waiting;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use udeck_boot::family;
 use udeck_via::{CqHandle, Deadline, Error as ViaError, Listener, Ptag};
 
 use self::accept::{Accepted, Acceptor, NicListener, WhileOpen};
@@ -43,6 +44,7 @@ use self::memory_quota::MemoryQuota;
 use self::set_aside::SetAside;
 use self::wait_lists::WaitLists;
 use crate::error::{Error, Result, Titled};
+use crate::matching::Match;
 use crate::parcel::{Parcel, TooLong};
 use crate::protocol::ReceiveModel;
 use crate::stats::Counters;
@@ -67,8 +69,10 @@ pub(crate) struct Inbox {
     waiting: WaitLists,
     /// What they have been granted.
     quota: Arc<MemoryQuota>,
-    /// Bytes of the buffer that the program retrieves into, if it does.
+    /// Bytes of the buffer that the program retrieves any message into, if it does.
     buffer_len: Option<usize>,
+    /// Which messages the program waits for.
+    wanted: Match,
     /// The message that was just found too long for it.
     too_long: Option<TooLong>,
     world: Arc<WorldState>,
@@ -87,7 +91,9 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    pub fn open(world: &Arc<WorldState>, name: &str) -> Result<Self> {
+    /// `registered`: what the name service will know it by.
+    pub fn open(world: &Arc<WorldState>, registered: &str) -> Result<Self> {
+        let name = family::parts(registered).0;
         let failed = |error| Error::via(format!("creating {}", Titled(name)), error);
         let queues = CompletionQueues::new(world.nics(), world.oversubscribed()).map_err(failed)?;
         let acceptor = Arc::new(Acceptor::new(world.size()));
@@ -99,7 +105,8 @@ impl Inbox {
             let admits = world.admitted_by(world_nic.nic.attributes());
             let listener = NicListener { at, nic: world_nic.nic.clone(), cq, ptag, admits };
             let admit = move |request| open.acceptor.admit(&listener, request);
-            listeners.push(Listener::with_handler(&world_nic.nic, name.as_bytes(), admit).map_err(failed)?);
+            listeners
+                .push(Listener::with_handler(&world_nic.nic, registered.as_bytes(), admit).map_err(failed)?);
         }
         Ok(Inbox {
             queues,
@@ -113,6 +120,7 @@ impl Inbox {
             waiting: WaitLists::default(),
             quota: world.open_quota(name),
             buffer_len: None,
+            wanted: Match::ANY,
             too_long: None,
             world: world.clone(),
             name: name.to_owned(),
@@ -150,7 +158,7 @@ impl Inbox {
     #[cold]
     pub fn put_back(&mut self, parcel: Parcel) {
         self.burst.end();
-        self.set_aside.parcels().push_front(parcel);
+        self.set_aside.push_front(parcel);
     }
 
     #[cold]

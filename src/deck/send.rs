@@ -1,23 +1,26 @@
 //! The engine behind a postbox: one connection to a mailbox, and the messages that wait for it.
 //!
-//! Eager and handed-off messages are sent at once. A message that must be announced first (`rdma-write`, `copy`) waits in the
-//! queue until the mailbox has answered. A message that was posted without waiting is queued until there is room. Whatever is
+//! Eager and handed-off messages are sent at once. A message that finds no room in the connection is queued until there is some. A
+//! message that must be announced first (`rdma-write`, `copy`) waits in the queue until the mailbox has answered. Whatever is
 //! posted behind a queued message is queued too, because the messages of one postbox arrive in order. Several announcements may be
-//! under way at a time, so that a stream of announced messages does not take a round trip for each.
+//! under way at a time, so that a stream of announced messages does not take a round trip for each. A post waits only where the
+//! queue has no place.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | here | a channel: its connection and its queue |
 //! | `poster` | a postbox without its type; who holds the channel while messages wait |
-//! | `post` | accepting a message: at once, or after a wait for room |
+//! | `post` | accepting a message: at once, or into the queue |
 //! | `queue` | messages that wait, in order, and the mailbox's answers |
-//! | `requests` | what waits in the queue, and the handles on it |
+//! | `backlog` | what lies in the queue, and how much of it may |
+//! | `requests` | the handles on messages in the queue |
 //! | `waiting` | flush, handles, and how a channel waits |
 //! | `failure` | what an error means to the program; a connection that broke |
 //!
 //! Only [`Channel::post`], [`Channel::wait_for_request`] and [`Channel::flush`] block, until their deadlines. Whoever holds the channel
 //! calls [`Channel::progress`]: the poster, another call of its thread, or the progress thread.
 
+mod backlog;
 mod failure;
 mod post;
 pub(crate) mod poster;
@@ -29,10 +32,11 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use udeck_via::mem::{StableBuffer, UserMemory};
-use udeck_via::{Block, Caps, Cq, Error as ViaError, NetAddress, Region, Vi};
+use udeck_via::{Block, Caps, Cq, Error as ViaError, NetAddress, Region, Vi, is_forked, say};
 
-use self::requests::{Queue, RequestTable};
-use crate::error::{Error, Result};
+use self::backlog::Backlog;
+use self::requests::RequestTable;
+use crate::error::{Error, Result, Titled};
 use crate::exit_check::ExitCheck;
 use crate::memory_accounting::PostboxAccount;
 use crate::protocol::Protocol;
@@ -63,7 +67,7 @@ pub(crate) struct Channel {
     mailbox: String,
     owner: u32,
     number: u32,
-    queue: Queue,
+    queue: Backlog,
     requests: RequestTable,
     /// Messages that the mailbox reads.
     announced_reads: AnnouncedReads,
@@ -81,16 +85,20 @@ pub(crate) struct Channel {
 /// What a channel leads to, and from where.
 pub(crate) struct Target {
     pub mailbox: String,
+    /// What the name service knows it by.
+    pub registered: String,
     /// Its rank.
     pub owner: u32,
     /// The postbox's.
     pub number: u32,
+    /// What may wait for it at the postbox, in bytes.
+    pub queue: usize,
 }
 
 impl Channel {
     pub fn new(vi: Vi, cq: Cq, world: Arc<WorldState>, to: NetAddress, target: Target, route: Route) -> Self {
         let counters = world.counters(&target.mailbox);
-        let Target { mailbox, owner, number } = target;
+        let Target { mailbox, owner, number, queue, .. } = target;
         let account = world.accounting().open_postbox(&mailbox, owner, vi.lent_memory());
         let selector = Selector::new(&world.config().auto, vi.nic().caps());
         Channel {
@@ -104,7 +112,7 @@ impl Channel {
             mailbox,
             owner,
             number,
-            queue: Queue::default(),
+            queue: Backlog::new(queue),
             requests: RequestTable::default(),
             announced_reads: AnnouncedReads::default(),
             exit_check: RefCell::default(),
@@ -162,6 +170,22 @@ impl Channel {
     /// Why a post that must not hold its thread cannot be by `handshake`.
     pub fn would_block_thread(&self) -> Error {
         Error::WouldBlockThread { name: self.mailbox.clone(), rank: self.owner as usize }
+    }
+}
+
+impl Drop for Channel {
+    /// Nobody is left to be told by a call what is lost with it: the program has dropped its world without finishing.
+    fn drop(&mut self) {
+        let lost = self.queue.len() + self.announced_reads.len();
+        if lost > 0 && !is_forked() && !self.side.world.has_ended() {
+            say!(
+                "rank {}: {lost} message(s) to {} of rank {} are lost: the world ended before they were sent (World::finish waits \
+                 for them)",
+                self.side.world.rank(),
+                Titled(&self.mailbox),
+                self.owner
+            );
+        }
     }
 }
 

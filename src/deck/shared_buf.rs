@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::Deref;
-use std::sync::Arc;
+use std::ops::{Bound, Deref, RangeBounds};
 use std::time::Duration;
 
 use bytemuck::Pod;
-use udeck_via::{Block, Deadline};
+use udeck_via::Deadline;
+use udeck_via::mem::SharedBytes;
 
 use crate::buffer::Buf;
 use crate::error::{Error, PostError, Result};
@@ -26,25 +26,54 @@ use crate::world::World;
 ///
 /// [`World::unshare`] makes it a [`Buf`] again.
 pub struct SharedBuf<T: Pod> {
-    block: Arc<Block>,
+    /// Its tag is in the notes.
+    bytes: SharedBytes,
     elements: PhantomData<T>,
 }
 
 impl<T: Pod> Buf<T> {
-    /// Seals the message, with its tag, for posting it several times.
+    /// Seals the message, with its tag, for posting it, or parts of it, several times.
     pub fn share(self) -> SharedBuf<T> {
-        SharedBuf::new(Arc::new(self.into_block()))
+        SharedBuf::new(self.into_block().into())
     }
 }
 
 impl<T: Pod> SharedBuf<T> {
-    fn new(block: Arc<Block>) -> Self {
-        SharedBuf { block, elements: PhantomData }
+    fn new(bytes: SharedBytes) -> Self {
+        SharedBuf { bytes, elements: PhantomData }
+    }
+
+    /// A part of the message, in the same memory: `whole.part(..100)`. It is a message of its own, of these elements and with the same
+    /// tag, and it is posted as the whole would be, without a copy: for a scatter, or an all-to-all. It keeps the whole memory.
+    ///
+    /// # Panics
+    /// Where the range is not in the message, as slices do.
+    #[must_use]
+    pub fn part(&self, range: impl RangeBounds<usize>) -> SharedBuf<T> {
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(before) => *before + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => *last + 1,
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => self.len(),
+        };
+        let bytes = bytemuck::cast_slice::<T, u8>(&self[start..end]).len();
+        let from = start * size_of::<T>();
+        SharedBuf::new(self.bytes.part(from..from + bytes))
     }
 
     /// The tag that travels with it.
     pub fn tag(&self) -> u32 {
-        self.block.notes()[0]
+        self.bytes.notes()[0]
+    }
+
+    /// The same message with another tag. Other clones and parts keep theirs.
+    #[must_use]
+    pub fn with_tag(&self, tag: u32) -> SharedBuf<T> {
+        SharedBuf::new(self.bytes.with_notes([tag, 0]))
     }
 }
 
@@ -52,26 +81,33 @@ impl World {
     /// Makes a shared message writable again, if this is its last clone and no receiver reads it any more.
     ///
     /// # Errors
-    /// It comes back as it is while somebody else has it, or it waits at a postbox. That changes when receivers drop their messages, which nobody
-    /// is told of.
+    /// It comes back as it is while somebody else has it or a part of it, or it waits at a postbox. That changes when receivers drop their
+    /// messages, which nobody is told of. A part comes back always: there is no [`Buf`] of a part.
     pub fn unshare<T: Pod>(&self, message: SharedBuf<T>) -> Result<Buf<T>, SharedBuf<T>> {
         // Receivers may have given it back, or said that they have read it, and nobody may have looked.
         self.state.progress_other_postboxes();
         self.state.nics().reclaim();
-        Arc::try_unwrap(message.block).map(Buf::new).map_err(SharedBuf::new)
+        let notes = message.bytes.notes();
+        match message.bytes.into_block() {
+            Ok(mut block) => {
+                block.set_notes(notes);
+                Ok(Buf::new(block))
+            }
+            Err(bytes) => Err(SharedBuf::new(bytes)),
+        }
     }
 }
 
 impl<T: Pod> Clone for SharedBuf<T> {
     fn clone(&self) -> Self {
-        SharedBuf::new(self.block.clone())
+        SharedBuf::new(self.bytes.clone())
     }
 }
 
 impl<T: Pod> Deref for SharedBuf<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        bytemuck::cast_slice(self.block.bytes())
+        bytemuck::cast_slice(self.bytes.bytes())
     }
 }
 
@@ -84,44 +120,63 @@ impl<T: Pod + fmt::Debug> fmt::Debug for SharedBuf<T> {
 impl<T: Pod> sealed::Sealed for SharedBuf<T> {}
 
 impl<T: Pod> Postable<T> for SharedBuf<T> {
+    type Unposted = Self;
+
+    fn unposted(self) -> Self {
+        self
+    }
+
     fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Option<RequestId>, PostError<Self>> {
-        let posted = poster.post_shared_block(&self.block, policy);
+        let posted = poster.post_shared(&self.bytes, policy);
         posted.map_err(|error| PostError { error, message: Some(self) })
     }
 }
 
-/// Posts `message` to all `postboxes`. Those that must wait for room do so after all others have been served, together
+/// Posts `message` to all `postboxes`: `post_all(&outs, &message)` of a list of them, `post_all([&left, &right], &message)`,
+/// `post_all(outs.iter().skip(1), &message)`. Those that must wait for room do so after all others have been served, together
 /// at most the world's deadline (`DECK_DEADLINE`, of the first one's world).
 ///
 /// # Errors
 /// [`PostAllError`] says which posts failed, and why; the others are done.
-pub fn post_all<T: Pod>(postboxes: &[&Postbox<T>], message: &SharedBuf<T>) -> Result<(), PostAllError> {
-    let limit = postboxes.first().map_or(Duration::ZERO, |first| first.usual_limit());
-    post_all_timeout(postboxes, message, limit)
+pub fn post_all<'a, T: Pod>(
+    postboxes: impl IntoIterator<Item = &'a Postbox<T>>,
+    message: &SharedBuf<T>,
+) -> Result<(), PostAllError> {
+    post_to_each(postboxes, message, Postbox::usual_limit)
 }
 
 /// As [`post_all`], waiting at most `limit` in all.
 ///
 /// # Errors
 /// As [`post_all`].
-pub fn post_all_timeout<T: Pod>(
-    postboxes: &[&Postbox<T>],
+pub fn post_all_timeout<'a, T: Pod>(
+    postboxes: impl IntoIterator<Item = &'a Postbox<T>>,
     message: &SharedBuf<T>,
     limit: Duration,
 ) -> Result<(), PostAllError> {
-    let deadline = Deadline::after(limit);
+    post_to_each(postboxes, message, |_| limit)
+}
+
+/// `limit`: how long the posts may wait, by the first postbox.
+fn post_to_each<'a, T: Pod>(
+    postboxes: impl IntoIterator<Item = &'a Postbox<T>>,
+    message: &SharedBuf<T>,
+    limit: impl Fn(&Postbox<T>) -> Duration,
+) -> Result<(), PostAllError> {
     let (mut failed, mut full) = (Vec::new(), Vec::new());
-    for (at, postbox) in postboxes.iter().enumerate() {
-        match postbox.poster().post_shared_block(&message.block, WaitPolicy::None) {
+    let (mut deadline, mut of) = (None, 0);
+    for postbox in postboxes {
+        deadline.get_or_insert_with(|| Deadline::after(limit(postbox)));
+        match postbox.poster().post_shared(&message.bytes, WaitPolicy::None) {
             Ok(_) => {}
-            Err(Error::WouldBlock { .. }) => full.push(at),
-            Err(error) => failed.push((at, error)),
+            Err(Error::WouldBlock { .. }) => full.push((of, postbox)),
+            Err(error) => failed.push((of, error)),
         }
+        of += 1;
     }
-    for at in full {
-        if let Err(error) =
-            postboxes[at].poster().post_shared_block(&message.block, WaitPolicy::Until(deadline))
-        {
+    for (at, postbox) in full {
+        let policy = deadline.map_or(WaitPolicy::None, WaitPolicy::Until);
+        if let Err(error) = postbox.poster().post_shared(&message.bytes, policy) {
             failed.push((at, error));
         }
     }
@@ -129,7 +184,7 @@ pub fn post_all_timeout<T: Pod>(
         return Ok(());
     }
     failed.sort_by_key(|(at, _)| *at);
-    Err(PostAllError { failed, of: postboxes.len() })
+    Err(PostAllError { failed, of })
 }
 
 /// Some posts of [`post_all`] failed.

@@ -1,26 +1,28 @@
 //! A job as one rank sees it.
 
+mod groups;
+
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use parking_lot::Mutex;
-use udeck_boot::{Client, Maker};
+use udeck_boot::{Client, Maker, family};
 use udeck_via::mem::Fill;
 use udeck_via::{Deadline, Nic, Pause, Spinner};
 
-use crate::barrier::Barrier;
 use crate::buffer::Buf;
 use crate::config::Config;
 use crate::connect::{LookupMode, connect};
 use crate::error::{Error, Result, check_process};
 use crate::exit_log::RankExit;
+use crate::group::Group;
 use crate::long_wait::publish;
 use crate::mailbox::Mailbox;
 use crate::message::Message;
 use crate::nics::Nics;
-use crate::payload::Payload;
+use crate::payload::{Payload, check_payload};
 use crate::postbox::Postbox;
 use crate::rank_exits::RankExits;
 use crate::recv::memory_quota::Memory;
@@ -29,7 +31,7 @@ use crate::stats::Stats;
 use crate::wait_policy::WaitPolicy;
 use crate::world_state::WorldState;
 
-/// Longest name of a mailbox, in bytes.
+/// Longest name of a mailbox, in bytes. (The name service takes 255, with the number of a member's rank.)
 const MAX_NAME: usize = 200;
 
 /// A job as one rank sees it: its rank, its size, and the mailboxes in it.
@@ -43,7 +45,8 @@ const MAX_NAME: usize = 200;
 /// in a child made by `fork()` every call is an error, and every drop does nothing.
 pub struct World {
     pub(crate) state: Arc<WorldState>,
-    barrier: Mutex<Option<Barrier>>,
+    all: OnceLock<Group>,
+    making_all: Mutex<()>,
 }
 
 impl World {
@@ -81,7 +84,7 @@ impl World {
             return Err(not_ours(&world_nic.nic, rank));
         }
         let state = WorldState::new(client, nics, config, oversubscribed);
-        Ok(World { state: Arc::new(state), barrier: Mutex::new(None) })
+        Ok(World { state: Arc::new(state), all: OnceLock::new(), making_all: Mutex::default() })
     }
 
     /// This rank's number, from 0.
@@ -135,11 +138,7 @@ impl World {
         if self.size() == 1 {
             return Ok(());
         }
-        let mut barrier = self.barrier.lock();
-        if barrier.is_none() {
-            *barrier = Some(Barrier::new(&self.state)?);
-        }
-        barrier.as_mut().expect("just made").wait(&self.state, limit)
+        self.all()?.barrier_timeout(limit)
     }
 
     /// Creates a mailbox, owned by this rank. Names are unique within the job.
@@ -148,10 +147,40 @@ impl World {
     /// [`Error::NameTaken`] says who has it; [`Error::BadName`].
     #[doc(alias = "deck_mbox_create")]
     pub fn mailbox<T: Payload>(&self, name: &str) -> Result<Mailbox<T>> {
+        self.make_mailbox(name, None)
+    }
+
+    /// As [`World::mailbox`], with a bound of its own for the messages that wait for room at each postbox of it
+    /// ([`crate::Postbox::post`]): `bytes` together, instead of what the postbox's rank allows (`DECK_QUEUE`, 4 MiB). 0 is one message:
+    /// a poster is held up as soon as its receiver falls behind by more than its connection holds.
+    ///
+    /// A message counts its memory and 128 bytes, but at most a sixteenth of the bound, so that 16 messages find a place whatever
+    /// their length. One message always finds a place. More than a quarter of the poster's message memory (`DECK_ARENA`)
+    /// is never taken.
+    ///
+    /// # Errors
+    /// As [`World::mailbox`].
+    pub fn mailbox_with_queue<T: Payload>(&self, name: &str, bytes: usize) -> Result<Mailbox<T>> {
+        self.make_mailbox(name, Some(bytes))
+    }
+
+    fn make_mailbox<T: Payload>(&self, name: &str, queue: Option<usize>) -> Result<Mailbox<T>> {
         check_process()?;
         check_name(name)?;
         check_payload::<T>()?;
-        Mailbox::create(&self.state, name)
+        Mailbox::create(&self.state, name.to_owned(), queue)
+    }
+
+    /// Creates this rank's mailbox of a family: each rank may create one of the same name, and [`World::postbox_of`] finds it by
+    /// name and rank. So no names have to be made up where every rank has a mailbox.
+    ///
+    /// # Errors
+    /// [`Error::NameTaken`] when this rank has created its mailbox of that name already; [`Error::BadName`].
+    pub fn mailboxes<T: Payload>(&self, name: &str) -> Result<Mailbox<T>> {
+        check_process()?;
+        check_name(name)?;
+        check_payload::<T>()?;
+        Mailbox::create(&self.state, family::member(name, self.rank()), None)
     }
 
     /// Makes a postbox of the mailbox `name`; waits until it exists and has a place for another connection, at most
@@ -179,16 +208,27 @@ impl World {
     /// # Errors
     /// As [`World::postbox`].
     pub fn postbox_timeout<T: Payload>(&self, name: &str, limit: Duration) -> Result<Postbox<T>> {
+        check_name(name)?;
         self.make_postbox(name, LookupMode::Of(Maker::Anyone), Deadline::after(limit))
     }
 
-    /// Makes a postbox of the mailbox `name`, which `rank` makes; waits until it exists, at most `DECK_SETUP_TIMEOUT`.
-    /// [`World::postbox`] waits for whoever makes it; this hears at once when `rank` has ended without.
+    /// Makes a postbox if the mailbox exists.
     ///
     /// # Errors
-    /// As [`World::postbox`], and [`Error::PeerLost`] or [`Error::MailboxGone`] as soon as the rank is lost or has finished.
-    pub fn postbox_of<T: Payload>(&self, rank: usize, name: &str) -> Result<Postbox<T>> {
-        self.postbox_of_timeout(rank, name, self.state.config().setup)
+    /// As [`World::postbox`], at once; [`Error::WouldBlock`] where there is no place for another connection now.
+    pub fn try_postbox<T: Payload>(&self, name: &str) -> Result<Postbox<T>> {
+        check_name(name)?;
+        self.make_postbox(name, LookupMode::Now, Deadline::after(self.state.config().setup))
+    }
+
+    /// Makes a postbox of the mailbox that `rank` makes, or has made, by [`World::mailboxes`] of that name; waits until it exists and has
+    /// a place for another connection, at most `DECK_SETUP_TIMEOUT`.
+    ///
+    /// # Errors
+    /// As [`World::postbox`], and [`Error::PeerLost`] or [`Error::MailboxGone`] as soon as the rank is lost or has finished;
+    /// [`Error::NoSuchRank`].
+    pub fn postbox_of<T: Payload>(&self, name: &str, rank: usize) -> Result<Postbox<T>> {
+        self.postbox_of_timeout(name, rank, self.state.config().setup)
     }
 
     /// As [`World::postbox_of`], waiting at most `limit` for the mailbox.
@@ -197,34 +237,58 @@ impl World {
     /// As [`World::postbox_of`].
     pub fn postbox_of_timeout<T: Payload>(
         &self,
-        rank: usize,
         name: &str,
+        rank: usize,
         limit: Duration,
     ) -> Result<Postbox<T>> {
-        let maker = u32::try_from(rank).map_or(Maker::Anyone, Maker::Rank);
-        self.make_postbox(name, LookupMode::Of(maker), Deadline::after(limit))
+        self.make_postbox_of(name, rank, Deadline::after(limit))
     }
 
-    /// Makes a postbox if the mailbox exists.
+    /// As [`World::postbox_of`], if the mailbox exists.
     ///
     /// # Errors
-    /// As [`World::postbox`], at once; [`Error::WouldBlock`] where there is no place for another connection now.
-    pub fn try_postbox<T: Payload>(&self, name: &str) -> Result<Postbox<T>> {
-        self.make_postbox(name, LookupMode::Now, Deadline::after(self.state.config().setup))
+    /// As [`World::try_postbox`]; [`Error::NoSuchRank`].
+    pub fn try_postbox_of<T: Payload>(&self, name: &str, rank: usize) -> Result<Postbox<T>> {
+        let deadline = Deadline::after(self.state.config().setup);
+        self.make_postbox(&self.member(name, rank)?, LookupMode::Now, deadline)
+    }
+
+    /// Makes a postbox of each rank's mailbox by [`World::mailboxes`] of that name, this rank's own included: the one to rank `n` has
+    /// the place `n`. Waits until all exist, at most `DECK_SETUP_TIMEOUT` in all.
+    ///
+    /// # Errors
+    /// As [`World::postbox_of`], of the first rank for which there is one.
+    pub fn postboxes<T: Payload>(&self, name: &str) -> Result<Vec<Postbox<T>>> {
+        let deadline = Deadline::after(self.state.config().setup);
+        (0..self.size()).map(|rank| self.make_postbox_of(name, rank, deadline)).collect()
+    }
+
+    fn make_postbox_of<T: Payload>(&self, name: &str, rank: usize, deadline: Deadline) -> Result<Postbox<T>> {
+        let mode = LookupMode::Of(Maker::Rank(rank as u32));
+        self.make_postbox(&self.member(name, rank)?, mode, deadline)
+    }
+
+    /// What the name service knows that rank's mailbox of a family by.
+    fn member(&self, name: &str, rank: usize) -> Result<String> {
+        check_name(name)?;
+        let size = self.size();
+        if rank >= size {
+            return Err(Error::NoSuchRank { rank, size });
+        }
+        Ok(family::member(name, rank))
     }
 
     fn make_postbox<T: Payload>(
         &self,
-        name: &str,
+        registered: &str,
         mode: LookupMode,
         deadline: Deadline,
     ) -> Result<Postbox<T>> {
         check_process()?;
-        check_name(name)?;
         check_payload::<T>()?;
-        let channel = connect::<T>(&self.state, name, mode, deadline)?;
+        let channel = connect::<T>(&self.state, registered, mode, deadline)?;
         channel.check(self.state.config().protocol)?;
-        Ok(Postbox::new(&self.state, name, channel))
+        Ok(Postbox::new(&self.state, family::parts(registered).0, channel))
     }
 
     /// A typed message of `len` elements, zeroed, 64-byte aligned. Where there is no memory for it, and receivers have
@@ -338,14 +402,24 @@ impl World {
         self.state.stats()
     }
 
+    /// Ends the whole job now, with exit code `code` (0 counts as 1), by the means of whatever started it, and this process. To
+    /// other ranks that still run, this one is lost; they are told `why`. What was posted and not retrieved may be lost.
+    ///
+    /// Blocks for a moment, until the launcher knows: at most two seconds.
+    #[doc(alias = "MPI_Abort")]
+    pub fn abort(&self, code: u8, why: &str) -> ! {
+        self.state.client().abort(code, why)
+    }
+
     /// Ends this rank's part in the job: delivers what was posted, which may take its receivers' retrieving (of messages that
-    /// are announced, and of more than a network takes in beforehand), then says goodbye. This process may end when it
+    /// are announced, that wait for room, and of more than a network takes in beforehand), then says goodbye. This process may end when it
     /// returns: other ranks still read what was posted to them. Waits at most the world's deadline (`DECK_DEADLINE`) for
-    /// receivers, and `DECK_SETUP_TIMEOUT` for the launcher.
+    /// receivers, and `DECK_SETUP_TIMEOUT` for the launcher. Under a cluster's own launcher rank 0 serves the job's names: there it
+    /// returns when all others have finished or are lost, however long that takes.
     ///
     /// # Errors
     /// [`Error::Undelivered`] says what was lost, and to whom; [`Error::Multiple`] lists them all. [`Error::Deadline`] says
-    /// who has not retrieved.
+    /// who has not retrieved, and how many messages are lost with this rank therefore.
     #[doc(alias = "deck_done")]
     pub fn finish(self) -> Result {
         let limit = self.state.config().deadline;
@@ -356,19 +430,20 @@ impl World {
     ///
     /// # Errors
     /// As [`World::finish`].
-    pub fn finish_timeout(self, limit: Duration) -> Result {
+    pub fn finish_timeout(mut self, limit: Duration) -> Result {
         check_process()?;
         let deadline = Deadline::after(limit);
         let start = Instant::now();
         let known = publish(&self.state, &self.state.holders(Memory::Outbox).wait_at_end(), Duration::ZERO);
         self.wait_for_answers(deadline);
-        *self.barrier.lock() = None;
+        drop(self.all.take());
         // Others may look for what was posted when they hear that this rank has finished, and this process may be gone.
         let drained = self.state.nics().drain(deadline);
         let is_late = drained.is_err() || self.state.progress().is_busy();
         let late = is_late.then(|| self.too_late(start));
         drop(known);
         let undelivered = self.state.take_all_undelivered();
+        self.state.end();
         let parted = self.state.part(Deadline::after(self.state.config().setup));
         undelivered?;
         late.map_or(parted, Err)
@@ -389,10 +464,14 @@ impl World {
 
     fn too_late(&self, start: Instant) -> Error {
         let holders = self.state.holders(Memory::Outbox);
-        let whom = match holders.may_give_back() {
-            true => format!("ranks to retrieve what was posted to them; memory {holders}"),
-            false => "ranks to retrieve what was posted to them".into(),
-        };
+        let mut whom = String::from("ranks to retrieve what was posted to them");
+        let waiting = holders.waiting();
+        if !waiting.is_empty() {
+            whom += &format!("; not sent yet: {waiting}");
+        }
+        if holders.may_give_back() {
+            whom += &format!("; memory {holders}");
+        }
         Error::Deadline { what: "finishing".into(), waited: start.elapsed(), whom }
     }
 }
@@ -412,7 +491,7 @@ impl fmt::Debug for World {
     }
 }
 
-fn check_name(name: &str) -> Result {
+pub(crate) fn check_name(name: &str) -> Result {
     let bad = |why| Err(Error::BadName { name: name.to_owned(), why });
     match name {
         "" => bad("it is empty"),
@@ -420,15 +499,6 @@ fn check_name(name: &str) -> Result {
         _ if name.chars().any(char::is_control) => bad("it contains control characters"),
         _ => Ok(()),
     }
-}
-
-fn check_payload<T: Payload>() -> Result {
-    let why = match (T::SIZE, T::ALIGN) {
-        (0, _) => "its elements have no size",
-        (_, align) if align > 64 => "its elements need more than 64-byte alignment",
-        _ => return Ok(()),
-    };
-    Err(Error::BadPayload { kind: T::kind(), why })
 }
 
 const _: () = {

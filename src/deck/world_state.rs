@@ -1,12 +1,11 @@
 //! What mailboxes, postboxes and the world have in common.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::Mutex;
-use udeck_boot::Client;
+use udeck_boot::{Client, family};
 use udeck_via::mem::{Arena, Fill};
 use udeck_via::{Block, Deadline, Error as ViaError, Nic, NicAttributes, host_key, is_forked};
 
@@ -19,6 +18,7 @@ use crate::nics::{Nics, WorldNic};
 use crate::progress::Progress;
 use crate::recv::memory_quota::{Memory, MemoryQuota};
 use crate::route::Explained;
+use crate::sharing::Sharing;
 use crate::stats::{Counters, Stats};
 
 /// From this many bytes on, an allocation first collects buffers that came back: reusing the block that was used last
@@ -46,7 +46,11 @@ pub(crate) struct WorldState {
     accounting: Accounting,
     undelivered: Mutex<BTreeMap<u32, Undelivered>>,
     has_undelivered: AtomicBool,
+    has_ended: AtomicBool,
     next_postbox: AtomicU32,
+    /// How many groups were made here, by their names.
+    groups: Mutex<BTreeMap<String, u32>>,
+    sharing: Sharing,
     #[cfg(feature = "async")]
     watcher: udeck_via::Watcher,
 }
@@ -92,7 +96,10 @@ impl WorldState {
             accounting: Accounting::default(),
             undelivered: Mutex::default(),
             has_undelivered: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
             next_postbox: AtomicU32::new(0),
+            groups: Mutex::default(),
+            sharing: Sharing::default(),
             #[cfg(feature = "async")]
             watcher: udeck_via::Watcher::default(),
         }
@@ -125,10 +132,10 @@ impl WorldState {
     }
 
     /// The ranks whose messages may come by this NIC: only those of this host if others' have to be encrypted, and it does not do
-    /// that. Where a rank runs is the launcher's word, not the rank's.
-    pub fn admitted_by(&self, attributes: &NicAttributes) -> Range<u32> {
+    /// that. Where a rank runs is the launcher's word, not the rank's. `None`: all.
+    pub fn admitted_by(&self, attributes: &NicAttributes) -> Option<Vec<u32>> {
         let may_cross = attributes.host_only || attributes.encrypted || !self.config.encrypt;
-        if may_cross { 0..self.size as u32 } else { self.client.welcome().neighbours() }
+        (!may_cross).then(|| self.client.welcome().neighbours().collect())
     }
 
     pub fn explained(&self) -> Option<&Explained> {
@@ -155,8 +162,8 @@ impl WorldState {
 
     // ---- names ----
 
-    /// Makes a mailbox of ours known.
-    pub fn advertise(&self, name: &str, kind: &str, size: usize) -> Result {
+    /// Makes a mailbox of ours known. `queue`: what may wait for it at each postbox, if it says that.
+    pub fn advertise(&self, registered: &str, kind: &str, size: usize, queue: Option<usize>) -> Result {
         let endpoint = |world_nic: &WorldNic| {
             let (transport, address) =
                 (world_nic.transport.clone(), world_nic.nic.attributes().address.clone());
@@ -164,27 +171,31 @@ impl WorldState {
         };
         let advert = Advert {
             encrypt: self.config.encrypt,
+            queue: queue.map(|bytes| bytes as u64),
             host: self.host.clone(),
             endpoints: self.nics.iter().map(endpoint).collect(),
             kind: kind.to_owned(),
             size: size as u32,
         };
         let deadline = Deadline::after(self.config.setup);
-        Ok(self.client.register(name, &advert.encode(), deadline.instant())?)
+        Ok(self.client.register(registered, &advert.encode(), deadline.instant())?)
     }
 
     /// Why a mailbox could not be opened: most likely the name is taken, perhaps by this very rank.
     #[cold]
-    pub fn taken_or(&self, name: &str, error: Error) -> Error {
-        match self.client.lookup(name, false, Deadline::after(self.config.setup).instant()) {
-            Ok(record) => Error::NameTaken { name: name.to_owned(), rank: record.owner as usize },
+    pub fn taken_or(&self, registered: &str, error: Error) -> Error {
+        match self.client.lookup(registered, false, Deadline::after(self.config.setup).instant()) {
+            Ok(record) => {
+                let name = family::parts(registered).0.to_owned();
+                Error::NameTaken { name, rank: record.owner as usize }
+            }
             Err(_) => error,
         }
     }
 
     /// A mailbox of ours is gone. After `finish`, so is the name service, and the name with it.
-    pub fn withdraw(&self, name: &str) {
-        let _ = self.client.unregister(name, Deadline::after(self.config.setup).instant());
+    pub fn withdraw(&self, registered: &str) {
+        let _ = self.client.unregister(registered, Deadline::after(self.config.setup).instant());
     }
 
     // ---- memory ----
@@ -224,6 +235,13 @@ impl WorldState {
     /// Most bytes of one arena that a mailbox grants at a time: half. (No message is longer than an arena.)
     pub fn max_granted(&self) -> usize {
         self.nic().attributes().max_transfer / 2
+    }
+
+    /// What may wait at a postbox of ours, in bytes: what its mailbox says, or else our setting. That has to leave most of the
+    /// message memory to those who make messages, receive them, and copy them on their way.
+    pub fn queue_limit(&self, said: Option<u64>) -> usize {
+        let wanted = said.map_or(self.config.queue, |said| usize::try_from(said).unwrap_or(usize::MAX));
+        wanted.min(self.outbox.usage().limit / 4)
     }
 
     /// Who may hold memory.
@@ -279,6 +297,10 @@ impl WorldState {
     }
 
     pub fn note_undelivered(&self, postbox: u32, count: usize, name: &str, owner: u32, why: &str) {
+        // A group's call tells by itself that it failed.
+        if is_internal(name) {
+            return;
+        }
         let mut all = self.undelivered.lock();
         let entry = all.entry(postbox).or_insert_with(|| Undelivered {
             count: 0,
@@ -337,9 +359,22 @@ impl WorldState {
 
     // ---- ranks that ended ----
 
+    /// What this rank shares with others of its host.
+    pub fn sharing(&self) -> &Sharing {
+        &self.sharing
+    }
+
     /// A number for a new postbox.
     pub fn next_postbox(&self) -> u32 {
         self.next_postbox.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// How many groups of that name were made here before.
+    pub fn next_group(&self, name: &str) -> u32 {
+        let mut groups = self.groups.lock();
+        let made = groups.entry(name.to_owned()).or_default();
+        *made += 1;
+        *made - 1
     }
 
     pub fn exit_log(&self) -> &ExitLog {
@@ -349,6 +384,15 @@ impl WorldState {
     /// Whether all other ranks have ended.
     pub fn is_deserted(&self) -> bool {
         self.size > 1 && self.exit_log.count() >= self.size - 1
+    }
+
+    /// What was lost so far has been told.
+    pub fn end(&self) {
+        self.has_ended.store(true, Ordering::Relaxed);
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
     }
 
     /// Says goodbye to the launcher.

@@ -28,24 +28,23 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub(crate) fn ok(subject: impl Into<String>, seen: impl Into<String>) -> Self {
+    /// As it should be.
+    pub fn ok(subject: impl Into<String>, seen: impl Into<String>) -> Self {
         Finding { mark: Mark::Ok, subject: subject.into(), seen: seen.into(), remedy: None }
     }
 
-    pub(crate) fn note(subject: impl Into<String>, seen: impl Into<String>) -> Self {
+    /// Worth knowing.
+    pub fn note(subject: impl Into<String>, seen: impl Into<String>) -> Self {
         Finding { mark: Mark::Note, ..Finding::ok(subject, seen) }
     }
 
-    pub(crate) fn problem(
-        subject: impl Into<String>,
-        seen: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
+    /// Something does not work; `remedy` says what to do.
+    pub fn problem(subject: impl Into<String>, seen: impl Into<String>, remedy: impl Into<String>) -> Self {
         Finding { mark: Mark::Problem, remedy: Some(remedy.into()), ..Finding::ok(subject, seen) }
     }
 
     /// With something that would make it better.
-    pub(crate) fn advise(self, remedy: impl Into<String>) -> Self {
+    pub fn advise(self, remedy: impl Into<String>) -> Self {
         Finding { remedy: Some(remedy.into()), ..self }
     }
 }
@@ -61,7 +60,8 @@ pub struct Section {
 }
 
 impl Section {
-    pub(super) fn new(title: impl Into<String>, findings: Vec<Finding>) -> Self {
+    /// What was found about this topic.
+    pub fn new(title: impl Into<String>, findings: Vec<Finding>) -> Self {
         Section { title: title.into(), findings }
     }
 }

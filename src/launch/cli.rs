@@ -4,8 +4,8 @@ mod values;
 
 use std::{env, ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::{Parser, ValueEnum};
-use deckrun::{Hosts, Job, OnFailure};
+use clap::{CommandFactory, Parser, ValueEnum, error::ErrorKind};
+use deckrun::{Allocation, Hosts, Job, OnFailure};
 
 use self::values::{detection, duration, hosts, hosts_of_file, transports, variable};
 
@@ -33,6 +33,10 @@ Examples:
   deckrun --hosts a:2 --agent 'docker exec -i {}' ./hello
                                                 the host's name stands at {}
 
+  salloc -N 2 -n 8 deckrun ./hello              in a job of Slurm: on its hosts, as many ranks as it has tasks, by srun
+  deckrun -n 4 --explain ./hello                there: on the first 4; and say where the hosts come from
+  deckrun -n 4 --hosts localhost:4 ./hello      there: on this host alone
+
 Exit code:
   0 all ranks exited with 0; otherwise the first failed rank's code (128 + N if signal N killed it)
   124 timeout; 128 + N deckrun was sent signal N; 2 wrong usage; 125 the system or a host refused
@@ -45,6 +49,9 @@ Exit code:
 /// SIGTSTP (Ctrl-Z) stops the ranks on all hosts until SIGCONT (`fg`, `bg`). No time limit, of deckrun or of a rank, counts the
 /// time between. SIGQUIT (Ctrl-\) has deckrun write what the ranks are doing. However the job ends, nothing that it started keeps running, on any host.
 ///
+/// In a job of Slurm, PBS or LSF (salloc, sbatch, qsub, bsub) deckrun takes hosts and slots from that, unless --hosts or --hostfile
+/// says others: without -n all slots, with -n the first ones. In Slurm it starts itself on them by srun. Start it once there, not by srun.
+///
 /// On another host the ranks run in the folder of the same name. They have that host's environment and, of this host's, the
 /// variables named DECK_...; the program must be installed there, too.
 #[derive(Debug, Parser)]
@@ -52,7 +59,8 @@ Exit code:
 #[command(override_usage = "deckrun [OPTIONS] [--] <PROGRAM> [ARGUMENTS]...")]
 pub(crate) struct Cli {
     /// How many ranks to start, 1 to 4096. Without it, as many as the hosts can take.
-    #[arg(short = 'n', long = "ranks", value_name = "N", required_unless_present_any = ["hosts", "hostfile", "doctor", "status"])]
+    // Required, unless there are hosts: see `job`.
+    #[arg(short = 'n', long = "ranks", value_name = "N")]
     ranks: Option<u32>,
 
     /// Bind a host's r-th rank to its r-th usable processor, or let ranks run anywhere. Two bound jobs share the same
@@ -108,7 +116,8 @@ pub(crate) struct Cli {
     #[arg(long)]
     pub(crate) doctor: bool,
 
-    /// The hosts and how many ranks each can take: a:2,b:2, or @FILE. They are filled one after the other.
+    /// The hosts and how many ranks each can take: a:2,b:2, or @FILE. They are filled one after the other. By default those of
+    /// the Slurm, PBS or LSF job in which deckrun runs, otherwise this host.
     #[arg(long, value_name = "LIST", value_parser = hosts, help_heading = "Several hosts")]
     hosts: Option<Hosts>,
 
@@ -116,13 +125,13 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "FILE", value_parser = hosts_of_file, conflicts_with = "hosts", help_heading = "Several hosts")]
     hostfile: Option<Hosts>,
 
-    /// The command that runs a command on another host, instead of ssh: these words, then the host's name, then the command.
+    /// The command that runs a command on another host, instead of ssh (in a job of Slurm: instead of srun): these words, then the host's name, then the command.
     /// If `{}` is among the words, the name takes its place.
     #[arg(long, value_name = "COMMAND", value_parser = clap::builder::NonEmptyStringValueParser::new(), help_heading = "Several hosts")]
     agent: Option<String>,
 
     /// Where the other hosts reach this one: an interface or an address. By default the address by which this host reaches
-    /// the first of them. Nothing ever listens on all interfaces.
+    /// the first of them. Nothing ever listens on all interfaces. The variable DECK_IFACE says the same.
     #[arg(long, value_name = "NAME|ADDRESS", help_heading = "Several hosts")]
     iface: Option<String>,
 
@@ -166,12 +175,23 @@ enum Then {
 }
 
 impl Cli {
-    pub(crate) fn job(self) -> Job {
-        let mut job = match (self.ranks, self.hosts.or(self.hostfile)) {
-            (Some(ranks), Some(hosts)) => Job::new(ranks).hosts(hosts),
-            (None, Some(hosts)) => Job::filling(hosts),
-            // Without hosts clap insists on a number.
-            (ranks, None) => Job::new(ranks.unwrap_or_default()),
+    /// Whether the hosts are left to whoever has started deckrun.
+    pub(crate) fn leaves_hosts_open(&self) -> bool {
+        self.hosts.is_none() && self.hostfile.is_none()
+    }
+
+    /// The job that is asked for; `allocation` is used if no hosts are given. Ends the process if there is no number of ranks to
+    /// be had.
+    pub(crate) fn job(self, allocation: Option<Allocation>) -> Job {
+        let given = self.hosts.or(self.hostfile);
+        let mut job = match (self.ranks, given, allocation) {
+            (Some(ranks), Some(hosts), _) => Job::new(ranks).hosts(hosts),
+            (None, Some(hosts), _) => Job::filling(hosts),
+            (Some(ranks), None, Some(allocation)) => Job::new(ranks).allocated(allocation),
+            (None, None, Some(allocation)) => Job::filling(allocation.hosts().clone()).allocated(allocation),
+            (Some(ranks), None, None) => Job::new(ranks),
+            (None, None, None) if self.doctor => Job::new(1),
+            (None, None, None) => no_ranks(),
         };
         let mut command = self.command.into_iter();
         job = job
@@ -194,7 +214,7 @@ impl Cli {
         if let Some(command) = self.agent {
             job = job.agent(&command);
         }
-        if let Some(interface) = self.iface {
+        if let Some(interface) = self.iface.or_else(|| env::var(udeck_boot::start::ENV_INTERFACE).ok()) {
             job = job.interface(interface);
         }
         if let Some(name) = self.transport {
@@ -223,13 +243,18 @@ impl Cli {
     }
 }
 
+/// As clap would say it of an option that is always required.
+fn no_ranks() -> ! {
+    let words = "the following required arguments were not provided:\n  --ranks <N>";
+    Cli::command().error(ErrorKind::MissingRequiredArgument, format!("{words}\n")).exit()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        use clap::CommandFactory;
         Cli::command().debug_assert();
     }
 

@@ -1,6 +1,8 @@
 //! `deckrun --doctor`: what a job would find on its hosts. What is found on one is `udeck::doctor`'s; here it is asked for
 //! on all of them, by the same agent and towards the same addresses as a job's nodes would be.
 
+mod launchers;
+
 use std::{
     ffi::OsString,
     io::{self, Read},
@@ -61,7 +63,11 @@ impl Job {
             // Made as for a job, and removed again.
             let cgroup = Some(Cgroup::make().map(|made| made.parent().to_owned()));
             let several_hosts = !others.is_empty();
-            let report = examine(&Question { interface, several_hosts, transports, encrypt, cgroup });
+            let mut report = examine(&Question { interface, several_hosts, transports, encrypt, cgroup });
+            let (launchers, is_sound) = launchers::look(self);
+            report.can_run &= is_sound;
+            // Before the sum of all, which comes last.
+            report.sections.insert(report.sections.len().saturating_sub(1), launchers);
             whole.can_run = report.can_run;
             whole.text = if colour { format!("{report:#}") } else { report.to_string() };
         }
@@ -76,11 +82,6 @@ impl Job {
             whole.can_run &= can_run;
         }
         Ok(whole)
-    }
-
-    fn variable(&self, name: &str) -> Option<String> {
-        let set = self.env.iter().rev().find(|(set, _)| set == name);
-        set.map(|(_, value)| value.to_string_lossy().into_owned())
     }
 
     /// Whether the job's ranks are told to.
@@ -101,6 +102,8 @@ impl Job {
 
     fn ask(&self, host: &str) -> Result<Asked, String> {
         let mut question: Vec<OsString> = vec![self.remote_deckrun.clone().into(), "--doctor".into()];
+        // It looks at itself, not at the hosts of the allocation in which it may be.
+        question.push("--hosts=localhost".into());
         question.extend(self.variable("DECK_TRANSPORT").map(|list| format!("--transport={list}").into()));
         question.extend(self.is_to_encrypt().then(|| "--encrypt".into()));
         let words = self.agent.words(host, question, self.start_limit);

@@ -88,6 +88,21 @@ pub enum LaunchError {
         /// The hosts, as they were given.
         hosts: String,
     },
+    /// More ranks than the batch system has given slots for.
+    #[error(
+        "{ranks} ranks and only {slots} slots in {hosts}. Start fewer ranks, {more}, or say by --hosts where they run: \
+         a:2,b:2, or localhost:{ranks} for this host alone"
+    )]
+    SmallAllocation {
+        /// The ranks asked for.
+        ranks: u32,
+        /// All slots together.
+        slots: u32,
+        /// Whose job it is, and its hosts.
+        hosts: String,
+        /// How to get more.
+        more: String,
+    },
     /// Hosts' names of an unreasonable length.
     #[error("the names of the hosts together have {length} bytes: at most {limit} are possible")]
     HostNamesTooLong {
@@ -212,6 +227,7 @@ impl LaunchError {
             | LaunchError::TooManyRanks { .. }
             | LaunchError::NoProgram
             | LaunchError::TooFewSlots { .. }
+            | LaunchError::SmallAllocation { .. }
             | LaunchError::HostNamesTooLong { .. }
             | LaunchError::Interface { .. }
             | LaunchError::JobSpecTooLong { .. }

@@ -8,7 +8,7 @@ use std::{
 
 use udeck_boot::{Host, MAX_RANKS};
 
-use crate::LaunchError;
+use crate::{LaunchError, words::printable};
 
 /// The hosts' names together may be this long, in bytes: every rank is told them in one message.
 const NAMES_BOUND: usize = 512 << 10;
@@ -126,6 +126,25 @@ impl Hosts {
         Ok(hosts)
     }
 
+    /// Of hosts with their slots, as many as a batch system gives: one job need not fill them.
+    pub(crate) fn counted(all: impl IntoIterator<Item = (String, u32)>) -> Result<Hosts, String> {
+        let mut hosts = Hosts::default();
+        let mut places: HashMap<String, usize> = HashMap::new();
+        for (name, slots) in all {
+            if let Some(why) = name_fault(&name) {
+                return Err(format!("`{}`: {why}", printable(&name)));
+            }
+            match places.get(&name) {
+                Some(at) => hosts.entries[*at].slots = hosts.entries[*at].slots.saturating_add(slots),
+                None => {
+                    places.insert(name.clone(), hosts.entries.len());
+                    hosts.entries.push(Entry { name, slots });
+                }
+            }
+        }
+        Ok(hosts)
+    }
+
     fn add(&mut self, new: Entry, place: Place) -> Result<(), HostsError> {
         let sum = self.slots() + new.slots;
         if sum > MAX_RANKS {
@@ -139,8 +158,24 @@ impl Hosts {
         Ok(())
     }
 
-    fn slots(&self) -> u32 {
-        self.entries.iter().map(|entry| entry.slots).sum()
+    /// All slots together.
+    pub(crate) fn slots(&self) -> u32 {
+        self.entries.iter().fold(0, |sum, entry| sum.saturating_add(entry.slots))
+    }
+
+    /// How many hosts.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The first of them, for people: `a:2, b:2 and 7 more`.
+    pub(crate) fn first_ones(&self, most: usize) -> String {
+        let named = self.entries.iter().take(most).map(|Entry { name, slots }| format!("{name}:{slots}"));
+        let named = named.collect::<Vec<_>>().join(", ");
+        match self.entries.len().saturating_sub(most) {
+            0 => named,
+            more => format!("{named} and {more} more"),
+        }
     }
 
     /// Fills the hosts one after another with `ranks`, or all of their slots. Hosts that get none are left out. Hosts of
@@ -154,6 +189,9 @@ impl Hosts {
         let ranks = ranks.unwrap_or(slots);
         if ranks > slots {
             return Err(LaunchError::TooFewSlots { ranks, slots, hosts: self.to_string() });
+        }
+        if ranks > MAX_RANKS {
+            return Err(LaunchError::TooManyRanks { asked: ranks });
         }
         let (mut first, mut left) = (0, ranks);
         let mut shares = Vec::new();

@@ -11,7 +11,7 @@ use udeck_boot::{
 };
 
 use crate::{
-    Hosts, LaunchError,
+    Allocation, Hosts, LaunchError,
     control::DETECT,
     hosts::{Share, own_names},
     ranks::{Pipes, Work},
@@ -20,6 +20,9 @@ use crate::{
 
 /// How long bringing the other hosts into the job may take, unless told otherwise.
 const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// Whether choices are explained (`1`).
+const EXPLAIN: &str = "DECK_EXPLAIN";
 
 /// What the launcher sets for each rank.
 pub(crate) const OWN_VARIABLES: [&str; 7] =
@@ -39,6 +42,8 @@ pub struct Job {
     pub(crate) watchdog: Option<Duration>,
     pub(crate) on_failure: OnFailure,
     pub(crate) hosts: Option<Hosts>,
+    /// Where `hosts` come from, if they were not given.
+    pub(crate) allocation: Option<Allocation>,
     pub(crate) agent: AgentCommand,
     pub(crate) interface: Option<String>,
     pub(crate) remote_deckrun: PathBuf,
@@ -94,6 +99,7 @@ impl Job {
             watchdog: None,
             on_failure: OnFailure::default(),
             hosts: None,
+            allocation: None,
             agent: AgentCommand::default(),
             interface: None,
             remote_deckrun: "deckrun".into(),
@@ -156,6 +162,16 @@ impl Job {
     /// On which hosts the ranks run, instead of this one only. They are filled one after the other.
     pub fn hosts(mut self, hosts: Hosts) -> Job {
         self.hosts = Some(hosts);
+        self.allocation = None;
+        self
+    }
+
+    /// On the hosts that a batch system has given to this process ([`Allocation::find`]), by its own agent: in Slurm `srun`. Hosts
+    /// and an agent that are given behind it take precedence.
+    pub fn allocated(mut self, allocation: Allocation) -> Job {
+        self.agent = allocation.manager().agent();
+        self.hosts = Some(allocation.hosts().clone());
+        self.allocation = Some(allocation);
         self
     }
 
@@ -195,12 +211,30 @@ impl Job {
     /// Which ranks run where, in their order.
     pub(crate) fn shares(&self) -> Result<Vec<Share>, LaunchError> {
         match (&self.hosts, self.ranks) {
-            (Some(hosts), ranks) => hosts.place(ranks, own_names()),
+            (Some(hosts), ranks) => match &self.allocation {
+                None => hosts.place(ranks, own_names()),
+                Some(allocation) => {
+                    hosts.place(ranks, allocation.is_here()).map_err(|error| told_of(allocation, error))
+                }
+            },
             (None, ranks) => {
                 let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
                 Ok(vec![Share { host, first: 0, count: ranks.unwrap_or(1), here: true }])
             }
         }
+    }
+
+    /// Where the hosts come from, if they were not given, and somebody wants explanations.
+    pub(crate) fn explanation(&self) -> Option<String> {
+        let asked = self.variable(EXPLAIN).or_else(|| std::env::var(EXPLAIN).ok());
+        let allocation = self.allocation.as_ref().filter(|_| asked.as_deref() == Some("1"))?;
+        Some(format!("hosts from {allocation}; agent {}", self.agent.title()))
+    }
+
+    /// A variable that the job sets for its ranks.
+    pub(crate) fn variable(&self, name: &str) -> Option<String> {
+        let set = self.env.iter().rev().find(|(set, _)| set == name);
+        set.map(|(_, value)| value.to_string_lossy().into_owned())
     }
 
     /// What of it is this host's.
@@ -231,6 +265,19 @@ impl Job {
             Some((name, why)) => Err(LaunchError::BadVariable { name, why }),
             None => Ok(()),
         }
+    }
+}
+
+/// Hosts that nobody gave cannot be given more slots.
+fn told_of(allocation: &Allocation, error: LaunchError) -> LaunchError {
+    match error {
+        LaunchError::TooFewSlots { ranks, slots, .. } => LaunchError::SmallAllocation {
+            ranks,
+            slots,
+            hosts: allocation.to_string(),
+            more: allocation.more(ranks),
+        },
+        other => other,
     }
 }
 

@@ -20,6 +20,7 @@
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
+mod allocation;
 mod cgroup;
 mod control;
 mod descriptors;
@@ -43,6 +44,7 @@ mod wait;
 mod watch;
 mod words;
 
+pub use allocation::{Allocation, AllocationError};
 pub use doctor::Diagnosis;
 pub use error::{LaunchError, Step};
 pub use hosts::{Hosts, HostsError};

@@ -11,8 +11,11 @@ use std::{
 };
 
 use clap::Parser;
-use deckrun::Job;
+use deckrun::{Allocation, Job};
 use udeck_sys::stderr_line;
+
+/// As of an option.
+const WRONG_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     if let Some(code) = deckrun::serve_node(env::args_os()) {
@@ -22,10 +25,19 @@ fn main() -> ExitCode {
     if let Some(pid) = cli.status {
         return status(pid);
     }
+    let found = if cli.leaves_hosts_open() { Allocation::find() } else { Ok(None) };
     if cli.doctor {
-        return doctor(&cli.job());
+        // What is wrong with it stands in the report.
+        return doctor(&cli.job(found.ok().flatten()));
     }
-    match cli.job().run() {
+    let allocation = match found {
+        Ok(allocation) => allocation,
+        Err(error) => {
+            stderr_line(format_args!("deckrun: {error}"));
+            return ExitCode::from(WRONG_USAGE);
+        }
+    };
+    match cli.job(allocation).run() {
         Ok(outcome) => outcome.exit_code(),
         Err(error) => {
             stderr_line(format_args!("deckrun: {error}"));

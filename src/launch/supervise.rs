@@ -1,5 +1,6 @@
 //! Watches over a running job: one loop that sleeps until a signal, a death, a node's word or a time limit.
 
+mod aborts;
 mod serving;
 mod watchdog;
 
@@ -23,7 +24,11 @@ use udeck_boot::{
 };
 use udeck_sys::JobClock;
 
-use self::{serving::Serving, watchdog::Watchdog};
+use self::{
+    aborts::{Abort, Aborts},
+    serving::Serving,
+    watchdog::Watchdog,
+};
 use crate::{
     End, Failure, Job, LaunchError, OnFailure, Outcome, Stop,
     cgroup::Cgroup,
@@ -68,6 +73,7 @@ pub(crate) fn run(job: &Job, shares: &[Share], cgroup: Option<&Cgroup>) -> Resul
         relay_input: input::is_needed(),
     };
     let (printers, drain) = print::start(job.tag_output).map_err(system("starting the output's threads"))?;
+    job.explanation().iter().for_each(|words| printers.message(words));
     let outcome = conduct(job, shares, address, &setting, &signals, &orphans, printers);
     // Whichever way it ended: of a job that was never whole there may be agents left.
     orphans.end();
@@ -118,6 +124,8 @@ fn conduct(
         teller
             .message(&format!("rank {rank} {how}: the others take it for lost (World::finish says goodbye)"));
     });
+    let aborts = Aborts::new().map_err(system("setting up the name service"))?;
+    service.on_abort(aborts.listener());
     let reporter = service.reporter();
     let serving = Serving::start(|| service.run()).map_err(system("starting the name service"))?;
     let output = Output::start(wires.output, printers.clone());
@@ -139,6 +147,7 @@ fn conduct(
         remotes,
         reporter,
         serving: &serving,
+        aborts,
         clock: &clock,
         watchdog: Watchdog::new(job.watchdog, shares, started),
         lookout: Lookout::default(),
@@ -188,6 +197,7 @@ struct Watch<'a> {
     remotes: Remotes,
     reporter: Reporter,
     serving: &'a Serving,
+    aborts: Aborts,
     /// The clock of the ranks here and of the name service.
     clock: &'a JobClock,
     watchdog: Watchdog,
@@ -255,6 +265,9 @@ impl Watch<'_> {
             if self.serving.has_failed() {
                 self.nameless();
             }
+            if let Some(abort) = self.aborts.take() {
+                self.aborted(abort);
+            }
             self.note_the_dead(std::mem::take(&mut child_ended), events);
             orphans.reap(|pid| self.ranks.contains(pid) || self.remotes.contains(pid));
             // Asked again: a pause has moved it.
@@ -315,7 +328,7 @@ impl Watch<'_> {
     /// Sleeps until something happens or is due; says what of the nodes' is ready.
     fn wait(&self, signals: &Signals, due: Option<Instant>) -> Result<Vec<PollSource>, LaunchError> {
         let sources = self.remotes.sources();
-        let mut own = vec![signals.pending(), self.serving.as_fd()];
+        let mut own = vec![signals.pending(), self.serving.as_fd(), self.aborts.as_fd()];
         own.extend(self.status.as_ref().map(AsFd::as_fd));
         let all = own.iter().copied().map(|fd| (fd, PollFlags::IN));
         let all = all.chain(sources.iter().map(|(_, fd, what)| (*fd, *what)));
@@ -382,6 +395,20 @@ impl Watch<'_> {
         } else {
             self.printers.message(&format!("{ranks} {how}"));
         }
+    }
+
+    /// A rank ends the job, whatever was to be done when one fails.
+    fn aborted(&mut self, Abort { rank, code, how }: Abort) {
+        if self.outcome.stop.is_some() {
+            return;
+        }
+        self.outcome.failures.push(Failure { rank, end: End::Exited(i32::from(code)) });
+        let mut others = self.running();
+        others.retain(|other| *other != rank);
+        let ending =
+            if others.is_empty() { String::new() } else { format!("; ending {}", RankList(&others)) };
+        self.printers.message(&format!("rank {rank} {how}{ending}"));
+        self.stop(Stop::Failure, Signal::TERM);
     }
 
     /// No rank can find another any more, nor hear of its end: some would wait for ever.

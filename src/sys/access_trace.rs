@@ -61,6 +61,16 @@ macro_rules! noted {
                 note(self, true);
                 self.0.swap(value, order)
             }
+            pub fn compare_exchange(
+                &self,
+                current: $int,
+                new: $int,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$int, $int> {
+                note(self, true);
+                self.0.compare_exchange(current, new, success, failure)
+            }
             pub fn fetch_add(&self, value: $int, order: Ordering) -> $int {
                 note(self, true);
                 self.0.fetch_add(value, order)

@@ -84,6 +84,14 @@ impl Topology {
         let cpus = if usable == 1 { online_cpus() } else { usable };
         Topology { cpus: cpus.max(1) }
     }
+
+    /// That of ranks which together may run on `together` processors, by their affinity masks: a quota of this process's cgroup counts
+    /// for all of them.
+    pub fn of_ranks(together: usize) -> Self {
+        let usable = std::thread::available_parallelism().map_or(1, usize::from);
+        let quota = if usable < usable_cpus().len() { usable } else { together };
+        Topology { cpus: together.min(quota).max(1) }
+    }
 }
 
 fn online_cpus() -> usize {

@@ -51,3 +51,8 @@ pub fn sleep_any<'a>(
 pub fn wake(word: &AtomicU32) {
     let _ = futex::wake(raw(word), futex::Flags::empty(), i32::MAX as u32);
 }
+
+/// Wakes one sleeper on `word`.
+pub fn wake_one(word: &AtomicU32) {
+    let _ = futex::wake(raw(word), futex::Flags::empty(), 1);
+}

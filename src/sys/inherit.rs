@@ -1,4 +1,4 @@
-//! What the launcher left open for this process, or for another one that it started: a stream, and memory.
+//! What a launcher left open for this process, or for another one that it started: a stream, and memory.
 //!
 //! All programs that run under one rank (`sh -c 'a; a'`, `a & a`) inherit the same stream, and it can be only one's: two
 //! that read it would take each other's answers. Who has it is written on the stream itself. A Unix socket can be given a
@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::fstat;
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, getsockname, sockopt};
 
@@ -44,6 +44,43 @@ pub fn inherited_stream(number: &str) -> Result<UnixStream, String> {
     }
     fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(|error| error.to_string())?;
     Ok(UnixStream::from(fd))
+}
+
+/// Takes over the connection to its service of which a launcher other than deckrun has written the descriptor's number into the
+/// environment: a stream socket, or a pipe that is open both ways. Once per process; the program's own children do not inherit it.
+///
+/// # Errors
+/// In words: not a number, taken before by this process or another program that inherited it, or no such connection (it is then
+/// left as it was).
+pub fn inherited_channel(number: &str) -> Result<OwnedFd, String> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let fd: RawFd = number.parse().ok().filter(|fd| *fd > 2).ok_or("it is no descriptor's number")?;
+    if TAKEN.swap(true, Ordering::Relaxed) {
+        return Err("this process has joined its job already".into());
+    }
+    // SAFETY: the launcher opened this descriptor for the process to own; nothing else here knows its number, and the
+    // swap above lets it be taken once. What is no such connection is given up without being closed.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    if let Err(why) = check_channel(&fd) {
+        std::mem::forget(fd);
+        TAKEN.store(false, Ordering::Relaxed);
+        return Err(why);
+    }
+    fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(|error| error.to_string())?;
+    Ok(fd)
+}
+
+/// Whether it can be read and written as a stream, and is this process's.
+fn check_channel(fd: &OwnedFd) -> Result<(), String> {
+    let kind = fstat(fd).map_err(|error| error.to_string())?.st_mode;
+    let both_ways = fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::RDWR));
+    match FileType::from_raw_mode(kind) {
+        FileType::Fifo if both_ways => Ok(()),
+        FileType::Socket if sockopt::socket_type(fd) == Ok(SocketType::STREAM) => {
+            if sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX) { take(fd) } else { Ok(()) }
+        }
+        _ => Err("it is no connection".into()),
+    }
 }
 
 /// Takes over the shared memory of `len` bytes whose descriptor the launcher has written into the environment as `number`. Once per
@@ -102,7 +139,7 @@ mod tests {
     use std::net::Shutdown;
     use std::os::unix::net::UnixStream;
 
-    use super::{inherited_stream, take};
+    use super::{inherited_channel, inherited_stream, take};
 
     /// A duplicate of the descriptor is what another process has.
     #[test]
@@ -123,6 +160,7 @@ mod tests {
     fn descriptors_that_are_not_the_launchers_are_refused() {
         for value in ["", "x", "-1", "0", "2", "99999999999"] {
             assert!(inherited_stream(value).is_err(), "{value:?}");
+            assert!(inherited_channel(value).is_err(), "{value:?}");
         }
     }
 
@@ -132,6 +170,11 @@ mod tests {
         let mut file = std::fs::File::open("/dev/zero").unwrap();
         let why = inherited_stream(&file.as_raw_fd().to_string()).unwrap_err();
         assert!(why.contains("no Unix socket"), "{why}");
+        let (mut end, _other) = std::io::pipe().unwrap();
+        for fd in [file.as_raw_fd(), end.as_raw_fd()] {
+            assert_eq!(inherited_channel(&fd.to_string()).unwrap_err(), "it is no connection");
+        }
         file.read_exact(&mut [0; 8]).unwrap();
+        end.read_exact(&mut []).unwrap();
     }
 }

@@ -53,6 +53,50 @@ pub fn is_link_local(address: &IpAddr) -> bool {
     }
 }
 
+/// Why a link-local address is of no use: each host calls the interface behind it by a number of its own, and ranks are told
+/// addresses only.
+pub const LINK_LOCAL: &str = "a link-local address means nothing to other hosts";
+
+/// The address of this host that somebody asks for: by an interface's name, or by the address itself. IPv4 is preferred.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn address_of(asked: &str, existing: &[Interface]) -> Result<IpAddr, String> {
+    // With the interface behind a `%`, as it is written elsewhere, or without.
+    let address = asked.split('%').next().unwrap_or_default().parse::<IpAddr>();
+    if address.is_ok_and(|address| is_link_local(&address)) {
+        return Err(LINK_LOCAL.into());
+    }
+    if let Ok(address) = asked.parse::<IpAddr>() {
+        let is_own = existing.iter().any(|interface| interface.address == address);
+        return is_own.then_some(address).ok_or_else(|| "no interface of this host has this address".into());
+    }
+    let named: Vec<_> = existing.iter().filter(|interface| interface.name == asked).collect();
+    if named.is_empty() {
+        return Err("there is no such interface, or it has no address".into());
+    }
+    if named.iter().all(|interface| !interface.up) {
+        return Err("this interface is down".into());
+    }
+    let usable = || named.iter().map(|interface| interface.address).filter(|address| !is_link_local(address));
+    usable()
+        .find(IpAddr::is_ipv4)
+        .or_else(|| usable().next())
+        .ok_or_else(|| format!("it has no address but link-local ones; {LINK_LOCAL}"))
+}
+
+/// For people: what they can choose from.
+pub fn listed(existing: &[Interface]) -> String {
+    let shown: Vec<_> = existing
+        .iter()
+        .filter(|interface| !is_link_local(&interface.address))
+        .map(|Interface { name, address, up }| {
+            format!("{name} {address}{}", if *up { "" } else { " (down)" })
+        })
+        .collect();
+    shown.join(", ")
+}
+
 /// # Safety
 /// `at` is null, or points to a socket address as long as its family says.
 unsafe fn address(at: *const libc::sockaddr) -> Option<IpAddr> {

@@ -16,9 +16,13 @@ pub mod atomic;
 #[cfg(not(loom))]
 pub mod closer;
 mod copy;
+mod copy_bytes;
 mod cpu;
 mod deadline;
 pub mod doorbell;
+#[cfg(not(loom))]
+mod elements;
+pub mod event_count;
 #[cfg(not(loom))]
 mod event_fd;
 pub mod fault;
@@ -35,6 +39,10 @@ pub mod leader_follower;
 mod library;
 #[cfg(not(loom))]
 mod limits;
+#[cfg(not(loom))]
+pub mod liveness;
+mod member_barrier;
+pub mod member_table;
 mod missed;
 pub mod parker;
 mod poll_budget;
@@ -48,10 +56,14 @@ pub mod ranked;
 #[cfg(not(loom))]
 pub mod reactor;
 pub mod ring;
+pub mod robust_lock;
 #[cfg(not(loom))]
 mod say;
 #[cfg(not(loom))]
 pub mod segment;
+mod semaphore;
+#[cfg(not(loom))]
+pub mod shared_memory;
 #[cfg(not(loom))]
 pub mod socket;
 #[cfg(not(loom))]
@@ -61,16 +73,19 @@ mod wait;
 pub mod window;
 
 pub use copy::copy_in;
+pub use copy_bytes::copy_bytes;
 pub use cpu::{Home, Topology, boot_id, host_key, pin_to_cpu, restrict_to_cpus, usable_cpus};
 pub use deadline::Deadline;
+#[cfg(not(loom))]
+pub use elements::Elements;
 #[cfg(not(loom))]
 pub use event_fd::EventFd;
 #[cfg(not(loom))]
 pub use futex::{MOST_WORDS, sleep_any, wake as wake_sleepers};
 #[cfg(not(loom))]
-pub use inherit::{inherited_segment, inherited_stream};
+pub use inherit::{inherited_channel, inherited_segment, inherited_stream};
 #[cfg(not(loom))]
-pub use interfaces::{Interface, interfaces, is_link_local};
+pub use interfaces::{Interface, LINK_LOCAL, address_of, interfaces, is_link_local, listed};
 #[cfg(not(loom))]
 pub use job_clock::{JobClock, job_time, join_job_clock};
 #[cfg(not(loom))]
@@ -83,4 +98,5 @@ pub use missed::on_next_miss;
 pub use poll_budget::PollBudget;
 #[cfg(not(loom))]
 pub use say::stderr_line;
+pub use semaphore::MAX_PERMITS;
 pub use wait::{Habit, Pause, Spinner};

@@ -220,6 +220,18 @@ impl Mapping {
         unsafe { at.as_ref() }
     }
 
+    /// As [`Mapping::structure`]: so many of them, one after the other.
+    ///
+    /// # Panics
+    /// As [`Mapping::structure`].
+    pub fn structures<T: Shared>(&self, offset: usize, count: usize) -> &[T] {
+        let len = count.checked_mul(size_of::<T>()).expect("structures inside the mapping");
+        let at = self.at(offset as u64, len).expect("structures inside the mapping").cast::<T>();
+        assert!(at.is_aligned() && self.writable, "misaligned or read-only shared structures");
+        // SAFETY: as in `structure`, for each of them.
+        unsafe { core::slice::from_raw_parts(at.as_ptr(), count) }
+    }
+
     /// Takes memory for `[offset, offset + len)` of this segment and maps it, rounded to whole chunks (pages, in
     /// a segment smaller than a chunk). Memory is taken once and kept. May take a millisecond per chunk.
     ///

@@ -7,6 +7,7 @@
 //! * [`Block`], [`Region`]: outbox memory that we own: plain slices.
 //! * [`UserMemory`]: a buffer of the program's, which makes a [`Region`] too ([`crate::Nic::register`]).
 //! * [`Lent`]: a peer's outbox memory that it handed over: a read-only slice until dropped.
+//! * [`SharedBytes`]: outbox memory that several own and nobody writes: read-only slices.
 //! * [`Readable`]: outbox memory that its owner gave up, for peers to fetch by RDMA: no slice until it is revoked.
 //! * [`Window`]: landing memory that peers may be writing or reading: copies in and out only, no slice.
 //! * [`Settled`]: landing memory after [`Window::revoke`]: nobody writes it any more, a read-only slice.
@@ -20,6 +21,7 @@ mod raw;
 mod readable;
 mod region;
 mod registrar;
+mod shared;
 mod tags;
 mod user;
 mod window;
@@ -32,6 +34,7 @@ pub use raw::{RawRegion, RawSegment};
 pub use readable::{Ownership, Readable};
 pub use region::Region;
 pub(crate) use registrar::Registrar;
+pub use shared::SharedBytes;
 pub(crate) use tags::{Carrier, TagUse, Tags};
 pub use user::{StableBuffer, UserMemory};
 pub use window::{Settled, Window};

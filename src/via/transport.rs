@@ -39,7 +39,7 @@ use udeck_sys::atomic::AtomicU32;
 use crate::attributes::{NetAddress, NicAttributes, Reliability};
 use crate::caps::Caps;
 use crate::error::{Error, Result};
-use crate::mem::{Arena, Block, Lent, LentSlice, MemHandle, Ptag, RemoteBuffer, Rights};
+use crate::mem::{Arena, Block, Lent, LentSlice, MemHandle, Ptag, RemoteBuffer, Rights, SharedBytes};
 pub use crate::report::Reporter;
 use udeck_sys::Deadline;
 
@@ -586,9 +586,7 @@ impl PostedBuffer {
     pub fn bytes(&self) -> usize {
         match self {
             PostedBuffer::Block(block) => block.capacity(),
-            PostedBuffer::Owner(owner) => {
-                owner.downcast_ref::<Arc<Block>>().map_or(0, |block| block.capacity())
-            }
+            PostedBuffer::Owner(owner) => owner.downcast_ref::<SharedBytes>().map_or(0, SharedBytes::kept),
             PostedBuffer::Caller(_) => 0,
         }
     }

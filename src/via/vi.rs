@@ -330,7 +330,8 @@ impl Vi {
     /// # Errors
     /// The block comes back with [`Error::Full`] when the peer has to read or to give buffers back first,
     /// [`Error::InvalidParameter`] when it is of another NIC, or a final error.
-    #[inline]
+    // In line wherever it is called: the compiler would decide by what else calls it, and a call moves the block through memory.
+    #[inline(always)]
     pub fn hand_off(
         &mut self,
         immediate: Option<u32>,

@@ -9,11 +9,12 @@ pub mod liar;
 pub mod several;
 pub mod watch;
 
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use udeck::{Buf, Config, Pod, Protocol, Result, World};
+use udeck::{Buf, Config, Pod, Protocol, Result, Retrieved, World};
 
 /// Every protocol.
 pub const PROTOCOLS: [Protocol; 7] = [
@@ -83,18 +84,54 @@ pub fn ranks_believing<F>(
 ) where
     F: Fn(World) -> Result + Send + Sync + 'static,
 {
+    ranks_over("shm", size, config, oversubscribed, body);
+}
+
+/// As [`ranks_believing`], over this transport.
+pub fn ranks_over<F>(
+    transport: &'static str,
+    size: u32,
+    config: impl Fn(u32) -> Config,
+    oversubscribed: impl Fn(u32) -> bool,
+    body: F,
+) where
+    F: Fn(World) -> Result + Send + Sync + 'static,
+{
     let (_job, streams) = udeck_boot::local::Job::new(size).expect("a name service");
+    started(streams, &format!("{transport}0"), config, oversubscribed, body);
+}
+
+/// As [`ranks_with`], of ranks that are told that they run on several hosts, so many on each, and share memory all the same.
+pub fn on_hosts<F>(hosts: &[u32], config: &Config, body: F)
+where
+    F: Fn(World) -> Result + Send + Sync + 'static,
+{
+    let (_job, streams) = udeck_boot::local::Job::on_hosts(hosts).expect("a name service");
+    started(streams, "shm0", |_| config.clone(), |_| true, body);
+}
+
+/// A thread for each rank, with one NIC.
+fn started<F>(
+    streams: Vec<UnixStream>,
+    nic: &str,
+    config: impl Fn(u32) -> Config,
+    oversubscribed: impl Fn(u32) -> bool,
+    body: F,
+) where
+    F: Fn(World) -> Result + Send + Sync + 'static,
+{
     let body = Arc::new(body);
     let threads: Vec<_> = streams
         .into_iter()
         .zip(0..)
         .map(|(stream, rank)| {
             let (body, config, oversubscribed) = (body.clone(), config(rank), oversubscribed(rank));
+            let nic = nic.to_owned();
             std::thread::spawn(move || {
                 let client = udeck_boot::Client::new(stream)?;
                 let mut options = udeck::NicOptions::new(client.keys());
                 (options.arena, options.trusting) = (config.arena, config.trusting);
-                let nic = udeck::open_nic("shm0", &options).expect("shm0");
+                let nic = udeck::open_nic(&nic, &options).expect("it opens");
                 body(World::new(client, vec![nic], config, oversubscribed)?)
             })
         })
@@ -118,13 +155,16 @@ pub fn hoard(world: &World, len: usize) -> (Buf<u8>, Vec<Buf<u8>>) {
 /// Fails with what the ranks failed with, by number.
 fn judge(threads: Vec<std::thread::JoinHandle<Result>>) {
     let results: Vec<_> = threads.into_iter().map(std::thread::JoinHandle::join).collect();
-    for (rank, result) in results.into_iter().enumerate() {
-        match result {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => panic!("rank {rank}: {error}"),
-            Err(panicked) => std::panic::resume_unwind(panicked),
-        }
+    // The error of one rank is often the consequence of another's.
+    let error = |(rank, result): (usize, &std::thread::Result<Result>)| match result {
+        Ok(Err(error)) => Some(format!("rank {rank}: {error}")),
+        _ => None,
+    };
+    let errors: Vec<_> = results.iter().enumerate().filter_map(error).collect();
+    if let Some(panicked) = results.into_iter().find_map(std::result::Result::err) {
+        std::panic::resume_unwind(panicked);
     }
+    assert!(errors.is_empty(), "{}", errors.join("; "));
 }
 
 /// Whether this is the process that is to run `test`, alone. If not, such a process is started, as `set` leaves it, and has to
@@ -196,6 +236,11 @@ pub fn assert_pattern<T: Pod>(found: &[T], seed: usize, len: usize) {
     let bytes: &[u8] = bytemuck::cast_slice(found);
     let wrong = bytes.iter().copied().zip(pattern(seed, bytes.len())).position(|(is, should)| is != should);
     assert_eq!(wrong, None, "first wrong byte of message {seed}, {} bytes long", bytes.len());
+}
+
+/// How many elements were retrieved into a buffer, and whose.
+pub fn len_and_source(retrieved: Retrieved) -> (usize, usize) {
+    (retrieved.len, retrieved.source)
 }
 
 /// An event that the library knows nothing of: whoever waits for it makes no progress for anybody.

@@ -58,13 +58,13 @@ fn panics() -> usize {
 }
 
 /// What a process holds.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Held {
     descriptors: usize,
     /// Of the library's shared memory.
     mappings: usize,
-    /// But for those that run tests.
-    threads: usize,
+    /// Their names, but for those that run tests.
+    threads: Vec<String>,
 }
 
 impl Held {
@@ -73,10 +73,11 @@ impl Held {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
         let names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
+        let names = names.map(|name| name.trim_end().to_owned());
         Held {
             descriptors: count("/proc/self/fd"),
             mappings: maps.matches("/memfd:udeck").count(),
-            threads: names.filter(|name| !name.starts_with("prop_")).count(),
+            threads: names.filter(|name| !name.starts_with("prop_")).collect(),
         }
     }
 
@@ -96,13 +97,13 @@ impl Held {
 
     /// Nothing that came since then stays.
     pub fn is_all_that_stays(&self, case: &str) {
-        let is_within = |now: Held| {
+        let is_within = |now: &Held| {
             now.descriptors <= self.descriptors
                 && now.mappings <= self.mappings
-                && now.threads <= self.threads
+                && now.threads.len() <= self.threads.len()
         };
         eventually(
-            || is_within(Held::now()).then_some(()),
+            || is_within(&Held::now()).then_some(()),
             || format!("{case}: {:?}, and before it {self:?}", Held::now()),
         );
     }

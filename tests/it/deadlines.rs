@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{LONG, SHORT, alone, assert_pattern, patterned, ranks};
+use crate::common::{LONG, SHORT, alone, assert_pattern, len_and_source, patterned, ranks};
 use udeck::{Error, Result};
 
 #[test]
@@ -78,7 +78,7 @@ fn a_try_into_a_buffer_takes_what_fits_and_leaves_what_does_not() {
     for (seed, len) in [50, 51, 3].into_iter().enumerate() {
         out.post(patterned(&world, seed, len).unwrap()).unwrap();
     }
-    assert_eq!(inbox.try_retrieve_into(&mut to).unwrap(), Some((50, 0)));
+    assert_eq!(inbox.try_retrieve_into(&mut to).unwrap().map(len_and_source), Some((50, 0)));
     assert_pattern(&to, 0, 50);
     for _ in 0..2 {
         let error = inbox.try_retrieve_into(&mut to).unwrap_err();

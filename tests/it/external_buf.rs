@@ -167,7 +167,7 @@ fn a_destroyed_mailbox_gives_the_buffer_back_and_it_goes_elsewhere() {
 fn a_full_mailbox_gives_the_buffer_back() {
     for protocol in asynchronous() {
         let world = alone(64 << 20);
-        let inbox = world.mailbox::<u8>("in").unwrap();
+        let inbox = world.mailbox_with_queue::<u8>("in", 0).unwrap();
         let out = world.postbox::<u8>("in").unwrap();
         out.set_protocol(protocol).unwrap();
         let mut taken = 0;

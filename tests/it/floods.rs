@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 
 use crate::common::liar::{EAGER, Liar, PAIR, REQUEST};
-use crate::common::{LONG, SHORT, assert_pattern, config, patterned};
+use crate::common::{LONG, SHORT, assert_pattern, config, len_and_source, patterned};
 use udeck::{Error, NicOptions, Protocol, ReceiveModel, World, try_select};
 use udeck_boot::{Client, local::Job};
 use udeck_faults::{Fault, Lies, Luck, When, wrapped};
@@ -94,7 +94,7 @@ fn a_buffer_that_is_too_small_for_a_flood_of_messages() {
             assert!(matches!(error, Error::TooSmall { needed: 8, have: 7, rank: 0 }), "{error}");
         }
         let mut buffer = [0; 8];
-        assert_eq!(inbox.retrieve_into(&mut buffer).unwrap(), (8, 0));
+        assert_eq!(len_and_source(inbox.retrieve_into(&mut buffer).unwrap()), (8, 0));
         assert_eq!(buffer, [1; 8]);
     });
 }
@@ -139,7 +139,7 @@ fn a_barrier_that_is_flooded_with_what_is_no_token() {
             })
         };
         let [first, second] = [first, second].map(come).map(|thread| thread.join().unwrap());
-        let mut liar = Liar::at(first.nic(), "\u{1}deck/barrier/0");
+        let mut liar = Liar::at(first.nic(), "\u{1}deck/group//0");
         flood(&mut liar, EAGER, 0, 77, &[]);
         for _ in 0..3 {
             let error = first.barrier_timeout(SHORT).unwrap_err();

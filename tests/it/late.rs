@@ -13,7 +13,7 @@ fn slow() -> Link {
 }
 
 /// As `common::ranks_with`, over NICs `rank0`, `rank1`, ... of a fabric.
-fn ranks<F>(size: u32, fabric: &Fabric, config: &Config, body: F)
+pub(crate) fn ranks<F>(size: u32, fabric: &Fabric, config: &Config, body: F)
 where
     F: Fn(World) -> Result + Send + Sync + 'static,
 {
@@ -39,7 +39,7 @@ where
     }
 }
 
-fn fabric() -> Fabric {
+pub(crate) fn fabric() -> Fabric {
     let fabric = Fabric::new(1);
     fabric.set_default_link(slow());
     fabric

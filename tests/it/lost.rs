@@ -140,11 +140,11 @@ fn who_is_to_make_a_mailbox_can_be_said() {
     ranks(3, true, |world| {
         match world.rank() {
             0 => {
-                is_loss_of(2, &world.postbox_of::<u8>(2, "two").unwrap_err());
-                world.postbox_of::<u8>(1, "one")?.post(world.buf(1)?)?;
+                is_loss_of(2, &world.postbox_of::<u8>("two", 2).unwrap_err());
+                world.postbox_of::<u8>("one", 1)?.post(world.buf(1)?)?;
             }
             1 => {
-                let inbox = world.mailbox::<u8>("one")?;
+                let inbox = world.mailboxes::<u8>("one")?;
                 while inbox.retrieve().is_err() {}
             }
             _ => return Ok(()), // without `finish`

@@ -35,7 +35,7 @@ impl Mixed {
     fn with(near: usize, far: usize, net: udeck_faults::Disguise, config: Config) -> Self {
         let barred = Barred::new(false);
         let (job, world) = several::alone_with(&barred, net, config);
-        let inbox = world.mailbox("in").unwrap();
+        let inbox = world.mailbox_with_queue("in", 0).unwrap();
         let made = |by: &str, count: usize| -> Vec<Postbox<u8>> {
             barred.set(by == "net");
             let outs: Vec<_> = (0..count).map(|_| world.postbox("in").unwrap()).collect();
@@ -243,7 +243,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 fn a_shared_message_goes_by_both() {
     let mixed = Mixed::new(2, 2);
     let message = patterned(&mixed.world, 3, 100_000).unwrap().share();
-    post_all(&mixed.all(), &message).unwrap();
+    post_all(mixed.all(), &message).unwrap();
     for _ in 0..4 {
         assert_pattern(&mixed.inbox.retrieve().unwrap(), 3, 100_000);
     }

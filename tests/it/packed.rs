@@ -13,7 +13,7 @@ fn pack_everything(message: &mut Message, inner: &Message) -> Result {
     Ok(())
 }
 
-fn assert_everything(received: &mut Received<Packed>) -> Result {
+fn assert_everything(received: &Received<Packed>) -> Result {
     assert_eq!(received.unpack::<i8>()?, [-1, 2]);
     assert_eq!(received.unpack_one::<u8>()?, 3);
     assert_eq!(received.unpack::<i16>()?, [-4, 5, 6]);
@@ -53,11 +53,11 @@ fn every_type_travels_by_every_protocol() {
         if world.rank() == 0 {
             let inbox = world.mailbox::<Packed>("reports")?;
             for tag in 0..PROTOCOLS.len() as u32 {
-                let mut received = inbox.retrieve()?;
+                let received = inbox.retrieve()?;
                 assert_eq!((received.source(), received.tag()), (1, tag));
-                assert_everything(&mut received)?;
+                assert_everything(&received)?;
                 received.reset();
-                assert_everything(&mut received)?;
+                assert_everything(&received)?;
             }
         } else {
             let out = world.postbox::<Packed>("reports")?;
@@ -112,7 +112,7 @@ fn a_wrong_type_is_refused_and_the_cursor_stays() {
     let mut message = world.message(100).unwrap();
     message.pack(&[1_i32, 2]).unwrap().pack_str("text").unwrap();
     world.postbox::<Packed>("in").unwrap().post(message).unwrap();
-    let mut received = inbox.retrieve().unwrap();
+    let received = inbox.retrieve().unwrap();
     let error = received.unpack::<u32>().map(drop).unwrap_err();
     assert!(error.to_string().contains("[i32]") && error.to_string().contains("[u32]"), "{error}");
     assert!(received.unpack_str().is_err());

@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
-use crate::common::{Event, LONG, SHORT, alone, assert_pattern, asynchronous, hoard, patterned, ranks};
+use crate::common::{
+    Event, LONG, SHORT, alone, assert_pattern, asynchronous, hoard, len_and_source, patterned, ranks,
+};
 use udeck::{Error, Packed, Postbox, Protocol, World};
 
 #[test]
@@ -41,7 +43,7 @@ fn a_packed_message_that_comes_back_can_be_packed_further_and_posted_elsewhere()
     assert_eq!((message.tag(), message.capacity(), message.len()), (9, 200, 16));
     message.pack_str("more").unwrap();
     world.postbox::<Packed>("in").unwrap().post(message).unwrap();
-    let mut received = inbox.retrieve().unwrap();
+    let received = inbox.retrieve().unwrap();
     assert_eq!(received.tag(), 9);
     assert_eq!(received.unpack::<i32>().unwrap(), [1, 2]);
     assert_eq!(received.unpack_str().unwrap(), "more");
@@ -65,7 +67,7 @@ fn a_full_mailbox_makes_posts_wait_and_gives_messages_back_at_the_deadline() {
     for protocol in asynchronous() {
         for len in [3, 5000] {
             let world = alone(64 << 20);
-            let inbox = world.mailbox::<u8>("in").unwrap();
+            let inbox = world.mailbox_with_queue::<u8>("in", 0).unwrap();
             let out = world.postbox::<u8>("in").unwrap();
             out.set_protocol(protocol).unwrap();
             let taken = fill(&world, &out, len);
@@ -137,7 +139,7 @@ fn a_buffer_that_is_too_small_loses_nothing_and_blocks_only_its_postbox() {
         world.barrier()?;
         let mut small = [0_u16; 10];
         for (at, len) in [3, 4].into_iter().enumerate() {
-            assert_eq!(inbox.retrieve_into(&mut small)?, (len, 2));
+            assert_eq!(len_and_source(inbox.retrieve_into(&mut small)?), (len, 2));
             assert_pattern(&small[..len], 20 + at, len);
         }
         for _ in 0..2 {
@@ -145,9 +147,9 @@ fn a_buffer_that_is_too_small_loses_nothing_and_blocks_only_its_postbox() {
             assert!(matches!(error, Error::TooSmall { needed: 1000, have: 10, rank: 1 }), "{error}");
         }
         let mut large = [0_u16; 1000];
-        assert_eq!(inbox.retrieve_into(&mut large)?, (1000, 1));
+        assert_eq!(len_and_source(inbox.retrieve_into(&mut large)?), (1000, 1));
         assert_pattern(&large, 10, 1000);
-        assert_eq!(inbox.retrieve_into(&mut small)?, (1, 1));
+        assert_eq!(len_and_source(inbox.retrieve_into(&mut small)?), (1, 1));
         assert_pattern(&small[..1], 11, 1);
         assert_eq!(*inbox.retrieve()?, crate::common::pattern_of::<u16>(12, 2)[..]);
         world.barrier()?;
@@ -168,7 +170,7 @@ fn what_did_not_fit_can_also_be_retrieved_where_it_lies() {
     assert_pattern(&inbox.retrieve().unwrap(), 0, 2);
     assert!(matches!(inbox.retrieve_into(&mut one), Err(Error::TooSmall { needed: 1000, .. })));
     assert_pattern(&inbox.retrieve().unwrap(), 1, 1000);
-    assert_eq!(inbox.retrieve_into(&mut one).unwrap(), (1, 0));
+    assert_eq!(len_and_source(inbox.retrieve_into(&mut one).unwrap()), (1, 0));
     assert_pattern(&one, 2, 1);
 }
 
@@ -239,7 +241,7 @@ fn a_message_that_finds_no_memory_to_be_aligned_in_stays() {
     assert!(matches!(error, Error::NoMemory { .. }), "{error}");
     // Into memory of the caller's own it goes at any time.
     let mut one = [0];
-    assert_eq!(inbox.retrieve_into(&mut one).unwrap(), (1, 0));
+    assert_eq!(len_and_source(inbox.retrieve_into(&mut one).unwrap()), (1, 0));
     assert_pattern(&one, 0, 1);
     assert!(inbox.retrieve().is_err());
     drop(hoarded);

@@ -100,7 +100,7 @@ fn a_receiver_without_memory_loses_nothing() {
 fn what_waits_to_be_read_is_bounded_and_wakes_its_poster() {
     ranks(2, |world| {
         if world.rank() == 0 {
-            let inbox = world.mailbox::<u8>("in")?;
+            let inbox = world.mailbox_with_queue::<u8>("in", 0)?;
             world.barrier()?;
             let mut next = [0; 2];
             for _ in 0..400 {

@@ -29,7 +29,7 @@ fn each_mailbox_wakes_the_select_whatever_it_carries() {
                         0 => assert_pattern(&bytes.try_retrieve()?.expect("selected"), round, 3000),
                         1 => assert_pattern(&words.try_retrieve()?.expect("selected"), round, 3),
                         _ => {
-                            let mut message = packed.try_retrieve()?.expect("selected");
+                            let message = packed.try_retrieve()?.expect("selected");
                             assert_eq!(message.unpack_one::<i32>()?, round as i32);
                         }
                     }

@@ -2,7 +2,10 @@
 
 use std::time::Instant;
 
-use crate::common::{LONG, SHORT, alone, assert_pattern, asynchronous, patterned, ranks};
+use crate::common::{
+    LONG, PROTOCOLS, SHORT, alone, are_crowded, assert_pattern, asynchronous, config, pattern_of, patterned,
+    ranks, ranks_over,
+};
 use udeck::{Error, Mailbox, Postbox, Protocol, Result, World, post_all, post_all_timeout};
 
 const LEN: usize = 100_000;
@@ -27,7 +30,7 @@ fn all_receivers_read_the_one_block_and_the_last_gives_it_back() {
         let message = patterned::<u8>(&world, 7, LEN)?.share();
         let before = (world.stats().bytes_copied, used(&world));
         for _ in 0..2 {
-            post_all(&[&outs[0], &outs[1]], &message)?;
+            post_all(&outs, &message)?;
         }
         assert_eq!((world.stats().bytes_copied, used(&world)), before, "nothing is copied");
         assert_eq!(world.stats().messages_posted, 4);
@@ -116,12 +119,12 @@ fn shared_messages_keep_their_place_behind_waiting_ones() {
 fn a_group_post_serves_those_it_can_and_names_the_others() {
     let world = alone(64 << 20);
     let names = ["well", "gone", "full", "last"];
-    let mut inboxes: Vec<Mailbox<u8>> = names.iter().map(|name| world.mailbox(name).unwrap()).collect();
+    let mut inboxes: Vec<Mailbox<u8>> =
+        names.iter().map(|name| world.mailbox_with_queue(name, 0).unwrap()).collect();
     let outs: Vec<Postbox<u8>> = names.iter().map(|name| world.postbox(name).unwrap()).collect();
     drop(inboxes.remove(1));
     while outs[2].try_post(world.buf::<u8>(100).unwrap()).is_ok() {}
     let message = patterned::<u8>(&world, 5, LEN).unwrap().share();
-    let outs: Vec<&Postbox<u8>> = outs.iter().collect();
     let failed = post_all_timeout(&outs, &message, SHORT).unwrap_err();
     assert_eq!(failed.of, 4);
     assert!(matches!(&failed.failed[..], [(1, Error::MailboxGone { .. }), (2, Error::Deadline { .. })]));
@@ -157,4 +160,93 @@ fn a_shared_message_that_is_not_posted_comes_back() {
         assert!(matches!(failed.error, Error::MailboxGone { .. }), "{}", failed.error);
         assert_pattern(&failed.message.expect("it comes back"), 2, len);
     }
+}
+
+/// A scatter, of parts of any length and place.
+fn scatter(transport: &'static str, protocol: Protocol) {
+    const PARTS: [std::ops::Range<usize>; 4] = [0..25_001, 25_001..25_004, 25_004..60_000, 60_000..60_000];
+    ranks_over(
+        transport,
+        3,
+        |_| config(),
+        are_crowded,
+        move |world| {
+            let inbox = world.mailboxes::<u16>("part")?;
+            if world.rank() == 0 {
+                let outs: Vec<Postbox<u16>> = world.postboxes("part")?;
+                if outs.iter().any(|out| out.set_protocol(protocol).is_err()) {
+                    // A transport without it.
+                    post_all(&outs[1..], &world.buf(1)?.share().with_tag(99))?;
+                    world.barrier()?;
+                    return world.finish();
+                }
+                let whole = patterned::<u16>(&world, 5, 60_000)?.share();
+                let before = world.stats().bytes_copied;
+                for (tag, part) in PARTS.into_iter().enumerate() {
+                    post_all(&outs[1..], &whole.part(part).with_tag(tag as u32))?;
+                }
+                world.barrier()?;
+                if protocol == Protocol::HandOff && transport == "shm" {
+                    assert_eq!(world.stats().bytes_copied, before, "nothing is copied");
+                }
+                assert_eq!(whole.tag(), 5);
+                let (started, mut whole) = (Instant::now(), Err(whole));
+                while let Err(shared) = whole {
+                    assert!(started.elapsed() < LONG, "all have dropped it");
+                    whole = world.unshare(shared);
+                }
+            } else {
+                let all = pattern_of::<u16>(5, 60_000);
+                for (tag, part) in PARTS.into_iter().enumerate() {
+                    let received = inbox.retrieve()?;
+                    if received.tag() == 99 {
+                        break;
+                    }
+                    assert_eq!(
+                        (received.tag() as usize, &*received),
+                        (tag, &all[part]),
+                        "{transport}, {protocol}"
+                    );
+                }
+                world.barrier()?;
+            }
+            world.finish()
+        },
+    );
+}
+
+#[test]
+fn parts_arrive_by_every_protocol_over_shared_memory() {
+    PROTOCOLS.into_iter().for_each(|protocol| scatter("shm", protocol));
+}
+
+#[test]
+fn parts_arrive_by_every_protocol_over_networks() {
+    for transport in ["tcp", "udp"] {
+        PROTOCOLS.into_iter().for_each(|protocol| scatter(transport, protocol));
+    }
+}
+
+#[test]
+fn parts_arrive_by_every_protocol_over_verbs() {
+    if crate::common::over_verbs_apart("share::parts_arrive_by_every_protocol_over_verbs") {
+        PROTOCOLS.into_iter().for_each(|protocol| scatter("verbs", protocol));
+    }
+}
+
+#[test]
+fn a_part_is_a_message_of_its_own() {
+    let world = alone(8 << 20);
+    let whole = patterned::<u32>(&world, 1, 100).unwrap().share();
+    let all = pattern_of::<u32>(1, 100);
+    let part = whole.part(10..=20);
+    assert_eq!((&*part, part.tag()), (&all[10..=20], 1));
+    assert_eq!((&*part.part(1..), &*whole.part(..), whole.part(100..).len()), (&all[11..=20], &all[..], 0));
+    let beyond = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| whole.part(90..101)));
+    assert!(beyond.is_err());
+    // While there is a part, the whole is nobody's own; and a part never is.
+    let whole = world.unshare(whole).expect_err("there is a part");
+    let part = world.unshare(part).expect_err("it is a part");
+    drop(part);
+    world.unshare(whole).expect("the only one");
 }

@@ -44,7 +44,7 @@ impl Wake for Bell {
 
 /// Runs one future; the thread sleeps while it waits.
 #[track_caller]
-fn block_on<F: Future>(future: F) -> F::Output {
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let (bell, waker) = Bell::new();
     let mut future = pin!(future);
     loop {
@@ -226,7 +226,7 @@ fn a_stream_tells_of_lost_ranks_and_ends_when_nobody_is_left() {
             let mut stream = inbox.stream();
             while let Some(item) = block_on(next(&mut stream)) {
                 match item {
-                    Ok(mut message) => messages += message.unpack_one::<i32>()?,
+                    Ok(message) => messages += message.unpack_one::<i32>()?,
                     Err(Error::PeerLost { rank: 2, .. }) => lost += 1,
                     Err(error) => return Err(error),
                 }
@@ -252,7 +252,7 @@ fn a_post_that_waits_for_room_does_not_hold_its_thread() {
     for protocol in asynchronous() {
         for len in [3, 5000] {
             let world = alone(64 << 20);
-            let mut inbox = world.mailbox::<u8>("in").unwrap();
+            let mut inbox = world.mailbox_with_queue::<u8>("in", 0).unwrap();
             let mut out = world.postbox::<u8>("in").unwrap();
             out.set_protocol(protocol).unwrap();
             let mut accepted = 0;
@@ -326,7 +326,7 @@ fn memory_that_comes_free_lets_a_post_go_on() {
 fn a_post_that_fails_gives_its_message_back() {
     for protocol in asynchronous() {
         let world = alone(64 << 20);
-        let inbox = world.mailbox::<u8>("in").unwrap();
+        let inbox = world.mailbox_with_queue::<u8>("in", 0).unwrap();
         let mut out = world.postbox::<u8>("in").unwrap();
         out.set_protocol(protocol).unwrap();
         while out.try_post(patterned(&world, 0, 5000).unwrap()).is_ok() {}

@@ -54,6 +54,13 @@ impl Job {
         self
     }
 
+    /// Runs it by another command, whose words stand before its own.
+    #[must_use]
+    pub fn inside<S: AsRef<OsStr>>(mut self, command: impl IntoIterator<Item = S>) -> Self {
+        self.words.splice(0..0, command.into_iter().map(|word| word.as_ref().into()));
+        self
+    }
+
     /// Sets a variable of its environment.
     #[must_use]
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {

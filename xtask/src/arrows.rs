@@ -20,8 +20,13 @@ const RULES: &[Rule] = &[
     Rule { folder: "src/boot", may: &["src/auth", "src/sys"], tests_may: &[] },
     Rule { folder: "src/via", may: &["src/auth", "src/boot", "src/sys"], tests_may: &[] },
     Rule { folder: "src/session", may: &["src/via", "src/sys"], tests_may: &["tests/faults"] },
+    Rule { folder: "src/segments", may: &["src/auth", "src/sys"], tests_may: &[] },
     // A network in one process, for what its tests need connections for.
-    Rule { folder: "src/deck", may: &["src/via", "src/boot"], tests_may: &["transports/sim"] },
+    Rule {
+        folder: "src/deck",
+        may: &["src/via", "src/boot", "src/segments"],
+        tests_may: &["transports/sim"],
+    },
     Rule {
         folder: ".",
         may: &["src/deck", "src/via", "src/boot", "src/sys", "transports/*"],
@@ -40,6 +45,8 @@ const RULES: &[Rule] = &[
         may: &["transports/verbs", "tests/mock-verbs", "src/via"],
         tests_may: &[],
     },
+    // The whole library in C, and the names by which its VIs find each other.
+    Rule { folder: "src/capi", may: &[".", "src/via", "src/boot", "src/auth", "src/sys"], tests_may: &[] },
     // The umbrella for `deckrun --doctor`: what a job would find, only the registry knows.
     Rule { folder: "src/launch", may: &[".", "src/auth", "src/boot", "src/sys"], tests_may: &[] },
     Rule {
@@ -55,6 +62,8 @@ const RULES: &[Rule] = &[
         may: &["src/via", "tests/faults"],
         tests_may: &["transports/*", "tests/mock-verbs", "src/boot", "src/sys"],
     },
+    Rule { folder: "tests/engines", may: &["."], tests_may: &["tests/jobs"] },
+    Rule { folder: "tests/capi", may: &[], tests_may: &["tests/jobs"] },
     Rule { folder: "tests/jobs", may: &["*"], tests_may: &["*"] },
     Rule { folder: "tests/soak", may: &["*"], tests_may: &["*"] },
     Rule { folder: "xtask", may: &[], tests_may: &[] },

@@ -169,10 +169,7 @@ fn build(workspace: &Workspace, limit: Duration) -> Result<Option<String>, Strin
     // What an earlier build left may have pages that are gone.
     let _ = fs::remove_dir_all(&copy);
     write(&copy.join("book.toml"), &config)?;
-    for page in documents(&docs)? {
-        let text = outward(&workspace.root, &page, &read(&page)?, repository);
-        write(&copy.join(page.strip_prefix(&docs).expect("below docs")), &text)?;
-    }
+    copy_pages(&workspace.root, &copy, repository)?;
     let book = workspace.target.join("book");
     let mut command = Command::new("mdbook");
     command.arg("build").arg(&copy).arg("--dest-dir").arg(&book);
@@ -182,6 +179,21 @@ fn build(workspace: &Workspace, limit: Duration) -> Result<Option<String>, Strin
         Some(problem) => Err(format!("mdbook build: {problem}")),
         None => Ok(None),
     }
+}
+
+/// Pages and their pictures.
+fn copy_pages(root: &Path, copy: &Path, repository: &str) -> Result<(), String> {
+    let docs = root.join("docs");
+    let place = |file: &Path| copy.join(file.strip_prefix(&docs).expect("below docs"));
+    for page in documents(&docs)? {
+        write(&place(&page), outward(root, &page, &read(&page)?, repository))?;
+    }
+    for picture in files(&docs, ".png")? {
+        let bytes =
+            fs::read(&picture).map_err(|error| format!("cannot read {}: {error}", picture.display()))?;
+        write(&place(&picture), bytes)?;
+    }
+    Ok(())
 }
 
 /// The page with links that leave `docs/` leading to the repository.
@@ -234,8 +246,13 @@ fn resolved(document: &Path, file: &str) -> PathBuf {
     to
 }
 
-/// All Markdown files below a folder, but for hidden folders and what builds leave.
+/// All Markdown files below a folder.
 fn documents(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    files(folder, ".md")
+}
+
+/// All files below a folder whose names end so, but for hidden folders and what builds leave.
+fn files(folder: &Path, end: &str) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     let entries =
         fs::read_dir(folder).map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
@@ -244,8 +261,8 @@ fn documents(folder: &Path) -> Result<Vec<PathBuf>, String> {
         let name = name.to_string_lossy();
         match entry.file_type() {
             _ if name.starts_with('.') || name == "target" => {}
-            Ok(kind) if kind.is_dir() => found.extend(documents(&path)?),
-            Ok(kind) if kind.is_file() && name.ends_with(".md") => found.push(path),
+            Ok(kind) if kind.is_dir() => found.extend(files(&path, end)?),
+            Ok(kind) if kind.is_file() && name.ends_with(end) => found.push(path),
             _ => {}
         }
     }
@@ -257,7 +274,7 @@ fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
 
-fn write(path: &Path, text: &str) -> Result<(), String> {
+fn write(path: &Path, text: impl AsRef<[u8]>) -> Result<(), String> {
     let folder = path.parent().expect("a file lies in a folder");
     fs::create_dir_all(folder)
         .and_then(|()| fs::write(path, text))
@@ -328,6 +345,17 @@ mod tests {
         let expected =
             "[a](https://h/u/blob/main/SAFETY.md#x), [b](../b.md), [c](https://h/u/blob/main/src/lib.rs)";
         assert_eq!(outward(Path::new("/r"), page, text, "https://h/u"), expected);
+    }
+
+    #[test]
+    fn the_copy_for_mdbook_has_the_pictures_of_the_pages() {
+        let root =
+            folder("pictures", &[("docs/a.md", "![p](in/p.png) [s](../S.md)"), ("docs/in/p.png", "p")]);
+        let copy = root.join("copy");
+        copy_pages(&root, &copy, "https://h/u").unwrap();
+        assert_eq!(read(&copy.join("a.md")).unwrap(), "![p](in/p.png) [s](https://h/u/blob/main/S.md)");
+        assert_eq!(read(&copy.join("in/p.png")).unwrap(), "p");
+        fs::remove_dir_all(root).unwrap();
     }
 
     #[test]

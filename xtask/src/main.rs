@@ -9,6 +9,7 @@ mod child;
 mod circles;
 mod console;
 mod counts;
+mod install;
 mod oracle;
 mod ordering_mutants;
 mod packaging;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Command::Sanitize(options) => sanitize::run(&options),
         Command::Soak(options) => soak::run(&options),
         Command::Peers(options) => peers::run(&options),
+        Command::Install(options) => install::run(&options),
         Command::VerbsOracle { bindgen } => oracle::run(bindgen, ORACLE_LIMIT),
     };
     match outcome {
@@ -108,6 +110,12 @@ enum Command {
     /// there is not got again, and an interrupted run goes on where it was. Builds are published for x86_64 and aarch64
     /// with glibc; for other machines build the libraries with the prefixes DIR/mpich, DIR/openmpi and DIR/ucx.
     Peers(peers::PeersOptions),
+
+    /// Install the library for C, C++ and Fortran: headers, libraries, deckcc and deckrun
+    ///
+    /// Builds in the release profile, and puts `bin`, `lib` and `include` into the folder. Needs a C compiler (CC, or `cc`). It needs
+    /// no root where the folder can be written, and changes nothing else.
+    Install(install::InstallOptions),
 
     /// Compare our structures of libibverbs with the C compiler's
     ///

@@ -53,7 +53,7 @@ pub enum Role {
     SomeTests,
 }
 
-/// What `jobs`, `kill`, `hosts` and `rdma` run, in the profile that users build: one build for all of them.
+/// What `jobs`, `kill`, `hosts`, `engines` and `rdma` run, in the profile that users build: one build for all of them.
 pub const PROGRAMS: &str =
     "build --release -p deckrun -p nas-ft -p deckperf -p udeck -p udeck-jobs --bins --examples";
 
@@ -62,7 +62,8 @@ pub const PROGRAMS: &str =
 const SAME_FEATURES: &str = "-p xtask";
 
 /// The packages whose tests are steps of their own.
-const OWN_STEPS: &str = "--exclude udeck-conformance --exclude udeck-jobs";
+const OWN_STEPS: &str =
+    "--exclude udeck-capi-tests --exclude udeck-conformance --exclude udeck-engines --exclude udeck-jobs";
 
 pub fn all(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     let tests = if fail_fast { "test" } else { "test --no-fail-fast" };
@@ -70,6 +71,7 @@ pub fn all(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     let mut steps = static_checks();
     steps.extend(in_process_tests(tests, &folder("loom")));
     steps.extend(whole_jobs(tests, &folder("release"), &folder("debug")));
+    steps.push(c_programs(tests, &folder("capi")));
     let about = "verbs over a real RDMA device, in guests of QEMU's; skipped without Debian's packages";
     steps.push(step("rdma", about, Work::Rdma).on(Lane::Third).by_program());
     let about = "no fast path needs 5 % more instructions than recorded; skipped without valgrind";
@@ -180,6 +182,8 @@ fn whole_jobs(tests: &str, programs: &str, debug: &str) -> Vec<Step> {
         .args("-p udeck-jobs")
         .args(SAME_FEATURES)
         .args("--features udeck-jobs/fault --test kill")
+        // They wait more than they compute: 287 s become 118.
+        .args("-- --test-threads 6")
         .env("DECK_BIN_DIR", programs);
     kill.push((Role::SomeTests, run));
     // Random jobs, so that each run of the tests sees other ones. In the profile of tests: debug builds check more.
@@ -193,6 +197,13 @@ fn whole_jobs(tests: &str, programs: &str, debug: &str) -> Vec<Step> {
         .env("DECK_BIN_DIR", programs);
     // Where there can be no namespaces all of them are skipped, and that is no failure.
     hosts.push((Role::Tests, run));
+    let mut engines = build();
+    let run = Cargo::new(tests)
+        .args("-p udeck-engines")
+        .args(SAME_FEATURES)
+        .args("--test engines")
+        .env("DECK_BIN_DIR", programs);
+    engines.push((Role::SomeTests, run));
     vec![
         step(
             "jobs",
@@ -215,7 +226,26 @@ fn whole_jobs(tests: &str, programs: &str, debug: &str) -> Vec<Step> {
         )
         .on(Lane::Second)
         .by_program(),
+        step(
+            "engines",
+            "jobs under Slurm, Hydra, Open MPI and PRRTE; each is skipped where it is not installed",
+            Work::Commands(engines),
+        )
+        .on(Lane::Second),
     ]
+}
+
+/// What users of the library for C get is installed, and their programs are compiled by each compiler that is there.
+fn c_programs(tests: &str, prefix: &str) -> Step {
+    let install = Cargo::new("run --quiet --package xtask -- install --prefix").arg(prefix);
+    let run = Cargo::new(tests)
+        .args("-p udeck-capi-tests")
+        .args(SAME_FEATURES)
+        .args("--test capi")
+        .env("UDECK_INSTALLED", prefix);
+    let about =
+        "programs in C, C++ and Fortran over both interfaces; each compiler that is missing is skipped";
+    step("c", about, Work::Commands(vec![(Role::Prepare, install), (Role::SomeTests, run)])).on(Lane::Second)
 }
 
 fn step(name: &'static str, about: &'static str, work: Work) -> Step {

@@ -36,7 +36,7 @@ pub struct TestOptions {
     list: bool,
 
     /// Kill a command that runs longer than this
-    #[arg(long, value_name = "MINUTES", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=1440))]
+    #[arg(long, value_name = "MINUTES", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=1440))]
     limit: u64,
 }
 
@@ -174,15 +174,15 @@ const PASSES_AGAIN: usize = 3;
 /// Whether the tests that failed, and nothing else did, pass when they run again by themselves, several times in a row. A test
 /// that depends on how the machine schedules thousands of others says so by its name in the summary, and stops nobody's work.
 fn passes_again(cargo: &Cargo, tally: &TestCounts, workspace: &Workspace, limit: Duration) -> bool {
-    if !tally.only_tests_failed() || tally.failed.len() > MAY_RUN_AGAIN {
+    let failed = tally.failed_tests();
+    if !tally.only_tests_failed() || failed.len() > MAY_RUN_AGAIN {
         return false;
     }
-    let names = tally.failed.iter().map(|failed| failed.test.as_str());
-    let Some(again) = cargo.only_tests(names) else { return false };
+    let Some(again) = cargo.only_tests(failed.iter().copied()) else { return false };
     (0..PASSES_AGAIN).all(|_| {
         say!("    $ {again}");
         let (problem, counts) = run_and_count(&again, workspace, limit);
-        problem.is_none() && counts.total().passed >= tally.failed.len() as u64
+        problem.is_none() && counts.total().passed >= failed.len() as u64
     })
 }
 
@@ -214,6 +214,7 @@ impl Outcome {
         self.problems.extend(tally.failed.iter().map(ToString::to_string));
         self.flaky.extend(tally.flaky.iter().map(ToString::to_string));
         self.suites.extend(tally.suites);
+        self.skips.extend(tally.skips);
         let silent = counts.passed + counts.failed == 0;
         match problem {
             // The failed tests say it better.

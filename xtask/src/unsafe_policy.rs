@@ -22,6 +22,8 @@ enum What {
 
 const UNSAFE_PLACES: &[Place] = &[
     Place { at: "src/sys/", what: What::Anything },
+    // A C library, loaded when it is needed.
+    Place { at: "src/boot/start/pmix/ffi", what: What::Anything },
     Place { at: "src/via/mem", what: What::Anything },
     // Whoever implements a device or a port answers for memory.
     Place { at: "src/via/transport.rs", what: What::Promise },
@@ -48,9 +50,14 @@ const UNSAFE_PLACES: &[Place] = &[
     Place { at: "tests/conformance/cases/raw.rs", what: What::Anything },
     // A C library's interface: it trusts its caller's pointers.
     Place { at: "tests/mock-verbs/", what: What::Anything },
+    // Code compiled for a processor that was asked first.
+    Place { at: "bench-apps/nas-ft/columns/avx2.rs", what: What::Call("transform_with") },
+    Place { at: "bench-apps/nas-ft/columns/avx2.rs", what: What::Call("transform_rows") },
+    Place { at: "bench-apps/nas-ft/columns/avx2.rs", what: What::Call("_mm_prefetch") },
     Place { at: "tests/faults/", what: What::Promise },
     Place { at: "tests/faults/lib.rs", what: What::Call("raw_device") },
     Place { at: "tests/it/fork.rs", what: What::Anything },
+    Place { at: "examples/with_mpi.rs", what: What::Anything },
 ];
 
 /// How many lines below `unsafe` the call that excuses it may stand.

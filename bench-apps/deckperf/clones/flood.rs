@@ -19,7 +19,7 @@ pub struct Flood {
     pub memory: [u64; 4],
     /// Message blocks that the posting rank had in use, at most.
     pub blocks: u64,
-    /// How many it may have: a queue for each clone, and the message just being posted.
+    /// How many it may have: for each clone what its connection holds and one that waits, and the message just being posted.
     pub bound: u64,
 }
 
@@ -41,7 +41,8 @@ fn name(size: usize) -> String {
 
 /// Rank 0: owns the mailbox and takes `each` messages for each of its clones, of whichever they come.
 pub fn take(pair: &RankPair<'_>, clones: usize, each: usize, size: usize) -> Result<Flood> {
-    let inbox = pair.world().mailbox::<u8>(&name(size))?;
+    // A flood is held up by its receiver, or it would measure how much can wait.
+    let inbox = pair.world().mailbox_with_queue::<u8>(&name(size), 0)?;
     let before = memory::proportional()?;
     pair.send_words(&[])?;
     let [before_there, idle_there] = heard(pair)?;
@@ -67,7 +68,7 @@ pub fn take(pair: &RankPair<'_>, clones: usize, each: usize, size: usize) -> Res
         delivered,
         memory: [before + before_there, idle + idle_there, during + during_there, after + after_there],
         blocks,
-        bound: (clones * queue + 1) as u64,
+        bound: (clones * (queue + 1) + 1) as u64,
     })
 }
 
@@ -93,7 +94,8 @@ pub fn pour(pair: &RankPair<'_>, clones: usize, size: usize) -> Result {
         blocks = blocks.max(nic.outbox().usage().blocks as u64);
     }
     pair.send_words(&[memory::proportional()?, blocks])?;
-    pair.receive_words()?;
+    pair.receive_words()?; // the mailbox is gone
+    postboxes.iter().try_for_each(give_up)?;
     drop(postboxes);
     nic.reclaim();
     pair.send_words(&[memory::proportional()?])
@@ -119,6 +121,14 @@ fn fill(pair: &RankPair<'_>, postbox: &Postbox<u8>, number: usize, size: usize) 
         }
     }
     Ok(())
+}
+
+/// What waits, nobody will take: one message, and of no other loss is anything known.
+fn give_up(postbox: &Postbox<u8>) -> Result {
+    match postbox.flush() {
+        Ok(()) | Err(Error::Undelivered { count: 1, .. } | Error::MailboxGone { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn heard<const WORDS: usize>(pair: &RankPair<'_>) -> Result<[u64; WORDS]> {

@@ -29,7 +29,8 @@ pub fn method(plan: &ClonesPlan, results: &Results<IdleContender>) -> Vec<Cow<'s
         )
         .into(),
         "memory: PSS (/proc/self/smaps_rollup) of both ranks, so what they share counts once; blocks: messages in the \
-         posting rank's arena at most, and their bound, a queue for each clone. The arena keeps what it once took"
+         posting rank's arena at most, and their bound: for each clone what its connection holds and one that waits. The arena \
+         keeps what it once took"
             .into(),
         raw_limits(results),
     ]);

@@ -73,7 +73,7 @@ pub struct Contenders {
 
 impl Contenders {
     /// Starts all jobs, on `cores`, to which this process is restricted already: ours, and those of all libraries that are
-    /// installed or lie in `folder`. Blocks for some seconds.
+    /// installed or lie in `folder`, each with as many ranks as `sizes` say. Blocks for some seconds.
     ///
     /// # Errors
     /// That ours do not start, or that there is nothing in `folder`. A peer that does not start is missing.
@@ -81,10 +81,13 @@ impl Contenders {
         scratch: &Path,
         cores: [usize; 2],
         course: Course,
+        sizes: &[usize],
         folder: Option<&Path>,
     ) -> Result<Self> {
+        // They send messages, and nothing else.
+        let programs = if course == Course::Groups { &[] } else { &PROGRAMS[..] };
         let libraries =
-            MPIS.iter().map(|mpi| &mpi.library).chain(PROGRAMS.iter().map(|program| &program.library));
+            MPIS.iter().map(|mpi| &mpi.library).chain(programs.iter().map(|program| &program.library));
         if let Some(folder) = folder {
             check_folder(folder, libraries)?;
         }
@@ -102,7 +105,7 @@ impl Contenders {
             cores,
             course,
         };
-        for ranks in course.job_sizes() {
+        for &ranks in sizes {
             let job = Job::start(scratch, &format!("ours-{ranks}"), ranks, ours(ranks, course)?);
             let job = job.map_err(|what| Failure::Contender { who: field.name(Who::Ours), what })?;
             field.jobs.push((Who::Ours, ranks, job));
@@ -110,12 +113,12 @@ impl Contenders {
         for mpi in &MPIS {
             for found in field.find(&mpi.library, folder) {
                 match mpi.install(found, scratch, field.peers.len()) {
-                    Ok(installed) => field.enter(scratch, &installed),
+                    Ok(installed) => field.enter(scratch, sizes, &installed),
                     Err(why) => field.missing.push(format!("{}: {why}", mpi.library.name)),
                 }
             }
         }
-        for program in &PROGRAMS {
+        for program in programs {
             for found in field.find(&program.library, folder) {
                 field.peers.push(Peer::new(&program.library, &found, program.flags(course).to_owned()));
                 field.programs.push((field.peers.len() - 1, program, found));
@@ -134,12 +137,12 @@ impl Contenders {
         found
     }
 
-    fn enter(&mut self, scratch: &Path, installed: &Installed) {
+    fn enter(&mut self, scratch: &Path, sizes: &[usize], installed: &Installed) {
         let number = self.peers.len();
         let peer = Peer::new(&installed.mpi.library, &installed.found, installed.flags(self.course));
         let title = peer.title();
         self.peers.push(peer);
-        for ranks in self.course.job_sizes() {
+        for &ranks in sizes {
             let command = installed.command(ranks, self.cores.len(), self.course);
             match Job::start(scratch, &format!("peer-{number}-{ranks}"), ranks, command) {
                 Ok(job) => self.jobs.push((Who::Peer(number), ranks, job)),
@@ -203,7 +206,7 @@ impl Contenders {
 
 /// Who measures what the machine can do: an MPI's ranks, or threads of this process, which need no MPI.
 fn limit(column: &Column, course: Course) -> Option<Mode> {
-    if course != Course::Memory {
+    if course.is_network() {
         let untouched = column.payload == Payload::Untouched;
         return (column.test != PeerTest::Barrier && untouched).then_some(Mode::Itself);
     }
@@ -212,13 +215,15 @@ fn limit(column: &Column, course: Course) -> Option<Mode> {
         PeerTest::Latency => (column.ranks == 2 && (small || untouched)).then_some(Mode::Itself),
         PeerTest::Stream if small => Some(Mode::Conducted),
         PeerTest::Stream => untouched.then_some(Mode::Itself),
-        PeerTest::Barrier => Some(Mode::Conducted),
+        // `deckperf peers` has the barrier's.
+        PeerTest::Barrier => (course == Course::Memory).then_some(Mode::Conducted),
+        PeerTest::AllReduce | PeerTest::Broadcast | PeerTest::AllToAll => None,
     }
 }
 
 /// Short messages between two ranks that share memory.
 fn has_floor(column: &Column, course: Course) -> bool {
-    let message = column.test != PeerTest::Barrier && column.bytes == 8;
+    let message = matches!(column.test, PeerTest::Latency | PeerTest::Stream) && column.bytes == 8;
     course == Course::Memory && column.ranks == 2 && message
 }
 
@@ -226,6 +231,7 @@ fn ours(ranks: usize, course: Course) -> Result<Command> {
     let program = env::current_exe().map_err(Failure::system("finding this program's own file"))?;
     let mut command = Command::new(program);
     command.args(["peer-rank", "--ranks", &ranks.to_string(), "--transport", course.transport()]);
+    command.args((course == Course::Groups).then_some("--groups"));
     Ok(command)
 }
 
@@ -263,7 +269,7 @@ impl PeerRunner for Contenders {
             let floor = thread::scope(|scope| scope.spawn(measure).join());
             return floor.map_err(failed)?.map_err(|error| format!("the floor: {error}"));
         }
-        if self.course != Course::Memory {
+        if self.course.is_network() {
             return sockets::micros(column, self.cores).map_err(|error| format!("raw sockets: {error}"));
         }
         // On a thread of its own, because the near side stays pinned; what this thread starts must not be.
@@ -289,7 +295,7 @@ mod tests {
 
     #[test]
     fn every_target_against_a_limit_or_the_floor_has_one() {
-        for course in [Course::Memory, Course::Network("tcp"), Course::Network("udp")] {
+        for course in [Course::Memory, Course::Network("tcp"), Course::Network("udp"), Course::Groups] {
             for row in course.rows() {
                 let wants = |against| row.targets.iter().any(|target| target.against == against);
                 assert!(!wants(Against::Limit) || limit(&row.column, course).is_some(), "{}", row.title);

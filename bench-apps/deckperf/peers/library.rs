@@ -140,8 +140,8 @@ impl Library {
 }
 
 /// Without a folder, where today's releases come from.
-pub const ADVICE: &str = "releases of today: `cargo xtask peers DIR` gets MPICH, Open MPI and UCX, `deckperf peers --peers DIR` \
-                          measures beside them";
+pub const ADVICE: &str = "releases of today: `cargo xtask peers DIR` gets MPICH, Open MPI and UCX, `--peers DIR` measures \
+                          beside them";
 
 /// That there is something in the folder: a mistyped one is no reason to compare with less.
 ///

@@ -6,13 +6,14 @@
  *     batch TEST PAYLOAD BYTES WARM-UP ITERATIONS WAY
  *
  * Each answers with the nanoseconds that its timed iterations took, or `error` and why. The end of the input ends the
- * job. The tests are those of rank.rs, loop for loop:
+ * job. The tests are those of rank.rs and member.rs, loop for loop:
  *
  *     latency  pairs of ranks, a message there and a message back   ways: send, window
  *     stream   windows of WINDOW messages, each acknowledged        ways: send, bare
  *     barrier  all ranks                                            ways: send, bare
+ *     all-reduce, broadcast, all-to-all: collectives.h              way: send
  *
- * `send` is MPI_Send and its kin. `window` writes into an MPI shared window and raises a flag there, which is as fast
+ * `send` is MPI_Send and its kin, and the collective operations. `window` writes into an MPI shared window and raises a flag there, which is as fast
  * as such a program can be. `bare` is no message passing at all: a ring, or a yielding counter barrier, in that same
  * memory, which says what the machine can do between processes.
  */
@@ -31,7 +32,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_BYTES = 1 << 20, WINDOW = 64, CELLS = 1024, NEWS_EVERY = 16 };
+enum { MAX_BYTES = 1 << 20, MAX_REDUCED = 4 << 20, WINDOW = 64, CELLS = 1024, NEWS_EVERY = 16 };
 
 typedef _Atomic uint64_t word;
 struct cell { _Alignas(64) word lap; uint64_t payload; };
@@ -183,31 +184,43 @@ static void bare_barrier(const struct batch *b, uint64_t turn) {
     while (atomic_load_explicit(&shared->generation, memory_order_acquire) == generation) sched_yield();
 }
 
+#include "collectives.h"
+
 /* ---- orders ------------------------------------------------------------------------------------------------ */
 
-static const struct { const char *test, *way; void (*turn)(const struct batch *, uint64_t); } LOOPS[] = {
-    { "latency", "send", ping_pong },
-    { "latency", "window", window_ping_pong },
-    { "stream", "send", stream },
-    { "stream", "bare", bare_stream },
-    { "barrier", "send", barrier },
-    { "barrier", "bare", bare_barrier },
+/* `most`: in a block. `fenced`: timed from one barrier to another, because a rank may be through long before others are. */
+static const struct {
+    const char *test, *way;
+    void (*turn)(const struct batch *, uint64_t);
+    size_t most;
+    int fenced;
+} LOOPS[] = {
+    { "latency", "send", ping_pong, MAX_BYTES, 0 },
+    { "latency", "window", window_ping_pong, MAX_BYTES, 0 },
+    { "stream", "send", stream, MAX_BYTES, 0 },
+    { "stream", "bare", bare_stream, MAX_BYTES, 0 },
+    { "barrier", "send", barrier, 0, 0 },
+    { "barrier", "bare", bare_barrier, 0, 0 },
+    { "all-reduce", "send", all_reduce, MAX_REDUCED, 1 },
+    { "broadcast", "send", broadcast, MAX_BYTES, 1 },
+    { "all-to-all", "send", all_to_all, MAX_BYTES, 1 },
 };
 
 /* Nanoseconds; of all pairs together if there are several. 0 if there is no such loop. */
 static uint64_t run(const struct batch *b) {
     for (size_t i = 0; i < sizeof LOOPS / sizeof *LOOPS; i++) {
-        if (strcmp(LOOPS[i].test, b->test) || strcmp(LOOPS[i].way, b->way)) continue;
+        if (strcmp(LOOPS[i].test, b->test) || strcmp(LOOPS[i].way, b->way) || b->bytes > LOOPS[i].most) continue;
         uint64_t turn = 0, started;
         MPI_Barrier(MPI_COMM_WORLD); /* everybody is awake */
         for (; turn < b->warm_up; turn++) LOOPS[i].turn(b, turn);
-        int crowd = ranks > 2 && !strcmp(b->test, "latency"); /* a barrier waits for everybody by itself */
-        if (crowd) MPI_Barrier(MPI_COMM_WORLD);
+        /* A barrier waits for everybody by itself. */
+        int fenced = LOOPS[i].fenced || (ranks > 2 && !strcmp(b->test, "latency"));
+        if (fenced) MPI_Barrier(MPI_COMM_WORLD);
         started = now();
         for (; turn < b->warm_up + b->iterations; turn++) LOOPS[i].turn(b, turn);
-        if (crowd) MPI_Barrier(MPI_COMM_WORLD);
+        if (fenced) MPI_Barrier(MPI_COMM_WORLD);
         started = now() - started;
-        if (!crowd) MPI_Barrier(MPI_COMM_WORLD); /* nobody leaves the library while a message is under way */
+        if (!fenced) MPI_Barrier(MPI_COMM_WORLD); /* nobody leaves the library while a message is under way */
         return started;
     }
     return 0;
@@ -217,7 +230,7 @@ static void answer(FILE *conductor, const char *line) {
     struct batch b;
     int fields = sscanf(line, "batch %15s %15s %zu %lu %lu %15s", b.test, b.payload, &b.bytes, &b.warm_up,
                         &b.iterations, b.way);
-    if (fields != 6 || b.bytes > MAX_BYTES || b.bytes % 8) {
+    if (fields != 6 || b.bytes % 8) {
         fprintf(conductor, "error no such order: %s", line);
         return;
     }

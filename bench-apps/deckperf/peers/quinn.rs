@@ -81,12 +81,12 @@ impl Quinn {
     /// The system's, or that the connection is lost.
     ///
     /// # Panics
-    /// When asked for a barrier.
+    /// When asked for a collective operation.
     pub fn micros(&mut self, column: &Column, cores: [usize; 2]) -> io::Result<f64> {
         let messages = match column.test {
             PeerTest::Latency => 1,
             PeerTest::Stream => WINDOW,
-            PeerTest::Barrier => panic!("quinn has no barrier"),
+            test => panic!("quinn has no {}", test.name()),
         };
         let both_ways = column.test == PeerTest::Latency;
         let plan =

@@ -1,4 +1,5 @@
-//! One of our ranks under a conductor: the same tests as `peer.c`'s, loop for loop, over mailboxes.
+//! One of our ranks under a conductor: the same tests as `peer.c`'s, loop for loop, over mailboxes; `member.rs` has those over
+//! a group.
 //!
 //! Between batches it blocks in `read`, outside the library, and leaves its core to the others. It goes there only when
 //! all ranks are through, as `MPI_Send` and its kin do: a message that was announced moves while its poster is in the
@@ -14,6 +15,7 @@ use std::{
 use udeck::{Protocol, World};
 
 use super::{
+    member::Member,
     request::{CONDUCTOR, Method, PeerTest, Request, WINDOW},
     targets::Course,
 };
@@ -27,12 +29,20 @@ use crate::{
 
 /// Follows the conductor until it hangs up.
 pub fn serve(world: &World, course: Course) -> Result {
-    let address =
-        env::var_os(CONDUCTOR).ok_or_else(|| Failure::BadOrder(format!("{CONDUCTOR} is not set")))?;
+    if course == Course::Groups {
+        let mut member = Member::join(world)?;
+        return follow(world, |request| member.time(request));
+    }
     let mut protocols: Vec<Protocol> = course.rows().iter().filter_map(|row| row.ours.protocol()).collect();
     protocols.sort_unstable_by_key(|protocol| PROTOCOLS.iter().position(|known| known == protocol));
     protocols.dedup();
     let pair = RankPair::in_pairs(world, &protocols)?;
+    follow(world, |request| time(&pair, request))
+}
+
+fn follow(world: &World, mut time: impl FnMut(&Request) -> Result<Duration>) -> Result {
+    let address =
+        env::var_os(CONDUCTOR).ok_or_else(|| Failure::BadOrder(format!("{CONDUCTOR} is not set")))?;
     let io = Failure::system;
     let mut answers = UnixStream::connect(address).map_err(io("connecting to the conductor"))?;
     let orders = BufReader::new(answers.try_clone().map_err(io("connecting to the conductor"))?);
@@ -45,7 +55,7 @@ pub fn serve(world: &World, course: Course) -> Result {
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
             Err(error) => return Err(io("hearing the conductor")(error)),
         };
-        match line.parse().map_err(Failure::BadOrder).and_then(|request| time(&pair, &request)) {
+        match line.parse().map_err(Failure::BadOrder).and_then(|request| time(&request)) {
             Ok(elapsed) => say(elapsed.as_nanos().to_string())?,
             Err(failure) => {
                 say(format!("error {failure}"))?;
@@ -87,6 +97,9 @@ fn run(pair: &RankPair<'_>, request: &Request, warm_up: u64, iterations: u64) ->
         }
         PeerTest::Stream => experiment::stream(pair, &batch, WINDOW),
         PeerTest::Barrier => barriers(pair.world(), warm_up, iterations),
+        PeerTest::AllReduce | PeerTest::Broadcast | PeerTest::AllToAll => {
+            Err(Failure::BadOrder(format!("{} is not for pairs of ranks", test.name())))
+        }
     }
 }
 

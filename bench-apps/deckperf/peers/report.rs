@@ -16,6 +16,8 @@ use crate::machine::Machine;
 pub struct PeersReport {
     /// Where it was measured.
     pub machine: Machine,
+    /// What was compared.
+    pub course: Course,
     /// In the order of the columns.
     pub peers: Vec<Peer>,
     /// Who is not here, or of no use, and why.
@@ -78,9 +80,11 @@ impl PeersReport {
         missing: Vec<String>,
         outcome: &Outcome,
     ) -> Self {
-        let lines = course.rows().iter().map(|row| ReportLine::new(row, course, &peers, outcome)).collect();
+        // Other numbers of ranks were not asked for.
+        let rows = course.rows().iter().filter(|row| outcome.has_ranks(row.column.ranks));
+        let lines = rows.map(|row| ReportLine::new(row, course, &peers, outcome)).collect();
         let losses = outcome.losses.clone();
-        Self { machine, peers, missing, losses, method: method(outcome, course), lines }
+        Self { machine, course, peers, missing, losses, method: method(outcome, course), lines }
     }
 }
 
@@ -181,6 +185,9 @@ fn method(outcome: &Outcome, course: Course) -> Vec<Cow<'static, str>> {
         "a figure is the median over rounds; a ratio is the median of the rounds' ratios, in brackets its 95 % bounds \
          (bootstrap over rounds); a target is met or missed if both bounds say so and there are {MIN_FIGURES} rounds"
     );
+    if course == Course::Groups {
+        return vec![rounds.into(), bounds.into(), GROUPS.into()];
+    }
     let rest = "one-way latency is half a round trip, with 4 and 8 ranks of all pairs at once; rate and stream are \
                 windows of 64, each acknowledged; w+r: the sender writes every word, the receiver sums and checks them \
                 all, otherwise nobody looks; MPI window: data and a flag in memory of MPI_Win_allocate_shared";
@@ -194,13 +201,27 @@ fn method(outcome: &Outcome, course: Course) -> Vec<Cow<'static, str>> {
     vec![rounds.into(), bounds.into(), rest.into(), limits.into()]
 }
 
+const GROUPS: &str = "the time of one operation, of a batch of them between two barriers; each rank is the root of a broadcast in its \
+                      turn, so that no root runs ahead, and nothing else lies between two operations; all-reduce sums \
+                      doubles in place, at 4 MiB 524,288 of them; all-to-all has so many bytes from each rank to each, oneself \
+                      included; w+r: whoever gives a block writes all of it, whoever gets it sums and checks it all, otherwise \
+                      the first and the last word (and of the first operation of each batch, which is not timed, all of it); \
+                      hand-off: ours gives buffers away (broadcast_buf, all_to_all_buf), which are beside the same MPI_Bcast \
+                      and MPI_Alltoall";
+
 /// A small run for the tests of the formats: ours takes 1 µs, the limit 0.8, the peers 4 and 3 µs.
 #[cfg(test)]
 pub fn sample() -> PeersReport {
+    sample_of(Course::Memory)
+}
+
+/// The same of another table.
+#[cfg(test)]
+pub fn sample_of(course: Course) -> PeersReport {
     use super::schedule::{Mode, PeerSeries};
 
     let mut series = Vec::new();
-    for row in Course::Memory.rows() {
+    for row in course.rows() {
         let who = [
             (Who::Ours, row.ours, 1.0),
             (Who::Limit, Method::Bare, 0.8),
@@ -234,12 +255,13 @@ pub fn sample() -> PeersReport {
     };
     let missing = vec!["libfabric: not installed (apt install libfabric-bin)".to_owned()];
     let peers = vec![peer("MPICH", "5.0.2", Some("/peers/mpich")), peer("UCX", "1.13.1", None)];
-    PeersReport::new(machine, Course::Memory, peers, missing, &outcome)
+    PeersReport::new(machine, course, peers, missing, &outcome)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peers::schedule::{Mode, PeerSeries};
 
     fn line<'r>(report: &'r PeersReport, title: &str) -> &'r ReportLine {
         report.lines.iter().find(|line| line.row.title == title).expect(title)
@@ -283,11 +305,24 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_other_numbers_of_ranks_are_left_out() {
+        let PeersReport { machine, .. } = sample();
+        let row = &Course::Groups.rows()[0];
+        let series = PeerSeries::new(Who::Ours, row.ours, row.column, Mode::Conducted);
+        let outcome =
+            Outcome { series: vec![series], rounds: 0, elapsed: Default::default(), losses: Vec::new() };
+        let report = PeersReport::new(machine, Course::Groups, Vec::new(), Vec::new(), &outcome);
+        let ranks: Vec<usize> = report.lines.iter().map(|line| line.row.column.ranks).collect();
+        assert!(!ranks.is_empty() && ranks.iter().all(|&ranks| ranks == row.column.ranks), "{ranks:?}");
+    }
+
+    #[test]
     fn without_peers_their_targets_are_open() {
         let PeersReport { machine, .. } = sample();
-        let nothing =
-            Outcome { series: Vec::new(), rounds: 0, elapsed: Default::default(), losses: Vec::new() };
-        let report = PeersReport::new(machine, Course::Memory, Vec::new(), Vec::new(), &nothing);
+        let alone = |row: &Row| PeerSeries::new(Who::Ours, row.ours, row.column, Mode::Conducted);
+        let series = Course::Memory.rows().iter().map(alone).collect();
+        let outcome = Outcome { series, rounds: 0, elapsed: Default::default(), losses: Vec::new() };
+        let report = PeersReport::new(machine, Course::Memory, Vec::new(), Vec::new(), &outcome);
         for check in report.lines.iter().flat_map(|line| &line.checks) {
             assert!(check.ratio.is_none() && check.verdict == Verdict::Inconclusive);
         }

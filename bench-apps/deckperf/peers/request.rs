@@ -24,7 +24,22 @@ pub enum PeerTest {
     Stream,
     /// All ranks wait for each other.
     Barrier,
+    /// The sum of all ranks' numbers, at each of them.
+    AllReduce,
+    /// What one rank has, at all of them; each rank is the root in its turn.
+    Broadcast,
+    /// A block from each rank to each.
+    AllToAll,
 }
+
+const TESTS: [PeerTest; 6] = [
+    PeerTest::Latency,
+    PeerTest::Stream,
+    PeerTest::Barrier,
+    PeerTest::AllReduce,
+    PeerTest::Broadcast,
+    PeerTest::AllToAll,
+];
 
 /// How a contender does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +48,11 @@ pub enum Method {
     Mailbox(Protocol),
     /// Ours: many at once, by `post_each` and `drain`.
     Batches,
-    /// `MPI_Send` and its kin.
+    /// Ours: a group's operation on slices.
+    Group,
+    /// Ours: a group's operation on buffers, which are given away.
+    GroupBuf,
+    /// `MPI_Send` and its kin, and the collective operations.
     Send,
     /// By memory of `MPI_Win_allocate_shared` and a flag in it.
     Window,
@@ -50,7 +69,7 @@ pub struct Column {
     pub ranks: usize,
     /// What happens to the data.
     pub payload: Payload,
-    /// In a message.
+    /// In a message; of an all-to-all, from one rank to another.
     pub bytes: usize,
 }
 
@@ -65,7 +84,7 @@ pub struct Request {
     pub bytes: usize,
     /// Iterations before the clock starts.
     pub warm_up: u64,
-    /// Round trips, windows or barriers.
+    /// Round trips, windows or collective operations.
     pub iterations: u64,
     /// How.
     pub way: Method,
@@ -77,18 +96,18 @@ impl Method {
         match self {
             Method::Mailbox(protocol) => Some(protocol),
             Method::Batches => Some(Protocol::Auto),
-            Method::Send | Method::Window | Method::Bare => None,
+            Method::Group | Method::GroupBuf | Method::Send | Method::Window | Method::Bare => None,
         }
     }
 }
 
 impl Column {
-    /// Messages that go one way, or barriers, in an iteration: a figure is for one of them.
+    /// Messages that go one way, or collective operations, in an iteration: a figure is for one of them.
     pub fn per_iteration(&self) -> u64 {
         match self.test {
             PeerTest::Latency => 2,
             PeerTest::Stream => WINDOW,
-            PeerTest::Barrier => 1,
+            PeerTest::Barrier | PeerTest::AllReduce | PeerTest::Broadcast | PeerTest::AllToAll => 1,
         }
     }
 }
@@ -114,6 +133,13 @@ pub fn parse_answer(line: &str) -> Result<Duration, String> {
     }
 }
 
+impl fmt::Display for Column {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Column { test, ranks, bytes, .. } = self;
+        write!(f, "{} of {bytes} bytes, {ranks} ranks", test.name())
+    }
+}
+
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Request { test, payload, bytes, warm_up, iterations, way } = self;
@@ -132,8 +158,7 @@ impl FromStr for Request {
         };
         let number = |text: &str| text.parse().map_err(|_| bad("a bad number"));
         Ok(Request {
-            test: find([PeerTest::Latency, PeerTest::Stream, PeerTest::Barrier], test, PeerTest::name)
-                .ok_or_else(|| bad("no such test"))?,
+            test: find(TESTS, test, PeerTest::name).ok_or_else(|| bad("no such test"))?,
             payload: find([Payload::Untouched, Payload::WrittenRead], payload, Payload::name)
                 .ok_or_else(|| bad("no such payload"))?,
             bytes: bytes.parse().map_err(|_| bad("a bad size"))?,
@@ -155,6 +180,9 @@ impl PeerTest {
             PeerTest::Latency => "latency",
             PeerTest::Stream => "stream",
             PeerTest::Barrier => "barrier",
+            PeerTest::AllReduce => "all-reduce",
+            PeerTest::Broadcast => "broadcast",
+            PeerTest::AllToAll => "all-to-all",
         }
     }
 }
@@ -164,6 +192,8 @@ impl fmt::Display for Method {
         match self {
             Method::Mailbox(protocol) => protocol.fmt(f),
             Method::Batches => f.pad("batches"),
+            Method::Group => f.pad("group"),
+            Method::GroupBuf => f.pad("group-buf"),
             Method::Send => f.pad("send"),
             Method::Window => f.pad("window"),
             Method::Bare => f.pad("bare"),
@@ -176,7 +206,9 @@ impl FromStr for Method {
 
     fn from_str(text: &str) -> Result<Self, ()> {
         let ours = PROTOCOLS.map(Method::Mailbox);
-        let all = ours.into_iter().chain([Method::Batches, Method::Send, Method::Window, Method::Bare]);
+        let others =
+            [Method::Batches, Method::Group, Method::GroupBuf, Method::Send, Method::Window, Method::Bare];
+        let all = ours.into_iter().chain(others);
         all.into_iter().find(|way| way.to_string() == text).ok_or(())
     }
 }
@@ -187,11 +219,13 @@ mod tests {
 
     #[test]
     fn requests_survive_the_journey() {
-        for test in [PeerTest::Latency, PeerTest::Stream, PeerTest::Barrier] {
+        for test in TESTS {
             for payload in [Payload::Untouched, Payload::WrittenRead] {
                 for way in [
                     Method::Mailbox(Protocol::HandOff),
                     Method::Batches,
+                    Method::Group,
+                    Method::GroupBuf,
                     Method::Send,
                     Method::Window,
                     Method::Bare,

@@ -79,6 +79,8 @@ pub struct Outcome {
 const BATCH: Duration = Duration::from_millis(2);
 /// Where ranks take turns on a processor, some of their turns.
 const CROWDED_BATCH: Duration = Duration::from_millis(10);
+/// An operation that takes longer would take the time of all other turns, and is no match for ours.
+const TOO_SLOW: Duration = Duration::from_secs(1);
 /// Whatever `--time` asks for.
 const MIN_ROUNDS: usize = 5;
 const MAX_ITERATIONS: u64 = 1_000_000;
@@ -114,7 +116,10 @@ pub fn measure(
     for index in 0..outcome.series.len() {
         if outcome.series[index].mode == Mode::Conducted && !outcome.series[index].lost {
             let done = calibrate(runner, &mut outcome.series[index]);
-            outcome.note(runner, index, done)?;
+            if let Ok(Some(slow)) = done {
+                outcome.leave_out(runner, index, slow);
+            }
+            outcome.note(runner, index, done.map(|_| ()))?;
             progress(started.elapsed());
         }
     }
@@ -143,6 +148,11 @@ impl Outcome {
         let wanted = |series: &&PeerSeries| (series.who, series.way, &series.column) == (who, way, column);
         let found = self.series.iter().find(wanted).map(|series| &series.figures);
         found.filter(|figures| figures.len() > 0)
+    }
+
+    /// Whether there was a job of so many.
+    pub fn has_ranks(&self, ranks: usize) -> bool {
+        self.series.iter().any(|series| series.column.ranks == ranks)
     }
 
     /// Who runs in the next round, in which order.
@@ -183,6 +193,16 @@ impl Outcome {
         Ok(())
     }
 
+    /// Ours stays, however slow it is.
+    fn leave_out(&mut self, runner: &impl PeerRunner, index: usize, slow: Duration) {
+        let series = &mut self.series[index];
+        series.lost = series.who != Who::Ours;
+        if series.lost {
+            let (who, what) = (runner.name(series.who), series.column);
+            self.losses.push(format!("{who}, {what}: {slow:.1?} for one, which is too slow to take part"));
+        }
+    }
+
     fn note(&mut self, runner: &impl PeerRunner, index: usize, done: Result<(), String>) -> Result {
         let Err(what) = done else { return Ok(()) };
         let failed = self.series[index].clone();
@@ -193,16 +213,19 @@ impl Outcome {
         for series in self.series.iter_mut().filter(|series| failed.falls_with(series)) {
             series.lost = true;
         }
-        let Column { test, ranks, bytes, .. } = failed.column;
-        self.losses.push(format!("{who}, {} of {bytes} bytes, {ranks} ranks: {what}", test.name()));
+        self.losses.push(format!("{who}, {}: {what}", failed.column));
         Ok(())
     }
 }
 
-/// Finds how many iterations fill a batch. The first one is thrown away: it pays for fresh memory.
-fn calibrate(runner: &mut impl PeerRunner, series: &mut PeerSeries) -> Result<(), String> {
+/// Finds how many iterations fill a batch. The first one is thrown away: it pays for fresh memory. How long one takes, if that is
+/// [`TOO_SLOW`].
+fn calibrate(runner: &mut impl PeerRunner, series: &mut PeerSeries) -> Result<Option<Duration>, String> {
     let batch = if series.column.ranks > 2 { CROWDED_BATCH } else { BATCH };
-    run(runner, series, 1)?;
+    let first = run(runner, series, 1)?;
+    if first > TOO_SLOW {
+        return Ok(Some(first));
+    }
     let mut tried = 1;
     loop {
         let elapsed = run(runner, series, tried)?;
@@ -210,7 +233,7 @@ fn calibrate(runner: &mut impl PeerRunner, series: &mut PeerSeries) -> Result<()
         let fitting = (tried as f64 * batch.as_secs_f64() / elapsed.as_secs_f64()) as u64;
         if fitting <= 2 * tried || tried == MAX_ITERATIONS {
             series.iterations = fitting.clamp(1, MAX_ITERATIONS);
-            return Ok(());
+            return Ok(None);
         }
         tried = fitting.min(100 * tried).min(MAX_ITERATIONS);
     }
@@ -233,6 +256,7 @@ mod tests {
     struct Steady {
         turns: Vec<(Who, Column)>,
         fails: Option<(Who, usize)>,
+        slow: Option<(Who, Column)>,
     }
 
     impl Steady {
@@ -240,6 +264,7 @@ mod tests {
             self.turns.push((who, *column));
             match (self.fails, who) {
                 (Some(fails), _) if fails == (who, column.ranks) => Err("fell over".to_owned()),
+                _ if self.slow == Some((who, *column)) => Ok(1e6),
                 (_, Who::Peer(number)) => Ok(f64::from(2 << number)),
                 _ => Ok(1.0),
             }
@@ -335,6 +360,19 @@ mod tests {
         let outcome = measured(&mut runner).expect("goes on");
         assert_eq!(outcome.losses.len(), 2);
         assert_eq!(runner.turns.iter().filter(|(who, _)| *who == Who::Peer(1)).count(), 2);
+    }
+
+    #[test]
+    fn a_peer_that_is_too_slow_is_left_out_of_that_row_only() {
+        let slow = column(2, 4096);
+        let mut runner = Steady { slow: Some((Who::Peer(0), slow)), ..Steady::default() };
+        let outcome = measured(&mut runner).expect("goes on");
+        assert_eq!(
+            outcome.losses,
+            ["Peer(0), latency of 4096 bytes, 2 ranks: 2.0s for one, which is too slow to take part"]
+        );
+        assert_eq!(runner.turns.iter().filter(|turn| **turn == (Who::Peer(0), slow)).count(), 1);
+        assert!(outcome.of(Who::Peer(0), Method::Send, &column(2, 8)).is_some());
     }
 
     #[test]

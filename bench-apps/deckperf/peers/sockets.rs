@@ -22,13 +22,13 @@ const WARM_UP: u64 = 4;
 /// The system's.
 ///
 /// # Panics
-/// When asked for a barrier.
+/// When asked for a collective operation.
 pub fn micros(column: &Column, cores: [usize; 2]) -> io::Result<f64> {
     let (near, far) = connection()?;
     let (bytes, messages) = match column.test {
         PeerTest::Latency => (column.bytes, 1),
         PeerTest::Stream => (column.bytes, WINDOW),
-        PeerTest::Barrier => panic!("sockets know no barrier"),
+        test => panic!("sockets know no {}", test.name()),
     };
     let both_ways = column.test == PeerTest::Latency;
     let plan = SocketTurn { bytes, messages, answer: if both_ways { bytes } else { 1 } };

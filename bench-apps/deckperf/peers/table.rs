@@ -1,12 +1,14 @@
 //! The report as aligned text.
 
+mod groups;
+
 use std::fmt::Write;
 
 use super::{
     confidence::PeerRatio,
     contenders::Peer,
     report::{PeersReport, ReportLine},
-    targets::Bound,
+    targets::{Bound, Course},
 };
 use crate::table::{head, three_digits, wrapped};
 
@@ -27,8 +29,13 @@ pub fn render(report: &PeersReport) -> String {
             said.lines().for_each(|said| text += &format!("#          {said}\n"));
         }
     }
+    if report.course == Course::Groups {
+        return text + &groups::figures(report) + EXPLAINED;
+    }
     text + &figures(report) + &targets(report)
 }
+
+const EXPLAINED: &str = "# What the goals mean, and why they are these: docs/measuring.md, section Goals\n";
 
 /// Nothing of what is installed.
 fn place(peer: &Peer) -> String {
@@ -67,7 +74,7 @@ fn targets(report: &PeersReport) -> String {
     for line in &report.lines {
         text += &checks(line);
     }
-    text + "# What the goals mean, and why they are these: docs/measuring.md, section Goals\n"
+    text + EXPLAINED
 }
 
 fn checks(line: &ReportLine) -> String {

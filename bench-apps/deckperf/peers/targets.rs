@@ -3,6 +3,8 @@
 //! `docs/measuring.md`, section *Goals*, says what each [`Goal`] means, and why. Beside other libraries, large messages
 //! in shared memory have one only where they are written and read: a hand-off that nobody reads proves nothing.
 
+mod collective;
+
 use udeck::Protocol;
 
 use super::request::{Column, Method, PeerTest};
@@ -15,6 +17,8 @@ pub enum Course {
     Memory,
     /// Ranks that use the network between hosts, here over the loopback device.
     Network(&'static str),
+    /// Groups of ranks that share memory: collective operations instead of messages.
+    Groups,
 }
 
 impl Course {
@@ -24,7 +28,21 @@ impl Course {
             Course::Memory => MEMORY_ROWS,
             Course::Network("tcp") => TCP_ROWS,
             Course::Network(_) => UDP_ROWS,
+            Course::Groups => collective::ROWS,
         }
+    }
+
+    /// The subcommand of this program.
+    pub fn command(self) -> &'static str {
+        match self {
+            Course::Memory | Course::Network(_) => "peers",
+            Course::Groups => "collectives",
+        }
+    }
+
+    /// Whether ranks are kept off shared memory.
+    pub fn is_network(self) -> bool {
+        matches!(self, Course::Network(_))
     }
 
     /// How many ranks the jobs have, ascending.
@@ -38,7 +56,7 @@ impl Course {
     /// The transport of ours.
     pub fn transport(self) -> &'static str {
         match self {
-            Course::Memory => "shm",
+            Course::Memory | Course::Groups => "shm",
             Course::Network(transport) => transport,
         }
     }
@@ -299,7 +317,8 @@ mod tests {
 
     use super::*;
 
-    const COURSES: [Course; 3] = [Course::Memory, Course::Network("tcp"), Course::Network("udp")];
+    const COURSES: [Course; 4] =
+        [Course::Memory, Course::Network("tcp"), Course::Network("udp"), Course::Groups];
 
     #[test]
     fn rows_have_titles_of_their_own_and_targets_name_rows() {
@@ -341,6 +360,7 @@ mod tests {
     #[test]
     fn jobs_have_two_four_and_eight_ranks() {
         assert_eq!(Course::Memory.job_sizes(), [2, 4, 8]);
+        assert_eq!(Course::Groups.job_sizes(), [2, 4, 8]);
         assert_eq!(Course::Network("tcp").job_sizes(), [2]);
     }
 }

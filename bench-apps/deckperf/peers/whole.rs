@@ -246,7 +246,7 @@ fn provider(course: Course) -> &'static str {
 /// Of its settings.
 fn number(course: Course) -> usize {
     match course {
-        Course::Memory => 0,
+        Course::Memory | Course::Groups => 0,
         Course::Network("udp") => 2,
         Course::Network(_) => 1,
     }

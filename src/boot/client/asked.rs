@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use crate::{
-    BootError, Maker,
+    BootError, Maker, family,
     waits::{Call, Wait},
     wire::Failure,
 };
@@ -19,6 +19,7 @@ pub(super) enum Asked<'a> {
     Exit(u32),
     Fence,
     Done,
+    Abort,
 }
 
 impl fmt::Display for Asked<'_> {
@@ -33,8 +34,16 @@ impl fmt::Display for Asked<'_> {
             Asked::Exit(rank) => write!(f, "asking what has become of rank {rank}"),
             Asked::Fence => f.write_str("fence"),
             Asked::Done => f.write_str("saying goodbye"),
+            Asked::Abort => f.write_str("aborting the job"),
         }
     }
+}
+
+/// In names of the library's own under which a rank gives shared segments to others.
+pub const SEGMENTS: &str = "/segments/";
+/// One with a control character is the library's own, but for the mark of a family.
+fn is_internal(name: &str) -> bool {
+    family::parts(name).0.contains(char::is_control)
 }
 
 /// A name for people. One with a control character is the library's own, and tells a user nothing.
@@ -42,9 +51,10 @@ struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.contains(char::is_control) {
-            true => f.write_str("of the library's own"),
-            false => write!(f, "`{}`", self.0),
+        match family::parts(self.0) {
+            (name, _) if name.contains(char::is_control) => f.write_str("of the library's own"),
+            (name, None) => write!(f, "`{name}`"),
+            (name, Some(rank)) => write!(f, "`{name}` of rank {rank}"),
         }
     }
 }
@@ -57,9 +67,10 @@ impl Asked<'_> {
     /// What is made known when its answer takes long. `maker`: who is to make what it asks for.
     pub(super) fn wait(&self, maker: Option<Maker>) -> Wait {
         let (call, name) = match self {
-            // The library's own are made at the first barrier.
-            Asked::Lookup(name) | Asked::Get(name) if name.contains(char::is_control) => (Call::Barrier, ""),
-            Asked::Lookup(name) => (Call::Find, *name),
+            // The library's own: where a rank gives its shared segments, and what is made at the first barrier.
+            Asked::Lookup(name) if name.contains(SEGMENTS) => (Call::Share, ""),
+            Asked::Lookup(name) | Asked::Get(name) if is_internal(name) => (Call::Barrier, ""),
+            Asked::Lookup(name) => (Call::Find, family::parts(name).0),
             _ => (Call::Launcher, ""),
         };
         let maker = match maker {

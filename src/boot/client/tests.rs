@@ -4,10 +4,7 @@ use std::thread;
 use udeck_auth::RankKey;
 
 use super::*;
-use crate::{
-    local::Job,
-    wire::{Failure, Host},
-};
+use crate::{Host, Placement, local::Job, wire::Failure};
 
 /// Far enough for a slow machine; no test waits for it unless it fails.
 const LONG: Duration = Duration::from_secs(60);
@@ -36,8 +33,16 @@ fn by_hand() -> (Client, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut frame = Vec::new();
     let hosts = vec![Host { name: "here".into(), ranks: 2 }];
-    let welcome =
-        Welcome { rank: 0, size: 2, secret: [0; 32], job: 1, hosts, address: None, key: RankKey::BLANK };
+    let welcome = Welcome {
+        rank: 0,
+        size: 2,
+        secret: [0; 32],
+        job: 1,
+        placement: Placement::blocks(hosts),
+        address: None,
+        key: RankKey::BLANK,
+        cpus: 0,
+    };
     encode(&FromServer::Reply { id: 0, reply: Reply::Welcome(welcome) }, &mut frame).unwrap();
     assert!(send_all(&theirs, &frame, soon().into()).is_ok());
     (Client::new(ours).unwrap(), theirs)

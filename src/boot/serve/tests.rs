@@ -7,9 +7,9 @@ use std::{
 
 use super::*;
 use crate::{
-    Client, Event,
+    Client, Event, Host,
     local::Job,
-    wire::{Call, Frames, Host, Maker, VERSION},
+    wire::{Call, Frames, Maker, VERSION},
 };
 
 fn soon() -> Instant {
@@ -251,7 +251,7 @@ fn a_relayed_rank_is_a_rank_whose_secret_stays_here() {
         panic!("no welcome")
     };
     assert_eq!(
-        (welcome.rank, welcome.host_of(2), welcome.secret, welcome.key, welcome.address),
+        (welcome.rank, welcome.placement.host_of(2), welcome.secret, welcome.key, welcome.address),
         (2, Some(1), [0; 32], RankKey::BLANK, None)
     );
     clients[0].put("k", b"v", soon()).unwrap();

@@ -85,6 +85,16 @@ fn replies(actions: &[Action]) -> Vec<(u32, Reply)> {
 }
 
 #[test]
+fn who_serves_hears_of_ends_after_its_own_goodbye() {
+    let mut bench = Bench::with(Config::new(3).unwrap().served_by(0));
+    let done = |rank| Event::RankDone { rank };
+    assert_eq!(events(&bench.call(0, Call::Done)), [(1, done(0)), (2, done(0))]);
+    assert_eq!(events(&bench.call(1, Call::Done)), [(0, done(1)), (2, done(1))]);
+    let actions = bench.server.disconnected(bench.now, 2);
+    assert!(matches!(&events(&actions)[..], [(0, Event::RankLost { rank: 2, .. })]), "{actions:?}");
+}
+
+#[test]
 fn a_second_registration_fails_and_names_the_owner() {
     let mut bench = Bench::new(2);
     assert_eq!(bench.register(1, "sums"), Some(Reply::Ok));

@@ -41,7 +41,7 @@ const _: () = assert!(HEADER.is_multiple_of(8) && SLOT.is_multiple_of(8));
 /// What makes a slot free.
 pub(super) const FREE: [u8; 4] = [0; 4];
 
-const CALLS: [Call; 10] = [
+const CALLS: [Call; 14] = [
     Call::Post,
     Call::Flush,
     Call::Retrieve,
@@ -52,6 +52,10 @@ const CALLS: [Call; 10] = [
     Call::Memory,
     Call::Launcher,
     Call::Finish,
+    Call::Collective,
+    Call::Share,
+    Call::Lock,
+    Call::Acquire,
 ];
 
 pub(super) fn header() -> [u8; HEADER] {

@@ -1,6 +1,7 @@
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
+use crate::Host;
 
 mod hostile;
 
@@ -24,6 +25,7 @@ fn call() -> impl Strategy<Value = Call> {
         (name(), wait(), maker()).prop_map(|(key, wait, maker)| Call::Get { key, wait, maker }),
         any::<u64>().prop_map(|s| Call::Fence { wait: Duration::from_secs(s) }),
         Just(Call::Done),
+        (any::<u8>(), ".{0,40}").prop_map(|(code, why)| Call::Abort { code, why }),
         (any::<u32>(), any::<u64>())
             .prop_map(|(rank, s)| Call::AwaitExit { rank, wait: Duration::from_secs(s) }),
     ]
@@ -40,10 +42,20 @@ fn maker() -> impl Strategy<Value = Maker> {
 fn from_server() -> impl Strategy<Value = FromServer> {
     let reply = prop_oneof![
         Just(Reply::Ok),
-        (any::<(u32, u32, [u8; 32], u64, Option<IpAddr>)>(), vec((".{0,40}", any::<u32>()), 0..8)).prop_map(
+        (any::<(u32, u32, [u8; 32], u64, Option<IpAddr>)>(), vec((".{0,40}", 0..500u32), 0..8)).prop_map(
             |((rank, size, secret, job, address), hosts)| {
                 let hosts = hosts.into_iter().map(|(name, ranks)| Host { name, ranks }).collect();
-                Reply::Welcome(Welcome { rank, size, secret, job, hosts, address, key: RankKey::BLANK })
+                let placement = Placement::blocks(hosts);
+                Reply::Welcome(Welcome {
+                    rank,
+                    size,
+                    secret,
+                    job,
+                    placement,
+                    address,
+                    key: RankKey::BLANK,
+                    cpus: 0,
+                })
             }
         ),
         (any::<u32>(), vec(any::<u8>(), 0..200))
@@ -170,7 +182,8 @@ fn bytes_left_over_in_a_frame_are_refused() {
 
 fn welcome(rank: u32, size: u32, on_hosts: &[u32]) -> Welcome {
     let hosts = on_hosts.iter().map(|&ranks| Host { name: "h".into(), ranks }).collect();
-    Welcome { rank, size, secret: [0xAB; 32], job: 3, hosts, address: None, key: RankKey::BLANK }
+    let placement = Placement::blocks(hosts);
+    Welcome { rank, size, secret: [0xAB; 32], job: 3, placement, address: None, key: RankKey::BLANK, cpus: 0 }
 }
 
 #[test]
@@ -180,23 +193,20 @@ fn the_secret_is_not_shown() {
 }
 
 #[test]
-fn a_rank_has_the_host_that_its_number_falls_on() {
-    let welcome = welcome(0, 5, &[2, 0, 3]);
-    let hosts: Vec<_> = (0..6).map(|rank| welcome.host_of(rank)).collect();
-    assert_eq!(hosts, [Some(0), Some(0), Some(2), Some(2), Some(2), None]);
-}
-
-#[test]
 fn a_rank_knows_which_ranks_are_on_its_host() {
-    let neighbours: Vec<_> = (0..5).map(|rank| self::welcome(rank, 5, &[2, 0, 3]).neighbours()).collect();
-    assert_eq!(neighbours, [0..2, 0..2, 2..5, 2..5, 2..5]);
+    let neighbours = |rank| welcome(rank, 5, &[2, 0, 3]).neighbours().collect::<Vec<_>>();
+    assert_eq!(
+        (0..5).map(neighbours).collect::<Vec<_>>(),
+        [vec![0, 1], vec![0, 1], vec![2, 3, 4], vec![2, 3, 4], vec![2, 3, 4]]
+    );
+    let near: Vec<_> = (0..6).filter(|rank| welcome(3, 5, &[2, 0, 3]).is_neighbour(*rank)).collect();
+    assert_eq!(near, [2, 3, 4]);
 }
 
 #[test]
 fn a_welcome_whose_numbers_do_not_fit_is_none() {
     assert!(welcome(1, 2, &[1, 1]).is_consistent());
-    for wrong in [welcome(2, 2, &[2]), welcome(0, 2, &[1]), welcome(0, 2, &[]), welcome(0, 1, &[u32::MAX, 2])]
-    {
+    for wrong in [welcome(2, 2, &[2]), welcome(0, 2, &[1]), welcome(0, 2, &[]), welcome(0, 1, &[1, 2])] {
         assert!(!wrong.is_consistent(), "{wrong:?}");
     }
 }

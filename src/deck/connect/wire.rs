@@ -1,15 +1,15 @@
 //! What a mailbox says of itself in the name service. Whoever reads it checks it: any rank can register anything.
 //!
 //! ```text
-//! byte 0         1          5            6
-//!      | version | u32 size | u8 encrypt | host: u8 length, bytes | u8 count of endpoints | endpoints | kind: text, to the end |
-//!                  endpoint: u8 length, transport (a-z, 0-9); u8 length, address
+//! byte 0         1          5            6           14
+//!      | version | u32 size | u8 encrypt | u64 queue | host: u8 length, bytes | u8 count of endpoints | endpoints | kind: text |
+//!                  queue: bytes; all ones: not said    endpoint: u8 length, transport (a-z, 0-9); u8 length, address
 //! ```
 
 use crate::wire::Malformed;
 
 /// The version that this build speaks.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 /// NICs that a mailbox may be reached by. (Public documentation names it: [`crate::World::new`].)
 pub(crate) const MAX_ENDPOINTS: usize = 8;
 /// Bytes of a transport's name.
@@ -17,11 +17,16 @@ const MAX_TRANSPORT: usize = 16;
 /// Bytes of a NIC's address, and of what names a host.
 pub(crate) const MAX_ADDRESS: usize = u8::MAX as usize;
 
+/// On the wire: the mailbox says nothing of queues.
+const UNSAID: u64 = u64::MAX;
+
 /// What a mailbox says of itself in the name service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Advert {
     /// Whether its owner refuses connections from other hosts that are not encrypted.
     pub encrypt: bool,
+    /// What may wait for it at each postbox, in bytes; `None`: what the postbox's rank allows.
+    pub queue: Option<u64>,
     /// What names the owner's host; nothing: it does not know.
     pub host: Vec<u8>,
     /// The NICs at which it listens, the owner's best first.
@@ -45,6 +50,7 @@ impl Advert {
         let mut out = vec![VERSION];
         out.extend(self.size.to_le_bytes());
         out.push(self.encrypt.into());
+        out.extend(self.queue.map_or(UNSAID, |queue| queue.min(UNSAID - 1)).to_le_bytes());
         put(&mut out, &self.host);
         out.push(self.endpoints.len() as u8);
         for endpoint in &self.endpoints {
@@ -62,6 +68,8 @@ impl Advert {
         let (&encrypt @ (0 | 1), behind) = rest.split_first().ok_or(Malformed)? else {
             return Err(Malformed);
         };
+        let (queue, behind) = behind.split_first_chunk::<8>().ok_or(Malformed)?;
+        let queue = Some(u64::from_le_bytes(*queue)).filter(|queue| *queue != UNSAID);
         rest = behind;
         let host = take(&mut rest)?.to_vec();
         let (&count, mut rest) = rest.split_first().ok_or(Malformed)?;
@@ -70,7 +78,7 @@ impl Advert {
         }
         let endpoints = (0..count).map(|_| Endpoint::take(&mut rest)).collect::<Result<_, _>>()?;
         let kind = std::str::from_utf8(rest).map_err(|_| Malformed)?.to_owned();
-        Ok(Advert { encrypt: encrypt == 1, host, endpoints, kind, size: u32::from_le_bytes(size) })
+        Ok(Advert { encrypt: encrypt == 1, queue, host, endpoints, kind, size: u32::from_le_bytes(size) })
     }
 }
 
@@ -121,9 +129,14 @@ mod tests {
     proptest! {
         #[test]
         fn prop_adverts_round_trip(
-            encrypt: bool, host in bytes(), endpoints in endpoints(), kind in ".{0,50}", size: u32
+            encrypt: bool,
+            queue in prop::option::of(0..UNSAID),
+            host in bytes(),
+            endpoints in endpoints(),
+            kind in ".{0,50}",
+            size: u32,
         ) {
-            let advert = Advert { encrypt, host, endpoints, kind, size };
+            let advert = Advert { encrypt, queue, host, endpoints, kind, size };
             prop_assert_eq!(Advert::decode(&advert.encode()), Ok(advert));
         }
 
@@ -140,7 +153,7 @@ mod tests {
         #[test]
         fn prop_a_spoilt_advert_decodes_or_fails(endpoints in endpoints(), at: prop::sample::Index, to: u8) {
             let kind = "u8".into();
-            let mut bytes = Advert { encrypt: true, host: vec![7; 24], endpoints, kind, size: 1 }.encode();
+            let mut bytes = Advert { encrypt: true, queue: Some(7), host: vec![7; 24], endpoints, kind, size: 1 }.encode();
             let at = at.index(bytes.len());
             bytes[at] = to;
             if let Ok(advert) = Advert::decode(&bytes) {
@@ -153,7 +166,8 @@ mod tests {
     fn bounds() {
         let endpoint = |transport: &str| Endpoint { transport: transport.into(), address: vec![1] };
         let advert = |endpoints| {
-            Advert { encrypt: false, host: vec![], endpoints, kind: "u8".into(), size: 1 }.encode()
+            Advert { encrypt: false, queue: None, host: vec![], endpoints, kind: "u8".into(), size: 1 }
+                .encode()
         };
         assert!(Advert::decode(&advert(vec![endpoint("near"); MAX_ENDPOINTS])).is_ok());
         assert_eq!(Advert::decode(&advert(vec![endpoint("near"); MAX_ENDPOINTS + 1])), Err(Malformed));

@@ -11,7 +11,7 @@ use udeck_via::transport::Armed;
 use super::Postbox;
 use crate::error::{Error, PostError, Result, Titled};
 use crate::payload::Payload;
-use crate::postable::Postable;
+use crate::postable::{Postable, unposted};
 use crate::protocol::Protocol;
 use crate::tasks::{Alarm, LOOKS};
 use crate::wait_policy::WaitPolicy;
@@ -89,14 +89,14 @@ pub struct Post<'a, T: Payload, M: Postable<T>> {
 impl<T: Payload, M: Postable<T>> Unpin for Post<'_, T, M> {}
 
 impl<T: Payload, M: Postable<T>> Future for Post<'_, T, M> {
-    type Output = Result<(), PostError<M>>;
+    type Output = Result<(), PostError<M::Unposted>>;
 
     fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
         let Post { postbox, message, alarm } = self.get_mut();
         let attempt = |postbox: &Postbox<T>| {
             if postbox.poster.protocol() == Protocol::Handshake {
                 let error = postbox.poster.with_channel(|channel| channel.would_block_thread());
-                return Some(Err(PostError { error, message: message.take() }));
+                return Some(Err(PostError { error, message: message.take().map(M::unposted) }));
             }
             let posting = message.take().expect("a future that is done is not polled again");
             match posting.post_to(&postbox.poster, WaitPolicy::None) {
@@ -104,14 +104,14 @@ impl<T: Payload, M: Postable<T>> Future for Post<'_, T, M> {
                     *message = Some(back);
                     None
                 }
-                result => Some(result.map(drop)),
+                result => Some(result.map(drop).map_err(unposted)),
             }
         };
         match postbox.poll_with(alarm, task, attempt) {
             Poll::Ready(Ok(result)) => Poll::Ready(result),
             Poll::Ready(Err(error)) => {
                 let error = postbox.no_alarm("posting", error);
-                Poll::Ready(Err(PostError { error, message: message.take() }))
+                Poll::Ready(Err(PostError { error, message: message.take().map(M::unposted) }))
             }
             Poll::Pending => Poll::Pending,
         }

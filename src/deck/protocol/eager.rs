@@ -6,7 +6,7 @@
 
 use udeck_via::mem::Fill;
 use udeck_via::transport::Inline;
-use udeck_via::{Block, Error as ViaError, LentSlice};
+use udeck_via::{Error as ViaError, LentSlice};
 
 use super::MAX_INLINE;
 use super::message_block::MessageBlock;
@@ -40,13 +40,39 @@ pub(crate) fn post_short_run(side: &mut SendSide, bytes: &[u8], each: usize) -> 
 }
 
 /// Sends a message of any length: it can be posted again if there is no room.
-pub(crate) fn send(side: &mut SendSide, block: &Block) -> Result<(), ViaError> {
-    if block.len() > MAX_INLINE {
-        return side.send_bounced(block, 0..block.len(), Kind::Eager);
+pub(crate) fn send(side: &mut SendSide, message: &MessageBlock) -> Result<(), ViaError> {
+    if message.len() > MAX_INLINE {
+        return side.send_bounced(message, 0..message.len(), Kind::Eager);
     }
-    side.vi.send_inline(Some(block.notes()[0]), &wire::head(Kind::Eager, 0), block.bytes())?;
-    side.counters.copied(block.len());
+    send_short(side, message.bytes(), message.tag())
+}
+
+/// Sends a message of at most [`MAX_INLINE`] bytes, as [`post_short`] does, and says why not.
+pub(crate) fn send_short(side: &mut SendSide, bytes: &[u8], tag: u32) -> Result<(), ViaError> {
+    side.vi.send_inline(Some(tag), &wire::head(Kind::Eager, 0), bytes)?;
+    side.counters.copied(bytes.len());
     Ok(())
+}
+
+/// A short message in the queue: it needs no memory of the library's.
+#[derive(Clone, Copy)]
+pub(crate) struct ShortSend {
+    bytes: [u8; MAX_INLINE],
+    len: u8,
+    tag: u32,
+}
+
+impl ShortSend {
+    /// `bytes`: at most [`MAX_INLINE`].
+    pub fn new(bytes: &[u8], tag: u32) -> Self {
+        let mut copy = [0; MAX_INLINE];
+        copy[..bytes.len()].copy_from_slice(bytes);
+        ShortSend { bytes: copy, len: bytes.len() as u8, tag }
+    }
+
+    pub fn send(&self, side: &mut SendSide) -> Result<(), ViaError> {
+        send_short(side, &self.bytes[..usize::from(self.len)], self.tag)
+    }
 }
 
 /// A message in the queue. While it waits for room it is not copied anew at each try.
@@ -66,8 +92,15 @@ impl EagerSend {
         if self.is_copy || self.block.len() <= MAX_INLINE { 0 } else { self.block.len() }
     }
 
-    /// Sends it.
-    pub fn advance(self, side: &mut SendSide) -> Result<(), (ViaError, Self)> {
+    /// The short message that this is, if it is one.
+    pub fn shortened(&self) -> Option<ShortSend> {
+        let is_short = self.block.len() <= MAX_INLINE;
+        is_short.then(|| ShortSend::new(self.block.bytes(), self.block.tag()))
+    }
+
+    /// Sends it. If there is no memory for the copy and `others_wait`, whose memory may be what is short, it is sent from where it
+    /// lies: it is the library's already.
+    pub fn advance(self, side: &mut SendSide, others_wait: bool) -> Result<(), (ViaError, Self)> {
         if self.block.len() <= MAX_INLINE {
             return send(side, &self.block).map_err(|error| (error, self));
         }
@@ -75,8 +108,12 @@ impl EagerSend {
             let lent = self.block.lend(&mut side.vi, Kind::Eager);
             return lent.map_err(|(error, block)| (error, EagerSend { block, is_copy: true }));
         }
-        let mut copy = match side.bounce(&self.block, 0..self.block.len()) {
+        let mut copy = match side.bounce(self.block.bytes()) {
             Ok(copy) => copy,
+            Err(ViaError::NoMemory { .. }) if others_wait => {
+                let lent = self.block.lend(&mut side.vi, Kind::Eager);
+                return lent.map_err(|(error, block)| (error, EagerSend { block, is_copy: false }));
+            }
             Err(error) => return Err((error, self)),
         };
         copy.set_notes([self.block.tag(), 0]);

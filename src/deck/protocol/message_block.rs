@@ -1,32 +1,20 @@
 //! A message's memory on its way: the channel's alone, or shared with others who only read it.
 
-use std::ops::Deref;
-use std::sync::Arc;
-
+use udeck_via::mem::{Arena, SharedBytes};
 use udeck_via::{Block, Error as ViaError, RemoteBuffer, Vi};
 
 use crate::error::Error;
 use crate::wire::{self, Kind};
 
-/// A message, with its tag in the block's notes.
+/// A message, with its tag in the notes.
 pub(crate) enum MessageBlock {
     Own(Block),
-    Shared(Arc<Block>),
+    /// Others have it too, or the memory around it.
+    Shared(SharedBytes),
 }
 
 /// A post that failed: why, and the message unless it was under way.
 pub(crate) type Refused = (Error, Option<MessageBlock>);
-
-impl Deref for MessageBlock {
-    type Target = Block;
-    #[inline]
-    fn deref(&self) -> &Block {
-        match self {
-            MessageBlock::Own(block) => block,
-            MessageBlock::Shared(block) => block,
-        }
-    }
-}
 
 impl MessageBlock {
     /// The block of a message that was not shared.
@@ -37,8 +25,44 @@ impl MessageBlock {
         }
     }
 
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            MessageBlock::Own(block) => block.bytes(),
+            MessageBlock::Shared(bytes) => bytes.bytes(),
+        }
+    }
+
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            MessageBlock::Own(block) => block.len(),
+            MessageBlock::Shared(bytes) => bytes.len(),
+        }
+    }
+
+    #[inline]
     pub fn tag(&self) -> u32 {
-        self.notes()[0]
+        match self {
+            MessageBlock::Own(block) => block.notes()[0],
+            MessageBlock::Shared(bytes) => bytes.notes()[0],
+        }
+    }
+
+    /// Bytes of message memory that it keeps, also if others keep them too.
+    pub fn kept(&self) -> usize {
+        match self {
+            MessageBlock::Own(block) => block.capacity(),
+            MessageBlock::Shared(bytes) => bytes.kept(),
+        }
+    }
+
+    /// Whether it lies in this arena.
+    pub fn lies_in(&self, arena: &Arena) -> bool {
+        match self {
+            MessageBlock::Own(block) => arena.owns(block),
+            MessageBlock::Shared(bytes) => bytes.lies_in(arena),
+        }
     }
 
     /// Lends the peer this very memory. The message comes back if it was not sent.
@@ -48,8 +72,8 @@ impl MessageBlock {
             MessageBlock::Own(block) => {
                 vi.hand_off(tag, &head, block).map_err(|(error, block)| (error, MessageBlock::Own(block)))
             }
-            MessageBlock::Shared(block) => {
-                vi.hand_off_shared(tag, &head, &block).map_err(|error| (error, MessageBlock::Shared(block)))
+            MessageBlock::Shared(bytes) => {
+                vi.hand_off_shared(tag, &head, &bytes).map_err(|error| (error, MessageBlock::Shared(bytes)))
             }
         }
     }
@@ -61,8 +85,8 @@ impl MessageBlock {
             MessageBlock::Own(block) => {
                 vi.rdma_write(block, to, tag).map_err(|(error, block)| (error, MessageBlock::Own(block)))
             }
-            MessageBlock::Shared(block) => {
-                vi.rdma_write_shared(&block, to, tag).map_err(|error| (error, MessageBlock::Shared(block)))
+            MessageBlock::Shared(bytes) => {
+                vi.rdma_write_shared(&bytes, to, tag).map_err(|error| (error, MessageBlock::Shared(bytes)))
             }
         }
     }

@@ -1,6 +1,6 @@
 //! A message in a channel's queue, whatever its protocol: what the queue asks of it, and which protocol answers.
 
-use udeck_via::{Block, Error as ViaError, fault};
+use udeck_via::{Error as ViaError, fault};
 
 use super::message_block::MessageBlock;
 use super::rdma_read::AnnouncedReads;
@@ -9,6 +9,7 @@ use super::{MAX_INLINE, Protocol, copy, eager, hand_off, rdma_write};
 
 /// A message, and how far it is.
 pub(crate) enum Outgoing {
+    Short(eager::ShortSend),
     Eager(eager::EagerSend),
     HandOff(MessageBlock),
     Copy(copy::CopySend),
@@ -34,21 +35,38 @@ impl Outgoing {
         }
     }
 
-    pub fn block(&self) -> &Block {
+    /// A message of at most [`MAX_INLINE`] bytes by `eager`, which has no block.
+    pub fn short(bytes: &[u8], tag: u32) -> Self {
+        Outgoing::Short(eager::ShortSend::new(bytes, tag))
+    }
+
+    /// Without its block, if it is short: for a message that is not to come back any more.
+    pub fn shortened(self) -> Self {
         match self {
-            Outgoing::HandOff(block) | Outgoing::RdmaRead(block) => block,
-            Outgoing::Eager(message) => &message.block,
-            Outgoing::Copy(message) => &message.block,
-            Outgoing::RdmaWrite(message) => &message.block,
+            Outgoing::Eager(message) => message.shortened().map_or(Outgoing::Eager(message), Outgoing::Short),
+            other => other,
         }
     }
 
-    pub fn into_block(self) -> MessageBlock {
+    /// Bytes of message memory that it has.
+    pub fn memory(&self) -> usize {
         match self {
-            Outgoing::HandOff(block) | Outgoing::RdmaRead(block) => block,
-            Outgoing::Eager(message) => message.block,
-            Outgoing::Copy(message) => message.block,
-            Outgoing::RdmaWrite(message) => message.block,
+            Outgoing::Short(_) => 0,
+            Outgoing::HandOff(block) | Outgoing::RdmaRead(block) => block.kept(),
+            Outgoing::Eager(message) => message.block.kept(),
+            Outgoing::Copy(message) => message.block.kept(),
+            Outgoing::RdmaWrite(message) => message.block.kept(),
+        }
+    }
+
+    /// Its block, if it has one.
+    pub fn into_block(self) -> Option<MessageBlock> {
+        match self {
+            Outgoing::Short(_) => None,
+            Outgoing::HandOff(block) | Outgoing::RdmaRead(block) => Some(block),
+            Outgoing::Eager(message) => Some(message.block),
+            Outgoing::Copy(message) => Some(message.block),
+            Outgoing::RdmaWrite(message) => Some(message.block),
         }
     }
 
@@ -97,13 +115,21 @@ impl Outgoing {
         }
     }
 
-    /// Completes the message, which is the first, if that can be.
+    /// Completes the message, which is the first, if that can be. `others_wait`: it is not the only one.
     #[allow(clippy::result_large_err, reason = "what stays goes back to its place by value")]
-    pub fn advance(self, side: &mut SendSide, announced_reads: &mut AnnouncedReads) -> Result<(), Stays> {
+    pub fn advance(
+        self,
+        side: &mut SendSide,
+        announced_reads: &mut AnnouncedReads,
+        others_wait: bool,
+    ) -> Result<(), Stays> {
         match self {
-            Outgoing::Eager(message) => {
-                message.advance(side).map_err(|(error, message)| (Some(error), Outgoing::Eager(message)))
+            Outgoing::Short(message) => {
+                message.send(side).map_err(|error| (Some(error), Outgoing::Short(message)))
             }
+            Outgoing::Eager(message) => message
+                .advance(side, others_wait)
+                .map_err(|(error, message)| (Some(error), Outgoing::Eager(message))),
             Outgoing::HandOff(block) => {
                 hand_off::send(side, block).map_err(|(error, block)| (Some(error), Outgoing::HandOff(block)))
             }

@@ -12,9 +12,8 @@
 //! ends. At the mailbox the ring is not read until the message is here.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use udeck_via::mem::{Ownership, Readable};
+use udeck_via::mem::{Ownership, Readable, SharedBytes};
 use udeck_via::{Block, Error as ViaError, ReadDone, Reading, RemoteBuffer, fault};
 
 use super::message_block::MessageBlock;
@@ -36,7 +35,7 @@ pub(crate) struct AnnouncedReads(VecDeque<AnnouncedBlock>);
 #[derive(Debug)]
 enum AnnouncedBlock {
     Own(Readable),
-    Shared(Readable<Arc<Block>>),
+    Shared(Readable<SharedBytes>),
 }
 
 impl AnnouncedBlock {
@@ -72,13 +71,14 @@ impl AnnouncedReads {
             let full = ViaError::Full { what: "the list of messages to be read", bound: "".into() };
             return Err((full, block));
         }
+        let tag = block.tag();
         let source = match block {
-            MessageBlock::Own(block) => expose(block, side)
+            MessageBlock::Own(block) => expose(block, tag, side)
                 .map(AnnouncedBlock::Own)
                 .map_err(|(e, block)| (e, MessageBlock::Own(block))),
-            MessageBlock::Shared(block) => expose(block, side)
+            MessageBlock::Shared(bytes) => expose(bytes, tag, side)
                 .map(AnnouncedBlock::Shared)
-                .map_err(|(e, block)| (e, MessageBlock::Shared(block))),
+                .map_err(|(e, bytes)| (e, MessageBlock::Shared(bytes))),
         }?;
         fault::point("read.announced");
         self.0.push_back(source);
@@ -96,8 +96,7 @@ impl AnnouncedReads {
 }
 
 /// Lets the mailbox read the block, and tells it so.
-fn expose<B: Ownership>(block: B, side: &mut SendSide) -> Result<Readable<B>, (ViaError, B)> {
-    let tag = block.borrow().notes()[0];
+fn expose<B: Ownership>(block: B, tag: u32, side: &mut SendSide) -> Result<Readable<B>, (ViaError, B)> {
     let readable = side.vi.nic().readable(block, side.ptag())?;
     let head = crate::wire::head(Kind::AskRead, readable.remote().handle.0);
     let len = (readable.len() as u64).to_le_bytes();

@@ -10,6 +10,7 @@ use udeck_via::mem::Fill;
 use udeck_via::transport::Inline;
 use udeck_via::{Block, Error as ViaError, Ptag, Vi};
 
+use super::message_block::MessageBlock;
 use crate::parcel::{Parcel, Stored};
 use crate::stats::Counters;
 use crate::wire::{self, HEAD_BYTES, Kind, Malformed};
@@ -34,24 +35,29 @@ impl SendSide {
     }
 
     /// A copy of a piece of the message, in memory of the library's.
-    pub fn bounce(&self, block: &Block, piece: Range<usize>) -> Result<Block, ViaError> {
+    pub fn bounce(&self, piece: &[u8]) -> Result<Block, ViaError> {
         let mut bounce = self.world.allocate(piece.len(), Fill::Keep)?;
-        bounce.bytes_mut().copy_from_slice(&block.bytes()[piece]);
+        bounce.bytes_mut().copy_from_slice(piece);
         Ok(bounce)
     }
 
     /// Copies a piece of the message and lends the mailbox the copy.
-    pub fn send_bounced(&mut self, block: &Block, piece: Range<usize>, kind: Kind) -> Result<(), ViaError> {
-        let (copied, bounce) = (piece.len(), self.bounce(block, piece)?);
-        self.vi.hand_off(Some(block.notes()[0]), &wire::head(kind, 0), bounce).map_err(|(error, _)| error)?;
+    pub fn send_bounced(
+        &mut self,
+        message: &MessageBlock,
+        piece: Range<usize>,
+        kind: Kind,
+    ) -> Result<(), ViaError> {
+        let (copied, bounce) = (piece.len(), self.bounce(&message.bytes()[piece])?);
+        self.vi.hand_off(Some(message.tag()), &wire::head(kind, 0), bounce).map_err(|(error, _)| error)?;
         self.counters.copied(copied);
         Ok(())
     }
 
     /// Announces a message: its length and its tag.
-    pub fn announce(&mut self, message: &Block, kind: Kind, part: u32) -> Result<(), ViaError> {
+    pub fn announce(&mut self, message: &MessageBlock, kind: Kind, part: u32) -> Result<(), ViaError> {
         let len = (message.len() as u64).to_le_bytes();
-        self.vi.send_inline(Some(message.notes()[0]), &wire::head(kind, part), &len)
+        self.vi.send_inline(Some(message.tag()), &wire::head(kind, part), &len)
     }
 }
 

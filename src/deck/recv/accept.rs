@@ -1,7 +1,6 @@
 //! Connections that were accepted on the NICs' own threads, until the mailbox's owner lets them in.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -70,8 +69,8 @@ pub(super) struct NicListener {
     pub nic: Nic,
     pub cq: CqHandle,
     pub ptag: Ptag,
-    /// The ranks that may connect by this NIC ([`crate::world_state::WorldState::admitted_by`]).
-    pub admits: Range<u32>,
+    /// The ranks that may connect by this NIC ([`crate::world_state::WorldState::admitted_by`]); `None`: all.
+    pub admits: Option<Vec<u32>>,
 }
 
 /// A connection that comes in.
@@ -137,7 +136,7 @@ impl Acceptor {
         let Some(rank) = request.peer() else {
             return request.reject("a mailbox talks only to ranks of its job that prove which they are");
         };
-        if !listener.admits.contains(&rank) {
+        if listener.admits.as_ref().is_some_and(|ranks| !ranks.contains(&rank)) {
             return request.reject(&not_encrypted(rank, &listener.nic));
         }
         let is_own = listener.nic.attributes().identity == Some(rank);

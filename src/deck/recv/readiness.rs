@@ -54,10 +54,10 @@ impl Inbox {
     }
 
     fn keep(&mut self, found: Option<Parcel>) -> bool {
-        let any = found.is_some();
         self.burst.end();
-        self.set_aside.parcels().extend(found);
-        any
+        let Some(parcel) = found else { return false };
+        self.set_aside.push_back(parcel);
+        true
     }
 
     /// Tells of ranks that ended, as a wait for the next message would.

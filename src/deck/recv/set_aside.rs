@@ -1,10 +1,10 @@
 //! Messages that were taken out of their rings and not given out yet.
 //!
-//! Most are here because they did not fit ([`super::fitting`]) or because a wait on several mailboxes found them. A run is
+//! Most are here because the program asked for others ([`super::choosing`]) or because a wait on several mailboxes found them. A run is
 //! what [`crate::Mailbox::drain`] takes by one look: short messages of one postbox, which wait here while the program sees those before
 //! them. What the program retrieves meanwhile comes from here, so the order stays.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use udeck_via::transport::ShortArrival;
 
@@ -16,10 +16,15 @@ use crate::wire::{HEAD_BYTES, Kind};
 /// Messages of a run.
 const MOST: usize = 16;
 
+/// What a message that is set aside takes besides its bytes.
+const EACH: usize = 128;
+
 /// All of them, oldest first.
 #[derive(Default)]
 pub(super) struct SetAside {
     parcels: VecDeque<Parcel>,
+    /// What they count for, but for the run.
+    weight: usize,
     /// Before all parcels.
     run: Run,
 }
@@ -48,16 +53,63 @@ impl SetAside {
 
     #[cold]
     pub fn pop_front(&mut self) -> Option<Parcel> {
-        self.parcels().pop_front()
+        self.end_run();
+        let parcel = self.parcels.pop_front()?;
+        self.weight -= weight(&parcel);
+        Some(parcel)
     }
 
-    /// All of them, for who looks for one.
+    /// As the oldest.
     #[cold]
-    pub fn parcels(&mut self) -> &mut VecDeque<Parcel> {
+    pub fn push_front(&mut self, parcel: Parcel) {
+        self.end_run();
+        self.weight += weight(&parcel);
+        self.parcels.push_front(parcel);
+    }
+
+    /// As the newest.
+    #[cold]
+    pub fn push_back(&mut self, parcel: Parcel) {
+        self.end_run();
+        self.weight += weight(&parcel);
+        self.parcels.push_back(parcel);
+    }
+
+    /// Takes the oldest of which this is true. It is asked about all that are older, too, in their order.
+    #[cold]
+    pub fn take_first(&mut self, is_meant: impl FnMut(&Parcel) -> bool) -> Option<Parcel> {
+        self.end_run();
+        let at = self.parcels.iter().position(is_meant)?;
+        let parcel = self.parcels.remove(at)?;
+        self.weight -= weight(&parcel);
+        Some(parcel)
+    }
+
+    /// How many there are, without those of a run.
+    pub fn len(&self) -> usize {
+        self.parcels.len()
+    }
+
+    /// What they count for, in bytes, without those of a run.
+    pub fn weight(&self) -> usize {
+        self.weight
+    }
+
+    /// How many each rank has here, without those of a run.
+    pub fn by_rank(&self) -> BTreeMap<u32, usize> {
+        let mut ranks = BTreeMap::new();
+        for parcel in &self.parcels {
+            *ranks.entry(parcel.rank).or_default() += 1;
+        }
+        ranks
+    }
+
+    /// Makes parcels of what is left of the run.
+    fn end_run(&mut self) {
         while let Some(last) = self.run.take_last() {
+            self.weight += weight(&last);
             self.parcels.push_front(last);
         }
-        &mut self.parcels
     }
 
     /// Takes at most `most` short messages that `connection` has: how many. Nothing is set aside at the moment.
@@ -87,6 +139,10 @@ impl SetAside {
         parcel.tag = immediate.unwrap_or(0);
         Some(message.len() - HEAD_BYTES)
     }
+}
+
+fn weight(parcel: &Parcel) -> usize {
+    EACH + parcel.bytes().len()
 }
 
 impl Run {

@@ -9,8 +9,9 @@ use udeck_via::{Deadline, Pause, Spinner, missed};
 
 use super::Inbox;
 use super::accept::DATA;
-use crate::error::{Error, Result, Titled, check_process, is_internal};
+use crate::error::{Error, Result, Titled, check_process, counted, is_internal};
 use crate::long_wait::LongWait;
+use crate::matching::Match;
 use crate::parcel::Parcel;
 use crate::protocol::ReceiveModel;
 use crate::wait_policy::MEMORY_PAUSE;
@@ -112,8 +113,7 @@ impl Inbox {
                 return Ok(false);
             }
             if deadline.passed() {
-                let what = format!("retrieving from {}", Titled(&self.name));
-                return Err(Error::Deadline { what, waited: wait.elapsed(), whom: self.whom() });
+                return Err(self.too_late(wait.elapsed()));
             }
             // A barrier tells by itself for whom it waits.
             if is_internal(&self.name) {
@@ -122,6 +122,12 @@ impl Inbox {
                 wait.look(&self.world, u64::from(self.accepted_seen), || self.waits_for(Call::Retrieve));
             }
         }
+    }
+
+    #[cold]
+    pub(super) fn too_late(&self, waited: Duration) -> Error {
+        let what = format!("retrieving{} from {}", self.wanted, Titled(&self.name));
+        Error::Deadline { what, waited, whom: self.whom() }
     }
 
     /// Waits until there may be a message; whether that is in `parcel` already.
@@ -221,6 +227,7 @@ impl Inbox {
         if self.acceptor.accepted() != self.accepted_seen {
             self.add_accepted();
         }
+        self.check_source()?;
         let (is_deserted, sender_ranks, reported) =
             (self.world.is_deserted(), &self.sender_ranks, &self.reported);
         let concerns = |rank| !reported.contains(&rank) && (is_deserted || sender_ranks.contains(&rank));
@@ -238,6 +245,33 @@ impl Inbox {
         Ok(())
     }
 
+    /// The rank whose messages the program waits for, if it is one.
+    fn wanted_rank(&self) -> Option<u32> {
+        self.wanted.rank().map(|rank| rank as u32)
+    }
+
+    /// If the program waits for messages of one rank: whether none can come any more. (Its loss was told before, or is now.)
+    fn check_source(&mut self) -> Result {
+        let Some(rank) = self.wanted_rank() else { return Ok(()) };
+        // In this order: who has finished had its connections accepted, and what is accepted has come.
+        let (lost, has_finished) =
+            (self.world.exit_log().how_lost(rank), self.world.exit_log().has_finished(rank));
+        if self.connected().any(|connected| connected == rank)
+            || self.acceptor.is_admitting()
+            || self.acceptor.accepted() != self.accepted_seen
+        {
+            return Ok(());
+        }
+        if let Some(how) = lost {
+            self.reported.insert(rank);
+            return Err(Error::PeerLost { rank: rank as usize, how });
+        }
+        if has_finished {
+            return Err(Error::RankFinished { rank: rank as usize, name: self.name.clone() });
+        }
+        Ok(())
+    }
+
     /// Whether a connection is being accepted: of a rank that has finished there may be messages to come.
     pub fn is_admitting(&self) -> bool {
         self.acceptor.is_admitting()
@@ -245,6 +279,9 @@ impl Inbox {
 
     /// A wait here, for others to know.
     pub fn waits_for(&self, call: Call) -> Wait {
+        if let Some(rank) = self.wanted_rank() {
+            return Wait { call, name: self.name.clone(), ranks: vec![rank], open: false };
+        }
         let mut ranks: BTreeSet<u32> = self.connected().collect();
         ranks.extend(&self.sender_ranks);
         let log = self.world.exit_log();
@@ -258,13 +295,24 @@ impl Inbox {
 
     /// Who could post, and who cannot any more.
     pub(super) fn whom(&self) -> String {
-        let (whom, lost) = (self.who_could_post(), self.world.exit_log().lost_in_words());
-        if lost.is_empty() { whom } else { format!("{whom}; {lost}") }
+        let (mut whom, lost) = (self.who_could_post(), self.world.exit_log().lost_in_words());
+        if !lost.is_empty() {
+            whom = format!("{whom}; {lost}");
+        }
+        if self.wanted != Match::ANY && !self.set_aside.is_empty() {
+            whom = format!("{whom}; set aside meanwhile: {}", counted(self.set_aside.by_rank()));
+        }
+        whom
     }
 
     fn who_could_post(&self) -> String {
         if let Some(shortage) = self.shortage() {
             return shortage;
+        }
+        if let Some(rank) = self.wanted_rank() {
+            let has_postbox = self.connected().any(|connected| connected == rank);
+            let not_yet = if has_postbox { "" } else { " (it has no postbox of it)" };
+            return format!("rank {rank} to post{not_yet}");
         }
         let ranks: BTreeSet<u32> = self.connected().collect();
         let ranks: Vec<u32> = ranks.into_iter().collect();

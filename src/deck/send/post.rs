@@ -1,10 +1,10 @@
-//! Accepting a message: at once where that is possible, otherwise after a wait for room, or into the queue.
+//! Accepting a message: at once where that is possible, otherwise into the queue.
 
 use std::time::Instant;
 
 use udeck_boot::waits::Call;
 use udeck_via::mem::Fill;
-use udeck_via::{Block, Deadline, Error as ViaError, Vi};
+use udeck_via::{Block, Deadline, Error as ViaError, Vi, copy_bytes};
 
 use super::requests::RequestId;
 use super::{Channel, Failed};
@@ -15,8 +15,9 @@ use crate::long_wait::LongWait;
 use crate::protocol::auto::Dispatch;
 use crate::protocol::handshake::{self, Host, Pairs, Time};
 use crate::protocol::message_block::{MessageBlock, Refused};
+use crate::protocol::outgoing::Outgoing;
 use crate::protocol::side::{SendSide, is_busy};
-use crate::protocol::{Protocol, eager, hand_off};
+use crate::protocol::{MAX_INLINE, Protocol, eager, hand_off};
 use crate::wait_policy::{WaitPolicy, look_again};
 use crate::wire::{Introduction, Role};
 
@@ -54,7 +55,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Accepts any message. Waits, if it must, for room at the mailbox. The request is [`WaitPolicy::Queue`]'s.
+    /// Accepts any message. Waits, if it must, for a place in the queue. The request is [`WaitPolicy::Queue`]'s.
     pub fn post(
         &mut self,
         block: MessageBlock,
@@ -99,29 +100,46 @@ impl Channel {
         protocol: Protocol,
         policy: WaitPolicy,
     ) -> Result<Option<RequestId>, Refused> {
-        if matches!(policy, WaitPolicy::Queue) && is_busy(&error) {
-            return self.post_queued(block, protocol, policy);
-        }
         let (start, until, mut wait) = (Instant::now(), self.until(policy), LongWait::begin());
-        let mut asked = false;
-        while is_busy(&error) {
-            let deadline = match self.may_wait_beside(block.capacity(), until, start, &error) {
+        let policy = until.map_or(policy, WaitPolicy::Until);
+        // Memory is waited for here: a message that waits in the queue takes some itself.
+        while matches!(error, ViaError::NoMemory { .. }) && !matches!(policy, WaitPolicy::Queue) {
+            let deadline = match self.may_wait_beside(block.kept(), until, start, &error) {
                 Ok(deadline) => deadline,
                 Err(why) => return Err((why, Some(block))),
             };
-            // Ask to be told of room, look once more, then wait.
-            if asked {
-                self.wait(look_again(&error, deadline), &mut wait, Call::Post);
-            } else {
-                self.side.vi.request_send_notify();
-            }
-            asked = !asked;
+            self.wait(look_again(&error, deadline), &mut wait, Call::Post);
             match self.send(block, protocol) {
                 Ok(()) => return Ok(None),
                 Err((again, returned)) => (error, block) = (again, returned),
             }
         }
-        Err((self.translate(error, until.map_or(policy, WaitPolicy::Until)), Some(block)))
+        if !is_busy(&error) {
+            return Err((self.translate(error, policy), Some(block)));
+        }
+        if protocol == Protocol::Eager && block.len() > MAX_INLINE {
+            // Not copied anew at each try.
+            let request = self.post_queued(block, protocol, policy)?;
+            self.linger(until, |channel| {
+                channel.progress();
+                channel.queue.is_empty().then_some(())
+            });
+            return Ok(request);
+        }
+        let mut message = Some(block);
+        let sent = self.linger(until, |channel| match channel.send(message.take()?, protocol) {
+            Ok(()) => Some(Ok(())),
+            Err((error, returned)) if is_busy(&error) => {
+                message = Some(returned);
+                None
+            }
+            Err(failed) => Some(Err(failed)),
+        });
+        match (sent, message) {
+            (None, Some(block)) => self.post_queued(block, protocol, policy),
+            (Some(Err((error, block))), _) => Err((self.translate(error, policy), Some(block))),
+            _ => Ok(None),
+        }
     }
 
     /// Sends a message that needs no announcement. By `eager` the block is not needed any more then.
@@ -132,8 +150,8 @@ impl Channel {
         eager::send(&mut self.side, &block).map_err(|error| (error, block))
     }
 
-    /// Accepts a copy of `bytes` as a message, by way of a block. Waits, if it must, for the memory of it, then as
-    /// [`Channel::post`]. ([`Channel::post_short`] has been tried.)
+    /// Accepts a copy of `bytes` as a message: by way of a block, unless it is short. Waits, if it must, for the memory of it, then
+    /// as [`Channel::post`]. ([`Channel::post_short`] has been tried.)
     #[cold]
     pub fn post_copy(
         &mut self,
@@ -146,10 +164,13 @@ impl Channel {
         if bytes.len() > limit {
             return Err(Error::TooLarge { asked: bytes.len(), limit });
         }
+        if bytes.len() <= MAX_INLINE && self.selector.resolve(protocol, bytes.len()) == Protocol::Eager {
+            return self.post_short_copy(bytes, tag, policy);
+        }
         let (start, until, mut wait) = (Instant::now(), self.until(policy), LongWait::begin());
         let mut block = loop {
             self.look(policy)?;
-            match self.side.world.allocate(bytes.len(), Fill::Keep) {
+            match self.side.world.allocate_leaving_room(bytes.len(), Fill::Keep) {
                 Ok(block) => break block,
                 Err(error) if is_busy(&error) => {
                     let deadline = self.may_wait(until, start, &error)?;
@@ -158,11 +179,40 @@ impl Channel {
                 Err(error) => return Err(self.translate(error, policy)),
             }
         };
-        block.bytes_mut().copy_from_slice(bytes);
+        copy_bytes(block.bytes_mut(), bytes);
         block.set_notes([tag, 0]);
         self.side.counters.copied(bytes.len());
         let policy = until.map_or(policy, WaitPolicy::Until);
         self.post(MessageBlock::Own(block), protocol, policy).map_err(|(error, _)| error)
+    }
+
+    /// Accepts a short message, which takes no memory of the library's.
+    fn post_short_copy(&mut self, bytes: &[u8], tag: u32, policy: WaitPolicy) -> Result<Option<RequestId>> {
+        if self.side.world.has_undelivered() {
+            self.undelivered()?;
+        }
+        self.look(policy)?;
+        let sent = if self.queue.is_empty() { self.send_short(bytes, tag, policy) } else { Ok(false) };
+        let request = match sent {
+            Ok(true) => None,
+            Ok(false) => {
+                let queued = self.enqueue(Outgoing::short(bytes, tag), policy);
+                queued.map_err(|(error, _)| error)?
+            }
+            Err(error) => return Err(self.translate(error, policy)),
+        };
+        self.side.counters.posted(bytes.len());
+        Ok(request)
+    }
+
+    /// Sends a short message, before which none waits. `false`: there is no room, and none comes soon.
+    fn send_short(&mut self, bytes: &[u8], tag: u32, policy: WaitPolicy) -> Result<bool, ViaError> {
+        let attempt = |channel: &mut Self| match eager::send_short(&mut channel.side, bytes, tag) {
+            Err(error) if is_busy(&error) => None,
+            sent => Some(sent),
+        };
+        let sent = attempt(self).or_else(|| self.linger(self.until(policy), attempt));
+        sent.map_or(Ok(false), |sent| sent.map(|()| true))
     }
 
     /// Posts a message by `handshake`, and waits until the mailbox has received it. Its descriptor has to own what it sends,

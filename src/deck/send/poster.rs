@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use udeck_via::mem::{StableBuffer, UserMemory};
+use udeck_via::mem::{SharedBytes, StableBuffer, UserMemory};
 use udeck_via::{Block, Region};
 
 use super::requests::RequestId;
@@ -138,14 +138,10 @@ impl Poster {
         posted.map_err(|(error, block)| (error, block.and_then(MessageBlock::into_own)))
     }
 
-    /// Posts a message that the caller keeps an owner of.
-    pub(crate) fn post_shared_block(
-        &self,
-        block: &Arc<Block>,
-        policy: WaitPolicy,
-    ) -> Result<Option<RequestId>> {
+    /// Posts a message that the caller keeps an owner of, with the tag in its notes.
+    pub(crate) fn post_shared(&self, bytes: &SharedBytes, policy: WaitPolicy) -> Result<Option<RequestId>> {
         check_process()?;
-        let block = MessageBlock::Shared(block.clone());
+        let block = MessageBlock::Shared(bytes.clone());
         self.post_slow(|channel, protocol| channel.post(block, protocol, policy)).map_err(|(error, _)| error)
     }
 

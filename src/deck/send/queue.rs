@@ -1,15 +1,15 @@
-//! Messages that were announced, stand behind one that was, or were posted when there was no room; and the mailbox's answers.
+//! Messages that were announced, stand behind one that was, or found no room; and the mailbox's answers.
 
 use std::time::Instant;
 
 use udeck_boot::waits::Call;
 use udeck_via::mem::Fill;
 use udeck_via::transport::{Arrival, Body};
-use udeck_via::{Error as ViaError, PollBudget};
+use udeck_via::{Deadline, Error as ViaError, Pause, PollBudget, Spinner};
 
 use super::Channel;
 use super::post::mailbox_is_full;
-use super::requests::{QueuedMessage, RequestId};
+use super::requests::RequestId;
 use crate::error::{Error, Result};
 use crate::long_wait::LongWait;
 use crate::protocol::Protocol;
@@ -19,8 +19,8 @@ use crate::protocol::side::is_busy;
 use crate::wait_policy::WaitPolicy;
 use crate::wire::{self, Kind};
 
-/// Messages that may wait here. (Public documentation names it: [`crate::Postbox::post_nonblocking`].)
-const MAX_QUEUED: usize = wire::MAX_ANNOUNCED;
+/// The clock is read once per this many looks.
+const LOOKS_PER_CLOCK: u32 = 16;
 
 impl Channel {
     /// Accepts a message that cannot simply be sent. (Those by `handshake` are not queued.)
@@ -30,43 +30,75 @@ impl Channel {
         protocol: Protocol,
         policy: WaitPolicy,
     ) -> Result<Option<RequestId>, Refused> {
-        let queued = self.enqueue(block, protocol, policy);
+        // What the connection can do was checked when the protocol was set.
+        let checked = self.check_owner(&block).and_then(|()| self.check_copy(&block, protocol));
+        if let Err(error) = checked {
+            return Err((error, Some(block)));
+        }
+        self.enqueue(Outgoing::new(block, protocol), policy)
+    }
+
+    /// Accepts a message into the queue. Waits, if it must, for a place there.
+    pub(super) fn enqueue(
+        &mut self,
+        message: Outgoing,
+        policy: WaitPolicy,
+    ) -> Result<Option<RequestId>, Refused> {
+        let queued = self.try_enqueue(message, policy);
         self.note_queued();
         queued
     }
 
-    fn enqueue(
+    fn try_enqueue(&mut self, message: Outgoing, policy: WaitPolicy) -> Result<Option<RequestId>, Refused> {
+        let memory = message.memory();
+        if let Err(error) = self.look(policy).and_then(|()| self.wait_for_place(memory, policy)) {
+            return Err((error, message.into_block()));
+        }
+        let is_held = matches!(policy, WaitPolicy::Queue);
+        let id = self.queue.push(message, is_held);
+        match self.try_progress() {
+            Ok(_) => {
+                if self.queue.has(id) {
+                    self.queue.shorten_last();
+                }
+                Ok(is_held.then_some(id))
+            }
+            // Those before it are lost; this one too, unless the peer has not heard of it.
+            Err(error) => {
+                let last = self.queue.take_back();
+                self.fail(&error);
+                match last {
+                    Some(last) => Err((self.translate(error, policy), last.into_block())),
+                    None => Ok(is_held.then_some(id)),
+                }
+            }
+        }
+    }
+
+    /// A message has found no room. Whoever reads makes some in a moment: so it is tried again, for as long as a wait spins, instead of
+    /// sleeping. So a stream of messages whose receiver keeps up stays in the ring, and its channel with its poster. `None`: in vain.
+    pub(super) fn linger<R>(
         &mut self,
-        block: MessageBlock,
-        protocol: Protocol,
-        policy: WaitPolicy,
-    ) -> Result<Option<RequestId>, Refused> {
-        // What the connection can do was checked when the protocol was set.
-        let checked = self
-            .check_owner(&block)
-            .and_then(|()| self.check_copy(&block, protocol))
-            .and_then(|()| self.look(policy))
-            .and_then(|()| self.wait_for_place(policy));
-        if let Err(error) = checked {
-            return Err((error, Some(block)));
+        until: Option<Deadline>,
+        mut attempt: impl FnMut(&mut Self) -> Option<R>,
+    ) -> Option<R> {
+        let deadline = until?;
+        let (mut spinner, mut looks) = (Spinner::new(self.side.world.oversubscribed()), 0_u32);
+        loop {
+            looks += 1;
+            if spinner.pause() == Pause::Sleep || (looks.is_multiple_of(LOOKS_PER_CLOCK) && deadline.passed())
+            {
+                return None;
+            }
+            if let Some(done) = attempt(self) {
+                return Some(done);
+            }
         }
-        let request = matches!(policy, WaitPolicy::Queue).then(|| self.requests.next_id());
-        self.queue.push_back(QueuedMessage { message: Outgoing::new(block, protocol), request });
-        let Err(error) = self.try_progress() else { return Ok(request) };
-        // Those before it are lost; this one too, unless the peer has not heard of it.
-        if self.queue.back().is_some_and(|last| !last.message.is_announced())
-            && let Some(last) = self.queue.pop_back()
-        {
-            self.fail(&error);
-            return Err((self.translate(error, policy), Some(last.message.into_block())));
-        }
-        self.fail(&error);
-        Ok(request)
     }
 
     /// Memory of another NIC would be found out when it is sent, and taken for the connection's end.
     fn check_owner(&self, block: &MessageBlock) -> Result {
-        if self.side.vi.nic().outbox().owns(block) {
+        if block.lies_in(self.side.vi.nic().outbox()) {
             return Ok(());
         }
         let foreign = ViaError::InvalidParameter("the block belongs to another NIC".into());
@@ -76,18 +108,22 @@ impl Channel {
     /// A message that is copied on its way, and leaves no memory for the copy itself, would wait for that in vain.
     fn check_copy(&self, block: &MessageBlock, protocol: Protocol) -> Result {
         let copy = copied_at_once(protocol, block.len());
-        if copy == 0 || block.capacity() + copy <= self.side.vi.nic().outbox().usage().limit {
+        if copy == 0 || block.kept() + copy <= self.side.vi.nic().outbox().usage().limit {
             return Ok(());
         }
         self.side
             .world
             .allocate(copy, Fill::Keep)
-            .map_or_else(|error| self.in_vain(block.capacity(), &error).map_or(Ok(()), Err), |_| Ok(()))
+            .map_or_else(|error| self.in_vain(block.kept(), &error).map_or(Ok(()), Err), |_| Ok(()))
     }
 
-    fn wait_for_place(&mut self, policy: WaitPolicy) -> Result {
+    /// Waits until a message with so many bytes of memory may wait here.
+    fn wait_for_place(&mut self, memory: usize, policy: WaitPolicy) -> Result {
+        if self.queue.has_place(memory) {
+            return Ok(());
+        }
         let (start, until, mut wait) = (Instant::now(), self.until(policy), LongWait::begin());
-        while self.queue.len() >= MAX_QUEUED {
+        while !self.queue.has_place(memory) {
             let full = ViaError::Full { what: "the queue of messages", bound: "".into() };
             let deadline = self.may_wait(until, start, &full)?;
             // Its head may wait for room: ask to be told, look once more, then wait.
@@ -138,8 +174,8 @@ impl Channel {
 
     /// The queue, or what is to be read, has changed.
     pub(super) fn note_queued(&self) {
-        let queued: usize = self.queue.iter().map(|waiting| waiting.message.block().capacity()).sum();
-        self.account.note_queued(queued + self.announced_reads.bytes());
+        let (bytes, messages) = (self.announced_reads.bytes(), self.announced_reads.len());
+        self.account.note_queued(self.queue.memory() + bytes, self.queue.len() + messages);
     }
 
     // ---- the mailbox's answers ----
@@ -162,13 +198,13 @@ impl Channel {
         let immediate = arrival.immediate.unwrap_or(0);
         match kind {
             Kind::Ready => {
-                if let Some(at) = self.asked() {
-                    self.queue[at].message.on_ready(part);
+                if let Some(message) = self.queue.asked() {
+                    message.on_ready(part);
                 }
             }
             Kind::More => {
-                if let Some(front) = self.queue.front_mut() {
-                    front.message.on_more();
+                if let Some(first) = self.queue.first_mut() {
+                    first.on_more();
                 }
             }
             Kind::Fin => {
@@ -180,11 +216,6 @@ impl Channel {
         }
     }
 
-    /// The oldest message that waits for an answer to its announcement.
-    fn asked(&self) -> Option<usize> {
-        self.queue.iter().position(|waiting| waiting.message.is_asked())
-    }
-
     fn on_refusal(&mut self, kind: u32, pair: u32, why: &str) {
         if kind == Kind::Request as u32 {
             return self.pairs.on_refusal(pair, why);
@@ -192,7 +223,7 @@ impl Channel {
         let request = if kind == Kind::AskRead as u32 {
             self.announced_reads.finish().then_some(None)
         } else {
-            self.asked().and_then(|at| self.queue.remove(at)).map(|waiting| waiting.request)
+            self.queue.remove_asked().map(|waiting| waiting.request())
         };
         match request {
             None => {} // of no message that we announced
@@ -212,23 +243,15 @@ impl Channel {
     /// Sends what can be sent from the head of the queue, and announces what stands behind.
     fn advance(&mut self) -> Result<bool, ViaError> {
         let mut advanced = false;
-        while let Some(QueuedMessage { message, request }) = self.queue.pop_front() {
-            match message.advance(&mut self.side, &mut self.announced_reads) {
+        while let Some(sent) = self.queue.advance_first(&mut self.side, &mut self.announced_reads) {
+            match sent {
                 Ok(()) => advanced = true,
-                Err((error, message)) => {
-                    self.queue.push_front(QueuedMessage { message, request });
-                    match error {
-                        Some(error) if !is_busy(&error) => return Err(error),
-                        _ => break,
-                    }
-                }
+                Err(Some(error)) if !is_busy(&error) => return Err(error),
+                Err(_) => break,
             }
         }
-        for waiting in &mut self.queue {
-            if waiting.message.is_announced() {
-                continue;
-            }
-            match waiting.message.announce(&mut self.side) {
+        loop {
+            match self.queue.announce_next(&mut self.side) {
                 Ok(true) => advanced = true,
                 Ok(false) => break,
                 Err(error) if is_busy(&error) => break,
@@ -240,7 +263,7 @@ impl Channel {
 
     /// What the head of the queue waits for: memory for a copy, if there is none; else the mailbox.
     pub(super) fn obstacle(&self) -> ViaError {
-        let copy = self.queue.front().map_or(0, |waiting| waiting.message.next_copy());
+        let copy = self.queue.first().map_or(0, Outgoing::next_copy);
         let memory = (copy > 0).then(|| self.side.world.allocate(copy, Fill::Keep).err()).flatten();
         memory.unwrap_or_else(mailbox_is_full)
     }
@@ -248,8 +271,8 @@ impl Channel {
     /// The connection is over: what was queued, or not yet read, is lost.
     pub(super) fn fail(&mut self, error: &ViaError) {
         let (why, mut lost) = (error.to_string(), self.announced_reads.len());
-        for waiting in std::mem::take(&mut self.queue) {
-            match waiting.request {
+        for waiting in self.queue.take_all() {
+            match waiting.request() {
                 Some(id) => self.requests.fail(id, self.loss(error)),
                 None => lost += 1,
             }

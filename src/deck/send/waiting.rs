@@ -66,7 +66,7 @@ impl Channel {
 
     /// Whether the poster's part of a message is over, well or not.
     pub fn is_request_done(&self, id: RequestId) -> bool {
-        !self.queue.iter().any(|waiting| waiting.request == Some(id))
+        !self.queue.has(id)
     }
 
     /// What became of a message that is over. Tells a failure once.
@@ -125,8 +125,8 @@ impl Channel {
 
     /// Nobody holds the handle any more: a failure is told like those of other messages.
     pub fn forget_request(&mut self, id: RequestId) {
-        if let Some(waiting) = self.queue.iter_mut().find(|waiting| waiting.request == Some(id)) {
-            waiting.request = None;
+        if let Some(waiting) = self.queue.find(id) {
+            waiting.is_held = false;
         } else if let Some(error) = self.requests.take_failure(id) {
             self.note_undelivered(1, &error.to_string());
         }

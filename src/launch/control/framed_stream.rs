@@ -15,9 +15,6 @@ use udeck_boot::wire::WireError;
 pub(crate) use super::over::Over;
 use super::seal::{Direction, Keys, Opener};
 
-/// How often an idle connection is asked for a sign of life.
-const PROBE: Duration = Duration::from_secs(1);
-
 pub(crate) struct FramedStream {
     stream: TcpStream,
     frames: Opener,
@@ -39,18 +36,7 @@ impl FramedStream {
     }
 
     fn detect_timeout(&mut self, detect: Duration) -> io::Result<()> {
-        let probes = detect.as_secs().clamp(1, 127) as u32;
-        sockopt::set_tcp_keepidle(&self.stream, PROBE)?;
-        sockopt::set_tcp_keepintvl(&self.stream, PROBE)?;
-        sockopt::set_tcp_keepcnt(&self.stream, probes)?;
-        // This one counts where there is something unanswered; and with it, instead of the number of probes. The kernel looks
-        // at it when it sends a probe, which may be one interval late.
-        let unanswered = detect.saturating_sub(PROBE).max(detect / 2);
-        sockopt::set_tcp_user_timeout(
-            &self.stream,
-            u32::try_from(unanswered.as_millis()).unwrap_or(u32::MAX),
-        )?;
-        sockopt::set_socket_keepalive(&self.stream, true)?;
+        udeck_boot::detect_silence(&self.stream, detect)?;
         self.detect = detect;
         Ok(())
     }
@@ -148,8 +134,8 @@ mod tests {
             incoming: Direction::new([incoming; 32]),
         };
         (
-            FramedStream::new(ours, keys(1, 2), PROBE).unwrap(),
-            FramedStream::new(theirs, keys(2, 1), PROBE).unwrap(),
+            FramedStream::new(ours, keys(1, 2), Duration::from_secs(1)).unwrap(),
+            FramedStream::new(theirs, keys(2, 1), Duration::from_secs(1)).unwrap(),
         )
     }
 

@@ -154,7 +154,7 @@ mod tests {
     use std::io::Read;
 
     use udeck_auth::RankKey;
-    use udeck_boot::{Event, Host, Welcome, wire::Failure};
+    use udeck_boot::{Event, Host, Placement, Welcome, wire::Failure};
 
     use super::*;
 
@@ -168,7 +168,16 @@ mod tests {
         let blank = ([0; 32], RankKey::BLANK, None);
         let (secret, key, address) =
             own.map_or(blank, |own| (own.secret, own.key.rank(1), Some(own.address)));
-        let welcome = Welcome { rank: 1, size: 2, secret, job: 9, hosts, address, key };
+        let welcome = Welcome {
+            rank: 1,
+            size: 2,
+            secret,
+            job: 9,
+            placement: Placement::blocks(hosts),
+            address,
+            key,
+            cpus: 0,
+        };
         FromServer::Reply { id: 0, reply: Reply::Welcome(welcome) }
     }
 

@@ -8,16 +8,13 @@ use std::{
 };
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, getsockname, socket_with};
-use udeck_sys::{Interface, interfaces, is_link_local, thread};
+use udeck_sys::{Interface, interfaces, is_link_local, listed, thread};
 
 use super::agent_command::AgentCommand;
 use crate::{LaunchError, Step};
 
 /// Any port: nothing is sent to it.
 const SOME_PORT: u16 = 9;
-
-/// Each host calls the interface behind such an address by a number of its own, and ranks are told addresses only.
-const LINK_LOCAL: &str = "a link-local address means nothing to other hosts";
 
 /// How many names are resolved at the same time.
 const RESOLVERS: usize = 32;
@@ -38,32 +35,11 @@ pub(crate) fn choose(
 }
 
 fn of_interface(asked: &str, existing: &[Interface]) -> Result<IpAddr, LaunchError> {
-    let wrong = |why: &str| LaunchError::Interface {
+    udeck_sys::address_of(asked, existing).map_err(|why| LaunchError::Interface {
         asked: asked.into(),
-        why: why.into(),
+        why,
         existing: listed(existing),
-    };
-    // With the interface behind a `%`, as it is written elsewhere, or without.
-    let address = asked.split('%').next().unwrap_or_default().parse::<IpAddr>();
-    if address.is_ok_and(|address| is_link_local(&address)) {
-        return Err(wrong(LINK_LOCAL));
-    }
-    if let Ok(address) = asked.parse::<IpAddr>() {
-        let own = existing.iter().any(|interface| interface.address == address);
-        return if own { Ok(address) } else { Err(wrong("no interface of this host has this address")) };
-    }
-    let named: Vec<_> = existing.iter().filter(|interface| interface.name == asked).collect();
-    if named.is_empty() {
-        return Err(wrong("there is no such interface, or it has no address"));
-    }
-    if named.iter().all(|interface| !interface.up) {
-        return Err(wrong("this interface is down"));
-    }
-    let usable = || named.iter().map(|interface| interface.address).filter(|address| !is_link_local(address));
-    usable()
-        .find(IpAddr::is_ipv4)
-        .or_else(|| usable().next())
-        .ok_or_else(|| wrong(&format!("it has no address but link-local ones; {LINK_LOCAL}")))
+    })
 }
 
 fn towards(
@@ -92,7 +68,10 @@ fn towards(
                 return Err(fail(format!("{} is this very host; {advice}", address.ip())));
             }
             if is_link_local(&local) {
-                return Err(fail(format!("it is reached from {local}, and {LINK_LOCAL}; {advice}")));
+                return Err(fail(format!(
+                    "it is reached from {local}, and {}; {advice}",
+                    udeck_sys::LINK_LOCAL
+                )));
             }
             first = Some(local);
         }
@@ -140,18 +119,6 @@ fn local_towards(address: SocketAddr) -> io::Result<IpAddr> {
     connect(&socket, &address)?;
     let local = SocketAddr::try_from(getsockname(&socket)?)?;
     Ok(local.ip())
-}
-
-/// For people: what they can choose from.
-pub(crate) fn listed(existing: &[Interface]) -> String {
-    let shown: Vec<_> = existing
-        .iter()
-        .filter(|interface| !is_link_local(&interface.address))
-        .map(|Interface { name, address, up }| {
-            format!("{name} {address}{}", if *up { "" } else { " (down)" })
-        })
-        .collect();
-    shown.join(", ")
 }
 
 #[cfg(test)]

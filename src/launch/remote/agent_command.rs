@@ -7,6 +7,8 @@ use std::{ffi::OsString, path::Path, time::Duration};
 pub(crate) enum AgentCommand {
     #[default]
     Ssh,
+    /// Within an allocation of Slurm: a step of one task on that node.
+    Srun,
     Words(Vec<String>),
 }
 
@@ -15,10 +17,20 @@ impl AgentCommand {
         AgentCommand::Words(command.split_whitespace().map(String::from).collect())
     }
 
+    /// What people know it by.
+    pub(crate) fn title(&self) -> String {
+        match self {
+            AgentCommand::Ssh => "ssh".into(),
+            AgentCommand::Srun => "srun".into(),
+            AgentCommand::Words(words) => words.join(" "),
+        }
+    }
+
     /// All words of the command that runs `node` on `host`.
     pub(crate) fn words(&self, host: &str, node: Vec<OsString>, limit: Duration) -> Vec<OsString> {
         let (mut words, named) = match self {
             AgentCommand::Ssh => (ssh(limit), false),
+            AgentCommand::Srun => (srun(host), true),
             AgentCommand::Words(words) => {
                 let named = words.iter().any(|word| word.contains("{}"));
                 (words.iter().map(|word| word.replace("{}", host)).collect(), named)
@@ -39,6 +51,21 @@ fn ssh(limit: Duration) -> Vec<String> {
     ["ssh", "-T", "-x", "-o", "BatchMode=yes", "-o", &format!("ConnectTimeout={seconds}")]
         .map(String::from)
         .into()
+}
+
+/// Nothing but the options decides: variables of Slurm (`SLURM_EXPORT_ENV=NONE` of sbatch, the masks of a step around us) would.
+///
+/// - `--overlap`: the nodes' steps take what other steps of the job have as well, instead of waiting for these to end.
+/// - `--mpi=none`: the ranks find their job through deckrun, and must not find a PMI of a world of one.
+/// - `--input=all`: the secret and the spec come over standard input.
+/// - `--cpu-bind=none`: the node may use all processors that the job has there, and binds its ranks itself. Slurm does not
+///   let it out of those. `--cpus-per-task` would have to name their number, and the number in the environment is at times more
+///   than Slurm grants.
+fn srun(host: &str) -> Vec<String> {
+    let node = format!("--nodelist={host}");
+    let one = ["srun", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1", &node];
+    let how = ["--overlap", "--mpi=none", "--export=ALL", "--input=all", "--cpu-bind=none"];
+    one.into_iter().chain(how).map(String::from).collect()
 }
 
 /// For the shell at the other end of ssh.
@@ -67,6 +94,17 @@ mod tests {
         assert_eq!(words(&agent, "/x y"), ["ip", "netns", "exec", "b", "/x y", "--node"]);
         let agent = AgentCommand::new("env HOST={} nice");
         assert_eq!(words(&agent, "/x"), ["env", "HOST=b", "nice", "/x", "--node"]);
+    }
+
+    #[test]
+    fn srun_starts_one_task_on_the_node_and_passes_words_and_input_on() {
+        let srun = words(&AgentCommand::Srun, "/it's here/deckrun");
+        assert_eq!(srun[0], "srun");
+        for option in ["--nodelist=b", "--ntasks=1", "--overlap", "--mpi=none", "--export=ALL", "--input=all"]
+        {
+            assert!(srun.iter().any(|word| word == option), "{option}: {srun:?}");
+        }
+        assert_eq!(srun[srun.len() - 2..], ["/it's here/deckrun", "--node"], "no shell, nor the name again");
     }
 
     #[test]

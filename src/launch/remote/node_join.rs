@@ -16,7 +16,6 @@ use rustix::event::PollFlags;
 use udeck_auth::ControlKey;
 
 use super::{
-    address::listed,
     agent::{Agent, part},
     agent_command::AgentCommand,
 };
@@ -304,7 +303,8 @@ impl Joining<'_> {
                 format!("a connection from {from} was refused, and no other came within {seconds} s: {why}");
             return LaunchError::Host { host: hosts.join(", "), step: Step::Prove, why };
         }
-        let existing = udeck_sys::interfaces().map(|existing| listed(&existing)).unwrap_or_default();
+        let existing =
+            udeck_sys::interfaces().map(|existing| udeck_sys::listed(&existing)).unwrap_or_default();
         let why = format!(
             "no connection to {} came within {seconds} s. Can it be reached from there? A firewall may drop it, or another \
              address be the right one (--iface; this host has: {existing}); slow agents need a longer --start-timeout{words}",

@@ -102,7 +102,9 @@ fn what(wait: &Wait) -> String {
         }
         Call::Select => format!("selects among {name}, to which {ranks} can post"),
         Call::Barrier if wait.ranks.is_empty() => "is at the barrier".into(),
-        Call::Barrier => format!("is at the barrier, waits for {ranks}"),
+        Call::Barrier if wait.name.is_empty() => format!("is at the barrier, waits for {ranks}"),
+        Call::Barrier => format!("is at the barrier of {name}, waits for {ranks}"),
+        Call::Collective => format!("is in {}, waits for {ranks}", shown(wait)),
         Call::Find => format!("waits for {name}{of} to be made"),
         Call::Connect => format!("connects to {name}{of}"),
         Call::Memory if wait.ranks.is_empty() => "waits for message memory".into(),
@@ -110,6 +112,11 @@ fn what(wait: &Wait) -> String {
         Call::Launcher => "waits for an answer of the launcher".into(),
         Call::Finish if wait.ranks.is_empty() => "finishes".into(),
         Call::Finish => format!("finishes, waits for {ranks} to retrieve"),
+        Call::Share if wait.name.is_empty() => format!("waits for {ranks} to share memory"),
+        Call::Share => format!("waits for {ranks} to share {name}"),
+        Call::Lock => format!("locks {name}, which {ranks} holds"),
+        Call::Acquire if wait.ranks.is_empty() => format!("acquires {name}, which nobody holds"),
+        Call::Acquire => format!("acquires {name}, which {ranks} can release"),
     }
 }
 
@@ -121,19 +128,29 @@ fn step(wait: &Wait, next: u32) -> String {
         Call::Flush => format!("flushes {name} of {next}"),
         Call::Retrieve => format!("retrieves from {name} what {next} posts"),
         Call::Select => format!("selects among {name} what {next} posts"),
-        Call::Barrier => format!("waits for {next} at the barrier"),
+        Call::Barrier if wait.name.is_empty() => format!("waits for {next} at the barrier"),
+        Call::Barrier => format!("waits for {next} at the barrier of {name}"),
+        Call::Collective => format!("waits for {next} in {}", shown(wait)),
         Call::Find => format!("waits for {name} of {next}"),
         Call::Connect => format!("connects to {name} of {next}"),
         Call::Memory => format!("waits for memory that {next} has"),
         Call::Launcher => format!("waits for {next}"),
         Call::Finish => format!("finishes when {next} has retrieved"),
+        Call::Share => format!("waits for {next} to share {name}"),
+        Call::Lock => format!("locks {name}, which {next} holds"),
+        Call::Acquire => format!("acquires {name}, which {next} holds"),
     }
 }
 
 fn name(wait: &Wait) -> String {
+    format!("\"{}\"", shown(wait))
+}
+
+/// A name that may be any text, on one line.
+fn shown(wait: &Wait) -> String {
     let whole = wait.name.chars().count() <= MAX_NAME;
     let shown: String = wait.name.chars().take(MAX_NAME).flat_map(char::escape_debug).collect();
-    if whole { format!("\"{shown}\"") } else { format!("\"{shown}...\"") }
+    if whole { shown } else { format!("{shown}...") }
 }
 
 fn list(ranks: &[u32], open: bool) -> String {
@@ -168,6 +185,27 @@ mod tests {
              rank 0        5.2 s  posts to \"b\" of 1\n  \
              rank 1        5.2 s  posts to \"a\" of 0\n\
              deadlock: 0 posts to \"b\" of 1, 1 posts to \"a\" of 0"
+        );
+    }
+
+    #[test]
+    fn two_locks_in_two_orders_read_so() {
+        let looks = [
+            look(0, RankState::Sleeps, &[(Call::Lock, "b", &[1], false)]),
+            look(1, RankState::Sleeps, &[(Call::Lock, "a", &[0], false)]),
+        ];
+        let text = report("now", &looks, &[], &[]);
+        assert!(text.contains("rank 0        5.2 s  locks \"b\", which 1 holds"), "{text}");
+        assert!(
+            text.ends_with("deadlock: 0 locks \"b\", which 1 holds, 1 locks \"a\", which 0 holds"),
+            "{text}"
+        );
+        let waits = [(Call::Share, "g", &[2u32][..], false), (Call::Acquire, "s", &[2, 3], true)];
+        let text = report("now", &[look(0, RankState::Sleeps, &waits)], &[], &[]);
+        assert!(
+            text.contains("waits for 2 to share \"g\"")
+                && text.contains("acquires \"s\", which 2, 3 can release"),
+            "{text}"
         );
     }
 

@@ -5,11 +5,11 @@
 //! that is shared is the right to look. The block is inside the [`Readable`]: nobody writes it while peers read. Nor does
 //! anybody write a block that has several owners, so several [`Readable`]s may share it, one for each peer.
 
-use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-use super::arena::Block;
+use super::arena::{Arena, Block};
+use super::shared::SharedBytes;
 use super::tags::{Carrier, TagUse};
 use super::{MemHandle, Ptag, RemoteBuffer};
 use crate::caps::Caps;
@@ -18,19 +18,41 @@ use crate::nic::Nic;
 use crate::transport::Device;
 use udeck_sys::Deadline;
 
-/// How a block that peers read is owned: alone ([`Block`]), or with others who only read it too (`Arc<Block>`).
+/// How memory that peers read is owned: alone ([`Block`]), or with others who only read it too ([`SharedBytes`]).
 ///
-/// Sealed: what is lent must stay one block, which nobody writes.
-pub trait Ownership: sealed::Sealed + Borrow<Block> + Send + 'static {}
+/// Sealed: what is lent must stay where it is, and nobody may write it.
+pub trait Ownership: sealed::Sealed + Send + 'static {}
 
 mod sealed {
-    pub trait Sealed {}
-    impl Sealed for super::Block {}
-    impl Sealed for std::sync::Arc<super::Block> {}
+    use super::{Arena, Block, SharedBytes};
+
+    pub trait Sealed {
+        /// Where it lies in this arena, if it does.
+        fn offset_in(&self, arena: &Arena) -> Option<u64>;
+        fn bytes(&self) -> usize;
+    }
+
+    impl Sealed for Block {
+        fn offset_in(&self, arena: &Arena) -> Option<u64> {
+            arena.owns(self).then(|| self.offset())
+        }
+        fn bytes(&self) -> usize {
+            self.len()
+        }
+    }
+
+    impl Sealed for SharedBytes {
+        fn offset_in(&self, arena: &Arena) -> Option<u64> {
+            SharedBytes::offset_in(self, arena)
+        }
+        fn bytes(&self) -> usize {
+            self.len()
+        }
+    }
 }
 
 impl Ownership for Block {}
-impl Ownership for Arc<Block> {}
+impl Ownership for SharedBytes {}
 
 /// A block of outbox memory that peers may RDMA-read, and nobody writes, until it is revoked.
 pub struct Readable<B: Ownership = Block> {
@@ -50,7 +72,7 @@ impl Nic {
     /// such tag, [`Error::InvalidParameter`] when the block is another NIC's, or [`Error::Full`] when all windows are
     /// taken.
     pub fn readable<B: Ownership>(&self, block: B, ptag: Ptag) -> Result<Readable<B>, (Error, B)> {
-        match self.share(block.borrow(), ptag) {
+        match self.share(&block, ptag) {
             Ok((handle, tag)) => {
                 Ok(Readable { block: Some(block), handle, device: self.device().clone(), _tag: tag })
             }
@@ -58,20 +80,20 @@ impl Nic {
         }
     }
 
-    fn share(&self, block: &Block, ptag: Ptag) -> Result<(MemHandle, TagUse)> {
+    fn share<B: Ownership>(&self, block: &B, ptag: Ptag) -> Result<(MemHandle, TagUse)> {
         self.require("a message that peers read", Caps::RDMA_READ)?;
-        if !self.device().outbox().owns(block) {
+        let Some(offset) = block.offset_in(self.device().outbox()) else {
             return Err(Error::InvalidParameter("the block belongs to another NIC".into()));
-        }
+        };
         let tag = self.tags().take(ptag, Carrier::Window)?;
-        Ok((self.device().expose_outbox(block.offset(), block.len(), ptag)?, tag))
+        Ok((self.device().expose_outbox(offset, block.bytes(), ptag)?, tag))
     }
 }
 
 impl<B: Ownership> Readable<B> {
     /// Bytes.
     pub fn len(&self) -> usize {
-        self.block.as_ref().map_or(0, |block| block.borrow().len())
+        self.block.as_ref().map_or(0, sealed::Sealed::bytes)
     }
 
     /// Whether it has none.
@@ -122,6 +144,6 @@ impl<B: Ownership> Drop for Readable<B> {
 
 impl<B: Ownership> fmt::Debug for Readable<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Readable({:?}, {:?})", self.block.as_ref().map(Borrow::borrow), self.handle)
+        write!(f, "Readable({} bytes, {:?})", self.len(), self.handle)
     }
 }

@@ -1,11 +1,9 @@
 //! RDMA of the message layer: of blocks, without descriptors.
 
-use std::sync::Arc;
-
 use super::{Vi, foreign_block};
 use crate::descriptor::Status;
 use crate::error::{Error, Result};
-use crate::mem::{Block, RemoteBuffer};
+use crate::mem::{Block, RemoteBuffer, SharedBytes};
 use crate::transport::{PostedBuffer, TransferStatus};
 
 /// An RDMA read that was posted.
@@ -53,22 +51,22 @@ impl Vi {
         }
     }
 
-    /// As [`Vi::rdma_write`] of a block that others read too: this VI keeps an owner while it is read.
+    /// As [`Vi::rdma_write`] of memory that others read too: this VI keeps an owner while it is read.
     ///
     /// # Errors
     /// As [`Vi::rdma_write`]; then this VI has kept no owner.
     pub fn rdma_write_shared(
         &mut self,
-        block: &Arc<Block>,
+        bytes: &SharedBytes,
         to: RemoteBuffer,
         immediate: Option<u32>,
     ) -> Result {
-        if !self.outbox.owns(block) {
+        let Some(offset) = bytes.offset_in(&self.outbox) else {
             return Err(foreign_block());
-        }
-        let segment = [(block.offset(), block.len())];
+        };
+        let segment = [(offset, bytes.len())];
         let written =
-            self.write_located(&segment, to, immediate, PostedBuffer::Owner(Box::new(block.clone())));
+            self.write_located(&segment, to, immediate, PostedBuffer::Owner(Box::new(bytes.clone())));
         written.map(drop).map_err(|(error, _owner)| error)
     }
 

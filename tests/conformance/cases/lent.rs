@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::thread;
 
+use udeck_via::mem::SharedBytes;
 use udeck_via::transport::Body;
 use udeck_via::{Arrival, Caps, Error, Lent, MemHandle, Nic, Receive, Reliability, RemoteBuffer};
 
@@ -21,6 +22,7 @@ pub const CASES: &[Case] = &[
     case!(a_block_of_another_nic_is_refused),
     case!(a_shared_block_comes_home_when_all_have_dropped_it, HAND_OFF),
     case!(a_shared_block_that_is_refused_has_no_owner_here),
+    case!(parts_of_a_shared_block_are_lent_where_they_lie),
     case!(a_hoarding_receiver_does_not_starve_its_sender),
     case!(a_hoarding_receiver_does_not_withhold_receipts, RELIABLE_RECEPTION),
     case!(messages_outlive_the_senders_vi),
@@ -197,7 +199,7 @@ fn a_shared_block_comes_home_when_all_have_dropped_it(fabric: &dyn Fabric) {
     let mut block = Arc::new(pair.a.block(&pattern(1, LEN)));
     let mut held: Vec<_> = (0..5)
         .map(|number| {
-            pair.a.vi.hand_off_shared(Some(number), b"head", &block).unwrap();
+            pair.a.vi.hand_off_shared(Some(number), b"head", &block.clone().into()).unwrap();
             let arrival = pair.b.arrival();
             assert_eq!(arrival.immediate, Some(number));
             lent(arrival)
@@ -211,23 +213,42 @@ fn a_shared_block_comes_home_when_all_have_dropped_it(fabric: &dyn Fabric) {
     }
     pair.a.nic.reclaim();
     Arc::get_mut(&mut block).expect("nobody reads it any more").bytes_mut().fill(0);
-    pair.a.vi.hand_off_shared(None, b"", &block).unwrap();
+    pair.a.vi.hand_off_shared(None, b"", &block.clone().into()).unwrap();
     drop(block);
     assert_eq!(blocks(&pair.a.nic), before + 1, "in flight");
     assert_bytes(lent(pair.b.arrival()).as_slice().unwrap(), &[0; LEN]);
     assert_eq!(blocks(&pair.a.nic), before, "home");
 }
 
+fn parts_of_a_shared_block_are_lent_where_they_lie(fabric: &dyn Fabric) {
+    let mut pair = Pair::lent(fabric);
+    let whole = SharedBytes::from(pair.a.block(&pattern(1, LEN)));
+    let rest = whole.part(1001..LEN);
+    let parts = [(0, whole.part(0..1001)), (1001, rest.clone()), (1008, rest.part(7..2007))];
+    drop((whole, rest));
+    let error = pair.b.vi.hand_off_shared(None, b"head", &parts[0].1).unwrap_err();
+    assert!(matches!(error, Error::InvalidParameter(_)), "{error}");
+    for (_, part) in &parts {
+        pair.a.vi.hand_off_shared(None, b"head", part).unwrap();
+    }
+    // What is in flight keeps the memory.
+    let places = parts.map(|(from, part)| from..from + part.len());
+    for place in places {
+        let message = lent(pair.b.arrival());
+        assert_bytes(message.as_slice().unwrap(), &pattern(1, LEN)[place]);
+    }
+}
+
 fn a_shared_block_that_is_refused_has_no_owner_here(fabric: &dyn Fabric) {
     let mut pair = Pair::lent(fabric);
     let foreign = Arc::new(pair.b.block(b"foreign"));
-    let error = pair.a.vi.hand_off_shared(None, b"", &foreign).unwrap_err();
+    let error = pair.a.vi.hand_off_shared(None, b"", &foreign.clone().into()).unwrap_err();
     assert!(matches!(error, Error::InvalidParameter(_)), "{error}");
     assert_eq!(Arc::strong_count(&foreign), 1);
     let block = Arc::new(pair.a.block(&pattern(1, LEN)));
     let mut lent_out = 0;
     let error = loop {
-        match pair.a.vi.hand_off_shared(None, b"", &block) {
+        match pair.a.vi.hand_off_shared(None, b"", &block.clone().into()) {
             Ok(()) => lent_out += 1,
             Err(error) => break error,
         }
@@ -235,7 +256,7 @@ fn a_shared_block_that_is_refused_has_no_owner_here(fabric: &dyn Fabric) {
     assert!(matches!(error, Error::Full { .. }), "{error}");
     assert!(Arc::strong_count(&block) <= 1 + lent_out, "the refused one has none");
     pair.a.vi.disconnect();
-    let error = pair.a.vi.hand_off_shared(None, b"", &block).unwrap_err();
+    let error = pair.a.vi.hand_off_shared(None, b"", &block.clone().into()).unwrap_err();
     assert!(matches!(error, Error::InvalidState { .. }), "{error}");
 }
 

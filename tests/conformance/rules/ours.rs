@@ -110,6 +110,7 @@ pub const OURS: &[Rule] = &[
             "lent::a_vi_takes_back_what_was_dropped",
             "lent::a_shared_block_comes_home_when_all_have_dropped_it",
             "lent::a_shared_block_that_is_refused_has_no_owner_here",
+            "lent::parts_of_a_shared_block_are_lent_where_they_lie",
         ],
     ),
     rule(

@@ -61,11 +61,11 @@ fn meet(client: &Client) {
         let address = String::from_utf8(found.value).expect("an address");
         TcpStream::connect(&address).unwrap_or_else(|error| panic!("rank {peer} at {address}: {error}"));
     }
-    let host = welcome.host_of(me).expect("a host");
+    let host = welcome.placement.host_of(me).expect("a host");
     // Nobody leaves before all have connected.
     client.fence(soon()).expect("all come");
     client.done(soon()).expect("goodbye");
-    say(&format!("rank {me} of {size} on host {host} of {} at {address}", welcome.hosts.len()));
+    say(&format!("rank {me} of {size} on host {host} of {} at {address}", welcome.placement.hosts().len()));
 }
 
 /// Says whom it loses, until so many have been lost.

@@ -1,12 +1,13 @@
-//! Ranks that stop moving, as many as there are: `stuck-rank post|retrieve|barrier|compute`.
+//! Ranks that stop moving, as many as there are: `stuck-rank post|retrieve|barrier|compute|lock`.
 //!
 //! Each has a mailbox, called by its letter, and a postbox of the next rank's. `post`: all post and nobody retrieves. `retrieve`: all
-//! retrieve and nobody posts. `barrier`: rank 0 sleeps instead. `compute`: rank 0 computes for some seconds before it comes.
+//! retrieve and nobody posts. `barrier`: rank 0 sleeps instead. `compute`: rank 0 computes for some seconds before it comes. `lock`: each has a lock
+//! of its letter and wants the next rank's.
 
 use std::{env, hint::black_box, thread::sleep, time::Duration};
 
 use rustix::time::{ClockId, clock_gettime};
-use udeck::{Mailbox, Postbox};
+use udeck::{Mailbox, Postbox, World};
 
 /// How much rank 0 computes, in seconds of a processor's time.
 const COMPUTES: i64 = 5;
@@ -26,6 +27,7 @@ fn main() -> udeck::Result {
             next.post(world.buf(8)?)?;
         },
         ("retrieve", _) => drop(inbox.retrieve()?),
+        ("lock", _) => cross(&world)?,
         ("barrier", 0) => sleep(Duration::from_secs(600)),
         ("compute", 0) => while black_box(clock_gettime(ClockId::ThreadCPUTime).tv_sec) < COMPUTES {},
         _ => {}
@@ -33,4 +35,13 @@ fn main() -> udeck::Result {
     world.barrier()?;
     println!("rank {rank} is done");
     world.finish()
+}
+
+fn cross(world: &World) -> udeck::Result {
+    let lock = |letter: char| world.shared_mutex::<u8>(&letter.to_string(), 1);
+    let (a, b) = (lock('a')?, lock('b')?);
+    let (own, other) = if world.rank() == 0 { (a, b) } else { (b, a) };
+    let _own = own.lock()?;
+    world.barrier()?;
+    other.lock().map(drop)
 }

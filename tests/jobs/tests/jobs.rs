@@ -4,10 +4,14 @@
 
 use udeck_jobs::{Bin, Ended};
 
+#[path = "jobs/group.rs"]
+mod group;
 #[path = "jobs/lost.rs"]
 mod lost;
 #[path = "jobs/pause.rs"]
 mod pause;
+#[path = "jobs/share.rs"]
+mod share;
 #[path = "jobs/stuck.rs"]
 mod stuck;
 
@@ -21,6 +25,7 @@ fn a_variable_that_is_no_setting_is_named() {
 
 mod examples {
     use super::*;
+    use udeck_jobs::Job;
 
     const RANKS: usize = 4;
 
@@ -89,9 +94,95 @@ mod examples {
     }
 
     #[test]
+    fn shared_segment() {
+        let [alone, together] = both_ways("shared_segment");
+        alone.line_with("shared by 1 of this host");
+        together.line_with("shared by 4 of this host");
+    }
+
+    /// Two threads in each.
+    #[test]
+    fn threads() {
+        let [alone, together] = both_ways("threads");
+        alone.line_with("2 threads add up to 1");
+        together.line_with("8 threads add up to 28");
+        together.line_with("2 threads in each of 4 ranks: ");
+    }
+
+    #[test]
     fn pi() {
         for ended in both_ways("pi") {
             ended.line_with("3.14159");
+        }
+    }
+
+    /// Alone, if it is one rank.
+    fn example(name: &str, ranks: usize) -> Job {
+        let example = Bin::example(name);
+        if ranks == 1 { example.alone() } else { example.ranks(ranks) }
+    }
+
+    /// An example that ends well, and leaves a picture.
+    fn painted(name: &str, ranks: usize, arguments: &[&str]) -> Ended {
+        let picture = std::env::temp_dir().join(format!("jobs-{name}-{ranks}-{}.png", std::process::id()));
+        let ended = example(name, ranks).args(arguments).arg("--output").arg(&picture).run().ok();
+        let written = std::fs::read(&picture).unwrap_or_else(|error| panic!("{error}: {ended}"));
+        std::fs::remove_file(&picture).expect("it was read");
+        assert!(written.starts_with(b"\x89PNG\r\n\x1a\n"), "no picture: {ended}");
+        ended
+    }
+
+    /// As one strip, as strips that differ by a row, and as strips of a row each.
+    #[test]
+    fn heat2d() {
+        for (ranks, size, cells) in [(1, "60", 3600), (4, "61", 3721), (7, "7", 49)] {
+            let ended = painted("heat2d", ranks, &["--size", size, "--steps", "100"]);
+            ended.line_with(&format!("{cells} of {cells} cells are right"));
+        }
+    }
+
+    #[test]
+    fn heat2d_needs_a_row_for_each_rank() {
+        let ended = Bin::example("heat2d").ranks(3).args(["--size", "2"]).run().fails();
+        assert!(ended.stderr.contains("2 rows are too few for 3 ranks"), "{ended}");
+    }
+
+    /// 200 x 150 pixels are 4 x 3 tiles, of which those at two edges are smaller.
+    #[test]
+    fn mandelbrot() {
+        for ranks in [1, 4] {
+            let ended = painted("mandelbrot", ranks, &["--width", "200", "--limit", "300"]);
+            ended.line_with("12 tiles in ");
+            ended.line_with("2 tiles are the same when computed again");
+            ended.line_with("the area of the set is about 1.5");
+        }
+    }
+
+    /// On an odd number of ranks, too, and on more than there are keys.
+    #[test]
+    fn sample_sort() {
+        for (ranks, keys) in [(1, "100000"), (4, "100000"), (5, "99999"), (3, "2")] {
+            let ended = example("sample_sort", ranks).args(["--keys", keys]).run().ok();
+            ended.line_with(&format!("{keys} keys on {ranks} ranks"));
+            ended.line_with("they are in order, and those of before");
+        }
+    }
+
+    #[test]
+    fn allreduce_sgd() {
+        for ranks in [1, 3, 4] {
+            let ended =
+                example("allreduce_sgd", ranks).args(["--weights", "100", "--steps", "100"]).run().ok();
+            ended.line_with(&format!("a step on {ranks} ranks"));
+            ended.line_with("and are the same on all ranks");
+        }
+    }
+
+    /// What it does under mpirun is looked at by `cargo xtask test --only engines`.
+    #[test]
+    fn with_mpi() {
+        for ended in alone_and_as(2, "with_mpi") {
+            ended.line_with("Open MPI's mpirun has not started this program");
         }
     }
 
@@ -231,6 +322,20 @@ mod nas_ft {
         verifies(6, &["--class", "W"]);
     }
 
+    /// An array of 2 x 3: pairs exchange x for y, threes y for z.
+    #[test]
+    fn class_s_verifies_in_pencils_on_6_ranks() {
+        let ended = verifies(6, &["--class", "S", "--layout", "pencil"]);
+        ended.line_with("Processor array     :          2x  3");
+    }
+
+    #[test]
+    fn a_loop_of_transforms_gives_the_input_back() {
+        let ended = run(3, &["--class", "S", "--transforms", "2", "--profile"]).ok();
+        ended.line_with("3 ranks, 2 rounds: forward");
+        ended.line_with("memory, while all ranks copy");
+    }
+
     #[test]
     fn every_order_verifies() {
         for order in ["triangle", "tournament", "hypercube"] {
@@ -281,7 +386,7 @@ mod nas_ft {
 
     #[test]
     fn more_ranks_than_the_grid_has_planes_are_refused_with_the_most_it_can_take() {
-        let ended = run(33, &["--class", "W"]).fails();
+        let ended = run(33, &["--class", "W", "--layout", "slab"]).fails();
         assert!(ended.stderr.contains("at most 32"), "{ended}");
     }
 }
@@ -346,13 +451,13 @@ mod deckperf {
         assert_eq!(counts, [4 + 2 * 6 * 2, 4, 4, 4], "{ended}");
     }
 
-    /// A figure of ours for each row, by its title.
-    fn peers(job: udeck_jobs::Job) -> Option<Vec<(String, f64)>> {
+    /// A figure of ours for each row of this subcommand, by its title.
+    fn compared(job: udeck_jobs::Job, command: &[&str]) -> Option<Vec<(String, f64)>> {
         if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-            println!("skipped: `deckperf peers` compares on two processors, and this host has one");
+            println!("skipped: `deckperf` compares on two processors, and this host has one");
             return None;
         }
-        let ended = job.args(["peers", "--time", "1", "--format", "csv"]).run().ok();
+        let ended = job.args(command).args(["--time", "1", "--format", "csv"]).run().ok();
         let ours = ended.stdout.lines().filter_map(|line| {
             let (title, rest) = line.strip_prefix('"')?.split_once("\",")?;
             let (_unit, figure) = rest.split_once(",ours,")?;
@@ -369,7 +474,7 @@ mod deckperf {
 
     #[test]
     fn peers_needs_none() {
-        if let Some(rows) = peers(Bin::deckperf().alone().env("PATH", "/nonexistent")) {
+        if let Some(rows) = compared(Bin::deckperf().alone().env("PATH", "/nonexistent"), &["peers"]) {
             has_all_of_ours(&rows);
         }
     }
@@ -377,7 +482,7 @@ mod deckperf {
     /// Whatever that is on this host: it takes part, or it is said to be missing.
     #[test]
     fn peers_runs_what_is_installed() {
-        if let Some(rows) = peers(Bin::deckperf().alone()) {
+        if let Some(rows) = compared(Bin::deckperf().alone(), &["peers"]) {
             has_all_of_ours(&rows);
         }
     }
@@ -394,6 +499,33 @@ mod deckperf {
     fn peers_starts_its_own_ranks() {
         let ended = Bin::deckperf().ranks(2).arg("peers").run().fails();
         assert!(ended.stderr.contains("run `deckperf peers` without deckrun"), "{ended}");
+    }
+
+    /// Each operation checks what it brings, and one that is wrong ends the run.
+    #[test]
+    fn collectives_has_a_row_for_each_operation_of_each_group() {
+        let job = Bin::deckperf().alone().env("PATH", "/nonexistent");
+        let Some(rows) = compared(job, &["collectives", "--ranks", "2,4"]) else { return };
+        for operation in [
+            "all-reduce 4 MiB",
+            "broadcast 64 KiB",
+            "broadcast 1 MiB w+r, hand-off",
+            "all-to-all 1 MiB",
+            "all-to-all 1 MiB w+r, hand-off",
+            "barrier",
+        ] {
+            for ranks in [2, 4] {
+                let title = format!("{operation}, {ranks} ranks");
+                assert!(rows.iter().any(|(row, figure)| *row == title && *figure > 0.0), "{title}: {rows:?}");
+            }
+        }
+        assert!(rows.iter().all(|(row, _)| !row.ends_with("8 ranks")), "{rows:?}");
+    }
+
+    #[test]
+    fn collectives_starts_its_own_ranks() {
+        let ended = Bin::deckperf().ranks(2).arg("collectives").run().fails();
+        assert!(ended.stderr.contains("run `deckperf collectives` without deckrun"), "{ended}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::thread;
 use std::time::Duration;
 
-use udeck::{Error, Mailbox, Received, Selectable};
+use udeck::{Error, Mailbox, Received, Retrieved, Selectable};
 use udeck_soak::content;
 use udeck_soak::facts::{COMPLETE, Fact};
 use udeck_soak::plan::{MailboxPlan, Round, Style};
@@ -207,7 +207,7 @@ impl<'a> Reader<'a> {
     fn look_into(&self, mailbox: &Mailbox<u8>, limit: Duration) -> Result<Found, Error> {
         let mut bytes = vec![0; self.longest];
         let call = || mailbox.retrieve_into_timeout(&mut bytes, limit);
-        let (len, from) = self.rank.watch.call("retrieve_into", limit, call)?;
+        let Retrieved { len, source: from, .. } = self.rank.watch.call("retrieve_into", limit, call)?;
         bytes.truncate(len);
         Ok(Found::Copied(bytes, from))
     }

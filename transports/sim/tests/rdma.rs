@@ -380,8 +380,7 @@ fn a_block_that_is_written_is_home_when_it_has_arrived() {
         let window = window(&pair, Rights::WRITE);
         let (own, shared) = (block(&pair), std::sync::Arc::new(block(&pair)));
         pair.a.rdma_write(own, window.remote(), Some(1)).unwrap();
-        pair.a.rdma_write_shared(&shared, window.remote(), Some(2)).unwrap();
-        drop(shared);
+        pair.a.rdma_write_shared(&shared.into(), window.remote(), Some(2)).unwrap();
         fabric.advance(3 * MILLISECOND);
         assert_eq!(pair.a.nic().outbox().usage().blocks, 0, "{level:?}: nobody waits for a receipt");
         for immediate in [1, 2] {

@@ -96,7 +96,9 @@ impl Guest<'_> {
         let root = &self.cache.root;
         let qemu = root.command("bin/qemu-system-x86_64")?;
         // It ends QEMU even if we have been killed; with the terminal's group, so that Ctrl-C reaches it.
-        let mut command = Command::new("timeout");
+        let mut command = Command::new("nice");
+        // Nothing in a guest depends on how fast it is, and it would take a processor's time from tests that wait for each other.
+        command.args(["-n", "5", "timeout"]);
         command.args(["--foreground", "--signal=KILL", &self.limit.as_secs().to_string()]);
         command.arg(qemu.get_program()).args(qemu.get_args());
         for folder in ["share/qemu", "share/seabios"] {

@@ -34,12 +34,13 @@ fn requests() -> Vec<Vec<u8>> {
         Call::Fence { wait },
         Call::AwaitExit { rank: 1, wait },
         Call::Done,
+        Call::Abort { code: 3, why: "no more".into() },
     ];
     calls.into_iter().zip(1..).map(|(call, id)| framed(&Request { id, call })).collect()
 }
 
 fn answers() -> Vec<Vec<u8>> {
-    let hosts = vec![Host { name: "a".into(), ranks: 2 }, Host { name: "b".into(), ranks: 1 }];
+    let hosts = vec![crate::Host { name: "a".into(), ranks: 2 }, crate::Host { name: "b".into(), ranks: 1 }];
     let address = Some("10.0.0.1".parse().unwrap());
     let replies = [
         Reply::Ok,
@@ -48,9 +49,10 @@ fn answers() -> Vec<Vec<u8>> {
             size: 3,
             secret: [7; 32],
             job: 9,
-            hosts,
+            placement: Placement::blocks(hosts),
             address,
             key: RankKey::BLANK,
+            cpus: 2,
         }),
         Reply::Record(Record { owner: 2, value: vec![0; 40] }.into()),
         Reply::Failed(Failure::NoSuch { existing: vec!["x".into(), "yy".into()], total: 2 }),
@@ -134,7 +136,7 @@ fn nothing_that_a_launcher_sends_upsets_a_rank() {
             if let FromServer::Reply { reply: Reply::Welcome(welcome), .. } = message {
                 // Whatever its numbers are.
                 let _ = welcome.is_consistent();
-                let _ = welcome.host_of(welcome.rank);
+                let _ = welcome.is_neighbour(welcome.rank);
             }
         }
     }

@@ -25,7 +25,7 @@ fn a_data_vi_that_comes_late_is_not_another_postboxs() {
     let mut next = || worlds.next().unwrap();
     let (owner, first, second) = (next(), next(), next());
     let mut inbox = Inbox::open(&owner.state, "in").unwrap();
-    owner.state.advertise("in", "u8", 1).unwrap();
+    owner.state.advertise("in", "u8", 1, None).unwrap();
     let acceptor = inbox.acceptor.clone();
     let wait_for = |connections| {
         while acceptor.accepted() < connections {

@@ -23,6 +23,15 @@ fn nobody_waits_in_place_who_has_a_loss_to_tell() {
         let told = inbox.report_exits();
         assert!(matches!(told, Err(Error::PeerLost { rank, .. }) if rank == lost), "{told:?}");
     }
+    // Who waits for one rank hears of it each time, and waits for nobody else.
+    inbox.wanted = Match::source(2);
+    assert_eq!(
+        (inbox.waits_for(Call::Retrieve).ranks, inbox.waits_for(Call::Retrieve).open),
+        (vec![2], false)
+    );
+    let told = inbox.report_exits();
+    assert!(matches!(told, Err(Error::PeerLost { rank: 2, .. })), "{told:?}");
+    inbox.wanted = Match::ANY;
     assert!(!inbox.is_quiet(), "nobody is left");
     assert!(matches!(inbox.report_exits(), Err(Error::NobodyLeft { .. })));
 }

@@ -2,7 +2,7 @@
 
 use udeck_deck::Message;
 
-fn unpack(mut message: Message) -> f64 {
+fn unpack(message: Message) -> f64 {
     let items = message.unpack::<f64>().unwrap();
     drop(message);
     items[0]

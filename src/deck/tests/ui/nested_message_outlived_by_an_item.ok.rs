@@ -2,11 +2,9 @@
 
 use udeck_deck::{Packed, Received, Result};
 
-fn unpack(received: &mut Received<Packed>) -> Result<Vec<u8>> {
-    let items = received.unpack_message(|nested| {
-        let items = nested.unpack::<u8>()?;
-        Ok(items.to_vec())
-    })?;
+fn unpack(received: Received<Packed>) -> Result<Vec<u8>> {
+    let items = received.unpack_message(|nested| Ok(nested.unpack::<u8>()?.to_vec()))?;
+    drop(received);
     Ok(items.to_vec())
 }
 

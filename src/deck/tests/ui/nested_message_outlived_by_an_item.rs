@@ -2,11 +2,9 @@
 
 use udeck_deck::{Packed, Received, Result};
 
-fn unpack(received: &mut Received<Packed>) -> Result<Vec<u8>> {
-    let items = received.unpack_message(|nested| {
-        let items = nested.unpack::<u8>()?;
-        Ok(items)
-    })?;
+fn unpack(received: Received<Packed>) -> Result<Vec<u8>> {
+    let items = received.unpack_message(|nested| nested.unpack::<u8>())?;
+    drop(received);
     Ok(items.to_vec())
 }
 

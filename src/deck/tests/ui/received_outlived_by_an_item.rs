@@ -2,7 +2,7 @@
 
 use udeck_deck::{Packed, Received};
 
-fn unpack(mut received: Received<Packed>) -> f64 {
+fn unpack(received: Received<Packed>) -> f64 {
     let items = received.unpack::<f64>().unwrap();
     drop(received);
     items[0]

@@ -28,7 +28,7 @@ fn over(row: &Row) {
 }
 
 fn send(world: &World, row: &Row) -> udeck::Result {
-    let own = world.mailbox::<u64>(&format!("victim-{}", world.rank()))?;
+    let own = world.mailbox_with_queue::<u64>(&format!("victim-{}", world.rank()), 0)?;
     let out = world.postbox::<u64>("survivor")?;
     // The survivor is connected: so it knows when we die.
     drop(despite_losses(&own)?);
@@ -55,7 +55,7 @@ fn send(world: &World, row: &Row) -> udeck::Result {
 
 /// Keeps a message until it has the next.
 fn receive(world: &World, row: &Row) -> udeck::Result {
-    let own = world.mailbox::<u64>(&format!("victim-{}", world.rank()))?;
+    let own = world.mailbox_with_queue::<u64>(&format!("victim-{}", world.rank()), 0)?;
     let mut kept = None;
     for number in 0..MESSAGES {
         let message = despite_losses(&own)?;

@@ -21,6 +21,7 @@ pub const CASES: &[Case] = &[
     ("who_insists_on_encryption_takes_nothing_else_from_other_hosts", encrypted_by_one),
     ("ranks_of_one_host_and_two_users_use_the_network", two_users),
     ("nas_ft_on_three_hosts", nas_ft),
+    ("collective_calls_on_three_hosts", collective_calls),
     ("a_deadlock_over_hosts_is_told_with_its_circle", deadlock),
     ("a_rank_that_is_killed_is_an_error_to_who_waits", killed_rank),
     ("a_host_cut_off_is_an_error_to_who_waits", cut_off),
@@ -42,6 +43,26 @@ fn exchanged(ended: &Ended, network: &str) {
 fn all_protocols() {
     let network = Network::new(3);
     exchanged(&network.deckrun(2).args(["--", TALKER, "exchange"]).run().ok().clean(), "tcp");
+}
+
+/// Two ranks on each of three hosts, by the algorithms for hosts and by those for a network.
+fn collective_calls() {
+    let network = Network::new(3);
+    let all =
+        &["all_reduce", "long_all_reduce", "broadcast", "reduce", "all_gather", "all_to_all", "scan"][..];
+    let some = &["long_all_reduce", "all_gather"];
+    for (transport, algorithm, calls) in
+        [("shm,tcp", "auto", all), ("shm,tcp", "ring", some), ("shm,udp", "auto", some)]
+    {
+        for call in calls {
+            let job = network.deckrun(2).args(["--transport", transport, "--"]);
+            let job = job.args([env!("CARGO_BIN_EXE_group-rank"), call]).env("DECK_GROUP", algorithm);
+            let ended = job.run().ok().clean();
+            for rank in 0..6 {
+                ended.line_with(&format!("rank {rank}: right"));
+            }
+        }
+    }
 }
 
 /// Each rank posts to the next one, on the next host, and nobody retrieves.

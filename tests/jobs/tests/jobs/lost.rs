@@ -39,6 +39,35 @@ fn a_rank_that_exits_without_goodbye_is_told_of_by_deckrun_and_an_error_at_the_o
     assert!(ended.stderr.contains(words), "{ended}");
 }
 
+/// Two ranks, of which the first has posted 1000 messages that wait for the second.
+fn two(how: &str, transport: &str) -> Ended {
+    Job::new(Bin::deckrun().path())
+        .args(["-n", "2", "--on-failure", "continue", "--transport", transport, "--", program(), how])
+        .env("DECK_SETUP_TIMEOUT", FOR_EVER)
+        .env("DECK_DEADLINE", FOR_EVER)
+        .run()
+}
+
+/// What lay in the connection is not known: what waited for room in it is.
+#[test]
+fn messages_that_wait_for_a_rank_that_is_killed_are_counted() {
+    for (transport, waiting) in [("shm", 1000 - 64), ("tcp", 1000 - 256), ("udp", 1000 - 256)] {
+        let ended = two("full", transport).fails();
+        // Why is told in the words of the connection, or already in the launcher's.
+        let words =
+            format!("rank 0: {waiting} earlier message(s) to mailbox \"in\" on rank 1 were not delivered: ");
+        assert!(ended.line_with("rank 0: ").starts_with(&words), "{transport}: {ended}");
+    }
+}
+
+#[test]
+fn messages_that_wait_at_a_rank_that_does_not_finish_are_counted_on_its_stderr() {
+    let ended = two("dropped", "shm").ok();
+    let words =
+        "rank 0: 936 message(s) to mailbox \"in\" of rank 1 are lost: the world ended before they were sent";
+    assert!(ended.stderr.contains(words), "{ended}");
+}
+
 /// Of programs that never join a job nothing is expected.
 #[test]
 fn a_program_without_the_library_owes_no_goodbye() {

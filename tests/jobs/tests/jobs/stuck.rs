@@ -91,6 +91,13 @@ fn a_deadlock_of_two_that_retrieve_is_told_with_its_circle() {
 }
 
 #[test]
+fn two_locks_taken_in_two_orders_are_told_with_their_circle() {
+    let ended = until_said(job(&["-n", "2", "--watchdog", "1s"], "lock"), "deadlock:");
+    has_circle(&ended, &["0 locks \"b\", which 1 holds", "1 locks \"a\", which 0 holds"]);
+    has_words(&ended, &["rank 0 ", " s  locks \"b\", which 1 holds"]);
+}
+
+#[test]
 fn a_deadlock_over_hosts_and_a_network_is_told_with_its_circle() {
     let options = [&HOSTS[..], &["--watchdog", "1s", "--transport", "tcp"]].concat();
     let ended = until_said(job(&options, "post"), "deadlock:");

@@ -1,0 +1,166 @@
+use super::*;
+
+fn task(line: &str) -> Task {
+    Cli::try_parse_from(line.split(' ')).expect(line).task().expect(line)
+}
+
+fn error(line: &str) -> String {
+    let error = Cli::try_parse_from(line.split(' ')).and_then(Cli::task).expect_err(line);
+    error.to_string()
+}
+
+fn plan(line: &str) -> Plan {
+    match task(line) {
+        Task::Measure(plan) => plan,
+        other => panic!("{line} measures mailboxes, not {other:?}"),
+    }
+}
+
+#[test]
+fn the_definition_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn no_arguments_mean_the_overview() {
+    let plan = plan("deckperf");
+    assert_eq!(plan.tests, [Test::Latency, Test::Bandwidth]);
+    assert_eq!(plan.protocols, [Protocol::Copy, Protocol::Eager, Protocol::RdmaWrite, Protocol::HandOff]);
+    assert_eq!(plan.sizes, sizes::DEFAULT_SIZES);
+    assert_eq!(plan.payloads, [Payload::Untouched, Payload::WrittenRead]);
+    assert!(plan.pin && plan.overview && plan.window == 64 && plan.format == Format::Table);
+}
+
+#[test]
+fn stats_are_of_every_protocol_and_of_messages_only() {
+    let plan = plan("deckperf --stats latency --sizes 1M");
+    assert!(plan.stats && !plan.overview && plan.format == Format::Table);
+    assert_eq!((plan.protocols, plan.time), (PROTOCOLS.to_vec(), Duration::from_secs(4)));
+    assert_eq!(plan.payloads, [Payload::Untouched]);
+    for line in [
+        "deckperf peers --stats",
+        "deckperf --stats --explain",
+        "deckperf --stats --layer vi",
+        "deckperf verify --stats",
+    ] {
+        assert!(error(line).contains("--stats is about messages"), "{line}");
+    }
+    assert!(error("deckperf --stats --format csv").contains("cannot be used with"));
+}
+
+#[test]
+fn options_may_follow_or_precede_the_subcommand() {
+    let after = plan("deckperf latency --protocol hand-off,copy,hand-off --sizes 1M,8 --format csv --no-pin");
+    let before = plan("deckperf --protocol hand-off,copy --sizes 8,1M --format csv --no-pin latency");
+    assert_eq!(after, before);
+    assert_eq!(after.protocols, [Protocol::HandOff, Protocol::Copy]);
+    assert_eq!(after.sizes, [8, 1 << 20]);
+    assert!(!after.pin && !after.overview);
+}
+
+#[test]
+fn perturbing_adds_two_sizes_when_measuring_and_every_offset_when_verifying() {
+    assert_eq!(plan("deckperf bandwidth --sizes 8 --perturb 3").sizes, [5, 8, 11]);
+    let Task::Verify(checks) = task("deckperf verify --sizes 8,0") else { panic!("verifies") };
+    assert_eq!(checks.sizes, [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11]);
+    assert_eq!(checks.protocols, PROTOCOLS);
+}
+
+#[test]
+fn a_payload_can_be_chosen() {
+    assert_eq!(plan("deckperf latency --payload written+read").payloads, [Payload::WrittenRead]);
+    assert_eq!(plan("deckperf latency --payload untouched").payloads, [Payload::Untouched]);
+}
+
+#[test]
+fn bad_values_list_what_is_possible() {
+    let unknown = error("deckperf latency --protocol eager,telepathy");
+    assert!(unknown.contains("'telepathy'"), "{unknown}");
+    assert!(unknown.contains("copy, eager, rdma-write, hand-off, rdma-read, handshake, auto"), "{unknown}");
+    assert!(error("deckperf --sizes 8,4X").contains("0, 8, 4K, 1M"));
+    assert!(error("deckperf --format xml").contains("table, csv, json"));
+    assert!(error("deckperf --payload half").contains("untouched, written+read, both"));
+    assert!(error("deckperf --window 0").contains("1..=4096"));
+    assert!(error("deckperf --time 0").contains("between 0 (excluded) and 3600 seconds"));
+    assert!(error("deckperf throughput").contains("unrecognized subcommand"));
+}
+
+#[test]
+fn the_vi_layer_has_a_plan_of_its_own() {
+    let plan = |line: &str| match task(line) {
+        Task::MeasureVi(plan) => plan,
+        other => panic!("{line} measures virtual interfaces, not {other:?}"),
+    };
+    let overview = plan("deckperf --layer vi");
+    assert_eq!(overview.tests, [Test::Latency, Test::Bandwidth]);
+    assert_eq!((&overview.sizes[..], &overview.counts[..]), (&sizes::DEFAULT_SIZES[..], &vi::COUNTS[..]));
+    let bandwidth = plan("deckperf bandwidth --layer vi --sizes 8,1M --window 16 --format json --no-pin");
+    assert_eq!(bandwidth.tests, [Test::Bandwidth]);
+    assert_eq!((bandwidth.sizes, bandwidth.pace.window), (vec![8, 1 << 20], 16));
+    assert!(bandwidth.counts.is_empty() && bandwidth.format == Format::Json && !bandwidth.pin);
+}
+
+#[test]
+fn experiments_have_lengths_of_their_own() {
+    let Task::Overlap(overlap) = task("deckperf overlap --compute 50 --protocol copy") else {
+        panic!("overlap")
+    };
+    assert_eq!((overlap.time, overlap.compute), (Duration::from_secs(24), Some(Duration::from_micros(50))));
+    assert_eq!((&overlap.protocols[..], &overlap.sizes[..]), (&[Protocol::Copy][..], &overlap::SIZES[..]));
+    let Task::Clones(clones) = task("deckperf clones --sizes 4K,8,8") else { panic!("clones") };
+    assert_eq!((clones.pace.time, clones.flooding), (Duration::from_secs(16), 1000));
+    assert_eq!((&clones.counts[..], &clones.sizes[..]), (&[1, 10, 100, 1000][..], &[8, 4096][..]));
+    let Task::Costs(costs) = task("deckperf costs --time 3 --no-pin") else { panic!("costs") };
+    assert_eq!((costs.blocked, costs.ranks, costs.connections), (Duration::from_secs(3), 500, 1000));
+    assert!(!costs.pin);
+    assert!(error("deckperf clones --flooding 9999").contains("1..=1500"));
+    assert!(error("deckperf costs --layer vi").contains("`costs` is about mailboxes"));
+}
+
+#[test]
+fn peers_have_a_plan_of_their_own() {
+    let Task::Peers(plan) = task("deckperf peers --format json") else { panic!("compares") };
+    assert_eq!((plan.time, plan.format), (Duration::from_secs(peers::SECONDS), Format::Json));
+    let Task::Peers(plan) = task("deckperf peers --time 2") else { panic!("compares") };
+    assert_eq!((plan.time, plan.format, plan.folder), (Duration::from_secs(2), Format::Table, None));
+    let Task::Peers(plan) = task("deckperf peers --peers some/where") else { panic!("compares") };
+    assert_eq!(plan.folder, Some("some/where".into()));
+    assert!(error("deckperf peers --sizes 8").contains("sizes of its own"));
+    assert!(error("deckperf peers --protocol copy").contains("protocols and sizes of its own"));
+    assert!(error("deckperf peers --layer vi").contains("compares mailboxes"));
+    let course = peers::Course::Memory;
+    assert_eq!(task("deckperf peer-rank --ranks 4"), Task::PeerRank(4, course));
+}
+
+#[test]
+fn collectives_are_compared_for_the_ranks_asked_for() {
+    let plan = |line: &str| match task(line) {
+        Task::Peers(plan) => plan,
+        other => panic!("{line} compares, not {other:?}"),
+    };
+    let all = plan("deckperf collectives --time 2 --peers some/where");
+    assert_eq!((all.course, &all.sizes[..]), (peers::Course::Groups, &[2, 4, 8][..]));
+    assert_eq!((all.time, all.folder), (Duration::from_secs(2), Some("some/where".into())));
+    assert_eq!(plan("deckperf collectives --ranks 8,2,8 --transport shm").sizes, [2, 8]);
+    assert!(error("deckperf collectives --ranks 3").contains("goals for [2, 4, 8] ranks"));
+    assert!(error("deckperf collectives --sizes 8").contains("sizes of its own"));
+    assert!(error("deckperf collectives --layer vi").contains("`collectives` is about mailboxes"));
+    assert!(error("deckperf collectives --transport tcp").contains("share memory"));
+    assert_eq!(task("deckperf peer-rank --ranks 4 --groups"), Task::PeerRank(4, peers::Course::Groups));
+}
+
+#[test]
+fn a_choice_is_explained_instead_of_measuring() {
+    assert_eq!(task("deckperf --explain --sizes 1M,8"), Task::Explain(vec![8, 1 << 20]));
+    assert_eq!(task("deckperf --explain"), Task::Explain(sizes::DEFAULT_SIZES.to_vec()));
+    assert!(error("deckperf --explain latency").contains("--explain"));
+    assert!(error("deckperf --explain --layer vi").contains("--explain"));
+}
+
+#[test]
+fn what_the_vi_layer_lacks_is_refused() {
+    assert!(error("deckperf verify --layer vi").contains("`verify` is about mailboxes"));
+    assert!(error("deckperf --layer vi --protocol copy").contains("--protocol is how mailboxes send"));
+    assert!(error("deckperf --layer vi --payload written+read").contains("untouched"));
+    assert!(error("deckperf --layer tcp").contains("mailbox, vi"));
+}

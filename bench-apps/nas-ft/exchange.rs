@@ -1,0 +1,36 @@
+//! What the transforms need of the other ranks.
+
+use num_complex::Complex64;
+use std::ops::{Deref, DerefMut};
+
+/// Blocks from every member of a group to every other, itself included.
+///
+/// A transpose is some rounds of [`Exchange::send`], one for each piece that is ready, and one [`Exchange::receive`].
+pub trait Exchange {
+    type Error;
+    /// A block to fill.
+    type Outgoing: DerefMut<Target = [Complex64]>;
+    /// A block to read.
+    type Arrived: Deref<Target = [Complex64]>;
+
+    fn members(&self) -> usize;
+
+    /// Into how many pieces it is good to cut what goes to a member: 1 where nothing travels before `receive`.
+    fn pieces(&self) -> usize;
+
+    fn outgoing(&mut self, points: usize) -> Result<Self::Outgoing, Self::Error>;
+
+    /// Gives away a block for each member, in their order. The blocks travel while the caller computes.
+    fn send(&mut self, blocks: Vec<Self::Outgoing>) -> Result<(), Self::Error>;
+
+    /// Takes what every member has sent in the rounds of this transpose: `points[member]` are the lengths of its blocks.
+    fn receive(&mut self, points: &[Vec<usize>]) -> Result<Vec<Vec<Self::Arrived>>, Self::Error>;
+}
+
+/// The exchanges of the two transposes.
+pub struct Links<E> {
+    /// Of x and y.
+    pub across: E,
+    /// Of y and z.
+    pub along: E,
+}

@@ -1,0 +1,116 @@
+//! How a rank that deckrun did not start learns who it is, and finds the others: by what the launcher that did start it offers.
+//!
+//! ```text
+//!   found      what the environment variables say: one of these, none, or one that cannot be used
+//!   pmi1       PMI-1: lines of text over PMI_FD or PMI_PORT     MPICH's Hydra, Flux, others
+//!   pmi2       PMI-2: commands with a length over PMI_FD        Slurm (srun --mpi=pmi2)
+//!   pmix       PMIx: libpmix.so.2, loaded when it is needed     Open MPI, PRRTE, Slurm (srun --mpi=pmix)
+//! ```
+//!
+//! All that µDECK asks of them is [`Environment`]: rank, size, and a small table of values that all ranks read behind a fence.
+//! By it rank 0 tells the others where it serves names; from then on everything is as under deckrun.
+
+mod card;
+mod error;
+mod found;
+mod gate;
+mod guest;
+mod line;
+mod meet;
+mod pmi;
+mod pmi1;
+mod pmi2;
+mod pmix;
+mod secure;
+
+use udeck_sys::Deadline;
+
+pub use error::StartError;
+pub use found::{ENV_LAUNCH, Found, Launcher, look};
+pub(crate) use guest::Guest;
+pub use meet::{DESCRIPTORS_PER_RANK, ENV_INTERFACE, Options};
+
+use crate::{BootError, Client, local};
+
+/// The job that this process was started in; alone, a world of one. Blocks until all its ranks have come, at most as long as the
+/// options say.
+///
+/// # Errors
+/// [`BootError::Start`] says what was found and what to do; under deckrun those of [`Client::from_env`].
+pub fn join(found: &Found, options: &Options) -> Result<Client, BootError> {
+    let value = |name: &str| std::env::var(name).ok();
+    let until = Deadline::after(options.limit);
+    let environment: Box<dyn Environment> = match found.launcher {
+        Launcher::Deckrun => {
+            return Client::from_env()?.ok_or_else(|| no_deckrun().into());
+        }
+        Launcher::None => return alone(),
+        Launcher::Pmi1 => Box::new(pmi1::Pmi1::open(&value, until)?),
+        Launcher::Pmi2 => Box::new(pmi2::Pmi2::open(&value, until)?),
+        Launcher::Pmix => Box::new(pmix::Pmix::open(&value, until)?),
+    };
+    meet::meet(environment, options)
+}
+
+fn no_deckrun() -> StartError {
+    StartError::Unusable {
+        by: "deckrun".into(),
+        found: format!("{ENV_LAUNCH}=deckrun"),
+        why: format!("{} is not set", crate::ENV_BOOT_FD),
+        advice: "Start the program by `deckrun -n 2 -- …`, or leave the variable unset".into(),
+    }
+}
+
+fn alone() -> Result<Client, BootError> {
+    let no_service =
+        |source| BootError::Io { what: "starting a name service in this process".into(), source };
+    let (_, streams) = local::Job::new(1).map_err(no_service)?;
+    Client::new(streams.into_iter().next().expect("a job of one has one stream"))
+}
+
+/// A launcher's services for one rank. Calls block until they are answered, at most until their deadline. After an error nothing
+/// more can be asked.
+pub trait Environment: Send {
+    /// As people know it: "PMI-2 (Slurm)".
+    fn title(&self) -> String;
+
+    /// This rank, 0 to `size` − 1.
+    fn rank(&self) -> u32;
+
+    /// The number of ranks in the job.
+    fn size(&self) -> u32;
+
+    /// The longest value that [`Environment::put`] takes, in bytes.
+    fn longest_value(&self) -> usize;
+
+    /// Makes a value known that the others may read after the next fence. A key is put once by a rank, and may be put by several
+    /// ranks: it belongs to the one that puts it. Keys and values consist of letters, digits and `-`; a key has at most 16 bytes.
+    ///
+    /// # Errors
+    /// [`StartError::Server`], [`StartError::Late`].
+    fn put(&mut self, key: &str, value: &str, until: Deadline) -> Result<(), StartError>;
+
+    /// Waits until all ranks have come here.
+    ///
+    /// # Errors
+    /// As of [`Environment::put`].
+    fn fence(&mut self, until: Deadline) -> Result<(), StartError>;
+
+    /// Reads what `rank` has put under `key` before the last fence.
+    ///
+    /// # Errors
+    /// As of [`Environment::put`]; also if that rank has put nothing there.
+    fn get(&mut self, rank: u32, key: &str, until: Deadline) -> Result<String, StartError>;
+
+    /// Says that this rank ends in order. Nothing else is asked afterwards.
+    ///
+    /// # Errors
+    /// As of [`Environment::put`].
+    fn finalize(&mut self, until: Deadline) -> Result<(), StartError>;
+
+    /// Asks for the end of the whole job with this exit code (1 to 255). Does not wait until it has ended.
+    ///
+    /// # Errors
+    /// As of [`Environment::put`].
+    fn abort(&mut self, code: u8, why: &str, until: Deadline) -> Result<(), StartError>;
+}

@@ -1,0 +1,122 @@
+//! What ranks tell each other by their launcher's table, before they have connections.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::wire::bounded;
+
+/// The key of a rank's [`Card`].
+pub(crate) const CARD: &str = "card";
+/// The key of rank 0's [`Root`].
+pub(crate) const ROOT: &str = "root";
+/// The most addresses at which rank 0 can be reached.
+pub(crate) const MAX_ADDRESSES: usize = 6;
+/// Processors that are told. Beyond that a rank's own look has to do.
+const MAX_CPUS: usize = 1024;
+/// Characters of a host's name that are told.
+const MAX_NAME: usize = 64;
+
+/// Where a rank runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Card {
+    /// Ranks with the same key can share memory: [`udeck_sys::host_key`]; of a rank that does not know, its number.
+    pub host: Vec<u8>,
+    /// The host's name.
+    pub name: String,
+    /// A bit for each processor that this rank may use, the lowest first.
+    pub cpus: Vec<u8>,
+}
+
+impl Card {
+    pub fn of_this_process(rank: u32) -> Card {
+        let host = udeck_sys::host_key().map_or_else(|_| rank.to_le_bytes().to_vec(), Vec::from);
+        let name = rustix::system::uname().nodename().to_string_lossy().chars().take(MAX_NAME).collect();
+        Card { host, name, cpus: bits(&udeck_sys::usable_cpus()) }
+    }
+}
+
+/// How many processors ranks with these cards may use together.
+pub(crate) fn cpus_together<'a>(cards: impl Iterator<Item = &'a Card>) -> u32 {
+    let mut all = Vec::<u8>::new();
+    for Card { cpus, .. } in cards {
+        all.resize(all.len().max(cpus.len()), 0);
+        all.iter_mut().zip(cpus).for_each(|(all, one)| *all |= one);
+    }
+    all.iter().map(|byte| byte.count_ones()).sum()
+}
+
+fn bits(cpus: &[usize]) -> Vec<u8> {
+    let mut bits = vec![0; MAX_CPUS / 8];
+    for cpu in cpus.iter().filter(|cpu| **cpu < MAX_CPUS) {
+        bits[cpu / 8] |= 1 << (cpu % 8);
+    }
+    bits.truncate(bits.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
+    bits
+}
+
+/// Where rank 0 serves names, and how to prove that one belongs to the job.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Root {
+    pub secret: [u8; 32],
+    #[serde(deserialize_with = "bounded::<_, _, MAX_ADDRESSES>")]
+    pub addresses: Vec<SocketAddr>,
+}
+
+/// As letters and digits.
+pub(crate) fn encode<T: Serialize>(value: &T) -> String {
+    let bytes = postcard::to_allocvec(value).unwrap_or_default();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What [`encode`] has made; `None`: it is nothing of the kind.
+pub(crate) fn decode<T: DeserializeOwned>(text: &str) -> Option<T> {
+    let digits: Option<Vec<u8>> =
+        text.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
+    let digits = digits?;
+    let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
+    match postcard::take_from_bytes(&bytes) {
+        Ok((value, [])) if digits.len().is_multiple_of(2) => Some(value),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_short_and_comes_back() {
+        let cpus = bits(&(0..MAX_CPUS + 7).collect::<Vec<_>>());
+        let card = Card { host: vec![255; 24], name: "n".repeat(MAX_NAME), cpus };
+        let addresses =
+            vec!["[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535".parse().unwrap(); MAX_ADDRESSES];
+        let root = Root { secret: [255; 32], addresses };
+        assert_eq!(decode::<Card>(&encode(&card)), Some(card.clone()));
+        assert!(decode::<Root>(&encode(&root)) == Some(root.clone()));
+        // Slurm's PMI-2 takes 1024 bytes, and some servers count the key among them.
+        assert!(encode(&card).len() < 500 && encode(&root).len() < 500, "{}", encode(&card).len());
+        assert!(Card::of_this_process(3) == Card::of_this_process(3), "a host does not change");
+    }
+
+    #[test]
+    fn processors_are_counted_once_however_many_ranks_have_them() {
+        let card = |cpus: &[usize]| Card { host: vec![], name: String::new(), cpus: bits(cpus) };
+        let together =
+            |sets: &[&[usize]]| cpus_together(sets.iter().map(|set| card(set)).collect::<Vec<_>>().iter());
+        assert_eq!(together(&[&[0], &[1], &[9]]), 3, "each bound to its own");
+        assert_eq!(together(&[&[0, 1], &[0, 1]]), 2, "all may use all");
+        assert_eq!(together(&[&[1000], &[]]), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_in_the_table_nothing_panics(text in ".{0,200}", hex in "[0-9a-f]{0,200}") {
+            for text in [text, hex] {
+                let _ = (decode::<Card>(&text), decode::<Root>(&text).is_some());
+            }
+        }
+    }
+}

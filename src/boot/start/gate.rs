@@ -1,0 +1,285 @@
+//! Moves the name service's bytes between local sockets and the sealed connections to rank 0, on one thread.
+//!
+//! At rank 0 the service has one local socket for each rank, as deckrun's has; the gate has their other ends. It accepts
+//! connections, and ties one to its rank's socket when it has proved that it is of the job. At another rank the gate has one
+//! connection, to rank 0, and one local socket, to the rank's [`Client`](crate::Client). So neither of the two knows that there is a network.
+//!
+//! What one side does not take is not read from the other, so each direction holds a bounded number of bytes.
+
+use std::{
+    collections::HashMap,
+    io,
+    mem::MaybeUninit,
+    net::{IpAddr, TcpListener, TcpStream},
+    os::fd::{AsFd, OwnedFd},
+    os::unix::net::UnixStream,
+    sync::mpsc::Sender,
+    time::Duration,
+};
+
+use rustix::{
+    event::{
+        Timespec,
+        epoll::{self, EventData, EventFlags},
+    },
+    io::Errno,
+    net::{RecvFlags, recv},
+};
+use udeck_sys::{Deadline, descriptor_advice, is_shortage, stderr_line};
+
+use super::{line::Line, secure::Secure};
+use crate::detect_silence;
+
+/// How long who connects may take to prove itself.
+const GREETING: Duration = Duration::from_secs(60);
+/// How many may be about to do so; others wait in the kernel's queue.
+const MOST_GREETINGS: usize = 64;
+/// How long each of them has at least: then it makes place for another, if all places are taken.
+const PLACE: Duration = Duration::from_secs(1);
+/// How long the other side's end of a connection is waited for.
+const LINGER: Duration = Duration::from_secs(5);
+/// How long it rests when it can accept nobody.
+const PAUSE: Duration = Duration::from_millis(1);
+/// How often the gate looks whether a time is up.
+const LOOK: Duration = Duration::from_millis(250);
+const EVENTS: usize = 64;
+/// Of an event: a listener; otherwise twice the line's number, and 1 for its local socket.
+const LISTENER: u64 = 1 << 63;
+
+/// What rank 0's gate has besides its connections.
+pub(crate) struct Door {
+    pub listeners: Vec<TcpListener>,
+    /// By rank, until it has come; rank 0 has none.
+    pub locals: Vec<Option<UnixStream>>,
+    pub secret: [u8; 32],
+    /// Who has not come by then does not come.
+    pub until: Deadline,
+    /// By which address of this host a rank has come that runs on another one: which ranks do, and who is told.
+    pub elsewhere: Vec<bool>,
+    pub address: Sender<IpAddr>,
+}
+
+pub(crate) struct Gate {
+    poller: OwnedFd,
+    lines: HashMap<u64, Line>,
+    next: u64,
+    door: Option<Door>,
+    detect: Duration,
+    /// Of strangers.
+    has_complained: bool,
+    /// It has said that it is short of descriptors.
+    is_short: bool,
+}
+
+impl Gate {
+    /// Of rank 0.
+    pub fn of_root(door: Door, detect: Duration) -> io::Result<Gate> {
+        let gate = Gate::new(Some(door), detect)?;
+        for (nth, listener) in (0u64..).zip(gate.door.iter().flat_map(|door| &door.listeners)) {
+            listener.set_nonblocking(true)?;
+            epoll::add(&gate.poller, listener, EventData::new_u64(LISTENER + nth), EventFlags::IN)?;
+        }
+        Ok(gate)
+    }
+
+    /// Of another rank, whose connection to rank 0 is proven.
+    pub fn of_rank(
+        remote: TcpStream,
+        secure: Secure,
+        local: UnixStream,
+        detect: Duration,
+    ) -> io::Result<Gate> {
+        let mut gate = Gate::new(None, detect)?;
+        gate.add(Line::tied(remote, secure, local)?)?;
+        Ok(gate)
+    }
+
+    fn new(door: Option<Door>, detect: Duration) -> io::Result<Gate> {
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Gate {
+            poller,
+            lines: HashMap::new(),
+            next: 0,
+            door,
+            detect,
+            has_complained: false,
+            is_short: false,
+        })
+    }
+
+    /// Until every connection has ended, and nobody is awaited any more.
+    pub fn run(mut self) -> io::Result<()> {
+        let mut looked = Deadline::after(LOOK);
+        // Of a job of one.
+        self.close_door();
+        while !self.lines.is_empty() || self.door.is_some() {
+            for token in self.wait(looked)? {
+                if token >= LISTENER {
+                    self.accept((token - LISTENER) as usize);
+                } else {
+                    self.turn(token >> 1)?;
+                }
+            }
+            if looked.passed() {
+                looked = Deadline::after(LOOK);
+                self.look();
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self, until: Deadline) -> io::Result<Vec<u64>> {
+        let left = until.remaining();
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let mut events = [const { MaybeUninit::uninit() }; EVENTS];
+        match epoll::wait(&self.poller, &mut events, Some(&left)) {
+            Ok((events, _)) => Ok(events.iter().map(|event| event.data.u64()).collect()),
+            Err(Errno::INTR) => Ok(Vec::new()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Ends what has had its time.
+    fn look(&mut self) {
+        let late: Vec<u64> =
+            self.lines.iter().filter(|(_, line)| line.is_late()).map(|(number, _)| *number).collect();
+        late.into_iter().for_each(|number| self.end(number));
+        self.close_door();
+    }
+
+    /// Nobody is accepted any more when all have come or are too late, or when the service has ended: its sockets tell.
+    fn close_door(&mut self) {
+        let Some(door) = &self.door else { return };
+        let is_awaited = |local: &UnixStream| {
+            // Nothing comes from the service before the rank has spoken: what can be read is its end.
+            let peeked = recv(local, &mut [0; 1][..], RecvFlags::DONTWAIT | RecvFlags::PEEK);
+            !matches!(peeked, Ok((0, _)))
+        };
+        if door.until.passed() || !door.locals.iter().flatten().any(is_awaited) {
+            // The service sees the end of those sockets: these ranks are lost.
+            self.door = None;
+        }
+    }
+
+    fn accept(&mut self, listener: usize) {
+        if !self.make_place() {
+            return std::thread::sleep(PAUSE); // one of them proves itself, or has had its time
+        }
+        let Some(door) = &self.door else { return };
+        let stream = match door.listeners[listener].accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if is_shortage(&error) => return self.short(&error),
+            Err(_) => return,
+        };
+        let mut nonce = [0; 32];
+        if getrandom::fill(&mut nonce).is_err() {
+            return;
+        }
+        let secure = Secure::root(door.locals.len() as u32, door.secret, nonce);
+        let added = Line::greeting(stream, secure, GREETING).and_then(|line| self.add(line));
+        if let Err(error) = added {
+            stderr_line(format_args!(
+                "udeck: a connection to this job's name service was not accepted: {error}"
+            ));
+        }
+    }
+
+    /// Whether one more may come. The one that came first goes, if it has to: a stranger that says nothing keeps no place for long.
+    fn make_place(&mut self) -> bool {
+        let greeting = self.lines.iter().filter(|(_, line)| line.local.is_none());
+        if greeting.clone().count() < MOST_GREETINGS {
+            return true;
+        }
+        let first = greeting.min_by_key(|(number, _)| **number).map(|(number, line)| (*number, line.since));
+        let Some((number, _)) = first.filter(|(_, since)| since.elapsed() >= PLACE) else { return false };
+        self.end(number);
+        true
+    }
+
+    /// Who could not be accepted stays in the kernel's queue, and the listener readable.
+    fn short(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.is_short, true) {
+            stderr_line(format_args!(
+                "udeck: ranks wait that connect to this job's name service: {error} ({})",
+                descriptor_advice()
+            ));
+        }
+        std::thread::sleep(PAUSE);
+    }
+
+    fn add(&mut self, mut line: Line) -> io::Result<()> {
+        detect_silence(&line.remote, self.detect)?;
+        let number = self.next;
+        self.next += 1;
+        watch(&self.poller, &line.remote, number << 1)?;
+        if let Some(local) = &line.local {
+            watch(&self.poller, local, number << 1 | 1)?;
+        }
+        line.update(&self.poller, number)?;
+        self.lines.insert(number, line);
+        Ok(())
+    }
+
+    /// Moves what can be moved of a connection.
+    fn turn(&mut self, number: u64) -> io::Result<()> {
+        let Some(line) = self.lines.get_mut(&number) else { return Ok(()) };
+        if let Err(why) = line.turn(LINGER) {
+            if line.local.is_none() && !std::mem::replace(&mut self.has_complained, true) {
+                stderr_line(format_args!(
+                    "udeck: somebody connected to this job's name service and was refused: {why} (said once)"
+                ));
+            }
+            self.end(number);
+            return Ok(());
+        }
+        if line.local.is_none()
+            && let Some(rank) = line.secure.peer()
+            && !self.tie(number, rank)?
+        {
+            self.end(number);
+            return Ok(());
+        }
+        match self.lines.get_mut(&number) {
+            Some(line) if line.is_over() => self.end(number),
+            Some(line) => line.update(&self.poller, number)?,
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// A connection has proved which rank it is. False: that rank has come already, or is gone again.
+    fn tie(&mut self, number: u64, rank: u32) -> io::Result<bool> {
+        let (Some(line), Some(door)) = (self.lines.get_mut(&number), &mut self.door) else {
+            return Ok(false);
+        };
+        let Some(local) = door.locals.get_mut(rank as usize).and_then(Option::take) else {
+            stderr_line(format_args!(
+                "udeck: a second process says that it is rank {rank} of this job, and was refused"
+            ));
+            return Ok(false);
+        };
+        if door.elsewhere.get(rank as usize).is_some_and(|elsewhere| *elsewhere)
+            && let Ok(address) = line.remote.local_addr()
+        {
+            // Who has heard of one does not listen any more.
+            let _ = door.address.send(address.ip());
+        }
+        watch(&self.poller, &local, number << 1 | 1)?;
+        line.tie(local)?;
+        let goes_on = line.turn(LINGER).is_ok();
+        self.close_door();
+        Ok(goes_on)
+    }
+
+    fn end(&mut self, number: u64) {
+        let Some(line) = self.lines.remove(&number) else { return };
+        let _ = epoll::delete(&self.poller, &line.remote);
+        if let Some(local) = &line.local {
+            let _ = epoll::delete(&self.poller, local);
+        }
+    }
+}
+
+fn watch(poller: &OwnedFd, socket: impl AsFd, token: u64) -> io::Result<()> {
+    Ok(epoll::add(poller, socket, EventData::new_u64(token), EventFlags::IN)?)
+}

@@ -1,0 +1,98 @@
+//! What a rank of a job that deckrun did not start owes its launcher, and rank 0 the other ranks, when it ends.
+
+use std::{
+    fmt,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use udeck_sys::{Deadline, stderr_line};
+
+use super::Environment;
+use crate::{BootError, Ranks};
+
+/// From when on rank 0 says for whom it waits at the end.
+const SAY: Duration = Duration::from_secs(10);
+/// How long the last answers may take to be on their way when all others have ended.
+const FLUSH: Duration = Duration::from_secs(2);
+/// How long the launcher has for its answer to a goodbye that comes late, at least.
+const GOODBYE: Duration = Duration::from_secs(10);
+/// How long the news of an abort may take to be on its way to the others, where this process serves names.
+const TOLD: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A rank in somebody else's house.
+pub(crate) struct Guest {
+    environment: Mutex<Box<dyn Environment>>,
+    title: String,
+    /// At rank 0.
+    serving: Mutex<Option<Serving>>,
+}
+
+/// The name service that rank 0 has for the others.
+pub(crate) struct Serving(JoinHandle<Result<(), String>>);
+
+impl Serving {
+    pub fn new(gate: JoinHandle<Result<(), String>>) -> Serving {
+        Serving(gate)
+    }
+}
+
+impl Guest {
+    pub fn new(environment: Box<dyn Environment>, serving: Option<Serving>) -> Guest {
+        Guest {
+            title: environment.title(),
+            environment: Mutex::new(environment),
+            serving: Mutex::new(serving),
+        }
+    }
+
+    /// Who has started this process.
+    pub fn title(&self) -> &str {
+        &self.title
+    }
+
+    /// This rank has said goodbye. Rank 0 goes on serving names until all others have ended, however long that takes: with it
+    /// their job would end. `left`: those that have not.
+    pub fn leave(&self, left: impl Fn() -> Vec<u32>, deadline: Instant) -> Result<(), BootError> {
+        let mut until = Deadline::from(deadline);
+        // Not locked while it waits: an abort asks, too.
+        let serving = self.serving.lock().take();
+        if let Some(Serving(gate)) = serving {
+            let (began, mut has_said, mut flushed) = (Instant::now(), false, None);
+            while !gate.is_finished() {
+                let left = left();
+                let all_have_ended = left.is_empty();
+                if all_have_ended && flushed.get_or_insert_with(|| Deadline::after(FLUSH)).passed() {
+                    break;
+                }
+                if !all_have_ended && began.elapsed() > SAY && !std::mem::replace(&mut has_said, true) {
+                    stderr_line(format_args!(
+                        "udeck: rank 0 has finished, and serves names until {} have, too",
+                        Ranks(&left)
+                    ));
+                }
+                std::thread::sleep(LOOK);
+            }
+            // The caller's deadline may have passed meanwhile, and the launcher was not asked yet.
+            until = until.max(Deadline::after(GOODBYE));
+        }
+        Ok(self.environment.lock().finalize(until)?)
+    }
+
+    /// Asks the launcher to end the job.
+    pub fn abort(&self, code: u8, why: &str, deadline: Deadline) -> Result<(), BootError> {
+        if self.serving.lock().is_some() {
+            std::thread::sleep(TOLD);
+        }
+        let locked = self.environment.try_lock_until(deadline.instant());
+        locked.map_or(Ok(()), |mut environment| Ok(environment.abort(code, why, deadline)?))
+    }
+}
+
+impl fmt::Debug for Guest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guest").field("title", &self.title).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,219 @@
+//! One connection of a [`Gate`](super::gate::Gate): what comes sealed from the network goes to a local socket, and back.
+
+use std::{
+    collections::VecDeque,
+    io,
+    net::TcpStream,
+    os::fd::{AsFd, OwnedFd},
+    os::unix::net::UnixStream,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::epoll::{self, EventData, EventFlags},
+    io::Errno,
+    net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown},
+};
+use udeck_sys::Deadline;
+
+use super::secure::Secure;
+
+/// What may lie here of one direction, in bytes, before no more is read.
+const BOUND: usize = 256 << 10;
+/// How much is read at a time.
+const READ: usize = 16 << 10;
+/// How often in a row, before others have their turn.
+const TURNS: usize = 16;
+
+pub(super) struct Line {
+    pub remote: TcpStream,
+    pub secure: Secure,
+    /// `None`: it has not proved who it is.
+    pub local: Option<UnixStream>,
+    pub since: Instant,
+    to_local: VecDeque<u8>,
+    /// Nothing more comes from there.
+    remote_ended: bool,
+    local_ended: bool,
+    /// The other side has been told that nothing more comes.
+    remote_told: bool,
+    /// The connection has to be proven, or to end, by then.
+    until: Option<Deadline>,
+    /// What the sockets are watched for: remote, local.
+    watched: [EventFlags; 2],
+}
+
+impl Line {
+    /// One whose other side has to prove itself within `limit`.
+    pub fn greeting(remote: TcpStream, secure: Secure, limit: Duration) -> io::Result<Line> {
+        remote.set_nonblocking(true)?;
+        remote.set_nodelay(true)?;
+        Ok(Line {
+            remote,
+            secure,
+            local: None,
+            since: Instant::now(),
+            to_local: VecDeque::new(),
+            remote_ended: false,
+            local_ended: false,
+            remote_told: false,
+            until: Some(Deadline::after(limit)),
+            watched: [EventFlags::IN; 2],
+        })
+    }
+
+    /// One whose other side is proven.
+    pub fn tied(remote: TcpStream, secure: Secure, local: UnixStream) -> io::Result<Line> {
+        let mut line = Line::greeting(remote, secure, Duration::ZERO)?;
+        line.tie(local)?;
+        Ok(line)
+    }
+
+    pub fn tie(&mut self, local: UnixStream) -> io::Result<()> {
+        local.set_nonblocking(true)?;
+        (self.local, self.until) = (Some(local), None);
+        Ok(())
+    }
+
+    pub fn is_late(&self) -> bool {
+        self.until.is_some_and(Deadline::passed)
+    }
+
+    /// Both directions have ended, and nothing is left to be passed on.
+    pub fn is_over(&self) -> bool {
+        let all_given = self.remote_ended && self.to_local.is_empty();
+        all_given && (self.local_ended || self.local.is_none()) && self.secure.outgoing.is_empty()
+    }
+
+    /// Moves what can be moved. An error: the connection is over.
+    pub fn turn(&mut self, linger: Duration) -> Result<(), String> {
+        for _ in 0..TURNS {
+            let came = self.read_remote().inspect_err(|_| {
+                // Its last word may be which version it speaks.
+                let _ = self.write_remote();
+            })?;
+            self.write_local();
+            let went = self.read_local();
+            self.write_remote()?;
+            if !came && !went {
+                break;
+            }
+        }
+        self.pass_on_ends(linger);
+        Ok(())
+    }
+
+    fn read_remote(&mut self) -> Result<bool, String> {
+        if self.remote_ended || self.to_local.len() >= BOUND {
+            return Ok(false);
+        }
+        let mut scratch = [0; READ];
+        match recv(&self.remote, &mut scratch[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => self.remote_ended = true,
+            Ok((length, _)) => {
+                let mut plain = Vec::new();
+                self.secure.receive(&scratch[..length], &mut plain).map_err(|why| why.to_string())?;
+                self.to_local.extend(plain);
+                return Ok(true);
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        Ok(false)
+    }
+
+    fn write_local(&mut self) {
+        let Some(local) = &self.local else { return };
+        while !self.to_local.is_empty() {
+            match send(local, self.to_local.as_slices().0, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(sent) => drop(self.to_local.drain(..sent)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                // It takes nothing any more; its end is seen where it is read.
+                Err(_) => self.to_local.clear(),
+            }
+        }
+    }
+
+    fn read_local(&mut self) -> bool {
+        let Some(local) = &self.local else { return false };
+        if self.local_ended || self.secure.outgoing.len() >= BOUND {
+            return false;
+        }
+        let mut scratch = [0; READ];
+        match recv(local, &mut scratch[..], RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN | Errno::INTR) => false,
+            Ok((0, _)) | Err(_) => {
+                self.local_ended = true;
+                false
+            }
+            Ok((length, _)) => {
+                self.secure.send(&scratch[..length]);
+                true
+            }
+        }
+    }
+
+    fn write_remote(&mut self) -> Result<(), String> {
+        let mut sent = 0;
+        let result = loop {
+            if sent == self.secure.outgoing.len() {
+                break Ok(());
+            }
+            match send(&self.remote, &self.secure.outgoing[sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+            {
+                Ok(more) => sent += more,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break Ok(()),
+                Err(error) => break Err(error.to_string()),
+            }
+        };
+        self.secure.outgoing.drain(..sent);
+        result
+    }
+
+    /// Each side hears that the other has ended when it has got everything.
+    fn pass_on_ends(&mut self, linger: Duration) {
+        if self.remote_ended
+            && self.to_local.is_empty()
+            && let Some(local) = &self.local
+        {
+            let _ = shutdown(local, Shutdown::Write);
+        }
+        if self.local_ended && self.secure.outgoing.is_empty() && !self.remote_told {
+            let _ = shutdown(&self.remote, Shutdown::Write);
+            (self.remote_told, self.until) = (true, Some(Deadline::after(linger)));
+        }
+    }
+
+    /// Has the sockets watched for what can be done with them.
+    pub fn update(&mut self, poller: &OwnedFd, number: u64) -> io::Result<()> {
+        let when = |wanted: bool, flag| if wanted { flag } else { EventFlags::empty() };
+        let (has_outgoing, has_more) = (!self.secure.outgoing.is_empty(), !self.to_local.is_empty());
+        let remote = when(!self.remote_ended && self.to_local.len() < BOUND, EventFlags::IN)
+            | when(has_outgoing, EventFlags::OUT);
+        set(poller, &self.remote, &mut self.watched[0], remote, number << 1)?;
+        let Some(local_socket) = &self.local else { return Ok(()) };
+        let local = when(!self.local_ended && self.secure.outgoing.len() < BOUND, EventFlags::IN)
+            | when(has_more, EventFlags::OUT);
+        set(poller, local_socket, &mut self.watched[1], local, number << 1 | 1)
+    }
+}
+
+fn set(
+    poller: &OwnedFd,
+    socket: impl AsFd,
+    watched: &mut EventFlags,
+    wanted: EventFlags,
+    token: u64,
+) -> io::Result<()> {
+    // What is watched for nothing would still be told of its end, again and again.
+    match (watched.is_empty(), wanted.is_empty()) {
+        _ if *watched == wanted => {}
+        (true, _) => epoll::add(poller, socket, EventData::new_u64(token), wanted)?,
+        (_, true) => epoll::delete(poller, socket)?,
+        _ => epoll::modify(poller, socket, EventData::new_u64(token), wanted)?,
+    }
+    *watched = wanted;
+    Ok(())
+}

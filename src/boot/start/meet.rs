@@ -1,0 +1,322 @@
+//! How the ranks of a job that deckrun did not start come together: by their launcher's table they learn where rank 0 serves names.
+//!
+//! ```text
+//!   all       put a card: which host they run on                      fence
+//!   rank 0    reads all cards, listens, puts where, and the secret    fence
+//!   others    read it, connect, prove that they know the secret
+//! ```
+//!
+//! Rank 0 listens at this host's own addresses only, and on the loopback address alone if all ranks run on one host. From then on the
+//! launcher is needed no more, but for the end: [`Guest`].
+
+use std::{
+    io::{self, Read, Write},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    os::unix::net::UnixStream,
+    sync::mpsc,
+    time::Duration,
+};
+
+use rustix::net::listen as set_backlog;
+use udeck_sys::{
+    Deadline, Interface, address_of, interfaces, is_link_local, listed, make_room_for_descriptors,
+    stderr_line, thread,
+};
+
+use super::{
+    Environment, StartError,
+    card::{self, CARD, Card, MAX_ADDRESSES, ROOT, Root},
+    gate::{Door, Gate},
+    guest::{Guest, Serving},
+    secure::Secure,
+};
+use crate::{BootError, Client, MAX_RANKS, Placement, serve::Service, server::Config};
+
+/// The environment variable with the interface, or the address, at which this host is reached by others of its job.
+pub const ENV_INTERFACE: &str = "DECK_IFACE";
+
+/// How long one address is tried at a time.
+const TRY: Duration = Duration::from_secs(5);
+
+/// What rank 0 holds for each rank: a connection, and both ends of the local socket between it and the name service.
+pub const DESCRIPTORS_PER_RANK: u64 = 3;
+
+/// What else it may need until all have come: who connects and is no rank, the launcher's library, and the program.
+const OTHER_DESCRIPTORS: u64 = 256;
+
+/// How many connections may wait to be accepted: all ranks come at once. The system may allow fewer.
+const BACKLOG: i32 = MAX_RANKS as i32;
+
+/// How a job comes together.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Everything has to be done within this time.
+    pub limit: Duration,
+    /// How long a host may be silent before it counts as lost.
+    pub detect: Duration,
+    /// [`ENV_INTERFACE`].
+    pub interface: Option<String>,
+}
+
+/// Brings this rank into its job.
+pub(super) fn meet(mut environment: Box<dyn Environment>, options: &Options) -> Result<Client, BootError> {
+    let until = Deadline::after(options.limit);
+    let (rank, size) = (environment.rank(), environment.size());
+    if size > MAX_RANKS {
+        return Err(too_many(&*environment).into());
+    }
+    environment.put(CARD, &card::encode(&Card::of_this_process(rank)), until)?;
+    environment.fence(until)?;
+    let interfaces = interfaces().map_err(|source| io_error("listing this host's interfaces", source))?;
+    let own = own_address(options, &interfaces)?;
+    if rank > 0 {
+        environment.fence(until)?;
+        return come(environment, own, options, until);
+    }
+    let mut cards = Vec::new();
+    for rank in 0..size {
+        let text = environment.get(rank, CARD, until)?;
+        cards.push(card::decode::<Card>(&text).ok_or_else(|| other_release(&*environment, rank))?);
+    }
+    let placement = Placement::of_ranks(cards.iter().map(|card| (&card.host, card.name.clone())));
+    let of_host = |host| placement.ranks_of(host).filter_map(|rank| cards.get(rank as usize));
+    let cpus = (0..placement.hosts().len()).map(|host| card::cpus_together(of_host(host))).collect();
+    let listeners = listen(&addresses(&placement, own, &interfaces))?;
+    let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>();
+    let addresses = addresses.map_err(|source| io_error("listening for the other ranks", source))?;
+    let config = Config::new(size).map_err(|source| io_error("drawing the job's secret", source))?;
+    let root = Root { secret: config.secret(), addresses };
+    environment.put(ROOT, &card::encode(&root), until)?;
+    environment.fence(until)?;
+    serve(
+        environment,
+        config.placed(placement, own).with_cpus(cpus).served_by(0),
+        listeners,
+        own,
+        options,
+        until,
+    )
+}
+
+/// What is left for rank 0: the name service, the gate before it, and its own place in the job.
+fn serve(
+    environment: Box<dyn Environment>,
+    config: Config,
+    listeners: Vec<TcpListener>,
+    own: Option<IpAddr>,
+    options: &Options,
+    until: Deadline,
+) -> Result<Client, BootError> {
+    let no_service = |source| io_error("starting the job's name service", source);
+    let descriptors = u64::from(config.size()) * DESCRIPTORS_PER_RANK + OTHER_DESCRIPTORS;
+    make_room_for_descriptors(descriptors).map_err(no_service)?;
+    let placement = config.placement().clone();
+    let elsewhere: Vec<bool> =
+        placement.by_rank().iter().map(|host| *host != placement.by_rank()[0]).collect();
+    let has_others = elsewhere.contains(&true);
+    let pairs = (0..config.size()).map(|_| UnixStream::pair()).collect::<io::Result<Vec<_>>>();
+    let (ours, theirs): (Vec<_>, Vec<_>) = pairs.map_err(no_service)?.into_iter().unzip();
+    let mut locals: Vec<_> = theirs.into_iter().map(Some).collect();
+    let mine = locals[0].take().expect("a job has a rank 0");
+    let (address, found) = mpsc::channel();
+    let door = Door { listeners, locals, secret: config.secret(), until, elsewhere, address };
+    let gate = Gate::of_root(door, options.detect).map_err(no_service)?;
+    let service = Service::new(config, ours).map_err(no_service)?;
+    // A service that panics is dropped, and with it its sockets: the ranks see their end.
+    thread::spawn("deck-boot-serve", || told(service.run()), |_| {}).map_err(no_service)?;
+    let gate = thread::spawn("deck-boot-gate", || told(gate.run()), |_| {}).map_err(no_service)?;
+    // Others on other hosts show by which address they reach this one.
+    let address = match own {
+        None if has_others => found.recv_timeout(until.remaining()).ok(),
+        own => own,
+    };
+    let guest = Guest::new(environment, Some(Serving::new(gate)));
+    Client::of_guest(mine, guest, address)
+}
+
+/// The ranks see the end of their sockets; why it ended, only this knows.
+fn told(ended: io::Result<()>) {
+    if let Err(error) = ended {
+        stderr_line(format_args!("udeck: the connection to this job's name service ended: {error}"));
+    }
+}
+
+/// What is left for the others: a connection to rank 0.
+fn come(
+    mut environment: Box<dyn Environment>,
+    own: Option<IpAddr>,
+    options: &Options,
+    until: Deadline,
+) -> Result<Client, BootError> {
+    let text = environment.get(0, ROOT, until)?;
+    let root = card::decode::<Root>(&text).ok_or_else(|| other_release(&*environment, 0))?;
+    let (stream, secure) = reach(&root, environment.rank(), until)?;
+    let address = own.or_else(|| {
+        let towards = stream.local_addr().ok().map(|address| address.ip());
+        towards.filter(|address| !address.is_loopback())
+    });
+    let no_gate = |source| io_error("connecting to the job's name service", source);
+    let (mine, gates) = UnixStream::pair().map_err(no_gate)?;
+    let gate = Gate::of_rank(stream, secure, gates, options.detect).map_err(no_gate)?;
+    thread::spawn("deck-boot-gate", || told(gate.run()), |_| {}).map_err(no_gate)?;
+    Client::of_guest(mine, Guest::new(environment, None), address)
+}
+
+// ---- addresses ----
+
+fn own_address(options: &Options, existing: &[Interface]) -> Result<Option<IpAddr>, StartError> {
+    let Some(asked) = &options.interface else { return Ok(None) };
+    let wrong = |why| {
+        StartError::Interface(format!(
+            "{ENV_INTERFACE}={}: {why}. This host has {}",
+            asked.escape_debug(),
+            listed(existing)
+        ))
+    };
+    address_of(asked, existing).map(Some).map_err(wrong)
+}
+
+/// Where rank 0 listens.
+fn addresses(placement: &Placement, own: Option<IpAddr>, existing: &[Interface]) -> Vec<IpAddr> {
+    if placement.hosts().len() < 2 {
+        return vec![Ipv4Addr::LOCALHOST.into()];
+    }
+    if let Some(own) = own {
+        return vec![own];
+    }
+    let usable = |address: &IpAddr| !address.is_loopback() && !is_link_local(address);
+    let up = existing.iter().filter(|interface| interface.up).map(|interface| interface.address);
+    let mut all: Vec<_> = up.filter(usable).collect();
+    all.sort_by_key(|address| !address.is_ipv4());
+    all.truncate(MAX_ADDRESSES - 1);
+    // For the ranks of this host, also where it has no network.
+    all.push(Ipv4Addr::LOCALHOST.into());
+    all
+}
+
+fn listen(addresses: &[IpAddr]) -> Result<Vec<TcpListener>, BootError> {
+    let listener = |address: &IpAddr| -> io::Result<TcpListener> {
+        let listener = TcpListener::bind((*address, 0))?;
+        // std's are 128. Whose is one too many is silently left out, and tries again seconds later.
+        set_backlog(&listener, BACKLOG)?;
+        Ok(listener)
+    };
+    let bound: Vec<io::Result<_>> = addresses.iter().map(listener).collect();
+    let error = bound.iter().find_map(|one| one.as_ref().err()).map(ToString::to_string);
+    let listeners: Vec<_> = bound.into_iter().flatten().collect();
+    match error {
+        Some(why) if listeners.is_empty() => {
+            Err(io_error("listening for the other ranks", io::Error::other(why)))
+        }
+        _ => Ok(listeners),
+    }
+}
+
+// ---- connecting ----
+
+/// A proven connection to rank 0, by the first of its addresses that leads there. Where somebody takes the connection and is silent,
+/// rank 0 may be busy with others: it is tried again as long as there is time.
+fn reach(root: &Root, rank: u32, until: Deadline) -> Result<(TcpStream, Secure), BootError> {
+    let mut tried;
+    loop {
+        let mut is_silent = false;
+        tried = Vec::new();
+        for address in &root.addresses {
+            match reach_at(*address, root.secret, rank, until) {
+                Ok(connection) => return Ok(connection),
+                Err(missed) => {
+                    is_silent |= missed.is_silent;
+                    tried.push(format!("{address}: {}", missed.why));
+                }
+            }
+        }
+        if !is_silent || until.passed() {
+            break;
+        }
+    }
+    let advice = format!(
+        "Say by {ENV_INTERFACE} which interface, or address, of rank 0's host the others reach; ports must not be blocked \
+         between the hosts of a job"
+    );
+    Err(StartError::Unreachable { rank, tried: tried.join("; "), advice }.into())
+}
+
+/// Why an address did not lead to rank 0.
+#[derive(Debug)]
+struct Missed {
+    why: String,
+    /// There was a connection, and no answer within [`TRY`].
+    is_silent: bool,
+}
+
+impl From<String> for Missed {
+    fn from(why: String) -> Missed {
+        Missed { why, is_silent: false }
+    }
+}
+
+fn reach_at(
+    address: SocketAddr,
+    secret: [u8; 32],
+    rank: u32,
+    until: Deadline,
+) -> Result<(TcpStream, Secure), Missed> {
+    let limit = Deadline::after(TRY.min(until.remaining()));
+    let words = |error: io::Error| match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!("no answer within {TRY:?}"),
+        _ => error.to_string(),
+    };
+    let unanswered = |error: io::Error| Missed {
+        is_silent: matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut),
+        why: words(error),
+    };
+    let least = Duration::from_millis(1);
+    let mut stream = TcpStream::connect_timeout(&address, limit.remaining().max(least)).map_err(words)?;
+    let mut nonce = [0; 32];
+    getrandom::fill(&mut nonce).map_err(|error| error.to_string())?;
+    let mut secure = Secure::rank(rank, secret, nonce);
+    stream.set_write_timeout(Some(TRY)).map_err(words)?;
+    loop {
+        let outgoing = std::mem::take(&mut secure.outgoing);
+        stream.write_all(&outgoing).map_err(unanswered)?;
+        if secure.peer().is_some() {
+            break;
+        }
+        if limit.passed() {
+            return Err(unanswered(io::ErrorKind::TimedOut.into()));
+        }
+        stream.set_read_timeout(Some(limit.remaining().max(least))).map_err(words)?;
+        let mut scratch = [0; 256];
+        let length = stream.read(&mut scratch).map_err(unanswered)?;
+        if length == 0 {
+            return Err(Missed::from("it closed the connection".to_owned()));
+        }
+        // Nothing is said to a rank before it has spoken to the service.
+        secure.receive(&scratch[..length], &mut Vec::new()).map_err(|why| why.to_string())?;
+    }
+    Ok((stream, secure))
+}
+
+fn other_release(environment: &dyn Environment, rank: u32) -> StartError {
+    StartError::Server {
+        environment: environment.title(),
+        doing: format!("reading what rank {rank} has put"),
+        why: "it is nothing that this release of µDECK puts there: use one release in a job".into(),
+    }
+}
+
+fn too_many(environment: &dyn Environment) -> StartError {
+    StartError::Unusable {
+        by: environment.title(),
+        found: format!("{} ranks", environment.size()),
+        why: format!("a job has {MAX_RANKS} ranks at most"),
+        advice: "Start fewer, with threads of their own".into(),
+    }
+}
+
+fn io_error(what: &str, source: io::Error) -> BootError {
+    BootError::Io { what: what.into(), source }
+}
+
+#[cfg(test)]
+mod tests;

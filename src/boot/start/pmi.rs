@@ -1,0 +1,277 @@
+//! What PMI-1 and PMI-2 have in common: a service of the launcher that answers one request after the other.
+//!
+//! ```text
+//!   pmi1, pmi2 ─► Request ─► Service ─► Channel ─► the launcher
+//!                 wire: bytes, no I/O    deadlines
+//! ```
+//!
+//! The service may be wrong, slow, or dead. Whatever it says is a [`StartError`] at worst, by the deadline.
+
+mod channel;
+mod wire;
+
+#[cfg(test)]
+pub(super) mod fake;
+
+use std::{str::FromStr, time::Instant};
+
+use udeck_sys::Deadline;
+
+pub(super) use self::{
+    channel::{Broken, Channel},
+    wire::{Framing, Inbox, Message, command, line},
+};
+use super::{
+    StartError,
+    found::{ENV_LAUNCH, Shown, Vars},
+};
+
+/// The longest key that [`Environment::put`](super::Environment::put) takes, in bytes.
+const LONGEST_KEY: usize = 16;
+
+/// The longest [`key_of`], in bytes.
+pub(super) const LONGEST_WHOLE_KEY: usize = "udeck-4294967295-".len() + LONGEST_KEY;
+
+/// One request: its bytes, and what has to come as an answer.
+pub(super) struct Request {
+    /// As errors name it: "reading `root` of rank 0".
+    pub(super) doing: String,
+    pub(super) bytes: Vec<u8>,
+    /// How its answer is framed.
+    pub(super) framing: Framing,
+    /// The answer's `cmd`.
+    pub(super) answer: &'static str,
+}
+
+impl Request {
+    /// The answer, `None` while a part of it is missing.
+    ///
+    /// # Errors
+    /// In words.
+    pub(super) fn answered(&self, inbox: &mut Inbox) -> Result<Option<Message>, String> {
+        inbox.next(self.framing)?.map(|message| message.expect(self.answer)).transpose()
+    }
+}
+
+/// What the variables say of the launcher.
+pub(super) struct Variables<'a> {
+    /// "PMI-1".
+    pub(super) protocol: &'static str,
+    pub(super) vars: Vars<'a>,
+}
+
+impl Variables<'_> {
+    /// Of the protocol and, as far as it is known, the launcher: "PMI-1 (Hydra)".
+    pub(super) fn title(&self) -> String {
+        match self.launcher() {
+            Some(launcher) => format!("{} ({launcher})", self.protocol),
+            None => self.protocol.into(),
+        }
+    }
+
+    /// Hydra and Flux come first: they may run within an allocation of Slurm, and then all of its variables are there, too.
+    fn launcher(&self) -> Option<&'static str> {
+        let known = [("HYDI_CONTROL_FD", "Hydra"), ("FLUX_JOB_ID", "Flux"), ("SLURM_JOB_ID", "Slurm")];
+        known.into_iter().find(|(name, _)| (self.vars)(name).is_some()).map(|(_, launcher)| launcher)
+    }
+
+    /// The number in the first of these variables that is set.
+    ///
+    /// # Errors
+    /// [`StartError::Unusable`].
+    pub(super) fn number<N: FromStr>(&self, names: &[&str]) -> Result<N, StartError> {
+        let Some((name, value)) = names.iter().find_map(|name| Some((*name, (self.vars)(name)?))) else {
+            return Err(self.unusable(format!("{} is not set", names[0])));
+        };
+        value.parse().map_err(|_| self.unusable(format!("{name} is no such number")))
+    }
+
+    /// The descriptor that the launcher left open.
+    ///
+    /// # Errors
+    /// [`StartError::Unusable`].
+    pub(super) fn inherited(&self, number: &str) -> Result<Channel, StartError> {
+        let taken = udeck_sys::inherited_channel(number);
+        taken.map(Channel::new).map_err(|why| self.unusable(format!("PMI_FD cannot be used: {why}")))
+    }
+
+    pub(super) fn unusable(&self, why: impl Into<String>) -> StartError {
+        let names = ["PMI_FD", "PMI_PORT", "PMI_ID", "PMI_RANK", "PMI_SIZE", "PMI_JOBID"];
+        let found = Shown(self.vars, &names).to_string();
+        StartError::Unusable {
+            by: self.launcher().map_or_else(|| format!("a launcher with {}", self.protocol), Into::into),
+            found: if found.is_empty() { "none of PMI's variables".into() } else { found },
+            why: why.into(),
+            advice: format!(
+                "Let the launcher start the program itself, once per rank (`mpiexec -n 4 program`, `srun --mpi=pmi2 \
+                 program`), not a script that starts it twice, closes descriptors or sets these variables. \
+                 {ENV_LAUNCH}=none makes each process a world of its own"
+            ),
+        }
+    }
+}
+
+/// A rank's connection to its launcher's service.
+pub(super) struct Service {
+    channel: Channel,
+    inbox: Inbox,
+    title: String,
+    /// Why nothing can be asked any more.
+    over: Option<String>,
+    /// Nothing can be said either: goodbye was, or a part of a request.
+    silent: bool,
+}
+
+impl Service {
+    pub(super) fn new(channel: Channel, title: String) -> Service {
+        Service { channel, inbox: Inbox::default(), title, over: None, silent: false }
+    }
+
+    pub(super) fn title(&self) -> &str {
+        &self.title
+    }
+
+    /// Says `request`, waits for its answer, and reads it. After an error nothing is asked any more.
+    ///
+    /// # Errors
+    /// [`StartError::Server`], also with what `read` finds wrong; [`StartError::Late`].
+    pub(super) fn ask<T>(
+        &mut self,
+        request: &Request,
+        until: Deadline,
+        read: impl FnOnce(&Message) -> Result<T, String>,
+    ) -> Result<T, StartError> {
+        let begun = Instant::now();
+        let asked = self.converse(request, until).and_then(|answer| read(&answer).map_err(Broken::Gone));
+        asked.map_err(|broken| self.fail(&request.doing, begun, broken))
+    }
+
+    fn converse(&mut self, request: &Request, until: Deadline) -> Result<Message, Broken> {
+        if let Some(why) = &self.over {
+            return Err(Broken::Gone(why.clone()));
+        }
+        // What follows in the same breath is no answer to what was not asked yet: from here on every answer would be wrong.
+        if !request.bytes.is_empty() && !self.inbox.is_empty() {
+            return Err(Broken::Gone("it has said more than it was asked".into()));
+        }
+        self.channel.say(&request.bytes, until)?;
+        loop {
+            if let Some(answer) = request.answered(&mut self.inbox).map_err(Broken::Gone)? {
+                return Ok(answer);
+            }
+            self.channel.hear(&mut self.inbox, until)?;
+        }
+    }
+
+    /// Says goodbye. Nothing is said afterwards, whether or not it is answered.
+    ///
+    /// # Errors
+    /// As [`Service::ask`].
+    pub(super) fn finish(&mut self, request: &Request, until: Deadline) -> Result<(), StartError> {
+        let finished = self.ask(request, until, Message::succeeded);
+        self.over.get_or_insert_with(|| "this rank has said goodbye".into());
+        self.silent = true;
+        finished
+    }
+
+    /// Says the last `request`, to which no answer comes. Possible after an error, too.
+    ///
+    /// # Errors
+    /// As [`Service::ask`].
+    pub(super) fn tell(&mut self, request: &Request, until: Deadline) -> Result<(), StartError> {
+        let begun = Instant::now();
+        let told = match &self.over {
+            Some(why) if self.silent => Err(Broken::Gone(why.clone())),
+            _ => self.channel.say(&request.bytes, until),
+        };
+        let told = told.map_err(|broken| self.fail(&request.doing, begun, broken));
+        self.over.get_or_insert_with(|| "this rank has asked for the end of the job".into());
+        self.silent = true;
+        told
+    }
+
+    /// That something cannot be asked, or was answered wrongly.
+    pub(super) fn wrong(&self, doing: impl Into<String>, why: impl Into<String>) -> StartError {
+        StartError::Server { environment: self.title.clone(), doing: doing.into(), why: why.into() }
+    }
+
+    #[cold]
+    fn fail(&mut self, doing: &str, begun: Instant, broken: Broken) -> StartError {
+        self.silent |= broken == Broken::Late { torn: true };
+        let why = match &broken {
+            Broken::Late { .. } => "no answer in time",
+            Broken::Gone(why) => why,
+        };
+        self.over
+            .get_or_insert_with(|| format!("nothing can be asked since this went wrong: {doing}: {why}"));
+        failure(&self.title, doing, begun, broken)
+    }
+}
+
+/// What `broken` is to who wanted `doing` since `begun`.
+pub(super) fn failure(title: &str, doing: &str, begun: Instant, broken: Broken) -> StartError {
+    let (environment, doing) = (title.to_owned(), doing.to_owned());
+    match broken {
+        Broken::Late { .. } => StartError::Late { environment, doing, waited: begun.elapsed() },
+        Broken::Gone(why) => StartError::Server { environment, doing, why },
+    }
+}
+
+/// A rank's key as the service has it: there all ranks share one table.
+pub(super) fn key_of(rank: u32, key: &str) -> String {
+    format!("udeck-{rank}-{key}")
+}
+
+/// Whether a key and a value are what every service takes. Escapes are not: Hydra and Slurm end a value at a doubled `;`.
+///
+/// # Errors
+/// In words.
+pub(super) fn check(key: &str, value: &str, longest: usize) -> Result<(), String> {
+    if key.is_empty() || key.len() > LONGEST_KEY || !is_plain(key) {
+        return Err(format!("a key consists of 1 to {LONGEST_KEY} letters, digits and `-`"));
+    }
+    check_value(value, longest)
+}
+
+/// Whether it is what a rank can have put.
+///
+/// # Errors
+/// In words.
+pub(super) fn check_value(value: &str, longest: usize) -> Result<(), String> {
+    if value.len() > longest {
+        return Err(format!("its value has {} bytes; at most {longest} are possible", value.len()));
+    }
+    if value.is_empty() || !is_plain(value) {
+        // Not shown: it may be a part of the job's secret.
+        let length = value.len();
+        return Err(format!("its value of {length} bytes has to consist of letters, digits and `-`"));
+    }
+    Ok(())
+}
+
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+/// Whether these can be a rank and a size.
+///
+/// # Errors
+/// In words.
+pub(super) fn check_rank(rank: u32, size: u32) -> Result<(), String> {
+    if rank < size { Ok(()) } else { Err(format!("it says that this is rank {rank} of {size}")) }
+}
+
+/// The version that its answer to `init` bears.
+///
+/// # Errors
+/// In words: another one than `ours`, or it refuses.
+pub(super) fn check_version(answer: &Message, ours: (u32, u32)) -> Result<(), String> {
+    let said = |key| answer.number::<u32>(key);
+    match (said("pmi_version"), said("pmi_subversion")) {
+        (Ok(version), Ok(subversion)) if (version, subversion) != ours => {
+            Err(format!("it speaks PMI {version}.{subversion}, and {}.{} was asked for", ours.0, ours.1))
+        }
+        (Err(why), _) | (_, Err(why)) => answer.succeeded().and(Err(why)),
+        _ => answer.succeeded(),
+    }
+}

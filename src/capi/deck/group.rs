@@ -1,0 +1,447 @@
+//! `deck_group_t`: ranks that do something together, and their collective calls.
+//!
+//! Data that only move are bytes. Reductions work on whole elements: on numbers of their width, combined by a function for their type,
+//! so that the algorithms are compiled once for each width and not for each type and operator.
+#![allow(unsafe_code, reason = "calls of C's")]
+
+use std::ffi::{c_char, c_int, c_long, c_ulong, c_void};
+use std::sync::Arc;
+
+use udeck::op::{Operator, OperatorCode};
+use udeck::{Group, Pod, bytemuck};
+
+use super::combine::{Combine, combine, width};
+use super::error::{Failure, Result, call, invalid};
+use super::pointer::{self, Number, Structure, check_unmade, slice, slice_mut};
+use super::stage::{limit, world};
+use super::table::Table;
+
+/// `deck_group_t`, as `deck.h` has it.
+#[repr(C)]
+pub struct GroupStructure {
+    number: Number,
+}
+
+impl Structure for GroupStructure {
+    type Object = Arc<Group>;
+    const TABLE: &'static Table<Arc<Group>> = &GROUPS;
+
+    fn number_in(structure: *mut Self) -> *mut Number {
+        structure.cast()
+    }
+}
+
+static GROUPS: Table<Arc<Group>> = Table::new("deck_group_t", 0x7072_0000);
+
+/// Whether another thread is in a call with one: it has it, too.
+pub(super) fn is_in_use() -> bool {
+    GROUPS.is_in_use(|group| Arc::strong_count(group) > 1)
+}
+
+/// The job is over.
+pub(super) fn clear() {
+    GROUPS.clear();
+}
+
+/// # Safety
+/// A pointer that is not NULL points to a structure.
+unsafe fn group(structure: *mut GroupStructure) -> Result<Arc<Group>> {
+    // SAFETY: our contract.
+    unsafe { pointer::shared(structure) }
+}
+
+/// Makes the structure stand for a group.
+///
+/// # Safety
+/// `structure` points to a structure.
+unsafe fn keep(structure: *mut GroupStructure, group: Group) -> Result {
+    let number = pointer::insert(Arc::new(group), structure)?;
+    // SAFETY: our contract; it may be uninitialised.
+    unsafe { structure.write(GroupStructure { number }) };
+    Ok(())
+}
+
+/// `int deck_group_all(deck_group_t *group)`
+///
+/// # Safety
+/// `structure` is NULL or points to a structure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_group_all(structure: *mut GroupStructure) -> c_int {
+    call("deck_group_all", || {
+        let world = world()?;
+        // SAFETY: our contract, twice.
+        unsafe {
+            check_unmade(structure)?;
+            keep(structure, world.all()?.within(world.config().deadline))
+        }
+    })
+}
+
+/// `int deck_group_create(deck_group_t *group, const char *name, const unsigned long *ranks, unsigned long n)`
+///
+/// # Safety
+/// `structure` is NULL or points to a structure; `name` is NULL or a string; `ranks` has `n` elements.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_group_create(
+    structure: *mut GroupStructure,
+    name: *const c_char,
+    ranks: *const c_ulong,
+    n: c_ulong,
+) -> c_int {
+    call("deck_group_create", || {
+        let world = world()?;
+        if n > world.size() as c_ulong {
+            return Err(invalid(format!("{n} ranks are named, and the job has {}", world.size())));
+        }
+        // SAFETY: our contract, for all three.
+        let (name, ranks) = unsafe {
+            check_unmade(structure)?;
+            (pointer::name("name", name)?, slice("ranks", ranks, n as usize)?)
+        };
+        let ranks: Vec<usize> = ranks.iter().map(|rank| *rank as usize).collect();
+        // SAFETY: our contract.
+        unsafe { keep(structure, world.group(name, &ranks)?) }
+    })
+}
+
+/// `int deck_group_split(deck_group_t *group, long colour, long key, deck_group_t *part)`
+///
+/// # Safety
+/// `structure` and `part` are NULL or point to structures.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_group_split(
+    structure: *mut GroupStructure,
+    colour: c_long,
+    key: c_long,
+    part: *mut GroupStructure,
+) -> c_int {
+    call("deck_group_split", || {
+        // SAFETY: our contract, for both.
+        let group = unsafe {
+            check_unmade(part)?;
+            group(structure)?
+        };
+        match group.split(usize::try_from(colour).ok(), key)? {
+            // SAFETY: our contract.
+            Some(made) => unsafe { keep(part, made) },
+            None => Ok(()),
+        }
+    })
+}
+
+/// `int deck_group_destroy(deck_group_t *group)`
+///
+/// # Safety
+/// As of [`deck_group_all`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_group_destroy(structure: *mut GroupStructure) -> c_int {
+    // SAFETY: our contract.
+    call("deck_group_destroy", || unsafe { pointer::remove(structure) }.map(drop))
+}
+
+/// `int deck_group_timeout(deck_group_t *group, unsigned long microseconds)`
+///
+/// # Safety
+/// As of [`deck_group_all`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_group_timeout(structure: *mut GroupStructure, microseconds: c_ulong) -> c_int {
+    call("deck_group_timeout", || {
+        // SAFETY: our contract.
+        let number = unsafe { pointer::number(structure) }?;
+        let mut used = GROUPS.lock(number, None)?;
+        let group = used.get().ok_or_else(|| GROUPS.missing())?;
+        *group = Arc::new(group.within(limit(microseconds)));
+        Ok(())
+    })
+}
+
+/// `int deck_group_node(deck_group_t *group, unsigned long *node)`
+///
+/// # Safety
+/// `structure` is NULL or points to a structure, and `node` to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_group_node(structure: *mut GroupStructure, node: *mut c_ulong) -> c_int {
+    // SAFETY: our contract, for both.
+    call("deck_group_node", || unsafe { pointer::store("node", node, group(structure)?.rank() as c_ulong) })
+}
+
+/// `int deck_group_numnodes(deck_group_t *group, unsigned long *numnodes)`
+///
+/// # Safety
+/// As of [`deck_group_node`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_group_numnodes(
+    structure: *mut GroupStructure,
+    numnodes: *mut c_ulong,
+) -> c_int {
+    call("deck_group_numnodes", || {
+        // SAFETY: our contract, for both.
+        unsafe { pointer::store("numnodes", numnodes, group(structure)?.size() as c_ulong) }
+    })
+}
+
+/// `int deck_group_barrier(deck_group_t *group)`
+///
+/// # Safety
+/// As of [`deck_group_all`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_group_barrier(structure: *mut GroupStructure) -> c_int {
+    // SAFETY: our contract.
+    call("deck_group_barrier", || Ok(unsafe { group(structure) }?.barrier()?))
+}
+
+/// Bytes of so many elements of each of so many members.
+fn bytes(code: c_int, n: c_ulong, members: usize) -> Result<usize> {
+    let bytes = (n as usize).checked_mul(width(code)?).and_then(|bytes| bytes.checked_mul(members));
+    bytes.ok_or_else(|| invalid(format!("{n} elements of {members} members are more than any memory has")))
+}
+
+/// That the library does not write what it reads: so many bytes from each.
+fn check_apart(what: &str, read: (*const c_void, usize), written: (*mut c_void, usize)) -> Result {
+    let ends = |(first, bytes): (usize, usize)| (first, first.saturating_add(bytes));
+    let (read, written) = (ends((read.0.addr(), read.1)), ends((written.0.addr(), written.1)));
+    let is_empty = read.0 == read.1 || written.0 == written.1;
+    match is_empty || read.1 <= written.0 || written.1 <= read.0 {
+        true => Ok(()),
+        false => Err(invalid(format!("{what} overlap"))),
+    }
+}
+
+/// `int deck_group_broadcast(deck_group_t *group, unsigned long root, int type, void *data, unsigned long n)`
+///
+/// # Safety
+/// `structure` is NULL or points to a structure; `data` has `n` elements.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_group_broadcast(
+    structure: *mut GroupStructure,
+    root: c_ulong,
+    code: c_int,
+    data: *mut c_void,
+    n: c_ulong,
+) -> c_int {
+    call("deck_group_broadcast", || {
+        // SAFETY: our contract, for both.
+        let (group, data) =
+            unsafe { (group(structure)?, slice_mut("data", data.cast::<u8>(), bytes(code, n, 1)?)?) };
+        Ok(group.broadcast(root as usize, data)?)
+    })
+}
+
+/// `int deck_group_gather(deck_group_t *group, unsigned long root, int type, const void *mine, unsigned long n, void *all)`
+///
+/// # Safety
+/// `structure` is NULL or points to a structure; `mine` has `n` elements, and at the root `all` so many for each member.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_group_gather(
+    structure: *mut GroupStructure,
+    root: c_ulong,
+    code: c_int,
+    mine: *const c_void,
+    n: c_ulong,
+    all: *mut c_void,
+) -> c_int {
+    call("deck_group_gather", || {
+        // SAFETY: our contract.
+        let group = unsafe { group(structure) }?;
+        let here = if root as usize == group.rank() { group.size() } else { 0 };
+        let (each, whole) = (bytes(code, n, 1)?, bytes(code, n, here)?);
+        check_apart("mine and all", (mine, each), (all, whole))?;
+        // SAFETY: our contract, for both.
+        let (mine, all) =
+            unsafe { (slice("mine", mine.cast::<u8>(), each)?, slice_mut("all", all.cast::<u8>(), whole)?) };
+        Ok(group.gather(root as usize, mine, all)?)
+    })
+}
+
+/// `int deck_group_scatter(deck_group_t *group, unsigned long root, int type, const void *all, void *mine, unsigned long n)`
+///
+/// # Safety
+/// `structure` is NULL or points to a structure; `mine` has `n` elements, and at the root `all` so many for each member.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_group_scatter(
+    structure: *mut GroupStructure,
+    root: c_ulong,
+    code: c_int,
+    all: *const c_void,
+    mine: *mut c_void,
+    n: c_ulong,
+) -> c_int {
+    call("deck_group_scatter", || {
+        // SAFETY: our contract.
+        let group = unsafe { group(structure) }?;
+        let here = if root as usize == group.rank() { group.size() } else { 0 };
+        let (each, whole) = (bytes(code, n, 1)?, bytes(code, n, here)?);
+        check_apart("all and mine", (all, whole), (mine, each))?;
+        // SAFETY: our contract, for both.
+        let (all, mine) =
+            unsafe { (slice("all", all.cast::<u8>(), whole)?, slice_mut("mine", mine.cast::<u8>(), each)?) };
+        Ok(group.scatter(root as usize, all, mine)?)
+    })
+}
+
+/// `int deck_group_allgather(deck_group_t *group, int type, const void *mine, unsigned long n, void *all)`
+///
+/// # Safety
+/// `structure` is NULL or points to a structure; `mine` has `n` elements, and `all` so many for each member.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_group_allgather(
+    structure: *mut GroupStructure,
+    code: c_int,
+    mine: *const c_void,
+    n: c_ulong,
+    all: *mut c_void,
+) -> c_int {
+    call("deck_group_allgather", || {
+        // SAFETY: our contract.
+        let group = unsafe { group(structure) }?;
+        let (each, whole) = (bytes(code, n, 1)?, bytes(code, n, group.size())?);
+        check_apart("mine and all", (mine, each), (all, whole))?;
+        // SAFETY: our contract, for both.
+        let (mine, all) =
+            unsafe { (slice("mine", mine.cast::<u8>(), each)?, slice_mut("all", all.cast::<u8>(), whole)?) };
+        Ok(group.all_gather(mine, all)?)
+    })
+}
+
+/// `int deck_group_alltoall(deck_group_t *group, int type, const void *from, void *to, unsigned long n)`
+///
+/// # Safety
+/// `structure` is NULL or points to a structure; `from` and `to` have `n` elements for each member.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_group_alltoall(
+    structure: *mut GroupStructure,
+    code: c_int,
+    from: *const c_void,
+    to: *mut c_void,
+    n: c_ulong,
+) -> c_int {
+    call("deck_group_alltoall", || {
+        // SAFETY: our contract.
+        let group = unsafe { group(structure) }?;
+        let whole = bytes(code, n, group.size())?;
+        check_apart("from and to", (from, whole), (to, whole))?;
+        // SAFETY: our contract, for both.
+        let (from, to) =
+            unsafe { (slice("from", from.cast::<u8>(), whole)?, slice_mut("to", to.cast::<u8>(), whole)?) };
+        Ok(group.all_to_all(from, to)?)
+    })
+}
+
+/// An operator on numbers as wide as the elements.
+#[derive(Clone, Copy)]
+struct OfType(Combine);
+
+impl<T: Pod> Operator<T> for OfType {
+    // Operators of the program's own: that all members have the same one is not looked at.
+    const CODE: OperatorCode = <fn(u8, u8) -> u8 as Operator<u8>>::CODE;
+
+    fn combine(&self, left: &mut [T], right: &[T]) {
+        (self.0)(bytemuck::cast_slice_mut(left), bytemuck::cast_slice(right), false);
+    }
+
+    fn combine_into_right(&self, left: &[T], right: &mut [T]) {
+        (self.0)(bytemuck::cast_slice_mut(right), bytemuck::cast_slice(left), true);
+    }
+}
+
+/// A call that combines, for elements of one width.
+trait Reduction {
+    fn run<T: Pod>(self, op: OfType) -> Result;
+}
+
+/// Runs a reduction for numbers as wide as the elements of this type.
+fn reduce_by(code: c_int, op: c_int, reduction: impl Reduction) -> Result {
+    let combine = OfType(combine(code, op)?);
+    match width(code)? {
+        1 => reduction.run::<u8>(combine),
+        2 => reduction.run::<u16>(combine),
+        4 => reduction.run::<u32>(combine),
+        _ => reduction.run::<u64>(combine),
+    }
+}
+
+/// Elements of the program's, which become the result.
+struct InPlace<F> {
+    group: Arc<Group>,
+    data: *mut c_void,
+    n: c_ulong,
+    which: F,
+}
+
+/// The calls that combine in place.
+enum Which {
+    Reduce(usize),
+    AllReduce,
+    Scan,
+}
+
+impl Reduction for InPlace<Which> {
+    fn run<T: Pod>(self, op: OfType) -> Result {
+        // SAFETY: the call that made this promises so many elements of this width.
+        let data = unsafe { slice_mut("data", self.data.cast::<T>(), self.n as usize) }?;
+        let done = match self.which {
+            Which::Reduce(root) => self.group.reduce(root, data, op),
+            Which::AllReduce => self.group.all_reduce(data, op),
+            Which::Scan => self.group.scan(data, op),
+        };
+        done.map_err(Failure::from)
+    }
+}
+
+/// `int deck_group_reduce(deck_group_t *group, unsigned long root, int type, int op, void *data, unsigned long n)`
+///
+/// # Safety
+/// `structure` is NULL or points to a structure; `data` has `n` elements.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_group_reduce(
+    structure: *mut GroupStructure,
+    root: c_ulong,
+    code: c_int,
+    op: c_int,
+    data: *mut c_void,
+    n: c_ulong,
+) -> c_int {
+    call("deck_group_reduce", || {
+        // SAFETY: our contract.
+        let group = unsafe { group(structure) }?;
+        reduce_by(code, op, InPlace { group, data, n, which: Which::Reduce(root as usize) })
+    })
+}
+
+/// `int deck_group_allreduce(deck_group_t *group, int type, int op, void *data, unsigned long n)`
+///
+/// # Safety
+/// As of [`deck_group_reduce`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_group_allreduce(
+    structure: *mut GroupStructure,
+    code: c_int,
+    op: c_int,
+    data: *mut c_void,
+    n: c_ulong,
+) -> c_int {
+    call("deck_group_allreduce", || {
+        // SAFETY: our contract.
+        let group = unsafe { group(structure) }?;
+        reduce_by(code, op, InPlace { group, data, n, which: Which::AllReduce })
+    })
+}
+
+/// `int deck_group_scan(deck_group_t *group, int type, int op, void *data, unsigned long n)`
+///
+/// # Safety
+/// As of [`deck_group_reduce`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_group_scan(
+    structure: *mut GroupStructure,
+    code: c_int,
+    op: c_int,
+    data: *mut c_void,
+    n: c_ulong,
+) -> c_int {
+    call("deck_group_scan", || {
+        // SAFETY: our contract.
+        let group = unsafe { group(structure) }?;
+        reduce_by(code, op, InPlace { group, data, n, which: Which::Scan })
+    })
+}

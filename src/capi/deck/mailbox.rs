@@ -1,0 +1,451 @@
+//! `deck_mbox_t`: a mailbox that this rank owns, or a clone of one, through which it posts.
+#![allow(unsafe_code, reason = "structures of C's")]
+
+use std::ffi::{c_char, c_int, c_ulong};
+use std::time::{Duration, Instant};
+
+use udeck::{Error, Mailbox, PostError, Postbox, Received, Tagged as WithTag, World};
+
+use super::error::{AGAIN, Failure, Result, TIMED_OUT, call, failure, invalid};
+use super::message::{Checked, Message, checked};
+use super::pointer::{self, Number, Structure};
+use super::stage::{limit, world};
+use super::table::{Table, Used};
+
+/// `deck_mbox_t`, as `deck.h` has it.
+#[repr(C)]
+pub struct Box_ {
+    number: Number,
+}
+
+impl Structure for Box_ {
+    type Object = End;
+    const TABLE: &'static Table<End> = &MAILBOXES;
+
+    #[inline(always)]
+    fn number_in(structure: *mut Self) -> *mut Number {
+        structure.cast()
+    }
+}
+
+/// What a `deck_mbox_t` stands for.
+pub enum End {
+    /// This rank retrieves.
+    Owned(Box<Owned>),
+    /// This rank posts.
+    Clone(Postbox<u8>),
+}
+
+/// An owned mailbox.
+pub struct Owned {
+    mailbox: Mailbox<u8>,
+    /// A message that was taken and did not fit: the next one.
+    kept: Option<Received<u8>>,
+}
+
+static MAILBOXES: Table<End> = Table::new("deck_mbox_t", 0x786f_0000);
+
+/// How long a call waits.
+#[derive(Clone, Copy)]
+pub(super) enum Wait {
+    /// As long as the world says.
+    Usual,
+    Until(Duration),
+    /// Not at all.
+    None,
+}
+
+impl Wait {
+    fn limit(self) -> Option<Duration> {
+        match self {
+            Wait::Usual => None,
+            Wait::Until(limit) => Some(limit),
+            Wait::None => Some(Duration::ZERO),
+        }
+    }
+}
+
+/// Whether another thread is in a call with one.
+pub(super) fn is_in_use() -> bool {
+    MAILBOXES.is_in_use(|_| false)
+}
+
+/// The job is over: those that no other thread uses are gone.
+pub(super) fn clear() {
+    MAILBOXES.clear();
+}
+
+/// The end that the structure stands for, for the caller alone. A call of another thread is waited for in the time that the program gives;
+/// the rest of it is left in `wait`.
+///
+/// # Safety
+/// A pointer that is not NULL points to a structure.
+#[inline(always)]
+unsafe fn end<'a>(mailbox: *mut Box_, wait: &mut Wait) -> Result<Used<'a, End>> {
+    // SAFETY: our contract.
+    let number = unsafe { pointer::number(mailbox) }?;
+    let Wait::Until(limit) = *wait else {
+        return MAILBOXES.lock(number, wait.limit()).map_err(|failure| busy(failure, *wait));
+    };
+    let begun = Instant::now();
+    let end = MAILBOXES.lock(number, Some(limit))?;
+    *wait = Wait::Until(limit.saturating_sub(begun.elapsed()));
+    Ok(end)
+}
+
+/// Another thread is in a call: a call that does not wait says so in its own way.
+#[cold]
+#[inline(never)]
+fn busy(failure: Failure, wait: Wait) -> Failure {
+    match wait {
+        Wait::None if failure.code() == TIMED_OUT => failure.with_code(AGAIN),
+        _ => failure,
+    }
+}
+
+/// The mailbox that is retrieved from.
+#[inline(always)]
+fn owned<'a>(end: &'a mut Used<'_, End>) -> Result<&'a mut Owned> {
+    match end.get() {
+        Some(End::Owned(owned)) => Ok(owned),
+        other => Err(wrong_end(other)),
+    }
+}
+
+/// The clone that is posted to.
+#[inline(always)]
+fn postbox<'a>(end: &'a mut Used<'_, End>) -> Result<&'a Postbox<u8>> {
+    match end.get() {
+        Some(End::Clone(postbox)) => Ok(postbox),
+        other => Err(wrong_end(other)),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn wrong_end(end: Option<&mut End>) -> Failure {
+    match end {
+        Some(End::Owned(owned)) => not_cloned(owned.mailbox.name()),
+        Some(End::Clone(postbox)) => not_owned(postbox.name()),
+        None => MAILBOXES.missing(),
+    }
+}
+
+fn not_owned(name: &str) -> Failure {
+    invalid(format!(
+        "only the owner of mailbox {name:?} retrieves from it, and this deck_mbox_t is a clone: use the one of deck_mbox_create"
+    ))
+}
+
+fn not_cloned(name: &str) -> Failure {
+    invalid(format!("mailbox {name:?} is posted to through a clone of it: make one by deck_mbox_clone"))
+}
+
+/// Makes an end for the structure.
+///
+/// # Safety
+/// `structure` is NULL or points to a structure; `name` is NULL or a string.
+unsafe fn make(
+    structure: *mut Box_,
+    name: *const c_char,
+    make: impl FnOnce(&World, &str) -> udeck::Result<End>,
+) -> Result {
+    let world = world()?;
+    // SAFETY: our contract, for both.
+    let name = unsafe {
+        pointer::check_unmade(structure)?;
+        pointer::name("name", name)?
+    };
+    let number = pointer::insert(make(&world, name)?, structure)?;
+    // SAFETY: our contract; it may be uninitialised.
+    unsafe { structure.write(Box_ { number }) };
+    Ok(())
+}
+
+/// `int deck_mbox_create(deck_mbox_t *mbox, const char *name)`
+///
+/// # Safety
+/// `mailbox` is NULL or points to a structure; `name` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_mbox_create(mailbox: *mut Box_, name: *const c_char) -> c_int {
+    let create = |world: &World, name: &str| {
+        Ok(End::Owned(Box::new(Owned { mailbox: world.mailbox::<u8>(name)?, kept: None })))
+    };
+    // SAFETY: our contract.
+    call("deck_mbox_create", || unsafe { make(mailbox, name, create) })
+}
+
+/// `int deck_mbox_clone(deck_mbox_t *mbox, const char *name)`
+///
+/// # Safety
+/// As of [`deck_mbox_create`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_mbox_clone(mailbox: *mut Box_, name: *const c_char) -> c_int {
+    let clone = |world: &World, name: &str| world.postbox(name).map(End::Clone);
+    // SAFETY: our contract.
+    call("deck_mbox_clone", || unsafe { make(mailbox, name, clone) })
+}
+
+/// `int deck_mbox_clone_timeout(deck_mbox_t *mbox, const char *name, unsigned long microseconds)`
+///
+/// # Safety
+/// As of [`deck_mbox_create`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_mbox_clone_timeout(
+    mailbox: *mut Box_,
+    name: *const c_char,
+    microseconds: c_ulong,
+) -> c_int {
+    let clone = |world: &World, name: &str| world.postbox_timeout(name, limit(microseconds)).map(End::Clone);
+    // SAFETY: our contract.
+    call("deck_mbox_clone_timeout", || unsafe { make(mailbox, name, clone) })
+}
+
+/// `int deck_mbox_destroy(deck_mbox_t *mbox)`
+///
+/// # Safety
+/// `mailbox` is NULL or points to a structure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_mbox_destroy(mailbox: *mut Box_) -> c_int {
+    // SAFETY: our contract.
+    call("deck_mbox_destroy", || unsafe { pointer::remove(mailbox) }.map(drop))
+}
+
+/// # Safety
+/// `mailbox` and `message` are NULL or point to structures; no other thread uses the message during the call.
+#[inline(always)]
+unsafe fn post(mailbox: *mut Box_, message: *mut Message, mut wait: Wait) -> Result {
+    // SAFETY: our contract, for all three.
+    unsafe {
+        let message = checked(message)?;
+        let used = message.used()?;
+        let mut end = end(mailbox, &mut wait)?;
+        let postbox = postbox(&mut end)?;
+        let (data, tag) = message.contents(used);
+        posted(post_by(postbox, WithTag(data, tag), wait))
+    }
+}
+
+#[inline(always)]
+fn post_by<M: udeck::Postable<u8>>(
+    postbox: &Postbox<u8>,
+    message: M,
+    wait: Wait,
+) -> std::result::Result<(), PostError<M::Unposted>> {
+    match wait {
+        Wait::Usual => postbox.post(message),
+        Wait::Until(limit) => postbox.post_timeout(message, limit),
+        Wait::None => postbox.try_post(message),
+    }
+}
+
+#[inline(always)]
+fn posted(posted: std::result::Result<(), PostError<()>>) -> Result {
+    posted.map_err(|error| Error::from(error).into())
+}
+
+/// `int deck_mbox_post(deck_mbox_t *mbox, deck_msg_t *msg)`
+///
+/// # Safety
+/// As of the other posts: `mailbox` and `message` are NULL or point to structures, and no other thread uses the message meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_mbox_post(mailbox: *mut Box_, message: *mut Message) -> c_int {
+    // SAFETY: our contract.
+    call("deck_mbox_post", || unsafe { post(mailbox, message, Wait::Usual) })
+}
+
+/// `int deck_mbox_trypost(deck_mbox_t *mbox, deck_msg_t *msg)`
+///
+/// # Safety
+/// As of [`deck_mbox_post`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_mbox_trypost(mailbox: *mut Box_, message: *mut Message) -> c_int {
+    // SAFETY: our contract.
+    call("deck_mbox_trypost", || unsafe { post(mailbox, message, Wait::None) })
+}
+
+/// `int deck_mbox_post_timeout(deck_mbox_t *mbox, deck_msg_t *msg, unsigned long microseconds)`
+///
+/// # Safety
+/// As of [`deck_mbox_post`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_mbox_post_timeout(
+    mailbox: *mut Box_,
+    message: *mut Message,
+    microseconds: c_ulong,
+) -> c_int {
+    let wait = Wait::Until(limit(microseconds));
+    // SAFETY: our contract.
+    call("deck_mbox_post_timeout", || unsafe { post(mailbox, message, wait) })
+}
+
+/// `int deck_mbox_flush(deck_mbox_t *mbox)`
+///
+/// # Safety
+/// As of [`deck_mbox_destroy`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_mbox_flush(mailbox: *mut Box_) -> c_int {
+    // SAFETY: our contract.
+    call("deck_mbox_flush", || Ok(postbox(&mut unsafe { end(mailbox, &mut Wait::Usual) }?)?.flush()?))
+}
+
+impl Owned {
+    /// The next message, the one that did not fit before first.
+    fn next(&mut self, wait: Wait) -> Result<Received<u8>> {
+        if let Some(kept) = self.kept.take() {
+            return Ok(kept);
+        }
+        Ok(match wait {
+            Wait::Usual => self.mailbox.retrieve()?,
+            Wait::Until(limit) => self.mailbox.retrieve_timeout(limit)?,
+            Wait::None => self.mailbox.try_retrieve()?.ok_or_else(|| nothing(self.mailbox.name()))?,
+        })
+    }
+
+    /// The same, into a message.
+    ///
+    /// # Safety
+    /// As of [`checked`].
+    #[inline(never)]
+    unsafe fn next_into(&mut self, to: Checked, wait: Wait) -> Result {
+        let received = self.next(wait)?;
+        if received.len() > to.size {
+            return Err(self.keep(received, to.size));
+        }
+        // SAFETY: our contract; it has room.
+        unsafe { to.fill(&received, received.source(), received.tag()) };
+        Ok(())
+    }
+
+    /// Why the next message is not the program's.
+    #[cold]
+    #[inline(never)]
+    fn not_taken(&mut self, retrieved: udeck::Result<Received<u8>>, room: usize) -> Failure {
+        match retrieved {
+            Ok(received) => self.keep(received, room),
+            Err(error) => error.into(),
+        }
+    }
+
+    /// A message that does not fit is the next one.
+    #[cold]
+    #[inline(never)]
+    fn keep(&mut self, received: Received<u8>, room: usize) -> Failure {
+        let (len, source) = (received.len(), received.source());
+        self.kept = Some(received);
+        invalid(format!(
+            "the message from rank {source} has {len} bytes, and the deck_msg_t {room}: it is kept for the next retrieve"
+        ))
+    }
+}
+
+#[cold]
+fn nothing(name: &str) -> Failure {
+    failure(AGAIN, format!("no message is in mailbox {name:?} now"))
+}
+
+/// # Safety
+/// As of [`post`].
+#[inline(always)]
+unsafe fn retrieve(mailbox: *mut Box_, message: *mut Message, mut wait: Wait) -> Result {
+    // SAFETY: our contract, for both.
+    let (to, mut end) = unsafe { (checked(message)?, end(mailbox, &mut wait)?) };
+    let owned = owned(&mut end)?;
+    if owned.kept.is_some() || !matches!(wait, Wait::Usual) {
+        // SAFETY: our contract.
+        return unsafe { owned.next_into(to, wait) };
+    }
+    // The message is read where the retrieve has left it: moving it would take longer than the rest.
+    let retrieved = owned.mailbox.retrieve();
+    if let Ok(received) = &retrieved {
+        let bytes: &[u8] = received;
+        if bytes.len() <= to.size {
+            // SAFETY: our contract; it has room.
+            unsafe { to.fill(bytes, received.source(), received.tag()) };
+            return Ok(());
+        }
+    }
+    Err(owned.not_taken(retrieved, to.size))
+}
+
+/// `int deck_mbox_retrv(deck_mbox_t *mbox, deck_msg_t *msg)`
+///
+/// # Safety
+/// As of [`deck_mbox_post`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_mbox_retrv(mailbox: *mut Box_, message: *mut Message) -> c_int {
+    // SAFETY: our contract.
+    call("deck_mbox_retrv", || unsafe { retrieve(mailbox, message, Wait::Usual) })
+}
+
+/// `int deck_mbox_tryretrv(deck_mbox_t *mbox, deck_msg_t *msg)`
+///
+/// # Safety
+/// As of [`deck_mbox_post`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_mbox_tryretrv(mailbox: *mut Box_, message: *mut Message) -> c_int {
+    // SAFETY: our contract.
+    call("deck_mbox_tryretrv", || unsafe { retrieve(mailbox, message, Wait::None) })
+}
+
+/// `int deck_mbox_retrv_timeout(deck_mbox_t *mbox, deck_msg_t *msg, unsigned long microseconds)`
+///
+/// # Safety
+/// As of [`deck_mbox_post`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_mbox_retrv_timeout(
+    mailbox: *mut Box_,
+    message: *mut Message,
+    microseconds: c_ulong,
+) -> c_int {
+    let wait = Wait::Until(limit(microseconds));
+    // SAFETY: our contract.
+    call("deck_mbox_retrv_timeout", || unsafe { retrieve(mailbox, message, wait) })
+}
+
+/// `int deck_mbox_length(deck_mbox_t *mbox, unsigned long *len)`
+///
+/// # Safety
+/// `mailbox` is NULL or points to a structure; `len` is NULL or points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_mbox_length(mailbox: *mut Box_, len: *mut c_ulong) -> c_int {
+    call("deck_mbox_length", || {
+        // SAFETY: our contract.
+        let mut end = unsafe { end(mailbox, &mut Wait::None) }?;
+        let owned = owned(&mut end)?;
+        let next = owned.next(Wait::None)?;
+        let bytes = owned.kept.insert(next).len() as c_ulong;
+        // SAFETY: our contract.
+        unsafe { pointer::store("len", len, bytes) }
+    })
+}
+
+/// Posts a message of the library's own, which comes back if it cannot be posted.
+///
+/// # Safety
+/// `mailbox` is NULL or points to a structure.
+pub(super) unsafe fn post_buf(
+    mailbox: *mut Box_,
+    buf: udeck::Buf<u8>,
+    mut wait: Wait,
+) -> std::result::Result<(), (Failure, Option<udeck::Buf<u8>>)> {
+    // SAFETY: our contract.
+    let mut end = match unsafe { end(mailbox, &mut wait) } {
+        Ok(end) => end,
+        Err(failure) => return Err((failure, Some(buf))),
+    };
+    match postbox(&mut end) {
+        Ok(postbox) => post_by(postbox, buf, wait).map_err(|failed| (failed.error.into(), failed.message)),
+        Err(failure) => Err((failure, Some(buf))),
+    }
+}
+
+/// The next message, where it lies.
+///
+/// # Safety
+/// As of [`post_buf`].
+pub(super) unsafe fn retrieve_view(mailbox: *mut Box_, mut wait: Wait) -> Result<Received<u8>> {
+    // SAFETY: our contract.
+    let mut end = unsafe { end(mailbox, &mut wait) }?;
+    owned(&mut end)?.next(wait)
+}

@@ -1,0 +1,157 @@
+//! What C passes: pointers that are checked as far as C lets us, then made a slice, a name or a structure.
+//!
+//! Every call of `deck.h` promises of a pointer that is not NULL what its documentation says: it points to so many elements, which
+//! nobody else changes during the call. That is what the blocks here rest on.
+#![allow(unsafe_code, reason = "C passes pointers")]
+
+use std::ffi::{CStr, c_char, c_ulong};
+
+use super::error::{Failure, Result, invalid};
+use super::table::Table;
+
+const _: () = assert!(size_of::<c_ulong>() == 8, "the structures of deck.h are those of 64-bit systems");
+
+/// What each structure of `deck.h` has: the number of its object.
+pub(super) type Number = u64;
+
+/// A structure of the program's, which has its number somewhere in it.
+pub(super) trait Structure: Sized {
+    /// What it stands for.
+    type Object: 'static;
+    /// Where these are.
+    const TABLE: &'static Table<Self::Object>;
+
+    fn number_in(structure: *mut Self) -> *mut Number;
+}
+
+/// The number that the structure has. It need not be aligned: what C has copied anywhere is a structure, too.
+///
+/// # Safety
+/// A pointer that is not NULL points to a structure.
+#[inline(always)]
+pub(super) unsafe fn number<S: Structure>(structure: *mut S) -> Result<Number> {
+    if structure.is_null() {
+        return Err(no_pointer(S::TABLE.what));
+    }
+    // SAFETY: it points to a structure, by our contract. What was never made has any bytes, and any are a number.
+    Ok(unsafe { S::number_in(structure).read_unaligned() })
+}
+
+/// That the structure may be made: it is there, and does not stand for an object already.
+///
+/// # Safety
+/// As of [`number`].
+pub(super) unsafe fn check_unmade<S: Structure>(structure: *mut S) -> Result {
+    if structure.is_null() {
+        return Err(no_pointer(S::TABLE.what));
+    }
+    if !structure.is_aligned() {
+        return Err(invalid(format!("the pointer to the {} is not aligned", S::TABLE.what)));
+    }
+    let Some(made) = S::TABLE.made_at(structure.addr()) else { return Ok(()) };
+    // SAFETY: it points to a structure, which was written when the object was made. If its memory was given to something else
+    // since, any bytes are a number.
+    match unsafe { S::number_in(structure).read() } == made {
+        true => Err(invalid(format!("the {} was created already: destroy it first", S::TABLE.what))),
+        false => Ok(()),
+    }
+}
+
+/// Keeps an object; the structure's new number.
+pub(super) fn insert<S: Structure>(object: S::Object, structure: *mut S) -> Result<Number> {
+    S::TABLE.insert(object, structure.addr())
+}
+
+/// Takes out the object that the structure stands for. The structure stands for none then.
+///
+/// # Safety
+/// As of [`number`].
+pub(super) unsafe fn remove<S: Structure>(structure: *mut S) -> Result<S::Object> {
+    // SAFETY: our contract.
+    let number = unsafe { number(structure) }?;
+    let object = S::TABLE.remove(number, structure.addr())?;
+    // SAFETY: it points to a structure, which has just been read.
+    unsafe { S::number_in(structure).write_unaligned(0) };
+    Ok(object)
+}
+
+/// The object that the structure stands for, which other threads may use at the same time.
+///
+/// # Safety
+/// As of [`number`].
+pub(super) unsafe fn shared<S: Structure>(structure: *mut S) -> Result<S::Object>
+where
+    S::Object: Clone,
+{
+    // SAFETY: our contract.
+    let number = unsafe { number(structure) }?;
+    S::TABLE.lock(number, None)?.get().cloned().ok_or_else(|| S::TABLE.missing())
+}
+
+#[cold]
+#[inline(never)]
+fn no_pointer(what: &str) -> Failure {
+    invalid(format!("the pointer to the {what} is NULL"))
+}
+
+/// A name, as text.
+///
+/// # Safety
+/// A pointer that is not NULL points to a string of C's, which nobody changes for `'a`.
+pub(super) unsafe fn name<'a>(what: &str, text: *const c_char) -> Result<&'a str> {
+    if text.is_null() {
+        return Err(invalid(format!("{what} is NULL")));
+    }
+    // SAFETY: it is a string, by our contract.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map_err(|_| invalid(format!("{what} is no UTF-8: {}", text.to_string_lossy())))
+}
+
+/// Elements that C lets us read.
+///
+/// # Safety
+/// A pointer that is not NULL points to so many elements, which nobody changes for `'a`.
+pub(super) unsafe fn slice<'a, T>(what: &str, first: *const T, count: usize) -> Result<&'a [T]> {
+    check(what, first, count)?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: it is aligned, not NULL, and points to so many elements, by our contract; their bytes are no more than `isize::MAX`.
+    Ok(unsafe { std::slice::from_raw_parts(first, count) })
+}
+
+/// Elements that C lets us write.
+///
+/// # Safety
+/// A pointer that is not NULL points to so many elements, which nobody else reads or changes for `'a`.
+pub(super) unsafe fn slice_mut<'a, T>(what: &str, first: *mut T, count: usize) -> Result<&'a mut [T]> {
+    check(what, first, count)?;
+    if count == 0 {
+        return Ok(&mut []);
+    }
+    // SAFETY: it is aligned, not NULL, and points to so many elements, by our contract; their bytes are no more than `isize::MAX`.
+    Ok(unsafe { std::slice::from_raw_parts_mut(first, count) })
+}
+
+/// A place for one value that C lets us write.
+///
+/// # Safety
+/// A pointer that is not NULL points to a value.
+pub(super) unsafe fn store<T>(what: &str, place: *mut T, value: T) -> Result {
+    check(what, place, 1)?;
+    // SAFETY: it is aligned, not NULL, and points to a value, by our contract.
+    unsafe { place.write(value) };
+    Ok(())
+}
+
+fn check<T>(what: &str, first: *const T, count: usize) -> Result {
+    match count {
+        0 => Ok(()),
+        _ if first.is_null() => Err(invalid(format!("{what} is NULL"))),
+        _ if !first.is_aligned() => Err(invalid(format!("{what} is not aligned for its type"))),
+        _ if count.checked_mul(size_of::<T>()).is_none_or(|bytes| bytes > isize::MAX as usize) => {
+            Err(invalid(format!("{what} cannot have {count} elements")))
+        }
+        _ => Ok(()),
+    }
+}

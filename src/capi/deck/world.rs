@@ -1,0 +1,176 @@
+//! The job: start and end, ranks, the barrier, and the naming service.
+#![allow(unsafe_code, reason = "calls of C's")]
+
+use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use std::time::Instant;
+
+use udeck::World;
+
+use super::error::{Failure, INVALID, NO_ENTRY, Result, STATE, call, ended_by, failure, invalid};
+use super::stage::{ask, begin, limit, take, world};
+use super::{buffer, group, mailbox, pointer, service};
+
+/// `int deck_init(int *argc, char ***argv)`
+#[unsafe(no_mangle)]
+pub extern "C" fn deck_init(_argc: *mut c_int, _argv: *mut *mut *mut c_char) -> c_int {
+    call("deck_init", begin)
+}
+
+/// `int deck_done(void)`
+#[unsafe(no_mangle)]
+pub extern "C" fn deck_done() -> c_int {
+    call("deck_done", || {
+        let world = take(|| mailbox::is_in_use() || group::is_in_use() || service::is_in_use())?;
+        let finished = world.finish();
+        group::clear();
+        mailbox::clear();
+        buffer::clear();
+        service::clear();
+        Ok(finished?)
+    })
+}
+
+/// `unsigned long deck_node(void)`
+#[unsafe(no_mangle)]
+pub extern "C" fn deck_node() -> c_ulong {
+    number("deck_node", c_ulong::MAX, World::rank)
+}
+
+/// `unsigned long deck_numnodes(void)`
+#[unsafe(no_mangle)]
+pub extern "C" fn deck_numnodes() -> c_ulong {
+    number("deck_numnodes", 0, World::size)
+}
+
+/// A call that returns no code.
+fn number(name: &str, without: c_ulong, of: fn(&World) -> usize) -> c_ulong {
+    ask(of).map_or_else(
+        || {
+            ended_by(name, failure(STATE, "deck_init has not been called, or deck_done was"));
+            without
+        },
+        |number| number as c_ulong,
+    )
+}
+
+/// `int deck_barrier(void)`
+#[unsafe(no_mangle)]
+pub extern "C" fn deck_barrier() -> c_int {
+    call("deck_barrier", || Ok(world()?.barrier()?))
+}
+
+/// `int deck_barrier_timeout(unsigned long microseconds)`
+#[unsafe(no_mangle)]
+pub extern "C" fn deck_barrier_timeout(microseconds: c_ulong) -> c_int {
+    call("deck_barrier_timeout", || Ok(world()?.barrier_timeout(limit(microseconds))?))
+}
+
+/// `int deck_abort(int code, const char *why)`
+///
+/// # Safety
+/// `why` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_abort(code: c_int, why: *const c_char) -> c_int {
+    call("deck_abort", || {
+        let why = match why.is_null() {
+            true => "deck_abort".into(),
+            // SAFETY: a string, by our contract. In whatever encoding: words for people are no reason to go on.
+            false => unsafe { CStr::from_ptr(why) }.to_string_lossy(),
+        };
+        world()?.abort(u8::try_from(code).unwrap_or(1), &why)
+    })
+}
+
+/// Bytes of a value in the naming service. More are refused here: the launcher would, but they are copied on the way to it.
+const MOST: c_ulong = 64 << 10;
+
+/// What the naming service keeps under this name, among what others keep with the launcher.
+///
+/// # Safety
+/// `name` is NULL or a string.
+unsafe fn key(name: *const c_char) -> Result<String> {
+    // SAFETY: our contract.
+    match unsafe { pointer::name("name", name) }? {
+        "" => Err(invalid("name is empty")),
+        name => Ok(format!("deck/{name}")),
+    }
+}
+
+/// `int deck_naming_bind(const char *name, const void *value, unsigned long len)`
+///
+/// # Safety
+/// `name` is NULL or a string; `value` has `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_naming_bind(name: *const c_char, value: *const c_void, len: c_ulong) -> c_int {
+    call("deck_naming_bind", || {
+        if len > MOST {
+            return Err(invalid(format!("the value has {len} bytes: at most {MOST} are possible")));
+        }
+        // SAFETY: our contract, for both.
+        let (key, value) =
+            unsafe { (key(name)?, pointer::slice("value", value.cast::<u8>(), len as usize)?) };
+        let world = world()?;
+        Ok(world.client().put(&key, value, Instant::now() + world.config().setup)?)
+    })
+}
+
+/// `int deck_naming_fetch(const char *name, void *value, unsigned long *len)`
+///
+/// # Safety
+/// `name` is NULL or a string; `len` points to a number, and `value` has so many bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_naming_fetch(
+    name: *const c_char,
+    value: *mut c_void,
+    len: *mut c_ulong,
+) -> c_int {
+    // SAFETY: our contract.
+    call("deck_naming_fetch", || unsafe { fetch(name, value, len, true) })
+}
+
+/// `int deck_naming_tryfetch(const char *name, void *value, unsigned long *len)`
+///
+/// # Safety
+/// As of [`deck_naming_fetch`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_naming_tryfetch(
+    name: *const c_char,
+    value: *mut c_void,
+    len: *mut c_ulong,
+) -> c_int {
+    // SAFETY: our contract.
+    call("deck_naming_tryfetch", || unsafe { fetch(name, value, len, false) })
+}
+
+/// # Safety
+/// As of [`deck_naming_fetch`].
+unsafe fn fetch(name: *const c_char, value: *mut c_void, len: *mut c_ulong, wait: bool) -> Result {
+    // SAFETY: our contract.
+    let key = unsafe { key(name) }?;
+    // SAFETY: our contract: it points to a number.
+    let room = *unsafe { pointer::slice("len", len, 1) }?.first().expect("one");
+    // SAFETY: our contract: so many bytes.
+    let to = unsafe { pointer::slice_mut("value", value.cast::<u8>(), room as usize) }?;
+    let world = world()?;
+    let found = world.client().get(&key, wait, Instant::now() + world.config().setup);
+    let found = found.map_err(Failure::from).map_err(|failure| nothing_of(failure, &key))?;
+    // SAFETY: our contract.
+    unsafe { pointer::store("len", len, found.len() as c_ulong) }?;
+    let Some(to) = to.get_mut(..found.len()) else {
+        return Err(failure(
+            INVALID,
+            format!("the value has {} bytes, there is room for {room}", found.len()),
+        ));
+    };
+    to.copy_from_slice(&found);
+    Ok(())
+}
+
+/// The launcher's words speak of its key.
+fn nothing_of(failure: Failure, key: &str) -> Failure {
+    let name = key.strip_prefix("deck/").unwrap_or(key);
+    match failure.code() {
+        NO_ENTRY => failure.with_words(|_| format!("no rank has bound the name {name:?}")),
+        _ => failure,
+    }
+}

@@ -1,0 +1,28 @@
+//! The VIA Provider Library in C: `vipl.h`.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `calls/` | the 41 functions: each checks what C gave it, and calls what is below |
+//! | `types.rs` | `vipl.h`'s types and values |
+//! | `handle.rs`, `memory.rs` | handles, and memory that the library may touch: nothing of C's is followed unchecked |
+//! | `order.rs` | a descriptor, read once |
+//! | `vi.rs`, `cq.rs` | work queues and completion queues |
+//! | `wire.rs` | what the two ends of a connection say |
+//! | `engine.rs` | a NIC, waiting, and the threads |
+//! | `connect.rs`, `names.rs` | connections, and how VIs find each other |
+
+#![allow(unsafe_code, reason = "C's pointers, checked")]
+
+mod address;
+mod calls;
+mod connect;
+mod cq;
+mod engine;
+mod error;
+mod handle;
+mod memory;
+mod names;
+mod order;
+mod types;
+mod vi;
+mod wire;

@@ -1,0 +1,106 @@
+//! Completion queues: each completed descriptor of the work queues on one is an entry, in order, so nothing can overrun.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use super::engine::{CqNotify, Job, NicState};
+use super::handle::{Handle, Table};
+
+pub(super) static CQS: Table<Arc<CqState>> = Table::new(4);
+
+pub(super) struct CqState {
+    pub nic: Arc<NicState>,
+    queue: Mutex<Queue>,
+    /// Whether a handler waits for an entry.
+    notifies: AtomicBool,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// The VI, and whether it is its receive queue.
+    entries: VecDeque<(Handle, bool)>,
+    notify: Option<CqNotify>,
+    /// Work queues of these VIs are on it, one entry for each.
+    vis: Vec<Handle>,
+}
+
+impl CqState {
+    pub fn new(nic: Arc<NicState>) -> Self {
+        CqState { nic, queue: Mutex::default(), notifies: AtomicBool::new(false) }
+    }
+
+    /// A descriptor of that VI is over.
+    #[inline]
+    pub fn push(&self, vi: Handle, receives: bool) {
+        let mut queue = self.queue.lock();
+        match queue.notify.take() {
+            None => queue.entries.push_back((vi, receives)),
+            Some(notify) => {
+                self.notifies.store(false, Ordering::Relaxed);
+                drop(queue);
+                self.nic.call(Job::Cq { notify, vi, receives });
+            }
+        }
+    }
+
+    pub fn pop(&self) -> Option<(Handle, bool)> {
+        self.queue.lock().entries.pop_front()
+    }
+
+    /// The next entry, after a look at what has arrived if there is none.
+    pub fn done(&self) -> Option<(Handle, bool)> {
+        self.pop().or_else(|| {
+            self.nic.look();
+            self.pop()
+        })
+    }
+
+    pub fn len(&self) -> usize {
+        self.queue.lock().entries.len()
+    }
+
+    pub fn is_to_notify(&self) -> bool {
+        self.notifies.load(Ordering::Relaxed)
+    }
+
+    pub fn attach(&self, vi: Handle) {
+        self.queue.lock().vis.push(vi);
+    }
+
+    /// A VI goes: what it has completed is not named any more.
+    pub fn detach(&self, vi: Handle) {
+        let mut queue = self.queue.lock();
+        queue.entries.retain(|(of, _)| *of != vi);
+        queue.vis.retain(|of| *of != vi);
+    }
+
+    pub fn is_attached(&self) -> bool {
+        !self.queue.lock().vis.is_empty()
+    }
+
+    /// Calls the handler for the next entry. `false`: another one waits for that.
+    pub fn notify(&self, notify: CqNotify) -> bool {
+        let vis = {
+            let mut queue = self.queue.lock();
+            if queue.notify.is_some() {
+                return false;
+            }
+            if let Some((vi, receives)) = queue.entries.pop_front() {
+                drop(queue);
+                self.nic.call(Job::Cq { notify, vi, receives });
+                return true;
+            }
+            queue.notify = Some(notify);
+            self.notifies.store(true, Ordering::Relaxed);
+            queue.vis.clone()
+        };
+        for vi in vis {
+            self.nic.look_after(vi);
+        }
+        self.nic.look();
+        true
+    }
+}

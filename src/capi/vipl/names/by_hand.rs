@@ -1,0 +1,401 @@
+//! Names of processes that nobody's launcher started: the resolver has the hosts, and each host has a table of who waits.
+//!
+//! The first process of a host serves the table, at a port that all know. The others keep a connection to it, by which they put what
+//! they have there. When the process that serves ends, one of the others takes its place, and all put what they have again.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::{Arc, Weak, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use udeck::via::auth::Keys;
+use udeck::via::{Deadline, thread};
+use udeck::{Config, NicOptions};
+
+use super::table::{OWN, Serving};
+use super::wire::{self, Dated, Line};
+use super::{Names, asked_for, secret};
+use crate::vipl::address::{self, Host};
+
+const ENV_PORT: &str = "DECK_VIPL_PORT";
+const ENV_INTERFACE: &str = "DECK_IFACE";
+/// Where tables are served. (Of those that IANA has given to nobody.)
+const PORT: u16 = 7814;
+
+/// How often it is looked whether the table is still served.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long a table may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Who looks for somebody that does not wait yet asks that often.
+const AGAIN: Duration = Duration::from_millis(20);
+
+pub(super) struct ByHand {
+    keys: Keys,
+    config: Config,
+    port: u16,
+    own: IpAddr,
+    /// Nobody has given a secret: this host only.
+    of_host: bool,
+    nic: &'static str,
+    table: Mutex<Mine>,
+    /// Names that this process has asked for, for the way back.
+    asked: Mutex<HashMap<Host, String>>,
+    keeper: Mutex<Option<Keeper>>,
+}
+
+struct Keeper {
+    _until_dropped: mpsc::Sender<()>,
+    running: JoinHandle<Result<(), String>>,
+}
+
+/// This process's part of the table.
+#[derive(Default)]
+struct Mine {
+    entries: HashMap<String, Vec<u8>>,
+    /// Some of them are not in the table, where it has others of that name.
+    lacks: bool,
+    way: Way,
+}
+
+#[derive(Default)]
+enum Way {
+    #[default]
+    None,
+    Serving(Serving),
+    Asking(Line<Dated>),
+}
+
+impl ByHand {
+    pub fn open(config: Config) -> Result<Arc<ByHand>, String> {
+        let secret = secret::find()?;
+        let port = match std::env::var(ENV_PORT) {
+            Ok(port) => port
+                .parse()
+                .ok()
+                .filter(|port| *port != 0)
+                .ok_or_else(|| format!("{ENV_PORT}={port}: give it a port, 1 to 65535"))?,
+            Err(_) => PORT,
+        };
+        let own = if secret.of_host { Ipv4Addr::LOCALHOST.into() } else { own_address()? };
+        let names = Arc::new(ByHand {
+            keys: Keys::from(secret.key),
+            port,
+            own,
+            of_host: secret.of_host,
+            nic: asked_for(&config).unwrap_or("tcp0"),
+            config,
+            table: Mutex::default(),
+            asked: Mutex::default(),
+            keeper: Mutex::default(),
+        });
+        let weak = Arc::downgrade(&names);
+        let (until_dropped, dropped) = mpsc::channel();
+        let running = thread::spawn("vipl-keeper", move || keep(&weak, &dropped), |_| {})
+            .map_err(|error| format!("starting a thread: {error}"))?;
+        *names.keeper.lock() = Some(Keeper { _until_dropped: until_dropped, running });
+        Ok(names)
+    }
+
+    fn call(&self, to: SocketAddr, until: Deadline) -> io::Result<Line<Dated>> {
+        let stream = TcpStream::connect_timeout(&to, patience(until))?;
+        stream.set_nodelay(true)?;
+        let stream = Dated::new(Arc::new(stream), patience(until));
+        Line::ask(stream, self.keys.call(None).map_err(io::Error::other)?)
+    }
+
+    fn own_table(&self) -> SocketAddr {
+        SocketAddr::new(Ipv4Addr::LOCALHOST.into(), self.port)
+    }
+
+    /// Serves the table, or has a connection to who does, with all that is ours in it.
+    fn be_there(&self, mine: &mut Mine) -> Result<(), String> {
+        match &mut mine.way {
+            Way::Serving(_) => {}
+            Way::Asking(line) => {
+                if ask(line, wire::PING, "", &[], ANSWER).is_err() {
+                    mine.way = Way::None;
+                }
+            }
+            Way::None => {}
+        }
+        if let Way::None = mine.way {
+            mine.way = self.find_way()?;
+        } else if !mine.lacks {
+            return Ok(());
+        }
+        mine.lacks = false;
+        for (key, value) in &mine.entries {
+            let put = match &mut mine.way {
+                Way::Serving(serving) => serving.table.put(OWN, key, value) == wire::WELL,
+                Way::Asking(line) => {
+                    ask(line, wire::PUT, key, value, ANSWER).map_err(|error| error.to_string())?.is_some()
+                }
+                Way::None => false,
+            };
+            // A connection of ours that has just broken may have it still.
+            mine.lacks |= !put;
+        }
+        Ok(())
+    }
+
+    fn find_way(&self) -> Result<Way, String> {
+        let places: &[IpAddr] = if self.of_host {
+            &[IpAddr::V4(Ipv4Addr::LOCALHOST)]
+        } else {
+            &[IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)]
+        };
+        let mut why = String::new();
+        let until = Deadline::after(ANSWER);
+        // Who serves may end between the two.
+        for _ in 0..3 {
+            for place in places {
+                match Serving::start(SocketAddr::new(*place, self.port), self.keys.clone()) {
+                    Ok(serving) => return Ok(Way::Serving(serving)),
+                    Err(error) if error.kind() == io::ErrorKind::AddrInUse => break,
+                    Err(_) => {} // a host without IPv6; if it is something else, nobody answers either
+                }
+            }
+            match self.call(self.own_table(), until) {
+                Ok(line) => return Ok(Way::Asking(line)),
+                Err(error) => why = error.to_string(),
+            }
+        }
+        Err(format!(
+            "the table of names at port {} of this host: {why}; give {ENV_PORT} another port, the same to all, or all the same secret \
+             ({}, {})",
+            self.port,
+            secret::ENV_SECRET,
+            secret::ENV_FILE
+        ))
+    }
+}
+
+/// How long to wait for a table until then: at least so long that one which is there can answer.
+fn patience(until: Deadline) -> Duration {
+    until.remaining().clamp(Duration::from_millis(100), ANSWER)
+}
+
+/// `None`: nothing is there.
+fn ask(
+    line: &mut Line<Dated>,
+    op: u8,
+    key: &str,
+    value: &[u8],
+    limit: Duration,
+) -> io::Result<Option<Vec<u8>>> {
+    line.stream().renew(limit);
+    line.send(&wire::question(op, key, value))?;
+    let mut answer = line.receive()?;
+    match answer.first() {
+        Some(&wire::WELL) => {
+            answer.remove(0);
+            Ok(Some(answer))
+        }
+        Some(&(wire::NONE | wire::TAKEN)) => Ok(None),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "an answer that is none")),
+    }
+}
+
+/// Keeps the table served while there are these names.
+fn keep(names: &Weak<ByHand>, dropped: &mpsc::Receiver<()>) {
+    let mut silent = false;
+    while let Err(mpsc::RecvTimeoutError::Timeout) = dropped.recv_timeout(LOOK) {
+        let Some(names) = names.upgrade() else { return };
+        let mut mine = names.table.lock();
+        if mine.entries.is_empty() {
+            continue;
+        }
+        let there = names.be_there(&mut mine);
+        drop(mine);
+        if let Err(why) = &there
+            && !silent
+        {
+            udeck::via::say!("{why}");
+        }
+        silent = there.is_err();
+    }
+}
+
+/// The address by which others reach this host.
+fn own_address() -> Result<IpAddr, String> {
+    let all = udeck_sys::interfaces().map_err(|error| format!("listing the network interfaces: {error}"))?;
+    if let Ok(asked) = std::env::var(ENV_INTERFACE) {
+        return udeck_sys::address_of(&asked, &all).map_err(|why| format!("{ENV_INTERFACE}: {why}"));
+    }
+    let mut outward: Vec<IpAddr> = all
+        .iter()
+        .filter(|one| one.up && !one.address.is_loopback() && !udeck_sys::is_link_local(&one.address))
+        .map(|one| one.address)
+        .collect();
+    outward.sort_by_key(IpAddr::is_ipv6);
+    Ok(outward.first().copied().unwrap_or(Ipv4Addr::LOCALHOST.into()))
+}
+
+impl Names for ByHand {
+    fn address(&self) -> Host {
+        address::of_ip(self.own)
+    }
+
+    fn is_own(&self, host: &Host) -> bool {
+        let ip = address::ip_of(host);
+        ip.is_loopback()
+            || ip == self.own
+            || udeck_sys::interfaces().is_ok_and(|all| all.iter().any(|one| one.address == ip))
+    }
+
+    fn options(&self) -> NicOptions {
+        let mut options = NicOptions::new(self.keys.clone());
+        (options.arena, options.trusting) = (self.config.arena, self.config.trusting);
+        options.detect = self.config.detect;
+        options.bind = (!self.own.is_loopback()).then_some(self.own);
+        options
+    }
+
+    fn default_nic(&self) -> &'static str {
+        self.nic
+    }
+
+    fn host_by_name(&self, name: &str, index: usize) -> Result<Host, String> {
+        let resolved =
+            (name, self.port).to_socket_addrs().map_err(|error| format!("host {name:?}: {error}"))?;
+        let mut all: Vec<IpAddr> = Vec::new();
+        for ip in resolved.map(|one| one.ip()) {
+            if !all.contains(&ip) {
+                all.push(ip);
+            }
+        }
+        all.sort_by_key(IpAddr::is_ipv6);
+        let count = all.len();
+        let ip = all
+            .get(index)
+            .ok_or_else(|| format!("host {name:?} has {count} addresses, and no number {index}"))?;
+        let host = address::of_ip(*ip);
+        let mut asked = self.asked.lock();
+        if asked.len() < 4096 {
+            asked.entry(host).or_insert_with(|| name.to_owned());
+        }
+        Ok(host)
+    }
+
+    /// The name that it was found by; otherwise the address in figures.
+    fn host_by_address(&self, host: &Host) -> Result<String, String> {
+        if address::job_host(host).is_some() {
+            return Err("an address of a job's host, and this process was started without a launcher".into());
+        }
+        let known = self.asked.lock().get(host).cloned();
+        Ok(known.unwrap_or_else(|| address::ip_of(host).to_string()))
+    }
+
+    fn hosts(&self) -> Vec<Host> {
+        let mut hosts: Vec<Host> = self.asked.lock().keys().copied().collect();
+        hosts.push(self.address());
+        hosts.sort_unstable();
+        hosts.dedup();
+        hosts
+    }
+
+    fn publish(&self, key: &str, value: &[u8]) -> Result<bool, String> {
+        debug_assert!(key.len() <= wire::MAX_KEY && value.len() <= wire::MAX_VALUE);
+        let mut mine = self.table.lock();
+        if mine.entries.contains_key(key) {
+            return Ok(false); // another NIC or VI of this process
+        }
+        self.be_there(&mut mine)?;
+        let put = match &mut mine.way {
+            Way::Serving(serving) => serving.table.put(OWN, key, value) == wire::WELL,
+            Way::Asking(line) => ask(line, wire::PUT, key, value, ANSWER)
+                .map_err(|error| format!("the table of names: {error}"))?
+                .is_some(),
+            Way::None => false,
+        };
+        if put {
+            mine.entries.insert(key.to_owned(), value.to_vec());
+        }
+        Ok(put)
+    }
+
+    fn withdraw(&self, key: &str) {
+        let mut mine = self.table.lock();
+        if mine.entries.remove(key).is_none() {
+            return;
+        }
+        match &mut mine.way {
+            Way::Serving(serving) => serving.table.take(OWN, key),
+            // It goes with the connection, if that is broken.
+            Way::Asking(line) => drop(ask(line, wire::TAKE, key, &[], ANSWER)),
+            Way::None => {}
+        }
+    }
+
+    fn find(
+        &self,
+        host: &Host,
+        key: &str,
+        deadline: Deadline,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Option<Vec<u8>>, String> {
+        let ip = address::ip_of(host);
+        let is_own = self.is_own(host);
+        if self.of_host && !is_own {
+            return Err(format!(
+                "{ip} is another host, and without a secret only processes of this one connect: give all the same {} or {}",
+                secret::ENV_SECRET,
+                secret::ENV_FILE
+            ));
+        }
+        let to = if is_own { self.own_table() } else { SocketAddr::new(ip, self.port) };
+        let mut line: Option<Line<Dated>> = None;
+        loop {
+            // Whoever has it locked may wait for a table that does not answer.
+            let served_here = match self.table.try_lock().as_deref() {
+                Some(Mine { way: Way::Serving(serving), .. }) if is_own => Some(serving.table.get(key)),
+                _ => None,
+            };
+            let found = match served_here {
+                Some(found) => found,
+                None => {
+                    let called = match line.take() {
+                        Some(line) => Ok(line),
+                        None => self.call(to, deadline),
+                    };
+                    let asked = called.and_then(|mut called| {
+                        Ok((ask(&mut called, wire::GET, key, &[], patience(deadline))?, called))
+                    });
+                    match asked {
+                        Ok((found, called)) => {
+                            line = Some(called);
+                            found
+                        }
+                        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                            return Err(format!("the table of names at {to}: {error}"));
+                        }
+                        // Nobody serves it yet, or who did has ended.
+                        Err(_) => None,
+                    }
+                }
+            };
+            if found.is_some() || deadline.passed() || !is_wanted() {
+                return Ok(found);
+            }
+            std::thread::sleep(AGAIN.min(deadline.remaining()));
+        }
+    }
+}
+
+impl Drop for ByHand {
+    fn drop(&mut self) {
+        if udeck::via::is_forked() {
+            return;
+        }
+        if let Some(Keeper { _until_dropped: until_dropped, running }) = self.keeper.lock().take() {
+            drop(until_dropped);
+            // The keeper itself may be the last that has these names.
+            if running.thread().id() != std::thread::current().id() {
+                let _ = running.join();
+            }
+        }
+    }
+}

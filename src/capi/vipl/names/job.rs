@@ -1,0 +1,169 @@
+//! Names under a launcher: the job's name service.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use udeck::via::Deadline;
+use udeck::{Config, NicOptions};
+use udeck_boot::{BootError, Client, start};
+
+use super::{Names, asked_for};
+use crate::vipl::address::{self, Host};
+
+/// How long an answer of the launcher may take, and its goodbye.
+const ANSWER: Duration = Duration::from_secs(60);
+/// How often it is asked whether a name is still wanted.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long another host may be silent, if `DECK_DETECT` does not say.
+const DETECT: Duration = Duration::from_secs(10);
+
+pub(super) struct Job {
+    client: &'static Client,
+    config: Config,
+    /// The host of this rank.
+    own: u32,
+    nic: &'static str,
+}
+
+/// Of this process's one connection to its launcher, for the end of the process.
+static CLIENT: OnceLock<Client> = OnceLock::new();
+
+unsafe extern "C" {
+    fn atexit(at_exit: extern "C" fn()) -> std::ffi::c_int;
+}
+
+/// Tells the launcher that this rank ends in order. A process that returns from `main` or calls `exit` comes here.
+extern "C" fn say_goodbye() {
+    crate::boundary::call((), || {
+        if let Some(client) = CLIENT.get().filter(|_| !udeck::via::is_forked()) {
+            // The launcher sees the end of the process in any case.
+            let _ = client.done(Deadline::after(ANSWER).instant());
+        }
+    });
+}
+
+impl Job {
+    pub fn join(found: &start::Found, config: Config) -> Result<Job, String> {
+        let options = start::Options {
+            limit: 2 * config.setup,
+            detect: config.detect.unwrap_or(DETECT),
+            interface: std::env::var(start::ENV_INTERFACE).ok(),
+        };
+        let client = start::join(found, &options).map_err(|error| error.to_string())?;
+        let client = CLIENT.get_or_init(|| client);
+        // SAFETY: the function is there as long as the program, and may be called at its end.
+        if unsafe { atexit(say_goodbye) } != 0 {
+            return Err("the C library takes no more functions for the end of the process (atexit)".into());
+        }
+        let placement = &client.welcome().placement;
+        let own = placement.host_of(client.welcome().rank).unwrap_or(0) as u32;
+        let by_hosts = if placement.hosts().len() > 1 { "tcp0" } else { "shm0" };
+        let nic = asked_for(&config).unwrap_or(by_hosts);
+        Ok(Job { client, config, own, nic })
+    }
+
+    fn host_names(&self) -> &[String] {
+        self.client.welcome().placement.hosts()
+    }
+
+    fn key(host: u32, key: &str) -> String {
+        format!("\u{1}vipl/{host}/{key}")
+    }
+}
+
+fn soon() -> std::time::Instant {
+    Deadline::after(ANSWER).instant()
+}
+
+impl Names for Job {
+    fn address(&self) -> Host {
+        address::of_job(self.own)
+    }
+
+    fn options(&self) -> NicOptions {
+        let mut options = NicOptions::new(self.client.keys());
+        (options.arena, options.trusting) = (self.config.arena, self.config.trusting);
+        (options.detect, options.bind) = (self.config.detect, self.client.welcome().address);
+        options
+    }
+
+    fn default_nic(&self) -> &'static str {
+        self.nic
+    }
+
+    /// A host of the job, by the name that the launcher has for it, `localhost`, or `rank0` for that of rank 0. Several hosts of one name are its indices.
+    fn host_by_name(&self, name: &str, index: usize) -> Result<Host, String> {
+        let placement = &self.client.welcome().placement;
+        let rank = name.strip_prefix("rank").and_then(|rank| rank.parse().ok());
+        let of_rank = rank.and_then(|rank| placement.host_of(rank)).map(|host| host as u32);
+        let named: Vec<u32> = match name {
+            "localhost" => vec![self.own],
+            _ if of_rank.is_some() => of_rank.into_iter().collect(),
+            _ => (0u32..)
+                .zip(self.host_names())
+                .filter(|(_, host)| host.as_str() == name || host.split('.').next() == Some(name))
+                .map(|(nth, _)| nth)
+                .collect(),
+        };
+        // This host may be called otherwise by its own kernel than by the launcher.
+        let is_own =
+            || std::fs::read_to_string("/proc/sys/kernel/hostname").is_ok_and(|own| own.trim() == name);
+        match named.get(index) {
+            Some(host) => Ok(address::of_job(*host)),
+            None if named.is_empty() && index == 0 && is_own() => Ok(self.address()),
+            None => Err(format!(
+                "the job has no host {name:?} with an address number {index}; its hosts are: {}",
+                self.host_names().join(", ")
+            )),
+        }
+    }
+
+    fn host_by_address(&self, host: &Host) -> Result<String, String> {
+        let name = address::job_host(host).and_then(|nth| self.host_names().get(nth as usize));
+        name.cloned().ok_or_else(|| "the address is that of no host of the job".into())
+    }
+
+    fn hosts(&self) -> Vec<Host> {
+        (0..self.host_names().len() as u32).map(address::of_job).collect()
+    }
+
+    fn publish(&self, key: &str, value: &[u8]) -> Result<bool, String> {
+        match self.client.register(&Self::key(self.own, key), value, soon()) {
+            Ok(()) => Ok(true),
+            Err(BootError::NameTaken { .. }) => Ok(false),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn withdraw(&self, key: &str) {
+        // It goes with this process in any case.
+        let _ = self.client.unregister(&Self::key(self.own, key), soon());
+    }
+
+    fn find(
+        &self,
+        host: &Host,
+        key: &str,
+        deadline: Deadline,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Option<Vec<u8>>, String> {
+        let Some(host) = address::job_host(host) else {
+            return Err("the address is that of no host of the job: VipNSGetHostByName gives one".into());
+        };
+        loop {
+            let limit = Deadline::after(deadline.remaining().min(LOOK));
+            match self.client.lookup(&Self::key(host, key), true, limit.instant()) {
+                Ok(record) => return Ok(Some(record.value)),
+                Err(BootError::Deadline { .. }) if !deadline.passed() && is_wanted() => {}
+                Err(
+                    BootError::NoSuchName { .. }
+                    | BootError::NobodyLeft { .. }
+                    | BootError::PeerLost { .. }
+                    | BootError::PeerDone { .. }
+                    | BootError::Deadline { .. },
+                ) => return Ok(None),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The secret that processes started by hand share.
+//!
+//! `DECK_VIPL_SECRET` has it in words, `DECK_VIPL_SECRET_FILE` names a file of it that only its owner may read. Without either there
+//! is one for each user of a host, in a file that the first process makes; with it, processes of this user on this host connect, and
+//! nobody else.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use udeck::via::auth::mac;
+
+pub(super) const ENV_SECRET: &str = "DECK_VIPL_SECRET";
+pub(super) const ENV_FILE: &str = "DECK_VIPL_SECRET_FILE";
+
+pub(super) struct Secret {
+    pub key: [u8; 32],
+    /// Nobody has given one: for this host only.
+    pub of_host: bool,
+}
+
+/// # Errors
+/// In words.
+pub(super) fn find() -> Result<Secret, String> {
+    let given = match (std::env::var(ENV_SECRET).ok(), std::env::var_os(ENV_FILE)) {
+        (Some(words), _) => Some(words),
+        (None, Some(path)) => {
+            let path = PathBuf::from(path);
+            let bytes = read_private(&path).map_err(|why| format!("{ENV_FILE}={}: {why}", path.display()))?;
+            Some(String::from_utf8_lossy(&bytes).into_owned())
+        }
+        (None, None) => None,
+    };
+    match given {
+        Some(words) if words.trim().len() < 16 => Err(format!(
+            "the secret of {ENV_SECRET} or {ENV_FILE} is shorter than 16 characters: whoever guesses it connects"
+        )),
+        Some(words) => {
+            Ok(Secret { key: mac(&[0; 32], "udeck vipl secret", &[words.trim().as_bytes()]), of_host: false })
+        }
+        None => Ok(Secret { key: of_user()?, of_host: true }),
+    }
+}
+
+fn read_private(path: &Path) -> Result<Vec<u8>, String> {
+    // Does not wait: another user may have put a named pipe there.
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let open = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
+    let mut file = open.map_err(|error| error.to_string())?;
+    let about = file.metadata().map_err(|error| error.to_string())?;
+    if !about.is_file() || about.uid() != rustix::process::geteuid().as_raw() || about.mode() & 0o077 != 0 {
+        return Err("it is not a file of this user's that nobody else may read (chmod 600)".into());
+    }
+    let mut bytes = Vec::new();
+    io::Read::by_ref(&mut file).take(4096).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    Ok(bytes)
+}
+
+fn of_user() -> Result<[u8; 32], String> {
+    let uid = rustix::process::geteuid().as_raw();
+    let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_dir());
+    let path = folder.unwrap_or_else(std::env::temp_dir).join(format!("udeck-vipl-{uid}.secret"));
+    let why = |error: &dyn std::fmt::Display| {
+        format!("this user's secret {}: {error}; set {ENV_SECRET}, or remove that file", path.display())
+    };
+    if !path.exists() {
+        make(&path).map_err(|error| why(&error))?;
+    }
+    let bytes = read_private(&path).map_err(|error| why(&error))?;
+    bytes.try_into().map_err(|_| why(&"it does not have 32 bytes"))
+}
+
+/// Several processes may do this at a time: one file wins, and is whole.
+fn make(path: &Path) -> io::Result<()> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+    // A name that nobody else has: neither a process of this number in another container, nor one that ended just here.
+    let mut name = [0; 8];
+    getrandom::fill(&mut name).map_err(io::Error::other)?;
+    let own = path.with_extension(crate::vipl::address::hex(&name));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&own)?;
+    let made = file.write_all(&bytes).and_then(|()| match fs::hard_link(&own, path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    });
+    fs::remove_file(&own)?;
+    made
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("udeck-vipl-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn one_file_wins_and_is_whole() {
+        let folder = folder("makes");
+        let path = folder.join("udeck-vipl.secret");
+        make(&path).unwrap();
+        let first = read_private(&path).unwrap();
+        assert_eq!(first.len(), 32);
+        make(&path).unwrap();
+        assert_eq!(read_private(&path).unwrap(), first);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing else is left");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_another_user_may_have_put_there_is_refused_at_once() {
+        let folder = folder("refuses");
+        let (pipe, link, open) = (folder.join("pipe"), folder.join("link"), folder.join("open"));
+        assert!(
+            std::process::Command::new("mkfifo").args(["-m", "600"]).arg(&pipe).status().unwrap().success()
+        );
+        fs::write(&open, [7; 32]).unwrap();
+        std::os::unix::fs::symlink(&open, &link).unwrap();
+        for path in [pipe, link, open, folder.clone()] {
+            let (done, read) = mpsc::channel();
+            let (of, why) = (path.clone(), path.display().to_string());
+            let _ = std::thread::spawn(move || done.send(read_private(&of)));
+            read.recv_timeout(Duration::from_secs(20)).expect(&why).expect_err(&why);
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,173 @@
+//! A host's table of who waits: served by one of the host's processes, to all who know the secret.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use udeck::via::auth::{Claim, Keys};
+use udeck::via::thread;
+
+use super::wire::{self, Dated, Line};
+
+/// Who has something in the table says so at least that often.
+const SILENCE: Duration = Duration::from_secs(30);
+/// How long who calls may take to say its name: it has proven nothing yet.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How long it is waited until somebody is accepted again, who could not be.
+const AGAIN: Duration = Duration::from_millis(20);
+/// Callers at a time.
+const CALLERS: usize = 1024;
+/// Entries, of one caller and in all.
+const ENTRIES_EACH: usize = 4096;
+const ENTRIES: usize = 65_536;
+
+/// Entries of the process that serves, which has no connection to itself.
+pub(super) const OWN: u64 = 0;
+
+pub(super) struct Table {
+    keys: Keys,
+    entries: Mutex<HashMap<String, (u64, Vec<u8>)>>,
+    callers: Mutex<HashMap<u64, Arc<TcpStream>>>,
+    next: AtomicU64,
+    closed: AtomicBool,
+}
+
+/// A table that is served. Dropped, it is not any more.
+pub(super) struct Serving {
+    pub table: Arc<Table>,
+    address: SocketAddr,
+    accepting: Option<JoinHandle<Result<(), String>>>,
+}
+
+impl Table {
+    pub fn put(&self, of: u64, key: &str, value: &[u8]) -> u8 {
+        let mut entries = self.entries.lock();
+        match entries.get(key) {
+            Some((owner, _)) if *owner != of => return wire::TAKEN,
+            Some(_) => {}
+            None => {
+                let each = entries.values().filter(|(owner, _)| *owner == of).count();
+                if entries.len() >= ENTRIES || each >= ENTRIES_EACH {
+                    return wire::TAKEN;
+                }
+            }
+        }
+        entries.insert(key.to_owned(), (of, value.to_vec()));
+        wire::WELL
+    }
+
+    pub fn take(&self, of: u64, key: &str) {
+        let mut entries = self.entries.lock();
+        if entries.get(key).is_some_and(|(owner, _)| *owner == of) {
+            entries.remove(key);
+        }
+    }
+
+    pub fn get(&self, key: &str) -> Option<Vec<u8>> {
+        self.entries.lock().get(key).map(|(_, value)| value.clone())
+    }
+
+    fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        loop {
+            let accepted = listener.accept();
+            if self.closed.load(Ordering::SeqCst) {
+                return;
+            }
+            let Ok((stream, _)) = accepted else {
+                // No descriptor is left, or who called has gone: the next one may find some.
+                std::thread::sleep(AGAIN);
+                continue;
+            };
+            let stream = Arc::new(stream);
+            let mut callers = self.callers.lock();
+            if callers.len() >= CALLERS {
+                continue; // dropped: it may call again
+            }
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            callers.insert(number, stream.clone());
+            drop(callers);
+            let (serving, leaving) = (self.clone(), self.clone());
+            let serve = move || {
+                // Whatever ends the conversation ends what it has put.
+                let _ = serving.serve(number, stream);
+                serving.forget(number);
+            };
+            if thread::spawn("vipl-names", serve, move |_| leaving.forget(number)).is_err() {
+                self.forget(number);
+            }
+        }
+    }
+
+    fn forget(&self, of: u64) {
+        self.callers.lock().remove(&of);
+        self.entries.lock().retain(|_, (owner, _)| *owner != of);
+    }
+
+    fn serve(&self, of: u64, stream: Arc<TcpStream>) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        let pair = self.keys.answer(Claim::NOBODY).map_err(io::Error::other)?;
+        let mut line = Line::answer(Dated::new(stream, HANDSHAKE), pair)?;
+        while !self.closed.load(Ordering::SeqCst) {
+            let body = line.receive()?;
+            line.stream().renew(SILENCE);
+            let Some((op, key, value)) = wire::read_question(&body) else { break };
+            let answer = match op {
+                wire::PUT => vec![self.put(of, key, value)],
+                wire::TAKE => {
+                    self.take(of, key);
+                    vec![wire::WELL]
+                }
+                wire::GET => {
+                    self.get(key).map_or(vec![wire::NONE], |value| [&[wire::WELL], &value[..]].concat())
+                }
+                wire::PING => vec![wire::WELL],
+                _ => break,
+            };
+            line.send(&answer)?;
+        }
+        Ok(())
+    }
+}
+
+impl Serving {
+    /// Serves at this address, if nobody does.
+    pub fn start(address: SocketAddr, keys: Keys) -> io::Result<Serving> {
+        let listener = TcpListener::bind(address)?;
+        let table = Arc::new(Table {
+            keys,
+            entries: Mutex::default(),
+            callers: Mutex::default(),
+            next: AtomicU64::new(OWN + 1),
+            closed: AtomicBool::new(false),
+        });
+        let accepting = table.clone();
+        let accepting = thread::spawn("vipl-names", move || accepting.accept(&listener), |_| {})?;
+        Ok(Serving { table, address, accepting: Some(accepting) })
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if udeck::via::is_forked() {
+            return;
+        }
+        self.table.closed.store(true, Ordering::SeqCst);
+        for caller in self.table.callers.lock().values() {
+            let _ = caller.shutdown(Shutdown::Both); // it is gone otherwise
+        }
+        // Wakes who accepts.
+        let mut to = self.address;
+        if to.ip().is_unspecified() {
+            to.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+        }
+        let woken = TcpStream::connect_timeout(&to, Duration::from_secs(1));
+        if let Some(accepting) = self.accepting.take().filter(|_| woken.is_ok()) {
+            let _ = accepting.join();
+        }
+    }
+}

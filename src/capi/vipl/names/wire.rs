@@ -1,0 +1,262 @@
+//! What a process and a host's table of names say to each other, over TCP.
+//!
+//! ```text
+//!   asker -> table   "UDVIPL1\n" nonce (32)
+//!   table -> asker   nonce (32) proof (32)                      that it knows the secret
+//!   then, in turn    length of body (2, little-endian)  body  proof (32) over both nonces, number of the frame, body
+//!
+//!   question   op (1)  length of key (1)  key  value            PUT, TAKE (back), GET, PING
+//!   answer     op (1)  value                                    WELL, TAKEN, NONE
+//! ```
+//!
+//! Nothing is encrypted: what a table says is who waits where. Nobody without the secret can ask it, answer in its place, or change
+//! what is said.
+
+use std::io::{self, Read, Write};
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use udeck::via::Deadline;
+use udeck::via::auth::{Nonce, Pair};
+
+pub(super) const HELLO: &[u8; 8] = b"UDVIPL1\n";
+const PROTOCOL: &[u8] = b"udeck vipl names 1";
+pub(super) const MAX_BODY: usize = 2048;
+pub(super) const MAX_KEY: usize = 255;
+pub(super) const MAX_VALUE: usize = 1024;
+
+pub(super) const PUT: u8 = 1;
+pub(super) const TAKE: u8 = 2;
+pub(super) const GET: u8 = 3;
+pub(super) const PING: u8 = 4;
+pub(super) const WELL: u8 = 0x11;
+pub(super) const TAKEN: u8 = 0x12;
+pub(super) const NONE: u8 = 0x13;
+
+/// A connection whose reads and writes end at one moment, however many bytes come one by one.
+pub(super) struct Dated {
+    stream: Arc<TcpStream>,
+    until: Deadline,
+}
+
+impl Dated {
+    pub fn new(stream: Arc<TcpStream>, limit: Duration) -> Self {
+        Dated { stream, until: Deadline::after(limit) }
+    }
+
+    /// So long from now.
+    pub fn renew(&mut self, limit: Duration) {
+        self.until = Deadline::after(limit);
+    }
+
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.remaining();
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Dated {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        (&*self.stream).read(to)
+    }
+}
+
+impl Write for Dated {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        (&*self.stream).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        (&*self.stream).flush()
+    }
+}
+
+/// One end of a conversation between two that both know the secret.
+pub(super) struct Line<S> {
+    stream: S,
+    pair: Pair,
+    asker: Nonce,
+    table: Nonce,
+    /// Frames sent and received.
+    count: u64,
+}
+
+fn wrong(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, why)
+}
+
+fn nonce() -> io::Result<Nonce> {
+    let mut nonce = [0; 32];
+    getrandom::fill(&mut nonce).map_err(io::Error::other)?;
+    Ok(nonce)
+}
+
+impl<S: Read + Write> Line<S> {
+    /// The asker's end.
+    pub fn ask(mut stream: S, pair: Pair) -> io::Result<Self> {
+        let asker = nonce()?;
+        stream.write_all(&[&HELLO[..], &asker].concat())?;
+        let mut answer = [0; 64];
+        stream.read_exact(&mut answer)?;
+        let (table, proof) = answer.split_at(32);
+        let table: Nonce = table.try_into().expect("32 bytes");
+        let proof = proof.try_into().expect("32 bytes");
+        if !pair.check(&proof, PROTOCOL, b"table", &[&asker, &table]) {
+            return Err(wrong("what serves that port does not know our secret"));
+        }
+        Ok(Line { stream, pair, asker, table, count: 0 })
+    }
+
+    /// The table's end. Who asks has proven nothing before its first frame.
+    pub fn answer(mut stream: S, pair: Pair) -> io::Result<Self> {
+        let mut hello = [0; 40];
+        stream.read_exact(&mut hello)?;
+        let (head, asker) = hello.split_at(8);
+        if head != HELLO {
+            return Err(wrong("who calls speaks another language"));
+        }
+        let asker: Nonce = asker.try_into().expect("32 bytes");
+        let table = nonce()?;
+        let proof = pair.prove(PROTOCOL, b"table", &[&asker, &table]);
+        stream.write_all(&[&table[..], &proof].concat())?;
+        Ok(Line { stream, pair, asker, table, count: 0 })
+    }
+
+    pub fn send(&mut self, body: &[u8]) -> io::Result<()> {
+        let proof = self.prove(body);
+        let mut frame = (body.len() as u16).to_le_bytes().to_vec();
+        frame.extend_from_slice(body);
+        frame.extend_from_slice(&proof);
+        self.count += 1;
+        self.stream.write_all(&frame)
+    }
+
+    pub fn receive(&mut self) -> io::Result<Vec<u8>> {
+        let mut len = [0; 2];
+        self.stream.read_exact(&mut len)?;
+        let len = usize::from(u16::from_le_bytes(len));
+        if len > MAX_BODY {
+            return Err(wrong("too long a frame"));
+        }
+        let mut body = vec![0; len + 32];
+        self.stream.read_exact(&mut body)?;
+        let proof = body.split_off(len).try_into().expect("32 bytes");
+        if !udeck::via::auth::is_same(&proof, &self.prove(&body)) {
+            return Err(wrong("a frame that was changed on its way, or of who does not know our secret"));
+        }
+        self.count += 1;
+        Ok(body)
+    }
+
+    fn prove(&self, body: &[u8]) -> [u8; 32] {
+        self.pair.prove(PROTOCOL, b"frame", &[&self.asker, &self.table, &self.count.to_le_bytes(), body])
+    }
+
+    pub fn stream(&mut self) -> &mut S {
+        &mut self.stream
+    }
+}
+
+pub(super) fn question(op: u8, key: &str, value: &[u8]) -> Vec<u8> {
+    [&[op, key.len() as u8], key.as_bytes(), value].concat()
+}
+
+/// Op, key and value; `None`: that is no question.
+pub(super) fn read_question(body: &[u8]) -> Option<(u8, &str, &[u8])> {
+    let (op, rest) = body.split_first()?;
+    let (len, rest) = rest.split_first()?;
+    let (key, value) = rest.split_at_checked(usize::from(*len))?;
+    (value.len() <= MAX_VALUE).then_some((*op, std::str::from_utf8(key).ok()?, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use proptest::prelude::*;
+    use udeck::via::auth::{Claim, Keys};
+
+    use super::*;
+
+    fn talk(asking: [u8; 32], answering: [u8; 32]) -> (io::Result<Vec<u8>>, io::Result<Vec<u8>>) {
+        let (one, other) = UnixStream::pair().unwrap();
+        let table = std::thread::spawn(move || {
+            let mut line = Line::answer(other, Keys::from(answering).answer(Claim::NOBODY).unwrap())?;
+            let question = line.receive()?;
+            line.send(&[WELL])?;
+            Ok(question)
+        });
+        let ask = || {
+            let mut line = Line::ask(one, Keys::from(asking).call(None).unwrap())?;
+            line.send(&question(GET, "key", b""))?;
+            line.receive()
+        };
+        let answer = ask();
+        (answer, table.join().unwrap())
+    }
+
+    #[test]
+    fn only_those_with_one_secret_understand_each_other() {
+        let (answer, asked) = talk([1; 32], [1; 32]);
+        assert_eq!(answer.unwrap(), [WELL]);
+        assert_eq!(read_question(&asked.unwrap()), Some((GET, "key", &b""[..])));
+        let (answer, asked) = talk([1; 32], [2; 32]);
+        assert_eq!(answer.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        asked.unwrap_err();
+    }
+
+    #[test]
+    fn who_sends_byte_by_byte_has_no_more_time() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        let sends = std::thread::spawn(move || {
+            for byte in [&HELLO[..], &[1; 32]].concat() {
+                std::thread::sleep(Duration::from_millis(20));
+                if slow.write_all(&[byte]).is_err() {
+                    return; // it is not heard any more
+                }
+            }
+            let _ = slow.read(&mut [0; 64]);
+        });
+        let pair = Keys::from([1; 32]).answer(Claim::NOBODY).unwrap();
+        let answered = Line::answer(Dated::new(Arc::new(stream), Duration::from_millis(200)), pair);
+        assert!(answered.is_err(), "40 bytes take longer");
+        drop(answered);
+        sends.join().unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_question_or_none(bytes in prop::collection::vec(any::<u8>(), 0..MAX_BODY)) {
+            if let Some((op, key, value)) = read_question(&bytes) {
+                prop_assert_eq!(question(op, key, value), bytes);
+            }
+        }
+
+        /// Whatever a caller sends that knows no secret: its conversation ends, and no question is heard.
+        #[test]
+        fn any_bytes_are_heard_without_harm(head in any::<bool>(), bytes in prop::collection::vec(any::<u8>(), 0..3000)) {
+            let (mut one, other) = UnixStream::pair().unwrap();
+            let sent = if head { [&HELLO[..], &bytes].concat() } else { bytes };
+            one.write_all(&sent).unwrap();
+            one.shutdown(std::net::Shutdown::Write).unwrap();
+            let heard = Line::answer(other, Keys::from([1; 32]).answer(Claim::NOBODY).unwrap())
+                .and_then(|mut line| line.receive());
+            prop_assert!(heard.is_err());
+        }
+    }
+
+    #[test]
+    fn no_part_of_a_question_is_one() {
+        let whole = question(PUT, "key", b"value");
+        assert_eq!(read_question(&whole), Some((PUT, "key", &b"value"[..])));
+        for len in 0..5 {
+            assert_eq!(read_question(&whole[..len]), None);
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! A descriptor as it was posted: read once from the program's memory, checked, and kept. What the program does to its descriptor
+//! afterwards changes nothing; its status is written there when it is over.
+
+use smallvec::SmallVec;
+use udeck::via::Ptag;
+
+use super::memory::{self, Right};
+use super::types::{ALIGNMENT, ControlSegment, Descriptor, DescriptorSegment, control, status};
+
+/// Data segments of a descriptor, at most.
+pub(super) const MAX_SEGMENTS: usize = 252;
+/// What every descriptor has, and reads its control and first two segments from.
+const LEAST: usize = 64;
+
+/// Where a descriptor lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub descriptor: *mut Descriptor,
+    pub handle: u32,
+}
+
+// SAFETY: an address, which is followed through `memory::access` only.
+unsafe impl Send for Place {}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Send,
+    /// To or from this address of the peer's, by this handle of its.
+    Write(u64, u32),
+    Read(u64, u32),
+}
+
+#[derive(Debug)]
+pub(super) struct Order {
+    pub place: Place,
+    pub operation: Operation,
+    pub immediate: Option<u32>,
+    pub fenced: bool,
+    pub segments: SmallVec<[DescriptorSegment; 1]>,
+    /// Bytes of all segments.
+    pub total: usize,
+    /// What is wrong with it, as bits of its status.
+    pub error: u32,
+}
+
+/// Which queue it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Queue {
+    Send,
+    Receive,
+}
+
+/// A descriptor as most are: a message of one segment, not fenced.
+pub(super) struct Short {
+    /// Where it lies.
+    at: *mut u8,
+    pub immediate: Option<u32>,
+    pub segment: DescriptorSegment,
+}
+
+impl Short {
+    /// Reads it. `None`: it is another one, or lies where no descriptor can.
+    #[inline(always)]
+    pub fn read(place: Place, ptag: Ptag) -> Option<Short> {
+        let address = place.descriptor as usize;
+        if !address.is_multiple_of(ALIGNMENT) {
+            return None;
+        }
+        let at = memory::find(place.handle, ptag, address as u64, LEAST, Right::Local)?;
+        // SAFETY: registered for `LEAST` bytes, which has the control segment and two more, and aligned. The caller keeps his lock.
+        let (head, segment) = unsafe {
+            (&raw const *at.cast::<ControlSegment>(), at.add(32).cast::<DescriptorSegment>().read())
+        };
+        // SAFETY: as above.
+        let (count, bits, immediate) = unsafe { ((*head).seg_count, (*head).control, (*head).immediate) };
+        let is_plain = count == 1 && bits & !control::IMMEDIATE == 0;
+        let immediate = (bits & control::IMMEDIATE != 0).then_some(immediate);
+        is_plain.then_some(Short { at, immediate, segment })
+    }
+
+    /// Says in it how it ended. The caller has had his lock since it was read.
+    #[inline(always)]
+    pub fn finish(&self, bits: u32) {
+        // SAFETY: as in `read`.
+        unsafe { finish(self.at, bits, self.segment.last as usize, None) }
+    }
+
+    /// It is not over any more, whatever it was the last time.
+    #[inline(always)]
+    pub fn renew(&self) {
+        // SAFETY: as in `read`.
+        unsafe { (&raw mut (*self.at.cast::<ControlSegment>()).status).write(0) }
+    }
+}
+
+/// # Safety
+/// A descriptor lies there, in memory that may be touched.
+#[inline(always)]
+unsafe fn finish(at: *mut u8, bits: u32, length: usize, immediate: Option<u32>) {
+    let control = at.cast::<ControlSegment>();
+    // SAFETY: as promised.
+    unsafe {
+        (&raw mut (*control).length).write(length as u32);
+        if let Some(immediate) = immediate {
+            (&raw mut (*control).immediate).write(immediate);
+        }
+        // Last: a program may look at the status of a descriptor that it has not been given back yet.
+        let word = &*(&raw const (*control).status).cast::<std::sync::atomic::AtomicU32>();
+        word.store(bits | status::DONE, std::sync::atomic::Ordering::Release);
+    }
+}
+
+/// A posted receive: most have one segment.
+pub(super) struct Receive {
+    pub place: Place,
+    /// The only segment, unless there is `other`.
+    pub segment: DescriptorSegment,
+    pub other: Option<Box<Order>>,
+}
+
+impl Receive {
+    /// In full.
+    pub fn order(self) -> Order {
+        match self.other {
+            Some(order) => *order,
+            None => Order {
+                place: self.place,
+                operation: Operation::Send,
+                immediate: None,
+                fenced: false,
+                segments: SmallVec::from_buf([self.segment]),
+                total: self.segment.last as usize,
+                error: 0,
+            },
+        }
+    }
+}
+
+impl Order {
+    /// Reads the descriptor. `None`: it does not lie where a descriptor can.
+    pub fn read(place: Place, ptag: Ptag, queue: Queue, max_transfer: usize) -> Option<Order> {
+        let address = place.descriptor as usize;
+        if !address.is_multiple_of(ALIGNMENT) {
+            return None;
+        }
+        let (head, first) = memory::access(place.handle, ptag, address as u64, LEAST, Right::Local, |at| {
+            // SAFETY: registered for `LEAST` bytes, and aligned.
+            unsafe {
+                let head = at.cast::<ControlSegment>().read();
+                // Neither done nor failed, whatever it was the last time.
+                (&raw mut (*at.cast::<ControlSegment>()).status).write(0);
+                (head, at.add(32).cast::<[DescriptorSegment; 2]>().read())
+            }
+        })?;
+        let mut order = Order {
+            place,
+            operation: Operation::Send,
+            immediate: (head.control & control::IMMEDIATE != 0).then_some(head.immediate),
+            fenced: head.control & control::QFENCE != 0,
+            segments: SmallVec::new(),
+            total: 0,
+            error: 0,
+        };
+        let count = usize::from(head.seg_count);
+        if count > MAX_SEGMENTS + 1 || head.control & !control::ALL != 0 {
+            order.error = status::FORMAT_ERROR;
+            return Some(order);
+        }
+        match count {
+            0 => {}
+            1 => order.segments.push(first[0]),
+            2 => order.segments.extend_from_slice(&first),
+            _ => order.segments = read_all(place, ptag, count)?,
+        }
+        order.take_operation(head.control & control::OP_MASK, queue);
+        order.total = order.segments.iter().map(|segment| segment.last as usize).sum();
+        if order.error == 0 && order.segments.len() > MAX_SEGMENTS {
+            order.error = status::FORMAT_ERROR;
+        }
+        if order.error == 0 && order.total > max_transfer {
+            order.error = status::LENGTH_ERROR;
+        }
+        Some(order)
+    }
+
+    fn take_operation(&mut self, operation: u16, queue: Queue) {
+        if operation == control::OP_SENDRECV {
+            return;
+        }
+        // The first segment is the peer's address.
+        let may = queue == Queue::Send && !self.segments.is_empty();
+        let remote = if may { Some(self.segments.remove(0)) } else { None };
+        self.operation = match (operation, remote) {
+            (control::OP_RDMAWRITE, Some(to)) => Operation::Write(to.data, to.handle),
+            // A read carries no immediate data: the peer learns nothing of it.
+            (control::OP_RDMAREAD, Some(from)) if self.immediate.is_none() => {
+                Operation::Read(from.data, from.handle)
+            }
+            _ => {
+                self.error = status::FORMAT_ERROR;
+                Operation::Send
+            }
+        };
+    }
+
+    /// Its operation, as bits of its status.
+    pub fn kind(&self) -> u32 {
+        match self.operation {
+            Operation::Send => status::OP_SEND,
+            Operation::Write(..) => status::OP_RDMA_WRITE,
+            Operation::Read(..) => status::OP_RDMA_READ,
+        }
+    }
+
+    /// Whether all segments are registered with this tag.
+    pub fn is_registered(&self, ptag: Ptag) -> bool {
+        self.segments.iter().all(|segment| {
+            segment.last == 0
+                || memory::access(
+                    segment.handle,
+                    ptag,
+                    segment.data,
+                    segment.last as usize,
+                    Right::Local,
+                    |_| (),
+                )
+                .is_some()
+        })
+    }
+
+    /// Copies the segments' bytes to `to`, which has room for all. `false`: not all are registered with this tag any more.
+    pub fn gather(&self, ptag: Ptag, mut to: &mut [u8]) -> bool {
+        for segment in &self.segments {
+            let Some((now, later)) = to.split_at_mut_checked(segment.last as usize) else { return false };
+            to = later;
+            let copied = now.is_empty()
+                || memory::access(segment.handle, ptag, segment.data, now.len(), Right::Local, |at| {
+                    // SAFETY: registered for so many bytes; `now` is memory of ours. (What another thread of the program writes
+                    // there meanwhile, C has to answer for: bytes are copied, whatever they are.)
+                    unsafe { copy(at, now.as_mut_ptr(), now.len()) }
+                })
+                .is_some();
+            if !copied {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Copies pieces to the segments, as far as they reach.
+    pub fn scatter<'a>(&self, ptag: Ptag, from: impl Iterator<Item = &'a [u8]>) -> Scattered {
+        let mut room = self.segments.iter().copied();
+        let mut current = room.next();
+        let mut left_over = 0;
+        for mut piece in from {
+            while !piece.is_empty() {
+                let Some(segment) = &mut current else {
+                    left_over += piece.len();
+                    break;
+                };
+                let now = piece.len().min(segment.last as usize);
+                if now > 0 {
+                    let copied =
+                        memory::access(segment.handle, ptag, segment.data, now, Right::Local, |at| {
+                            // SAFETY: registered for so many bytes; the piece is not the program's memory.
+                            unsafe { copy(piece.as_ptr(), at, now) }
+                        });
+                    if copied.is_none() {
+                        return Scattered::Forbidden;
+                    }
+                }
+                segment.data += now as u64;
+                segment.last -= now as u32;
+                piece = &piece[now..];
+                if segment.last == 0 {
+                    current = room.next();
+                }
+            }
+        }
+        if left_over == 0 { Scattered::All } else { Scattered::TooLong(left_over) }
+    }
+}
+
+/// What became of bytes that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scattered {
+    All,
+    /// So many did not fit.
+    TooLong(usize),
+    /// A segment is not registered any more.
+    Forbidden,
+}
+
+/// # Safety
+/// As of `copy_nonoverlapping`, but for bytes that others write meanwhile.
+#[inline]
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: as the caller promises.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
+}
+
+#[cold]
+fn read_all(place: Place, ptag: Ptag, count: usize) -> Option<SmallVec<[DescriptorSegment; 1]>> {
+    let len = 32 + 16 * count;
+    memory::access(place.handle, ptag, place.descriptor as u64, len, Right::Local, |at| {
+        // SAFETY: registered for so many bytes, and aligned.
+        (0..count).map(|nth| unsafe { at.add(32 + 16 * nth).cast::<DescriptorSegment>().read() }).collect()
+    })
+}
+
+impl Place {
+    /// Says in the descriptor how it ended. Nothing, if its memory is not registered any more.
+    #[inline(always)]
+    pub fn write(self, ptag: Ptag, bits: u32, length: usize, immediate: Option<u32>) {
+        if let Some(at) = memory::find(self.handle, ptag, self.descriptor as u64, 32, Right::Local) {
+            // SAFETY: registered for so many bytes, and aligned, as was checked when it was posted.
+            unsafe { finish(at, bits, length, immediate) }
+        }
+    }
+}

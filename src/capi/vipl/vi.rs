@@ -1,0 +1,374 @@
+//! A VI: the program's two work queues, over a virtual interface of the library.
+//!
+//! The interface below takes messages as they come (`Receive::Lent`); work queues, descriptors and RDMA are here, because VIPL's
+//! reach any memory of the program's, in order with its messages (docs/decisions/043-vipl-rdma-in-messages.md). Whoever looks at a
+//! VI moves it on: takes what has arrived, places it, answers it, and sends what had found no room. If nobody looks and somebody
+//! has to, the NIC's engine does (`engine.rs`).
+//!
+//! A VI's lock is that of its place in the table of handles. It is never held while anybody waits, nor while the program's
+//! handlers run.
+
+mod arrivals;
+mod connection;
+mod sends;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use udeck::via::{self, Ptag, Reliability, Vi, ViAttributes as Below};
+
+use super::cq::CqState;
+use super::engine::{Job, NicState, Notify, Visits};
+use super::error::{self, Event};
+use super::handle::{Handle, Table};
+use super::order::{Order, Place, Queue, Receive, Short};
+use super::types::{
+    self, Descriptor, DescriptorSegment, ErrorCode, ResourceCode, ViAttributes, ViState, VipReturn, status,
+};
+pub(super) use connection::PeerRequest;
+use sends::Posted;
+
+pub(super) static VIS: Table<ViObject> = Table::new(2);
+
+/// For the NIC.
+pub(super) static VISITS: Visits = Visits {
+    move_on: |vi| {
+        if let Some(mut vi) = VIS.lock(vi) {
+            vi.move_on(Until::Bound);
+        }
+    },
+    look_after: |vi| {
+        if let Some(mut vi) = VIS.lock(vi) {
+            vi.count_needs();
+        }
+    },
+    pass: |vi| drop(VIS.lock(vi)),
+};
+
+/// Descriptors on one queue.
+pub(super) const MAX_DESCRIPTORS: usize = 4096;
+
+pub(super) struct ViObject {
+    handle: Handle,
+    nic: Arc<NicState>,
+    /// `None` while a thread connects it.
+    below: Option<Vi>,
+    attributes: ViAttributes,
+    ptag: Ptag,
+    level: Reliability,
+    state: ViState,
+    send_cq: Option<Arc<CqState>>,
+    receive_cq: Option<Arc<CqState>>,
+    /// Posted, oldest first.
+    receives: VecDeque<Receive>,
+    /// Over, and not given back yet.
+    received: VecDeque<Place>,
+    sends: VecDeque<Posted>,
+    /// How many of the oldest can be taken.
+    sends_over: usize,
+    /// Counts what was over so far, of both queues.
+    completions: u64,
+    /// How many of the youngest have not been sent: they found no room, or are fenced.
+    unsent: usize,
+    /// RDMA reads that were sent and are not answered.
+    reads: usize,
+    /// What the peer has yet to be told.
+    answers: VecDeque<sends::Answer>,
+    /// SENDs and WRITEs that were taken since the peer was told last.
+    taken: u32,
+    /// The program knows that this peer reaches for what it may not have.
+    told_of_refusal: bool,
+    send_notify: Option<Notify>,
+    receive_notify: Option<Notify>,
+    peer: Option<PeerRequest>,
+    /// The NIC knows that it has found no room.
+    is_stuck: bool,
+    /// Counted in the NIC's needs.
+    needs_engine: bool,
+}
+
+impl ViObject {
+    pub fn new(
+        handle: Handle,
+        nic: Arc<NicState>,
+        attributes: ViAttributes,
+        below: Vi,
+        cqs: [Option<Arc<CqState>>; 2],
+    ) -> Self {
+        let (ptag, level) = (below.attributes().ptag, below.attributes().reliability);
+        let [send_cq, receive_cq] = cqs;
+        ViObject {
+            handle,
+            nic,
+            below: Some(below),
+            attributes,
+            ptag,
+            level,
+            state: ViState::IDLE,
+            send_cq,
+            receive_cq,
+            receives: VecDeque::new(),
+            received: VecDeque::new(),
+            sends: VecDeque::new(),
+            sends_over: 0,
+            completions: 0,
+            unsent: 0,
+            reads: 0,
+            answers: VecDeque::new(),
+            taken: 0,
+            told_of_refusal: false,
+            send_notify: None,
+            receive_notify: None,
+            peer: None,
+            is_stuck: false,
+            needs_engine: false,
+        }
+    }
+
+    /// What the library's VI is to be for the program's attributes.
+    pub fn below_for(nic: &NicState, attributes: &ViAttributes) -> Result<Below, VipReturn> {
+        let ptag = nic.ptag(attributes.ptag).ok_or(VipReturn::INVALID_PTAG)?;
+        let reliability = error::level(attributes.reliability)
+            .filter(|level| nic.nic.caps().has(level.cap()))
+            .ok_or(VipReturn::INVALID_RELIABILITY_LEVEL)?;
+        if attributes.max_transfer > nic.max_transfer() as types::Ulong {
+            return Err(VipReturn::INVALID_MTU);
+        }
+        if attributes.rdma_read != 0 && reliability == Reliability::Unreliable {
+            return Err(VipReturn::INVALID_RDMAREAD);
+        }
+        Ok(Below { reliability, receive: via::Receive::Lent, ..Below::new(ptag) })
+    }
+
+    pub fn nic(&self) -> &Arc<NicState> {
+        &self.nic
+    }
+
+    pub fn attributes(&self) -> &ViAttributes {
+        &self.attributes
+    }
+
+    pub fn state(&self) -> ViState {
+        self.state
+    }
+
+    pub fn has_cq(&self, queue: Queue) -> bool {
+        match queue {
+            Queue::Send => self.send_cq.is_some(),
+            Queue::Receive => self.receive_cq.is_some(),
+        }
+    }
+
+    /// Whether its queues have neither posted descriptors nor such that were not given back.
+    pub fn is_empty(&self, queue: Queue) -> bool {
+        match queue {
+            Queue::Send => self.sends.is_empty(),
+            Queue::Receive => self.receives.is_empty() && self.received.is_empty(),
+        }
+    }
+
+    pub fn set_attributes(&mut self, mut attributes: ViAttributes) -> Result<(), VipReturn> {
+        if self.state != ViState::IDLE {
+            return Err(VipReturn::INVALID_STATE);
+        }
+        let mut wanted = Self::below_for(&self.nic, &attributes)?;
+        let below = self.below.as_mut().ok_or(VipReturn::INVALID_STATE)?;
+        if !(self.sends.is_empty() && self.receives.is_empty() && self.received.is_empty()) {
+            return Err(VipReturn::ERROR_RESOURCE); // they were checked against the old ones
+        }
+        wanted.context = self.handle.number();
+        if attributes.max_transfer == 0 {
+            attributes.max_transfer = self.nic.max_transfer() as types::Ulong;
+        }
+        below.set_attributes(wanted).map_err(|error| error::code(&error))?;
+        (self.attributes, self.ptag, self.level) = (attributes, wanted.ptag, wanted.reliability);
+        Ok(())
+    }
+
+    fn max_transfer(&self) -> usize {
+        self.attributes.max_transfer as usize // no more than the NIC's
+    }
+
+    /// `VipPostRecv`.
+    #[inline]
+    pub fn post_receive(&mut self, place: Place) -> VipReturn {
+        if self.receives.len() + self.received.len() >= MAX_DESCRIPTORS {
+            return VipReturn::ERROR_RESOURCE;
+        }
+        if self.state != ViState::ERROR
+            && let Some(short) = Short::read(place, self.ptag)
+        {
+            short.renew();
+            self.receives.push_back(Receive { place, segment: short.segment, other: None });
+            return VipReturn::SUCCESS;
+        }
+        self.post_other_receive(place)
+    }
+
+    #[inline(never)]
+    fn post_other_receive(&mut self, place: Place) -> VipReturn {
+        let Some(order) = Order::read(place, self.ptag, Queue::Receive, usize::MAX) else {
+            return VipReturn::DESCRIPTOR_ERROR;
+        };
+        if self.state == ViState::ERROR {
+            self.receive_over(place, status::OP_RECEIVE | status::DESC_FLUSHED_ERROR, 0, None);
+            self.tell_of_completions();
+        } else {
+            let segment = DescriptorSegment { data: 0, handle: 0, last: 0 };
+            self.receives.push_back(Receive { place, segment, other: Some(Box::new(order)) });
+        }
+        VipReturn::SUCCESS
+    }
+
+    /// The next receive that is over.
+    #[inline]
+    pub fn receive_done(&mut self) -> Option<*mut Descriptor> {
+        if self.received.is_empty() {
+            return self.receive_next();
+        }
+        self.received.pop_front().map(|place| place.descriptor)
+    }
+
+    /// A receive is over.
+    #[inline]
+    fn receive_over(&mut self, place: Place, bits: u32, length: usize, immediate: Option<u32>) {
+        place.write(self.ptag, bits, length, immediate);
+        self.received.push_back(place);
+        self.completions += 1;
+        if let Some(cq) = &self.receive_cq {
+            cq.push(self.handle, true);
+        }
+    }
+
+    /// Takes what has arrived, answers it, and sends what waits.
+    #[inline]
+    pub fn move_on(&mut self, until: Until) {
+        if self.state != ViState::CONNECTED || self.below.is_none() {
+            return;
+        }
+        let has_news = self.take_arrivals(until);
+        if self.unsent + self.answers.len() > 0 || self.taken > 0 {
+            self.send_waiting();
+        }
+        if has_news {
+            self.tell_of_completions();
+        }
+    }
+
+    /// Wakes who waits for completions, and calls who asked to be notified.
+    #[inline]
+    fn tell_of_completions(&mut self) {
+        if self.send_notify.is_some() || self.receive_notify.is_some() {
+            self.notify();
+        }
+        self.nic.ring();
+    }
+
+    #[cold]
+    fn notify(&mut self) {
+        if let (Some(notify), Some(place)) = (self.receive_notify, self.received.front().copied()) {
+            self.receive_notify = None;
+            self.received.pop_front();
+            self.nic.call(Job::Queue { notify, vi: self.handle, place });
+        }
+        if let Some(notify) = self.send_notify
+            && let Some(place) = self.pop_send()
+        {
+            self.send_notify = None;
+            self.nic.call(Job::Queue { notify, vi: self.handle, place });
+        }
+        self.count_needs();
+    }
+
+    /// `VipSendNotify`, `VipRecvNotify`.
+    pub fn set_notify(&mut self, queue: Queue, notify: Notify) -> VipReturn {
+        let place = match queue {
+            Queue::Send => &mut self.send_notify,
+            Queue::Receive => &mut self.receive_notify,
+        };
+        if place.is_some() {
+            return VipReturn::ERROR_RESOURCE;
+        }
+        *place = Some(notify);
+        self.move_on(Until::Bound);
+        self.notify();
+        VipReturn::SUCCESS
+    }
+
+    /// Whether the engine has to look after this VI when the program does not: it is to be notified, the peer reaches its memory, or
+    /// something waits to be sent.
+    fn count_needs(&mut self) {
+        let is_reached = self.attributes.rdma_write != 0 || self.attributes.rdma_read != 0;
+        let waits = self.unsent + self.answers.len() > 0 || self.reads > 0;
+        let has_cq = self.send_cq.iter().chain(&self.receive_cq).any(|cq| cq.is_to_notify());
+        let needs = (self.state == ViState::CONNECTED
+            && (is_reached || waits || has_cq || self.level == Reliability::Reception))
+            || self.send_notify.is_some()
+            || self.receive_notify.is_some();
+        if needs != self.needs_engine {
+            self.needs_engine = needs;
+            self.nic.need(needs);
+        }
+        let is_stuck = self.state == ViState::CONNECTED && self.unsent + self.answers.len() > 0;
+        if is_stuck != self.is_stuck {
+            self.is_stuck = is_stuck;
+            self.nic.set_stuck(self.handle, is_stuck);
+        }
+    }
+
+    /// The connection is over: what is posted is flushed, the oldest send under way ends by `first`. `state`: which one it is in
+    /// from now on.
+    #[cold]
+    fn end(&mut self, state: ViState, first: u32) {
+        self.state = state;
+        self.answers.clear();
+        self.taken = 0;
+        self.flush_sends(first);
+        for receive in std::mem::take(&mut self.receives) {
+            self.receive_over(receive.place, status::OP_RECEIVE | status::DESC_FLUSHED_ERROR, 0, None);
+        }
+        self.count_needs();
+        self.tell_of_completions();
+    }
+
+    /// An error on this side ends a reliable connection. The peer is told; `told`: what its oldest send ends by.
+    #[cold]
+    fn break_connection(&mut self, error: ErrorCode, told: u32, op_code: u32, why: &str) {
+        self.say_broken(told);
+        if let Some(below) = &mut self.below {
+            below.disconnect();
+        }
+        self.raise(error, op_code, why);
+        self.end(ViState::ERROR, status::DESC_FLUSHED_ERROR);
+    }
+
+    #[cold]
+    fn raise(&self, error: ErrorCode, op_code: u32, why: &str) {
+        let resource = ResourceCode::VI;
+        let event =
+            Event { nic: self.nic.handle(), vi: self.handle, op_code, resource, error, why: why.into() };
+        self.nic.raise(event);
+    }
+}
+
+/// How far to move on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    /// A receive is over.
+    OneReceived,
+    /// As much as one look may take.
+    Bound,
+}
+
+impl Drop for ViObject {
+    fn drop(&mut self) {
+        if self.needs_engine {
+            self.nic.need(false);
+        }
+        if self.is_stuck {
+            self.nic.set_stuck(self.handle, false);
+        }
+    }
+}

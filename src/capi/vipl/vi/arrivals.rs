@@ -1,0 +1,338 @@
+//! What comes from the peer.
+
+use udeck::via::transport::{Body, Found, Inline};
+use udeck::via::{Arrival, Error, Reliability};
+
+use super::sends::Answer;
+use super::{Until, ViObject};
+use crate::vipl::memory::{self, Right};
+use crate::vipl::order::Scattered;
+use crate::vipl::types::{Descriptor, ErrorCode, ViState, control, status};
+use crate::vipl::wire;
+
+/// Arrivals that one look takes, at most: a peer that only sends does not keep us here.
+const BOUND: usize = 64;
+
+impl ViObject {
+    /// The next receive, of which none is over: takes what has come for it. The shortest way for most messages.
+    #[inline(always)]
+    pub(super) fn receive_next(&mut self) -> Option<*mut Descriptor> {
+        let is_plain = self.state == ViState::CONNECTED
+            && self.level != Reliability::Reception
+            && self.receive_cq.is_none()
+            && self.receive_notify.is_none();
+        if is_plain && let Some(below) = &mut self.below {
+            let mut short = Inline::EMPTY;
+            match below.arrival_short(&mut short) {
+                Found::Short(word) => {
+                    return self.take_plain(word, &short).or_else(|| self.take_first(word, &short));
+                }
+                Found::Nothing if self.unsent + self.answers.len() == 0 => return None,
+                Found::Nothing | Found::Other => {}
+            }
+        }
+        self.receive_slowly()
+    }
+
+    #[inline(never)]
+    fn receive_slowly(&mut self) -> Option<*mut Descriptor> {
+        self.move_on(Until::OneReceived);
+        self.received.pop_front().map(|place| place.descriptor)
+    }
+
+    /// A short message into the one segment of the oldest receive. `None`: it is not as simple, and nothing was done.
+    #[inline(always)]
+    fn take_plain(&mut self, word: Option<u32>, bytes: &Inline) -> Option<*mut Descriptor> {
+        let (head, body) = bytes.bytes().split_first_chunk::<{ wire::HEAD }>()?;
+        let receive = self.receives.front()?;
+        let (place, segment) = (receive.place, receive.segment);
+        if head[0] != wire::SEND || receive.other.is_some() || body.len() > segment.last as usize {
+            return None;
+        }
+        let to = memory::find(segment.handle, self.ptag, segment.data, body.len(), Right::Local)?;
+        // SAFETY: registered for so many bytes, and we have the VI's lock; `body` is memory of ours.
+        unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) };
+        let immediate = if wire::has_immediate(head) { word } else { None };
+        let bits = status::OP_RECEIVE | if immediate.is_some() { status::IMMEDIATE } else { 0 };
+        place.write(self.ptag, bits, body.len(), immediate);
+        std::mem::forget(self.receives.pop_front()); // it has no `other` to be dropped
+        self.completions += 1;
+        Some(place.descriptor)
+    }
+
+    #[inline(never)]
+    fn take_first(&mut self, word: Option<u32>, bytes: &Inline) -> Option<*mut Descriptor> {
+        self.take_inline(word, bytes);
+        self.tell_of_completions();
+        self.receive_slowly()
+    }
+
+    /// Takes what has arrived. Whether a descriptor is over by it.
+    #[inline]
+    pub(super) fn take_arrivals(&mut self, until: Until) -> bool {
+        let before = self.completions;
+        let mut short = Inline::EMPTY;
+        for _ in 0..BOUND {
+            if until == Until::OneReceived && !self.received.is_empty() {
+                break;
+            }
+            let Some(below) = &mut self.below else { break };
+            match below.arrival_short(&mut short) {
+                Found::Short(immediate) => self.take_inline(immediate, &short),
+                Found::Nothing => break,
+                Found::Other => match below.arrival() {
+                    Ok(Some(arrival)) => self.take_arrival(arrival),
+                    Ok(None) => break,
+                    Err(error) => {
+                        self.ended(&error);
+                        break;
+                    }
+                },
+            }
+            if self.state != ViState::CONNECTED {
+                break;
+            }
+        }
+        before != self.completions
+    }
+
+    #[inline]
+    fn take_inline(&mut self, immediate: Option<u32>, bytes: &Inline) {
+        let bytes = bytes.bytes();
+        match wire::read_head(bytes, immediate) {
+            Some((kind, immediate)) => self.take(kind, immediate, &[&bytes[wire::HEAD..]]),
+            None => self.nonsense(),
+        }
+    }
+
+    fn take_arrival(&mut self, arrival: Arrival) {
+        match &arrival.body {
+            Body::Inline(bytes) => self.take_inline(arrival.immediate, bytes),
+            Body::Lent(head, lent) => match wire::read_head(head.bytes(), arrival.immediate) {
+                Some((kind, immediate)) => {
+                    let mut parts: [&[u8]; 3] = [&[]; 3];
+                    for (place, part) in parts.iter_mut().zip(lent.parts()) {
+                        *place = part;
+                    }
+                    self.take(kind, immediate, &parts);
+                }
+                None => self.nonsense(),
+            },
+            // No window is exposed to anybody, and a confirmation has no bytes.
+            Body::Written(_) => self.nonsense(),
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, kind: u8, immediate: Option<u32>, body: &[&[u8]]) {
+        if kind == wire::SEND {
+            self.take_send(immediate, body);
+        } else {
+            self.take_other(kind, immediate, body);
+        }
+    }
+
+    #[inline]
+    fn take_send(&mut self, immediate: Option<u32>, body: &[&[u8]]) {
+        let Some(receive) = self.receives.pop_front() else { return self.no_descriptor() };
+        let order = receive.order();
+        let length: usize = body.iter().map(|part| part.len()).sum();
+        let mut bits = status::OP_RECEIVE | order.error;
+        let mut placed = length;
+        if order.error == 0 {
+            match order.scatter(self.ptag, body.iter().copied()) {
+                Scattered::All => {}
+                Scattered::TooLong(left_over) => {
+                    bits |= status::LENGTH_ERROR;
+                    placed -= left_over;
+                }
+                Scattered::Forbidden => (bits, placed) = (bits | status::PROTECTION_ERROR, 0),
+            }
+        } else {
+            placed = 0;
+        }
+        if immediate.is_some() {
+            bits |= status::IMMEDIATE;
+        }
+        self.receive_over(order.place, bits, placed, immediate);
+        if bits & status::ERROR_MASK != 0 {
+            let why =
+                "a message came that its receive descriptor could not take: too long, or a wrong descriptor";
+            self.arrival_failed(ErrorCode::RECVQ_EMPTY, status::REMOTE_DESC_ERROR, why);
+        } else {
+            self.count_taken();
+        }
+    }
+
+    #[inline]
+    fn count_taken(&mut self) {
+        if self.level == Reliability::Reception {
+            // A peer that goes on without reading this has sent more than any queue holds: what it is told is wrong then, and no matter.
+            self.taken = self.taken.saturating_add(1);
+        }
+    }
+
+    #[cold]
+    fn no_descriptor(&mut self) {
+        let why = "a message came and no receive descriptor was posted";
+        self.arrival_failed(ErrorCode::RECVQ_EMPTY, status::REMOTE_DESC_ERROR, why);
+    }
+
+    /// What came found no place. An unreliable connection stands.
+    #[cold]
+    fn arrival_failed(&mut self, error: ErrorCode, told: u32, why: &str) {
+        if self.level != Reliability::Unreliable {
+            self.break_connection(error, told, 0, why);
+        }
+    }
+
+    #[cold]
+    fn take_other(&mut self, kind: u8, immediate: Option<u32>, body: &[&[u8]]) {
+        // A transport decides how many pieces a body comes in.
+        let bytes: Vec<u8>;
+        let flat: &[u8] = match body {
+            [one, rest @ ..] if rest.iter().all(|part| part.is_empty()) => one,
+            several => {
+                bytes = several.concat();
+                &bytes
+            }
+        };
+        let understood = match kind {
+            wire::WRITE => self.take_write(immediate, flat),
+            wire::READ => self.take_read(flat),
+            wire::DATA => self.take_data(flat),
+            wire::TAKEN => wire::word(flat).is_some_and(|count| self.were_taken(count)),
+            wire::BROKEN => wire::word(flat).map(|told| self.peer_broke(told)).is_some(),
+            _ => false,
+        };
+        if !understood {
+            self.nonsense();
+        }
+    }
+
+    /// The peer writes our memory.
+    fn take_write(&mut self, immediate: Option<u32>, body: &[u8]) -> bool {
+        let (Some((address, handle)), Some(data)) = (wire::read_place(body), body.get(wire::WRITE_HEAD..))
+        else {
+            return false;
+        };
+        let written = self.attributes.rdma_write != 0
+            && memory::access(handle, self.ptag, address, data.len(), Right::RemoteWrite, |at| {
+                // SAFETY: registered for so many bytes, and to be written by peers; `data` is not the program's memory.
+                unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), at, data.len()) }
+            })
+            .is_some();
+        if !written {
+            let why = "the peer's RDMA write names memory that it may not write";
+            if self.level == Reliability::Unreliable {
+                self.raise_refusal(ErrorCode::RDMAW_PROT, control::OP_RDMAWRITE, why);
+            }
+            self.arrival_failed(ErrorCode::RDMAW_PROT, status::RDMA_PROT_ERROR, why); // tells, on a reliable connection
+            return true;
+        }
+        if immediate.is_none() {
+            self.count_taken();
+            return true;
+        }
+        let Some(receive) = self.receives.pop_front() else {
+            self.no_descriptor();
+            return true;
+        };
+        let bits = status::OP_REMOTE_RDMA_WRITE | status::IMMEDIATE;
+        self.receive_over(receive.place, bits, data.len(), immediate);
+        self.count_taken();
+        true
+    }
+
+    /// Tells of RDMA that was refused: once, a peer could ask for it without end.
+    fn raise_refusal(&mut self, error: ErrorCode, op_code: u16, why: &str) {
+        if !std::mem::replace(&mut self.told_of_refusal, true) {
+            self.raise(error, op_code.into(), why);
+        }
+    }
+
+    /// The peer reads our memory.
+    fn take_read(&mut self, body: &[u8]) -> bool {
+        let (Some((address, handle)), Some(len)) = (wire::read_place(body), wire::number(body, 16)) else {
+            return false;
+        };
+        let is_allowed = self.attributes.rdma_read != 0
+            && usize::try_from(len).is_ok_and(|len| {
+                len <= self.nic.max_transfer()
+                    && memory::access(handle, self.ptag, address, len, Right::RemoteRead, |_| ()).is_some()
+            });
+        // Bounded by what the peer's send queue holds.
+        if self.answers.len() > super::MAX_DESCRIPTORS {
+            return false;
+        }
+        if is_allowed {
+            self.answers.push_back(Answer::Data { address, handle, len: len as usize });
+        } else {
+            let why = "the peer's RDMA read names memory that it may not read";
+            self.raise_refusal(ErrorCode::RDMAR_PROT, control::OP_RDMAREAD, why);
+            self.answers.push_back(Answer::Refused);
+        }
+        true
+    }
+
+    /// Our oldest read is answered.
+    fn take_data(&mut self, body: &[u8]) -> bool {
+        let (Some(bits), Some(data)) = (wire::word(body), body.get(wire::DATA_HEAD..)) else { return false };
+        let Some(read) = self.oldest_read() else { return false };
+        if bits != 0 {
+            self.raise(
+                ErrorCode::CONN_LOST,
+                control::OP_RDMAREAD.into(),
+                "an RDMA read of memory of the peer's that it may not read ended the connection",
+            );
+            if let Some(below) = &mut self.below {
+                below.disconnect();
+            }
+            self.read_over(read, status::RDMA_PROT_ERROR, 0);
+            self.end(ViState::ERROR, status::DESC_FLUSHED_ERROR);
+            return true;
+        }
+        let (mut error, mut length) = (0, data.len());
+        match self.scatter_read(read, data) {
+            Scattered::All => {}
+            Scattered::TooLong(_) => return false,
+            Scattered::Forbidden => (error, length) = (status::PROTECTION_ERROR, 0),
+        }
+        self.read_over(read, error, length);
+        if error != 0 {
+            let why = "memory that an RDMA read was to fill was deregistered";
+            self.break_connection(ErrorCode::COMP_PROT, 0, control::OP_RDMAREAD.into(), why);
+        }
+        true
+    }
+
+    /// The peer has met an error, and ends the connection.
+    fn peer_broke(&mut self, told: u32) {
+        let why = "the peer ended the connection by an error: it had no place for a message, or refused an RDMA operation";
+        if let Some(below) = &mut self.below {
+            below.disconnect();
+        }
+        self.raise(ErrorCode::CONN_LOST, 0, why);
+        if told & status::ERROR_MASK == told && told != 0 {
+            self.untaken_failed(told);
+        }
+        self.end(ViState::ERROR, status::DESC_FLUSHED_ERROR);
+    }
+
+    /// The interface below says that the connection is over.
+    #[cold]
+    pub(super) fn ended(&mut self, error: &Error) {
+        // Of a loss the NIC's own callback tells.
+        let first = match error {
+            Error::Closed => status::DESC_FLUSHED_ERROR,
+            _ => status::TRANSPORT_ERROR,
+        };
+        self.end(ViState::ERROR, first);
+    }
+
+    #[cold]
+    fn nonsense(&mut self) {
+        let why = "the peer says what this VIPL does not understand: is it a program of another version?";
+        self.break_connection(ErrorCode::CONN_LOST, 0, 0, why);
+    }
+}

@@ -1,0 +1,437 @@
+//! What goes to the peer: the send queue, and answers.
+
+use udeck::via::mem::Fill;
+use udeck::via::transport::Inline;
+use udeck::via::{Block, Error, Reliability};
+
+use super::{MAX_DESCRIPTORS, ViObject};
+use crate::vipl::memory::{self, Right};
+use crate::vipl::order::{Operation, Order, Place, Queue, Scattered, Short};
+use crate::vipl::types::{Descriptor, ErrorCode, ViState, VipReturn, status};
+use crate::vipl::wire;
+
+/// What fits into a message of the interface below beside the head.
+const INLINE: usize = Inline::CAPACITY - wire::HEAD;
+
+/// Bytes of answers to a peer's reads in one go; the last may be as long as a message.
+const ANSWER_BOUND: usize = 64 << 20;
+
+/// A descriptor on the send queue.
+pub(super) struct Posted {
+    place: Place,
+    stage: Stage,
+}
+
+enum Stage {
+    Unsent(Box<Order>),
+    /// A message or write of reliable reception that the peer has not taken.
+    Untaken {
+        kind: u32,
+        length: usize,
+    },
+    /// A read that is not answered.
+    Reading(Box<Order>),
+    Over,
+}
+
+/// What the peer is told.
+pub(super) enum Answer {
+    /// What it reads.
+    Data { address: u64, handle: u32, len: usize },
+    /// That it may not read that.
+    Refused,
+}
+
+/// Why something was not sent.
+enum Stop {
+    /// No room: later.
+    Busy,
+    /// Its own fault: these bits.
+    Bad(u32),
+    /// The connection's end.
+    Ended(Error),
+}
+
+impl ViObject {
+    /// `VipPostSend`.
+    #[inline]
+    pub fn post_send(&mut self, place: Place) -> VipReturn {
+        if self.state == ViState::CONNECTED
+            && self.unsent == 0
+            && self.level != Reliability::Reception
+            && self.sends.len() < MAX_DESCRIPTORS
+            && self.send_short(place)
+        {
+            self.sends.push_back(Posted { place, stage: Stage::Over });
+            // Over already, unless one before it is not.
+            if self.sends_over + 1 == self.sends.len() {
+                self.sends_over += 1;
+                self.completions += 1;
+                if let Some(cq) = &self.send_cq {
+                    cq.push(self.handle, false);
+                }
+                self.tell_of_completions();
+            }
+            return VipReturn::SUCCESS;
+        }
+        self.post_slowly(place)
+    }
+
+    /// The shortest way. `false`: it was not sent.
+    #[inline(always)]
+    fn send_short(&mut self, place: Place) -> bool {
+        let Some(short) = Short::read(place, self.ptag) else { return false };
+        let (segment, len) = (short.segment, short.segment.last as usize);
+        if len > INLINE || len > self.max_transfer() {
+            return false;
+        }
+        let found = memory::find(segment.handle, self.ptag, segment.data, len, Right::Local);
+        let (Some(at), Some(below)) = (found, &mut self.below) else { return false };
+        // SAFETY: registered for so many bytes, which are copied before this VI's lock is released.
+        let body = unsafe { std::slice::from_raw_parts(at, len) };
+        let head = wire::head(wire::SEND, short.immediate);
+        let sent = below.send_short(short.immediate.unwrap_or(0), head, body);
+        if sent {
+            short.finish(status::OP_SEND);
+        }
+        sent
+    }
+
+    #[inline(never)]
+    fn post_slowly(&mut self, place: Place) -> VipReturn {
+        if self.state != ViState::CONNECTED {
+            return self.post_unconnected(place);
+        }
+        if self.sends.len() >= MAX_DESCRIPTORS {
+            return VipReturn::ERROR_RESOURCE;
+        }
+        let Some(order) = Order::read(place, self.ptag, Queue::Send, self.max_transfer()) else {
+            return VipReturn::DESCRIPTOR_ERROR;
+        };
+        self.post_other(order);
+        VipReturn::SUCCESS
+    }
+
+    #[cold]
+    fn post_unconnected(&mut self, place: Place) -> VipReturn {
+        if self.state != ViState::ERROR {
+            return VipReturn::INVALID_STATE;
+        }
+        if self.sends.len() >= MAX_DESCRIPTORS {
+            return VipReturn::ERROR_RESOURCE;
+        }
+        let Some(order) = Order::read(place, self.ptag, Queue::Send, usize::MAX) else {
+            return VipReturn::DESCRIPTOR_ERROR;
+        };
+        self.push_over(place, order.kind() | status::DESC_FLUSHED_ERROR, 0);
+        self.tell_of_completions();
+        VipReturn::SUCCESS
+    }
+
+    #[inline(never)]
+    fn post_other(&mut self, mut order: Order) {
+        if order.error == 0 && !order.is_registered(self.ptag) {
+            order.error = status::PROTECTION_ERROR;
+        }
+        if order.error == 0
+            && matches!(order.operation, Operation::Read(..))
+            && self.level == Reliability::Unreliable
+        {
+            order.error = status::FORMAT_ERROR;
+        }
+        self.sends.push_back(Posted { place: order.place, stage: Stage::Unsent(Box::new(order)) });
+        self.unsent += 1;
+        self.send_waiting();
+        self.tell_of_completions();
+    }
+
+    /// Sends what waits, as far as there is room: answers first.
+    #[inline(never)]
+    pub(super) fn send_waiting(&mut self) {
+        loop {
+            match self.send_all() {
+                Ok(()) => break,
+                Err(Stop::Busy) => {
+                    // Asks to be named when there may be room, and looks once more.
+                    let Some(below) = &mut self.below else { break };
+                    below.reclaim();
+                    below.request_send_notify();
+                    match self.send_all() {
+                        Ok(()) | Err(Stop::Busy) => break,
+                        Err(Stop::Ended(error)) => return self.ended(&error),
+                        Err(Stop::Bad(_)) => {}
+                    }
+                }
+                Err(Stop::Ended(error)) => return self.ended(&error),
+                // Noted with the descriptor; on an unreliable connection the others go on.
+                Err(Stop::Bad(_)) if self.state == ViState::CONNECTED => {}
+                Err(Stop::Bad(_)) => return,
+            }
+        }
+        self.count_needs();
+    }
+
+    fn send_all(&mut self) -> Result<(), Stop> {
+        let mut answered = 0;
+        while let Some(answer) = self.answers.front() {
+            // Otherwise a peer that reads as fast as we copy keeps whoever looks here.
+            if answered >= ANSWER_BOUND {
+                return Err(Stop::Busy);
+            }
+            let (address, handle, len) = match *answer {
+                Answer::Data { address, handle, len } => (address, handle, Some(len)),
+                Answer::Refused => (0, 0, None),
+            };
+            self.send_data(address, handle, len)?;
+            self.answers.pop_front();
+            answered += len.unwrap_or(0);
+        }
+        if self.taken > 0 {
+            self.send_small(wire::TAKEN, None, &self.taken.to_le_bytes())?;
+            self.taken = 0;
+        }
+        while self.unsent > 0 {
+            let at = self.sends.len() - self.unsent;
+            let Stage::Unsent(order) = std::mem::replace(&mut self.sends[at].stage, Stage::Over) else {
+                unreachable!("the youngest are unsent");
+            };
+            if order.fenced && self.reads > 0 {
+                self.sends[at].stage = Stage::Unsent(order);
+                return Ok(());
+            }
+            let sent = self.send(&order);
+            self.note(at, order, sent)?;
+        }
+        Ok(())
+    }
+
+    /// Notes how the oldest unsent send was sent.
+    fn note(&mut self, at: usize, order: Box<Order>, sent: Result<(), Stop>) -> Result<(), Stop> {
+        let kind = order.kind();
+        match sent {
+            Ok(()) => {
+                self.unsent -= 1;
+                match order.operation {
+                    Operation::Read(..) => {
+                        self.reads += 1;
+                        self.sends[at].stage = Stage::Reading(order);
+                    }
+                    _ if self.level == Reliability::Reception => {
+                        self.sends[at].stage = Stage::Untaken { kind, length: order.total };
+                    }
+                    _ => self.send_over(at, kind, order.total),
+                }
+                Ok(())
+            }
+            Err(Stop::Bad(bits)) => {
+                self.unsent -= 1;
+                self.send_over(at, kind | bits, 0);
+                if self.level != Reliability::Unreliable {
+                    let why = "a send descriptor is wrong, or names memory that is not registered with the VI's tag";
+                    self.break_connection(ErrorCode::POST_DESC, 0, kind, why);
+                }
+                Err(Stop::Bad(bits))
+            }
+            Err(other) => {
+                self.sends[at].stage = Stage::Unsent(order);
+                Err(other)
+            }
+        }
+    }
+
+    fn send(&mut self, order: &Order) -> Result<(), Stop> {
+        if order.error != 0 {
+            return Err(Stop::Bad(order.error));
+        }
+        match order.operation {
+            Operation::Send => self.send_gathered(wire::SEND, order, &[]),
+            Operation::Write(address, handle) => {
+                self.send_gathered(wire::WRITE, order, &wire::write_head(address, handle))
+            }
+            Operation::Read(address, handle) => {
+                self.send_small(wire::READ, None, &wire::read_request(address, handle, order.total))
+            }
+        }
+    }
+
+    fn send_gathered(&mut self, kind: u8, order: &Order, prefix: &[u8]) -> Result<(), Stop> {
+        let len = prefix.len() + order.total;
+        if len <= INLINE {
+            let mut body = [0; INLINE];
+            body[..prefix.len()].copy_from_slice(prefix);
+            if !order.gather(self.ptag, &mut body[prefix.len()..len]) {
+                return Err(Stop::Bad(status::PROTECTION_ERROR));
+            }
+            return self.send_small(kind, order.immediate, &body[..len]);
+        }
+        let mut block = self.block(len)?;
+        let bytes = block.bytes_mut();
+        bytes[..prefix.len()].copy_from_slice(prefix);
+        if !order.gather(self.ptag, &mut bytes[prefix.len()..]) {
+            return Err(Stop::Bad(status::PROTECTION_ERROR));
+        }
+        self.hand_off(kind, order.immediate, block)
+    }
+
+    /// What the peer reads, as it is now.
+    fn send_data(&mut self, address: u64, handle: u32, len: Option<usize>) -> Result<(), Stop> {
+        let refused = [status::RDMA_PROT_ERROR.to_le_bytes(), [0; 4]].concat();
+        let Some(len) = len else { return self.send_small(wire::DATA, None, &refused) };
+        let mut block = self.block(wire::DATA_HEAD + len)?;
+        let (head, data) = block.bytes_mut().split_at_mut(wire::DATA_HEAD);
+        head.fill(0);
+        let copied = memory::access(handle, self.ptag, address, len, Right::RemoteRead, |at| {
+            // SAFETY: registered for so many bytes, and to be read by peers; `data` is memory of ours.
+            unsafe { std::ptr::copy_nonoverlapping(at, data.as_mut_ptr(), len) }
+        });
+        match copied {
+            Some(()) => self.hand_off(wire::DATA, None, block),
+            None => self.send_small(wire::DATA, None, &refused),
+        }
+    }
+
+    fn block(&mut self, len: usize) -> Result<Block, Stop> {
+        let outbox = self.nic.nic.outbox();
+        // So the same few blocks go to and fro, and stay in the caches.
+        self.nic.nic.reclaim_recent();
+        match outbox.block(len, Fill::Keep) {
+            Ok(block) => Ok(block),
+            Err(_) => {
+                self.nic.nic.reclaim();
+                outbox.block(len, Fill::Keep).map_err(|_| Stop::Busy)
+            }
+        }
+    }
+
+    fn send_small(&mut self, kind: u8, immediate: Option<u32>, body: &[u8]) -> Result<(), Stop> {
+        let Some(below) = &mut self.below else { return Err(Stop::Busy) };
+        let word = Some(immediate.unwrap_or(0));
+        below.send_inline(word, &wire::head(kind, immediate), body).map_err(stop)
+    }
+
+    fn hand_off(&mut self, kind: u8, immediate: Option<u32>, block: Block) -> Result<(), Stop> {
+        let Some(below) = &mut self.below else { return Err(Stop::Busy) };
+        let word = Some(immediate.unwrap_or(0));
+        below.hand_off(word, &wire::head(kind, immediate), block).map_err(|(error, _)| stop(error))
+    }
+
+    /// Tells the peer that an error ends the connection, if there is room for that.
+    pub(super) fn say_broken(&mut self, told: u32) {
+        if self.state == ViState::CONNECTED {
+            if self.taken > 0 {
+                let _ = self.send_small(wire::TAKEN, None, &self.taken.to_le_bytes());
+            }
+            // Otherwise it sees the end of the connection.
+            let _ = self.send_small(wire::BROKEN, None, &told.to_le_bytes());
+        }
+    }
+
+    /// The peer has taken so many more. Whether they were that many.
+    pub(super) fn were_taken(&mut self, count: u32) -> bool {
+        for _ in 0..count {
+            let Some(at) = self.oldest(|stage| matches!(stage, Stage::Untaken { .. })) else { return false };
+            let Stage::Untaken { kind, length } = self.sends[at].stage else { return false };
+            self.send_over(at, kind, length);
+        }
+        true
+    }
+
+    /// The oldest message or write that the peer has not taken ends by these bits. (A read before it has met no error.)
+    #[cold]
+    pub(super) fn untaken_failed(&mut self, bits: u32) {
+        let Some(at) = self.oldest(|stage| matches!(stage, Stage::Untaken { .. })) else { return };
+        let Stage::Untaken { kind, .. } = self.sends[at].stage else { return };
+        self.send_over(at, kind | bits, 0);
+    }
+
+    fn oldest(&self, is_it: impl Fn(&Stage) -> bool) -> Option<usize> {
+        self.sends.iter().position(|posted| is_it(&posted.stage))
+    }
+
+    pub(super) fn oldest_read(&self) -> Option<usize> {
+        self.oldest(|stage| matches!(stage, Stage::Reading(_)))
+    }
+
+    /// What the read at this place asked for goes to its segments.
+    pub(super) fn scatter_read(&self, at: usize, data: &[u8]) -> Scattered {
+        match &self.sends[at].stage {
+            Stage::Reading(order) if order.total == data.len() => {
+                order.scatter(self.ptag, std::iter::once(data))
+            }
+            _ => Scattered::TooLong(0),
+        }
+    }
+
+    pub(super) fn read_over(&mut self, at: usize, bits: u32, length: usize) {
+        self.reads -= 1;
+        self.send_over(at, status::OP_RDMA_READ | bits, length);
+    }
+
+    fn send_over(&mut self, at: usize, bits: u32, length: usize) {
+        let posted = &mut self.sends[at];
+        posted.stage = Stage::Over;
+        posted.place.write(self.ptag, bits, length, None);
+        self.count_over();
+    }
+
+    /// Counts those that can be taken, in order; the completion queue names this VI once for each.
+    #[inline]
+    fn count_over(&mut self) {
+        while let Some(Posted { stage: Stage::Over, .. }) = self.sends.get(self.sends_over) {
+            self.sends_over += 1;
+            self.completions += 1;
+            if let Some(cq) = &self.send_cq {
+                cq.push(self.handle, false);
+            }
+        }
+    }
+
+    fn push_over(&mut self, place: Place, bits: u32, length: usize) {
+        self.sends.push_back(Posted { place, stage: Stage::Over });
+        self.send_over(self.sends.len() - 1, bits, length);
+    }
+
+    #[inline]
+    pub(super) fn pop_send(&mut self) -> Option<Place> {
+        if self.sends_over == 0 {
+            return None;
+        }
+        self.sends_over -= 1;
+        self.sends.pop_front().map(|posted| posted.place)
+    }
+
+    /// The next send that is over.
+    #[inline]
+    pub fn send_done(&mut self) -> Option<*mut Descriptor> {
+        if self.sends_over == 0 && !self.sends.is_empty() {
+            self.move_on(super::Until::Bound);
+        }
+        self.pop_send().map(|place| place.descriptor)
+    }
+
+    /// The connection is over: the oldest that is under way ends by `first`, what is behind it is flushed.
+    pub(super) fn flush_sends(&mut self, first: u32) {
+        let mut bits = first;
+        for at in 0..self.sends.len() {
+            let kind = match &self.sends[at].stage {
+                Stage::Over => continue,
+                Stage::Unsent(order) | Stage::Reading(order) => order.kind(),
+                Stage::Untaken { kind, .. } => *kind,
+            };
+            // What was never sent has met no error of the peer's.
+            if matches!(self.sends[at].stage, Stage::Unsent(_)) || bits == 0 {
+                bits = status::DESC_FLUSHED_ERROR;
+            }
+            self.send_over(at, kind | bits, 0);
+            bits = status::DESC_FLUSHED_ERROR;
+        }
+        (self.unsent, self.reads) = (0, 0);
+    }
+}
+
+fn stop(error: Error) -> Stop {
+    match error {
+        Error::Full { .. } | Error::NoMemory { .. } => Stop::Busy,
+        other => Stop::Ended(other),
+    }
+}

@@ -1,0 +1,272 @@
+//! A peer that says anything.
+
+use std::ptr::NonNull;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use udeck::NicOptions;
+use udeck::via::auth::Keys;
+use udeck::via::transport::Inline;
+use udeck::via::{Cq, Deadline, Listener, NetAddress, Nic};
+
+use super::*;
+use crate::vipl::address::Host;
+use crate::vipl::engine::{NICS, OwnPtag, PTAGS};
+use crate::vipl::memory::{self, Wanted};
+use crate::vipl::names::Names;
+use crate::vipl::types::{ControlSegment, RELIABLE_DELIVERY, RELIABLE_RECEPTION, UNRELIABLE};
+use crate::vipl::wire;
+
+/// Nobody is looked for by name here.
+struct NoNames;
+
+impl Names for NoNames {
+    fn address(&self) -> Host {
+        [0; 16]
+    }
+
+    fn options(&self) -> NicOptions {
+        NicOptions::new(Keys::from([1; 32]))
+    }
+
+    fn default_nic(&self) -> &'static str {
+        "shm0"
+    }
+
+    fn host_by_name(&self, _: &str, _: usize) -> Result<Host, String> {
+        Ok(self.address())
+    }
+
+    fn host_by_address(&self, _: &Host) -> Result<String, String> {
+        Ok("here".into())
+    }
+
+    fn hosts(&self) -> Vec<Host> {
+        Vec::new()
+    }
+
+    fn publish(&self, _: &str, _: &[u8]) -> Result<bool, String> {
+        Ok(true)
+    }
+
+    fn withdraw(&self, _: &str) {}
+
+    fn find(&self, _: &Host, _: &str, _: Deadline, _: &dyn Fn() -> bool) -> Result<Option<Vec<u8>>, String> {
+        Ok(None)
+    }
+}
+
+const PAGE: usize = 4096;
+const GUARD: u8 = 0xd5;
+
+/// Memory of the program's: a page that is registered, between two that nobody may touch, and one for descriptors.
+#[repr(C, align(4096))]
+struct Memory {
+    before: [u8; PAGE],
+    open: [u8; PAGE],
+    after: [u8; PAGE],
+    descriptors: [u8; PAGE],
+}
+
+struct Scene {
+    state: Arc<NicState>,
+    ptag_handle: Handle,
+    /// The open page.
+    start: NonNull<Memory>,
+    open: u32,
+    descriptors: u32,
+    /// The peer's.
+    nic: Nic,
+    cq: Cq,
+}
+
+// SAFETY: one test at a time has it, under its lock.
+unsafe impl Send for Scene {}
+
+static SCENE: LazyLock<parking_lot::Mutex<Scene>> = LazyLock::new(|| parking_lot::Mutex::new(Scene::new()));
+
+impl Scene {
+    fn new() -> Scene {
+        let open = || udeck::open_nic("shm0", &NoNames.options()).unwrap();
+        let made =
+            NICS.insert(|handle| NicState::new(handle, open(), Arc::new(NoNames), &VISITS).ok()).unwrap();
+        let state = NICS.get(made).flatten().unwrap();
+        extern "C" fn ignore(_: *mut std::ffi::c_void, _: *mut types::ErrorDescriptor) {}
+        state.on_error(Some(error::Callback { handler: ignore, context: std::ptr::null_mut() }));
+        let ptag = state.nic.ptag();
+        let ptag_handle = PTAGS.insert(|_| OwnPtag { nic: made, ptag }).unwrap();
+        let memory =
+            Memory { before: [GUARD; PAGE], open: [0; PAGE], after: [GUARD; PAGE], descriptors: [0; PAGE] };
+        let start = NonNull::from(Box::leak(Box::new(memory)));
+        let wanted = |open| Wanted { ptag, ptag_handle, write: open, read: open };
+        let page = |nth: usize, open| {
+            // SAFETY: within the memory.
+            let at = unsafe { start.cast::<u8>().add(nth * PAGE) };
+            memory::register(&state.nic, at, PAGE, wanted(open)).unwrap()
+        };
+        let (opened, descriptors) = (page(1, true), page(3, false));
+        let nic = open();
+        let cq = Cq::new(&nic).unwrap();
+        Scene { state, ptag_handle, start, open: opened, descriptors, nic, cq }
+    }
+
+    fn address(&self) -> u64 {
+        self.start.as_ptr() as u64
+    }
+
+    /// A VI of the program's, and what the peer has.
+    fn connected(&self, reliability: u16) -> (Handle, Vi) {
+        let attributes = ViAttributes {
+            reliability,
+            max_transfer: PAGE as _,
+            qos: std::ptr::null_mut(),
+            ptag: self.ptag_handle,
+            rdma_write: 1,
+            rdma_read: i32::from(reliability != UNRELIABLE),
+        };
+        let wanted = ViObject::below_for(&self.state, &attributes).unwrap();
+        let below = Vi::new(&self.state.nic, wanted).unwrap();
+        let vi = VIS
+            .insert(|own| ViObject::new(own, self.state.clone(), attributes, below, [None, None]))
+            .unwrap();
+        let mut below = VIS.lock(vi).unwrap().begin_connecting().unwrap();
+        let listener = Listener::new(&self.state.nic, b"test").unwrap();
+        let to =
+            NetAddress { host: self.state.nic.attributes().address.clone(), discriminator: b"test".to_vec() };
+        let limit = Deadline::after(Duration::from_secs(60));
+        let mut peer = Vi::new(&self.nic, Below { ptag: self.nic.ptag(), ..wanted }).unwrap();
+        let peer_cq = self.cq.handle();
+        std::thread::scope(|scope| {
+            let asks = scope.spawn(|| peer.connect(&to, &peer_cq, &peer_cq, b"", limit).map(drop));
+            let cq = self.state.cq_handle();
+            listener.wait(limit).unwrap().accept(&mut below, cq, cq, b"").unwrap();
+            asks.join().unwrap().unwrap();
+        });
+        VIS.lock(vi).unwrap().end_connecting(below, true);
+        (vi, peer)
+    }
+
+    /// Descriptor number `nth`, of one segment of the open page.
+    fn descriptor(&self, nth: usize, control: u16) -> super::Place {
+        // SAFETY: within the memory.
+        let at = unsafe { self.start.cast::<u8>().add(3 * PAGE + nth * 64) }.cast::<Descriptor>();
+        let head = ControlSegment {
+            next: 0,
+            next_handle: 0,
+            seg_count: if control == 0 { 1 } else { 2 },
+            control,
+            reserved: 0,
+            immediate: 0,
+            length: 0,
+            status: 0,
+        };
+        let segment = DescriptorSegment { data: self.address() + PAGE as u64, handle: self.open, last: 64 };
+        // SAFETY: as above; nothing is posted there.
+        unsafe {
+            at.cast::<ControlSegment>().write(head);
+            at.byte_add(32).cast::<[DescriptorSegment; 2]>().write([segment, segment]);
+        }
+        super::Place { descriptor: at.as_ptr(), handle: self.descriptors }
+    }
+
+    fn guards_stand(&self) -> bool {
+        [0, 2].into_iter().all(|nth| {
+            // SAFETY: a page of the memory, which nobody else may write: that is what is tested.
+            let page = unsafe { self.start.cast::<[u8; PAGE]>().add(nth).as_ref() };
+            page.iter().all(|byte| *byte == GUARD)
+        })
+    }
+}
+
+/// A frame: kind, flags, where it says that it belongs, its length as it says, and bytes.
+#[derive(Clone, Debug)]
+enum Frame {
+    Any(Vec<u8>),
+    Rdma { kind: u8, flags: u8, offset: i64, handle: u32, len: u64, bytes: Vec<u8> },
+    Word(u8, u32, Vec<u8>),
+}
+
+fn frame() -> impl Strategy<Value = Frame> {
+    let bytes = |most| prop::collection::vec(any::<u8>(), 0..most);
+    let end = PAGE as i64;
+    let offset = prop_oneof![0..64_i64, -16..1_i64, (end - 16)..(end + 2), any::<i64>()];
+    let handle = prop_oneof![9 => Just(0_u32), 1 => any::<u32>()];
+    let len = prop_oneof![0..100_u64, any::<u64>()];
+    prop_oneof![
+        1 => bytes(Inline::CAPACITY + 1).prop_map(Frame::Any),
+        4 => (wire::WRITE..=wire::READ, any::<u8>(), offset, handle, len, bytes(16))
+            .prop_map(|(kind, flags, offset, handle, len, bytes)| Frame::Rdma { kind, flags, offset, handle, len, bytes }),
+        4 => (0..8_u8, prop_oneof![0..3_u32, any::<u32>()], bytes(24))
+            .prop_map(|(kind, word, bytes)| Frame::Word(kind, word, bytes)),
+    ]
+}
+
+impl Frame {
+    fn bytes(&self, scene: &Scene) -> Vec<u8> {
+        match self {
+            Frame::Any(bytes) => bytes.clone(),
+            Frame::Rdma { kind, flags, offset, handle, len, bytes } => {
+                let address = (scene.address() + PAGE as u64).wrapping_add_signed(*offset);
+                let place = wire::write_head(address, scene.open ^ handle);
+                let tail = if *kind == wire::READ { len.to_le_bytes().to_vec() } else { bytes.clone() };
+                [&[*kind, *flags, 0, 0, 0, 0, 0, 0][..], &place, &tail].concat()
+            }
+            Frame::Word(kind, word, bytes) => {
+                [&[*kind, 0, 0, 0, 0, 0, 0, 0][..], &word.to_le_bytes(), bytes].concat()
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+    /// It reaches no memory but what is open to it, and each descriptor is over once.
+    #[test]
+    fn a_peer_may_say_anything(
+        level in prop_oneof![Just(UNRELIABLE), Just(RELIABLE_DELIVERY), Just(RELIABLE_RECEPTION)],
+        frames in prop::collection::vec(frame(), 1..12),
+    ) {
+        let scene = SCENE.lock();
+        let (vi, mut peer) = scene.connected(level);
+        {
+            let mut vi = VIS.lock(vi).unwrap();
+            for nth in 0..4 {
+                prop_assert_eq!(vi.post_receive(scene.descriptor(nth, 0)), VipReturn::SUCCESS);
+            }
+            // What DATA and TAKEN may be of; on an unreliable connection the read is wrong.
+            for (nth, control) in [(4, 0), (5, types::control::OP_RDMAREAD), (6, 0)] {
+                prop_assert_eq!(vi.post_send(scene.descriptor(nth, control)), VipReturn::SUCCESS);
+            }
+        }
+        for frame in &frames {
+            let bytes = frame.bytes(&scene);
+            // Refused when the connection has ended.
+            let _ = peer.send_inline(Some(7), &bytes, &[]);
+        }
+        for _ in 0..20 {
+            let mut vi = VIS.lock(vi).unwrap();
+            vi.move_on(Until::Bound);
+            prop_assert!(vi.state() == ViState::CONNECTED || vi.state() == ViState::ERROR);
+        }
+        let mut vi_locked = VIS.lock(vi).unwrap();
+        prop_assert_eq!(vi_locked.disconnect(), VipReturn::SUCCESS);
+        for nth in 0..4 {
+            prop_assert_eq!(vi_locked.receive_done(), Some(scene.descriptor_at(nth)));
+        }
+        for nth in 4..7 {
+            prop_assert_eq!(vi_locked.send_done(), Some(scene.descriptor_at(nth)));
+        }
+        prop_assert!(vi_locked.receive_done().is_none() && vi_locked.send_done().is_none());
+        drop(vi_locked);
+        prop_assert!(scene.guards_stand());
+        prop_assert!(matches!(VIS.remove(vi, |vi| vi.may_go()), Some(Ok(_))));
+    }
+}
+
+impl Scene {
+    fn descriptor_at(&self, nth: usize) -> *mut Descriptor {
+        self.start.as_ptr().cast::<u8>().wrapping_add(3 * PAGE + nth * 64).cast()
+    }
+}

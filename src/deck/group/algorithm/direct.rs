@@ -1,0 +1,290 @@
+//! Every member speaks to each that it has to do with: fewest rounds, and on one host fewest copies, because a member reads the
+//! others' data where they lie.
+
+use bytemuck::Pod;
+use smallvec::SmallVec;
+
+use super::super::call::{Call, Link, PIECE, Side, pieces};
+use super::super::choose::is_split;
+use super::super::layout::Team;
+use super::super::op::Operator;
+use super::share_of;
+use crate::error::Result;
+
+/// Bytes up to which a copy for each receiver is cheaper than a shared message.
+const SHORT: usize = 256;
+
+/// The root makes one message of each piece, which all others read.
+pub async fn broadcast<L: Link, T: Pod>(
+    call: &Call<L>,
+    team: Team<'_>,
+    root: usize,
+    data: &mut [T],
+) -> Result {
+    if team.me != root {
+        return call.receive_into(team.member(root), data).await;
+    }
+    send_to_all(call, team, data).await
+}
+
+/// Sends to all others of the team.
+async fn send_to_all<L: Link, T: Pod>(call: &Call<L>, team: Team<'_>, data: &[T]) -> Result {
+    for piece in pieces::<T>(data.len()) {
+        let bytes: &[u8] = bytemuck::cast_slice(&data[piece]);
+        if team.size <= 2 || bytes.len() <= SHORT {
+            for place in team.others() {
+                call.send(team.member(place), bytes).await?;
+            }
+            continue;
+        }
+        let next = team.member((team.me + 1) % team.size);
+        let mut block = call.block(next, bytes.len()).await?;
+        block.bytes_mut().copy_from_slice(bytes);
+        let shared = call.share(block);
+        for place in team.others() {
+            call.send_shared(team.member(place), &shared).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The root reads what all others have.
+pub async fn reduce<L: Link, T: Pod, O: Operator<T>>(
+    call: &Call<L>,
+    team: Team<'_>,
+    root: usize,
+    data: &mut [T],
+    op: &O,
+) -> Result {
+    if team.me != root {
+        return call.send_slice(team.member(root), data).await;
+    }
+    for piece in pieces::<T>(data.len()) {
+        fold_piece(call, team, &mut data[piece], op).await?;
+    }
+    Ok(())
+}
+
+/// Makes one's own elements the combination of all members', from place 0 on if the operator wants that.
+async fn fold_piece<L: Link, T: Pod, O: Operator<T>>(
+    call: &Call<L>,
+    team: Team<'_>,
+    mine: &mut [T],
+    op: &O,
+) -> Result {
+    if O::CODE.is_in_order() {
+        return fold_in_order(call, team, mine, op, team.size).await;
+    }
+    for place in (0..team.size).filter(|place| *place != team.me) {
+        call.combine_piece(team.member(place), mine, op, Side::Right).await?;
+    }
+    Ok(())
+}
+
+/// Combines the elements of the members at the places before `end`, from place 0 on; one's own if this is one of them.
+async fn fold_in_order<L: Link, T: Pod, O: Operator<T>>(
+    call: &Call<L>,
+    team: Team<'_>,
+    mine: &mut [T],
+    op: &O,
+    end: usize,
+) -> Result {
+    let own: SmallVec<[T; 8]> = if team.me == 0 { SmallVec::new() } else { SmallVec::from_slice(mine) };
+    for place in 0..end {
+        match place {
+            _ if place == team.me && place == 0 => {}
+            _ if place == team.me => op.combine(mine, &own),
+            0 => call.receive_piece(team.member(0), mine).await?,
+            _ => call.combine_piece(team.member(place), mine, op, Side::Right).await?,
+        }
+    }
+    Ok(())
+}
+
+/// Short data: everybody sends all to everybody. Long data: each reduces a part, which all others read.
+pub async fn all_reduce<L: Link, T: Pod, O: Operator<T>>(
+    call: &Call<L>,
+    team: Team<'_>,
+    data: &mut [T],
+    op: &O,
+) -> Result {
+    if is_split(size_of_val(data), team.size) {
+        return reduce_parts(call, team, data, op).await;
+    }
+    for piece in pieces::<T>(data.len()) {
+        let mine = &mut data[piece];
+        for place in team.others() {
+            call.send(team.member(place), bytemuck::cast_slice(mine)).await?;
+        }
+        // In one order, so that all round alike. Of two, either order is the same.
+        if team.size == 2 && !O::CODE.is_in_order() {
+            call.combine_piece(team.member(1 - team.me), mine, op, Side::Right).await?;
+        } else {
+            fold_in_order(call, team, mine, op, team.size).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn reduce_parts<L: Link, T: Pod, O: Operator<T>>(
+    call: &Call<L>,
+    team: Team<'_>,
+    data: &mut [T],
+    op: &O,
+) -> Result {
+    let part = |place| share_of(data.len(), place, team.size);
+    let own = part(team.me);
+    for place in team.others() {
+        call.send_slice(team.member(place), &data[part(place)]).await?;
+    }
+    let mine = &mut data[own.clone()];
+    for piece in pieces::<T>(mine.len()) {
+        fold_piece(call, team, &mut mine[piece], op).await?;
+    }
+    send_to_all(call, team, mine).await?;
+    for place in team.others() {
+        let part = share_of(data.len(), place, team.size);
+        call.receive_into(team.member(place), &mut data[part]).await?;
+    }
+    Ok(())
+}
+
+/// `all`: a part for each place, at the root.
+pub async fn gather<L: Link, T: Pod>(
+    call: &Call<L>,
+    team: Team<'_>,
+    root: usize,
+    mine: &[T],
+    all: &mut [&mut [T]],
+) -> Result {
+    if team.me != root {
+        return call.send_slice(team.member(root), mine).await;
+    }
+    all[root].copy_from_slice(mine);
+    for place in team.others() {
+        call.receive_into(team.member(place), all[place]).await?;
+    }
+    Ok(())
+}
+
+/// `all`: a part for each place, at the root.
+pub async fn scatter<L: Link, T: Pod>(
+    call: &Call<L>,
+    team: Team<'_>,
+    root: usize,
+    all: &[&[T]],
+    mine: &mut [T],
+) -> Result {
+    if team.me != root {
+        return call.receive_into(team.member(root), mine).await;
+    }
+    for place in team.others() {
+        call.send_slice(team.member(place), all[place]).await?;
+    }
+    mine.copy_from_slice(all[root]);
+    Ok(())
+}
+
+/// Each makes one message of each of its pieces, which all others read.
+pub async fn all_gather<L: Link, T: Pod>(
+    call: &Call<L>,
+    team: Team<'_>,
+    mine: &[T],
+    all: &mut [&mut [T]],
+) -> Result {
+    send_to_all(call, team, mine).await?;
+    all[team.me].copy_from_slice(mine);
+    for place in team.others() {
+        call.receive_into(team.member(place), all[place]).await?;
+    }
+    Ok(())
+}
+
+/// What fits into a piece is sent to all before anything is received: fewest turns where members take turns on processors. Of
+/// longer parts, one to a member and one from a member are under way at a time.
+pub async fn all_to_all<L: Link, T: Pod>(
+    call: &Call<L>,
+    team: Team<'_>,
+    from: &[&[T]],
+    to: &mut [&mut [T]],
+) -> Result {
+    let (me, size) = (team.me, team.size);
+    for place in team.others().filter(|place| size_of_val(from[*place]) <= PIECE) {
+        call.send_slice(team.member(place), from[place]).await?;
+    }
+    to[me].copy_from_slice(from[me]);
+    for distance in 1..size {
+        let (after, before) = ((me + distance) % size, (me + size - distance) % size);
+        let (send, receive) = (team.member(after), team.member(before));
+        if size_of_val(from[after]) <= PIECE {
+            call.receive_into(receive, to[before]).await?;
+        } else {
+            call.exchange(send, from[after], receive, to[before]).await?;
+        }
+    }
+    Ok(())
+}
+
+/// `from`: a part for each place.
+pub async fn reduce_scatter<L: Link, T: Pod, O: Operator<T>>(
+    call: &Call<L>,
+    team: Team<'_>,
+    from: &[&[T]],
+    mine: &mut [T],
+    op: &O,
+) -> Result {
+    for place in team.others() {
+        call.send_slice(team.member(place), from[place]).await?;
+    }
+    mine.copy_from_slice(from[team.me]);
+    for piece in pieces::<T>(mine.len()) {
+        fold_piece(call, team, &mut mine[piece], op).await?;
+    }
+    Ok(())
+}
+
+/// Each sends to all behind it.
+pub async fn scan<L: Link, T: Pod, O: Operator<T>>(
+    call: &Call<L>,
+    team: Team<'_>,
+    data: &mut [T],
+    op: &O,
+    inclusive: bool,
+) -> Result {
+    for place in team.me + 1..team.size {
+        call.send_slice(team.member(place), data).await?;
+    }
+    let end = team.me + usize::from(inclusive);
+    // What member 0 has is the result of nobody before it: it stays.
+    for piece in pieces::<T>(data.len()) {
+        fold_in_order(call, team, &mut data[piece], op, end).await?;
+    }
+    Ok(())
+}
+
+/// What is listed for each member, in the order of the lists.
+pub async fn neighbours<L: Link, T: Pod>(
+    call: &Call<L>,
+    to: &[(usize, &[T])],
+    from: &mut [(usize, &mut [T])],
+) -> Result {
+    let me = call.layout().me;
+    for (member, part) in to.iter().filter(|(member, _)| *member != me) {
+        call.send_slice(*member, part).await?;
+    }
+    let mut own = to.iter().filter(|(member, _)| *member == me).map(|(_, part)| *part);
+    for (member, part) in from {
+        if *member != me {
+            call.receive_into(*member, part).await?;
+            continue;
+        }
+        match own.next() {
+            Some(sent) if sent.len() == part.len() => part.copy_from_slice(sent),
+            sent => {
+                let bytes = sent.map_or(0, size_of_val);
+                return Err(call.state().wrong_length(me, bytes, size_of_val(*part), call.signature()));
+            }
+        }
+    }
+    own.next().map_or(Ok(()), |_| Err(call.state().left_over(me, call.signature())))
+}

@@ -1,0 +1,24 @@
+//! All-to-all with one partner after another, each pair in the same round ([`crate::exchange::tournament`]): one long message to and
+//! one from a member are under way at a time.
+
+use bytemuck::Pod;
+
+use super::super::call::{Call, Link};
+use super::super::layout::Team;
+use crate::error::Result;
+use crate::exchange::tournament;
+
+/// `from` and `to`: a part for each place.
+pub async fn all_to_all<L: Link, T: Pod>(
+    call: &Call<L>,
+    team: Team<'_>,
+    from: &[&[T]],
+    to: &mut [&mut [T]],
+) -> Result {
+    to[team.me].copy_from_slice(from[team.me]);
+    for step in tournament(team.me, team.size) {
+        let partner = team.member(step.peer);
+        call.exchange(partner, from[step.peer], partner, to[step.peer]).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,334 @@
+//! Collective calls that return when this member's part is over, for slices.
+
+use std::task::Poll;
+use std::time::Duration;
+
+use bytemuck::Pod;
+
+use super::Group;
+use super::algorithm;
+use super::call::{Call, Held};
+use super::engine::{Engine, Unfinished};
+use super::kind::{Elements, Kind, SYNCHRONIZE, Signature};
+use super::op::{Operator, OperatorCode};
+use super::plan::BarrierStep;
+use super::state::GroupState;
+use super::waiting::{Clock, drive};
+use crate::error::{Error, Result, check_process};
+use crate::payload::check_payload;
+
+impl Group {
+    /// Waits until all members have come here. After [`Error::Deadline`] the next call goes on waiting at the same barrier.
+    ///
+    /// # Errors
+    /// As of all calls ([`Group`]).
+    #[doc(alias = "deck_barrier")]
+    pub fn barrier(&self) -> Result {
+        self.barrier_timeout(self.limit)
+    }
+
+    /// As [`Group::barrier`], waiting at most `limit`.
+    ///
+    /// # Errors
+    /// As [`Group::barrier`].
+    #[inline]
+    pub fn barrier_timeout(&self, limit: Duration) -> Result {
+        self.wait_for_all(Kind::Barrier, limit)
+    }
+
+    /// The first barrier of a group that is being made.
+    pub(super) fn meet_all(&self) -> Result {
+        self.wait_for_all(Kind::Create, self.limit)
+    }
+
+    fn wait_for_all(&self, kind: Kind, limit: Duration) -> Result {
+        check_process()?;
+        let state = &self.member.state;
+        if state.layout().size() == 1 {
+            return Ok(());
+        }
+        let engine = self.member.lock();
+        let engine = &mut *engine.borrow_mut();
+        let mut clock = Clock::new(limit);
+        let Some(unfinished) = engine.unfinished.take() else {
+            let call = begin(state, engine, Signature::plain(kind), &mut clock)?;
+            return pass_barrier(state, engine, Unfinished::new(call), &mut clock);
+        };
+        let checked = state.check_members().and_then(|()| engine.check_failure(state));
+        checked.and_then(|()| pass_barrier(state, engine, unfinished, &mut clock))?;
+        if !unfinished.synchronizes {
+            return Ok(());
+        }
+        engine.unmet = None;
+        let call = next(state, engine, Signature::plain(kind))?;
+        pass_barrier(state, engine, Unfinished::new(call), &mut clock)
+    }
+
+    /// All get what the root has. `data` has the same length at all members.
+    ///
+    /// # Errors
+    /// As of all calls ([`Group`]).
+    #[doc(alias = "MPI_Bcast")]
+    pub fn broadcast<T: Pod>(&self, root: usize, data: &mut [T]) -> Result {
+        let signature = rooted::<T>(Kind::Broadcast, root);
+        self.member.state.check_root(root, signature)?;
+        self.run::<T, _>(signature, async |call| algorithm::broadcast(call, root, data).await)
+    }
+
+    /// Combines the elements at the same places of all members. The root's `data` become the result; the others' stay as they are.
+    ///
+    /// # Errors
+    /// As of all calls ([`Group`]).
+    #[doc(alias = "MPI_Reduce")]
+    pub fn reduce<T: Pod, O: Operator<T>>(&self, root: usize, data: &mut [T], op: O) -> Result {
+        let signature = Signature::new(Kind::Reduce, root, O::CODE, Elements::of::<T>());
+        self.member.state.check_root(root, signature)?;
+        self.run::<T, _>(signature, async |call| algorithm::reduce(call, root, data, &op).await)
+    }
+
+    /// Combines the elements at the same places of all members; everybody's `data` become the result, the same to the last bit.
+    ///
+    /// # Errors
+    /// As of all calls ([`Group`]).
+    #[doc(alias = "MPI_Allreduce")]
+    pub fn all_reduce<T: Pod, O: Operator<T>>(&self, data: &mut [T], op: O) -> Result {
+        let signature = reducing::<T, O>(Kind::AllReduce);
+        self.run::<T, _>(signature, async |call| algorithm::all_reduce(call, data, &op).await)
+    }
+
+    /// The root gets what all members have, one after another. `all` is `size` times as long as `mine` at the root; elsewhere it
+    /// is not used, and may be empty.
+    ///
+    /// # Errors
+    /// As of all calls ([`Group`]).
+    #[doc(alias = "MPI_Gather")]
+    pub fn gather<T: Pod>(&self, root: usize, mine: &[T], all: &mut [T]) -> Result {
+        let signature = rooted::<T>(Kind::Gather, root);
+        self.member.state.check_root(root, signature)?;
+        self.check_whole(signature, root, mine.len(), all.len())?;
+        let all = if root == self.rank() { all } else { &mut [] };
+        self.run::<T, _>(signature, async |call| algorithm::gather(call, root, mine, all).await)
+    }
+
+    /// Each member gets its part of what the root has. `all` is `size` times as long as `mine` at the root; elsewhere it is not used,
+    /// and may be empty.
+    ///
+    /// # Errors
+    /// As of all calls ([`Group`]).
+    #[doc(alias = "MPI_Scatter")]
+    pub fn scatter<T: Pod>(&self, root: usize, all: &[T], mine: &mut [T]) -> Result {
+        let signature = rooted::<T>(Kind::Scatter, root);
+        self.member.state.check_root(root, signature)?;
+        self.check_whole(signature, root, mine.len(), all.len())?;
+        let all = if root == self.rank() { all } else { &[] };
+        self.run::<T, _>(signature, async |call| algorithm::scatter(call, root, all, mine).await)
+    }
+
+    /// Everybody gets what all members have, one after another. `all` is `size` times as long as `mine`.
+    ///
+    /// # Errors
+    /// As of all calls ([`Group`]).
+    #[doc(alias = "MPI_Allgather")]
+    pub fn all_gather<T: Pod>(&self, mine: &[T], all: &mut [T]) -> Result {
+        self.all_gather_for(Kind::AllGather, mine, all)
+    }
+
+    pub(super) fn all_gather_for<T: Pod>(&self, kind: Kind, mine: &[T], all: &mut [T]) -> Result {
+        let signature = plain::<T>(kind);
+        self.check_whole(signature, self.rank(), mine.len(), all.len())?;
+        self.run::<T, _>(signature, async |call| algorithm::all_gather(call, mine, all).await)
+    }
+
+    /// The member k gets the k-th part of everybody's `from`; the k-th part of `to` is of member k. Both have the same length at all
+    /// members, a multiple of `size`.
+    ///
+    /// # Errors
+    /// As of all calls ([`Group`]).
+    #[doc(alias = "MPI_Alltoall")]
+    pub fn all_to_all<T: Pod>(&self, from: &[T], to: &mut [T]) -> Result {
+        let signature = plain::<T>(Kind::AllToAll);
+        self.check_exchange(signature, from.len(), to.len())?;
+        self.run::<T, _>(signature, async |call| algorithm::all_to_all(call, from, to).await)
+    }
+
+    /// Combines the elements at the same places of all members' `from`; member k gets the k-th part of the result. `from` is `size`
+    /// times as long as `mine`.
+    ///
+    /// # Errors
+    /// As of all calls ([`Group`]).
+    #[doc(alias = "MPI_Reduce_scatter_block")]
+    pub fn reduce_scatter<T: Pod, O: Operator<T>>(&self, from: &[T], mine: &mut [T], op: O) -> Result {
+        let signature = reducing::<T, O>(Kind::ReduceScatter);
+        self.check_whole(signature, self.rank(), mine.len(), from.len())?;
+        let each = mine.len();
+        let parts: Vec<&[T]> = (0..self.size()).map(|nth| &from[nth * each..(nth + 1) * each]).collect();
+        self.run::<T, _>(signature, async |call| algorithm::reduce_scatter(call, &parts, mine, &op).await)
+    }
+
+    /// Member k gets the combination of the elements of members 0 to k.
+    ///
+    /// # Errors
+    /// As of all calls ([`Group`]).
+    #[doc(alias = "MPI_Scan")]
+    pub fn scan<T: Pod, O: Operator<T>>(&self, data: &mut [T], op: O) -> Result {
+        let signature = reducing::<T, O>(Kind::Scan);
+        self.run::<T, _>(signature, async |call| algorithm::scan(call, data, &op, true).await)
+    }
+
+    /// Member k gets the combination of the elements of members 0 to k − 1; member 0 keeps what it has.
+    ///
+    /// # Errors
+    /// As of all calls ([`Group`]).
+    #[doc(alias = "MPI_Exscan")]
+    pub fn exscan<T: Pod, O: Operator<T>>(&self, data: &mut [T], op: O) -> Result {
+        let signature = reducing::<T, O>(Kind::Exscan);
+        self.run::<T, _>(signature, async |call| algorithm::scan(call, data, &op, false).await)
+    }
+
+    /// Sends to some members and receives from some: a halo exchange. What one member lists for another in `to` is what that one lists
+    /// for it in `from`, with the same lengths; where there are several, in the order of the lists. Members may have no neighbours,
+    /// and be their own.
+    ///
+    /// # Errors
+    /// As of all calls ([`Group`]).
+    #[doc(alias = "MPI_Neighbor_alltoallv")]
+    pub fn neighbours<T: Pod>(&self, to: &[(usize, &[T])], from: &mut [(usize, &mut [T])]) -> Result {
+        let signature = plain::<T>(Kind::Neighbours);
+        for member in to.iter().map(|(member, _)| member).chain(from.iter().map(|(member, _)| member)) {
+            self.member.state.check_root(*member, signature)?;
+        }
+        self.run::<T, _>(signature, async |call| algorithm::direct::neighbours(call, to, from).await)
+    }
+
+    /// Carries out this member's part of a call, and waits as long as it has to.
+    pub(super) fn run<T: Pod, R>(
+        &self,
+        signature: Signature,
+        part: impl AsyncFnOnce(&Call<Held<'_>>) -> Result<R>,
+    ) -> Result<R> {
+        check_payload::<T>()?;
+        self.run_any(signature, part)
+    }
+
+    pub(super) fn run_any<R>(
+        &self,
+        signature: Signature,
+        part: impl AsyncFnOnce(&Call<Held<'_>>) -> Result<R>,
+    ) -> Result<R> {
+        check_process()?;
+        let state = &self.member.state;
+        let engine = self.member.lock();
+        let mut clock = Clock::new(self.limit);
+        let signature = begin(state, &mut engine.borrow_mut(), signature, &mut clock)?;
+        let call = Call::new(Held { state, engine: &engine }, signature);
+        let result = drive(state, signature, &mut clock, part(&call), &engine);
+        result.inspect_err(|error| engine.borrow_mut().fail(state, signature, error))
+    }
+
+    pub(super) fn check_exchange(&self, call: Signature, from: usize, to: usize) -> Result {
+        if from == to && from.is_multiple_of(self.size()) {
+            return Ok(());
+        }
+        let why = format!(
+            "{from} elements to send and room for {to}: both should be the same multiple of {}, the number of members",
+            self.size()
+        );
+        Err(self.member.state.bad(call, why))
+    }
+
+    /// `all` has to be `size` times as long as `each`, where it matters.
+    pub(super) fn check_whole(&self, call: Signature, at: usize, each: usize, all: usize) -> Result {
+        if self.rank() != at || each.checked_mul(self.size()) == Some(all) {
+            return Ok(());
+        }
+        let why = format!(
+            "the whole has {all} elements: {} members of {each} each need {}",
+            self.size(),
+            each.saturating_mul(self.size())
+        );
+        Err(self.member.state.bad(call, why))
+    }
+}
+
+pub(super) fn plain<T: Pod>(kind: Kind) -> Signature {
+    Signature::new(kind, 0, OperatorCode::NONE, Elements::of::<T>())
+}
+
+pub(super) fn rooted<T: Pod>(kind: Kind, root: usize) -> Signature {
+    Signature::new(kind, root, OperatorCode::NONE, Elements::of::<T>())
+}
+
+pub(super) fn reducing<T: Pod, O: Operator<T>>(kind: Kind) -> Signature {
+    Signature::new(kind, 0, O::CODE, Elements::of::<T>())
+}
+
+/// The group's next call. Now and then all members wait for each other first.
+#[inline]
+fn begin(
+    state: &GroupState,
+    engine: &mut Engine,
+    signature: Signature,
+    clock: &mut Clock,
+) -> Result<Signature> {
+    state.check_members()?;
+    engine.check(state)?;
+    if let Some(home) = engine.home {
+        home.go();
+    }
+    if engine.number % SYNCHRONIZE == SYNCHRONIZE - 1 && state.layout().size() > 1 {
+        meet_before(state, engine, signature, clock)?;
+    }
+    next(state, engine, signature)
+}
+
+#[cold]
+fn meet_before(state: &GroupState, engine: &mut Engine, signature: Signature, clock: &mut Clock) -> Result {
+    let call = next(state, engine, Signature::plain(Kind::Barrier))?;
+    let barrier = Unfinished { synchronizes: true, ..Unfinished::new(call) };
+    pass_barrier(state, engine, barrier, clock).inspect_err(|error| {
+        // A barrier can be called again, and goes on there.
+        if !matches!(signature.kind(), Some(Kind::Barrier | Kind::Create)) {
+            engine.fail(state, signature, error);
+        }
+    })?;
+    engine.unmet = None;
+    Ok(())
+}
+
+/// The next call, if no member is known to have called something else.
+#[inline]
+fn next(state: &GroupState, engine: &mut Engine, signature: Signature) -> Result<Signature> {
+    engine.begin(state, signature).inspect_err(|error| engine.fail(state, signature, error))
+}
+
+#[inline]
+fn pass_barrier(state: &GroupState, engine: &mut Engine, barrier: Unfinished, clock: &mut Clock) -> Result {
+    let (call, mut at) = (barrier.call, barrier.at);
+    loop {
+        let waited = match algorithm::barrier::advance(engine, state, call, &mut at, true) {
+            Poll::Ready(Ok(())) => return Ok(()),
+            Poll::Ready(Err(error)) => Err(error),
+            Poll::Pending => engine.wait(state, call, clock, &|engine| missing_at(state, engine, call, at)),
+        };
+        match waited {
+            Ok(()) => {}
+            Err(error @ Error::Deadline { .. }) => {
+                engine.unfinished = Some(Unfinished { at, ..barrier });
+                return Err(error);
+            }
+            Err(error) => {
+                engine.fail(state, call, &error);
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// All that a step of a barrier, and those that could come before the next message of ours, wait for.
+fn missing_at(state: &GroupState, engine: &Engine, call: Signature, at: usize) -> Vec<usize> {
+    let awaited = state.steps()[at..].iter().map_while(|step| match step {
+        BarrierStep::Receive(from) => Some(*from),
+        BarrierStep::Send(_) => None,
+    });
+    awaited.filter(|from| !engine.has_early(*from, call)).collect()
+}

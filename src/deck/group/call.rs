@@ -1,0 +1,308 @@
+//! One member's part of one collective call: what algorithms are written in.
+//!
+//! An algorithm is an `async` function that sends to members and receives from them. A blocking call carries it on and waits in
+//! between ([`super::waiting`]); a request keeps it, and carries it on whenever it is asked ([`super::request`]). So each
+//! algorithm is written once.
+//!
+//! The messages of one member in one call come in the order in which it sent them. So they need no numbers: both sides know
+//! which one is next.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use udeck_via::mem::SharedBytes;
+use udeck_via::{Block, copy_bytes};
+
+use super::engine::Engine;
+use super::kind::{Kind, Signature};
+use super::layout::Layout;
+use super::membership::Membership;
+use super::op::Operator;
+use super::state::GroupState;
+use crate::error::Result;
+use crate::parcel::Parcel;
+use crate::received::Received;
+use crate::send::poster::Poster;
+use crate::wait_policy::WaitPolicy;
+
+/// Bytes of the pieces in which long data travel: a receiver copies one while its sender copies the next.
+pub(super) const PIECE: usize = 128 << 10;
+
+/// How a call reaches its group's end.
+pub(crate) trait Link {
+    /// Whether a step may spin for a moment.
+    const PATIENT: bool;
+    fn state(&self) -> &GroupState;
+    fn with<R>(&self, act: impl FnOnce(&mut Engine) -> R) -> R;
+}
+
+/// A blocking call has the lock as long as it lasts.
+pub(crate) struct Held<'a> {
+    pub state: &'a GroupState,
+    pub engine: &'a RefCell<Engine>,
+}
+
+impl Link for Held<'_> {
+    const PATIENT: bool = true;
+
+    #[inline]
+    fn state(&self) -> &GroupState {
+        self.state
+    }
+
+    #[inline]
+    fn with<R>(&self, act: impl FnOnce(&mut Engine) -> R) -> R {
+        act(&mut self.engine.borrow_mut())
+    }
+}
+
+/// A request takes the lock for each step.
+pub(crate) struct Shared(pub Arc<Membership>);
+
+impl Link for Shared {
+    const PATIENT: bool = false;
+
+    fn state(&self) -> &GroupState {
+        &self.0.state
+    }
+
+    fn with<R>(&self, act: impl FnOnce(&mut Engine) -> R) -> R {
+        act(&mut self.0.lock().borrow_mut())
+    }
+}
+
+/// One member's part of a call.
+pub(crate) struct Call<L> {
+    link: L,
+    signature: Signature,
+}
+
+impl<L: Link> Call<L> {
+    pub fn new(link: L, signature: Signature) -> Self {
+        Call { link, signature }
+    }
+
+    pub fn signature(&self) -> Signature {
+        self.signature
+    }
+
+    pub fn state(&self) -> &GroupState {
+        self.link.state()
+    }
+
+    pub fn layout(&self) -> &Layout {
+        self.link.state().layout()
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.signature.kind().unwrap_or(Kind::Barrier)
+    }
+
+    /// Acts on the group's end.
+    pub fn with<R>(&self, act: impl FnOnce(&mut Engine) -> R) -> R {
+        self.link.with(act)
+    }
+
+    // ---- messages ----
+
+    fn post<'a>(
+        &'a self,
+        to: usize,
+        mut post: impl FnMut(&Poster, u32) -> Result + 'a,
+    ) -> impl Future<Output = Result> + 'a {
+        let (call, tag) = (self.signature, self.signature.tag());
+        poll_fn(move |_| {
+            self.link.with(|engine| engine.try_send(self.link.state(), to, call, |poster| post(poster, tag)))
+        })
+    }
+
+    /// Sends a copy.
+    pub fn send<'a>(&'a self, to: usize, bytes: &'a [u8]) -> impl Future<Output = Result> + 'a {
+        self.post(to, move |poster, tag| poster.post_copy(bytes, tag, WaitPolicy::None).map(drop))
+    }
+
+    /// Gives a message away.
+    pub async fn send_block(&self, to: usize, mut block: Block) -> Result {
+        block.set_notes([self.signature.tag(), 0]);
+        let mut left = Some(block);
+        self.post(to, move |poster, _| {
+            let Some(block) = left.take() else { return Ok(()) };
+            poster.post_block(block, WaitPolicy::None).map(drop).map_err(|(error, block)| {
+                left = block;
+                error
+            })
+        })
+        .await
+    }
+
+    /// A message for several members.
+    pub fn share(&self, mut block: Block) -> SharedBytes {
+        block.set_notes([self.signature.tag(), 0]);
+        SharedBytes::from(block)
+    }
+
+    /// Sends a message without a copy, and keeps a share of it.
+    pub fn send_shared<'a>(&'a self, to: usize, block: &'a SharedBytes) -> impl Future<Output = Result> + 'a {
+        self.post(to, move |poster, _| poster.post_shared(block, WaitPolicy::None).map(drop))
+    }
+
+    /// The next message of a member.
+    pub fn receive(&self, from: usize) -> impl Future<Output = Result<Received<u8>>> + '_ {
+        self.receive_with(from, |message| std::mem::replace(message, Received::new(Parcel::NONE)))
+    }
+
+    /// Shows `take` the next message of a member, which is then over.
+    pub fn receive_with<'a, R: 'a>(
+        &'a self,
+        from: usize,
+        mut take: impl FnMut(&mut Received<u8>) -> R + 'a,
+    ) -> impl Future<Output = Result<R>> + 'a {
+        let call = self.signature;
+        poll_fn(move |_| {
+            self.link
+                .with(|engine| engine.try_receive(self.link.state(), from, call, L::PATIENT, |one| take(one)))
+        })
+    }
+
+    /// Memory for a message to a member; its contents are whatever this rank last left there.
+    pub async fn block(&self, to: usize, len: usize) -> Result<Block> {
+        poll_fn(|_| self.link.with(|engine| engine.try_block(self.link.state(), to, len))).await
+    }
+
+    // ---- elements ----
+
+    /// Sends elements, a copy, in pieces.
+    pub async fn send_slice<T: Pod>(&self, to: usize, data: &[T]) -> Result {
+        for piece in pieces::<T>(data.len()) {
+            self.send(to, bytemuck::cast_slice(&data[piece])).await?;
+        }
+        Ok(())
+    }
+
+    /// Receives what a member sends by [`Call::send_slice`].
+    pub async fn receive_into<T: Pod>(&self, from: usize, data: &mut [T]) -> Result {
+        for piece in pieces::<T>(data.len()) {
+            self.receive_piece(from, &mut data[piece]).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends to one member, and receives from another, piece by piece, so that both are under way at once.
+    pub async fn exchange<T: Pod>(&self, to: usize, data: &[T], from: usize, into: &mut [T]) -> Result {
+        let mut sent = pieces::<T>(data.len());
+        let mut received = pieces::<T>(into.len());
+        loop {
+            let (send, receive) = (sent.next(), received.next());
+            if let Some(piece) = &send {
+                self.send(to, bytemuck::cast_slice(&data[piece.clone()])).await?;
+            }
+            if let Some(piece) = &receive {
+                self.receive_piece(from, &mut into[piece.clone()]).await?;
+            }
+            if send.is_none() && receive.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Receives one piece of elements.
+    pub async fn receive_piece<T: Pod>(&self, from: usize, piece: &mut [T]) -> Result {
+        let to = bytemuck::cast_slice_mut::<T, u8>(piece);
+        self.receive_exactly(from, to.len(), |received| copy_bytes(to, received)).await
+    }
+
+    /// Combines elements with what a member sends by [`Call::send_slice`], where they lie in its memory. `side`: on which side of the
+    /// operator the member's stand.
+    pub async fn combine<T: Pod, O: Operator<T>>(
+        &self,
+        from: usize,
+        data: &mut [T],
+        op: &O,
+        side: Side,
+    ) -> Result {
+        for piece in pieces::<T>(data.len()) {
+            self.combine_piece(from, &mut data[piece], op, side).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn combine_piece<T: Pod, O: Operator<T>>(
+        &self,
+        from: usize,
+        data: &mut [T],
+        op: &O,
+        side: Side,
+    ) -> Result {
+        let bytes = size_of_val(data);
+        let combine = |received: &[u8]| {
+            with_elements(received, |theirs| match side {
+                Side::Left => op.combine_into_right(theirs, data),
+                Side::Right => op.combine(data, theirs),
+            });
+        };
+        self.receive_exactly(from, bytes, combine).await
+    }
+
+    /// Shows `take` the next message of a member, if it has so many bytes.
+    async fn receive_exactly(&self, from: usize, bytes: usize, mut take: impl FnMut(&[u8])) -> Result {
+        let length = self.receive_with(from, |received| {
+            if received.len() == bytes {
+                take(received);
+            }
+            received.len()
+        });
+        match length.await? {
+            length if length == bytes => Ok(()),
+            length => Err(self.state().wrong_length(from, length, bytes, self.signature)),
+        }
+    }
+}
+
+/// On which side of an operator the other member's elements stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Left,
+    Right,
+}
+
+/// Shows a message's bytes as elements.
+pub(crate) fn with_elements<T: Pod, R>(bytes: &[u8], show: impl FnOnce(&[T]) -> R) -> R {
+    match bytemuck::try_cast_slice(bytes) {
+        Ok(elements) => show(elements),
+        // A short message lies where 8-byte elements are aligned.
+        Err(_) => {
+            let elements = bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned);
+            show(&elements.collect::<Vec<T>>())
+        }
+    }
+}
+
+/// The pieces in which `len` elements travel: one that is empty, if there are none.
+pub(crate) fn pieces<T>(len: usize) -> impl Iterator<Item = Range<usize>> {
+    pieces_of::<T>(len, PIECE)
+}
+
+pub(crate) fn pieces_of<T>(len: usize, bytes: usize) -> impl Iterator<Item = Range<usize>> {
+    let each = (bytes / size_of::<T>().max(1)).max(1);
+    let count = len.div_ceil(each).max(1);
+    (0..count).map(move |nth| nth * each..len.min((nth + 1) * each))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_all_of_it_and_at_least_one() {
+        for (len, count) in [(0, 1), (1, 1), (PIECE / 8, 1), (PIECE / 8 + 1, 2), (PIECE, 8)] {
+            let all: Vec<_> = pieces::<f64>(len).collect();
+            assert_eq!(all.len(), count);
+            assert_eq!(all.iter().map(Range::len).sum::<usize>(), len);
+            assert!(all.windows(2).all(|two| two[0].end == two[1].start));
+        }
+        assert_eq!(pieces::<[u8; PIECE * 2]>(3).count(), 3);
+    }
+}

@@ -1,0 +1,369 @@
+//! One member's end of a group: its mailbox, a postbox to each member that it has sent to, and messages that came early.
+//!
+//! No step blocks: what cannot go on says what it waits for, and [`super::waiting`] waits. Connections are made there, too.
+
+use std::collections::VecDeque;
+use std::task::Poll;
+
+use udeck_via::mem::Fill;
+use udeck_via::{Block, Deadline, Home, PollBudget};
+
+use super::failure::{self, Failure};
+use super::kind::{Kind, NUMBERS, SYNCHRONIZE, Signature};
+use super::meet::{meet, meet_now};
+use super::state::GroupState;
+use crate::error::{Error, Result};
+use crate::mailbox::Mailbox;
+use crate::parcel::Parcel;
+use crate::postbox::Postbox;
+use crate::protocol::Protocol;
+use crate::received::Received;
+use crate::send::Channel;
+use crate::send::poster::Poster;
+use crate::wait_policy::WaitPolicy;
+
+/// Messages of another member that a member keeps for later calls. More come only from members that do not keep to the interface.
+const MAX_EARLY: usize = 1 << 16;
+
+/// So many calls after its beginning a request has to be over.
+const OLDEST: u32 = 2 * SYNCHRONIZE - 1;
+
+/// How often a member yields, where members take turns on processors, before it waits as for any message: then somebody computes.
+const TURNS: usize = 100;
+
+pub(crate) struct Engine {
+    pub inbox: Mailbox<u8>,
+    /// By member.
+    out: Vec<Option<Postbox<u8>>>,
+    /// By member: what it has sent for calls, or steps, that this member has not come to.
+    early: Vec<VecDeque<Received<u8>>>,
+    early_count: usize,
+    /// Of the next call.
+    pub number: u32,
+    /// Where members take turns on processors: the one that this member goes to. Neighbours have different ones, so that two that
+    /// speak to each other can run at the same time; left where they were started and woken, all may sit on one. And who
+    /// waits here yields at once: some of those that it waits for have no other processor than this one.
+    pub home: Option<Home>,
+    /// Requests whose ends nobody has seen: their calls, by number.
+    pub pending: Vec<usize>,
+    /// A request before which all members wait for each other, and this one has not seen that they did: by number.
+    pub unmet: Option<usize>,
+    /// What this member has called, by number: what others send of these calls has to say the same.
+    called: Box<[u32; 256]>,
+    /// Why the group cannot be used any more.
+    pub failure: Option<Failure>,
+    /// A barrier that ran out of time.
+    pub unfinished: Option<Unfinished>,
+    /// What the last step that could not go on waits for.
+    pub awaited: Awaited,
+    /// Algorithms that the user was told of (`DECK_EXPLAIN`).
+    pub explained: Vec<(super::kind::Kind, super::choice::Algorithm)>,
+}
+
+/// A barrier of which this member has taken some steps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unfinished {
+    pub call: Signature,
+    /// The step at which it goes on.
+    pub at: usize,
+    /// Whether it comes before the call that the program has made.
+    pub synchronizes: bool,
+}
+
+impl Unfinished {
+    pub fn new(call: Signature) -> Self {
+        Unfinished { call, at: 0, synchronizes: false }
+    }
+}
+
+/// What a step waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Awaited {
+    /// A message of this member.
+    Message(usize),
+    /// This member, to make room for a message, or to give memory back.
+    Room(usize),
+    /// This member, to make its mailbox.
+    Mailbox(usize),
+}
+
+impl Awaited {
+    pub fn member(self) -> usize {
+        match self {
+            Awaited::Message(member) | Awaited::Room(member) | Awaited::Mailbox(member) => member,
+        }
+    }
+}
+
+impl Engine {
+    pub fn new(inbox: Mailbox<u8>, members: usize, home: Option<Home>) -> Self {
+        Engine {
+            inbox,
+            out: (0..members).map(|_| None).collect(),
+            early: (0..members).map(|_| VecDeque::new()).collect(),
+            early_count: 0,
+            number: 0,
+            home,
+            pending: Vec::new(),
+            unmet: None,
+            called: Box::new([0; 256]),
+            failure: None,
+            unfinished: None,
+            awaited: Awaited::Message(0),
+            explained: Vec::new(),
+        }
+    }
+
+    /// Begins the group's next call.
+    ///
+    /// # Errors
+    /// [`Error::CallMismatch`]: a member is known to have called something else.
+    pub fn begin(&mut self, state: &GroupState, call: Signature) -> Result<Signature> {
+        let call = call.numbered(self.number);
+        self.called[call.number()] = call.tag();
+        self.number = self.number.wrapping_add(1);
+        if self.early_count > 0 {
+            let early = self.early.iter().enumerate();
+            let mut of_others =
+                early.flat_map(|(member, all)| all.iter().map(move |message| (member, message.tag())));
+            of_others.try_for_each(|(member, tag)| self.check_tag(state, member, tag))?;
+        }
+        Ok(call)
+    }
+
+    /// # Errors
+    /// An earlier call has left the members at different places.
+    pub fn check(&self, state: &GroupState) -> Result {
+        self.check_failure(state)?;
+        if self.unfinished.is_some() {
+            return Err(state.failed("a barrier ran out of time: call it again first"));
+        }
+        // What is sent for it, and for calls of members that are ahead, has to differ in its number.
+        let age = |number: &usize| self.number.wrapping_sub(*number as u32) % NUMBERS;
+        if self.pending.iter().any(|number| age(number) >= OLDEST) {
+            let whom = format!("a request of the group that began {OLDEST} calls before");
+            return Err(Error::WouldBlock { what: "a collective call", whom });
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// The group has failed.
+    pub fn check_failure(&self, state: &GroupState) -> Result {
+        self.failure.as_ref().map_or(Ok(()), |failure| Err(failure.error(state)))
+    }
+
+    /// The members may be at different places from now on. The others are told, so that none of them waits for this one.
+    #[cold]
+    pub fn fail(&mut self, state: &GroupState, call: Signature, error: &Error) {
+        if self.failure.is_some() {
+            return;
+        }
+        let failure = Failure::of(call, error);
+        failure::tell(state, call, &failure, |member| self.out[member].take());
+        self.failure = Some(failure);
+    }
+
+    /// Whether a message is of a call that this member has made, or will make.
+    #[cold]
+    fn check_tag(&self, state: &GroupState, member: usize, tag: u32) -> Result {
+        let theirs = Signature::of_tag(tag);
+        // How many calls it is behind the last one, modulo 256.
+        let behind = (self.number as u8).wrapping_sub(1).wrapping_sub(theirs.number() as u8);
+        let has_begun = u32::from(behind) < self.number && behind < 128;
+        let ours = self.called[theirs.number()];
+        if has_begun && ours != tag {
+            return Err(state.mismatch(member, tag, Signature::of_tag(ours)));
+        }
+        // All earlier calls are over: they have had all that they consist of.
+        if has_begun && behind > 0 && self.pending.is_empty() {
+            return Err(state.left_over(member, theirs));
+        }
+        Ok(())
+    }
+
+    /// Nothing can be done before that has come. `Pending`, unless the group has failed: then nobody sends any more.
+    #[cold]
+    fn stuck<R>(&mut self, state: &GroupState, awaited: Awaited) -> Poll<Result<R>> {
+        self.awaited = awaited;
+        match &self.failure {
+            Some(failure) => Poll::Ready(Err(failure.error(state))),
+            None => Poll::Pending,
+        }
+    }
+
+    // ---- sending ----
+
+    /// Posts to a member by `post`, which does not wait. `Pending`: there is no room, or no memory.
+    #[inline]
+    pub fn try_send(
+        &mut self,
+        state: &GroupState,
+        to: usize,
+        call: Signature,
+        post: impl FnOnce(&Poster) -> Result,
+    ) -> Poll<Result> {
+        let Some(postbox) = &self.out[to] else { return self.stuck(state, Awaited::Mailbox(to)) };
+        match post(postbox.poster()) {
+            Ok(()) => Poll::Ready(Ok(())),
+            Err(error) => self.not_sent(state, to, call, error),
+        }
+    }
+
+    #[cold]
+    fn not_sent(&mut self, state: &GroupState, to: usize, call: Signature, error: Error) -> Poll<Result> {
+        if !matches!(error, Error::WouldBlock { .. }) {
+            let error = state.as_ended(error, call);
+            return Poll::Ready(Err(self.told_or(state, error)));
+        }
+        // That member may wait for room here.
+        match self.take_all(state) {
+            Ok(()) => self.stuck(state, Awaited::Room(to)),
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
+    /// A member that is gone may have heard before this one that the group has failed, and why. So has this one, if it looks.
+    #[cold]
+    fn told_or(&mut self, state: &GroupState, error: Error) -> Error {
+        let looked = self.take_all(state);
+        looked.err().filter(|_| self.failure.is_some()).unwrap_or(error)
+    }
+
+    /// Connects to a member, once it has made its mailbox.
+    #[cold]
+    pub fn connect(&mut self, state: &GroupState, to: usize, call: Signature, deadline: Deadline) -> Result {
+        let channel = meet(state, to, call, deadline).map_err(|error| self.told_or(state, error))?;
+        self.keep_channel(state, to, channel)
+    }
+
+    /// Connects to a member if it has made its mailbox.
+    #[cold]
+    pub fn connect_now(&mut self, state: &GroupState, to: usize, call: Signature) -> Result<bool> {
+        let met = meet_now(state, to, call).map_err(|error| self.told_or(state, error))?;
+        let Some(channel) = met else { return Ok(false) };
+        self.keep_channel(state, to, channel).map(|()| true)
+    }
+
+    fn keep_channel(&mut self, state: &GroupState, to: usize, channel: Channel) -> Result {
+        let postbox = Postbox::new(state.world(), &state.mailbox_of(to), channel);
+        postbox.set_protocol(Protocol::Auto)?; // whatever the program wants for its own messages
+        self.out[to] = Some(postbox);
+        Ok(())
+    }
+
+    /// Memory for a message to a member.
+    pub fn try_block(&mut self, state: &GroupState, to: usize, len: usize) -> Poll<Result<Block>> {
+        match state.world().block_for_message(len, Fill::Keep, WaitPolicy::None) {
+            Ok(block) => Poll::Ready(Ok(block)),
+            Err(Error::WouldBlock { .. }) => match self.take_all(state) {
+                Ok(()) => self.stuck(state, Awaited::Room(to)),
+                Err(error) => Poll::Ready(Err(error)),
+            },
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
+    // ---- receiving ----
+
+    /// Shows `take` the next message of a member in a call, where it is: each move of a short message costs more than all else that
+    /// is done with it. `patient`: it may spin for the moment in which an answer comes.
+    #[inline]
+    pub fn try_receive<R>(
+        &mut self,
+        state: &GroupState,
+        from: usize,
+        call: Signature,
+        patient: bool,
+        take: impl FnOnce(&mut Received<u8>) -> R,
+    ) -> Poll<Result<R>> {
+        if self.early_count > 0
+            && let Some(found) = self.take_early(from, call)
+        {
+            let mut found = found;
+            return Poll::Ready(Ok(take(&mut found)));
+        }
+        let mut budget = PollBudget::once();
+        while budget.take() {
+            let mut message = Received::new(Parcel::NONE);
+            match self.next(patient, &mut message) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => return Poll::Ready(Err(state.as_ended(error, call))),
+            }
+            if message.tag() == call.tag() && state.layout().ranks[from] == message.source() {
+                return Poll::Ready(Ok(take(&mut message)));
+            }
+            if let Err(error) = self.keep(state, message) {
+                return Poll::Ready(Err(error));
+            }
+        }
+        self.stuck(state, Awaited::Message(from))
+    }
+
+    /// The next message of any member, into `place`, which holds nothing.
+    #[inline]
+    fn next(&mut self, patient: bool, place: &mut Received<u8>) -> Result<bool> {
+        if !patient {
+            return self.inbox.try_retrieve_in_place(place);
+        }
+        if self.home.is_none() {
+            return self.inbox.retrieve_soon(place);
+        }
+        for _ in 0..TURNS {
+            if self.inbox.try_retrieve_in_turn(place)? {
+                return Ok(true);
+            }
+            std::thread::yield_now();
+        }
+        Ok(false)
+    }
+
+    #[cold]
+    fn take_early(&mut self, from: usize, call: Signature) -> Option<Received<u8>> {
+        let early = &mut self.early[from];
+        let at = early.iter().position(|message| message.tag() == call.tag())?;
+        self.early_count -= 1;
+        early.remove(at)
+    }
+
+    /// Keeps a message for later.
+    ///
+    /// # Errors
+    /// [`Error::CallMismatch`]: it is of a call that this member has not made.
+    #[cold]
+    pub fn keep(&mut self, state: &GroupState, message: Received<u8>) -> Result {
+        let member = state.layout().member_of(message.source());
+        // Of no other member: it counts for nothing.
+        let Some(member) = member.filter(|member| *member != state.layout().me) else { return Ok(()) };
+        if Signature::of_tag(message.tag()).kind() == Some(Kind::Failed) {
+            let failure = Failure::told(state, member, &message);
+            let error = failure.error(state);
+            self.failure.get_or_insert(failure);
+            return Err(error);
+        }
+        self.check_tag(state, member, message.tag())?;
+        if self.early[member].len() >= MAX_EARLY {
+            return Err(state.flooded(member));
+        }
+        self.early[member].push_back(message);
+        self.early_count += 1;
+        Ok(())
+    }
+
+    /// Whether a message of this call has come from a member, and was not taken.
+    pub fn has_early(&self, from: usize, call: Signature) -> bool {
+        self.early[from].iter().any(|message| message.tag() == call.tag())
+    }
+
+    /// Takes what there is, so that others have room to post.
+    pub fn take_all(&mut self, state: &GroupState) -> Result {
+        let mut budget = PollBudget::once();
+        while budget.take()
+            && let Some(message) = self.inbox.try_retrieve()?
+        {
+            self.keep(state, message)?;
+        }
+        Ok(())
+    }
+}

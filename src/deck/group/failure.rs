@@ -1,0 +1,99 @@
+//! Why a group cannot be used any more, and how its members hear of it.
+//!
+//! A member whose call fails tells all others. Otherwise one that waits for it, and not for the member that is to blame, would
+//! wait until its deadline.
+
+use std::time::Duration;
+
+use udeck_via::Deadline;
+
+use super::kind::{Kind, Signature};
+use super::state::GroupState;
+use crate::connect::{LookupMode, connect};
+use crate::error::{Error, Result};
+use crate::postbox::Postbox;
+use crate::received::Received;
+use crate::wait_policy::WaitPolicy;
+
+/// For so long in all, connections are made to members that this one has not sent to before.
+const TELL: Duration = Duration::from_millis(500);
+/// Bytes of what a member says.
+const WORDS: usize = 400;
+
+/// Why a group cannot be used any more.
+pub(crate) enum Failure {
+    /// A member is lost, or has finished.
+    Lost { rank: usize, how: String },
+    /// What failed.
+    Other(String),
+}
+
+impl Failure {
+    pub fn of(call: Signature, error: &Error) -> Self {
+        match error {
+            Error::PeerLost { rank, how } => Failure::Lost { rank: *rank, how: how.clone() },
+            other => Failure::Other(format!("an earlier {call} failed: {other}")),
+        }
+    }
+
+    /// What a member has said.
+    pub fn told(state: &GroupState, member: usize, message: &Received<u8>) -> Self {
+        let of = state.layout().ranks[member];
+        let (lost, words) = message.split_first_chunk::<4>().unwrap_or((&[0xff; 4], &[]));
+        let words: String = String::from_utf8_lossy(words).chars().flat_map(char::escape_debug).collect();
+        let lost = u32::from_le_bytes(*lost) as usize;
+        // A member may say of itself what it likes, and of others what they are.
+        if state.layout().member_of(lost).is_some() && lost != state.world().rank() {
+            return Failure::Lost { rank: lost, how: format!("{words} (rank {of} says so)") };
+        }
+        Failure::Other(format!("at rank {of} {words}"))
+    }
+
+    pub fn error(&self, state: &GroupState) -> Error {
+        match self {
+            // What this rank knows of it by itself counts for more.
+            Failure::Lost { rank, .. } if let Some(how) = state.world().exit_log().how_lost(*rank as u32) => {
+                Error::PeerLost { rank: *rank, how }
+            }
+            Failure::Lost { rank, how } => Error::PeerLost { rank: *rank, how: how.clone() },
+            Failure::Other(why) => state.failed(why),
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let (lost, words) = match self {
+            Failure::Lost { rank, how } => (*rank as u32, how),
+            Failure::Other(why) => (u32::MAX, why),
+        };
+        let mut bytes = lost.to_le_bytes().to_vec();
+        bytes.extend(words.bytes().take(WORDS));
+        bytes
+    }
+}
+
+/// Tells all members, as far as that needs no waiting for them. `postbox`: one to that member, if there is one.
+#[cold]
+pub(super) fn tell(
+    state: &GroupState,
+    call: Signature,
+    failure: &Failure,
+    mut postbox: impl FnMut(usize) -> Option<Postbox<u8>>,
+) {
+    let (bytes, until) = (failure.encode(), Deadline::after(TELL));
+    let tag = Signature::plain(Kind::Failed).numbered(call.number() as u32).tag();
+    let (world, log) = (state.world(), state.world().exit_log());
+    for member in state.layout().everybody().others() {
+        let rank = state.layout().ranks[member] as u32;
+        if log.how_lost(rank).is_some() || log.has_finished(rank) {
+            continue;
+        }
+        let met = || -> Result<Postbox<u8>> {
+            let name = state.mailbox_of(member);
+            Ok(Postbox::new(world, &name, connect::<u8>(world, &name, LookupMode::Now, until)?))
+        };
+        if let Some(postbox) = postbox(member).or_else(|| met().ok()) {
+            // Whoever does not hear of it waits no longer than until its deadline.
+            let _ = postbox.poster().post_copy(&bytes, tag, WaitPolicy::None);
+        }
+    }
+}

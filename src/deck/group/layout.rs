@@ -1,0 +1,167 @@
+//! Who the members of a group are, which of them share a host, and what all members have to agree on.
+
+use std::collections::BTreeMap;
+
+use udeck_boot::Welcome;
+
+use super::choice::Algorithm;
+use super::plan::Plan;
+
+/// The members of a group, as one of them sees it. Members are numbered from 0.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    /// Ranks of the world, by member.
+    pub ranks: Vec<usize>,
+    /// This member.
+    pub me: usize,
+    /// Members by rank of the world.
+    members: BTreeMap<usize, usize>,
+    /// Members by host: each host's in ascending order, the hosts in the order of their first members.
+    pub hosts: Vec<Vec<usize>>,
+    /// Where each member is in `hosts`.
+    host_of: Vec<usize>,
+    pub agreed: Agreed,
+}
+
+/// What would lead nowhere if members thought differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Agreed {
+    /// Whether more ranks than processors are on a host, so that members take turns.
+    pub crowded: bool,
+    /// The algorithm that is forced (`DECK_GROUP`).
+    pub forced: Option<Algorithm>,
+}
+
+impl Layout {
+    /// `ranks` are of the world, in the order of the members; `me` is one of them.
+    pub fn new(ranks: Vec<usize>, me: usize, welcome: &Welcome, agreed: Agreed) -> Self {
+        let members: BTreeMap<usize, usize> =
+            ranks.iter().enumerate().map(|(member, rank)| (*rank, member)).collect();
+        let mut hosts: Vec<(usize, Vec<usize>)> = Vec::new();
+        let mut host_of = Vec::with_capacity(ranks.len());
+        for (member, rank) in ranks.iter().enumerate() {
+            let host = welcome.placement.host_of(*rank as u32).unwrap_or(usize::MAX);
+            let known = hosts.iter().position(|(known, _)| *known == host);
+            let place = known.unwrap_or_else(|| {
+                hosts.push((host, Vec::new()));
+                hosts.len() - 1
+            });
+            hosts[place].1.push(member);
+            host_of.push(place);
+        }
+        let hosts = hosts.into_iter().map(|(_, members)| members).collect();
+        Layout { ranks, me, members, hosts, host_of, agreed }
+    }
+
+    pub fn size(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// The member that is this rank of the world.
+    #[inline]
+    pub fn member_of(&self, rank: usize) -> Option<usize> {
+        // Most groups are the world.
+        if self.ranks.get(rank) == Some(&rank) { Some(rank) } else { self.members.get(&rank).copied() }
+    }
+
+    pub fn is_on_one_host(&self) -> bool {
+        self.hosts.len() == 1
+    }
+
+    /// Whether there are hosts, and some have several members: then a message between hosts may serve many.
+    pub fn has_crowded_hosts(&self) -> bool {
+        self.hosts.len() > 1 && self.hosts.len() < self.size()
+    }
+
+    /// The members of this member's host.
+    pub fn neighbours(&self) -> &[usize] {
+        &self.hosts[self.host_of[self.me]]
+    }
+
+    /// The place of a member's host in [`Layout::hosts`].
+    pub fn host_of(&self, member: usize) -> usize {
+        self.host_of[member]
+    }
+
+    /// Who tells whom in a barrier.
+    pub fn plan(&self) -> Plan {
+        Plan::best(self.size(), self.agreed.crowded)
+    }
+
+    /// All members, as an algorithm sees them.
+    pub fn everybody(&self) -> Team<'_> {
+        Team { members: None, me: self.me, size: self.size() }
+    }
+
+    /// Of some members, of which this is one.
+    pub fn team<'a>(&self, members: &'a [usize]) -> Option<Team<'a>> {
+        let me = members.iter().position(|member| *member == self.me)?;
+        Some(Team::new(members, me))
+    }
+}
+
+/// The members that take part in one step of an algorithm: an algorithm numbers them by their places here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Team<'a> {
+    /// `None`: all, each at its own place.
+    members: Option<&'a [usize]>,
+    /// This member's place.
+    pub me: usize,
+    pub size: usize,
+}
+
+impl<'a> Team<'a> {
+    /// Of these members, as the one at place `me` sees it.
+    pub fn new(members: &'a [usize], me: usize) -> Self {
+        Team { members: Some(members), me, size: members.len() }
+    }
+
+    /// The member at a place.
+    #[inline]
+    pub fn member(&self, place: usize) -> usize {
+        self.members.map_or(place, |members| members[place])
+    }
+
+    /// Where a member is.
+    pub fn place_of(&self, member: usize) -> Option<usize> {
+        match self.members {
+            None => Some(member),
+            Some(members) => members.iter().position(|known| *known == member),
+        }
+    }
+
+    /// The places of the others, beginning behind this one, so that not all begin with the same.
+    pub fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let (me, size) = (self.me, self.size);
+        (1..size).map(move |distance| (me + distance) % size)
+    }
+}
+
+impl Agreed {
+    pub fn encode(self) -> [u8; 2] {
+        [u8::from(self.crowded), self.forced.map_or(0, Algorithm::code)]
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Agreed> {
+        let &[crowded @ 0..=1, forced] = bytes else { return None };
+        let forced = if forced == 0 { None } else { Some(Algorithm::of_code(forced)?) };
+        Some(Agreed { crowded: crowded == 1, forced })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_agreed_is_what_was_said() {
+        let all = Algorithm::ALL.into_iter().map(Some).chain([None]);
+        for (forced, crowded) in all.flat_map(|forced| [(forced, true), (forced, false)]) {
+            let agreed = Agreed { crowded, forced };
+            assert_eq!(Agreed::decode(&agreed.encode()), Some(agreed));
+        }
+        for nonsense in [&[][..], &[0], &[2, 0], &[0, 200], &[0, 0, 0]] {
+            assert_eq!(Agreed::decode(nonsense), None);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Meeting the members of a group: what they make when they come to it is waited for as any call is.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use udeck_boot::{BootError, Maker};
+use udeck_via::{Deadline, Error as ViaError};
+
+use super::kind::{Kind, Signature};
+use super::layout::Agreed;
+use super::state::GroupState;
+use crate::connect::{LookupMode, connect};
+use crate::error::{Error, INTERNAL, Result};
+use crate::send::Channel;
+use crate::world_state::WorldState;
+
+/// This rank's view, which members have to agree on.
+pub(super) fn own_view(world: &WorldState) -> Agreed {
+    Agreed { crowded: world.oversubscribed(), forced: world.config().group }
+}
+
+#[cold]
+pub(crate) fn bad(name: &str, why: String) -> Error {
+    Error::via(format!("making group {name:?}"), ViaError::InvalidParameter(why))
+}
+
+/// What the first member says, to all others, where the launcher keeps what all may read: two plans in one group would wait
+/// for each other.
+pub(super) fn agree(
+    world: &Arc<WorldState>,
+    name: &str,
+    id: &str,
+    ranks: &[usize],
+    me: usize,
+) -> Result<Agreed> {
+    let own = own_view(world);
+    if name.is_empty() && ranks.len() <= 2 {
+        return Ok(Agreed { crowded: false, ..own }); // and there is no other plan
+    }
+    let key = format!("{INTERNAL}group/{id}");
+    let mut record = own.encode().to_vec();
+    record.extend(ranks.iter().flat_map(|rank| (*rank as u32).to_le_bytes()));
+    if me == 0 {
+        world.client().put(&key, &record, Deadline::after(world.config().setup).instant())?;
+        return Ok(own);
+    }
+    let maker = maker(name, ranks[0]);
+    let deadline = Deadline::after(world.config().deadline);
+    let patience = Patience { world, name, rank: ranks[0], deadline };
+    let said = patience.meet(|deadline| match world.client().get_of(&key, maker, deadline.instant()) {
+        Ok(said) => Ok(Some(said)),
+        Err(BootError::NoSuchKey { .. }) => Ok(None),
+        Err(BootError::PeerDone { .. } | BootError::NobodyLeft { .. }) => Err(patience.ended()),
+        Err(error) => Err(error.into()),
+    })?;
+    let (agreed, theirs) = said.split_at(own.encode().len().min(said.len()));
+    let Some(agreed) = Agreed::decode(agreed) else {
+        let other = ViaError::Rejected(format!("rank {} has another version of this library", ranks[0]));
+        return Err(Error::via(patience.title(), other));
+    };
+    if theirs != &record[own.encode().len()..] {
+        return Err(bad(name, format!("rank {} has made a group of other ranks by that name", ranks[0])));
+    }
+    Ok(agreed)
+}
+
+/// As long as which rank is asked for what it makes.
+fn maker(group: &str, rank: usize) -> Maker {
+    let rank = rank as u32;
+    // A lost rank that is no member changes nothing.
+    if group.is_empty() { Maker::Collective(rank) } else { Maker::Rank(rank) }
+}
+
+/// Connects to a member, once it has come to the group.
+pub(super) fn meet(state: &GroupState, to: usize, call: Signature, until: Deadline) -> Result<Channel> {
+    let rank = state.layout().ranks[to];
+    let patience = Patience { world: state.world(), name: state.name(), rank, deadline: until };
+    let mode = LookupMode::Of(maker(state.name(), rank));
+    patience.meet(|deadline| attempt(state, to, call, mode, deadline))
+}
+
+/// Connects to a member, if it has come to the group.
+pub(super) fn meet_now(state: &GroupState, to: usize, call: Signature) -> Result<Option<Channel>> {
+    let (rank, log) = (state.layout().ranks[to], state.world().exit_log());
+    // Before: what it has made by then is found.
+    let has_finished = log.has_finished(rank as u32);
+    let setup = Deadline::after(state.world().config().setup);
+    match attempt(state, to, call, LookupMode::Now, setup) {
+        Ok(None) if has_finished => Err(state.ended(rank, call)),
+        Ok(None) => state.check_members().map(|()| None),
+        Err(Error::WouldBlock { .. }) => Ok(None), // there is no place for a connection now
+        made => made,
+    }
+}
+
+fn attempt(
+    state: &GroupState,
+    to: usize,
+    call: Signature,
+    mode: LookupMode,
+    deadline: Deadline,
+) -> Result<Option<Channel>> {
+    let (name, rank) = (state.mailbox_of(to), state.layout().ranks[to]);
+    match connect::<u8>(state.world(), &name, mode, deadline) {
+        // Names are for whoever comes first.
+        Ok(channel) if channel.owner() as usize != rank => {
+            Err(Error::NameTaken { name, rank: channel.owner() as usize })
+        }
+        Ok(channel) => Ok(Some(channel)),
+        Err(Error::NoSuchMailbox { .. }) => Ok(None),
+        Err(Error::NobodyLeft { .. }) => Err(state.ended(rank, call)),
+        Err(error) => Err(state.as_ended(error, call)),
+    }
+}
+
+/// Waits for what another rank makes when it comes to the group. That it computes before is no fault of its set-up. It may end
+/// instead, and any member may be lost: the launcher then answers at once.
+struct Patience<'a> {
+    world: &'a WorldState,
+    /// The group's.
+    name: &'a str,
+    rank: usize,
+    deadline: Deadline,
+}
+
+impl Patience<'_> {
+    fn meet<T>(&self, mut attempt: impl FnMut(Deadline) -> Result<Option<T>>) -> Result<T> {
+        let (start, config, log) = (Instant::now(), self.world.config(), self.world.exit_log());
+        let deadline = self.deadline;
+        loop {
+            match attempt(Deadline::after(config.setup).min(deadline)) {
+                Ok(Some(made)) => return Ok(made),
+                _ if log.has_finished(self.rank as u32) => return Err(self.ended()),
+                Ok(None) => {}
+                Err(error) => return Err(error),
+            }
+            let is_missed = |rank| self.name.is_empty() || rank as usize == self.rank;
+            if let Some((rank, how)) = log.find_lost(is_missed) {
+                return Err(Error::PeerLost { rank: rank as usize, how });
+            }
+            if deadline.passed() {
+                let whom = match self.name {
+                    "" => format!("rank {}, which has come to no barrier yet", self.rank),
+                    name => format!("rank {}, which has not come to make group {name:?}", self.rank),
+                };
+                return Err(Error::Deadline { what: self.title(), waited: start.elapsed(), whom });
+            }
+        }
+    }
+
+    fn title(&self) -> String {
+        if self.name.is_empty() { "the barrier".into() } else { format!("making group {:?}", self.name) }
+    }
+
+    #[cold]
+    fn ended(&self) -> Error {
+        let kind = if self.name.is_empty() { Kind::Barrier } else { Kind::Create };
+        let how = match kind {
+            Kind::Barrier => "it finished without coming to this barrier".into(),
+            _ => format!("it finished without making group {:?}", self.name),
+        };
+        let is_missed = |rank| self.name.is_empty() || rank as usize == self.rank;
+        let lost = self.world.exit_log().find_lost(is_missed);
+        let (rank, how) = lost.map_or((self.rank, how), |(rank, how)| (rank as usize, how));
+        Error::PeerLost { rank, how }
+    }
+}

@@ -1,0 +1,107 @@
+//! Collective calls for parts of different lengths, as slices of slices. A member knows the lengths of what it sends and of what
+//! it gets, and of nothing else.
+
+use bytemuck::Pod;
+
+use super::Group;
+use super::algorithm::{self, direct};
+use super::blocking::{reducing, rooted};
+use super::kind::Kind;
+use super::op::Operator;
+use crate::error::Result;
+
+impl Group {
+    /// As [`Group::gather`], where `all` has a slice for each member, as long as that one's `mine`; elsewhere than at the root it is not
+    /// used, and may be empty.
+    ///
+    /// # Errors
+    /// As of all calls ([`Group`]).
+    #[doc(alias = "MPI_Gatherv")]
+    pub fn gather_v<T: Pod>(&self, root: usize, mine: &[T], all: &mut [&mut [T]]) -> Result {
+        let signature = rooted::<T>(Kind::Gather, root);
+        self.member.state.check_root(root, signature)?;
+        if self.rank() == root {
+            self.check_parts(signature, all.len())?;
+            self.check_own(signature, mine.len(), all[root].len())?;
+        }
+        self.run::<T, _>(signature, async |call| {
+            direct::gather(call, call.layout().everybody(), root, mine, all).await
+        })
+    }
+
+    /// As [`Group::scatter`], where `all` has a slice for each member, as long as that one's `mine`; elsewhere than at the root it is
+    /// not used, and may be empty.
+    ///
+    /// # Errors
+    /// As of all calls ([`Group`]).
+    #[doc(alias = "MPI_Scatterv")]
+    pub fn scatter_v<T: Pod>(&self, root: usize, all: &[&[T]], mine: &mut [T]) -> Result {
+        let signature = rooted::<T>(Kind::Scatter, root);
+        self.member.state.check_root(root, signature)?;
+        if self.rank() == root {
+            self.check_parts(signature, all.len())?;
+            self.check_own(signature, all[root].len(), mine.len())?;
+        }
+        self.run::<T, _>(signature, async |call| {
+            direct::scatter(call, call.layout().everybody(), root, all, mine).await
+        })
+    }
+
+    /// As [`Group::all_gather`], where `all` has a slice for each member, as long as that one's `mine`.
+    ///
+    /// # Errors
+    /// As of all calls ([`Group`]).
+    #[doc(alias = "MPI_Allgatherv")]
+    pub fn all_gather_v<T: Pod>(&self, mine: &[T], all: &mut [&mut [T]]) -> Result {
+        let signature = rooted::<T>(Kind::AllGather, 0);
+        self.check_parts(signature, all.len())?;
+        self.check_own(signature, mine.len(), all[self.rank()].len())?;
+        self.run::<T, _>(signature, async |call| algorithm::all_gather_v(call, mine, all).await)
+    }
+
+    /// As [`Group::all_to_all`], where `from` and `to` have a slice for each member: the k-th of `to` is as long as what member k has for
+    /// this one.
+    ///
+    /// # Errors
+    /// As of all calls ([`Group`]).
+    #[doc(alias = "MPI_Alltoallv")]
+    pub fn all_to_all_v<T: Pod>(&self, from: &[&[T]], to: &mut [&mut [T]]) -> Result {
+        let signature = rooted::<T>(Kind::AllToAll, 0);
+        self.check_parts(signature, from.len())?;
+        self.check_parts(signature, to.len())?;
+        self.check_own(signature, from[self.rank()].len(), to[self.rank()].len())?;
+        self.run::<T, _>(signature, async |call| algorithm::all_to_all_v(call, from, to).await)
+    }
+
+    /// As [`Group::reduce_scatter`], where `from` has a slice for each member, as long as that one's `mine`.
+    ///
+    /// # Errors
+    /// As of all calls ([`Group`]).
+    #[doc(alias = "MPI_Reduce_scatter")]
+    pub fn reduce_scatter_v<T: Pod, O: Operator<T>>(&self, from: &[&[T]], mine: &mut [T], op: O) -> Result {
+        let signature = reducing::<T, O>(Kind::ReduceScatter);
+        self.check_parts(signature, from.len())?;
+        self.check_own(signature, from[self.rank()].len(), mine.len())?;
+        // Which lengths there are, no member knows: no algorithm may depend on them.
+        self.run::<T, _>(signature, async |call| {
+            direct::reduce_scatter(call, call.layout().everybody(), from, mine, &op).await
+        })
+    }
+
+    pub(super) fn check_parts(&self, call: super::Signature, parts: usize) -> Result {
+        if parts == self.size() {
+            return Ok(());
+        }
+        Err(self.member.state.bad(call, format!("{parts} parts for {} members", self.size())))
+    }
+
+    fn check_own(&self, call: super::Signature, given: usize, room: usize) -> Result {
+        if given == room {
+            return Ok(());
+        }
+        Err(self
+            .member
+            .state
+            .bad(call, format!("this member has {given} elements for itself, and room for {room}")))
+    }
+}

@@ -1,0 +1,426 @@
+//! Collective calls that return at once, and the handles by which their results are waited for.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::DerefMut;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytemuck::Pod;
+
+use super::Group;
+use super::algorithm;
+use super::blocking::{plain, reducing, rooted};
+use super::call::{Call, Shared};
+use super::kind::{Elements, Kind, NUMBERS, SYNCHRONIZE, Signature};
+use super::membership::Membership;
+use super::op::Operator;
+use super::waiting::Clock;
+use crate::error::{Error, Result, check_process};
+use crate::payload::check_payload;
+
+/// Requests of a group whose ends this member has not seen.
+const MAX_PENDING: usize = 64;
+
+/// Looks at news that are not what a request waits for, before others may run.
+const LOOKS: usize = 16;
+
+type Part<'a, R> = Pin<Box<dyn Future<Output = Result<R>> + Send + 'a>>;
+
+/// This member's part of a collective call that may not be over ([`Group::all_reduce_nonblocking`] and others). It has what was
+/// given to the call, and gives it back with the result.
+///
+/// It moves on when it is asked ([`Request::is_done`], [`Request::wait`], or by a task that awaits it), and by nothing else: what other
+/// members wait for may not be sent before. Several may be under way at a time, in one group or in several. Members start
+/// them in the same order, and wait for them in the same order; or they ask all of them in turn, and then the order does not matter.
+///
+/// Dropping it before its end leaves the group without this member's part: every later call of it fails
+/// ([`crate::Error::GroupFailed`]).
+#[must_use = "a call that is dropped before its end leaves the other members waiting"]
+pub struct Request<'a, R> {
+    member: Arc<Membership>,
+    call: Signature,
+    limit: Duration,
+    stage: Stage<'a, R>,
+    #[cfg(feature = "async")]
+    alarm: crate::tasks::Alarm,
+}
+
+enum Stage<'a, R> {
+    Running(Part<'a, R>),
+    /// Over; the result was not taken.
+    Over(Result<R>),
+    Taken,
+}
+
+impl Group {
+    /// As [`Group::barrier`], without waiting.
+    ///
+    /// # Errors
+    /// As of all calls ([`Group`]); [`Error::WouldBlock`] while 64 requests of the group are under way, or while one is that began 127 calls
+    /// before, or 64 before and to which not all members are known to have come. The first of these refuses blocking calls, too.
+    #[doc(alias = "MPI_Ibarrier")]
+    pub fn barrier_nonblocking(&self) -> Result<Request<'static, ()>> {
+        self.start(Signature::plain(Kind::Barrier), |call| {
+            Box::pin(async move { algorithm::barrier::barrier(&call).await })
+        })
+    }
+
+    /// As [`Group::broadcast`], without waiting.
+    ///
+    /// # Errors
+    /// As [`Group::barrier_nonblocking`].
+    #[doc(alias = "MPI_Ibcast")]
+    pub fn broadcast_nonblocking<'a, T: Pod + Send + Sync, D>(
+        &self,
+        root: usize,
+        mut data: D,
+    ) -> Result<Request<'a, D>>
+    where
+        D: DerefMut<Target = [T]> + Send + 'a,
+    {
+        let signature = rooted::<T>(Kind::Broadcast, root);
+        self.member.state.check_root(root, signature)?;
+        check_payload::<T>()?;
+        self.start(signature, move |call| {
+            Box::pin(async move {
+                algorithm::broadcast(&call, root, &mut data).await?;
+                Ok(data)
+            })
+        })
+    }
+
+    /// As [`Group::reduce`], without waiting.
+    ///
+    /// # Errors
+    /// As [`Group::barrier_nonblocking`].
+    #[doc(alias = "MPI_Ireduce")]
+    pub fn reduce_nonblocking<'a, T: Pod + Send + Sync, D, O>(
+        &self,
+        root: usize,
+        mut data: D,
+        op: O,
+    ) -> Result<Request<'a, D>>
+    where
+        D: DerefMut<Target = [T]> + Send + 'a,
+        O: Operator<T> + Send + Sync + 'a,
+    {
+        let signature = Signature::new(Kind::Reduce, root, O::CODE, Elements::of::<T>());
+        self.member.state.check_root(root, signature)?;
+        check_payload::<T>()?;
+        self.start(signature, move |call| {
+            Box::pin(async move {
+                algorithm::reduce(&call, root, &mut data, &op).await?;
+                Ok(data)
+            })
+        })
+    }
+
+    /// As [`Group::all_reduce`], without waiting.
+    ///
+    /// # Errors
+    /// As [`Group::barrier_nonblocking`].
+    #[doc(alias = "MPI_Iallreduce")]
+    pub fn all_reduce_nonblocking<'a, T: Pod + Send + Sync, D, O>(
+        &self,
+        mut data: D,
+        op: O,
+    ) -> Result<Request<'a, D>>
+    where
+        D: DerefMut<Target = [T]> + Send + 'a,
+        O: Operator<T> + Send + Sync + 'a,
+    {
+        check_payload::<T>()?;
+        self.start(reducing::<T, O>(Kind::AllReduce), move |call| {
+            Box::pin(async move {
+                algorithm::all_reduce(&call, &mut data, &op).await?;
+                Ok(data)
+            })
+        })
+    }
+
+    /// As [`Group::all_gather`], without waiting: the whole comes back.
+    ///
+    /// # Errors
+    /// As [`Group::barrier_nonblocking`].
+    #[doc(alias = "MPI_Iallgather")]
+    pub fn all_gather_nonblocking<'a, T: Pod + Send + Sync, S, D>(
+        &self,
+        mine: S,
+        mut all: D,
+    ) -> Result<Request<'a, D>>
+    where
+        S: AsRef<[T]> + Send + Sync + 'a,
+        D: DerefMut<Target = [T]> + Send + 'a,
+    {
+        let signature = plain::<T>(Kind::AllGather);
+        check_payload::<T>()?;
+        self.check_whole(signature, self.rank(), mine.as_ref().len(), all.len())?;
+        self.start(signature, move |call| {
+            Box::pin(async move {
+                algorithm::all_gather(&call, mine.as_ref(), &mut all).await?;
+                Ok(all)
+            })
+        })
+    }
+
+    /// As [`Group::all_to_all`], without waiting: what was received comes back.
+    ///
+    /// # Errors
+    /// As [`Group::barrier_nonblocking`].
+    #[doc(alias = "MPI_Ialltoall")]
+    pub fn all_to_all_nonblocking<'a, T: Pod + Send + Sync, S, D>(
+        &self,
+        from: S,
+        mut to: D,
+    ) -> Result<Request<'a, D>>
+    where
+        S: AsRef<[T]> + Send + Sync + 'a,
+        D: DerefMut<Target = [T]> + Send + 'a,
+    {
+        let signature = plain::<T>(Kind::AllToAll);
+        check_payload::<T>()?;
+        self.check_exchange(signature, from.as_ref().len(), to.len())?;
+        self.start(signature, move |call| {
+            Box::pin(async move {
+                algorithm::all_to_all(&call, from.as_ref(), &mut to).await?;
+                Ok(to)
+            })
+        })
+    }
+
+    /// Begins this member's part of a call, as far as it goes without waiting. Now and then all members wait for each other
+    /// first, as part of it.
+    fn start<'a, R>(
+        &self,
+        signature: Signature,
+        part: impl FnOnce(Call<Shared>) -> Part<'a, R>,
+    ) -> Result<Request<'a, R>>
+    where
+        R: Send + 'a,
+    {
+        check_process()?;
+        let (member, state) = (&self.member, &self.member.state);
+        state.check_members()?;
+        let (barrier, call) = {
+            let engine = member.lock();
+            let mut engine = engine.borrow_mut();
+            engine.check(state)?;
+            if engine.pending.len() >= MAX_PENDING {
+                let whom = format!("one of the {MAX_PENDING} requests of the group that are under way");
+                return Err(Error::WouldBlock { what: "a collective call", whom });
+            }
+            let synchronizes = engine.number % SYNCHRONIZE == SYNCHRONIZE - 1 && state.layout().size() > 1;
+            if synchronizes && engine.unmet.is_some() {
+                let whom = format!("a request of the group that began {SYNCHRONIZE} calls before");
+                return Err(Error::WouldBlock { what: "a collective call", whom });
+            }
+            // From now on: it is under way when the call itself begins.
+            let number = (engine.number.wrapping_add(u32::from(synchronizes))) % NUMBERS;
+            engine.pending.push(number as usize);
+            let barrier = synchronizes.then(|| engine.begin(state, Signature::plain(Kind::Barrier)));
+            let begun =
+                barrier.transpose().and_then(|barrier| Ok((barrier, engine.begin(state, signature)?)));
+            let (barrier, call) = begun.inspect_err(|error| {
+                engine.pending.pop();
+                engine.fail(state, signature, error);
+            })?;
+            engine.unmet = barrier.map(Signature::number).or(engine.unmet);
+            (barrier, call)
+        };
+        let part = part(Call::new(Shared(member.clone()), call));
+        let part = match barrier {
+            None => part,
+            Some(barrier) => {
+                let barrier = Call::new(Shared(member.clone()), barrier);
+                Box::pin(async move {
+                    algorithm::barrier::barrier(&barrier).await?;
+                    let number = barrier.signature().number();
+                    barrier.with(|engine| engine.unmet = engine.unmet.filter(|unmet| *unmet != number));
+                    part.await
+                })
+            }
+        };
+        let mut request = Request {
+            member: member.clone(),
+            call,
+            limit: self.limit,
+            stage: Stage::Running(part),
+            #[cfg(feature = "async")]
+            alarm: crate::tasks::Alarm::default(),
+        };
+        request.look(&mut Context::from_waker(Waker::noop()));
+        Ok(request)
+    }
+}
+
+impl<R> Request<'_, R> {
+    /// Whether it is over, well or not. Moves it on, and does not block.
+    pub fn is_done(&mut self) -> bool {
+        self.look(&mut Context::from_waker(Waker::noop()))
+    }
+
+    /// Waits until it is over, at most the group's limit; gives back what was given to the call, with the result.
+    ///
+    /// # Errors
+    /// As of all calls ([`Group`]).
+    pub fn wait(mut self) -> Result<R> {
+        self.wait_timeout(self.limit)
+    }
+
+    /// As [`Request::wait`], waiting at most `limit`. After [`Error::Deadline`] the handle can be used on. The result is given once.
+    ///
+    /// # Errors
+    /// As of all calls ([`Group`]).
+    pub fn wait_timeout(&mut self, limit: Duration) -> Result<R> {
+        check_process()?;
+        let mut clock = Clock::new(limit);
+        let member = self.member.clone();
+        let call = self.call;
+        loop {
+            if self.go_on(&mut Context::from_waker(Waker::noop())) {
+                return self.take();
+            }
+            let engine = member.lock();
+            let waited =
+                engine.borrow_mut().wait(&member.state, call, &mut clock, &super::waiting::one_missing);
+            match waited {
+                Ok(()) => {}
+                Err(error @ Error::Deadline { .. }) => return Err(error),
+                Err(error) => {
+                    drop(engine);
+                    self.end(Err(error));
+                }
+            }
+        }
+    }
+
+    /// Carries the part on as far as it goes. Whether it is over.
+    fn go_on(&mut self, context: &mut Context<'_>) -> bool {
+        let Stage::Running(part) = &mut self.stage else { return true };
+        match part.as_mut().poll(context) {
+            Poll::Pending => false,
+            Poll::Ready(result) => {
+                self.end(result);
+                true
+            }
+        }
+    }
+
+    /// As [`Request::go_on`]; also connects to members, and ends where members have ended that it waits for.
+    fn look(&mut self, context: &mut Context<'_>) -> bool {
+        for _ in 0..LOOKS {
+            if self.go_on(context) {
+                return true;
+            }
+            let looked = self.member.lock().borrow_mut().look(&self.member.state, self.call);
+            match looked {
+                Ok(true) => {}
+                Ok(false) => return false,
+                Err(error) => {
+                    self.end(Err(error));
+                    return true;
+                }
+            }
+        }
+        false // news without end that do not end it
+    }
+
+    fn end(&mut self, result: Result<R>) {
+        let engine = self.member.lock();
+        if let Err(error) = &result {
+            engine.borrow_mut().fail(&self.member.state, self.call, error);
+        }
+        engine.borrow_mut().pending.retain(|number| *number != self.call.number());
+        drop(engine);
+        self.stage = Stage::Over(result);
+    }
+
+    fn take(&mut self) -> Result<R> {
+        match std::mem::replace(&mut self.stage, Stage::Taken) {
+            Stage::Over(result) => result,
+            _ => Err(self.member.state.bad(self.call, "its result has been given already".into())),
+        }
+    }
+}
+
+#[cfg(feature = "async")]
+mod tasks {
+    use std::time::Instant;
+
+    use udeck_via::transport::Armed;
+
+    use super::{Context, Future, LOOKS, Pin, Poll, Request, Result};
+    use crate::wait_policy::MEMORY_PAUSE;
+
+    // What it holds is in a box, or never pinned.
+    impl<R> Unpin for Request<'_, R> {}
+
+    /// Waits without a deadline: that is the executor's matter.
+    impl<R> Future for Request<'_, R> {
+        type Output = Result<R>;
+
+        fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+            let this = self.get_mut();
+            for _ in 0..LOOKS {
+                if this.look(context) {
+                    this.alarm.rest();
+                    return Poll::Ready(this.take());
+                }
+                match this.arm(context) {
+                    Ok(Armed::News) => {}
+                    Ok(_) => return Poll::Pending,
+                    Err(error) => this.end(Err(error)),
+                }
+            }
+            // News without end that do not end it: others may want to run.
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }
+    }
+
+    impl<R> Request<'_, R> {
+        /// Gets ready to be woken by a message.
+        fn arm(&mut self, context: &Context<'_>) -> Result<Armed> {
+            let engine = self.member.lock();
+            let engine = engine.borrow();
+            let mut inbox = engine.inbox.inbox().borrow_mut();
+            inbox.check_exits()?;
+            let armed = inbox.arm();
+            if armed != Armed::News {
+                // Another request may take the message, and nobody tells of room.
+                let again = Some(Instant::now() + MEMORY_PAUSE);
+                let world = self.member.state.world();
+                let set = self.alarm.set(world, || inbox.handles(), context.waker(), again);
+                set.map_err(|error| crate::Error::via(self.member.state.title(self.call), error))?;
+            }
+            Ok(armed)
+        }
+    }
+}
+
+impl<R> Drop for Request<'_, R> {
+    fn drop(&mut self) {
+        if udeck_via::is_forked() || !matches!(self.stage, Stage::Running(_)) {
+            return;
+        }
+        let engine = self.member.lock();
+        let mut engine = engine.borrow_mut();
+        engine.pending.retain(|number| *number != self.call.number());
+        let dropped = self.member.state.bad(self.call, "its request was dropped before its end".into());
+        engine.fail(&self.member.state, self.call, &dropped);
+    }
+}
+
+impl<R> fmt::Debug for Request<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stage = match self.stage {
+            Stage::Running(_) => "under way",
+            Stage::Over(_) => "done",
+            Stage::Taken => "taken",
+        };
+        write!(f, "Request({}, {stage})", self.call)
+    }
+}

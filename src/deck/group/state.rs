@@ -1,0 +1,188 @@
+//! What a member knows of its group, and the words for what goes wrong.
+
+use std::sync::Arc;
+
+use udeck_via::{Deadline, Error as ViaError};
+
+use super::kind::{Kind, Signature};
+use super::layout::Layout;
+use super::plan::BarrierStep;
+use crate::error::{Error, INTERNAL, Result};
+use crate::exit_check::MAX_WAIT;
+use crate::world_state::WorldState;
+
+/// One member's part of a group.
+pub(crate) struct GroupState {
+    world: Arc<WorldState>,
+    /// As the program calls it; empty: all ranks.
+    name: String,
+    /// Tells its mailboxes from those of other groups.
+    id: String,
+    layout: Layout,
+    /// A barrier's.
+    steps: Vec<BarrierStep>,
+}
+
+impl GroupState {
+    pub fn new(world: Arc<WorldState>, name: String, id: String, layout: Layout) -> Self {
+        let steps = layout.plan().steps(layout.me, layout.size());
+        GroupState { world, name, id, layout, steps }
+    }
+
+    pub fn world(&self) -> &Arc<WorldState> {
+        &self.world
+    }
+
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// What this member does in a barrier.
+    pub fn steps(&self) -> &[BarrierStep] {
+        &self.steps
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub fn is_world(&self) -> bool {
+        self.name.is_empty()
+    }
+
+    /// The mailbox of a member.
+    pub fn mailbox_of(&self, member: usize) -> String {
+        mailbox_name(&self.id, self.layout.ranks[member])
+    }
+
+    // ---- words ----
+
+    /// A call, as errors name it.
+    pub fn title(&self, call: Signature) -> String {
+        let kind = call.kind().unwrap_or(Kind::Barrier);
+        match (kind, self.is_world()) {
+            (Kind::Barrier, true) => "the barrier".into(),
+            (Kind::Create, _) => format!("making group {:?}", self.name),
+            (_, true) => kind.name().into(),
+            (_, false) => format!("{} of group {:?}", kind.name(), self.name),
+        }
+    }
+
+    pub fn titled(&self) -> String {
+        if self.is_world() { "the group of all ranks".into() } else { format!("group {:?}", self.name) }
+    }
+
+    /// A rank that finished will not come any more: perhaps because another one was lost.
+    #[cold]
+    pub fn ended(&self, rank: usize, call: Signature) -> Error {
+        let how = || match call.kind() {
+            Some(Kind::Create) => format!("it finished without making group {:?}", self.name),
+            kind => format!("it finished without coming to this {}", kind.unwrap_or(Kind::Barrier).name()),
+        };
+        let (rank, how) = self.lost().unwrap_or_else(|| (rank, how()));
+        Error::PeerLost { rank, how }
+    }
+
+    /// A lost member, and what became of it: without it no call can be complete.
+    pub fn lost(&self) -> Option<(usize, String)> {
+        let is_member = |rank| self.is_world() || self.layout.member_of(rank as usize).is_some();
+        self.world.exit_log().find_lost(is_member).map(|(rank, how)| (rank as usize, how))
+    }
+
+    /// The mailbox of a rank that has ended is gone: to the program, the rank is.
+    #[cold]
+    pub fn as_ended(&self, error: Error, call: Signature) -> Error {
+        let Error::MailboxGone { rank, .. } = error else { return error };
+        // The launcher says in a moment whether it has finished or is lost.
+        let _ = self.world.client().wait_for_exit_report(
+            rank as u32,
+            MAX_WAIT,
+            Deadline::after(2 * MAX_WAIT).instant(),
+        );
+        let log = self.world.exit_log();
+        if self.lost().is_some() || log.has_finished(rank as u32) {
+            return self.ended(rank, call);
+        }
+        Error::PeerLost { rank, how: format!("it has dropped {}", self.titled()) }
+    }
+
+    #[cold]
+    pub fn mismatch(&self, member: usize, theirs: u32, ours: Signature) -> Error {
+        Error::CallMismatch {
+            group: self.titled(),
+            rank: self.layout.ranks[member],
+            theirs: Signature::of_tag(theirs).to_string(),
+            ours: ours.to_string(),
+        }
+    }
+
+    /// A member has another length.
+    #[cold]
+    pub fn wrong_length(&self, member: usize, theirs: usize, ours: usize, call: Signature) -> Error {
+        Error::CallMismatch {
+            group: self.titled(),
+            rank: self.layout.ranks[member],
+            theirs: format!("{call} with a part of {theirs} bytes"),
+            ours: format!("{call} with one of {ours}"),
+        }
+    }
+
+    /// A member has sent more parts than the call had here.
+    #[cold]
+    pub fn left_over(&self, member: usize, call: Signature) -> Error {
+        Error::CallMismatch {
+            group: self.titled(),
+            rank: self.layout.ranks[member],
+            theirs: format!("{call} with more parts"),
+            ours: call.to_string(),
+        }
+    }
+
+    #[cold]
+    pub fn flooded(&self, member: usize) -> Error {
+        let rank = self.layout.ranks[member];
+        let why = format!("rank {rank} has sent more messages than its calls consist of");
+        Error::via(self.titled(), ViaError::Rejected(why))
+    }
+
+    /// An earlier call has left the members at different places.
+    #[cold]
+    pub fn failed(&self, why: &str) -> Error {
+        Error::GroupFailed { group: self.titled(), why: why.to_owned() }
+    }
+
+    /// Arguments that cannot be.
+    #[cold]
+    pub fn bad(&self, call: Signature, why: String) -> Error {
+        Error::via(self.title(call), ViaError::InvalidParameter(why))
+    }
+
+    /// # Errors
+    /// A member is lost.
+    #[inline]
+    pub fn check_members(&self) -> Result {
+        if self.world.exit_log().version() == 0 {
+            return Ok(());
+        }
+        self.lost().map_or(Ok(()), |(rank, how)| Err(Error::PeerLost { rank, how }))
+    }
+
+    /// # Errors
+    /// No member has that number.
+    #[inline]
+    pub fn check_root(&self, root: usize, call: Signature) -> Result {
+        if root < self.layout.size() {
+            return Ok(());
+        }
+        Err(self.bad(call, format!("no member {root}: there are {}", self.layout.size())))
+    }
+}
+
+/// The mailbox of a rank in a group.
+pub(crate) fn mailbox_name(id: &str, rank: usize) -> String {
+    format!("{INTERNAL}group/{id}/{rank}")
+}

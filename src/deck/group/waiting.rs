@@ -1,0 +1,162 @@
+//! Blocking calls: a member's part of an algorithm is carried on until it has ended, and waits at the group's mailbox in between.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use udeck_boot::Ranks;
+use udeck_boot::waits::{Call as Waiting, Wait};
+use udeck_via::Deadline;
+
+use super::engine::{Awaited, Engine};
+use super::kind::{Kind, Signature};
+use super::state::GroupState;
+use crate::error::{Error, Result};
+use crate::long_wait::LongWait;
+
+/// How often a member that waits looks whether the one that it waits for has finished. (News of lost members wake it at once.)
+const LOOK_UP: Duration = Duration::from_millis(500);
+
+/// How often it looks whether there is room for a message, or memory, of which it is not told.
+const ROOM_PAUSE: Duration = Duration::from_micros(200);
+
+/// For how long a call may wait. Read only when there is something to wait for.
+pub(super) struct Clock {
+    limit: Duration,
+    began: Option<(LongWait, Deadline)>,
+}
+
+impl Clock {
+    pub fn new(limit: Duration) -> Self {
+        Clock { limit, began: None }
+    }
+
+    fn elapsed(&mut self) -> Duration {
+        self.began().0.elapsed()
+    }
+
+    fn deadline(&mut self) -> Deadline {
+        self.began().1
+    }
+
+    fn began(&mut self) -> &mut (LongWait, Deadline) {
+        self.began.get_or_insert_with(|| (LongWait::begin(), Deadline::after(self.limit)))
+    }
+}
+
+/// Carries `future` on until it has ended, waiting in between.
+pub(super) fn drive<T>(
+    state: &GroupState,
+    call: Signature,
+    clock: &mut Clock,
+    future: impl Future<Output = Result<T>>,
+    engine: &RefCell<Engine>,
+) -> Result<T> {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
+            return result;
+        }
+        engine.borrow_mut().wait(state, call, clock, &one_missing)?;
+    }
+}
+
+/// Who could end the wait, where it is for one member.
+pub(super) fn one_missing(engine: &Engine) -> Vec<usize> {
+    vec![engine.awaited.member()]
+}
+
+impl Engine {
+    /// Waits for a message, or for room: what [`Engine::awaited`] says. Returns when there may be news.
+    #[cold]
+    pub(super) fn wait(
+        &mut self,
+        state: &GroupState,
+        call: Signature,
+        clock: &mut Clock,
+        missing: &dyn Fn(&Engine) -> Vec<usize>,
+    ) -> Result {
+        let rank = state.layout().ranks[self.awaited.member()];
+        let deadline = clock.deadline();
+        let pause = match self.awaited {
+            Awaited::Message(_) => LOOK_UP,
+            Awaited::Room(_) => ROOM_PAUSE,
+            Awaited::Mailbox(to) => return self.connect(state, to, call, deadline),
+        };
+        // Messages that are no use to this call may come without end: they do not put its end off.
+        let is_late = deadline.passed();
+        // Before: what it has told us by then is found, unless its connection is still being accepted.
+        let has_finished = state.world().exit_log().has_finished(rank as u32) && !self.inbox.is_admitting();
+        match self.inbox.retrieve_timeout(pause.min(deadline.remaining())) {
+            Ok(message) => {
+                self.keep(state, message)?;
+                if is_late { Err(too_late(state, call, clock, &missing(self))) } else { Ok(()) }
+            }
+            Err(Error::Deadline { .. }) if has_finished => Err(state.ended(rank, call)),
+            Err(Error::Deadline { .. }) if deadline.passed() => {
+                Err(too_late(state, call, clock, &missing(self)))
+            }
+            // Which member is lost makes no difference: without it nobody comes through.
+            Err(Error::Deadline { .. }) => {
+                let (wait, _) = clock.began();
+                wait.look(state.world(), rank as u64, || waits_for(state, call, rank));
+                state.lost().map_or(Ok(()), |(rank, how)| Err(Error::PeerLost { rank, how }))
+            }
+            Err(Error::NobodyLeft { .. }) => Err(state.ended(rank, call)),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// How long to look for what a member has sent that has finished.
+const LAST_LOOK: Duration = Duration::from_millis(1);
+
+impl Engine {
+    /// As [`Engine::wait`], for what does not wait. Whether there may be news.
+    ///
+    /// # Errors
+    /// A member is lost, or has finished, so that the call cannot go on.
+    pub(super) fn look(&mut self, state: &GroupState, call: Signature) -> Result<bool> {
+        let member = self.awaited.member();
+        if let Awaited::Mailbox(_) = self.awaited {
+            return self.connect_now(state, member, call);
+        }
+        let (rank, log) = (state.layout().ranks[member], state.world().exit_log());
+        if log.version() == 0 {
+            return Ok(false);
+        }
+        // Before: what it has told us by then is found, unless its connection is still being accepted.
+        let has_finished = log.has_finished(rank as u32) && !self.inbox.is_admitting();
+        match self.inbox.retrieve_timeout(if has_finished { LAST_LOOK } else { Duration::ZERO }) {
+            Ok(message) => self.keep(state, message).map(|()| true),
+            Err(Error::Deadline { .. }) if has_finished => Err(state.ended(rank, call)),
+            Err(Error::Deadline { .. }) => state.check_members().map(|()| false),
+            Err(Error::NobodyLeft { .. }) => Err(state.ended(rank, call)),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// A wait in a call, for others to know.
+fn waits_for(state: &GroupState, call: Signature, rank: usize) -> Wait {
+    let is_barrier = state.is_world() && call.kind() == Some(Kind::Barrier);
+    let (waiting, name) = match is_barrier {
+        true => (Waiting::Barrier, String::new()),
+        false => (Waiting::Collective, state.title(call)),
+    };
+    Wait { call: waiting, name, ranks: vec![rank as u32], open: false }
+}
+
+/// Names all that the call waits for.
+#[cold]
+fn too_late(state: &GroupState, call: Signature, clock: &mut Clock, missing: &[usize]) -> Error {
+    let mut ranks: Vec<u32> = missing.iter().map(|member| state.layout().ranks[*member] as u32).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    let those = if ranks.len() == 1 { "one that it waits for" } else { "some that they wait for" };
+    let whom = format!("{} (or {those})", Ranks(&ranks));
+    Error::Deadline { what: state.title(call), waited: clock.elapsed(), whom }
+}

@@ -1,0 +1,68 @@
+//! Which messages a retrieve is for.
+
+use std::fmt;
+
+/// Which messages a retrieve is for: of one rank, with one tag, both, or any ([`crate::Mailbox::retrieve_matching`]).
+///
+/// ```
+/// # use udeck_deck::Match;
+/// let any = Match::ANY;                                // as MPI_ANY_SOURCE and MPI_ANY_TAG
+/// let row = Match::source(3).and_tag(7);               // of rank 3, with tag 7
+/// # assert_ne!(any, row);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Match {
+    source: Option<usize>,
+    tag: Option<u32>,
+}
+
+impl Match {
+    /// All messages.
+    pub const ANY: Match = Match { source: None, tag: None };
+
+    /// Those that this rank posts.
+    pub const fn source(rank: usize) -> Match {
+        Match { source: Some(rank), tag: None }
+    }
+
+    /// Those with this tag.
+    pub const fn tag(tag: u32) -> Match {
+        Match { source: None, tag: Some(tag) }
+    }
+
+    /// Of these, those that this rank posts.
+    #[must_use]
+    pub const fn and_source(self, rank: usize) -> Match {
+        Match { source: Some(rank), ..self }
+    }
+
+    /// Of these, those with this tag.
+    #[must_use]
+    pub const fn and_tag(self, tag: u32) -> Match {
+        Match { tag: Some(tag), ..self }
+    }
+
+    /// The rank that it names.
+    pub(crate) fn rank(self) -> Option<usize> {
+        self.source
+    }
+
+    pub(crate) fn takes(self, rank: u32, tag: u32) -> bool {
+        self.source.is_none_or(|source| source == rank as usize)
+            && self.tag.is_none_or(|wanted| wanted == tag)
+    }
+}
+
+/// As part of an error: ` a message of rank 3 with tag 7`; nothing for any message.
+impl fmt::Display for Match {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Match::ANY {
+            return Ok(());
+        }
+        f.write_str(" a message")?;
+        if let Some(rank) = self.source {
+            write!(f, " of rank {rank}")?;
+        }
+        self.tag.map_or(Ok(()), |tag| write!(f, " with tag {tag}"))
+    }
+}

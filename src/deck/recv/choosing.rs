@@ -1,0 +1,139 @@
+//! Retrieving a message that the program chooses: of a rank, with a tag, or one that fits into its buffer. Those before it are set
+//! aside, in their order, for later retrieves.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use udeck_via::Deadline;
+
+use super::Inbox;
+use crate::error::{Error, Result};
+use crate::matching::Match;
+use crate::parcel::{Parcel, TooLong};
+
+/// Messages too long for the program's buffer, and such as came behind them, that are taken out of their rings for one that
+/// fits. So many are enough to say that the buffer is too small.
+const MOST_FOR_ONE_THAT_FITS: usize = 256;
+/// Messages that are set aside between two looks at the clock.
+const MOST_BETWEEN_LOOKS: usize = 256;
+
+/// Which message a retrieve is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    pub matching: Match,
+    /// Bytes of the program's buffer, if it brings one.
+    pub room: Option<usize>,
+}
+
+/// What one call has seen of the messages that it has passed over.
+struct Search {
+    choice: Choice,
+    /// Of these a message was passed over that matches and does not fit: none behind it may be taken.
+    blocked: BTreeSet<(u32, u32)>,
+    /// The first of them.
+    too_long: Option<TooLong>,
+}
+
+impl Search {
+    fn new(choice: Choice) -> Self {
+        Search { choice, blocked: BTreeSet::new(), too_long: None }
+    }
+
+    /// Whether this is the message. It is asked of each message once, in their order.
+    fn takes(&mut self, parcel: &Parcel) -> bool {
+        if !self.choice.matching.takes(parcel.rank, parcel.tag) {
+            return false;
+        }
+        let Some(room) = self.choice.room else { return true };
+        let (postbox, len) = ((parcel.rank, parcel.postbox), parcel.bytes().len());
+        if len <= room && !self.blocked.contains(&postbox) {
+            return true;
+        }
+        self.blocked.insert(postbox);
+        self.too_long.get_or_insert((len, parcel.rank));
+        false
+    }
+}
+
+impl Inbox {
+    /// The oldest message of those that are meant. One that is meant and does not fit stays at the head of its postbox, and only that
+    /// waits.
+    ///
+    /// `Err` in the result: nothing fits, and this is the oldest message that is meant.
+    pub fn next_chosen(&mut self, choice: Choice, deadline: Deadline) -> Result<Result<Parcel, TooLong>> {
+        let is_any = choice.matching == Match::ANY;
+        // A handshake asks for room before its tag is known. Whoever chooses by that gets the message, and sets it aside if need be.
+        self.buffer_len = choice.room.filter(|_| is_any);
+        self.wanted = choice.matching;
+        // Whoever waits for a rank wants to hear that it is lost, also if it has no postbox yet.
+        self.sender_ranks.extend(choice.matching.rank().map(|rank| rank as u32));
+        let found = self.choose(choice, deadline);
+        (self.buffer_len, self.too_long, self.wanted) = (None, None, Match::ANY);
+        found
+    }
+
+    fn choose(&mut self, choice: Choice, deadline: Deadline) -> Result<Result<Parcel, TooLong>> {
+        let mut search = Search::new(choice);
+        if let Some(parcel) = self.set_aside.take_first(|parcel| search.takes(parcel)) {
+            return Ok(Ok(parcel));
+        }
+        let start = Instant::now();
+        for passed_over in 1.. {
+            if let Some(too_long) = self.too_long.take() {
+                return Ok(Err(too_long));
+            }
+            if self.set_aside.len() >= MOST_FOR_ONE_THAT_FITS
+                && let Some(too_long) = search.too_long
+            {
+                return Ok(Err(too_long));
+            }
+            let parcel = match self.look_for_more(passed_over, start, deadline)? {
+                Some(parcel) => parcel,
+                None => match self.too_long.take().or(search.too_long) {
+                    Some(too_long) => return Ok(Err(too_long)),
+                    None => {
+                        let mut parcel = Parcel::NONE;
+                        if !self.wait_in_place(&mut parcel)? && !self.wait_for_any(&mut parcel, deadline)? {
+                            continue;
+                        }
+                        parcel
+                    }
+                },
+            };
+            if search.takes(&parcel) {
+                return Ok(Ok(parcel));
+            }
+            self.burst.end();
+            self.set_aside.push_back(parcel);
+        }
+        unreachable!("it ends with a message, or an error")
+    }
+
+    /// What there is, unless too much was passed over for it.
+    fn look_for_more(
+        &mut self,
+        passed_over: usize,
+        start: Instant,
+        deadline: Deadline,
+    ) -> Result<Option<Parcel>> {
+        let limit = self.world.config().set_aside;
+        if self.set_aside.weight() > limit {
+            return Err(self.set_aside_is_full(limit));
+        }
+        // A peer that floods the mailbox with other messages keeps nobody beyond the deadline.
+        if passed_over.is_multiple_of(MOST_BETWEEN_LOOKS) && deadline.passed() {
+            return Err(self.too_late(start.elapsed()));
+        }
+        self.poll_all()
+    }
+
+    #[cold]
+    fn set_aside_is_full(&self, limit: usize) -> Error {
+        Error::SetAsideFull {
+            name: self.name.clone(),
+            wanted: self.wanted,
+            limit,
+            messages: self.set_aside.by_rank().into_iter().map(|(rank, n)| (rank as usize, n)).collect(),
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Counting semaphores among the ranks of a host.
+
+use std::cell::Cell;
+use std::fmt;
+use std::time::Duration;
+
+use udeck_boot::Ranks;
+use udeck_boot::waits::Call;
+use udeck_segments::{MAX_PERMITS, MemberState, Purpose};
+
+use crate::error::{Error, Result, check_process};
+use crate::shared::attach::{Wanted, share};
+use crate::shared::wait::{Look, Waits, wait};
+use crate::shared::{IfAbandoned, Shared, members};
+use crate::world::World;
+
+/// A permit is taken in a moment: whoever finds another rank at it tries again so often.
+const ATTEMPTS: usize = 1000;
+
+/// A counting semaphore among ranks of a host: DECK's *semaph*.
+///
+/// Made by [`World::semaphore`], by all that share it, and gone with its last user. The permits of a rank that dies come back, as System V's
+/// semaphores do it by `SEM_UNDO`; the permit by which somebody gets one of them says so ([`Permit::reclaimed_from`]).
+///
+#[cfg_attr(not(doctest), doc = include_str!("examples/semaphore.md"))]
+pub struct Semaphore {
+    shared: Shared,
+}
+
+impl World {
+    /// Shares a semaphore of so many permits among all ranks of this job. They have to be on one host; [`World::semaphore_of`] shares among some
+    /// ranks. Collective: returns when all have called it, with the same name and number. Waits at most the world's deadline.
+    ///
+    /// # Errors
+    /// As [`World::shared_segment`], and [`Error::TooManyPermits`] above 1,048,576.
+    #[doc(alias = "deck_semaph_create")]
+    pub fn semaphore(&self, name: &str, permits: u32) -> Result<Semaphore> {
+        let wanted = wanted(name, permits);
+        self.share_semaphore(members::all(&self.state, &wanted.title())?, &wanted, permits)
+    }
+
+    /// As [`World::semaphore`], among these ranks of this host, of which this rank is one ([`World::host_ranks`]: all of them).
+    ///
+    /// # Errors
+    /// As [`World::semaphore`], and [`Error::BadMembers`].
+    pub fn semaphore_of(&self, ranks: &[usize], name: &str, permits: u32) -> Result<Semaphore> {
+        let wanted = wanted(name, permits);
+        self.share_semaphore(members::checked(&self.state, &wanted.title(), ranks)?, &wanted, permits)
+    }
+
+    fn share_semaphore(&self, ranks: Vec<usize>, wanted: &Wanted<'_>, permits: u32) -> Result<Semaphore> {
+        let shared = share(&self.state, ranks, wanted, |memory| match memory.table().add_permits(permits) {
+            true => Ok(()),
+            false => Err(too_many(&wanted.title(), permits)),
+        })?;
+        Ok(Semaphore { shared })
+    }
+}
+
+fn wanted(name: &str, permits: u32) -> Wanted<'_> {
+    Wanted { name, purpose: Purpose::Semaphore, kind: "permits", size: 1, len: permits as usize }
+}
+
+#[cold]
+fn too_many(what: &str, asked: u32) -> Error {
+    Error::TooManyPermits { what: what.to_owned(), asked, limit: MAX_PERMITS }
+}
+
+/// What an attempt to take a permit found.
+enum Attempt {
+    Taken,
+    /// None is free.
+    Empty,
+    /// Somebody else takes one at this moment.
+    Busy,
+}
+
+impl Semaphore {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// The ranks that share it, in their order.
+    pub fn ranks(&self) -> &[usize] {
+        &self.shared.ranks
+    }
+
+    /// Takes a permit, waiting for one at most the world's deadline. No order among those that wait is promised.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`] names the ranks that hold permits.
+    #[doc(alias = "deck_semaph_p")]
+    pub fn acquire(&self) -> Result<Permit<'_>> {
+        self.acquire_timeout(self.shared.deadline())
+    }
+
+    /// As [`Semaphore::acquire`], waiting at most `limit`.
+    ///
+    /// # Errors
+    /// As [`Semaphore::acquire`].
+    pub fn acquire_timeout(&self, limit: Duration) -> Result<Permit<'_>> {
+        check_process()?;
+        let memory = &self.shared.memory;
+        let events = &memory.table().head.permits;
+        let (seen, was_busy) = (Cell::new(0), Cell::new(false));
+        let waits = Waits { shared: &self.shared, call: Call::Acquire, what: "acquiring", limit };
+        let reclaimed_from = wait(
+            &waits,
+            |has_slept| {
+                seen.set(events.now());
+                let attempt = self.attempt(has_slept && was_busy.get());
+                was_busy.set(matches!(attempt, Attempt::Busy));
+                matches!(attempt, Attempt::Taken).then_some(None)
+            },
+            |limit| match was_busy.get() {
+                true => memory.sleep_on_lock(limit),
+                false => memory.sleep_on(events, seen.get(), limit),
+            },
+            || Ok(self.look_at_holders()),
+        )?;
+        Ok(Permit { semaphore: self, reclaimed_from })
+    }
+
+    /// Takes a permit if one is free.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] names the ranks that hold permits.
+    pub fn try_acquire(&self) -> Result<Permit<'_>> {
+        check_process()?;
+        let permit = |reclaimed_from| Permit { semaphore: self, reclaimed_from };
+        for _ in 0..ATTEMPTS {
+            match self.attempt(false) {
+                Attempt::Taken => return Ok(permit(None)),
+                Attempt::Empty => break,
+                Attempt::Busy => std::thread::yield_now(),
+            }
+        }
+        match self.look_at_holders() {
+            Look::Done(reclaimed_from) => Ok(permit(reclaimed_from)),
+            Look::Awaits { whom, .. } => Err(Error::WouldBlock { what: "acquiring a semaphore", whom }),
+        }
+    }
+
+    /// Adds permits that nobody holds: DECK's V, for a semaphore by which one rank tells another that something is there. (A [`Permit`]
+    /// releases itself.)
+    ///
+    /// # Errors
+    /// [`Error::TooManyPermits`]; [`Error::Deadline`] names a rank that has stopped in the middle of taking a permit.
+    #[doc(alias = "deck_semaph_v")]
+    pub fn release(&self, permits: u32) -> Result {
+        let memory = &self.shared.memory;
+        let lock = self.shared.lock(self.shared.deadline(), IfAbandoned::Take)?;
+        let fits = memory.table().add_permits(permits);
+        drop(lock);
+        if !fits {
+            return Err(too_many(&self.shared.what, permits));
+        }
+        memory.raise(&memory.table().head.permits);
+        Ok(())
+    }
+
+    /// How many permits are free at this moment.
+    pub fn available(&self) -> usize {
+        self.shared.memory.table().free_permits().max(0) as usize
+    }
+
+    fn attempt(&self, contended: bool) -> Attempt {
+        let memory = &self.shared.memory;
+        match memory.try_lock(contended) {
+            None => Attempt::Busy,
+            Some(_lock) if memory.table().take_permit(memory.me()) => Attempt::Taken,
+            Some(_lock) => Attempt::Empty,
+        }
+    }
+
+    /// No permit was free for a while: whoever holds one may be dead.
+    fn look_at_holders(&self) -> Look<Option<usize>> {
+        let memory = &self.shared.memory;
+        let table = memory.table();
+        let Some(lock) = memory.try_lock(true).or_else(|| memory.steal_lock()) else {
+            let holder = memory.lock_holder().map(|holder| self.shared.rank_of(holder));
+            let whom = holder.map_or("somebody".into(), |rank| format!("rank {rank}"));
+            let ranks = holder.map(|rank| rank as u32).into_iter().collect();
+            return Look::Awaits {
+                ranks,
+                open: false,
+                whom: format!("{whom}, which takes a permit at this moment"),
+            };
+        };
+        let (mut reclaimed_from, mut holders) = (None, Vec::new());
+        for member in (0..memory.members()).filter(|member| table.holds_permits(*member)) {
+            let rank = self.shared.rank_of(member);
+            // Who has left without giving a permit back has forgotten it by mistake.
+            if matches!(memory.state(member), None | Some(MemberState::Left)) {
+                table.reclaim_permits(member);
+                reclaimed_from = Some(rank);
+            } else {
+                holders.push(rank as u32);
+            }
+        }
+        let is_taken = reclaimed_from.is_some() && table.take_permit(memory.me());
+        drop(lock);
+        if is_taken {
+            // There may be more of them, for others.
+            memory.raise(&table.head.permits);
+            return Look::Done(reclaimed_from);
+        }
+        let whom = match &holders[..] {
+            [] => "somebody to release it: no rank holds a permit".into(),
+            [_] => format!("{}, which holds permits", Ranks(&holders)),
+            _ => format!("{}, which hold permits", Ranks(&holders)),
+        };
+        Look::Awaits { ranks: holders, open: true, whom }
+    }
+}
+
+/// A permit of a [`Semaphore`]; dropped, it is released.
+#[must_use]
+pub struct Permit<'a> {
+    semaphore: &'a Semaphore,
+    reclaimed_from: Option<usize>,
+}
+
+impl Permit<'_> {
+    /// If this permit came back from a rank that died while it held it (or ended without releasing it): that rank. What the permit stands
+    /// for may be half used.
+    pub fn reclaimed_from(&self) -> Option<usize> {
+        self.reclaimed_from
+    }
+
+    /// Keeps the permit for good: the semaphore has one less, whatever becomes of this rank. [`Semaphore::release`] makes it up.
+    ///
+    /// # Errors
+    /// As [`Semaphore::release`]; the permit is released then.
+    pub fn forget(self) -> Result {
+        let shared = &self.semaphore.shared;
+        let lock = shared.lock(shared.deadline(), IfAbandoned::Take)?;
+        shared.memory.table().forget_permit(shared.memory.me());
+        drop(lock);
+        std::mem::forget(self);
+        Ok(())
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        // In a forked child the permit is the parent's.
+        if check_process().is_ok() {
+            self.semaphore.shared.memory.give_permit();
+        }
+    }
+}
+
+impl fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Semaphore({:?}, {} permits free)", self.shared, self.available())
+    }
+}
+
+impl fmt::Debug for Permit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Permit({:?})", self.semaphore.shared)
+    }
+}

@@ -1,0 +1,218 @@
+//! Making what ranks share, and coming to it: collective among them.
+//!
+//! The lowest rank makes the memory, the others ask it for the descriptor (`udeck_segments`). The call returns when all have it: a barrier in
+//! the memory itself. So nobody can be late, and the maker may end when it likes.
+
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use udeck_boot::waits::{Call, Wait};
+use udeck_boot::{BootError, Maker, client::SEGMENTS};
+use udeck_segments::{FetchError, Purpose, Shape, SharedMemory, SharedUse, fetch};
+use udeck_via::{Deadline, Error as ViaError};
+
+use super::wait::how_dead;
+use super::{BarrierState, Shared};
+use crate::error::{Error, INTERNAL, Result, check_process};
+use crate::exit_check::{Verdict, check_exit};
+use crate::long_wait::LongWait;
+use crate::world::check_name;
+use crate::world_state::WorldState;
+
+/// What is to be shared.
+pub(crate) struct Wanted<'a> {
+    pub name: &'a str,
+    pub purpose: Purpose,
+    /// Of the elements.
+    pub kind: &'static str,
+    pub size: usize,
+    pub len: usize,
+}
+
+impl Wanted<'_> {
+    /// As errors name it.
+    pub fn title(&self) -> String {
+        let noun = if self.purpose == Purpose::Semaphore { "semaphore" } else { "shared segment" };
+        format!("{noun} {:?}", self.name)
+    }
+
+    fn shape(&self, members: &[usize], round: u64) -> Shape {
+        Shape {
+            name: self.name.to_owned(),
+            round,
+            purpose: self.purpose,
+            kind: self.kind.to_owned(),
+            size: self.size as u32,
+            len: self.len as u64,
+            members: members.iter().map(|rank| *rank as u32).collect(),
+        }
+    }
+
+    fn usage(&self) -> SharedUse {
+        if self.purpose == Purpose::Elements { SharedUse::Elements } else { SharedUse::Locked }
+    }
+
+    fn bytes(&self) -> usize {
+        if self.purpose == Purpose::Semaphore { 0 } else { self.len.saturating_mul(self.size) }
+    }
+}
+
+/// Shares it among these ranks, which are checked. `prepare`: what its maker writes before anybody else has it.
+pub(crate) fn share(
+    world: &Arc<WorldState>,
+    ranks: Vec<usize>,
+    wanted: &Wanted<'_>,
+    prepare: impl FnOnce(&SharedMemory) -> Result,
+) -> Result<Shared> {
+    check_process()?;
+    check_name(wanted.name)?;
+    let round = world.sharing().next_round(wanted.name);
+    let shape = wanted.shape(&ranks, round);
+    let me =
+        ranks.iter().position(|rank| *rank == world.rank()).expect("checked: this rank is a member") as u32;
+    let (members, what) = (ranks.len() as u32, wanted.title());
+    let memory = if me == 0 {
+        make(world, wanted, shape, members, prepare)?
+    } else {
+        let attempt = Attempt { world, what: &what, maker: ranks[0] as u32, name: wanted.name };
+        let passed = attempt.fetch(&shape)?;
+        SharedMemory::attach(passed, wanted.usage(), members, me, wanted.bytes())
+            .map_err(|source| os(&what, source))?
+    };
+    let barrier = Mutex::new(BarrierState { number: 1, is_waiting: false });
+    let name = wanted.name.to_owned();
+    let shared = Shared { world: world.clone(), memory, name, what, ranks, barrier };
+    let all_have_it = shared.barrier(shared.deadline());
+    if me == 0 {
+        world.sharing().withdraw(wanted.name, round);
+    }
+    all_have_it?;
+    world.sharing().end_round(wanted.name, round);
+    Ok(shared)
+}
+
+fn make(
+    world: &Arc<WorldState>,
+    wanted: &Wanted<'_>,
+    shape: Shape,
+    members: u32,
+    prepare: impl FnOnce(&SharedMemory) -> Result,
+) -> Result<SharedMemory> {
+    let what = wanted.title();
+    let (fd, memory) = SharedMemory::create(wanted.usage(), members, 0, wanted.bytes())
+        .map_err(|source| os(&what, source))?;
+    prepare(&memory)?;
+    if members > 1 {
+        let make_known = |address: &[u8]| {
+            let deadline = Deadline::after(world.config().setup);
+            let known =
+                world.client().register(&service_of(world.rank() as u32), address, deadline.instant());
+            known.map_err(|error| Failure(error.into()))
+        };
+        let offered = world.sharing().offer(world.client(), shape, fd, make_known);
+        offered.map_err(|Failure(error)| error)?;
+    }
+    Ok(memory)
+}
+
+/// An error of either kind, on its way out of [`crate::sharing::Sharing::offer`].
+struct Failure(Error);
+
+impl From<io::Error> for Failure {
+    fn from(source: io::Error) -> Self {
+        Failure(os("offering shared memory", source))
+    }
+}
+
+/// A rank that is not the maker comes to a segment.
+struct Attempt<'a> {
+    world: &'a Arc<WorldState>,
+    what: &'a str,
+    maker: u32,
+    name: &'a str,
+}
+
+impl Attempt<'_> {
+    fn fetch(&self, shape: &Shape) -> Result<udeck_segments::Passed> {
+        let (world, deadline) = (self.world, Deadline::after(self.world.config().deadline));
+        let address = self.address(deadline)?;
+        let pair = world.client().keys().call(Some(self.maker));
+        let pair = pair.map_err(|why| self.broken(why.to_string()))?;
+        let mut known = LongWait::begin();
+        let go_on = || {
+            known.look(world, 0, || self.awaits());
+            if let Some(how) = world.exit_log().how_lost(self.maker) {
+                return Err(Error::PeerLost { rank: self.maker as usize, how });
+            }
+            if world.exit_log().has_finished(self.maker) {
+                return Err(self.finished());
+            }
+            if deadline.passed() { Err(self.too_late(known.elapsed())) } else { Ok(()) }
+        };
+        fetch(&address, pair, shape, go_on).map_err(|error| match error {
+            FetchError::Stopped(error) => error,
+            FetchError::Refused(theirs) => {
+                Error::SegmentMismatch { rank: self.maker as usize, theirs, ours: shape.to_string() }
+            }
+            FetchError::Gone => self.gone(),
+            FetchError::NotTheMaker(why) => self.broken(why),
+            FetchError::Os(source) => os(self.what, source),
+        })
+    }
+
+    /// Where the maker gives its segments.
+    fn address(&self, deadline: Deadline) -> Result<Vec<u8>> {
+        let start = Deadline::now();
+        let found = self.world.client().lookup_of(
+            &service_of(self.maker),
+            Maker::Rank(self.maker),
+            deadline.instant(),
+        );
+        match found {
+            Ok(record) if record.owner == self.maker => Ok(record.value),
+            Ok(record) => Err(self.broken(format!("rank {} has its name", record.owner))),
+            Err(BootError::NoSuchName { .. }) => Err(self.too_late(start.since())),
+            Err(BootError::PeerDone { .. } | BootError::NobodyLeft { .. }) => Err(self.finished()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn awaits(&self) -> Wait {
+        Wait { call: Call::Share, name: self.name.to_owned(), ranks: vec![self.maker], open: false }
+    }
+
+    fn too_late(&self, waited: std::time::Duration) -> Error {
+        let whom = format!("rank {}, which makes it and has not", self.maker);
+        Error::Deadline { what: self.what.to_owned(), waited, whom }
+    }
+
+    fn finished(&self) -> Error {
+        Error::PeerLost {
+            rank: self.maker as usize,
+            how: format!("it finished without making {}", self.what),
+        }
+    }
+
+    /// The maker listens no more.
+    fn gone(&self) -> Error {
+        let how = "it has closed its socket".to_owned();
+        match check_exit(self.maker, how, self.world, Deadline::after(crate::exit_check::MAX_WAIT)) {
+            Verdict::Finished => self.finished(),
+            _ => Error::PeerLost { rank: self.maker as usize, how: how_dead(self.world, self.maker) },
+        }
+    }
+
+    fn broken(&self, why: String) -> Error {
+        Error::via(format!("asking rank {} for {}", self.maker, self.what), ViaError::Rejected(why))
+    }
+}
+
+fn os(what: &str, source: io::Error) -> Error {
+    Error::via(what, ViaError::os("sharing memory", source))
+}
+
+/// The name under which a rank says where it gives segments to others.
+fn service_of(rank: u32) -> String {
+    format!("{INTERNAL}{}{rank}", &SEGMENTS[1..])
+}

@@ -1,0 +1,106 @@
+//! Waiting in shared memory: spin, yield, then sleep in slices, and look between them what has become of those that are waited for.
+//!
+//! Nobody is woken by a death. So a wait looks for the dead after each slice: within [`SLICE`] of a death it is noticed.
+
+use std::time::Duration;
+
+use udeck_boot::waits::{Call, Wait};
+use udeck_via::{Deadline, Pause, Spinner};
+
+use super::Shared;
+use crate::error::{Error, Result};
+use crate::exit_check::{Verdict, check_exit};
+use crate::long_wait::LongWait;
+use crate::world_state::WorldState;
+
+/// The longest sleep without a look at the others.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// What is waited for, and how long.
+pub(crate) struct Waits<'a> {
+    pub shared: &'a Shared,
+    pub call: Call,
+    /// What the call does, as `locking`; the segment follows.
+    pub what: &'static str,
+    pub limit: Duration,
+}
+
+/// What a look at the others found.
+pub(crate) enum Look<R> {
+    /// The wait is over.
+    Done(R),
+    /// It goes on.
+    Awaits {
+        /// Ranks of which any can end it.
+        ranks: Vec<u32>,
+        /// Others can, too.
+        open: bool,
+        /// All in words.
+        whom: String,
+    },
+}
+
+/// Waits until `attempt`, which is told whether this call has slept, gives something. `look` is called when a sleep was in vain.
+#[inline]
+pub(crate) fn wait<R>(
+    waits: &Waits<'_>,
+    mut attempt: impl FnMut(bool) -> Option<R>,
+    sleep: impl Fn(Duration),
+    look: impl FnMut() -> Result<Look<R>>,
+) -> Result<R> {
+    match attempt(false) {
+        Some(found) => Ok(found),
+        None => wait_long(waits, attempt, sleep, look),
+    }
+}
+
+#[cold]
+fn wait_long<R>(
+    waits: &Waits<'_>,
+    mut attempt: impl FnMut(bool) -> Option<R>,
+    sleep: impl Fn(Duration),
+    mut look: impl FnMut() -> Result<Look<R>>,
+) -> Result<R> {
+    let world = &*waits.shared.world;
+    let (mut known, deadline) = (LongWait::begin(), Deadline::after(waits.limit));
+    let mut spinner = Spinner::new(world.oversubscribed());
+    while !deadline.passed() && spinner.pause() == Pause::Again {
+        if let Some(found) = attempt(false) {
+            return Ok(found);
+        }
+    }
+    loop {
+        sleep(SLICE.min(deadline.remaining()));
+        if let Some(found) = attempt(true) {
+            return Ok(found);
+        }
+        let (ranks, open, whom) = match look()? {
+            Look::Done(found) => return Ok(found),
+            Look::Awaits { ranks, open, whom } => (ranks, open, whom),
+        };
+        if deadline.passed() {
+            let what = format!("{} {}", waits.what, waits.shared.what);
+            return Err(Error::Deadline { what, waited: known.elapsed(), whom });
+        }
+        // Others are waited for: that is to be known, too.
+        let version =
+            ranks.iter().fold(ranks.len() as u64, |sum, rank| sum.wrapping_mul(31) + u64::from(*rank));
+        known.look(world, version, || Wait {
+            call: waits.call,
+            name: waits.shared.name.clone(),
+            ranks,
+            open,
+        });
+    }
+}
+
+/// What became of a rank whose process is dead, in the launcher's words if it has any.
+#[cold]
+pub(crate) fn how_dead(world: &WorldState, rank: u32) -> String {
+    let how = "its process has ended".to_owned();
+    match check_exit(rank, how.clone(), world, Deadline::after(crate::exit_check::MAX_WAIT)) {
+        Verdict::Lost(how) => how,
+        Verdict::Finished => "it has finished".into(),
+        Verdict::Pending => how,
+    }
+}

@@ -1,0 +1,354 @@
+//! Memory that the ranks of a host use together, element by element.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use bytemuck::{Pod, bytes_of, bytes_of_mut, cast_slice, cast_slice_mut};
+use udeck_segments::{Elements, LockGuard, Purpose};
+
+use crate::error::{Result, check_process};
+use crate::payload::check_payload;
+use crate::shared::attach::{Wanted, share};
+use crate::shared::{IfAbandoned, Shared, members};
+use crate::world::World;
+
+pub use self::atomic::AtomicElement;
+
+/// Memory that several ranks of a host use at the same time: DECK's *shared segment*, by elements of plain data.
+///
+/// Made by [`World::shared_segment`], by all that share it. It has no name in any file system, and is gone with its last user, whatever that
+/// one dies of.
+///
+#[cfg_attr(not(doctest), doc = include_str!("examples/shared_segment.md"))]
+///
+/// # Access
+///
+/// There is no `&[T]`: others may write at any moment, and what a reference points to must not change. Elements are copied in and out
+/// ([`get`](Self::get), [`set`](Self::set), [`copy_to`](Self::copy_to), [`copy_from`](Self::copy_from)), by relaxed atomic accesses. So nothing is
+/// undefined, but these order nothing: a rank is sure to see what another one wrote once both have come to a
+/// [`barrier`](Self::barrier) in between, once it has the [lock](Self::lock) that the other had, or by [atomics](Self::load). An element of 1, 2, 4 or 8
+/// bytes is never seen half written. A longer one may be, if nothing orders.
+///
+/// Who wants a slice takes a [`SharedMutex`](crate::SharedMutex).
+pub struct SharedSegment<T> {
+    shared: Shared,
+    len: usize,
+    elements: PhantomData<T>,
+}
+
+impl World {
+    /// Shares memory of `len` zeroed elements among all ranks of this job. They have to be on one host; [`World::shared_segment_of`] shares among
+    /// some ranks. Collective: returns when all have called it, with the same name, type and length. Waits at most the world's deadline
+    /// (`DECK_DEADLINE`).
+    ///
+    /// The name tells several segments apart, and may be used again: the n-th call by a name on one rank meets the n-th on the others. After an
+    /// error, take another name. The memory is taken at once, in pages that nobody has touched yet.
+    ///
+    /// # Errors
+    /// [`Error::OtherHost`](crate::Error::OtherHost) names a rank that runs elsewhere. [`Error::SegmentMismatch`](crate::Error::SegmentMismatch):
+    /// the lowest rank has made another one by that name. [`Error::PeerLost`](crate::Error::PeerLost) and
+    /// [`Error::Deadline`](crate::Error::Deadline) name the rank that is missing. [`Error::BadName`](crate::Error::BadName),
+    /// [`Error::BadPayload`](crate::Error::BadPayload); [`Error::Via`](crate::Error::Via) when the system has no memory or descriptor.
+    #[doc(alias = "deck_shmem_create")]
+    pub fn shared_segment<T: Pod>(&self, name: &str, len: usize) -> Result<SharedSegment<T>> {
+        let wanted = wanted::<T>(name, len);
+        self.share_segment(members::all(&self.state, &wanted.title())?, &wanted)
+    }
+
+    /// As [`World::shared_segment`], among these ranks of this host, of which this rank is one ([`World::host_ranks`]: all of them).
+    ///
+    /// # Errors
+    /// As [`World::shared_segment`], and [`Error::BadMembers`](crate::Error::BadMembers).
+    pub fn shared_segment_of<T: Pod>(
+        &self,
+        ranks: &[usize],
+        name: &str,
+        len: usize,
+    ) -> Result<SharedSegment<T>> {
+        let wanted = wanted::<T>(name, len);
+        self.share_segment(members::checked(&self.state, &wanted.title(), ranks)?, &wanted)
+    }
+
+    fn share_segment<T: Pod>(&self, ranks: Vec<usize>, wanted: &Wanted<'_>) -> Result<SharedSegment<T>> {
+        check_payload::<T>()?;
+        let shared = share(&self.state, ranks, wanted, |_| Ok(()))?;
+        Ok(SharedSegment { shared, len: wanted.len, elements: PhantomData })
+    }
+}
+
+fn wanted<T: Pod>(name: &str, len: usize) -> Wanted<'_> {
+    let (kind, size) = (std::any::type_name::<T>(), size_of::<T>());
+    Wanted { name, purpose: Purpose::Elements, kind, size, len }
+}
+
+impl<T: Pod> SharedSegment<T> {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// The ranks that share it, in their order.
+    pub fn ranks(&self) -> &[usize] {
+        &self.shared.ranks
+    }
+
+    /// How many elements it has.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The element at `index`, at this moment.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[inline]
+    pub fn get(&self, index: usize) -> T {
+        let mut element = T::zeroed();
+        self.check(index, 1);
+        self.elements().load(size_of::<T>(), index * size_of::<T>(), bytes_of_mut(&mut element));
+        element
+    }
+
+    /// Writes the element at `index`.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[inline]
+    pub fn set(&self, index: usize, element: T) {
+        self.check(index, 1);
+        self.elements().store(size_of::<T>(), index * size_of::<T>(), bytes_of(&element));
+    }
+
+    /// Copies the elements from `start` on to `to`, as many as it has.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn copy_to(&self, start: usize, to: &mut [T]) {
+        self.check(start, to.len());
+        self.elements().load(size_of::<T>(), start * size_of::<T>(), cast_slice_mut(to));
+    }
+
+    /// Copies `from` to the elements from `start` on.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn copy_from(&self, start: usize, from: &[T]) {
+        self.check(start, from.len());
+        self.elements().store(size_of::<T>(), start * size_of::<T>(), cast_slice(from));
+    }
+
+    /// Waits until all that share it have come here, at most the world's deadline. What any of them wrote before, all see after it. One
+    /// thread of a rank at a time. Faster than [`World::barrier`], and for these ranks only.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`](crate::Error::Deadline) names those that are missing; the next call goes on waiting at the same barrier.
+    /// [`Error::PeerLost`](crate::Error::PeerLost) as soon as one of them cannot come any more: it is dead, or has dropped the segment.
+    pub fn barrier(&self) -> Result {
+        self.shared.barrier(self.shared.deadline())
+    }
+
+    /// As [`SharedSegment::barrier`], waiting at most `limit`.
+    ///
+    /// # Errors
+    /// As [`SharedSegment::barrier`].
+    pub fn barrier_timeout(&self, limit: Duration) -> Result {
+        self.shared.barrier(limit)
+    }
+
+    /// Takes the segment's lock: one of all threads of all ranks that share it has it at a time. Waits at most the world's deadline. It
+    /// protects what the program says it protects; elements can be accessed without it.
+    ///
+    /// # Errors
+    /// [`Error::Abandoned`](crate::Error::Abandoned): whoever held it died or panicked; see [`SharedSegment::recover`].
+    /// [`Error::Deadline`](crate::Error::Deadline) says which rank holds it.
+    pub fn lock(&self) -> Result<SegmentLock<'_>> {
+        self.lock_timeout(self.shared.deadline())
+    }
+
+    /// As [`SharedSegment::lock`], waiting at most `limit`.
+    ///
+    /// # Errors
+    /// As [`SharedSegment::lock`].
+    pub fn lock_timeout(&self, limit: Duration) -> Result<SegmentLock<'_>> {
+        Ok(SegmentLock { guard: self.shared.lock(limit, IfAbandoned::Error)?, shared: &self.shared })
+    }
+
+    /// Takes the segment's lock if nobody has it.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`](crate::Error::WouldBlock); otherwise as [`SharedSegment::lock`].
+    pub fn try_lock(&self) -> Result<SegmentLock<'_>> {
+        Ok(SegmentLock { guard: self.shared.try_lock()?, shared: &self.shared })
+    }
+
+    /// As [`SharedSegment::lock`], also if whoever held it died or panicked, which [`SegmentLock::abandoned_by`] tells. Once this guard is dropped,
+    /// the data count as whole again.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`](crate::Error::Deadline) says which rank holds it.
+    pub fn recover(&self) -> Result<SegmentLock<'_>> {
+        let guard = self.shared.lock(self.shared.deadline(), IfAbandoned::Take)?;
+        Ok(SegmentLock { guard, shared: &self.shared })
+    }
+
+    #[inline]
+    fn elements(&self) -> Elements<'_> {
+        self.shared.memory.elements()
+    }
+
+    #[inline]
+    fn check(&self, start: usize, count: usize) {
+        let inside = start.checked_add(count).is_some_and(|end| end <= self.len);
+        assert!(inside, "{count} elements from {start} on of a shared segment of {} elements", self.len);
+    }
+}
+
+/// The lock of a [`SharedSegment`]; dropped, it is free. If a panic drops it, the next one who locks is told.
+#[must_use]
+pub struct SegmentLock<'a> {
+    guard: LockGuard<'a>,
+    shared: &'a Shared,
+}
+
+impl SegmentLock<'_> {
+    /// The rank that died or panicked while it held the lock, if nobody has [recovered](SharedSegment::recover) it since.
+    pub fn abandoned_by(&self) -> Option<usize> {
+        self.shared.abandoned_by(&self.guard)
+    }
+}
+
+impl Drop for SegmentLock<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() && check_process().is_ok() {
+            self.guard.repair();
+        }
+    }
+}
+
+impl<T> fmt::Debug for SharedSegment<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedSegment({:?}, {} elements)", self.shared, self.len)
+    }
+}
+
+impl fmt::Debug for SegmentLock<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SegmentLock({:?})", self.shared)
+    }
+}
+
+mod atomic {
+    use std::sync::atomic::Ordering;
+
+    use bytemuck::Pod;
+    use udeck_segments::Elements;
+
+    use super::SharedSegment;
+
+    /// What a shared segment has atomics of: `u32`, `i32`, `u64` and `i64`.
+    pub trait AtomicElement: Pod + sealed::Words {}
+
+    mod sealed {
+        use super::Elements;
+
+        /// An access to the word of an element.
+        pub trait Words: Sized {
+            fn load(elements: Elements<'_>, index: usize) -> Self;
+            fn store(self, elements: Elements<'_>, index: usize);
+            fn swap(self, elements: Elements<'_>, index: usize) -> Self;
+            fn add(self, elements: Elements<'_>, index: usize) -> Self;
+            fn exchange(elements: Elements<'_>, index: usize, current: Self, new: Self)
+            -> Result<Self, Self>;
+        }
+    }
+
+    macro_rules! words {
+        ($($number:ty, $unsigned:ty, $word:ident;)*) => {$(
+            impl AtomicElement for $number {}
+
+            impl sealed::Words for $number {
+                #[inline]
+                fn load(elements: Elements<'_>, index: usize) -> Self {
+                    elements.$word(index).load(Ordering::Acquire) as $number
+                }
+                #[inline]
+                fn store(self, elements: Elements<'_>, index: usize) {
+                    elements.$word(index).store(self as $unsigned, Ordering::Release);
+                }
+                #[inline]
+                fn swap(self, elements: Elements<'_>, index: usize) -> Self {
+                    elements.$word(index).swap(self as $unsigned, Ordering::AcqRel) as $number
+                }
+                #[inline]
+                fn add(self, elements: Elements<'_>, index: usize) -> Self {
+                    elements.$word(index).fetch_add(self as $unsigned, Ordering::AcqRel) as $number
+                }
+                #[inline]
+                fn exchange(elements: Elements<'_>, index: usize, current: Self, new: Self) -> Result<Self, Self> {
+                    let (current, new) = (current as $unsigned, new as $unsigned);
+                    let word = elements.$word(index);
+                    let found = word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire);
+                    found.map(|found| found as $number).map_err(|found| found as $number)
+                }
+            }
+        )*};
+    }
+
+    words! {
+        u32, u32, word32;
+        i32, u32, word32;
+        u64, u64, word64;
+        i64, u64, word64;
+    }
+
+    /// Atomics, as those of std with acquire and release ordering: who reads what another rank stored or changed so, sees what that one wrote
+    /// before. Each needs no lock, so no death can leave one half done.
+    ///
+    /// All panic if there is no element at `index`.
+    impl<T: AtomicElement> SharedSegment<T> {
+        /// Reads an element.
+        #[inline]
+        pub fn load(&self, index: usize) -> T {
+            self.check(index, 1);
+            T::load(self.elements(), index)
+        }
+
+        /// Writes an element.
+        #[inline]
+        pub fn store(&self, index: usize, value: T) {
+            self.check(index, 1);
+            value.store(self.elements(), index);
+        }
+
+        /// Writes an element, and returns what it was.
+        #[inline]
+        pub fn swap(&self, index: usize, value: T) -> T {
+            self.check(index, 1);
+            value.swap(self.elements(), index)
+        }
+
+        /// Adds to an element, wrapping around, and returns what it was.
+        #[inline]
+        pub fn fetch_add(&self, index: usize, value: T) -> T {
+            self.check(index, 1);
+            value.add(self.elements(), index)
+        }
+
+        /// Writes `new` if the element is `current`.
+        ///
+        /// # Errors
+        /// What it is instead.
+        #[inline]
+        pub fn compare_exchange(&self, index: usize, current: T, new: T) -> Result<T, T> {
+            self.check(index, 1);
+            T::exchange(self.elements(), index, current, new)
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! What a mailbox carries is plain data. The compiler says what to derive.
+
+#![allow(unused_imports)]
+
+use udeck_deck::World;
+use udeck_deck::bytemuck::{Pod, Zeroable};
+
+#[rustfmt::skip]
+#[derive(Clone, Copy, Pod, Zeroable)] #[repr(C)] #[bytemuck(crate = "udeck_deck::bytemuck")]
+struct Particle {
+    place: [f64; 3],
+    charge: i64,
+}
+
+fn open(world: &World) {
+    let _ = world.mailbox::<Particle>("particles");
+}
+
+fn main() {}

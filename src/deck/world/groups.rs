@@ -1,0 +1,77 @@
+//! Groups of a world's ranks.
+
+use super::{World, check_name};
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::{Result, check_process};
+use crate::group::{Group, Making, bad};
+
+impl World {
+    /// The group of all ranks. Made at the first call, which has to be made by all ranks; a rank that has not come yet is waited
+    /// for as in any collective call.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`], [`Error::Deadline`]: rank 0 has not come.
+    pub fn all(&self) -> Result<&Group> {
+        check_process()?;
+        if let Some(all) = self.all.get() {
+            return Ok(all);
+        }
+        let _one_makes_it = self.making_all.lock();
+        if let Some(all) = self.all.get() {
+            return Ok(all);
+        }
+        let all = Group::of_world(&self.state)?;
+        Ok(self.all.get_or_init(|| all))
+    }
+
+    /// Makes a group of these ranks, in this order. Collective among them: all give the same name and the same list. Several groups
+    /// may have the same name, one after another.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`] names the rank that has not come; [`Error::PeerLost`]; [`Error::BadName`]; [`Error::Via`]: this rank is not
+    /// in the list, a rank is there twice or does not exist, or the first one has made a group of other ranks by that name.
+    pub fn group(&self, name: &str, ranks: &[usize]) -> Result<Group> {
+        check_process()?;
+        check_name(name)?;
+        self.check_ranks(name, ranks)?;
+        let id = format!("{name}#{}", self.state.next_group(name));
+        Group::met(&self.state, Making { name: name.into(), id, ranks: ranks.to_vec(), agreed: None })
+    }
+
+    /// As [`World::group`], without a name of the program's: of the groups of the same ranks, each one is the next.
+    ///
+    /// # Errors
+    /// As [`World::group`].
+    pub fn anonymous_group(&self, ranks: &[usize]) -> Result<Group> {
+        check_process()?;
+        let name = format!("of {} ranks, {:016x}", ranks.len(), fingerprint(ranks));
+        self.check_ranks(&name, ranks)?;
+        let id = format!("{name}#{}", self.state.next_group(&name));
+        Group::met(&self.state, Making { name, id, ranks: ranks.to_vec(), agreed: None })
+    }
+
+    fn check_ranks(&self, name: &str, ranks: &[usize]) -> Result {
+        let mut sorted = ranks.to_vec();
+        sorted.sort_unstable();
+        if let Some(twice) = sorted.windows(2).find(|two| two[0] == two[1]) {
+            return Err(bad(name, format!("rank {} is in the list twice", twice[0])));
+        }
+        match sorted.last() {
+            Some(last) if *last >= self.size() => {
+                Err(bad(name, format!("there is no rank {last}: the job has {}", self.size())))
+            }
+            _ if !sorted.contains(&self.rank()) => {
+                Err(bad(name, format!("rank {} is not in the list", self.rank())))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Tells lists of ranks apart; members compare the lists themselves when they meet. (FNV-1a.)
+fn fingerprint(ranks: &[usize]) -> u64 {
+    ranks.iter().fold(0xcbf2_9ce4_8422_2325, |hash, rank| {
+        (*rank as u64 ^ hash).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23)
+    })
+}

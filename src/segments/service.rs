@@ -1,0 +1,250 @@
+//! The maker's side: offers segments, and gives each to the members that ask for it.
+//!
+//! A member may ask before there is an offer; it is kept waiting then, until there is one or it gives up.
+//!
+//! Bounds: of callers that have not proved who they are there are [`MAX_STRANGERS`]; a new one takes the place of one that has had its place
+//! for a second. A rank that has proved itself has [`MAX_WAITING`] requests waiting.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use udeck_auth::Keys;
+use udeck_sys::closer::{self, Endpoint};
+use udeck_sys::reactor::{Interest, Reactor, Token};
+use udeck_sys::socket::{self, Received};
+
+use crate::handshake::{Maker, Step};
+use crate::wire::{Datagram, MAX_DATAGRAM, Shape};
+
+const MAX_STRANGERS: usize = 64;
+const MAX_WAITING: usize = 64;
+/// A stranger has its place for so long, whoever else comes.
+const STRANGERS_TIME: Duration = Duration::from_secs(1);
+/// Without a place for another one, so long until the next look.
+const REST: Duration = Duration::from_millis(50);
+
+/// See the module. Dropped, it listens no more.
+#[derive(Debug)]
+pub struct Service {
+    inner: Arc<Inner>,
+    address: Vec<u8>,
+}
+
+struct Inner {
+    reactor: Reactor,
+    keys: Keys,
+    state: Mutex<State>,
+    this: Weak<Inner>,
+}
+
+#[derive(Default)]
+struct State {
+    offers: HashMap<String, Offer>,
+    strangers: VecDeque<Stranger>,
+    waiting: Vec<Waiting>,
+    next: u64,
+}
+
+struct Offer {
+    shape: Shape,
+    fd: OwnedFd,
+}
+
+struct Stranger {
+    id: u64,
+    since: Instant,
+    token: Token,
+}
+
+struct Waiting {
+    id: u64,
+    rank: u32,
+    shape: Shape,
+    socket: Arc<Endpoint>,
+}
+
+impl Service {
+    /// Listens at an address that nobody could foresee. For the rank that has these keys.
+    ///
+    /// # Errors
+    /// The kernel's: no descriptors or threads left.
+    pub fn start(keys: Keys) -> io::Result<Service> {
+        let mut number = [0; 16];
+        getrandom::fill(&mut number).map_err(io::Error::other)?;
+        let address = format!("udeck-segments-{:032x}", u128::from_le_bytes(number)).into_bytes();
+        let listener = socket::listen_at(&address)?;
+        let reactor = Reactor::start("deck-segments")?;
+        let inner =
+            Arc::new_cyclic(|this| Inner { reactor, keys, state: Mutex::default(), this: this.clone() });
+        let served = Arc::downgrade(&inner);
+        let listener = Arc::new(listener);
+        let accepted = listener.clone();
+        let accept = move || served.upgrade().map_or(Interest::Done, |inner| inner.accept(&accepted));
+        inner.reactor.add(listener.as_fd(), Box::new(accept))?;
+        Ok(Service { inner, address })
+    }
+
+    /// Where to ask.
+    pub fn address(&self) -> &[u8] {
+        &self.address
+    }
+
+    /// Gives this segment to those that ask for it, in the place of an earlier one of that name, until it is withdrawn.
+    pub fn offer(&self, shape: Shape, fd: OwnedFd) {
+        let mut state = self.inner.state.lock();
+        state.offers.insert(shape.name.clone(), Offer { shape, fd });
+        let State { offers, waiting, .. } = &mut *state;
+        waiting.retain(|asker| !answer(offers, asker));
+    }
+
+    /// Takes an offer back.
+    pub fn withdraw(&self, name: &str, round: u64) {
+        let mut state = self.inner.state.lock();
+        if state.offers.get(name).is_some_and(|offer| offer.shape.round == round) {
+            state.offers.remove(name);
+        }
+    }
+}
+
+impl Inner {
+    fn accept(&self, listener: &Endpoint) -> Interest {
+        if closer::is_behind() || !self.has_place() {
+            return Interest::Rest(REST);
+        }
+        let socket = match socket::accept_from(listener.as_fd()) {
+            Ok(Some(socket)) => Arc::new(socket),
+            Ok(None) => return Interest::Keep,
+            Err(_) => return Interest::Rest(REST),
+        };
+        // A process of another user shares no memory with us; the kernel says who it is.
+        if !socket::peer_identity(socket.as_fd()).is_ok_and(|(uid, _)| uid == socket::own_uid()) {
+            return Interest::Keep;
+        }
+        let mut nonce = [0; 32];
+        if getrandom::fill(&mut nonce).is_err() {
+            return Interest::Keep;
+        }
+        let mut state = self.state.lock();
+        state.next += 1;
+        let id = state.next;
+        let (weak, mut maker, served) =
+            (self.this.clone(), Maker::Meets(self.keys.clone(), nonce), socket.clone());
+        let serve =
+            move || weak.upgrade().map_or(Interest::Done, |inner| inner.serve(id, &served, &mut maker));
+        // This is the reactor's thread: the handler does not run before this one ends.
+        if let Ok(token) = self.reactor.add(socket.as_fd(), Box::new(serve)) {
+            state.strangers.push_back(Stranger { id, since: Instant::now(), token });
+        }
+        Interest::Keep
+    }
+
+    /// Whether there is a place for another stranger, perhaps the oldest one's.
+    fn has_place(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.strangers.len() < MAX_STRANGERS {
+            return true;
+        }
+        let has_had_its_time = state.strangers[0].since.elapsed() >= STRANGERS_TIME;
+        let oldest = if has_had_its_time { state.strangers.pop_front() } else { None };
+        drop(state);
+        oldest.map(|oldest| self.reactor.remove(oldest.token)).is_some()
+    }
+
+    /// A caller has said something, or is gone.
+    fn serve(&self, id: u64, socket: &Arc<Endpoint>, maker: &mut Maker) -> Interest {
+        let mut buffer = vec![0; MAX_DATAGRAM];
+        let stays = match socket::receive(socket.as_fd(), &mut buffer) {
+            Ok(Received::Nothing) => true,
+            // Nobody passes us any descriptor.
+            Ok(Received::Datagram { len, truncated: false, fds }) if fds.is_empty() => {
+                self.hear(id, socket, maker, &buffer[..len])
+            }
+            _ => false,
+        };
+        if stays {
+            return Interest::Keep;
+        }
+        let mut state = self.state.lock();
+        state.strangers.retain(|stranger| stranger.id != id);
+        state.waiting.retain(|asker| asker.id != id);
+        Interest::Done
+    }
+
+    /// Whether the caller stays.
+    fn hear(&self, id: u64, socket: &Arc<Endpoint>, maker: &mut Maker, bytes: &[u8]) -> bool {
+        let step = Datagram::decode(bytes).ok_or_else(|| "it broke the hand-shake".to_owned());
+        match step.and_then(|datagram| maker.input(datagram)) {
+            Ok(Step::Say(answer)) => say(socket, &answer, None),
+            Ok(Step::Wanted(rank, shape)) => self.take(Waiting { id, rank, shape, socket: socket.clone() }),
+            Err(why) => {
+                say(socket, &Datagram::refused(&why), None);
+                false
+            }
+        }
+    }
+
+    /// A caller has proved its rank, and asks. It stays: what is said to it lies in its socket until it has read it.
+    fn take(&self, asker: Waiting) -> bool {
+        let mut state = self.state.lock();
+        state.strangers.retain(|stranger| stranger.id != asker.id);
+        let others = state.waiting.iter().filter(|other| other.rank == asker.rank).count();
+        if others >= MAX_WAITING {
+            return false;
+        }
+        if !answer(&state.offers, &asker) {
+            state.waiting.push(asker);
+        }
+        true
+    }
+}
+
+/// Answers a request if there is an answer.
+fn answer(offers: &HashMap<String, Offer>, asker: &Waiting) -> bool {
+    let Some(Offer { shape, fd }) = offers.get(&asker.shape.name) else { return false };
+    match verdict(shape, asker) {
+        None => false,
+        Some(Ok(())) => {
+            say(&asker.socket, &Datagram::Given, Some(fd));
+            true
+        }
+        Some(Err(why)) => {
+            say(&asker.socket, &Datagram::refused(&why), None);
+            true
+        }
+    }
+}
+
+/// Whether it gets what is offered, or why not; `None`: it wants a later one.
+fn verdict(offered: &Shape, asker: &Waiting) -> Option<Result<(), String>> {
+    let wanted = &asker.shape;
+    if wanted.round > offered.round {
+        return None;
+    }
+    if wanted.round < offered.round {
+        let (theirs, ours) = (wanted.round + 1, offered.round + 1);
+        return Some(Err(format!("it is at its call {ours} by that name, not at call {theirs}")));
+    }
+    let is_member = offered.members.contains(&asker.rank);
+    Some(if wanted == offered && is_member { Ok(()) } else { Err(format!("it has made {offered}")) })
+}
+
+/// Says something, and perhaps passes a segment. Whether it was said.
+fn say(socket: &Endpoint, datagram: &Datagram, fd: Option<&OwnedFd>) -> bool {
+    let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
+    // A caller is said two things: what does not fit, nobody reads.
+    socket::send(socket.as_fd(), &datagram.encode(), &fds).unwrap_or(false)
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.state.lock();
+        f.debug_struct("Inner")
+            .field("offers", &state.offers.len())
+            .field("waiting", &state.waiting.len())
+            .finish()
+    }
+}

@@ -1,0 +1,92 @@
+/* Several threads: what one waits for does not hold up the others' mistakes, and ends nothing under it. */
+#include "test.h"
+
+static deck_mbox_t box;
+static deck_semaph_t started, looked;
+
+static void *joins_itself(void *thread)
+{
+    OK(deck_semaph_wait(&started));
+    GIVES(DECK_EINVAL, deck_thread_join(thread, NULL));
+    SAYS("itself");
+    OK(deck_semaph_post(&looked));
+    return thread;
+}
+
+/* Whoever may join it still can. */
+static void join(void)
+{
+    deck_thread_t thread;
+    void *result = NULL;
+
+    OK(deck_semaph_create(&started, "started", 0));
+    OK(deck_semaph_create(&looked, "looked", 0));
+    OK(deck_thread_create(&thread, joins_itself, &thread));
+    OK(deck_semaph_post(&started));
+    OK(deck_semaph_wait(&looked));
+    OK(deck_thread_join(&thread, &result));
+    HOLDS(result == &thread);
+    OK(deck_semaph_destroy(&looked));
+    OK(deck_semaph_destroy(&started));
+}
+
+static void *retrieves(void *result)
+{
+    deck_msg_t msg;
+
+    OK(deck_msg_create(&msg, 8));
+    OK(deck_mbox_retrv(&box, &msg));
+    OK(deck_msg_destroy(&msg));
+    return result;
+}
+
+/* Until the other thread is in its call. */
+static void wait_until_busy(deck_msg_t *msg)
+{
+    do {
+        GIVES(DECK_EAGAIN, deck_mbox_tryretrv(&box, msg));
+    } while (!strstr(deck_errmsg(), "another thread"));
+}
+
+/* A structure that stands for nothing is found out at once, whoever uses what is in the place that its bytes name. */
+static void no_structure(deck_msg_t *msg, deck_mbox_t destroyed)
+{
+    deck_mbox_t zeroes;
+
+    memset(&zeroes, 0, sizeof zeroes);
+    GIVES(DECK_EINVAL, deck_mbox_tryretrv(&zeroes, msg));
+    GIVES(DECK_EINVAL, deck_mbox_retrv(&zeroes, msg));
+    GIVES(DECK_EINVAL, deck_mbox_destroy(&zeroes));
+    GIVES(DECK_EINVAL, deck_mbox_tryretrv(&destroyed, msg));
+    GIVES(DECK_EINVAL, deck_mbox_retrv(&destroyed, msg));
+}
+
+int main(void)
+{
+    deck_msg_t msg;
+    deck_mbox_t clone, first;
+    deck_thread_t thread;
+    void *result = NULL;
+
+    OK(deck_init(NULL, NULL));
+    join();
+    OK(deck_msg_create(&msg, 8));
+    OK(deck_mbox_create(&box, "threads"));
+    first = box;
+    OK(deck_mbox_destroy(&box));
+    OK(deck_mbox_create(&box, "threads"));
+    OK(deck_mbox_clone(&clone, "threads"));
+    OK(deck_thread_create(&thread, retrieves, &msg));
+    wait_until_busy(&msg);
+    no_structure(&msg, first);
+    GIVES(DECK_ESTATE, deck_done());
+    SAYS("another thread is in a call");
+    OK(deck_barrier());
+    OK(deck_mbox_post(&clone, &msg));
+    OK(deck_thread_join(&thread, &result));
+    HOLDS(result == &msg);
+    OK(deck_msg_destroy(&msg));
+    OK(deck_done());
+    puts("all threads are as they should be");
+    return 0;
+}

@@ -1,0 +1,69 @@
+//! Programs in C, C++ and Fortran, against an installation: they are compiled by each compiler that is there, and run under deckrun over
+//! each transport. `programs.rs` has the list.
+//!
+//! `cargo xtask test --only c` builds and installs what they need, and names the folder in `UDECK_INSTALLED`. A compiler or a tool that this
+//! machine lacks is skipped, with the reason; those that `UDECK_C` names (`gcc,clang,gfortran,valgrind`) must be there.
+
+mod interface;
+mod programs;
+mod tools;
+mod vipl;
+mod wrapper;
+
+use std::{
+    collections::BTreeMap,
+    env,
+    panic::{self, AssertUnwindSafe},
+    process::ExitCode,
+};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use tools::Tool;
+
+/// Tools whose skip is a failure.
+const REQUIRED: &str = "UDECK_C";
+
+/// A test of this name; what it needs beside gcc.
+pub(crate) struct Case {
+    name: String,
+    needs: Vec<Tool>,
+    run: Box<dyn FnOnce() + Send>,
+}
+
+/// A case that needs these.
+pub(crate) fn case(name: impl Into<String>, needs: &[Tool], run: impl FnOnce() + Send + 'static) -> Case {
+    Case { name: name.into(), needs: needs.to_vec(), run: Box::new(run) }
+}
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // Jobs look for what they leave behind, so one runs at a time.
+    arguments.test_threads = Some(1);
+    let required = env::var(REQUIRED).unwrap_or_default();
+    let mut reasons = BTreeMap::new();
+    let cases =
+        programs::cases().into_iter().chain(interface::cases()).chain(wrapper::cases()).chain(vipl::cases());
+    let trials = cases.map(|case| trial(case, &required, &mut reasons)).collect();
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    for (tool, why) in reasons {
+        println!("skipped: {tool}: {why}");
+    }
+    conclusion.exit_code()
+}
+
+fn trial(case: Case, required: &str, reasons: &mut BTreeMap<&'static str, String>) -> Trial {
+    let missing = case.needs.iter().find_map(|tool| Some((*tool, tool.missing()?)));
+    let must = |tool: Tool| required.split(',').any(|name| name == tool.name());
+    match missing {
+        Some((tool, why)) if must(tool) => {
+            Trial::test(case.name, move || Err(Failed::from(format!("{why}, and {REQUIRED} asks for it"))))
+        }
+        Some((tool, why)) => {
+            reasons.insert(tool.name(), why);
+            Trial::test(case.name, || Ok(())).with_ignored_flag(true)
+        }
+        None => Trial::test(case.name, || {
+            panic::catch_unwind(AssertUnwindSafe(case.run)).map_err(|_| Failed::without_message())
+        }),
+    }
+}

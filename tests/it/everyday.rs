@@ -1,0 +1,138 @@
+//! What a program writes most: arrays, vectors and tags, and what each way to post and to retrieve copies.
+
+use crate::common::{SHORT, alone, patterned};
+use udeck::bytemuck::{Pod, Zeroable};
+use udeck::{Error, ExternalBuf, Message, Packed, Postbox, Tagged};
+
+#[test]
+fn arrays_vectors_and_buffers_are_posted_as_slices_are() {
+    let world = alone(8 << 20);
+    let (inbox, out) = (world.mailbox::<f32>("in").unwrap(), world.postbox("in").unwrap());
+    let (array, vec, boxed) = ([1.0, 2.0], vec![3.0; 1000], vec![4.0].into_boxed_slice());
+    let mut buf = world.buf(3).unwrap();
+    buf.set_tag(9);
+    out.post(&array).unwrap();
+    out.post(&vec).unwrap();
+    out.post(&boxed).unwrap();
+    out.post(&buf).unwrap();
+    out.post(&vec[..2]).unwrap();
+    out.try_post(&[5.0]).unwrap();
+    out.post_nonblocking(&vec).unwrap().wait().unwrap();
+    let wanted: [(&[f32], u32); 7] =
+        [(&array, 0), (&vec, 0), (&boxed, 0), (&buf, 9), (&[3.0; 2], 0), (&[5.0], 0), (&vec, 0)];
+    for (elements, tag) in wanted {
+        let received = inbox.retrieve().unwrap();
+        assert_eq!((&*received, received.tag()), (elements, tag));
+    }
+}
+
+#[test]
+fn a_copy_has_the_tag_that_it_is_given() {
+    let world = alone(8 << 20);
+    let (inbox, out) = (world.mailbox::<u64>("in").unwrap(), world.postbox::<u64>("in").unwrap());
+    let long = vec![7; 1000];
+    out.post_tagged(&[1], 1).unwrap();
+    out.post_tagged(&long, u32::MAX).unwrap();
+    out.post_timeout(Tagged(&long, 3), SHORT).unwrap();
+    for (len, tag) in [(1, 1), (1000, u32::MAX), (1000, 3)] {
+        let mut to = [0; 1000];
+        let got = inbox.retrieve_into(&mut to).unwrap();
+        assert_eq!((got.len, got.source, got.tag), (len, 0, tag));
+    }
+    drop(inbox);
+    let failed = out.post(Tagged(&long, 3)).unwrap_err();
+    assert!(matches!(failed.error, Error::MailboxGone { .. }), "{}", failed.error);
+    assert!(matches!(out.post_tagged(&long, 3), Err(Error::MailboxGone { .. })));
+}
+
+/// `?` in a function that returns any error: what is copied is not kept by the error.
+#[test]
+fn a_post_that_fails_is_an_error_as_any_other() {
+    fn post(out: &Postbox<u64>) -> std::result::Result<(), Box<dyn std::error::Error>> {
+        let local = vec![1, 2];
+        out.post(&local[..])?;
+        out.post(&local)?;
+        out.post(&[3])?;
+        Ok(out.post(Tagged(&local, 4))?)
+    }
+    let world = alone(8 << 20);
+    let (inbox, out) = (world.mailbox::<u64>("in").unwrap(), world.postbox::<u64>("in").unwrap());
+    post(&out).unwrap();
+    drop(inbox);
+    let error = post(&out).unwrap_err();
+    assert!(error.to_string().contains("in"), "{error}");
+}
+
+/// The derive finds the crate by way of `udeck`, as in a program that does not depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+#[bytemuck(crate = "udeck::bytemuck")]
+struct Particle {
+    place: [f64; 3],
+    charge: i64,
+}
+
+#[test]
+fn a_struct_of_the_programs_own_travels() {
+    let world = alone(8 << 20);
+    let (inbox, out) = (world.mailbox::<Particle>("in").unwrap(), world.postbox("in").unwrap());
+    let particle = Particle { place: [0.5, 1.5, 2.5], charge: -1 };
+    out.post(&[particle; 100]).unwrap();
+    assert_eq!(*inbox.retrieve().unwrap(), [particle; 100]);
+}
+
+#[test]
+fn items_of_a_packed_message_are_held_side_by_side() {
+    let world = alone(8 << 20);
+    let (inbox, out) = (world.mailbox::<Packed>("in").unwrap(), world.postbox("in").unwrap());
+    let pack = |message: &mut Message| -> udeck::Result {
+        message.pack(&[1_i64, 2])?.pack(&[0.5_f32])?.pack_str("text")?;
+        Ok(())
+    };
+    let (mut inner, mut message) = (world.message(100).unwrap(), world.message(300).unwrap());
+    pack(&mut inner).unwrap();
+    pack(&mut message).unwrap();
+    message.pack_message(&inner).unwrap();
+    let (before, after) = (message.unpack::<i64>().unwrap(), message.unpack::<f32>().unwrap());
+    assert_eq!((before, after), (&[1, 2][..], &[0.5][..]));
+    out.post(message).unwrap();
+
+    let received = inbox.retrieve().unwrap();
+    let (numbers, reals) = (received.unpack::<i64>().unwrap(), received.unpack::<f32>().unwrap());
+    assert!(received.unpack::<i64>().is_err(), "a string comes next");
+    let text = received.unpack_str().unwrap();
+    let nested =
+        received.unpack_message(|inner| Ok((inner.unpack::<i64>()?, inner.unpack::<f32>()?))).unwrap();
+    assert_eq!((numbers, reals, text), (&[1, 2][..], &[0.5][..], "text"));
+    assert_eq!(nested, (numbers, reals));
+    received.reset();
+    assert_eq!(received.unpack::<i64>().unwrap().as_ptr(), numbers.as_ptr());
+}
+
+/// As the book's table has them. On one host, of more than 40 bytes.
+#[test]
+fn each_idiom_copies_what_the_book_says() {
+    const LEN: usize = 100_000;
+    let world = alone(16 << 20);
+    let (inbox, out) = (world.mailbox::<u8>("in").unwrap(), world.postbox::<u8>("in").unwrap());
+    let mut memory = vec![0; LEN];
+    let mut copies = |post: &dyn Fn(), into: bool| {
+        let before = world.stats().bytes_copied;
+        post();
+        if into {
+            inbox.retrieve_into(&mut memory).unwrap();
+        } else {
+            inbox.retrieve().unwrap();
+        }
+        (world.stats().bytes_copied - before) as usize / LEN
+    };
+    let (slice, shared) = (vec![1; LEN], patterned::<u8>(&world, 1, 4 * LEN).unwrap().share());
+    let buf = || out.post(patterned(&world, 1, LEN).unwrap()).unwrap();
+    assert_eq!(copies(&buf, false), 0, "a buf, and retrieve");
+    assert_eq!(copies(&buf, true), 1, "a buf, and retrieve_into");
+    assert_eq!(copies(&|| out.post(&slice).unwrap(), false), 1, "a slice, and retrieve");
+    assert_eq!(copies(&|| out.post(&slice).unwrap(), true), 2, "a slice, and retrieve_into");
+    assert_eq!(copies(&|| out.post(shared.part(LEN..2 * LEN)).unwrap(), false), 0, "a part of a shared buf");
+    let external = || out.post(ExternalBuf::new(slice.clone())).unwrap();
+    assert_eq!(copies(&external, false), 1, "a vector that is moved");
+}

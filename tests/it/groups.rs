@@ -1,0 +1,341 @@
+//! Groups: every collective gives what a loop over all members' data gives, by every algorithm.
+
+use udeck::op::{self, BitXor, Max, Sum};
+use udeck::{Algorithm, Config, Group, Result, World};
+
+mod mistakes;
+mod requests;
+mod surprises;
+mod whole_messages;
+
+use crate::common::{LONG, config, on_hosts, ranks_believing, ranks_over};
+use crate::late;
+
+/// Elements of a member's data: none, a few, an odd number, more than a piece.
+const LENGTHS: [usize; 4] = [0, 1, 37, 3000];
+const LONG_LENGTHS: [usize; 2] = [5, 40_000];
+
+const ALGORITHMS: [&str; 8] =
+    ["direct", "binomial", "doubling", "rabenseifner", "ring", "bruck", "pairwise", "hosts"];
+
+/// What a member has; different for each.
+fn data(member: usize, len: usize) -> Vec<u64> {
+    (0..len as u64)
+        .map(|nth| (member as u64 + 3).wrapping_mul(nth * 2 + 0x9e37_79b9_7f4a_7c15) >> 7)
+        .collect()
+}
+
+/// What all members of `size` have, combined in their order.
+fn combined(members: std::ops::Range<usize>, len: usize, op: impl Fn(u64, u64) -> u64) -> Vec<u64> {
+    let mut all = members.map(|member| data(member, len));
+    let first = all.next().unwrap();
+    all.fold(first, |sum, next| sum.iter().zip(next).map(|(a, b)| op(*a, b)).collect())
+}
+
+/// Neither commutative nor, in a wrong order, without a trace; but associative: of x -> ax + b, in 32 bits each.
+fn compose(f: u64, g: u64) -> u64 {
+    let parts = |f: u64| ((f >> 32) as u32 | 1, f as u32);
+    let ((a, b), (c, d)) = (parts(f), parts(g));
+    let (slope, offset) = (a.wrapping_mul(c), c.wrapping_mul(b).wrapping_add(d));
+    u64::from(slope) << 32 | u64::from(offset)
+}
+
+fn whole(size: usize, len: usize) -> Vec<u64> {
+    (0..size).flat_map(|member| data(member, len)).collect()
+}
+
+/// Every collective, by all members, for data of that length.
+fn all_collectives(group: &Group, len: usize) -> Result {
+    let (me, size) = (group.rank(), group.size());
+    let mine = data(me, len);
+    let root = len % size;
+    let what = |call: &str| format!("{call} of {len} in {group:?}");
+
+    let mut got = if me == root { mine.clone() } else { vec![0; len] };
+    group.broadcast(root, &mut got)?;
+    assert_eq!(got, data(root, len), "{}", what("broadcast"));
+
+    let mut got = mine.clone();
+    group.reduce(root, &mut got, |a: u64, b: u64| a.wrapping_add(b))?;
+    let expected = if me == root { combined(0..size, len, u64::wrapping_add) } else { mine.clone() };
+    assert_eq!(got, expected, "{}", what("reduce"));
+
+    let mut got = mine.clone();
+    group.all_reduce(&mut got, BitXor)?;
+    assert_eq!(got, combined(0..size, len, |a, b| a ^ b), "{}", what("all_reduce"));
+
+    let mut got = mine.clone();
+    group.all_reduce(&mut got, op::in_order(compose))?;
+    assert_eq!(got, combined(0..size, len, compose), "{}", what("all_reduce in order"));
+
+    let mut got = vec![0; if me == root { size * len } else { 0 }];
+    group.gather(root, &mine, &mut got)?;
+    assert!(me != root || got == whole(size, len), "{}", what("gather"));
+
+    let all = if me == root { whole(size, len) } else { Vec::new() };
+    let mut got = vec![0; len];
+    group.scatter(root, &all, &mut got)?;
+    assert_eq!(got, mine, "{}", what("scatter"));
+
+    let mut got = vec![0; size * len];
+    group.all_gather(&mine, &mut got)?;
+    assert_eq!(got, whole(size, len), "{}", what("all_gather"));
+
+    let part = |from: usize, to: usize| data(from * size + to, len);
+    let from: Vec<u64> = (0..size).flat_map(|to| part(me, to)).collect();
+    let mut got = vec![0; size * len];
+    group.all_to_all(&from, &mut got)?;
+    let expected: Vec<u64> = (0..size).flat_map(|of| part(of, me)).collect();
+    assert_eq!(got, expected, "{}", what("all_to_all"));
+
+    let mut got = vec![0; len];
+    group.reduce_scatter(&from, &mut got, Max)?;
+    let columns = (0..size).map(|of| part(of, me));
+    let expected = columns.reduce(|a, b| a.iter().zip(b).map(|(a, b)| (*a).max(b)).collect());
+    assert_eq!(got, expected.unwrap(), "{}", what("reduce_scatter"));
+
+    let mut got = mine.clone();
+    group.scan(&mut got, op::in_order(compose))?;
+    assert_eq!(got, combined(0..me + 1, len, compose), "{}", what("scan in order"));
+
+    // Associative is enough for scans.
+    let mut got = mine.clone();
+    group.scan(&mut got, compose)?;
+    assert_eq!(got, combined(0..me + 1, len, compose), "{}", what("scan"));
+
+    let mut got = mine.clone();
+    group.exscan(&mut got, compose)?;
+    let expected = if me == 0 { mine.clone() } else { combined(0..me, len, compose) };
+    assert_eq!(got, expected, "{}", what("exscan"));
+    group.barrier()
+}
+
+/// Those with parts of different lengths: member k has k mod 3 times `len`, and one more.
+fn all_ragged(group: &Group, len: usize) -> Result {
+    let (me, size) = (group.rank(), group.size());
+    let length = |member: usize| member % 3 * len + 1;
+    let root = size - 1;
+    let mut parts: Vec<Vec<u64>> = (0..size).map(|member| vec![0; length(member)]).collect();
+    let filled: Vec<Vec<u64>> = (0..size).map(|member| data(member, length(member))).collect();
+
+    let mut slices: Vec<&mut [u64]> = parts.iter_mut().map(Vec::as_mut_slice).collect();
+    group.gather_v(root, &filled[me], &mut slices)?;
+    assert!(me != root || parts == filled, "gather_v of {len} in {group:?}");
+
+    let mut got = vec![0; length(me)];
+    let slices: Vec<&[u64]> = filled.iter().map(Vec::as_slice).collect();
+    group.scatter_v(root, if me == root { &slices } else { &[] }, &mut got)?;
+    assert_eq!(got, filled[me], "scatter_v of {len} in {group:?}");
+
+    parts.iter_mut().for_each(|part| part.fill(0));
+    let mut slices: Vec<&mut [u64]> = parts.iter_mut().map(Vec::as_mut_slice).collect();
+    group.all_gather_v(&filled[me], &mut slices)?;
+    assert_eq!(parts, filled, "all_gather_v of {len} in {group:?}");
+
+    let between = |from: usize, to: usize| data(from + to, (from + 2 * to) % 5 * len);
+    let from: Vec<Vec<u64>> = (0..size).map(|to| between(me, to)).collect();
+    let from: Vec<&[u64]> = from.iter().map(Vec::as_slice).collect();
+    let expected: Vec<Vec<u64>> = (0..size).map(|of| between(of, me)).collect();
+    let mut got: Vec<Vec<u64>> = expected.iter().map(|part| vec![0; part.len()]).collect();
+    let mut slices: Vec<&mut [u64]> = got.iter_mut().map(Vec::as_mut_slice).collect();
+    group.all_to_all_v(&from, &mut slices)?;
+    assert_eq!(got, expected, "all_to_all_v of {len} in {group:?}");
+
+    let slices: Vec<&[u64]> = filled.iter().map(Vec::as_slice).collect();
+    let mut got = vec![0; length(me)];
+    group.reduce_scatter_v(&slices, &mut got, BitXor)?;
+    let expected = if size % 2 == 1 { filled[me].clone() } else { vec![0; length(me)] };
+    assert_eq!(got, expected, "reduce_scatter_v of {len} in {group:?}");
+
+    // A ring in both directions; alone, a member is its own neighbour.
+    let (after, before) = ((me + 1) % size, (me + size - 1) % size);
+    let (mut from_before, mut from_after) = (vec![0; length(before)], vec![0; len]);
+    group.neighbours(
+        &[(after, &filled[me][..]), (before, &data(me, len)[..])],
+        &mut [(before, &mut from_before[..]), (after, &mut from_after[..])],
+    )?;
+    assert_eq!((from_before, from_after), (filled[before].clone(), data(after, len)), "in {group:?}");
+    Ok(())
+}
+
+fn forced(algorithm: &str) -> Config {
+    let mut config = config();
+    config.group = Some(algorithm.parse().expect("an algorithm"));
+    config
+}
+
+fn everything(world: World, lengths: &[usize]) -> Result {
+    for len in lengths {
+        all_collectives(world.all()?, *len)?;
+        all_ragged(world.all()?, *len)?;
+    }
+    world.finish()
+}
+
+#[test]
+fn all_collectives_give_what_a_loop_gives() {
+    for size in 1..=17 {
+        ranks_believing(size, |_| config(), |_| size > 2, |world| everything(world, &LENGTHS));
+    }
+}
+
+#[test]
+fn by_every_algorithm() {
+    for algorithm in ALGORITHMS {
+        for size in [1, 2, 3, 4, 5, 7, 8, 12] {
+            ranks_believing(size, |_| forced(algorithm), |_| false, |world| everything(world, &[0, 1, 37]));
+        }
+    }
+}
+
+#[test]
+fn long_data_travel_in_pieces() {
+    for algorithm in ALGORITHMS {
+        for size in [2, 3, 4] {
+            ranks_believing(size, |_| forced(algorithm), |_| true, |world| everything(world, &LONG_LENGTHS));
+        }
+    }
+}
+
+/// The ranks share memory, but believe that they are on several hosts.
+#[test]
+fn over_hosts() {
+    for hosts in [&[2, 2, 2][..], &[1, 1, 1, 1], &[3, 1], &[1, 4, 2], &[5, 5]] {
+        on_hosts(hosts, &config(), |world| everything(world, &[1, 37, 3000]));
+    }
+}
+
+#[test]
+fn over_a_network() {
+    for size in 1..=17 {
+        ranks_over("tcp", size, |_| config(), |_| size > 2, |world| everything(world, &[1, 3000]));
+    }
+}
+
+/// On links that take their time, each message another.
+#[test]
+fn over_slow_links() {
+    for size in [2, 3, 5] {
+        late::ranks(size, &late::fabric(), &config(), |world| everything(world, &[0, 1, 3000]));
+    }
+}
+
+/// Lengths and numbers of members by chance, the same each time for a seed, which a failure prints.
+#[test]
+fn of_any_length() {
+    let seed = u64::from(std::process::id());
+    let mut state = seed;
+    let mut below = |bound: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % bound
+    };
+    for round in 0..12 {
+        let (size, len) = (below(17) as u32 + 1, below(20_000) as usize);
+        let transport = if round % 3 == 0 { "tcp" } else { "shm" };
+        println!("seed {seed}, round {round}: {size} members, {len} elements over {transport}");
+        ranks_over(transport, size, |_| config(), |_| size > 2, move |world| everything(world, &[len]));
+    }
+}
+
+/// A sum whose rounding depends on the order is the same at all members, and the loop's if that was asked for.
+#[test]
+fn all_members_round_alike() {
+    let of = |member: usize, nth: usize| 1.0 / (3.0 + member as f64 + nth as f64 * 0.37);
+    for (size, algorithm) in [(2, "direct"), (7, "direct"), (7, "doubling"), (8, "rabenseifner"), (6, "ring")]
+    {
+        for len in [1, 5000] {
+            let body = move |world: World| {
+                let all = world.all()?;
+                let mine: Vec<f64> = (0..len).map(|nth| of(all.rank(), nth)).collect();
+                let mut sum = mine.clone();
+                all.all_reduce(&mut sum, Sum)?;
+                let mut everybodys = vec![0.0; len * all.size()];
+                all.all_gather(&sum, &mut everybodys)?;
+                assert!(everybodys.chunks(len).all(|theirs| theirs == sum), "{algorithm} of {size}");
+                let mut ordered = mine;
+                all.all_reduce(&mut ordered, op::in_order(Sum))?;
+                let looped = |nth| (1..all.size()).fold(of(0, nth), |sum, member| sum + of(member, nth));
+                assert!(ordered.iter().enumerate().all(|(nth, sum)| *sum == looped(nth)));
+                world.finish()
+            };
+            ranks_believing(size, |_| forced(algorithm), |_| false, body);
+        }
+    }
+}
+
+/// Members do not wait for each other in a broadcast: one that is far ahead is held up only now and then, and what it has sent
+/// is kept for the others.
+#[test]
+fn a_root_runs_ahead() {
+    ranks_believing(
+        3,
+        |_| config(),
+        |_| true,
+        |world| {
+            let all = world.all()?;
+            for round in 0..2000_u32 {
+                let mut value = [if all.rank() == 0 { round } else { 0 }];
+                all.broadcast(0, &mut value)?;
+                assert_eq!(value, [round]);
+                if all.rank() == 2 && round % 500 == 0 {
+                    std::thread::sleep(std::time::Duration::from_millis(5));
+                }
+            }
+            world.finish()
+        },
+    );
+}
+
+#[test]
+fn groups_are_made_of_some_and_split() {
+    ranks_believing(
+        6,
+        |_| config(),
+        |_| true,
+        |world| {
+            let rank = world.rank();
+            // In another order than the ranks', with the same name twice.
+            for _ in 0..2 {
+                if [5, 1, 3].contains(&rank) {
+                    let odd = world.group("odd", &[5, 1, 3])?;
+                    assert_eq!((odd.ranks(), odd.name(), odd.size()), (&[5, 1, 3][..], "odd", 3));
+                    all_collectives(&odd, 9)?;
+                } else {
+                    all_collectives(&world.anonymous_group(&[0, 2, 4])?, 9)?;
+                }
+            }
+            let part = world.all()?.split((rank != 4).then_some(rank % 2), -(rank as i64))?;
+            assert_eq!(part.is_some(), rank != 4);
+            if let Some(part) = part {
+                let expected: &[usize] = if rank % 2 == 0 { &[2, 0] } else { &[5, 3, 1] };
+                assert_eq!((part.ranks(), part.name()), (expected, ["all/0", "all/1"][rank % 2]));
+                all_collectives(&part, 9)?;
+                let alone = part.split(Some(part.rank()), 0)?.expect("a colour");
+                all_collectives(&alone, 9)?;
+            }
+            world.all()?.within(LONG).barrier()?;
+            world.finish()
+        },
+    );
+}
+
+#[test]
+fn the_choice_is_explained() {
+    ranks_believing(
+        4,
+        |_| forced("bruck"),
+        |_| false,
+        |world| {
+            let all = world.all()?;
+            let choice = all.explain("all_gather", 1 << 20).expect("it has a choice");
+            assert_eq!(
+                (choice.algorithm, choice.to_string().as_str()),
+                (Algorithm::Bruck, "bruck: DECK_GROUP says so")
+            );
+            let choice = all.explain("all_reduce", 8).expect("it has a choice");
+            assert_eq!(choice.algorithm, Algorithm::Direct);
+            assert!(all.explain("barrier", 8).is_none());
+            world.finish()
+        },
+    );
+}

@@ -1,0 +1,345 @@
+//! What members do wrong is found, and named; and so is a member that is lost.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use udeck::op::{Max, Sum, in_order};
+use udeck::{Error, Group, Result, World};
+
+use crate::common::{Event, SHORT, config, ranks_believing};
+
+type Calls = fn(&Group) -> Result;
+
+/// Two different calls, and what the error says of each.
+const DIFFERENT: [(Calls, &str, Calls, &str); 8] = [
+    (Group::barrier, "barrier", |all| all.all_reduce(&mut [1.0], Sum), "all_reduce (sum) of f64"),
+    (
+        |all| all.all_reduce(&mut [1_u8], Sum),
+        "all_reduce (sum) of u8",
+        |all| all.all_reduce(&mut [1_u8], Max),
+        "all_reduce (max) of u8",
+    ),
+    (
+        |all| all.all_reduce(&mut [1_u8], in_order(Sum)),
+        "all_reduce (sum, in order) of u8",
+        |all| all.all_reduce(&mut [1_u8], |a, b| a + b),
+        "all_reduce (an operator of the program's own) of u8",
+    ),
+    (
+        |all| all.all_gather(&[1_i32], &mut [0; 2]),
+        "all_gather of i32",
+        |all| all.all_gather(&[1_u32], &mut [0; 2]),
+        "all_gather of u32",
+    ),
+    (
+        |all| all.all_to_all(&[1_i32; 2], &mut [0; 2]),
+        "all_to_all of i32 with a part of 4 bytes",
+        |all| all.all_to_all(&[1_i32; 4], &mut [0; 4]),
+        "all_to_all of i32 with one of 8",
+    ),
+    (
+        |all| all.all_reduce(&mut [1_i32; 2], Sum),
+        "all_reduce (sum) of i32 with a part of 8 bytes",
+        |all| all.all_reduce(&mut [1_i32; 3], Sum),
+        "all_reduce (sum) of i32 with one of 12",
+    ),
+    (
+        |all| all.all_gather(&[[1_u8; 3]], &mut [[0; 3]; 2]),
+        "all_gather of elements of 3 bytes",
+        |all| all.all_gather(&[1_u8], &mut [0; 2]),
+        "all_gather of u8",
+    ),
+    (
+        |all| all.broadcast(0, &mut [1_u8]).and_then(|()| all.barrier()),
+        "broadcast of u8 with root 0",
+        |all| all.broadcast(1, &mut [1_u8]).and_then(|()| all.all_gather(&[1_u8], &mut [0; 2])),
+        "broadcast of u8 with root 1",
+    ),
+];
+
+/// Both of two members may find it out, or one while the other waits for it in vain.
+#[test]
+fn different_calls_are_named_both() {
+    for (nth, (ours, our_words, theirs, their_words)) in DIFFERENT.into_iter().enumerate() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let all_told = told.clone();
+        ranks_believing(
+            2,
+            |_| config(),
+            |_| false,
+            move |world| {
+                let result = if world.rank() == 0 { ours(world.all()?) } else { theirs(world.all()?) };
+                if let Err(error @ Error::CallMismatch { .. }) = &result {
+                    told.lock().unwrap().push(error.to_string());
+                }
+                Ok(()) // and leaves: the other one waits no longer
+            },
+        );
+        let told = all_told.lock().unwrap();
+        // (Lengths stand the other way round at the other member.)
+        let both = |words: &String| [our_words, their_words].iter().all(|one| words.contains(one));
+        assert!(told.iter().any(both), "{nth}: {told:?}");
+        assert!(told.iter().all(|words| words.contains("the group of all ranks, rank")), "{told:?}");
+    }
+}
+
+/// A root does not wait for the others: it hears of it in its next call.
+#[test]
+fn different_roots_are_named_both() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let all_told = told.clone();
+    ranks_believing(
+        3,
+        |_| config(),
+        |_| true,
+        move |world| {
+            let all = world.all()?;
+            let root = if world.rank() == 1 { 1 } else { 2 };
+            let result = all.broadcast(root, &mut [1_u8]).and_then(|()| all.barrier());
+            told.lock().unwrap().push(result.unwrap_err());
+            Ok(())
+        },
+    );
+    let told = all_told.lock().unwrap();
+    let both = |error: &&Error| {
+        let words = error.to_string();
+        ["broadcast of u8 with root 1", "broadcast of u8 with root 2"].iter().all(|one| words.contains(one))
+    };
+    assert!(told.iter().any(|error| both(&error)), "{told:?}");
+    assert!(told.iter().all(|error| both(&error) || matches!(error, Error::PeerLost { .. })), "{told:?}");
+}
+
+#[test]
+fn arguments_that_cannot_be_are_refused_and_change_nothing() {
+    ranks_believing(
+        3,
+        |_| config(),
+        |_| true,
+        |world| {
+            let all = world.all()?;
+            let refused = |result: Result, words: &str| {
+                let error = result.unwrap_err();
+                assert!(matches!(error, Error::Via { .. }) && error.to_string().contains(words), "{error}");
+            };
+            refused(all.broadcast(3, &mut [0]), "broadcast: no member 3: there are 3");
+            refused(
+                all.gather(all.rank(), &[0, 0], &mut [0; 5]),
+                "the whole has 5 elements: 3 members of 2 each need 6",
+            );
+            refused(all.all_gather(&[0], &mut []), "3 members of 1 each need 3");
+            refused(all.all_to_all(&[0; 4], &mut [0; 4]), "the same multiple of 3");
+            refused(all.all_to_all(&[0; 6], &mut [0; 3]), "6 elements to send and room for 3");
+            refused(all.all_gather_v(&[0], &mut [&mut [0][..], &mut [0]]), "2 parts for 3 members");
+            let mut room: [Vec<i32>; 3] = Default::default();
+            let mut room: Vec<&mut [i32]> = room.iter_mut().map(Vec::as_mut_slice).collect();
+            refused(all.all_gather_v(&[0], &mut room), "1 elements for itself, and room for 0");
+            refused(all.neighbours(&[(7, &[0][..])], &mut []), "no member 7");
+            refused(all.broadcast_buf::<u8>(all.rank(), None).map(drop), "the root has to give a message");
+            let buf = || world.buf::<u8>(1);
+            let other = (all.rank() + 1) % 3;
+            refused(all.broadcast_buf::<u8>(other, Some(buf()?)).map(drop), "only the root gives a message");
+            refused(all.all_to_all_buf::<u8>(vec![buf()?]).map(drop), "1 parts for 3 members");
+            refused(all.scatter_buf::<u8>(all.rank(), Some(vec![])).map(drop), "0 parts for 3 members");
+            let error = all.all_reduce(&mut [(); 3], |_, _| ()).unwrap_err();
+            assert!(matches!(error, Error::BadPayload { .. }), "{error}");
+
+            let refused = |ranks: &[usize], words: &str| {
+                let error = world.group("some", ranks).map(drop).unwrap_err();
+                assert!(error.to_string().contains(words), "{error}");
+            };
+            refused(&[0, 1, 2, 3], "making group \"some\": there is no rank 3: the job has 3");
+            refused(&[0, 1, 2, 0], "rank 0 is in the list twice");
+            refused(&[], "is not in the list");
+            refused(&[(world.rank() + 1) % 3], "is not in the list");
+            assert!(matches!(world.group("", &[0, 1, 2]), Err(Error::BadName { .. })));
+            all.barrier()?;
+            world.finish()
+        },
+    );
+}
+
+#[test]
+fn who_has_not_come_is_named() {
+    let (gave_up, told) = (Event::new(), [Event::new(), Event::new()]);
+    ranks_believing(
+        3,
+        |_| config(),
+        |_| true,
+        move |world| {
+            world.barrier()?;
+            if let Some(other) = world.rank().checked_sub(1) {
+                gave_up.wait();
+                // What rank 0 has sent may be enough for this one.
+                let all = world.all()?;
+                let error = all.all_reduce(&mut [1], Sum).and_then(|()| all.barrier()).unwrap_err();
+                assert!(matches!(error, Error::GroupFailed { .. }), "{error}");
+                assert!(
+                    error.to_string().contains("at rank 0 an earlier all_reduce (sum) of i32 failed"),
+                    "{error}"
+                );
+                told[other].happen();
+                // A member that has finished is missed by one that has not been told.
+                told.iter().for_each(|of_one| of_one.wait());
+            } else {
+                let error = world.all()?.within(SHORT).all_reduce(&mut [1], Sum).unwrap_err();
+                assert!(matches!(error, Error::Deadline { .. }), "{error}");
+                let words = error.to_string();
+                assert!(
+                    words.contains("all_reduce: nothing within") && words.contains("waited for rank 1"),
+                    "{words}"
+                );
+                // The others may be further or not: nothing can be called any more.
+                let error = world.all()?.barrier().unwrap_err();
+                assert!(matches!(error, Error::GroupFailed { .. }), "{error}");
+                assert!(error.to_string().contains("an earlier all_reduce (sum) of i32 failed"), "{error}");
+                gave_up.happen();
+                told.iter().for_each(|of_one| of_one.wait());
+            }
+            world.finish()
+        },
+    );
+}
+
+#[test]
+fn a_member_that_does_not_come_to_make_a_group_is_named() {
+    let gave_up = [Event::new(), Event::new()];
+    let hasty = |_| {
+        let mut config = config();
+        config.deadline = 3 * SHORT;
+        config
+    };
+    ranks_believing(
+        3,
+        hasty,
+        |_| true,
+        move |world| {
+            if world.rank() == 2 {
+                gave_up.iter().for_each(|of_one| of_one.wait());
+                return world.finish();
+            }
+            let error = world.group("some", &[0, 1, 2]).map(drop).unwrap_err();
+            assert!(matches!(error, Error::Deadline { .. }), "{error}");
+            let words = error.to_string();
+            assert!(words.contains("making group \"some\"") && words.contains("rank 2"), "{words}");
+            gave_up[world.rank()].happen();
+            world.finish()
+        },
+    );
+}
+
+#[test]
+fn members_that_make_different_groups_by_one_name_hear_of_it() {
+    ranks_believing(
+        3,
+        |_| config(),
+        |_| true,
+        |world| {
+            let ranks: &[usize] = if world.rank() == 1 { &[0, 1] } else { &[0, 1, 2] };
+            let error = world.group("some", ranks).map(drop);
+            if world.rank() == 1 {
+                let error = error.unwrap_err();
+                assert!(
+                    error.to_string().contains("rank 0 has made a group of other ranks by that name"),
+                    "{error}"
+                );
+            }
+            Ok(())
+        },
+    );
+}
+
+/// Every call, as a loss may meet it.
+const ALL: [Calls; 9] = [
+    Group::barrier,
+    |all| all.all_reduce(&mut [1], Sum),
+    |all| all.all_reduce(&mut vec![1; 100_000], Sum),
+    |all| all.reduce(0, &mut [1], Sum).and_then(|()| all.barrier()),
+    |all| all.broadcast(0, &mut [1]).and_then(|()| all.barrier()),
+    |all| all.all_gather(&[1], &mut vec![0; all.size()]),
+    |all| all.all_to_all(&vec![1; 50_000 * all.size()], &mut vec![0; 50_000 * all.size()]),
+    |all| all.gather(0, &[1], &mut vec![0; all.size()]).and_then(|()| all.barrier()),
+    |all| all.all_reduce_nonblocking(vec![1], Sum)?.wait().map(drop),
+];
+
+/// Those that are left make a group, and use it.
+fn go_on_without(world: &World, leaver: usize, call: Calls) -> Result {
+    let left: Vec<usize> = (0..world.size()).filter(|rank| *rank != leaver).collect();
+    let left = world.group("left", &left)?;
+    call(&left)?;
+    left.barrier()
+}
+
+/// `end`: how the one leaves.
+fn is_named_at_all_others(end: fn(World) -> Result, words: &'static str) {
+    for (nth, call) in ALL.into_iter().enumerate() {
+        for (size, leaver) in [(2, 1), (5, 0), (5, 3)] {
+            let passed = AtomicU32::new(0);
+            ranks_believing(
+                size,
+                |_| config(),
+                |_| true,
+                move |world| {
+                    let all = world.all()?;
+                    all.barrier()?;
+                    passed.fetch_add(1, Ordering::Relaxed);
+                    if world.rank() == leaver {
+                        // One that is lost at once may be missed at that barrier already.
+                        while passed.load(Ordering::Relaxed) < size {
+                            std::thread::sleep(Duration::from_millis(1));
+                        }
+                        return end(world);
+                    }
+                    for _ in 0..2 {
+                        let error = call(all).unwrap_err();
+                        let Error::PeerLost { rank, how } = &error else { panic!("call {nth}: {error}") };
+                        assert!(*rank == leaver && how.contains(words), "call {nth}: {error}");
+                    }
+                    go_on_without(&world, leaver, call)
+                        .unwrap_or_else(|error| panic!("call {nth}, later: {error}"));
+                    world.finish()
+                },
+            );
+        }
+    }
+}
+
+#[test]
+fn a_lost_member_is_named_at_all_others() {
+    is_named_at_all_others(|_| Ok(()), "closed its connection");
+}
+
+#[test]
+fn a_member_that_has_finished_is_named_at_all_others() {
+    is_named_at_all_others(World::finish, "it finished without coming to this");
+}
+
+#[test]
+fn of_a_rank_that_is_no_member_the_loss_changes_nothing() {
+    let passed = AtomicU32::new(0);
+    ranks_believing(
+        4,
+        |_| config(),
+        |_| true,
+        move |world| {
+            world.barrier()?;
+            passed.fetch_add(1, Ordering::Relaxed);
+            if world.rank() == 2 {
+                while passed.load(Ordering::Relaxed) < 4 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                return Ok(()); // without `finish`
+            }
+            while world.exited_ranks().next().is_none() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let left = world.group("left", &[3, 1, 0])?;
+            for _ in 0..300 {
+                let mut sum = [1];
+                left.all_reduce(&mut sum, Sum)?;
+                assert_eq!(sum, [3]);
+            }
+            world.finish()
+        },
+    );
+}

@@ -1,0 +1,245 @@
+//! `cargo xtask install`: the library for C, its headers, the compiler wrapper and the launcher, in a folder.
+//!
+//! The shared library is linked here and not by rustc, whose own list of exported symbols cannot be combined with one: ours names the
+//! interface, and the version of its symbols.
+
+use crate::{
+    child::{self, Cargo},
+    workspace::Workspace,
+};
+use clap::Args;
+use std::{
+    env, fs, io,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Path, PathBuf, absolute},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+#[derive(Args)]
+pub struct InstallOptions {
+    /// The folder that gets bin, lib and include
+    #[arg(long, value_name = "DIR")]
+    prefix: PathBuf,
+}
+
+const BUILD: &str = "build --release -p udeck-capi -p deckrun";
+const BUILD_LIMIT: Duration = Duration::from_secs(3600);
+const LINK_LIMIT: Duration = Duration::from_secs(300);
+
+/// What is compiled in C's name, and has its files in this folder.
+const SOURCES: &str = "src/capi";
+/// What a program needs that links the static library: `rustc --print native-static-libs`. (`tests/capi` links one.)
+const LIBS_PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+const URL: &str = "https://github.com/udeck/udeck";
+/// Changes when programs that were linked before cannot run with it any more.
+const SONAME: &str = "libudeck.so.0";
+
+/// Builds and installs; prints what there is then, and what to type next.
+pub fn run(options: &InstallOptions) -> Result<bool, String> {
+    let workspace = Workspace::load()?;
+    let install = Install {
+        prefix: absolute(&options.prefix)
+            .map_err(|error| format!("{}: {error}", options.prefix.display()))?,
+        sources: workspace.root.join(SOURCES),
+        built: workspace.target.join("release"),
+    };
+    install.check()?;
+    let build = Cargo::new(BUILD);
+    println!("    $ {build}");
+    if let Some(problem) =
+        build.run(&workspace.root, BUILD_LIMIT, |_| {}).map_err(|error| error.to_string())?
+    {
+        return Err(format!("`{build}`: {problem}"));
+    }
+    let installed = install.all()?;
+    install.report(&installed);
+    Ok(true)
+}
+
+struct Install {
+    prefix: PathBuf,
+    sources: PathBuf,
+    built: PathBuf,
+}
+
+/// The compiler that links, as words.
+fn compiler() -> Vec<String> {
+    let named = env::var("CC").unwrap_or_default();
+    let words: Vec<String> = named.split_whitespace().map(str::to_owned).collect();
+    if words.is_empty() { vec!["cc".into()] } else { words }
+}
+
+fn check_compiler(words: &[String]) -> Result<(), String> {
+    let found = Command::new(&words[0]).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    found.map(drop).map_err(|error| {
+        format!(
+            "no C compiler {}: {error}. Install one (Debian: gcc), or name another one by CC; the shared library is linked with it",
+            words[0]
+        )
+    })
+}
+
+impl Install {
+    /// What would fail is found before minutes of building.
+    fn check(&self) -> Result<(), String> {
+        check_compiler(&compiler())?;
+        self.check_prefix()
+    }
+
+    fn check_prefix(&self) -> Result<(), String> {
+        for folder in ["bin", "lib/pkgconfig", "include"] {
+            let path = self.prefix.join(folder);
+            let probe = path.join(".udeck-probe");
+            fs::create_dir_all(&path).and_then(|()| fs::write(&probe, "")).map_err(|error| {
+                format!("{} cannot be written: {error}. Choose another folder by --prefix", path.display())
+            })?;
+            let _ = fs::remove_file(probe);
+        }
+        Ok(())
+    }
+
+    /// Everything, as paths below the prefix.
+    fn all(&self) -> Result<Vec<String>, String> {
+        let mut installed = Vec::new();
+        let archive = self.built.join("libudeck_capi.a");
+        let full = format!("lib/libudeck.so.{VERSION}");
+        self.put(&full, |to| link_shared(&archive, &self.sources.join("udeck.map"), to))?;
+        self.link(&format!("lib/{SONAME}"), &full)?;
+        self.link("lib/libudeck.so", SONAME)?;
+        self.put("lib/libudeck.a", |to| copy(&archive, to).and_then(|()| strip(to)))?;
+        self.put("bin/deckrun", |to| copy(&self.built.join("deckrun"), to).and_then(|()| strip(to)))?;
+        installed.extend([&full, "lib/libudeck.a", "bin/deckrun"].map(|path| path.to_string()));
+        for (template, path, mode) in
+            [("deckcc", "bin/deckcc", 0o755), ("udeck.pc", "lib/pkgconfig/udeck.pc", 0o644)]
+        {
+            let text = self.filled(&self.sources.join("install").join(template))?;
+            self.put(path, |to| {
+                written(fs::write(to, &text), to)?;
+                written(fs::set_permissions(to, fs::Permissions::from_mode(mode)), to)
+            })?;
+            installed.push(path.into());
+        }
+        for header in self.headers()? {
+            let name = header.file_name().unwrap_or_default().to_string_lossy();
+            let path = format!("include/{name}");
+            self.put(&path, |to| copy(&header, to))?;
+            installed.push(path);
+        }
+        Ok(installed)
+    }
+
+    /// Makes a file under another name, and moves it to its place: a program that has the old one goes on with that.
+    fn put(&self, path: &str, make: impl FnOnce(&Path) -> Result<(), String>) -> Result<(), String> {
+        let to = self.prefix.join(path);
+        let new = to.with_file_name(format!(".{}.new", to.file_name().unwrap_or_default().to_string_lossy()));
+        make(&new)?;
+        written(fs::rename(&new, &to), &to)
+    }
+
+    /// A link to a file of the same folder.
+    fn link(&self, path: &str, to: &str) -> Result<(), String> {
+        let name = Path::new(to).file_name().unwrap_or_default();
+        self.put(path, |link| {
+            let _ = fs::remove_file(link);
+            written(symlink(name, link), link)
+        })
+    }
+
+    fn filled(&self, template: &Path) -> Result<String, String> {
+        let text =
+            fs::read_to_string(template).map_err(|error| format!("{}: {error}", template.display()))?;
+        let prefix = self.prefix.display().to_string();
+        let values =
+            [("PREFIX", prefix.as_str()), ("VERSION", VERSION), ("URL", URL), ("LIBS_PRIVATE", LIBS_PRIVATE)];
+        Ok(values.into_iter().fold(text, |text, (name, value)| text.replace(&format!("@{name}@"), value)))
+    }
+
+    /// All that lies in the folder of headers; for Fortran, too.
+    fn headers(&self) -> Result<Vec<PathBuf>, String> {
+        let folder = self.sources.join("include");
+        let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let mut headers: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+        headers.sort();
+        Ok(headers)
+    }
+
+    fn report(&self, installed: &[String]) {
+        let prefix = self.prefix.display();
+        println!("installed in {prefix}:");
+        installed.iter().for_each(|path| println!("    {path}"));
+        println!(
+            "\nA program in C, and three ranks of it:\n    {prefix}/bin/deckcc examples/c/pack.c -o pack\n    {prefix}/bin/deckrun -n 3 -- \
+             ./pack\nWith your own build: PKG_CONFIG_PATH={prefix}/lib/pkgconfig pkg-config --cflags --libs udeck"
+        );
+    }
+}
+
+/// The archive's objects, of which only the interface can be seen from outside.
+fn link_shared(archive: &Path, map: &Path, to: &Path) -> Result<(), String> {
+    let words = compiler();
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).arg("-shared").arg("-o").arg(to);
+    command.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
+    command.arg(format!("-Wl,--version-script={}", map.display())).arg(format!("-Wl,-soname,{SONAME}"));
+    command.args(["-Wl,--gc-sections", "-Wl,--strip-debug", "-Wl,-z,relro,-z,now", "-Wl,-z,defs"]);
+    command.args(LIBS_PRIVATE.split_whitespace());
+    child::run_quoted(command, LINK_LIMIT, |_| false).map_err(|why| format!("linking {SONAME}: {why}"))
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    fs::copy(from, to).map(drop).map_err(|error| format!("{} to {}: {error}", from.display(), to.display()))
+}
+
+fn written(result: io::Result<()>, to: &Path) -> Result<(), String> {
+    result.map_err(|error| format!("{} cannot be written: {error}", to.display()))
+}
+
+/// Debugging information is most of a file, and of use to us only. A system without `strip` keeps it.
+fn strip(path: &Path) -> Result<(), String> {
+    let mut command = Command::new("strip");
+    command.arg("--strip-debug").arg(path);
+    match child::run(command, LINK_LIMIT, |_| {}) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(format!("strip {}: {error}", path.display())),
+        Ok(None) => Ok(()),
+        Ok(Some(how)) => Err(format!("strip {}: {how}", path.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn install(prefix: &str) -> Install {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        Install { prefix: prefix.into(), sources: root.join(SOURCES), built: root.join("target/release") }
+    }
+
+    #[test]
+    fn a_prefix_that_cannot_be_written_is_an_error_that_says_what_to_do() {
+        let problem = install("/dev/null/udeck").check_prefix().expect_err("no folder");
+        assert!(problem.starts_with("/dev/null/udeck/bin cannot be written: "), "{problem}");
+        assert!(problem.ends_with("Choose another folder by --prefix"), "{problem}");
+    }
+
+    #[test]
+    fn a_compiler_that_is_missing_is_an_error_that_says_what_to_do() {
+        let problem = check_compiler(&["no-such-compiler".into()]).expect_err("there is none");
+        assert!(problem.starts_with("no C compiler no-such-compiler: "), "{problem}");
+        assert!(problem.contains("Debian: gcc") && problem.contains("CC"), "{problem}");
+        assert_eq!(check_compiler(&["cargo".into()]), Ok(()));
+    }
+
+    #[test]
+    fn templates_are_filled_wholly() {
+        for template in ["deckcc", "udeck.pc"] {
+            let install = install("/opt/udeck");
+            let text = install.filled(&install.sources.join("install").join(template)).unwrap();
+            let is_place = |word: &&str| word.len() > 2 && word.starts_with('@') && word.ends_with('@');
+            assert_eq!(text.split_whitespace().find(is_place), None, "{template}");
+            assert!(text.contains(LIBS_PRIVATE), "{template}");
+        }
+    }
+}
