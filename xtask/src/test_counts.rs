@@ -3,6 +3,7 @@
 //! libtest's machine-readable output is unstable, so this reads the lines for people. Both come through one pipe
 //! (see `child`): a `Running` line of cargo's therefore precedes the results of the program that it names.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
 use std::ops::AddAssign;
 
@@ -49,6 +50,10 @@ pub struct TestCounts {
     pub failed: Vec<Failed>,
     /// Tests that failed and then passed when they ran again, see [`TestCounts::passed_again`].
     pub flaky: Vec<Failed>,
+    /// Why tests were skipped, as programs say that have many for one reason.
+    pub skips: Vec<String>,
+    /// The test whose result is still to come: what it printed stands between its name and its result.
+    begun: Option<String>,
     running: String,
     /// Whether `running` has printed a result.
     has_result: bool,
@@ -70,8 +75,28 @@ impl TestCounts {
             if let Some(suite) = self.suites.last_mut() {
                 suite.summary = Some(line.to_owned());
             }
-        } else if let Some(name) = failure(line) {
-            self.failed.push(Failed { program: self.running.clone(), test: name.to_owned() });
+        } else if let Some(reason) = line.strip_prefix("skipped: ") {
+            // Once, however many tests say so.
+            if !self.skips.iter().any(|known| known == reason) {
+                self.skips.push(reason.to_owned());
+            }
+        } else if let Some((name, said)) = test(line) {
+            self.begun = Some(name.to_owned());
+            self.test_ended(said);
+        } else {
+            self.test_ended(line);
+        }
+    }
+
+    /// Takes the result of the test that has begun, if `said` is one.
+    fn test_ended(&mut self, said: &str) {
+        match said {
+            "FAILED" => {
+                let Some(test) = self.begun.take() else { return };
+                self.failed.push(Failed { program: self.running.clone(), test });
+            }
+            "ok" => self.begun = None,
+            _ => {}
         }
     }
 
@@ -81,12 +106,18 @@ impl TestCounts {
         crashed == 0 && !self.failed.is_empty() && self.total().failed == self.failed.len() as u64
     }
 
+    /// The names of those that failed, each once: a test that runs again in a process of its own may be told of twice.
+    pub fn failed_tests(&self) -> BTreeSet<&str> {
+        self.failed.iter().map(|failed| failed.test.as_str()).collect()
+    }
+
     /// Counts every failed test as passed, and as flaky.
     pub fn passed_again(&mut self) {
         for suite in &mut self.suites {
             suite.counts.passed += suite.counts.failed;
             suite.counts.failed = 0;
         }
+        self.failed.dedup();
         self.flaky.append(&mut self.failed);
     }
 
@@ -139,8 +170,9 @@ fn is_summary(line: &str) -> bool {
 }
 
 /// `test ring::fills ... FAILED`; some harnesses align the words behind the names.
-fn failure(line: &str) -> Option<&str> {
-    line.strip_prefix("test ")?.strip_suffix(" ... FAILED").map(str::trim_end)
+fn test(line: &str) -> Option<(&str, &str)> {
+    let (name, said) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    Some((name.trim_end(), said))
 }
 
 #[cfg(test)]
@@ -181,6 +213,20 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
+    fn a_failure_keeps_its_name_when_the_test_printed_before_its_result() {
+        let tally = read("\
+     Running capi.rs (target/debug/deps/capi-0123456789abcdef)
+test queues::gcc      ... ok
+test queues::valgrind ... 
+thread 'main' panicked at tests/jobs/job.rs:273:9:
+FAILED
+test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s
+");
+        assert!(tally.only_tests_failed());
+        assert_eq!(tally.failed_tests().into_iter().collect::<Vec<_>>(), ["queues::valgrind"]);
+    }
+
+    #[test]
     fn a_program_that_crashes_is_more_than_a_failed_test() {
         assert!(read(OUTPUT).only_tests_failed());
         let crash = "     Running tests/b.rs (target/debug/deps/b-0123456789abcdef)\nrunning 2 tests\n";
@@ -199,12 +245,32 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
+    fn a_test_that_failed_in_a_process_of_its_own_is_one_test() {
+        let result = "test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 1 filtered out";
+        let failure = "test alone ... FAILED\n";
+        let mut tally = read(&format!(
+            "     Running tests/a.rs (target/debug/deps/a-0123456789abcdef)\n{failure}{result}\n{failure}{result}\n"
+        ));
+        assert!(tally.only_tests_failed());
+        assert_eq!(tally.failed_tests().into_iter().collect::<Vec<_>>(), ["alone"]);
+        tally.passed_again();
+        assert_eq!(tally.flaky.len(), 1);
+    }
+
+    #[test]
     fn a_program_that_sums_itself_up_is_quoted() {
         let summary = "shm: 3 passed, 1 FAILED, 2 skipped (2 need rdma-read; this NIC has nothing)";
         let result = "test result: FAILED. 3 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out";
         let tally = read(&format!("{result}\n\n{summary}\n{result}\nthe end: 3 passed, 2 skipped\n"));
         let summaries: Vec<_> = tally.suites.iter().map(|suite| suite.summary.as_deref()).collect();
         assert_eq!(summaries, [Some(summary), None]);
+    }
+
+    #[test]
+    fn a_reason_to_skip_is_quoted_once() {
+        let tally =
+            read("skipped: hydra: no mpiexec.hydra\ntest a ... ok\nskipped: hydra: no mpiexec.hydra\n");
+        assert_eq!(tally.skips, ["hydra: no mpiexec.hydra"]);
     }
 
     #[test]
