@@ -6,10 +6,11 @@ use serde_json::{Value, json};
 use udeck::Protocol;
 
 use crate::{
+    data::{Better, Key, LIMIT, OURS, RAW, Run, Series, VERSION},
     machine::Machine,
     plan::{Payload, Test},
     report::{Figure, Report},
-    rounds::{RawSeries, Results},
+    rounds::{Contend, RawSeries, Results},
     stats::median,
     summary::Finding,
 };
@@ -34,7 +35,7 @@ pub fn csv(report: &Report) -> String {
     text
 }
 
-/// One object: `machine`, `method`, `results`, `raw`, `ratios`; what was not measured is null.
+/// One object: a [`Run`], and `window`, `results`, `raw`, `ratios`; what was not measured is null.
 pub fn json(report: &Report) -> String {
     let results: Vec<Value> = cells(report)
         .map(|(test, size, protocol)| {
@@ -50,20 +51,86 @@ pub fn json(report: &Report) -> String {
             })
         })
         .collect();
-    document(
-        &report.machine,
-        &report.method(),
-        report.plan.window,
-        &report.results,
-        &report.findings,
-        results,
-    )
+    let run = run("messages", &report.machine, &report.method(), series(report));
+    document(run, report.plan.window, &report.results, &report.findings, results)
+}
+
+/// What all commands write alike.
+pub fn run(command: &str, machine: &Machine, method: &[Cow<'static, str>], series: Vec<Series>) -> Run {
+    Run {
+        deckperf: VERSION,
+        command: command.to_owned(),
+        udeck: machine.version.to_owned(),
+        date: machine.date.clone(),
+        machine: serde_json::from_value(machine_json(machine)).unwrap_or_default(),
+        method: method.iter().map(ToString::to_string).collect(),
+        series,
+    }
+}
+
+fn series(report: &Report) -> Vec<Series> {
+    let network = report.machine.network();
+    let ours = report.results.posts.iter().map(|series| {
+        let contender = series.contender;
+        let key = Key {
+            protocol: Some(contender.protocol.to_string()),
+            payload: Some(contender.payload.name().to_owned()),
+            ..key(contender.test, network, series.size)
+        };
+        let copied = (series.messages > 0).then(|| series.copied as f64 / series.messages as f64);
+        Series { copied_bytes_per_message: copied, ..of_rounds(key, contender.test, &series.figures) }
+    });
+    ours.chain(raw_series(&report.results)).collect()
+}
+
+/// The key of µDECK's figures; who calls adds what they differ in.
+pub fn key(test: Test, network: &str, size: usize) -> Key {
+    Key {
+        test: test.name().to_owned(),
+        library: OURS.to_owned(),
+        transport: Some(network.to_owned()),
+        size: Some(size as u64),
+        ..Key::default()
+    }
+}
+
+/// A series that took part in every round.
+pub fn of_rounds(key: Key, test: Test, figures: &[f64]) -> Series {
+    let better = match test {
+        Test::Latency => Better::Lower,
+        Test::Bandwidth => Better::Higher,
+    };
+    Series {
+        key,
+        unit: test.unit().to_owned(),
+        better,
+        copied_bytes_per_message: None,
+        rounds: figures.iter().copied().map(Some).collect(),
+    }
+}
+
+/// The machine's own limits, by the names of [`RAW`].
+pub fn raw_series<C: Contend>(results: &Results<C>) -> impl Iterator<Item = Series> + '_ {
+    let named = |raw: &RawSeries| [raw.line.clone(), raw.copy.clone(), raw.two_copies.clone()];
+    results.raws.iter().flat_map(move |raw| {
+        let measured = RAW.into_iter().zip(named(raw)).filter(|(_, figures)| !figures.is_empty());
+        let size = Some(raw.size as u64);
+        measured.map(move |(name, figures)| {
+            let key = Key {
+                test: Test::Latency.name().to_owned(),
+                library: LIMIT.to_owned(),
+                protocol: Some(name.to_owned()),
+                size,
+                ..Key::default()
+            };
+            of_rounds(key, Test::Latency, &figures)
+        })
+    })
 }
 
 /// The object around `cells`, which are what the two layers have different.
 pub fn document<C>(
-    machine: &Machine,
-    method: &[Cow<'static, str>],
+    run: Run,
     window: u64,
     results: &Results<C>,
     findings: &[Finding],
@@ -82,17 +149,25 @@ pub fn document<C>(
         })
         .collect();
     let ratios: Vec<Value> = findings.iter().map(ratio_json).collect();
-    let object = json!({
-        "udeck": machine.version,
-        "date": machine.date,
-        "machine": machine_json(machine),
-        "method": method,
+    let more = json!({
         "window": window,
         "rounds": results.rounds,
         "results": cells,
         "raw": raw,
         "ratios": ratios,
     });
+    written(&run, more)
+}
+
+/// The text of a run with more, which the command has of its own.
+pub fn written(run: &Run, more: Value) -> String {
+    let mut object = json!(run);
+    if let (Value::Object(object), Value::Object(more)) = (&mut object, more) {
+        // Figures of every round come last: what people look for stands before them.
+        let series = object.remove("series");
+        object.extend(more);
+        object.extend(series.map(|series| ("series".to_owned(), series)));
+    }
     format!("{object:#}\n")
 }
 

@@ -46,6 +46,15 @@ impl Machine {
     }
 }
 
+impl Machine {
+    /// The transport's name: what a device of verbs is called differs from machine to machine.
+    pub fn network(&self) -> &str {
+        let device = self.transport.split(';').next().unwrap_or_default();
+        let name = device.trim_end_matches(|c: char| c.is_ascii_digit());
+        if ["shm", "tcp", "udp", "sim"].contains(&name) { name } else { "verbs" }
+    }
+}
+
 /// x86 says "model name"; others say less, under other names.
 fn cpu_model(cpuinfo: &str) -> Option<&str> {
     ["model name", "Model", "CPU part"].iter().find_map(|key| {
@@ -97,6 +106,14 @@ mod tests {
         assert_eq!(utc(951_782_400), "2000-02-29 00:00 UTC");
         assert_eq!(utc(1_709_251_199), "2024-02-29 23:59 UTC");
         assert_eq!(utc(1_735_689_600), "2025-01-01 00:00 UTC");
+    }
+
+    #[test]
+    fn a_device_that_is_not_ours_is_of_verbs() {
+        let network = |transport| Machine::sample("", transport).network().to_owned();
+        assert_eq!(network("shm0; copy has 2 fragments"), "shm");
+        assert_eq!(network("tcp"), "tcp");
+        assert_eq!(network("mlx5_0; copy has 2 fragments"), "verbs");
     }
 
     #[test]

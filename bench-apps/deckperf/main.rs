@@ -7,6 +7,7 @@ mod baseline;
 mod cli;
 mod clones;
 mod costs;
+mod data;
 mod exchange;
 mod experiment;
 mod explain;

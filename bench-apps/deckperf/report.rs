@@ -190,6 +190,6 @@ pub fn sample(format: crate::plan::Format) -> Report {
         stats: false,
         overview: true,
     };
-    let machine = Machine::sample("pinned to cores 0 and 1", "shared memory");
+    let machine = Machine::sample("pinned to cores 0 and 1", "shm0");
     Report::new(machine, plan, results)
 }

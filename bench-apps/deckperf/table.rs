@@ -206,7 +206,7 @@ mod tests {
 # µDECK 1.2.3 deckperf, 2026-01-02 03:04 UTC
 # Machine: Some CPU, 2 cores, Linux 6.1
 # Build:   rustc 1.95.0, optimised
-# Ranks:   2, pinned to cores 0 and 1; transport: shared memory
+# Ranks:   2, pinned to cores 0 and 1; transport: shm0
 # Method:  interleaved: in each of 3 rounds (2.5 s in all) every contender of a size runs one batch
 #          of about 1.5 ms, in rotating order
 # Method:  a figure is the median over the batches; 99 % of the batches are at least as good as p99

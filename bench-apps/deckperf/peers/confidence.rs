@@ -56,6 +56,17 @@ impl Figures {
         self.micros.len()
     }
 
+    /// One for each round, where there is one, as `show` makes it of the time.
+    pub fn by_round(&self, rounds: usize, show: impl Fn(f64) -> f64) -> Vec<Option<f64>> {
+        let mut all = vec![None; rounds];
+        for (&round, &micros) in self.rounds.iter().zip(&self.micros) {
+            if let Some(place) = all.get_mut(round) {
+                *place = Some(show(micros));
+            }
+        }
+        all
+    }
+
     /// The quotients of the rounds that both have.
     fn paired(&self, other: &Self) -> Vec<f64> {
         let of = |round| other.rounds.binary_search(&round).ok().map(|at| other.micros[at]);

@@ -8,7 +8,7 @@ use super::{
     report::{Check, Comparison, PeersReport, ReportLine},
     targets::Bound,
 };
-use crate::export::{field, machine_json};
+use crate::export::{self, field};
 
 const COLUMNS: &str = "row,unit,against,figure,rounds,ours_ratio,low_95,high_95,wanted,verdict,goal";
 
@@ -34,24 +34,20 @@ pub fn csv(report: &PeersReport) -> String {
     text
 }
 
-/// One object: `machine`, `method`, `peers`, `missing`, `failed`, `rows`; what was not measured is null.
+/// One object: a [`Run`](crate::data::Run), and `peers`, `missing`, `failed`, `rows`; what was not measured is null.
 pub fn json(report: &PeersReport) -> String {
-    let machine = &report.machine;
     let peers = report
         .peers
         .iter()
         .map(|peer| json!({ "name": peer.name, "version": peer.version, "prefix": peer.prefix, "flags": peer.flags }));
-    let object = json!({
-        "udeck": machine.version,
-        "date": machine.date,
-        "machine": machine_json(machine),
-        "method": report.method,
+    let run = export::run(report.course.command(), &report.machine, &report.method, report.series.clone());
+    let more = json!({
         "peers": peers.collect::<Vec<_>>(),
         "missing": report.missing,
         "failed": report.losses,
         "rows": report.lines.iter().map(|line| row(report, line)).collect::<Vec<_>>(),
     });
-    format!("{object:#}\n")
+    export::written(&run, more)
 }
 
 fn row(report: &PeersReport, line: &ReportLine) -> Value {
@@ -155,5 +151,8 @@ mod tests {
         assert_eq!((&rows[0]["best_peer"], &rows[0]["protocol"]), (&json!("UCX 1.13.1"), &json!("auto")));
         assert_eq!(rows[0]["targets"][1]["verdict"], "met");
         assert_eq!(rows[0]["others"][0]["name"], "limit");
+        let run = crate::data::Run::parse(&json(&sample())).expect("what all commands write alike");
+        let ucx = run.series.iter().find(|one| one.key.library == "UCX 1.13.1").expect("a series of UCX");
+        assert_eq!((ucx.unit.as_str(), ucx.rounds.len(), ucx.rounds[1]), ("us", 6, Some(4.5)));
     }
 }

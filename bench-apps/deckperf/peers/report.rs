@@ -10,7 +10,10 @@ use super::{
     schedule::{Outcome, Who},
     targets::{Against, Course, Row, Target, Unit},
 };
-use crate::machine::Machine;
+use crate::{
+    data::{Better, Key, LIMIT, OURS, Series},
+    machine::Machine,
+};
 
 /// Everything that is printed.
 pub struct PeersReport {
@@ -28,6 +31,8 @@ pub struct PeersReport {
     pub method: Vec<Cow<'static, str>>,
     /// In the order of the table.
     pub lines: Vec<ReportLine>,
+    /// All figures of all rounds.
+    pub series: Vec<Series>,
 }
 
 /// One row with what was measured.
@@ -84,8 +89,36 @@ impl PeersReport {
         let rows = course.rows().iter().filter(|row| outcome.has_ranks(row.column.ranks));
         let lines = rows.map(|row| ReportLine::new(row, course, &peers, outcome)).collect();
         let losses = outcome.losses.clone();
-        Self { machine, course, peers, missing, losses, method: method(outcome, course), lines }
+        let method = method(outcome, course);
+        let rows = course.rows().iter().filter(|row| outcome.has_ranks(row.column.ranks));
+        let series = rows.flat_map(|row| series(row, course, &peers, outcome)).collect();
+        Self { machine, course, peers, missing, losses, method, lines, series }
     }
+}
+
+/// Everybody's figures of a row.
+fn series(row: &Row, course: Course, peers: &[Peer], outcome: &Outcome) -> Vec<Series> {
+    let ours = (Who::Ours, OURS.to_owned(), row.ours);
+    let bare = [(Who::Limit, LIMIT), (Who::Floor, "floor")];
+    let bare = bare.map(|(who, name)| (who, name.to_owned(), Method::Bare));
+    let others = peers.iter().enumerate().map(|(number, peer)| (Who::Peer(number), peer.title(), row.theirs));
+    let column = &row.column;
+    let series = [ours].into_iter().chain(bare).chain(others).filter_map(|(who, library, way)| {
+        let key = Key {
+            test: column.test.name().to_owned(),
+            library,
+            transport: Some(course.transport().to_owned()),
+            protocol: Some(way.to_string()),
+            payload: Some(column.payload.name().to_owned()),
+            size: Some(column.bytes as u64),
+            ranks: Some(column.ranks as u64),
+            labels: [("row".to_owned(), row.title.to_owned())].into(),
+        };
+        let better = if row.unit == Unit::Micros { Better::Lower } else { Better::Higher };
+        let rounds = outcome.of(who, way, column)?.by_round(outcome.rounds, |micros| row.show(micros));
+        Some(Series { key, unit: row.unit.name().to_owned(), better, copied_bytes_per_message: None, rounds })
+    });
+    series.collect()
 }
 
 impl ReportLine {

@@ -9,7 +9,7 @@ use super::{
     contender::{Look, POLLING, TRAFFICS, TRANSFERS, Traffic, Transfer, ViContender, looks},
 };
 use crate::{
-    export,
+    data, export,
     machine::Machine,
     plan::{Format, Test},
     report::{LATENCY, bandwidth, raw_limits, scheduling},
@@ -147,7 +147,22 @@ impl ViReport {
             })
             .collect();
         let window = self.plan.pace.window;
-        export::document(&self.machine, &self.method(), window, &self.results, &self.findings, cells)
+        let run = export::run("vi", &self.machine, &self.method(), self.series());
+        export::document(run, window, &self.results, &self.findings, cells)
+    }
+
+    fn series(&self) -> Vec<data::Series> {
+        let network = self.machine.network();
+        let ours = self.results.posts.iter().map(|series| {
+            let ViContender { test, way, traffic } = series.contender;
+            let labels = [("look", way.look.name()), ("traffic", traffic.name())];
+            let mut key = export::key(test, network, series.size);
+            key.protocol = Some(way.transfer.name().to_owned());
+            key.labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+            key.labels.insert("vis".to_owned(), way.vis.to_string());
+            export::of_rounds(key, test, &series.figures)
+        });
+        ours.chain(export::raw_series(&self.results)).collect()
     }
 
     /// Test by test and size by size; among the equal in the order of the columns.
