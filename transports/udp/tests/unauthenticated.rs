@@ -20,14 +20,22 @@ fn quiet(options: &mut crate::Options) {
 #[test]
 fn a_caller_that_proves_nothing_is_sent_away_in_time_and_forgotten() {
     let (core, b) = open_with(quiet);
-    let mut raw = Raw::new();
-    raw.call(host_of(&b));
-    raw.until("a TLS session", |raw| raw.is_connected);
-    // Until QUIC has nothing more to do: then the NIC calls it for this.
     let long = Duration::from_secs(60);
-    raw.until("the end of its time", |_| core.timers.wait(job_time(), long) > Duration::from_secs(1));
-    assert!(core.timers.wait(job_time(), long) <= HANDSHAKE_TIMEOUT, "nobody looks at it in time");
-    let [peer] = &core.peers.all()[..] else { panic!("one connection") };
+    // On a busy machine its time may be over before QUIC is quiet: then there is another caller.
+    let limit = soon();
+    let (mut raw, peer) = loop {
+        assert!(!limit.passed(), "every caller's time was over before QUIC was quiet");
+        let mut raw = Raw::new();
+        raw.call(host_of(&b));
+        raw.until("a TLS session", |raw| raw.is_connected);
+        // Until QUIC has nothing more to do: then the NIC calls it for this.
+        raw.until("the end of its time", |_| core.timers.wait(job_time(), long) > Duration::from_secs(1));
+        let wait = core.timers.wait(job_time(), long);
+        if let [peer] = &core.peers.all()[..] {
+            assert!(wait <= HANDSHAKE_TIMEOUT, "nobody looks at it in time");
+            break (raw, peer.clone());
+        }
+    };
     peer.on_timeout(peer.created + HANDSHAKE_TIMEOUT - Duration::from_millis(1));
     assert!(!peer.is_over());
     peer.on_timeout(peer.created + HANDSHAKE_TIMEOUT);
