@@ -7,6 +7,9 @@ struct Readme;
 #[doc = include_str!("../docs/first-steps.md")]
 struct FirstSteps;
 
+#[doc = include_str!("../docs/spmd.md")]
+struct Spmd;
+
 #[doc = include_str!("../docs/from-mpi.md")]
 struct FromMpi;
 

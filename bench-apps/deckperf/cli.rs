@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use udeck::Protocol;
+use udeck_manual::Generate;
 
 use crate::plan::{Checks, Format, PROTOCOLS, Pace, Payload, Plan, Test};
 use crate::{clones, costs, overlap, peers, sizes, vi};
@@ -13,7 +14,9 @@ Examples:
   deckperf                                       both tests, four protocols side by side, about half a minute
   deckperf latency --protocol hand-off           one protocol, every size
   deckperf latency --protocol copy,hand-off --sizes 64K,1M --payload written+read
+                                                 two protocols, two sizes; the data is written and read
   deckperf bandwidth --protocol auto --sizes 8,4K,1M --window 16 --format csv
+                                                 16 messages under way; for a spreadsheet
   deckperf --format json > run.json              everything measured, with percentiles
   deckperf --layer vi                            one layer below: send/receive and RDMA write between VIs
   deckperf overlap --sizes 64K,1M                how much of a transfer hides behind computation
@@ -25,7 +28,16 @@ Examples:
   deckperf collectives --peers DIR               barrier, broadcast, all-reduce and all-to-all of groups beside an MPI's
   deckperf --stats --transport tcp               no timing: bytes that the library copies for a message, by protocol
   deckperf --explain                             no timing: which protocol carries which size, and why
-  deckperf verify                                no timing: every byte of every message is checked";
+  deckperf verify                                no timing: every byte of every message is checked
+
+Environment:
+  DECK_TRANSPORT  as --transport
+  DECK_...        what is measured has every setting of the library
+
+Exit code:
+  0  measured; `verify`: every byte was right
+  1  there is no result, and standard error says why; `verify`: a byte was wrong
+  2  wrong usage";
 
 /// Latency and bandwidth of µDECK mailboxes, or of the virtual interfaces under them, between two ranks on
 /// this host, which it starts itself.
@@ -39,6 +51,8 @@ pub struct Cli {
     explain: bool,
     #[command(flatten)]
     options: Options,
+    #[command(flatten)]
+    pub generate: Generate,
 }
 
 #[derive(Subcommand, Clone, Debug)]
@@ -205,7 +219,7 @@ impl Cli {
     /// # Errors
     /// Options that do not go together.
     pub fn task(self) -> Result<Task, clap::Error> {
-        let Cli { command, explain, options } = self;
+        let Cli { command, explain, options, generate: _ } = self;
         if options.layer == Layer::Vi
             && let Some(name) = command.as_ref().and_then(Command::of_mailboxes_only)
         {

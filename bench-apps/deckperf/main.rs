@@ -57,6 +57,9 @@ use crate::{
 fn main() -> ExitCode {
     // Before anything starts: a mistyped option is reported once, not by two ranks.
     let cli = Cli::parse();
+    if let Some(text) = cli.generate.text::<Cli>() {
+        return print(Ok(text));
+    }
     let transport = cli.transport();
     let task = cli.task().unwrap_or_else(|error| error.exit());
     let ranks = match task {

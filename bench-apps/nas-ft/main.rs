@@ -46,7 +46,13 @@ const UNSUCCESSFUL: u8 = 1;
 const FAILED: u8 = 2;
 
 fn main() -> ExitCode {
-    match run(&Options::parse()) {
+    let options = Options::parse();
+    if let Some(text) = options.generate.text::<Options>() {
+        // Who reads no further has read what it wanted.
+        let _ = io::stdout().write_all(text.as_bytes());
+        return ExitCode::SUCCESS;
+    }
+    match run(&options) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(UNSUCCESSFUL),
         Err(failure) => {

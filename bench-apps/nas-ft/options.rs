@@ -5,14 +5,35 @@ use crate::layout::LayoutKind;
 use clap::{Parser, ValueEnum};
 use udeck::Protocol;
 use udeck::exchange::{self, Step};
+use udeck_manual::Generate;
+
+const MORE: &str = "\
+Examples:
+  nas-ft                            class S in one process, a second or less
+  deckrun -n 4 nas-ft --class A     four ranks on this host
+  deckrun --hosts a:8,b:8 nas-ft --class B --profile
+                                    16 ranks on two hosts, and where each one's time went
+  deckrun -n 8 nas-ft --layout pencil --order group
+                                    lines instead of planes, exchanged by a group's all-to-all
+  deckrun -n 4 nas-ft --transforms 10
+                                    no benchmark: ten transforms there and back, timed and compared
+
+Environment:
+  DECK_TRANSPORT  what messages travel over: shm, verbs, tcp, udp
+  DECK_...        the ranks have every setting of the library
+
+Exit code:
+  0  the checksums are NPB's
+  1  they are not
+  2  there is no result, and standard error says why; or wrong usage";
 
 /// The NAS FT benchmark (NPB 3.3): a 3-D FFT whose transposes go through µDECK's mailboxes.
 ///
 /// Run it alone, or with `deckrun -n N nas-ft` on N ranks. Slabs take any number up to the smaller of the grid's y and z (64
 /// for class S, 32 for W, 128 for A, 256 for B, 512 for C); pencils take more. Work is even where the number divides the
-/// grid. Exits with 1 if the checksums are not NPB's, and with 2 if there is no result.
+/// grid.
 #[derive(Clone, Debug, Parser)]
-#[command(version)]
+#[command(name = "nas-ft", version, after_help = MORE)]
 pub struct Options {
     /// The problem's size
     #[arg(long, value_enum, ignore_case = true, default_value = "S")]
@@ -35,6 +56,8 @@ pub struct Options {
     /// Print also where each rank's time went, and how fast its memory was
     #[arg(long)]
     pub profile: bool,
+    #[command(flatten)]
+    pub generate: Generate,
 }
 
 /// One of the library's deadlock-free orders, or a collective call.

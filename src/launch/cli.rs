@@ -4,8 +4,9 @@ mod values;
 
 use std::{env, ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::{CommandFactory, Parser, ValueEnum, error::ErrorKind};
+use clap::{CommandFactory, Parser, ValueEnum, ValueHint, error::ErrorKind};
 use deckrun::{Allocation, Hosts, Job, OnFailure};
+use udeck_manual::Generate;
 
 use self::values::{detection, duration, hosts, hosts_of_file, transports, variable};
 
@@ -13,8 +14,10 @@ const EXAMPLES: &str = "\
 Examples:
   deckrun -n 4 ./hello                          four ranks of ./hello
   deckrun -n 4 --tag-output ./hello             each line begins with its rank: [2] ...
-  deckrun -n 8 --timeout 60s -- ./ring --laps 3 ended after a minute at the latest
+  deckrun -n 8 --timeout 60s -- ./ring --laps 3
+                                                ended after a minute at the latest
   deckrun -n 2 --env DECK_SETUP_TIMEOUT=5 ./ring
+                                                a setting for this job
   deckrun -n 4 --on-failure continue ./worker   the others go on when a rank fails
 
   deckrun -n 4 --watchdog 10s ./hello           if nothing moves for 10 s: who waits for whom
@@ -37,10 +40,25 @@ Examples:
   deckrun -n 4 --explain ./hello                there: on the first 4; and say where the hosts come from
   deckrun -n 4 --hosts localhost:4 ./hello      there: on this host alone
 
+Environment:
+  DECK_TRANSPORT  as --transport
+  DECK_ENCRYPT    1: as --encrypt
+  DECK_EXPLAIN    1: as --explain
+  DECK_DETECT     as --detect, in seconds
+  DECK_IFACE      as --iface
+  DECK_DEADLINE   seconds that a call of a rank waits for another rank [600]
+  DECK_...        every other setting of the library, too, is passed on to ranks on all hosts
+
 Exit code:
-  0 all ranks exited with 0; otherwise the first failed rank's code (128 + N if signal N killed it)
-  124 timeout; 128 + N deckrun was sent signal N; 2 wrong usage; 125 the system or a host refused
-  126 the program cannot be run; 127 there is no such program; 137 the rank was lost with its host";
+  0         all ranks exited with 0
+  1 to 255  otherwise: the first failed rank's own, 128 + N if signal N killed it
+  2         wrong usage
+  124       the time of --timeout was up
+  125       the system or a host refused
+  126       the program cannot be run
+  127       there is no such program
+  128 + N   deckrun was sent signal N
+  137       the rank was lost with its host";
 
 /// Starts the ranks of a µDECK job, on this host or on several, and watches over them.
 ///
@@ -118,16 +136,16 @@ pub(crate) struct Cli {
 
     /// The hosts and how many ranks each can take: a:2,b:2, or @FILE. They are filled one after the other. By default those of
     /// the Slurm, PBS or LSF job in which deckrun runs, otherwise this host.
-    #[arg(long, value_name = "LIST", value_parser = hosts, help_heading = "Several hosts")]
+    #[arg(long, value_name = "LIST", value_parser = hosts, value_hint = ValueHint::Hostname, help_heading = "Several hosts")]
     hosts: Option<Hosts>,
 
     /// A file with a host a line: `name`, `name:2` or `name slots=2`; `#` begins a comment.
-    #[arg(long, value_name = "FILE", value_parser = hosts_of_file, conflicts_with = "hosts", help_heading = "Several hosts")]
+    #[arg(long, value_name = "FILE", value_parser = hosts_of_file, value_hint = ValueHint::FilePath, conflicts_with = "hosts", help_heading = "Several hosts")]
     hostfile: Option<Hosts>,
 
     /// The command that runs a command on another host, instead of ssh (in a job of Slurm: instead of srun): these words, then the host's name, then the command.
     /// If `{}` is among the words, the name takes its place.
-    #[arg(long, value_name = "COMMAND", value_parser = clap::builder::NonEmptyStringValueParser::new(), help_heading = "Several hosts")]
+    #[arg(long, value_name = "COMMAND", value_parser = clap::builder::NonEmptyStringValueParser::new(), value_hint = ValueHint::CommandString, help_heading = "Several hosts")]
     agent: Option<String>,
 
     /// Where the other hosts reach this one: an interface or an address. By default the address by which this host reaches
@@ -147,10 +165,13 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "TIME", value_parser = detection, help_heading = "Several hosts")]
     detect: Option<Duration>,
 
+    #[command(flatten)]
+    pub(crate) generate: Generate,
+
     /// The program, a path or a name to find along PATH, and its arguments. Everything behind the program belongs to it,
     /// even what looks like an option of deckrun.
     // One list for both: behind its first word clap takes no option any more.
-    #[arg(trailing_var_arg = true, num_args = 1.., value_name = "PROGRAM", required_unless_present_any = ["doctor", "status"])]
+    #[arg(trailing_var_arg = true, num_args = 1.., value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments, required_unless_present_any = ["doctor", "status"])]
     command: Vec<OsString>,
 }
 

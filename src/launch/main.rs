@@ -22,6 +22,11 @@ fn main() -> ExitCode {
         return code;
     }
     let cli = cli::Cli::parse();
+    if let Some(text) = cli.generate.text::<cli::Cli>() {
+        // Who reads no further has read what it wanted.
+        let _ = io::stdout().write_all(text.as_bytes());
+        return ExitCode::SUCCESS;
+    }
     if let Some(pid) = cli.status {
         return status(pid);
     }

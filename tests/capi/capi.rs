@@ -1,10 +1,13 @@
 //! Programs in C, C++ and Fortran, against an installation: they are compiled by each compiler that is there, and run under deckrun over
 //! each transport. `programs.rs` has the list.
 //!
+//! `pages.rs` looks at the manual pages and completions of the installation.
+//!
 //! `cargo xtask test --only c` builds and installs what they need, and names the folder in `UDECK_INSTALLED`. A compiler or a tool that this
 //! machine lacks is skipped, with the reason; those that `UDECK_C` names (`gcc,clang,gfortran,valgrind`) must be there.
 
 mod interface;
+mod pages;
 mod programs;
 mod tools;
 mod vipl;
@@ -41,9 +44,9 @@ fn main() -> ExitCode {
     arguments.test_threads = Some(1);
     let required = env::var(REQUIRED).unwrap_or_default();
     let mut reasons = BTreeMap::new();
-    let cases =
-        programs::cases().into_iter().chain(interface::cases()).chain(wrapper::cases()).chain(vipl::cases());
-    let trials = cases.map(|case| trial(case, &required, &mut reasons)).collect();
+    let cases = [interface::cases(), pages::cases(), wrapper::cases(), vipl::cases()].into_iter().flatten();
+    let trials =
+        programs::cases().into_iter().chain(cases).map(|case| trial(case, &required, &mut reasons)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     for (tool, why) in reasons {
         println!("skipped: {tool}: {why}");

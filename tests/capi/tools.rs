@@ -25,6 +25,11 @@ pub enum Tool {
     Valgrind,
     Nm,
     PkgConfig,
+    Man,
+    Mandoc,
+    Bash,
+    Zsh,
+    Fish,
 }
 
 impl Tool {
@@ -39,6 +44,11 @@ impl Tool {
             Tool::Valgrind => "valgrind",
             Tool::Nm => "nm",
             Tool::PkgConfig => "pkg-config",
+            Tool::Man => "man",
+            Tool::Mandoc => "mandoc",
+            Tool::Bash => "bash",
+            Tool::Zsh => "zsh",
+            Tool::Fish => "fish",
         }
     }
 
@@ -47,6 +57,7 @@ impl Tool {
             Tool::Clangxx => "clang",
             Tool::Nm => "binutils",
             Tool::PkgConfig => "pkgconf",
+            Tool::Man => "man-db",
             tool => tool.name(),
         }
     }

@@ -47,16 +47,22 @@ const RULES: &[Rule] = &[
     },
     // The whole library in C, and the names by which its VIs find each other.
     Rule { folder: "src/capi", may: &[".", "src/via", "src/boot", "src/auth", "src/sys"], tests_may: &[] },
+    // Command lines as pages and completions: nothing of messaging.
+    Rule { folder: "src/manual", may: &[], tests_may: &[] },
     // The umbrella for `deckrun --doctor`: what a job would find, only the registry knows.
-    Rule { folder: "src/launch", may: &[".", "src/auth", "src/boot", "src/sys"], tests_may: &[] },
+    Rule {
+        folder: "src/launch",
+        may: &[".", "src/auth", "src/boot", "src/manual", "src/sys"],
+        tests_may: &[],
+    },
     Rule {
         folder: "bench-apps/deckperf",
-        may: &[".", "src/launch", "bench-apps/fast-paths"],
+        may: &[".", "src/launch", "src/manual", "bench-apps/fast-paths"],
         tests_may: &[],
     },
     // The counts of a wait need a feature of `sys`. `via`: how two VIs are connected is a file that verbs' paths have, too.
     Rule { folder: "bench-apps/fast-paths", may: &[".", "src/sys", "src/via"], tests_may: &[] },
-    Rule { folder: "bench-apps/nas-ft", may: &["."], tests_may: &[] },
+    Rule { folder: "bench-apps/nas-ft", may: &[".", "src/manual"], tests_may: &[] },
     Rule {
         folder: "tests/conformance",
         may: &["src/via", "tests/faults"],

@@ -3,6 +3,7 @@
 //! The book is `docs/`, for mdBook. Its checks need no mdBook; where it is installed, the book is built as well, into
 //! `target/book`. That the Rust samples compile is the step `doc`'s part (`src/book.rs`).
 
+mod errors;
 mod markdown;
 
 use crate::{child, counts::StepReport, workspace::Workspace};
@@ -31,7 +32,15 @@ const SETTINGS: &str = "docs/settings.md";
 pub fn check(workspace: &Workspace, limit: Duration) -> StepReport {
     let mut report = StepReport::default();
     let root = &workspace.root;
-    for checked in [contents(root), samples(root), links(root), paths(root), lengths(root), settings(root)] {
+    for checked in [
+        contents(root),
+        samples(root),
+        links(root),
+        paths(root),
+        lengths(root),
+        settings(root),
+        errors::check(root),
+    ] {
         match checked {
             Ok(problems) if problems.is_empty() => report.passed += 1,
             Ok(problems) => report.problems.extend(problems),

@@ -1,4 +1,5 @@
-//! `cargo xtask install`: the library for C, its headers, the compiler wrapper and the launcher, in a folder.
+//! `cargo xtask install`: the library for C, its headers, the compiler wrapper, the launcher and the measuring programs, in a folder.
+//! The programs write their manual pages and completions themselves.
 //!
 //! The shared library is linked here and not by rustc, whose own list of exported symbols cannot be combined with one: ours names the
 //! interface, and the version of its symbols.
@@ -18,14 +19,25 @@ use std::{
 
 #[derive(Args)]
 pub struct InstallOptions {
-    /// The folder that gets bin, lib and include
+    /// The folder that gets bin, lib, include and share
     #[arg(long, value_name = "DIR")]
     prefix: PathBuf,
 }
 
-const BUILD: &str = "build --release -p udeck-capi -p deckrun";
+const BUILD: &str = "build --release -p udeck-capi -p deckrun -p deckperf -p nas-ft";
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 const LINK_LIMIT: Duration = Duration::from_secs(300);
+
+/// People measure on their cluster, so what measures is installed, too.
+const PROGRAMS: [&str; 3] = ["deckrun", "deckperf", "nas-ft"];
+/// What a program writes of itself, and where that is looked for.
+const PAGES: [(&str, &str); 4] = [
+    ("man", "share/man/man1/@.1"),
+    ("bash", "share/bash-completion/completions/@"),
+    ("zsh", "share/zsh/site-functions/_@"),
+    ("fish", "share/fish/vendor_completions.d/@.fish"),
+];
+const PAGE_LIMIT: Duration = Duration::from_secs(60);
 
 /// What is compiled in C's name, and has its files in this folder.
 const SOURCES: &str = "src/capi";
@@ -89,7 +101,8 @@ impl Install {
     }
 
     fn check_prefix(&self) -> Result<(), String> {
-        for folder in ["bin", "lib/pkgconfig", "include"] {
+        let pages = PAGES.map(|(_, path)| path.rsplit_once('/').map_or(path, |(folder, _)| folder));
+        for folder in ["bin", "lib/pkgconfig", "include"].into_iter().chain(pages) {
             let path = self.prefix.join(folder);
             let probe = path.join(".udeck-probe");
             fs::create_dir_all(&path).and_then(|()| fs::write(&probe, "")).map_err(|error| {
@@ -109,8 +122,10 @@ impl Install {
         self.link(&format!("lib/{SONAME}"), &full)?;
         self.link("lib/libudeck.so", SONAME)?;
         self.put("lib/libudeck.a", |to| copy(&archive, to).and_then(|()| strip(to)))?;
-        self.put("bin/deckrun", |to| copy(&self.built.join("deckrun"), to).and_then(|()| strip(to)))?;
-        installed.extend([&full, "lib/libudeck.a", "bin/deckrun"].map(|path| path.to_string()));
+        installed.extend([&full, "lib/libudeck.a"].map(|path| path.to_string()));
+        for program in PROGRAMS {
+            installed.extend(self.program(program)?);
+        }
         for (template, path, mode) in
             [("deckcc", "bin/deckcc", 0o755), ("udeck.pc", "lib/pkgconfig/udeck.pc", 0o644)]
         {
@@ -125,6 +140,19 @@ impl Install {
             let name = header.file_name().unwrap_or_default().to_string_lossy();
             let path = format!("include/{name}");
             self.put(&path, |to| copy(&header, to))?;
+            installed.push(path);
+        }
+        Ok(installed)
+    }
+
+    /// A program, and what it writes of itself.
+    fn program(&self, name: &str) -> Result<Vec<String>, String> {
+        let built = self.built.join(name);
+        let mut installed = vec![format!("bin/{name}")];
+        self.put(&installed[0], |to| copy(&built, to).and_then(|()| strip(to)))?;
+        for (what, place) in PAGES {
+            let path = place.replace('@', name);
+            self.put(&path, |to| written(fs::write(to, page(&built, what)?), to))?;
             installed.push(path);
         }
         Ok(installed)
@@ -171,7 +199,9 @@ impl Install {
         installed.iter().for_each(|path| println!("    {path}"));
         println!(
             "\nA program in C, and three ranks of it:\n    {prefix}/bin/deckcc examples/c/pack.c -o pack\n    {prefix}/bin/deckrun -n 3 -- \
-             ./pack\nWith your own build: PKG_CONFIG_PATH={prefix}/lib/pkgconfig pkg-config --cflags --libs udeck"
+             ./pack\nWith your own build: PKG_CONFIG_PATH={prefix}/lib/pkgconfig pkg-config --cflags --libs udeck\n\
+             How fast it is here: {prefix}/bin/deckperf. Manual pages: man -M {prefix}/share/man deckrun. bash and fish complete\n\
+             options where {prefix}/share is among XDG_DATA_DIRS, zsh where {prefix}/share/zsh/site-functions is in fpath."
         );
     }
 }
@@ -186,6 +216,20 @@ fn link_shared(archive: &Path, map: &Path, to: &Path) -> Result<(), String> {
     command.args(["-Wl,--gc-sections", "-Wl,--strip-debug", "-Wl,-z,relro,-z,now", "-Wl,-z,defs"]);
     command.args(LIBS_PRIVATE.split_whitespace());
     child::run_quoted(command, LINK_LIMIT, |_| false).map_err(|why| format!("linking {SONAME}: {why}"))
+}
+
+/// What a program writes on `--generate WHAT`.
+fn page(program: &Path, what: &str) -> Result<String, String> {
+    let mut command = Command::new(program);
+    command.args(["--generate", what]);
+    let shown = format!("{} --generate {what}", program.display());
+    let mut text = String::new();
+    match child::run(command, PAGE_LIMIT, |line| text += &format!("{line}\n")) {
+        Ok(None) if !text.is_empty() => Ok(text),
+        Ok(None) => Err(format!("{shown}: it wrote nothing")),
+        Ok(Some(how)) => Err(format!("{shown}: {how}")),
+        Err(error) => Err(format!("{shown}: {error}")),
+    }
 }
 
 fn copy(from: &Path, to: &Path) -> Result<(), String> {

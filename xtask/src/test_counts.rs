@@ -214,14 +214,16 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 
     #[test]
     fn a_failure_keeps_its_name_when_the_test_printed_before_its_result() {
-        let tally = read("\
+        let tally = read(
+            "\
      Running capi.rs (target/debug/deps/capi-0123456789abcdef)
 test queues::gcc      ... ok
 test queues::valgrind ... 
 thread 'main' panicked at tests/jobs/job.rs:273:9:
 FAILED
 test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s
-");
+",
+        );
         assert!(tally.only_tests_failed());
         assert_eq!(tally.failed_tests().into_iter().collect::<Vec<_>>(), ["queues::valgrind"]);
     }
