@@ -1,6 +1,7 @@
 //! Manual pages and completions of the installed programs.
 
 use std::fs;
+use std::time::Duration;
 
 use udeck_jobs::Job;
 
@@ -9,6 +10,8 @@ use super::{Case, case};
 
 const PROGRAMS: [&str; 3] = ["deckrun", "deckperf", "nas-ft"];
 const COLUMNS: usize = 80;
+/// Ends a hang.
+const SHELL_LIMIT: Duration = Duration::from_secs(60);
 /// What the program's own words are completed with, and deckrun's.
 const COMPLETED: [(&str, &str); 4] = [
     ("deckrun --watch", "--watchdog"),
@@ -109,22 +112,21 @@ fn bash_completes() {
 }
 
 fn zsh_completes() {
-    // zsh completes at a terminal only: a second one types, and ends with ^D, which lists.
+    // zsh completes at a terminal only. Nothing is run: the line has no end.
     let script = r#"
         zmodload zsh/zpty
         zpty shell "zsh -f -i"
         zpty -w shell "PS1=; fpath=('$1' \$fpath); autoload -U compinit; compinit -u -D; stty cols 200 rows 50"
-        zpty -w shell "zstyle ':completion:*' list-prompt ''; LISTMAX=1000; echo comp-loaded"
-        zpty -m shell '' 2>/dev/null
-        zpty -r shell seen '*comp-loaded*comp-loaded*'
-        zpty -n -w shell "$2"$'\t'$'\n'
-        zpty -n -w shell $'\nprint end-of-list\n'
-        zpty -r shell seen '*end-of-list*end-of-list*'
+        zpty -w shell "zstyle ':completion:*' list-prompt ''; LISTMAX=1000; print loaded-\$((40 + 2))"
+        zpty -r shell seen '*loaded-42*'
+        zpty -n -w shell "$2"$'\t'
+        zpty -r shell seen "*$3*"
         print -r -- $seen"#;
     for (line, word) in COMPLETED {
         let folder = installed("share/zsh/site-functions");
-        let job = Job::new("zsh".as_ref()).args(["-f", "-c", script, "zsh"]).arg(folder).arg(line);
-        let ended = job.env("TERM", "dumb").run().ok();
+        let job = Job::new("zsh".as_ref()).args(["-f", "-c", script, "zsh"]).arg(folder).args([line, word]);
+        // A word that does not come is waited for until then.
+        let ended = job.env("TERM", "dumb").limit(SHELL_LIMIT).run().ok();
         assert!(ended.stdout.contains(word), "{line}: {ended}");
     }
 }

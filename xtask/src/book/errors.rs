@@ -49,7 +49,8 @@ pub fn check(root: &Path) -> Result<Vec<String>, String> {
         }));
     }
     for (header, begin) in C {
-        let codes = codes(&read(&root.join(header))?, begin);
+        let text = read(&root.join(header))?;
+        let codes = codes(&text, begin);
         if codes.is_empty() {
             return Err(format!("{header}: no codes that begin with {begin:?}"));
         }
