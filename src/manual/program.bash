@@ -27,14 +27,14 @@
         else
             COMPREPLY=()
         fi
-    elif ((at == COMP_CWORD)) && [[ -n "$2" && "$2" != -* ]]; then
+    elif ((at > COMP_CWORD)) || [[ "$2" == -* && "${COMP_WORDS[at - 1]}" != "--" ]]; then
+        @FUNCTION@ "$@"
+    elif [[ -n "$2" ]]; then
         local IFS=$'\n'
         COMPREPLY=($(compgen -c -- "$2"; compgen -f -- "$2"))
         compopt -o filenames
-    elif ((at == COMP_CWORD)) && [[ -z "$2" ]]; then
+    else
         # Files: bash's own default.
         COMPREPLY=()
-    else
-        @FUNCTION@ "$@"
     fi
 }

@@ -71,7 +71,9 @@ fn have_what_help_has() {
         let help = |words: &[&str]| Job::new(&program).args(words).arg("--help").run().ok().stdout;
         let top = help(&[]);
         let (_, commands) = top.split_once("\nCommands:\n").unwrap_or_default();
+        // Deeper lines go on with what a command does.
         let commands = commands.lines().take_while(|line| !line.is_empty());
+        let commands = commands.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
         let commands: Vec<&str> = commands.filter_map(|line| line.split_whitespace().next()).collect();
         let commands = commands.into_iter().filter(|command| *command != "help");
         let helps: Vec<String> = commands.map(|command| help(&[command])).chain([top.clone()]).collect();
