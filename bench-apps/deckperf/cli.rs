@@ -42,7 +42,7 @@ Exit code:
 /// Latency and bandwidth of µDECK mailboxes, or of the virtual interfaces under them, between two ranks on
 /// this host, which it starts itself.
 #[derive(Parser, Debug)]
-#[command(name = "deckperf", version, after_help = EXAMPLES)]
+#[command(name = "deckperf", version, after_help = EXAMPLES, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     command: Option<Command>,

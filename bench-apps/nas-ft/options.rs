@@ -33,7 +33,7 @@ Exit code:
 /// for class S, 32 for W, 128 for A, 256 for B, 512 for C); pencils take more. Work is even where the number divides the
 /// grid.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "nas-ft", version, after_help = MORE)]
+#[command(name = "nas-ft", version, after_help = MORE, max_term_width = 100)]
 pub struct Options {
     /// The problem's size
     #[arg(long, value_enum, ignore_case = true, default_value = "S")]

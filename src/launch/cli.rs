@@ -73,7 +73,7 @@ Exit code:
 /// On another host the ranks run in the folder of the same name. They have that host's environment and, of this host's, the
 /// variables named DECK_...; the program must be installed there, too.
 #[derive(Debug, Parser)]
-#[command(name = "deckrun", version, after_help = EXAMPLES)]
+#[command(name = "deckrun", version, after_help = EXAMPLES, max_term_width = 100)]
 #[command(override_usage = "deckrun [OPTIONS] [--] <PROGRAM> [ARGUMENTS]...")]
 pub(crate) struct Cli {
     /// How many ranks to start, 1 to 4096. Without it, as many as the hosts can take.
