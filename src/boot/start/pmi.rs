@@ -261,14 +261,15 @@ pub(super) fn check_rank(rank: u32, size: u32) -> Result<(), String> {
     if rank < size { Ok(()) } else { Err(format!("it says that this is rank {rank} of {size}")) }
 }
 
-/// The version that its answer to `init` bears.
+/// The version that its answer to `init` bears. A service may name the later subversion that it speaks as well: MPICH 5's Hydra
+/// says 1.2 to who asks for 1.1.
 ///
 /// # Errors
 /// In words: another one than `ours`, or it refuses.
 pub(super) fn check_version(answer: &Message, ours: (u32, u32)) -> Result<(), String> {
     let said = |key| answer.number::<u32>(key);
     match (said("pmi_version"), said("pmi_subversion")) {
-        (Ok(version), Ok(subversion)) if (version, subversion) != ours => {
+        (Ok(version), Ok(subversion)) if version != ours.0 || subversion < ours.1 => {
             Err(format!("it speaks PMI {version}.{subversion}, and {}.{} was asked for", ours.0, ours.1))
         }
         (Err(why), _) | (_, Err(why)) => answer.succeeded().and(Err(why)),

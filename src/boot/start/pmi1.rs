@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Sources: P. Balaji et al., "PMI: A Scalable Parallel Process-Management Interface for Extreme-Scale Systems", EuroMPI 2010;
-//! Flux RFC 13, "Simple Process Manager Interface v1"; what Hydra 4.0 and Slurm 22.05 answer.
+//! Flux RFC 13, "Simple Process Manager Interface v1"; what Hydra 4.0 and 5.0, and Slurm 22.05 answer.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},

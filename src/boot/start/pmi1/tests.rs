@@ -159,6 +159,15 @@ fn variables_that_are_missing_or_wrong_are_named() {
     }
 }
 
+#[test]
+fn a_service_may_speak_a_later_subversion_as_well() {
+    let mut steps = steps(&JOINED);
+    steps[0].1 = "cmd=response_to_init pmi_version=1 pmi_subversion=2 rc=0\n".into();
+    let (joined, rest) = join(steps, Manner::AtOnce);
+    joined.map(drop).unwrap();
+    rest.join().unwrap();
+}
+
 /// Another answer at one step of joining, and what is then said.
 #[test]
 fn a_wrong_answer_to_joining_is_an_error_with_words() {
