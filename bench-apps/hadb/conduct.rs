@@ -1,0 +1,190 @@
+//! The first client conducts: it begins the mixes, asks for what was used and measured, and compares in the end. The other clients follow.
+
+use crate::drive::{Client, Measured};
+use crate::failure::{Failure, Result};
+use crate::link::Link;
+use crate::message::{Control, Usage};
+use crate::options::{Mix, Options};
+use crate::oracle::Oracle;
+use crate::progress;
+use crate::report::{MixReport, Report};
+use crate::serve::SERVERS;
+use crate::verdict::{Dump, Verdict};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// The rank of the first client, which cannot be killed.
+pub const LEADER: usize = SERVERS;
+/// For what others say, beyond the time of a mix.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A client's work, but for the first one's.
+pub fn follow(link: Link, rank: usize, options: &Options) -> Result<Link> {
+    let mut client = Client::new(link, rank, options);
+    let until = Instant::now() + options.time * options.mixes().len() as u32 + PATIENCE;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Failure::Overdue { what: "orders of the first client".to_owned(), after: PATIENCE });
+        }
+        let said = match client.listen(left)? {
+            Some((_, Control::Begin { mix })) => {
+                let mix = Mix::ALL[usize::from(mix).min(Mix::ALL.len() - 1)];
+                match client.run(mix, options.time, |_| {}) {
+                    Ok(measured) => Control::Measured(encode(&measured)?),
+                    Err(Failure::Check(why)) => Control::Failed(why),
+                    Err(Failure::Stopped) => return Ok(client.into_link()),
+                    Err(other) => return Err(other),
+                }
+            }
+            Some((_, Control::Recall)) => Control::Recalled(encode(&client.oracle)?),
+            Some((_, Control::Quit)) => return Ok(client.into_link()),
+            _ => continue,
+        };
+        client.say(LEADER, said)?;
+    }
+}
+
+/// The first client's work. All others have been told to quit, whatever comes of it.
+pub fn lead(link: Link, size: usize, options: &Options) -> Result<(Report, Link)> {
+    let mut leader = Leader { client: Client::new(link, LEADER, options), size, options };
+    let mut report = Report::new(options, size, leader.client.link().describe());
+    let conducted = leader.conduct(&mut report);
+    let mut client = leader.client;
+    for rank in (0..size).filter(|rank| *rank != LEADER) {
+        client.say(rank, Control::Quit)?;
+    }
+    match conducted {
+        Err(Failure::Check(why)) => report.verdict.findings.push(why),
+        other => other?,
+    }
+    Ok((report, client.into_link()))
+}
+
+struct Leader<'a> {
+    client: Client,
+    size: usize,
+    options: &'a Options,
+}
+
+impl Leader<'_> {
+    fn conduct(&mut self, report: &mut Report) -> Result {
+        let whole = self.options.time * self.options.mixes().len() as u32;
+        let bar = progress::bar(whole.as_millis() as u64, "running");
+        for (nth, mix) in self.options.mixes().into_iter().enumerate() {
+            let passed = self.options.time * nth as u32;
+            bar.set_message(mix.name());
+            let measured = self.mix(nth == 0, mix, |now| {
+                bar.set_position((passed + now).as_millis() as u64);
+            });
+            report.mixes.push(measured?);
+        }
+        bar.finish_and_clear();
+        self.await_the_kill()?;
+        report.killed = self.client.dead.first().copied();
+        let mut oracles = vec![self.client.oracle.clone()];
+        for (rank, said) in self.ask(SERVERS + 1..self.size, Control::Recall, PATIENCE)? {
+            let Control::Recalled(bytes) = said else { return Err(Failure::BadMessage { from: rank }) };
+            oracles.push(decode::<Oracle>(rank, &bytes)?);
+        }
+        let mut dumps = Vec::new();
+        for (rank, said) in self.ask(0..SERVERS, Control::Show, PATIENCE)? {
+            let Control::Shown(bytes) = said else { return Err(Failure::BadMessage { from: rank }) };
+            dumps.push((rank, decode::<Dump>(rank, &bytes)?));
+        }
+        report.verdict = Verdict::of(&oracles, &dumps);
+        if let Some(dead) = report.killed.filter(|_| self.options.kill.is_none()) {
+            report.verdict.findings.push(format!("server {dead} has died, and it was not to"));
+        }
+        Ok(())
+    }
+
+    fn mix(&mut self, first: bool, mix: Mix, progress: impl FnMut(Duration)) -> Result<MixReport> {
+        let before = self.usages()?;
+        let number = mix as u8;
+        for rank in SERVERS + 1..self.size {
+            self.client.say(rank, Control::Begin { mix: number })?;
+        }
+        if let Some(kill) = self.options.kill.filter(|_| first) {
+            let after = kill.as_millis() as u64;
+            self.client.say(usize::from(self.options.victim), Control::Die { after })?;
+        }
+        let mut measured = vec![self.client.run(mix, self.options.time, progress)?];
+        let limit = self.options.time + PATIENCE;
+        for (rank, said) in self.hear(SERVERS + 1..self.size, limit)? {
+            let Control::Measured(bytes) = said else { return Err(Failure::BadMessage { from: rank }) };
+            measured.push(decode::<Measured>(rank, &bytes)?);
+        }
+        let after = self.usages()?;
+        let used = after.iter().filter_map(|(rank, after)| Some((*rank, after.since(before.get(rank)?))));
+        Ok(MixReport::new(mix, &measured, &used.collect()))
+    }
+
+    /// What each living server has used.
+    fn usages(&mut self) -> Result<BTreeMap<usize, Usage>> {
+        let mut usages = BTreeMap::new();
+        for (rank, said) in self.ask(0..SERVERS, Control::Ask, PATIENCE)? {
+            let Control::Usage(usage) = said else { return Err(Failure::BadMessage { from: rank }) };
+            usages.insert(rank, usage);
+        }
+        Ok(usages)
+    }
+
+    fn ask(
+        &mut self,
+        ranks: std::ops::Range<usize>,
+        control: Control,
+        limit: Duration,
+    ) -> Result<BTreeMap<usize, Control>> {
+        for rank in ranks.clone() {
+            if !self.client.dead.contains(&rank) {
+                self.client.say(rank, control.clone())?;
+            }
+        }
+        self.hear(ranks, limit)
+    }
+
+    /// One answer of each of these ranks that lives.
+    fn hear(&mut self, ranks: std::ops::Range<usize>, limit: Duration) -> Result<BTreeMap<usize, Control>> {
+        let (mut heard, until) = (BTreeMap::new(), Instant::now() + limit);
+        loop {
+            let mut missing =
+                ranks.clone().filter(|rank| !self.client.dead.contains(rank) && !heard.contains_key(rank));
+            let Some(first) = missing.next() else { return Ok(heard) };
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Failure::Overdue { what: format!("an answer of rank {first}"), after: limit });
+            }
+            match self.client.listen(left)? {
+                Some((rank, Control::Failed(why))) => {
+                    return Err(Failure::Check(format!("client {rank}: {why}")));
+                }
+                Some((rank, control)) => drop(heard.insert(rank, control)),
+                None => {}
+            }
+        }
+    }
+
+    /// The run may end a moment before a server does that is to be killed.
+    fn await_the_kill(&mut self) -> Result {
+        let until = Instant::now() + PATIENCE;
+        while self.options.kill.is_some() && self.client.dead.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let what = format!("the end of server {}", self.options.victim);
+                return Err(Failure::Overdue { what, after: PATIENCE });
+            }
+            self.client.listen(left)?;
+        }
+        Ok(())
+    }
+}
+
+fn encode<T: serde::Serialize>(value: &T) -> Result<Vec<u8>> {
+    postcard::to_allocvec(value).map_err(|_| Failure::BadMessage { from: LEADER })
+}
+
+fn decode<T: DeserializeOwned>(from: usize, bytes: &[u8]) -> Result<T> {
+    postcard::from_bytes(bytes).map_err(|_| Failure::BadMessage { from })
+}

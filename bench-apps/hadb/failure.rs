@@ -1,0 +1,50 @@
+//! The errors that end a run without a result.
+
+use std::{io, time::Duration};
+
+/// Why a rank gives up.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error(transparent)]
+    Messaging(#[from] udeck::Error),
+    #[error(transparent)]
+    Launch(#[from] deckrun::LaunchError),
+    #[error("{0}")]
+    Options(String),
+    #[error(
+        "takes 4 ranks (two servers and two clients) or 6 (four clients), and this job has {0}: run `hadb` alone, or `deckrun -n 4 hadb`"
+    )]
+    Ranks(usize),
+    #[error("rank {from} sent what this build does not understand: do all ranks run the same hadb?")]
+    BadMessage { from: usize },
+    #[error("rank {peer} has acknowledged nothing for {} s, and is not known to be dead", after.as_secs())]
+    Silent { peer: usize, after: Duration },
+    #[error("waited {} s in vain for {what}", after.as_secs())]
+    Overdue { what: String, after: Duration },
+    #[error("rank {0} has died, and it was not to: the run has no result")]
+    Lost(usize),
+    #[error("{what}: {source}")]
+    System { what: &'static str, source: io::Error },
+    /// Another client's check failed.
+    #[error("the run was ended")]
+    Stopped,
+    /// A check of an answer: the run goes no further.
+    #[error("a check failed: {0}")]
+    Check(String),
+}
+
+/// Of a rank's work.
+pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
+
+impl Failure {
+    /// Names what was tried when the system said no.
+    pub fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Failure::System { what, source: source.into() }
+    }
+}
+
+impl<M> From<udeck::PostError<M>> for Failure {
+    fn from(error: udeck::PostError<M>) -> Self {
+        Failure::Messaging(error.into())
+    }
+}

@@ -1,0 +1,127 @@
+//! `hadb`: a highly available database's message flows, over mailboxes or over UDP sockets alone.
+//!
+//! Two servers, each the primary of one half of the rows and the hot standby of the other half, and one or two clients for each. What
+//! messages a transaction takes, as they are counted when it runs:
+//!
+//! | transaction | messages | who says what |
+//! |---|---|---|
+//! | `1tup-read`, the tuple is the coordinator's | 2 | client: Read; coordinator: Found |
+//! | `1tup-read`, the tuple is the other server's | 6 | client: Read; coordinator: Fetch (begin, lock); owner: Fetched; coordinator: Release (commit); owner: Released; coordinator: Found |
+//! | `4tup-run`, all tuples are the coordinator's | 12 | four times client: Statement, coordinator: Noted; client: Commit; coordinator: Log; standby: Logged; coordinator: Committed |
+//! | `4tup-run`, some are the other server's | 14 | as above, and before the log coordinator: Prepare; owner: Prepared |
+//! | `tpcb` | 4 or 6 | client: Run; with an account elsewhere Prepare, Prepared; Log, Logged; coordinator: Committed |
+//! | `blob`, written | 4 or 6 | as `tpcb`; the BLOB is beside Run, and beside Log or Prepare |
+//! | `blob`, read | 2 or 6 | as `1tup-read`; the BLOB is beside Found, and beside Fetched |
+//!
+//! `server`, `client`, `locks`, `table` and `link::window` are state machines without I/O; `simulation` plays them against each other and
+//! kills a server at any message. `serve` and `drive` are the processes, `conduct` is what the first client does beyond that.
+
+mod client;
+mod conduct;
+mod cpu;
+mod drive;
+mod failure;
+mod link;
+mod locks;
+#[allow(dead_code, reason = "deckperf asks it for more")]
+#[path = "../deckperf/machine.rs"]
+mod machine;
+mod message;
+mod options;
+mod oracle;
+#[path = "../deckperf/progress.rs"]
+mod progress;
+mod report;
+mod row;
+mod serve;
+mod server;
+#[cfg(test)]
+mod simulation;
+mod table;
+mod verdict;
+mod workload;
+
+use clap::Parser;
+use conduct::LEADER;
+use deckrun::{End, Job, OnFailure, Outcome};
+use failure::{Failure, Result};
+use link::Link;
+use options::{Options, Transport};
+use serve::SERVERS;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use udeck::Config;
+use udeck_boot::start::{Launcher, look};
+
+/// A check has failed.
+const UNSOUND: u8 = 1;
+/// There is no result.
+const FAILED: u8 = 2;
+/// As the kernel numbers it.
+const SIGKILL: i32 = 9;
+
+fn main() -> ExitCode {
+    // Before anything starts: a mistyped option is reported once, not by every rank.
+    let options = Options::parse();
+    let run = options.check().map_err(Failure::Options).and_then(|options| run(&options));
+    run.unwrap_or_else(|failure| {
+        // In one write, so that ranks' lines stay whole.
+        let _ = io::stderr().write_all(format!("hadb: {failure}\n").as_bytes());
+        ExitCode::from(FAILED)
+    })
+}
+
+fn run(options: &Options) -> Result<ExitCode> {
+    let alone = look(&|name| std::env::var(name).ok()).is_ok_and(|found| found.launcher == Launcher::None);
+    if !alone {
+        return be_a_rank(options);
+    }
+    let ranks = SERVERS as u32 * (1 + options.clients_per_node.unwrap_or(1));
+    let then = if options.kill.is_some() { OnFailure::Continue } else { OnFailure::Abort };
+    match deckrun::launch_self(Job::new(ranks).on_failure(then))? {
+        Some(outcome) => Ok(ExitCode::from(code(outcome, options))),
+        None => be_a_rank(options),
+    }
+}
+
+/// That the victim was killed is no failure.
+fn code(mut outcome: Outcome, options: &Options) -> u8 {
+    let victim = options.kill.map(|_| u32::from(options.victim));
+    outcome.failures.retain(|failure| Some(failure.rank) != victim || failure.end != End::Killed(SIGKILL));
+    outcome.code()
+}
+
+fn be_a_rank(options: &Options) -> Result<ExitCode> {
+    let mut config = Config::from_env()?;
+    if let Some(Transport::Deck(transport)) = options.transport {
+        config = config.over(transport);
+    }
+    let world = udeck::init_with(config)?;
+    let (rank, size) = (world.rank(), world.size());
+    let sizes = match options.clients_per_node {
+        Some(clients) => vec![SERVERS * (1 + clients as usize)],
+        None => vec![2 * SERVERS, 3 * SERVERS],
+    };
+    if !sizes.contains(&size) {
+        world.finish()?;
+        return Err(Failure::Ranks(size));
+    }
+    let mut link = match options.transport {
+        Some(Transport::BareUdp) => Link::sockets(world)?,
+        _ => Link::mailboxes(world)?,
+    };
+    if rank < SERVERS {
+        serve::serve(&mut link, rank)?;
+        link.finish(Some(LEADER))?;
+    } else if rank > LEADER {
+        conduct::follow(link, rank, options)?.finish(Some(LEADER))?;
+    } else {
+        let (report, link) = conduct::lead(link, size, options)?;
+        link.finish(None)?;
+        io::stdout().write_all(report.render().as_bytes()).map_err(Failure::system("writing the report"))?;
+        if !report.is_good() {
+            return Ok(ExitCode::from(UNSOUND));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

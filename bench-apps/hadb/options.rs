@@ -1,0 +1,195 @@
+//! The command line.
+
+use clap::{Parser, ValueEnum};
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  hadb                                    all mixes over shared memory: two servers and two clients, which it starts itself
+  hadb --transport tcp --mix tpcb --time 10
+  hadb --transport bare-udp               the baseline: UDP sockets with acknowledgements, without the library
+  hadb --clients-per-node 2 --remote 1    four clients, and every row is on the other server
+  hadb --time 8 --kill 15                 15 s after the start a server is killed; nothing acknowledged is lost
+  deckrun -n 4 --on-failure continue hadb --kill 5
+                                          as ranks of deckrun's: it says 137 for the killed one
+
+Exit code: 0 all checks have passed; 1 a check has failed; 2 there is no result";
+
+/// A highly available database's message flows: two servers, each the primary of one half of the rows and the hot standby of the
+/// other half, and clients that check every answer.
+///
+/// Started alone it starts its ranks itself: 0 and 1 are the servers, the others the clients.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "hadb", version, after_help = EXAMPLES)]
+pub struct Options {
+    /// Which transactions to run, with commas between them
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "all")]
+    mix: Vec<Wanted>,
+    /// For how many seconds each mix runs
+    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
+    pub time: Duration,
+    /// Clients of each server. Under a launcher: half of the ranks that are no servers
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2))]
+    pub clients_per_node: Option<u32>,
+    /// The share of rows that are on the other server than a client's own: 0 to 1
+    #[arg(long, value_name = "FRACTION", default_value = "0.15", value_parser = fraction)]
+    pub remote: f64,
+    /// What messages travel by: shm, tcp, udp, verbs, or bare-udp: sockets without the library. By default as the launcher says, else shm
+    #[arg(long, value_name = "NAME", value_parser = transport)]
+    pub transport: Option<Transport>,
+    /// Kill a server by SIGKILL so many seconds after the first mix has begun
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub kill: Option<Duration>,
+    /// Which server is killed
+    #[arg(long, value_name = "RANK", default_value = "1", requires = "kill", value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub victim: u8,
+    /// How to print the results
+    #[arg(long, value_enum, default_value = "table")]
+    pub format: Format,
+    /// Where the clients' random numbers begin
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub seed: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Wanted {
+    /// All of the following
+    All,
+    /// Read a tuple
+    #[value(name = "1tup-read")]
+    OneTupleRead,
+    /// Change four tuples, a statement each
+    #[value(name = "4tup-run")]
+    FourTupleRun,
+    /// Account, teller, branch and history, in one message
+    #[value(name = "tpcb")]
+    TpcB,
+    /// Read and write 10 KB to 1 MB
+    Blob,
+}
+
+/// A kind of transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mix {
+    OneTupleRead,
+    FourTupleRun,
+    TpcB,
+    Blob,
+}
+
+impl Mix {
+    pub const ALL: [Mix; 4] = [Mix::OneTupleRead, Mix::FourTupleRun, Mix::TpcB, Mix::Blob];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Mix::OneTupleRead => "1tup-read",
+            Mix::FourTupleRun => "4tup-run",
+            Mix::TpcB => "tpcb",
+            Mix::Blob => "blob",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Table,
+    Csv,
+    Json,
+}
+
+/// What carries messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Mailboxes, over this transport.
+    Deck(&'static str),
+    /// UDP sockets of our own.
+    BareUdp,
+}
+
+impl Options {
+    /// In the order in which they run.
+    pub fn mixes(&self) -> Vec<Mix> {
+        let wants = |mix: &Mix| {
+            self.mix.iter().any(|wanted| match wanted {
+                Wanted::All => true,
+                Wanted::OneTupleRead => *mix == Mix::OneTupleRead,
+                Wanted::FourTupleRun => *mix == Mix::FourTupleRun,
+                Wanted::TpcB => *mix == Mix::TpcB,
+                Wanted::Blob => *mix == Mix::Blob,
+            })
+        };
+        Mix::ALL.into_iter().filter(wants).collect()
+    }
+
+    /// A kill that would come after the end is a mistake.
+    pub fn check(self) -> Result<Self, String> {
+        let whole = self.time * self.mixes().len() as u32;
+        match self.kill {
+            Some(kill) if kill >= whole => Err(format!(
+                "--kill {}: the run is over after {} s; say less, or a longer --time",
+                kill.as_secs_f64(),
+                whole.as_secs_f64()
+            )),
+            _ => Ok(self),
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let limit = |seconds: &f64| (0.001..=86_400.0).contains(seconds);
+    let seconds = text.parse().ok().filter(limit).ok_or("a number of seconds above 0, at most a day")?;
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+fn fraction(text: &str) -> Result<f64, String> {
+    let fraction = text.parse().ok().filter(|share: &f64| (0.0..=1.0).contains(share));
+    fraction.ok_or_else(|| "a number from 0 to 1".to_owned())
+}
+
+fn transport(text: &str) -> Result<Transport, String> {
+    if text == "bare-udp" {
+        return Ok(Transport::BareUdp);
+    }
+    let known = udeck::transports();
+    let found = known.iter().find(|name| **name == text).map(|name| Transport::Deck(name));
+    found.ok_or_else(|| format!("unknown transport; there are {}, bare-udp", known.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(line: &str) -> Result<Options, String> {
+        Options::try_parse_from(line.split(' ')).map_err(|error| error.to_string()).and_then(Options::check)
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn mixes_run_in_their_order_each_once() {
+        assert_eq!(parse("hadb").expect("defaults").mixes(), Mix::ALL);
+        let some = parse("hadb --mix blob,1tup-read,blob").expect("two mixes").mixes();
+        assert_eq!(some, [Mix::OneTupleRead, Mix::Blob]);
+        assert!(parse("hadb --mix 2tup-read").is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for wrong in [
+            "--remote 1.1",
+            "--transport pigeon",
+            "--clients-per-node 3",
+            "--kill 12",
+            "--victim 1",
+            "--time 0",
+        ] {
+            assert!(parse(&format!("hadb {wrong}")).is_err(), "{wrong}");
+        }
+        let transport = parse("hadb --kill 11.9 --victim 0 --transport bare-udp").expect("fits").transport;
+        assert_eq!(transport, Some(Transport::BareUdp));
+    }
+}

@@ -1,0 +1,101 @@
+//! What was acknowledged to a client, and so has to be in the tables. Changes of a row's value are sums, so that the order of the clients'
+//! transactions does not matter, and every row's version and value are known exactly when all transactions have ended.
+
+use crate::client::{Answer, Call};
+use crate::message::Op;
+use crate::row::{Key, Row, Table, contents};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Deref;
+
+/// Of one client.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Oracle {
+    /// How often each row was changed, and by how much in all.
+    pub rows: BTreeMap<Key, (u64, i64)>,
+    /// Of each half: entries, and their sum.
+    pub history: [(u64, i64); 2],
+    pub blobs: BTreeMap<Key, Stored>,
+    /// The newest version of each row that was seen.
+    #[serde(skip)]
+    seen: HashMap<Key, u64>,
+}
+
+/// What a BLOB is; nobody but its client writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stored {
+    pub version: u64,
+    pub seed: u64,
+    pub len: u64,
+}
+
+impl Oracle {
+    /// Checks an answer, and notes what it acknowledges.
+    pub fn note<B: Deref<Target = [u8]>>(
+        &mut self,
+        call: &Call<B>,
+        answer: &Answer<B>,
+    ) -> Result<(), String> {
+        match call {
+            Call::Read(key) => {
+                let Some(row) = answer.rows.first() else { return Err("an answer without a row".to_owned()) };
+                self.see(*key, row, false)?;
+                if key.table == Table::Blobs {
+                    self.check_blob(*key, row, answer.blob.as_deref())
+                } else {
+                    Ok(())
+                }
+            }
+            Call::Steps(ops) => self.changed(ops, &answer.rows, None),
+            Call::Run { ops, blob } => self.changed(ops, &answer.rows, blob.as_deref()),
+        }
+    }
+
+    fn changed(&mut self, ops: &[Op], rows: &[Row], blob: Option<&[u8]>) -> Result<(), String> {
+        for (op, row) in ops.iter().zip(rows) {
+            match *op {
+                Op::Add { key, delta } => {
+                    self.see(key, row, true)?;
+                    let (count, sum) = self.rows.entry(key).or_default();
+                    (*count, *sum) = (*count + 1, sum.wrapping_add(delta));
+                }
+                Op::Store { key, seed } => {
+                    self.see(key, row, true)?;
+                    let len = blob.map_or(0, <[u8]>::len) as u64;
+                    self.blobs.insert(key, Stored { version: row.version, seed, len });
+                }
+                Op::Insert { half, delta } => {
+                    let (count, sum) = &mut self.history[usize::from(half & 1)];
+                    (*count, *sum) = (*count + 1, sum.wrapping_add(delta));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A row's version never goes back, and grows when it was changed.
+    fn see(&mut self, key: Key, row: &Row, changed: bool) -> Result<(), String> {
+        if !row.is_sound(key) {
+            return Err(format!("{key:?} was answered with other bytes than were written: {row:?}"));
+        }
+        let seen = self.seen.entry(key).or_default();
+        if row.version < *seen + u64::from(changed) {
+            return Err(format!("{key:?} has version {} after version {seen} was acknowledged", row.version));
+        }
+        *seen = row.version;
+        Ok(())
+    }
+
+    fn check_blob(&self, key: Key, row: &Row, blob: Option<&[u8]>) -> Result<(), String> {
+        let Some(stored) = self.blobs.get(&key) else { return Ok(()) };
+        let (bytes, sound) = (blob.unwrap_or_default(), blob.is_some_and(|blob| is_stored(blob, stored)));
+        if (row.version, row.value as u64) == (stored.version, stored.seed) && sound {
+            return Ok(());
+        }
+        Err(format!("{key:?} was read with {} bytes of version {}, not {stored:?}", bytes.len(), row.version))
+    }
+}
+
+fn is_stored(blob: &[u8], stored: &Stored) -> bool {
+    blob.len() as u64 == stored.len && contents::is_sound(stored.seed, blob)
+}

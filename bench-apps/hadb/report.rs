@@ -1,0 +1,372 @@
+//! What is printed: a table, or the same for programs.
+
+use crate::drive::{Measured, Outage, response_times};
+use crate::machine::Machine;
+use crate::message::Usage;
+use crate::options::{Format, Mix, Options};
+use crate::serve::SERVERS;
+use crate::verdict::Verdict;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// A whole run.
+pub struct Report {
+    machine: Machine,
+    method: Vec<String>,
+    format: Format,
+    pub mixes: Vec<MixReport>,
+    /// The server that has died.
+    pub killed: Option<usize>,
+    pub verdict: Verdict,
+}
+
+/// Of one mix.
+#[derive(Clone, Debug)]
+pub struct MixReport {
+    mix: Mix,
+    transactions: u64,
+    seconds: f64,
+    /// As counted where they were sent, or of a server that died, where they came.
+    messages: u64,
+    datagrams: u64,
+    again: u64,
+    /// Microseconds.
+    mean: f64,
+    p50: f64,
+    p99: f64,
+    longest: f64,
+    /// Microseconds in user and system mode, of all servers that lived to the end of the mix, and of all clients.
+    servers: [u64; 2],
+    clients: [u64; 2],
+    /// A server died in it.
+    died: bool,
+    /// By client.
+    outages: Vec<(usize, Outage)>,
+}
+
+impl MixReport {
+    /// `measured` in the order of the clients; `servers`: what those used that lived to the end.
+    pub fn new(mix: Mix, measured: &[Measured], servers: &BTreeMap<usize, Usage>) -> MixReport {
+        let mut times = response_times();
+        for (value, count) in measured.iter().flat_map(|client| &client.times) {
+            times.saturating_record_n(*value, *count);
+        }
+        let all = || measured.iter().map(|client| &client.usage).chain(servers.values());
+        let dead = (0..SERVERS).filter(|server| !servers.contains_key(server));
+        let of_the_dead: u64 =
+            dead.clone().map(|dead| all().map(|usage| usage.of_servers[dead]).sum::<u64>()).sum();
+        let micros = |nanos: f64| nanos / 1e3;
+        let sum = |of: fn(&Usage) -> u64| all().map(of).sum::<u64>();
+        let outages =
+            measured.iter().zip(SERVERS..).filter_map(|(client, rank)| Some((rank, client.outage?)));
+        MixReport {
+            mix,
+            transactions: measured.iter().map(|client| client.transactions).sum(),
+            seconds: measured.iter().map(|client| client.micros).max().unwrap_or(0) as f64 / 1e6,
+            messages: sum(|usage| usage.sent) + of_the_dead,
+            datagrams: sum(|usage| usage.datagrams),
+            again: sum(|usage| usage.again),
+            mean: micros(times.mean()),
+            p50: micros(times.value_at_quantile(0.5) as f64),
+            p99: micros(times.value_at_quantile(0.99) as f64),
+            longest: micros(measured.iter().map(|client| client.longest).max().unwrap_or(0) as f64),
+            servers: [servers.values().map(|u| u.user).sum(), servers.values().map(|u| u.system).sum()],
+            clients: [
+                measured.iter().map(|client| client.usage.user).sum(),
+                measured.iter().map(|client| client.usage.system).sum(),
+            ],
+            died: dead.count() > 0,
+            outages: outages.collect(),
+        }
+    }
+
+    fn each(&self, whole: u64) -> f64 {
+        whole as f64 / self.transactions.max(1) as f64
+    }
+
+    fn rate(&self, whole: u64) -> f64 {
+        whole as f64 / self.seconds.max(1e-9)
+    }
+
+    /// Name and value of every figure, in the order of the columns.
+    fn figures(&self) -> [(&'static str, f64); 12] {
+        [
+            ("transactions_per_s", self.rate(self.transactions)),
+            ("messages_per_s", self.rate(self.messages)),
+            ("messages_per_transaction", self.each(self.messages)),
+            ("mean_us", self.mean),
+            ("p50_us", self.p50),
+            ("p99_us", self.p99),
+            ("max_us", self.longest),
+            ("server_user_us", self.each(self.servers[0])),
+            ("server_system_us", self.each(self.servers[1])),
+            ("client_user_us", self.each(self.clients[0])),
+            ("client_system_us", self.each(self.clients[1])),
+            ("datagrams_per_transaction", self.each(self.datagrams)),
+        ]
+    }
+}
+
+impl Report {
+    /// Of a run that begins.
+    pub fn new(options: &Options, ranks: usize, transport: String) -> Report {
+        let processors = udeck::sys::usable_cpus().len();
+        let pinning = format!("{ranks} processes; this one may use {processors} processors");
+        let clients = ranks - SERVERS;
+        let percent = 100.0 * options.remote;
+        let mut method = vec![
+            format!("2 servers and {clients} clients; each client has one transaction under way at a time"),
+            format!(
+                "{} s for each mix; {percent} % of the rows are on the other server",
+                options.time.as_secs_f64()
+            ),
+            "every answer is checked when it comes, and all tables when the run is over".to_owned(),
+            "messages are counted where they are sent; a BLOB counts with its message".to_owned(),
+            "processor time is that of whole processes, waiting included, for each transaction".to_owned(),
+        ];
+        if let Some(kill) = options.kill {
+            method.push(format!("server {} is killed after {} s", options.victim, kill.as_secs_f64()));
+        }
+        Report {
+            machine: Machine::describe(pinning, transport),
+            method,
+            format: options.format,
+            mixes: Vec::new(),
+            killed: None,
+            verdict: Verdict::default(),
+        }
+    }
+
+    pub fn is_good(&self) -> bool {
+        self.verdict.findings.is_empty()
+    }
+
+    pub fn render(&self) -> String {
+        match self.format {
+            Format::Table => self.table(),
+            Format::Csv => self.csv(),
+            Format::Json => format!("{:#}\n", self.json()),
+        }
+    }
+
+    fn table(&self) -> String {
+        let machine = &self.machine;
+        let mut text = format!(
+            "# hadb {}, {}\n# {}, {} cores, {}\n# {}\n# {}\n# {}\n",
+            machine.version,
+            machine.date,
+            machine.cpu,
+            machine.cores,
+            machine.kernel,
+            machine.build,
+            machine.pinning,
+            machine.transport
+        );
+        for line in &self.method {
+            let _ = writeln!(text, "# {line}");
+        }
+        text += "#\n#            trans-   messages          response time (us)           \
+                 processor time (us each)\n\
+                 # mix      actions/s     each       mean       50%       99%        max  servers: user system  clients: user system\n";
+        for mix in &self.mixes {
+            let [rate, _, each, mean, p50, p99, max, su, ss, cu, cs, _] =
+                mix.figures().map(|(_, value)| value);
+            let _ = writeln!(
+                text,
+                "{:<10} {rate:>9.0} {each:>9.2} {mean:>10.1} {p50:>9.1} {p99:>9.1} {max:>10.1} {su:>14.1} {ss:>6.1} {cu:>14.1} {cs:>6.1}",
+                mix.mix.name()
+            );
+        }
+        text += "#\n";
+        for mix in &self.mixes {
+            self.notes(&mut text, mix);
+        }
+        text += &self.sentence();
+        text
+    }
+
+    /// What a row of the table cannot say.
+    fn notes(&self, text: &mut String, mix: &MixReport) {
+        let name = mix.mix.name();
+        let _ = writeln!(
+            text,
+            "# {name}: {} transactions and {} messages in {:.2} s, {:.0} messages/s",
+            mix.transactions,
+            mix.messages,
+            mix.seconds,
+            mix.rate(mix.messages)
+        );
+        if mix.datagrams > 0 {
+            let _ = writeln!(
+                text,
+                "# {name}: {:.2} datagrams for each transaction, with acknowledgements; {} were sent again",
+                mix.each(mix.datagrams),
+                mix.again
+            );
+        }
+        if mix.died {
+            let _ = writeln!(text, "# {name}: the dead server's processor time is not in it");
+        }
+        for (client, outage) in &mix.outages {
+            let whose = if outage.own { "lost its server" } else { "kept its server" };
+            let _ =
+                writeln!(text, "client {client} {whose}: resumed after {:.1} ms", outage.micros as f64 / 1e3);
+        }
+    }
+
+    /// The verdict.
+    pub fn sentence(&self) -> String {
+        let Verdict { rows, servers, changes, findings } = &self.verdict;
+        let answers: u64 = self.mixes.iter().map(|mix| mix.transactions).sum();
+        if findings.is_empty() {
+            let on: Vec<String> = servers.iter().map(|server| format!("server {server}")).collect();
+            let on = on.join(" and ");
+            let alike = if servers.len() == 2 { ", alike on both," } else { "" };
+            let gone = self.killed.map_or(String::new(), |dead| format!("; server {dead} was killed"));
+            return format!(
+                "CHECKED {answers} answers; the {rows} rows and BLOBs on {on}{alike} are what was acknowledged by \
+                 {changes} changes{gone}\n"
+            );
+        }
+        let mut text = format!("FAILED {} checks:\n", findings.len());
+        for finding in findings {
+            let _ = writeln!(text, "  {finding}");
+        }
+        text
+    }
+
+    fn csv(&self) -> String {
+        let mut text = String::from("mix,transactions,messages,seconds");
+        for (name, _) in self.mixes.first().map(MixReport::figures).into_iter().flatten() {
+            let _ = write!(text, ",{name}");
+        }
+        text += ",resumed_ms,checked\n";
+        for mix in &self.mixes {
+            let _ = write!(text, "{},{},{},{}", mix.mix.name(), mix.transactions, mix.messages, mix.seconds);
+            for (_, value) in mix.figures() {
+                let _ = write!(text, ",{value}");
+            }
+            let longest = mix.outages.iter().map(|(_, outage)| outage.micros).max();
+            let resumed = longest.map_or(String::new(), |micros| (micros as f64 / 1e3).to_string());
+            let _ = writeln!(text, ",{resumed},{}", if self.is_good() { "ok" } else { "FAILED" });
+        }
+        text
+    }
+
+    fn json(&self) -> Value {
+        let mixes: Vec<Value> = self
+            .mixes
+            .iter()
+            .map(|mix| {
+                let figures = mix.figures().map(|(name, value)| (name.to_owned(), json!(value)));
+                let outages = mix.outages.iter().map(|(client, outage)| {
+                    json!({"client": client, "own_server": outage.own, "resumed_ms": outage.micros as f64 / 1e3})
+                });
+                json!({
+                    "mix": mix.mix.name(),
+                    "transactions": mix.transactions,
+                    "messages": mix.messages,
+                    "seconds": mix.seconds,
+                    "datagrams_sent_again": mix.again,
+                    "figures": serde_json::Map::from_iter(figures),
+                    "outages": outages.collect::<Vec<_>>(),
+                })
+            })
+            .collect();
+        let machine = &self.machine;
+        json!({
+            "udeck": machine.version,
+            "date": machine.date,
+            "machine": {
+                "cpu": machine.cpu,
+                "cores": machine.cores,
+                "kernel": machine.kernel,
+                "build": machine.build,
+                "pinning": machine.pinning,
+                "transport": machine.transport,
+            },
+            "method": self.method,
+            "mixes": mixes,
+            "killed": self.killed,
+            "checked": self.verdict,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn client(transactions: u64, outage: Option<Outage>) -> Measured {
+        Measured {
+            transactions,
+            micros: 2_000_000,
+            times: vec![(1_000_000, transactions)],
+            longest: 5_000_000,
+            usage: Usage {
+                user: 300,
+                system: 100,
+                sent: transactions,
+                of_servers: [7, 20],
+                ..Usage::default()
+            },
+            outage,
+        }
+    }
+
+    fn report(format: &str) -> Report {
+        let options = Options::parse_from(["hadb", "--format", format]);
+        let outage = Outage { own: true, micros: 2_500 };
+        // Server 1 has died: what the others got of it counts.
+        let server = Usage { user: 1_000, system: 200, sent: 80, of_servers: [0, 40], ..Usage::default() };
+        let measured = [client(150, Some(outage)), client(50, None)];
+        let mix = MixReport::new(Mix::TpcB, &measured, &BTreeMap::from([(0, server)]));
+        let mut report = Report::new(&options, 4, "pigeons".to_owned());
+        report.machine = Machine::sample("anywhere", "pigeons");
+        report.mixes.push(mix);
+        report.killed = Some(1);
+        report.verdict = Verdict { rows: 9, servers: vec![0], changes: 77, findings: Vec::new() };
+        report
+    }
+
+    #[test]
+    fn the_table_has_rates_counts_and_the_outage() {
+        let text = report("table").render();
+        let row: Vec<&str> =
+            text.lines().find(|line| line.starts_with("tpcb")).expect("a row").split_whitespace().collect();
+        // 200 transactions in 2 s; 80 + 150 + 50 messages sent by the living, 40 + 20 + 20 received of the dead.
+        assert_eq!(row[..3], ["tpcb", "100", "1.80"]);
+        assert!(row[3].starts_with("1000.") && row[6] == "5000.0", "{text}");
+        assert_eq!(row[7..], ["5.0", "1.0", "3.0", "1.0"]);
+        for line in [
+            "client 2 lost its server: resumed after 2.5 ms",
+            "CHECKED 200 answers; the 9 rows and BLOBs on server 0 are what was acknowledged by 77 changes; server 1 was killed",
+        ] {
+            assert!(text.lines().any(|found| found == line), "no {line:?} in {text}");
+        }
+    }
+
+    #[test]
+    fn programs_get_the_same() {
+        let json: Value = serde_json::from_str(&report("json").render()).expect("JSON");
+        let mix = &json["mixes"][0];
+        assert_eq!(mix["figures"]["messages_per_transaction"], 1.8);
+        assert_eq!((&mix["outages"][0]["resumed_ms"], &json["killed"]), (&json!(2.5), &json!(1)));
+        let csv = report("csv").render();
+        let rows: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+        assert_eq!(rows[0].len(), rows[1].len(), "{csv}");
+        assert_eq!((rows[1][0], rows[1].last()), ("tpcb", Some(&"ok")));
+    }
+
+    #[test]
+    fn a_finding_is_a_failure_in_every_format() {
+        let mut failed = report("table");
+        failed.verdict.findings.push("something is lost".to_owned());
+        assert!(!failed.is_good());
+        assert!(failed.render().contains("FAILED 1 checks:\n  something is lost"));
+        failed.format = Format::Csv;
+        assert!(failed.render().ends_with(",FAILED\n"));
+    }
+}

@@ -1,0 +1,123 @@
+//! Rows, their places, and what they and BLOBs contain: every byte follows from place, version and value.
+
+use serde::{Deserialize, Serialize};
+
+/// What a database of this kind has, in each half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Table {
+    Tuples,
+    Accounts,
+    Tellers,
+    Branches,
+    Blobs,
+}
+
+impl Table {
+    /// Rows in each half. TPC-B has ten tellers to a branch; of accounts there are fewer here.
+    pub fn rows(self) -> u32 {
+        match self {
+            Table::Tuples | Table::Accounts => 4096,
+            Table::Tellers => 40,
+            Table::Branches => 4,
+            Table::Blobs => 4 * BLOBS_OF_A_CLIENT,
+        }
+    }
+}
+
+/// BLOBs of each client in each half.
+pub const BLOBS_OF_A_CLIENT: u32 = 4;
+
+/// A row's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Key {
+    pub table: Table,
+    /// The server that is its primary as long as both live.
+    pub half: u8,
+    pub index: u32,
+}
+
+/// About a hundred bytes, as the tuples of the usual benchmarks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    /// How often it was changed.
+    pub version: u64,
+    /// The sum of all changes; of a BLOB the number that its contents follow from.
+    pub value: i64,
+    fill: [[u8; 8]; 8],
+}
+
+impl Row {
+    pub fn new(key: Key, version: u64, value: i64) -> Row {
+        let place = u64::from(key.half) << 40 | (key.table as u64) << 32 | u64::from(key.index);
+        let mut seed = mix(place ^ mix(version ^ mix(value as u64)));
+        let fill = std::array::from_fn(|_| {
+            seed = mix(seed);
+            seed.to_le_bytes()
+        });
+        Row { version, value, fill }
+    }
+
+    /// Whether every byte is what a row at this place has.
+    pub fn is_sound(&self, key: Key) -> bool {
+        *self == Row::new(key, self.version, self.value)
+    }
+}
+
+/// Splitmix's finalizer.
+fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// What a BLOB contains.
+pub mod contents {
+    use super::mix;
+
+    fn words(seed: u64) -> impl Iterator<Item = u64> {
+        let start = mix(seed);
+        (0..).map(move |at: u64| start.wrapping_add(at.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    }
+
+    pub fn fill(seed: u64, bytes: &mut [u8]) {
+        for (chunk, word) in bytes.chunks_mut(8).zip(words(seed)) {
+            chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+        }
+    }
+
+    pub fn is_sound(seed: u64, bytes: &[u8]) -> bool {
+        bytes.chunks(8).zip(words(seed)).all(|(chunk, word)| *chunk == word.to_le_bytes()[..chunk.len()])
+    }
+}
+
+/// What stands for a history in errors and answers.
+pub fn history_key(half: u8) -> Key {
+    Key { table: Table::Branches, half, index: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: Key = Key { table: Table::Tuples, half: 1, index: 7 };
+
+    #[test]
+    fn a_row_with_a_changed_bit_or_at_another_place_is_not_sound() {
+        let row = Row::new(KEY, 3, -5);
+        assert!(row.is_sound(KEY));
+        assert!(!row.is_sound(Key { index: 8, ..KEY }) && !row.is_sound(Key { half: 0, ..KEY }));
+        let mut damaged = row;
+        damaged.fill[7][7] ^= 1;
+        assert!(!damaged.is_sound(KEY) && !Row { value: -6, ..row }.is_sound(KEY));
+    }
+
+    #[test]
+    fn contents_follow_from_their_number_to_the_last_byte() {
+        let mut bytes = [0; 27];
+        contents::fill(5, &mut bytes);
+        assert!(contents::is_sound(5, &bytes) && !contents::is_sound(6, &bytes));
+        bytes[26] ^= 1;
+        assert!(!contents::is_sound(5, &bytes));
+    }
+}

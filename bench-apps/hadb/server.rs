@@ -1,0 +1,378 @@
+//! A server as a state machine: messages in, messages out, and no I/O.
+//!
+//! A client talks to one server, its *coordinator*. A row's *owner* is the server whose half it is in; the other one is the row's hot
+//! standby. A transaction locks its rows at their owners, those of half 0 before those of half 1, so that two transactions never wait
+//! for each other. What the owner will write travels to the standby before anything is acknowledged:
+//!
+//! ```text
+//!  client      coordinator                   the other server
+//!    │ Commit       │                              │
+//!    ├─────────────►│ Prepare (rows that it owns)  │
+//!    │              ├─────────────────────────────►│ locks them
+//!    │              │ Prepared (their after-images)│
+//!    │              │◄─────────────────────────────┤
+//!    │              │ Log (all after-images)       │
+//!    │              ├─────────────────────────────►│ writes all: it is committed
+//!    │              │ Logged                       │
+//!    │ Committed    │◄─────────────────────────────┤
+//!    │◄─────────────┤ writes all                   │
+//! ```
+//!
+//! `Log` is the point of commitment: one message, which a server has or has not. If the coordinator dies before it, the transaction never was,
+//! and the other server drops its locks; after it, the other server has all of it, and the answer, too. If the other server dies, the
+//! coordinator begins its transactions again, alone. So nothing is in doubt between two servers of which one lives.
+
+use crate::locks::{Holder, Locks};
+use crate::message::{Body, Op, Outgoing, Record, Txn};
+use crate::row::{Key, Row};
+use crate::table::Tables;
+use std::collections::BTreeMap;
+use std::mem;
+
+/// One of the two.
+#[derive(Clone, Debug)]
+pub struct Server<B> {
+    me: u8,
+    /// The other one is dead.
+    solo: bool,
+    tables: Tables<B>,
+    locks: Locks,
+    /// Statements of transactions whose end has not come, by client.
+    noted: BTreeMap<u32, (u64, Vec<Op>)>,
+    /// Transactions that are coordinated here: of each client one at most.
+    jobs: BTreeMap<u32, Job<B>>,
+    /// Those that the other one coordinates and that want rows of this one.
+    guests: BTreeMap<u32, Guest<B>>,
+    out: Vec<Outgoing<B>>,
+}
+
+/// A transaction at its coordinator.
+#[derive(Clone, Debug)]
+struct Job<B> {
+    seq: u64,
+    work: Work<B>,
+    /// After-images of the other server's rows, as far as it has prepared them.
+    theirs: Option<Vec<Row>>,
+    /// What goes into the log.
+    records: Vec<Record>,
+    /// A read's answer, as long as the other server has not released the row.
+    found: Option<(Row, Option<B>)>,
+}
+
+#[derive(Clone, Debug)]
+enum Work<B> {
+    Read(Key),
+    Update { ops: Vec<Op>, blob: Option<B> },
+}
+
+/// A transaction at the other server.
+#[derive(Clone, Debug)]
+struct Guest<B> {
+    txn: Txn,
+    work: Work<B>,
+}
+
+impl<B: Clone> Server<B> {
+    /// Server 0 or 1.
+    pub fn new(me: u8) -> Self {
+        let (jobs, guests) = (BTreeMap::new(), BTreeMap::new());
+        let (tables, locks, noted) = (Tables::new(), Locks::default(), BTreeMap::new());
+        Server { me, solo: false, tables, locks, noted, jobs, guests, out: Vec::new() }
+    }
+
+    pub fn tables(&self) -> &Tables<B> {
+        &self.tables
+    }
+
+    /// A message of a client or of the other server; what is to be sent because of it.
+    pub fn handle(&mut self, from: usize, body: Body, blob: Option<B>) -> Vec<Outgoing<B>> {
+        let other = 1 - usize::from(self.me);
+        if from == other {
+            // What the dead had sent and nobody had read never was.
+            if !self.solo {
+                self.of_server(body, blob);
+            }
+        } else if let Ok(client) = u32::try_from(from) {
+            self.of_client(client, body, blob);
+        }
+        mem::take(&mut self.out)
+    }
+
+    /// The other server is dead: from now on all rows are owned here.
+    pub fn take_over(&mut self) -> Vec<Outgoing<B>> {
+        if !self.solo {
+            self.solo = true;
+            self.locks = Locks::default();
+            self.guests.clear();
+            for (client, job) in mem::take(&mut self.jobs) {
+                self.start(client, job.seq, job.work);
+            }
+        }
+        mem::take(&mut self.out)
+    }
+
+    fn of_client(&mut self, client: u32, body: Body, blob: Option<B>) {
+        match body {
+            Body::Statement { seq, index, op } => self.note(client, seq, index, op),
+            Body::Commit { seq, statements } => match self.noted.remove(&client) {
+                Some((noted, ops)) if noted == seq && ops.len() == usize::from(statements) => {
+                    self.start(client, seq, Work::Update { ops, blob });
+                }
+                _ => self.refuse(client, seq, "its statements did not come"),
+            },
+            Body::Run { seq, ops } => self.start(client, seq, Work::Update { ops, blob }),
+            Body::Read { seq, key } => self.start(client, seq, Work::Read(key)),
+            other => self.refuse(client, 0, &format!("a client does not say {other:?}")),
+        }
+    }
+
+    fn note(&mut self, client: u32, seq: u64, index: u8, op: Op) {
+        let (noted, ops) = self.noted.entry(client).or_default();
+        if *noted != seq {
+            (*noted, *ops) = (seq, Vec::new());
+        }
+        if ops.len() == usize::from(index) {
+            ops.push(op);
+        }
+        self.send_client(client, Body::Noted { seq, index }, None);
+    }
+
+    fn of_server(&mut self, body: Body, blob: Option<B>) {
+        match body {
+            Body::Fetch { txn, key } => self.invite(txn, Work::Read(key)),
+            Body::Prepare { txn, ops } => self.invite(txn, Work::Update { ops, blob }),
+            Body::Release { txn } => {
+                self.guests.remove(&txn.client);
+                self.send_server(Body::Released { txn }, None);
+                self.release(Holder::Peer(txn.client));
+            }
+            Body::Log { txn, records } => {
+                let kept = match self.guests.remove(&txn.client).map(|guest| guest.work) {
+                    Some(Work::Update { blob, .. }) => blob,
+                    _ => None,
+                };
+                self.tables.apply(txn, &records, blob.or(kept));
+                self.send_server(Body::Logged { txn }, None);
+                self.release(Holder::Peer(txn.client));
+            }
+            Body::Fetched { txn, row } => {
+                if let Some(job) = self.job(txn) {
+                    job.found = Some((row, blob));
+                    self.send_server(Body::Release { txn }, None);
+                }
+            }
+            Body::Released { txn } => {
+                if let Some((row, blob)) = self.job(txn).and_then(|job| job.found.take()) {
+                    self.jobs.remove(&txn.client);
+                    self.send_found(txn, row, blob);
+                }
+            }
+            Body::Prepared { txn, rows } => {
+                if let Some(job) = self.job(txn) {
+                    job.theirs = Some(rows);
+                    // Of half 0 the own rows were locked first.
+                    if self.me == 0 { self.log(txn.client) } else { self.lock_own(txn.client) }
+                }
+            }
+            Body::Logged { txn } if self.job(txn).is_some() => self.commit(txn.client),
+            // A server says nothing else; the transaction that waits is overdue, and its client says so.
+            _ => {}
+        }
+    }
+
+    fn job(&mut self, txn: Txn) -> Option<&mut Job<B>> {
+        self.jobs.get_mut(&txn.client).filter(|job| job.seq == txn.seq)
+    }
+
+    fn owns(&self, half: u8) -> bool {
+        self.solo || half == self.me
+    }
+
+    /// Begins a transaction, unless it was done.
+    fn start(&mut self, client: u32, seq: u64, work: Work<B>) {
+        match self.tables.answered(client) {
+            Some(answered) if answered.seq == seq => {
+                let rows = answered.rows.clone();
+                return self.send_client(client, Body::Committed { seq, solo: self.solo, rows }, None);
+            }
+            Some(answered) if answered.seq > seq => return,
+            _ => {}
+        }
+        if let Some(why) = self.objection(&work) {
+            return self.refuse(client, seq, why);
+        }
+        let txn = Txn { client, seq };
+        let (here, there) = match &work {
+            Work::Read(key) => (self.owns(key.half), !self.owns(key.half)),
+            Work::Update { ops, .. } => {
+                (ops.iter().any(|op| self.owns(op.half())), ops.iter().any(|op| !self.owns(op.half())))
+            }
+        };
+        let fetch = match work {
+            Work::Read(key) if there => Some(key),
+            _ => None,
+        };
+        self.jobs.insert(client, Job { seq, work, theirs: None, records: Vec::new(), found: None });
+        match fetch {
+            Some(key) => self.send_server(Body::Fetch { txn, key }, None),
+            None if there && (self.me == 1 || !here) => self.prepare(client),
+            None => self.lock_own(client),
+        }
+    }
+
+    fn objection(&self, work: &Work<B>) -> Option<&'static str> {
+        match work {
+            Work::Read(key) => self.tables.row(*key).is_none().then_some("there is no such row"),
+            Work::Update { ops, .. } => {
+                let twice = (1..ops.len()).any(|at| {
+                    ops[at].key().is_some_and(|key| ops[..at].iter().any(|op| op.key() == Some(key)))
+                });
+                let missing = ops.iter().any(|op| self.tables.after(op).is_none());
+                match (missing, twice) {
+                    (true, _) => Some("there is no such row"),
+                    (_, true) => Some("it names a row twice"),
+                    _ => None,
+                }
+            }
+        }
+    }
+
+    fn lock_own(&mut self, client: u32) {
+        let Some(job) = self.jobs.get(&client) else { return };
+        let keys: Vec<Key> = match &job.work {
+            Work::Read(key) => vec![*key],
+            Work::Update { ops, .. } => {
+                ops.iter().filter(|op| self.owns(op.half())).filter_map(Op::key).collect()
+            }
+        };
+        if self.locks.acquire(Holder::Own(client), keys) {
+            self.locked(client);
+        }
+    }
+
+    /// Its own rows are locked.
+    fn locked(&mut self, client: u32) {
+        let Some(job) = self.jobs.get(&client) else { return };
+        let txn = Txn { client, seq: job.seq };
+        match &job.work {
+            Work::Read(key) => {
+                let (row, blob) = (self.tables.row(*key), self.tables.blob(*key).cloned());
+                self.jobs.remove(&client);
+                if let Some(row) = row {
+                    self.send_found(txn, row, blob);
+                }
+                self.release(Holder::Own(client));
+            }
+            Work::Update { ops, .. } => {
+                let there = ops.iter().any(|op| !self.owns(op.half()));
+                if there && job.theirs.is_none() { self.prepare(client) } else { self.log(client) }
+            }
+        }
+    }
+
+    fn prepare(&mut self, client: u32) {
+        let Some(job) = self.jobs.get(&client) else { return };
+        let Work::Update { ops, blob } = &job.work else { return };
+        let theirs: Vec<Op> = ops.iter().filter(|op| !self.owns(op.half())).copied().collect();
+        let blob = blob.clone().filter(|_| theirs.iter().any(|op| matches!(op, Op::Store { .. })));
+        let txn = Txn { client, seq: job.seq };
+        self.send_server(Body::Prepare { txn, ops: theirs }, blob);
+    }
+
+    /// All rows are locked: the log goes to the standby, if there is one.
+    fn log(&mut self, client: u32) {
+        let Some(job) = self.jobs.get(&client) else { return };
+        let Work::Update { ops, blob } = &job.work else { return };
+        let mut theirs = job.theirs.iter().flatten().copied();
+        let records: Option<Vec<Record>> = ops
+            .iter()
+            .map(|op| {
+                let after = if self.owns(op.half()) { self.tables.after(op) } else { theirs.next() };
+                Some(Record { op: *op, after: after? })
+            })
+            .collect();
+        let txn = Txn { client, seq: job.seq };
+        let Some(records) = records else {
+            return self.refuse(client, txn.seq, "the other server has prepared other rows");
+        };
+        // Of a row of the other server's, it has the BLOB since it has prepared it.
+        let new =
+            records.iter().any(|record| matches!(record.op, Op::Store { .. }) && self.owns(record.op.half()));
+        let blob = blob.clone().filter(|_| new);
+        if let Some(job) = self.jobs.get_mut(&client) {
+            job.records.clone_from(&records);
+        }
+        if self.solo {
+            self.commit(client);
+        } else {
+            self.send_server(Body::Log { txn, records }, blob);
+        }
+    }
+
+    fn commit(&mut self, client: u32) {
+        let Some(job) = self.jobs.remove(&client) else { return };
+        let blob = match job.work {
+            Work::Update { blob, .. } => blob,
+            Work::Read(_) => None,
+        };
+        self.tables.apply(Txn { client, seq: job.seq }, &job.records, blob);
+        let rows = job.records.iter().map(|record| record.after).collect();
+        self.send_client(client, Body::Committed { seq: job.seq, solo: self.solo, rows }, None);
+        self.release(Holder::Own(client));
+    }
+
+    /// The other server's transaction wants rows of this one.
+    fn invite(&mut self, txn: Txn, work: Work<B>) {
+        let keys = match &work {
+            Work::Read(key) => vec![*key],
+            Work::Update { ops, .. } => ops.iter().filter_map(Op::key).collect(),
+        };
+        self.guests.insert(txn.client, Guest { txn, work });
+        if self.locks.acquire(Holder::Peer(txn.client), keys) {
+            self.welcome(txn.client);
+        }
+    }
+
+    /// Its rows are locked.
+    fn welcome(&mut self, client: u32) {
+        let Some(Guest { txn, work }) = self.guests.get(&client) else { return };
+        let txn = *txn;
+        match work {
+            Work::Read(key) => {
+                if let Some(row) = self.tables.row(*key) {
+                    let blob = self.tables.blob(*key).cloned();
+                    self.send_server(Body::Fetched { txn, row }, blob);
+                }
+            }
+            Work::Update { ops, .. } => {
+                let rows = ops.iter().filter_map(|op| self.tables.after(op)).collect();
+                self.send_server(Body::Prepared { txn, rows }, None);
+            }
+        }
+    }
+
+    fn release(&mut self, holder: Holder) {
+        for granted in self.locks.release(holder) {
+            match granted {
+                Holder::Own(client) => self.locked(client),
+                Holder::Peer(client) => self.welcome(client),
+            }
+        }
+    }
+
+    fn refuse(&mut self, client: u32, seq: u64, why: &str) {
+        self.send_client(client, Body::Refused { seq, why: why.to_owned() }, None);
+    }
+
+    fn send_found(&mut self, txn: Txn, row: Row, blob: Option<B>) {
+        self.send_client(txn.client, Body::Found { seq: txn.seq, solo: self.solo, row }, blob);
+    }
+
+    fn send_client(&mut self, client: u32, body: Body, blob: Option<B>) {
+        self.out.push(Outgoing { to: client as usize, body, blob });
+    }
+
+    fn send_server(&mut self, body: Body, blob: Option<B>) {
+        self.out.push(Outgoing { to: 1 - usize::from(self.me), body, blob });
+    }
+}

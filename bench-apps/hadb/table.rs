@@ -1,0 +1,119 @@
+//! The tables as one server has them: of both halves, because it is the primary of one and the hot standby of the other.
+//!
+//! A row says what it is (`Row::is_sound`), so that damage shows wherever it is looked at. Every change is a [`Record`] with the row as
+//! it is afterwards (an *after-image*): the standby does not compute, it writes. Which transactions were applied is part of the tables, so
+//! that one that is tried again is answered and not repeated.
+
+use crate::message::{Op, Record, Txn};
+use crate::row::{Key, Row, history_key};
+use std::collections::{BTreeMap, HashMap};
+
+/// What was answered to a client's last transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    pub seq: u64,
+    pub rows: Vec<Row>,
+}
+
+/// All tables of both halves.
+#[derive(Clone, Debug)]
+pub struct Tables<B> {
+    /// Those that were ever changed.
+    rows: HashMap<Key, Row>,
+    blobs: HashMap<Key, B>,
+    /// What each transaction has inserted, by half.
+    history: [BTreeMap<Txn, i64>; 2],
+    answered: HashMap<u32, Answered>,
+}
+
+impl<B: Clone> Tables<B> {
+    pub fn new() -> Self {
+        let (rows, blobs, answered) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Tables { rows, blobs, history: Default::default(), answered }
+    }
+
+    /// `None`: there is no such row.
+    pub fn row(&self, key: Key) -> Option<Row> {
+        let exists = key.half < 2 && key.index < key.table.rows();
+        exists.then(|| self.rows.get(&key).copied().unwrap_or_else(|| Row::new(key, 0, 0)))
+    }
+
+    pub fn blob(&self, key: Key) -> Option<&B> {
+        self.blobs.get(&key)
+    }
+
+    /// The row after `op`, which is not done. `None`: there is no such row.
+    pub fn after(&self, op: &Op) -> Option<Row> {
+        let (key, value) = match *op {
+            Op::Add { key, delta } => (key, self.row(key)?.value.wrapping_add(delta)),
+            Op::Store { key, seed } => (key, seed as i64),
+            // It has no row of its own; what is answered is the branch's first, as a place holder.
+            Op::Insert { half, delta } => return (half < 2).then(|| Row::new(history_key(half), 1, delta)),
+        };
+        Some(Row::new(key, self.row(key)?.version + 1, value))
+    }
+
+    /// Does what the records say, and notes that the transaction is done.
+    pub fn apply(&mut self, txn: Txn, records: &[Record], blob: Option<B>) {
+        let mut blob = blob;
+        for Record { op, after } in records {
+            match *op {
+                Op::Add { key, .. } => drop(self.rows.insert(key, *after)),
+                Op::Store { key, .. } => {
+                    self.rows.insert(key, *after);
+                    if let Some(blob) = blob.take() {
+                        self.blobs.insert(key, blob);
+                    }
+                }
+                Op::Insert { half, delta } => {
+                    self.history[usize::from(half & 1)].insert(txn, delta);
+                }
+            }
+        }
+        let rows = records.iter().map(|record| record.after).collect();
+        self.answered.insert(txn.client, Answered { seq: txn.seq, rows });
+    }
+
+    pub fn answered(&self, client: u32) -> Option<&Answered> {
+        self.answered.get(&client)
+    }
+
+    /// Every row that was ever changed, with its place.
+    pub fn changed(&self) -> impl Iterator<Item = (Key, &Row)> {
+        self.rows.iter().map(|(key, row)| (*key, row))
+    }
+
+    /// How many transactions have inserted into this half's history, and the sum.
+    pub fn history(&self, half: u8) -> (u64, i64) {
+        let inserted = &self.history[usize::from(half & 1)];
+        (inserted.len() as u64, inserted.values().sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::Table;
+
+    const KEY: Key = Key { table: Table::Tuples, half: 1, index: 7 };
+
+    #[test]
+    fn what_is_applied_is_in_the_row_the_history_and_the_answers() {
+        let mut tables = Tables::<()>::new();
+        let txn = Txn { client: 2, seq: 9 };
+        let ops = [Op::Add { key: KEY, delta: 4 }, Op::Insert { half: 1, delta: 4 }];
+        let records: Vec<Record> =
+            ops.into_iter().map(|op| Record { after: tables.after(&op).expect("a row"), op }).collect();
+        tables.apply(txn, &records, None);
+        assert_eq!(tables.row(KEY), Some(Row::new(KEY, 1, 4)));
+        assert_eq!((tables.history(0), tables.history(1)), ((0, 0), (1, 4)));
+        assert_eq!(tables.answered(2).map(|answered| answered.seq), Some(9));
+        assert_eq!(tables.changed().collect::<Vec<_>>(), [(KEY, &Row::new(KEY, 1, 4))]);
+    }
+
+    #[test]
+    fn there_is_no_row_behind_the_last() {
+        let key = Key { index: Table::Tuples.rows(), ..KEY };
+        assert_eq!(Tables::<()>::new().after(&Op::Add { key, delta: 1 }), None);
+    }
+}

@@ -1,0 +1,142 @@
+//! Which transactions a client runs.
+
+use crate::message::Op;
+use crate::options::Mix;
+use crate::oracle::Oracle;
+use crate::row::{BLOBS_OF_A_CLIENT, Key, Table};
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+/// Bytes of a BLOB.
+const SMALLEST: f64 = 10e3;
+const LARGEST: f64 = 1e6;
+
+/// A transaction to come.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Next {
+    Read(Key),
+    /// Statement by statement.
+    Steps(Vec<Op>),
+    /// In one message.
+    Run(Vec<Op>),
+    /// A BLOB of this length.
+    Store {
+        key: Key,
+        seed: u64,
+        len: usize,
+    },
+}
+
+/// One client's.
+pub struct Workload {
+    random: Xoshiro256PlusPlus,
+    /// Among the clients.
+    client: u32,
+    /// The half of the server that it talks to as long as that lives.
+    home: u8,
+    /// The share of rows in the other half.
+    remote: f64,
+}
+
+impl Workload {
+    pub fn new(seed: u64, client: u32, home: u8, remote: f64) -> Self {
+        let random = Xoshiro256PlusPlus::seed_from_u64(seed.wrapping_mul(1000) + u64::from(client));
+        Workload { random, client, home, remote }
+    }
+
+    /// `oracle` knows which BLOBs there are.
+    pub fn next(&mut self, mix: Mix, oracle: &Oracle) -> Next {
+        match mix {
+            Mix::OneTupleRead => Next::Read(self.anywhere(Table::Tuples)),
+            Mix::FourTupleRun => Next::Steps(self.four_tuples()),
+            Mix::TpcB => Next::Run(self.tpc_b()),
+            Mix::Blob => self.blob(oracle),
+        }
+    }
+
+    fn half(&mut self) -> u8 {
+        if self.random.random_bool(self.remote) { 1 - self.home } else { self.home }
+    }
+
+    fn anywhere(&mut self, table: Table) -> Key {
+        let half = self.half();
+        Key { table, half, index: self.random.random_range(0..table.rows()) }
+    }
+
+    fn delta(&mut self) -> i64 {
+        self.random.random_range(-99_999..=99_999)
+    }
+
+    fn four_tuples(&mut self) -> Vec<Op> {
+        let mut ops: Vec<Op> = Vec::new();
+        while ops.len() < 4 {
+            let key = self.anywhere(Table::Tuples);
+            if ops.iter().all(|op| op.key() != Some(key)) {
+                ops.push(Op::Add { key, delta: self.delta() });
+            }
+        }
+        ops
+    }
+
+    /// A teller and its branch are at home, an account may be at the other server.
+    fn tpc_b(&mut self) -> Vec<Op> {
+        let (half, delta) = (self.home, self.delta());
+        let teller = self.random.random_range(0..Table::Tellers.rows());
+        let branch = teller * Table::Branches.rows() / Table::Tellers.rows();
+        vec![
+            Op::Add { key: self.anywhere(Table::Accounts), delta },
+            Op::Add { key: Key { table: Table::Tellers, half, index: teller }, delta },
+            Op::Add { key: Key { table: Table::Branches, half, index: branch }, delta },
+            Op::Insert { half, delta },
+        ]
+    }
+
+    /// Half of them are read, half are written, all by their own client.
+    fn blob(&mut self, oracle: &Oracle) -> Next {
+        let (half, nth) = (self.half(), self.random.random_range(0..BLOBS_OF_A_CLIENT));
+        let key = Key { table: Table::Blobs, half, index: self.client * BLOBS_OF_A_CLIENT + nth };
+        if oracle.blobs.contains_key(&key) && self.random.random_bool(0.5) {
+            return Next::Read(key);
+        }
+        // Each order of magnitude alike.
+        let len = self.random.random_range(SMALLEST.ln()..LARGEST.ln()).exp();
+        Next::Store { key, seed: self.random.random(), len: len as usize }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn halves(mix: Mix, remote: f64) -> Vec<u8> {
+        let mut workload = Workload::new(1, 1, 1, remote);
+        let all = (0..50).flat_map(|_| match workload.next(mix, &Oracle::default()) {
+            Next::Read(key) | Next::Store { key, .. } => vec![key.half],
+            Next::Steps(ops) | Next::Run(ops) => ops.iter().map(Op::half).collect(),
+        });
+        all.collect()
+    }
+
+    #[test]
+    fn no_row_or_every_row_is_remote_as_it_is_told() {
+        for mix in [Mix::OneTupleRead, Mix::FourTupleRun, Mix::Blob] {
+            assert!(halves(mix, 0.0).iter().all(|half| *half == 1), "{mix:?}");
+            assert!(halves(mix, 1.0).iter().all(|half| *half == 0), "{mix:?}");
+        }
+        assert!(halves(Mix::TpcB, 1.0).chunks(4).all(|halves| halves == [0, 1, 1, 1]));
+    }
+
+    #[test]
+    fn runs_name_no_tuple_twice_and_blobs_have_their_length() {
+        let mut workload = Workload::new(2, 0, 0, 0.5);
+        for _ in 0..2000 {
+            let Next::Steps(ops) = workload.next(Mix::FourTupleRun, &Oracle::default()) else { panic!() };
+            let mut keys: Vec<_> = ops.iter().filter_map(Op::key).collect();
+            keys.sort();
+            keys.dedup();
+            assert_eq!(keys.len(), 4);
+            let Next::Store { len, .. } = workload.next(Mix::Blob, &Oracle::default()) else { panic!() };
+            assert!((9_999..=1_000_000).contains(&len), "{len}");
+        }
+    }
+}
