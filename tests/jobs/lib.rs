@@ -29,7 +29,7 @@ impl Bin {
     /// The launcher.
     ///
     /// # Panics
-    /// This and the other three panic if the program was not built, and say which command does that.
+    /// This and the other four panic if the program was not built, and say which command does that.
     #[must_use]
     pub fn deckrun() -> Self {
         Self::find("deckrun")
@@ -45,6 +45,12 @@ impl Bin {
     #[must_use]
     pub fn nas_ft() -> Self {
         Self::find("nas-ft")
+    }
+
+    /// The highly available database.
+    #[must_use]
+    pub fn hadb() -> Self {
+        Self::find("hadb")
     }
 
     /// The example of this name.

@@ -55,7 +55,7 @@ pub enum Role {
 
 /// What `jobs`, `kill`, `hosts`, `engines` and `rdma` run, in the profile that users build: one build for all of them.
 pub const PROGRAMS: &str =
-    "build --release -p deckrun -p nas-ft -p deckperf -p udeck -p udeck-jobs --bins --examples";
+    "build --release -p deckrun -p hadb -p nas-ft -p deckperf -p udeck -p udeck-jobs --bins --examples";
 
 /// Named beside a package of tests, although it has none of that name: it needs the largest set of features of the third-party
 /// packages. So those are built once for all steps, and not again for each set of features.

@@ -6,6 +6,8 @@ use udeck_jobs::{Bin, Ended};
 
 #[path = "jobs/group.rs"]
 mod group;
+#[path = "jobs/hadb.rs"]
+mod hadb;
 #[path = "jobs/lost.rs"]
 mod lost;
 #[path = "jobs/pause.rs"]

@@ -31,7 +31,7 @@ impl Programs {
     pub fn build(workspace: &Workspace, limit: Duration) -> Result<Programs, String> {
         run(&Cargo::new(PROGRAMS), workspace, limit, |_| {})?;
         let release = workspace.target.join("release");
-        let jobs = ["deckrun", "nas-ft", "deckperf", "hosts-talker", "hosts-lossy", "leave-rank"]
+        let jobs = ["deckrun", "nas-ft", "hadb", "deckperf", "hosts-talker", "hosts-lossy", "leave-rank"]
             .map(|name| (name, release.join(name)))
             .into();
         let suites = format!("--test {SUITE} --test {OTHER_SUITE}");

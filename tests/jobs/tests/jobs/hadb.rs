@@ -1,0 +1,84 @@
+//! The highly available database: every answer is checked by its clients, and all tables when the run is over. What is asked here is
+//! whether it says so, and whether it counts the messages that its flows have.
+
+use udeck_jobs::{Bin, Ended};
+
+const CHECKED: &str = "CHECKED ";
+
+fn run(line: &str) -> Ended {
+    Bin::hadb().alone().args(line.split(' ')).run()
+}
+
+/// A server is killed in the middle of it: at the end of one mix, and in the beginning of the next.
+fn survives(transport: &str, victim: usize) {
+    let line =
+        format!("--transport {transport} --time 0.5 --kill 0.7 --victim {victim} --mix 4tup-run,tpcb,blob");
+    let ended = run(&line).ok();
+    assert!(ended.line_with(CHECKED).contains(&format!("server {victim} was killed")), "{ended}");
+    let resumed = |what: &str| ended.stdout.lines().filter(|line| line.contains(what)).count();
+    assert_eq!([resumed("lost its server: resumed"), resumed("kept its server: resumed")], [1, 1], "{ended}");
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_when_a_server_is_killed_over_shared_memory() {
+    survives("shm", 0);
+    survives("shm", 1);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_when_a_server_is_killed_over_tcp() {
+    survives("tcp", 0);
+    survives("tcp", 1);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_when_a_server_is_killed_over_udp() {
+    survives("udp", 1);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_when_a_server_is_killed_over_bare_sockets() {
+    survives("bare-udp", 0);
+    survives("bare-udp", 1);
+}
+
+/// As they were counted, of a run of nothing else.
+fn messages_of(mix: &str, remote: u32, transport: &str) -> f64 {
+    let line = format!("--transport {transport} --mix {mix} --remote {remote} --time 0.2 --format csv");
+    let ended = run(&line).ok();
+    let [names, values] = [0, 1].map(|at| ended.stdout.lines().nth(at).unwrap_or("").split(','));
+    let column = names.zip(values).find(|(name, _)| *name == "messages_per_transaction");
+    column.and_then(|(_, value)| value.parse().ok()).unwrap_or_else(|| panic!("no such column: {ended}"))
+}
+
+#[test]
+fn transactions_take_the_messages_of_their_flows() {
+    let flows = [("1tup-read", [2.0, 6.0]), ("4tup-run", [12.0, 14.0]), ("tpcb", [4.0, 6.0])];
+    for transport in ["shm", "bare-udp"] {
+        for (mix, messages) in flows {
+            let counted = [0, 1].map(|remote| messages_of(mix, remote, transport));
+            assert_eq!(counted, messages, "{mix} over {transport}");
+        }
+    }
+}
+
+#[test]
+fn four_clients_and_both_servers_agree() {
+    let ended = run("--time 0.3 --clients-per-node 2 --remote 0.5").ok();
+    assert!(ended.line_with(CHECKED).contains("on server 0 and server 1, alike on both"), "{ended}");
+}
+
+#[test]
+fn it_runs_as_ranks_of_a_launcher() {
+    let ended = Bin::hadb().ranks(6).args(["--time", "0.2", "--format", "json"]).run().ok();
+    assert!(ended.stdout.contains("\"findings\": []"), "{ended}");
+    let refused = Bin::hadb().ranks(3).run().fails();
+    assert!(refused.stderr.contains("takes 4 ranks"), "{refused}");
+}
+
+#[test]
+fn what_would_never_happen_is_refused_once() {
+    let ended = run("--time 1 --mix tpcb --kill 5").fails();
+    assert_eq!(ended.stderr.matches("the run is over after 1 s").count(), 1, "{ended}");
+    assert_eq!(ended.code(), 2, "{ended}");
+}
