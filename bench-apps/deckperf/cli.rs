@@ -7,7 +7,7 @@ use udeck::Protocol;
 use udeck_manual::Generate;
 
 use crate::plan::{Checks, Format, PROTOCOLS, Pace, Payload, Plan, Test};
-use crate::{clones, costs, overlap, peers, sizes, vi};
+use crate::{clones, costs, cpu, overlap, peers, sizes, vi};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,6 +26,8 @@ Examples:
   deckperf peers --peers DIR                     and beside today's, which `cargo xtask peers DIR` gets
   deckperf peers --transport tcp                 over TCP, beside raw sockets and the others over TCP
   deckperf collectives --peers DIR               barrier, broadcast, all-reduce and all-to-all of groups beside an MPI's
+  deckperf cpu --peers DIR                       processor time of messages: bare sockets, every transport, MPI
+  deckperf cpu --contenders tcp-sockets,tcp --sizes 4K --depths 8 --rate 0
   deckperf --stats --transport tcp               no timing: bytes that the library copies for a message, by protocol
   deckperf --explain                             no timing: which protocol carries which size, and why
   deckperf verify                                no timing: every byte of every message is checked
@@ -106,6 +108,34 @@ enum Command {
         #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_ranks)]
         ranks: Vec<usize>,
     },
+    /// Processor time of messages at both ends, streamed and paced, polled and blocked for: bare sockets, µDECK over each
+    /// transport, MPICH and Open MPI
+    Cpu {
+        /// MPICH and Open MPI in this folder, too: DIR/mpich, DIR/openmpi (`cargo xtask peers DIR` gets today's releases)
+        #[arg(long, value_name = "DIR")]
+        peers: Option<PathBuf>,
+        /// Messages under way, such as 2,64
+        #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = cpu::DEPTHS,
+              value_parser = clap::value_parser!(u64).range(1..=1024))]
+        depths: Vec<u64>,
+        /// Messages per second where they are paced, of the smallest and the largest size; 0: only streams
+        #[arg(long, value_name = "N", default_value_t = cpu::RATE,
+              value_parser = clap::value_parser!(u64).range(0..=100_000))]
+        rate: u64,
+        /// Who takes part
+        #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, default_values_t = cpu::KINDS)]
+        contenders: Vec<cpu::Kind>,
+    },
+    /// A rank of ours that `cpu` conducts, or one end of bare sockets; started alone, both
+    #[command(hide = true)]
+    CpuRank {
+        /// Without µDECK.
+        #[arg(long)]
+        sockets: bool,
+        /// Of the other end, which has started this one.
+        #[arg(long, requires = "sockets")]
+        port: Option<u16>,
+    },
     /// A rank of ours that `peers` or `collectives` conducts; started alone, all of them
     #[command(hide = true)]
     PeerRank {
@@ -140,7 +170,7 @@ struct Options {
     #[arg(long, global = true, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     iterations: Option<u64>,
-    /// Seconds to measure for, in all [default: 24; clones: 16; peers, collectives: 60; costs: a rank is blocked for 10]
+    /// Seconds to measure for, in all [default: 24; clones: 16; cpu: 45; peers, collectives: 60; costs: a rank is blocked for 10]
     #[arg(long, global = true, value_name = "SECONDS", value_parser = parse_seconds)]
     time: Option<Duration>,
     /// Messages under way in the bandwidth test (fewer where they would exceed 64 MiB)
@@ -193,6 +223,12 @@ pub enum Task {
     Peers(peers::PeersPlan),
     /// Be the ranks of a job, this many, under a conductor.
     PeerRank(u32, peers::Course),
+    /// Measure processor time.
+    Cpu(cpu::CpuPlan),
+    /// Be a rank that `cpu` conducts.
+    CpuRank,
+    /// Be an end of bare sockets: of this port's listener, or the listener.
+    CpuSockets(Option<u16>),
     /// Say what would carry messages of these sizes, ascending.
     Explain(Vec<usize>),
 }
@@ -247,6 +283,11 @@ impl Cli {
             (Some(Command::Peers { .. }), Layer::Vi) => {
                 Err(conflict("`peers` compares mailboxes, not --layer vi"))
             }
+            (Some(Command::Cpu { peers, depths, rate, contenders }), _) => {
+                options.cpu_plan(peers, depths, rate, contenders).map(Task::Cpu)
+            }
+            (Some(Command::CpuRank { sockets: true, port }), _) => Ok(Task::CpuSockets(port)),
+            (Some(Command::CpuRank { .. }), _) => Ok(Task::CpuRank),
             (Some(Command::Verify), Layer::Mailbox) => Ok(Task::Verify(options.checks())),
             (Some(Command::Verify), Layer::Vi) => {
                 Err(conflict("`verify` is about mailboxes; --layer vi measures"))
@@ -272,6 +313,7 @@ impl Command {
             Command::Clones { .. } => Some("clones"),
             Command::Costs { .. } => Some("costs"),
             Command::Collectives { .. } => Some("collectives"),
+            Command::Cpu { .. } => Some("cpu"),
             _ => None,
         }
     }
@@ -325,6 +367,48 @@ impl Options {
         let course = peers::Course::Groups;
         let asked = |size: &usize| ranks.is_empty() || ranks.contains(size);
         Ok(self.comparison(course, course.job_sizes().into_iter().filter(asked).collect(), folder))
+    }
+
+    fn cpu_plan(
+        self,
+        folder: Option<PathBuf>,
+        depths: Vec<u64>,
+        rate: u64,
+        kinds: Vec<cpu::Kind>,
+    ) -> Result<cpu::CpuPlan, clap::Error> {
+        if !self.protocol.is_empty() || self.perturb.is_some() || self.no_pin {
+            return Err(conflict("`cpu` sends by the protocol `auto`, and binds each side to a core"));
+        }
+        if self.transport.is_some() {
+            return Err(conflict("`cpu` measures all transports, or those among --contenders"));
+        }
+        let mut sizes = self.sizes_or(&cpu::SIZES);
+        sizes.retain(|&size| size > 0);
+        if sizes.is_empty() {
+            return Err(conflict("`cpu` needs messages that have bytes, such as --sizes 100,4K"));
+        }
+        let is_in = |kind: &cpu::Kind| kinds.contains(kind);
+        let mut once = Vec::with_capacity(depths.len());
+        depths.into_iter().for_each(|depth| {
+            if !once.contains(&depth) {
+                once.push(depth)
+            }
+        });
+        Ok(cpu::CpuPlan {
+            sizes,
+            depths: once,
+            rate,
+            payload: if self.payload == PayloadChoice::Untouched {
+                Payload::Untouched
+            } else {
+                Payload::WrittenRead
+            },
+            kinds: cpu::KINDS.into_iter().filter(is_in).collect(),
+            iterations: self.iterations,
+            time: self.time_or(cpu::SECONDS),
+            format: self.format,
+            folder,
+        })
     }
 
     fn comparison(

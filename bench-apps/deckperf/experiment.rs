@@ -148,8 +148,9 @@ fn timed(batch: &Batch, mut turn: impl FnMut(u64) -> Result) -> Result<Duration>
     Ok(started.elapsed())
 }
 
+/// Posts the message of this number.
 #[inline]
-fn send(pair: &RankPair<'_>, outlet: &Postbox<u8>, batch: &Batch, seed: u64) -> Result {
+pub fn send(pair: &RankPair<'_>, outlet: &Postbox<u8>, batch: &Batch, seed: u64) -> Result {
     if batch.size <= SHORT && matches!(batch.protocol, Protocol::Auto | Protocol::Eager) {
         let mut message = [0; SHORT];
         let message = &mut message[..batch.size];
@@ -168,9 +169,15 @@ fn send(pair: &RankPair<'_>, outlet: &Postbox<u8>, batch: &Batch, seed: u64) -> 
 #[inline]
 fn receive(pair: &RankPair<'_>, batch: &Batch, seed: u64) -> Result {
     let message = pair.inbox().retrieve()?;
+    check(pair, batch, &message, seed)
+}
+
+/// That this is the message of this number.
+#[inline]
+pub fn check(pair: &RankPair<'_>, batch: &Batch, message: &[u8], seed: u64) -> Result {
     pair.check_length(batch.protocol, batch.size, message.len())?;
     if batch.payload == Payload::WrittenRead {
-        let (got, wanted) = (payload::sum(&message), payload::expected_sum(batch.size, seed));
+        let (got, wanted) = (payload::sum(message), payload::expected_sum(batch.size, seed));
         if got != wanted {
             return Err(Failure::WrongSum { protocol: batch.protocol, size: batch.size, wanted, got });
         }

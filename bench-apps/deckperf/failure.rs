@@ -34,7 +34,7 @@ pub enum Failure {
         /// What went wrong, perhaps with what it said.
         what: String,
     },
-    /// `deckperf peers` or `deckperf collectives` as a rank.
+    /// `deckperf peers`, `deckperf collectives` or `deckperf cpu` as a rank.
     #[error("{0}: starts its own ranks: run `deckperf {0}` without deckrun")]
     IsRank(&'static str),
     /// The same on one processor.

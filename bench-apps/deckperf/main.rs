@@ -7,6 +7,7 @@ mod baseline;
 mod cli;
 mod clones;
 mod costs;
+mod cpu;
 mod data;
 mod exchange;
 mod experiment;
@@ -67,6 +68,8 @@ fn main() -> ExitCode {
             return costs::start_time::play(order).unwrap_or_else(|error| exit_code(Err(error)));
         }
         Task::Peers(plan) => return print(peers::measure(&plan)),
+        Task::Cpu(plan) => return print(cpu::measure(&plan)),
+        Task::CpuSockets(port) => return exit_code(cpu::serve_sockets(port)),
         Task::PeerRank(ranks, _) => ranks,
         _ => 2,
     };
@@ -123,7 +126,9 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         Task::StartTime(_) => unreachable!("it has a job of its own"),
         // These ranks have other links, and follow another process.
         Task::PeerRank(_, course) => return peers::serve(world, *course).map(|()| Ok(String::new())),
-        Task::Peers(_) => unreachable!("it conducts, and is no rank"),
+        Task::CpuRank => return cpu::serve(world).map(|()| Ok(String::new())),
+        Task::Peers(_) | Task::Cpu(_) => unreachable!("it conducts, and is no rank"),
+        Task::CpuSockets(_) => unreachable!("it has no world"),
         Task::Explain(_) => (&[][..], false),
     };
     let pair = RankPair::open(world, protocols)?;
@@ -147,7 +152,9 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         Task::StartTime(_) => unreachable!("it has a job of its own"),
         Task::Measure(plan) => Ok(measure(&pair, plan, &places)?),
         Task::Verify(checks) => verify(&pair, checks)?,
-        Task::Peers(_) | Task::PeerRank(..) => Ok(String::new()),
+        Task::Peers(_) | Task::PeerRank(..) | Task::Cpu(_) | Task::CpuRank | Task::CpuSockets(_) => {
+            Ok(String::new())
+        }
         Task::Explain(sizes) => Ok(explain::table(&pair, sizes)?),
     };
     pair.send_words(&Order::Stop.encode()?)?;

@@ -11,6 +11,8 @@
 //!     └ whole runs ─────────── ucx_perftest, fi_pingpong                         whole.rs
 //! ```
 //!
+//! `../cpu.rs` starts the same jobs by the same means, and has them measure processor time.
+//!
 //! `library.rs` finds the other libraries, installed ones and those in the folder of `--peers`.
 //!
 //! All jobs live from the beginning to the end, and all but one of them block in a system call at any time: the
@@ -21,18 +23,18 @@ mod confidence;
 mod contenders;
 mod export;
 mod floor;
-mod job;
-mod library;
+pub mod job;
+pub mod library;
 mod member;
-mod mpi;
+pub mod mpi;
 mod quinn;
-mod rank;
+pub mod rank;
 mod render;
 mod report;
 mod request;
 mod schedule;
-mod scratch;
-mod sockets;
+pub mod scratch;
+pub mod sockets;
 mod table;
 mod targets;
 mod whole;

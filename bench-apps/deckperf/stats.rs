@@ -18,10 +18,10 @@ pub fn percentile(values: &[f64], percent: f64) -> Option<f64> {
     sorted(values).get(rank.saturating_sub(1)).copied()
 }
 
-/// A ratio of two things that were measured side by side.
+/// A ratio of two things that were measured side by side, or one figure of each round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
-    /// Of the rounds' ratios.
+    /// Of the rounds.
     pub median: f64,
     /// Lower 95 % bound of the median.
     pub low: f64,
@@ -42,10 +42,15 @@ pub fn paired_ratio(numerators: &[f64], denominators: &[f64]) -> Option<Ratio> {
         .filter(|&(_, &denominator)| denominator > 0.0)
         .map(|(numerator, denominator)| numerator / denominator)
         .collect();
-    let rounds = ratios.len();
+    bounded_median(&ratios)
+}
+
+/// The median of a figure that each round has, with the same bounds.
+pub fn bounded_median(values: &[f64]) -> Option<Ratio> {
+    let rounds = values.len();
     let below = (rounds as f64 / 2.0 - 0.98 * (rounds as f64).sqrt()).floor().max(0.0) as usize;
-    let ratios = sorted(&ratios);
-    Some(Ratio { median: median(&ratios)?, low: ratios[below], high: ratios[rounds - 1 - below], rounds })
+    let values = sorted(values);
+    Some(Ratio { median: median(&values)?, low: values[below], high: values[rounds - 1 - below], rounds })
 }
 
 fn sorted(values: &[f64]) -> Vec<f64> {

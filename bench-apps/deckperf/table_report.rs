@@ -130,7 +130,8 @@ impl Table {
         text
     }
 
-    fn json(&self) -> Value {
+    /// An object for each row.
+    pub fn json(&self) -> Value {
         let row = |row: &Vec<Cell>| -> Value {
             let cells = self.columns.iter().zip(row);
             Value::Object(cells.map(|(name, cell)| ((*name).to_owned(), cell.json())).collect())

@@ -150,6 +150,34 @@ fn collectives_are_compared_for_the_ranks_asked_for() {
 }
 
 #[test]
+fn processor_time_has_a_plan_of_its_own() {
+    let plan = |line: &str| match task(line) {
+        Task::Cpu(plan) => plan,
+        other => panic!("{line} measures processor time, not {other:?}"),
+    };
+    let all = plan("deckperf cpu");
+    assert_eq!((&all.sizes[..], &all.depths[..], all.rate), (&cpu::SIZES[..], &[2, 64][..], 1000));
+    assert_eq!((all.kinds, all.payload), (cpu::KINDS.to_vec(), Payload::WrittenRead));
+    let some = plan(
+        "deckperf cpu --contenders tcp,udp-sockets --depths 8,8 --rate 0 --sizes 4K,0 --payload untouched --peers some/where",
+    );
+    assert_eq!(some.kinds, [cpu::Kind::UdpSockets, cpu::Kind::Tcp]);
+    assert_eq!((some.sizes, some.depths, some.rate), (vec![4096], vec![8], 0));
+    assert_eq!((some.payload, some.folder), (Payload::Untouched, Some("some/where".into())));
+    assert!(
+        error("deckperf cpu --contenders pigeons")
+            .contains("udp-sockets, tcp-sockets, shm, tcp, udp, verbs, mpi")
+    );
+    assert!(error("deckperf cpu --depths 0").contains("1..=1024"));
+    assert!(error("deckperf cpu --sizes 0").contains("messages that have bytes"));
+    assert!(error("deckperf cpu --protocol copy").contains("by the protocol `auto`"));
+    assert!(error("deckperf cpu --transport tcp").contains("--contenders"));
+    assert!(error("deckperf cpu --layer vi").contains("`cpu` is about mailboxes"));
+    assert_eq!(task("deckperf cpu-rank --transport tcp"), Task::CpuRank);
+    assert_eq!(task("deckperf cpu-rank --sockets --port 7"), Task::CpuSockets(Some(7)));
+}
+
+#[test]
 fn a_choice_is_explained_instead_of_measuring() {
     assert_eq!(task("deckperf --explain --sizes 1M,8"), Task::Explain(vec![8, 1 << 20]));
     assert_eq!(task("deckperf --explain"), Task::Explain(sizes::DEFAULT_SIZES.to_vec()));

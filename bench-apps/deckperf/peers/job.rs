@@ -4,6 +4,7 @@
 //! group, and each rank by its own number, because launchers put ranks into groups of their own.
 
 use std::{
+    fmt::Display,
     fs::{self, File},
     io::{self, BufRead, BufReader, Write},
     os::{
@@ -93,25 +94,39 @@ impl Job {
     /// # Errors
     /// What went wrong; the job is then of no more use.
     pub fn run(&mut self, request: &Request) -> Result<Duration, String> {
-        self.exchange(request).map_err(|why| format!("{why}, at `{request}`{}", shown(&self.log)))
+        Ok(self.ask(request, parse_answer)?.swap_remove(0))
     }
 
-    fn exchange(&mut self, request: &Request) -> Result<Duration, String> {
-        let line = format!("{request}\n");
+    /// The same for any order: what each rank answers, by number.
+    ///
+    /// # Errors
+    /// As of [`Job::run`].
+    pub fn ask<T>(
+        &mut self,
+        order: &impl Display,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Vec<T>, String> {
+        self.exchange(order, parse).map_err(|why| format!("{why}, at `{order}`{}", shown(&self.log)))
+    }
+
+    fn exchange<T>(
+        &mut self,
+        order: &impl Display,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Vec<T>, String> {
+        let line = format!("{order}\n");
         for rank in &mut self.ranks {
             let told = rank.answers.get_mut().write_all(line.as_bytes());
             told.map_err(|error| format!("telling rank {}: {error}", rank.number))?;
         }
         let deadline = Instant::now() + BATCH_LIMIT;
-        let mut elapsed = Duration::ZERO;
+        let mut answers = Vec::with_capacity(self.ranks.len());
         for rank in &mut self.ranks {
-            let answer = rank.hear(deadline).and_then(|line| parse_answer(&line));
-            let answer = answer.map_err(|why| format!("rank {}: {why}", rank.number))?;
-            if rank.number == 0 {
-                elapsed = answer;
-            }
+            let answer = rank.hear(deadline).and_then(|line| parse(&line));
+            answers.push((rank.number, answer.map_err(|why| format!("rank {}: {why}", rank.number))?));
         }
-        Ok(elapsed)
+        answers.sort_unstable_by_key(|(number, _)| *number);
+        Ok(answers.into_iter().map(|(_, answer)| answer).collect())
     }
 }
 

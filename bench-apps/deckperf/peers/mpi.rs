@@ -15,8 +15,9 @@ use super::{
 /// The program that every MPI runs.
 const SOURCE: &str = include_str!("peer.c");
 
-/// What it includes, and under which name.
-const HEADER: (&str, &str) = ("collectives.h", include_str!("collectives.h"));
+/// What it includes, and under which names.
+const HEADERS: [(&str, &str); 2] =
+    [("collectives.h", include_str!("collectives.h")), ("cpu.h", include_str!("cpu.h"))];
 
 /// MPICH's launcher gives each rank a session of its own, and Linux each session a scheduling group (autogroup), in
 /// which a rank is alone: its `sched_yield` yields to nobody, and a barrier of more ranks than processors takes time
@@ -99,8 +100,9 @@ impl Mpi {
     }
 
     fn build(&self, found: &Found, flags: &[&str], source: &str, output: &Path) -> Result<(), String> {
-        let (file, header) = (output.with_extension("c"), output.with_file_name(HEADER.0));
-        for (file, text) in [(&file, source), (&header, HEADER.1)] {
+        let file = output.with_extension("c");
+        let headers = HEADERS.map(|(name, text)| (output.with_file_name(name), text));
+        for (file, text) in headers.iter().map(|(file, text)| (file, *text)).chain([(&file, source)]) {
             fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))?;
         }
         let mut command = found.prefix.command(&found.name.replace("mpirun", "mpicc"));

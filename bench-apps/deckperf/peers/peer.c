@@ -6,7 +6,7 @@
  *     batch TEST PAYLOAD BYTES WARM-UP ITERATIONS WAY
  *
  * Each answers with the nanoseconds that its timed iterations took, or `error` and why. The end of the input ends the
- * job. The tests are those of rank.rs and member.rs, loop for loop:
+ * job. Orders that begin with `cpu` are those of cpu.h. The tests are those of rank.rs and member.rs, loop for loop:
  *
  *     latency  pairs of ranks, a message there and a message back   ways: send, window
  *     stream   windows of WINDOW messages, each acknowledged        ways: send, bare
@@ -27,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
@@ -185,6 +186,7 @@ static void bare_barrier(const struct batch *b, uint64_t turn) {
 }
 
 #include "collectives.h"
+#include "cpu.h"
 
 /* ---- orders ------------------------------------------------------------------------------------------------ */
 
@@ -227,6 +229,10 @@ static uint64_t run(const struct batch *b) {
 }
 
 static void answer(FILE *conductor, const char *line) {
+    if (!strncmp(line, "cpu ", 4)) {
+        answer_cpu(conductor, line);
+        return;
+    }
     struct batch b;
     int fields = sscanf(line, "batch %15s %15s %zu %lu %lu %15s", b.test, b.payload, &b.bytes, &b.warm_up,
                         &b.iterations, b.way);

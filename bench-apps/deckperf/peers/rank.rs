@@ -31,23 +31,32 @@ use crate::{
 pub fn serve(world: &World, course: Course) -> Result {
     if course == Course::Groups {
         let mut member = Member::join(world)?;
-        return follow(world, |request| member.time(request));
+        return follow(world.rank(), world.size(), |line| timed(line, |request| member.time(request)));
     }
     let mut protocols: Vec<Protocol> = course.rows().iter().filter_map(|row| row.ours.protocol()).collect();
     protocols.sort_unstable_by_key(|protocol| PROTOCOLS.iter().position(|known| known == protocol));
     protocols.dedup();
     let pair = RankPair::in_pairs(world, &protocols)?;
-    follow(world, |request| time(&pair, request))
+    follow(world.rank(), world.size(), |line| timed(line, |request| time(&pair, request)))
 }
 
-fn follow(world: &World, mut time: impl FnMut(&Request) -> Result<Duration>) -> Result {
+fn timed(line: &str, time: impl FnOnce(&Request) -> Result<Duration>) -> Result<String> {
+    let request = line.parse().map_err(Failure::BadOrder)?;
+    Ok(time(&request)?.as_nanos().to_string())
+}
+
+/// Says that this process is rank `rank` of `ranks`, and follows the conductor until it hangs up: `perform` has a line's answer.
+///
+/// # Errors
+/// There is no conductor, or an order failed, which it has been told.
+pub fn follow(rank: usize, ranks: usize, mut perform: impl FnMut(&str) -> Result<String>) -> Result {
     let address =
         env::var_os(CONDUCTOR).ok_or_else(|| Failure::BadOrder(format!("{CONDUCTOR} is not set")))?;
     let io = Failure::system;
     let mut answers = UnixStream::connect(address).map_err(io("connecting to the conductor"))?;
     let orders = BufReader::new(answers.try_clone().map_err(io("connecting to the conductor"))?);
     let mut say = move |text: String| writeln!(answers, "{text}").map_err(io("answering the conductor"));
-    say(format!("rank {} of {}", world.rank(), world.size()))?;
+    say(format!("rank {rank} of {ranks}"))?;
     for line in orders.lines() {
         let line = match line {
             Ok(line) => line,
@@ -55,8 +64,8 @@ fn follow(world: &World, mut time: impl FnMut(&Request) -> Result<Duration>) -> 
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
             Err(error) => return Err(io("hearing the conductor")(error)),
         };
-        match line.parse().map_err(Failure::BadOrder).and_then(|request| time(&request)) {
-            Ok(elapsed) => say(elapsed.as_nanos().to_string())?,
+        match perform(&line) {
+            Ok(answer) => say(answer)?,
             Err(failure) => {
                 say(format!("error {failure}"))?;
                 return Err(failure);

@@ -103,7 +103,7 @@ fn connection() -> io::Result<(TcpStream, TcpStream)> {
 }
 
 /// Spins while the socket is full.
-fn send(stream: &mut TcpStream, mut data: &[u8]) -> io::Result<()> {
+pub fn send(stream: &mut TcpStream, mut data: &[u8]) -> io::Result<()> {
     while !data.is_empty() {
         match stream.write(data) {
             Ok(written) => data = &data[written..],
@@ -115,7 +115,7 @@ fn send(stream: &mut TcpStream, mut data: &[u8]) -> io::Result<()> {
 }
 
 /// Spins until all of it is here. `false`: the connection has ended.
-fn receive(stream: &mut TcpStream, mut data: &mut [u8]) -> io::Result<bool> {
+pub fn receive(stream: &mut TcpStream, mut data: &mut [u8]) -> io::Result<bool> {
     while !data.is_empty() {
         match stream.read(data) {
             Ok(0) => return Ok(false),

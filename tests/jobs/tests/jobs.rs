@@ -530,6 +530,60 @@ mod deckperf {
         assert!(ended.stderr.contains("run `deckperf collectives` without deckrun"), "{ended}");
     }
 
+    /// The rows of a short run of `cpu`, by column name.
+    fn processor_time(contenders: &str) -> Option<Vec<HashMap<String, String>>> {
+        if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+            println!("skipped: `deckperf` measures on two processors, and this host has one");
+            return None;
+        }
+        let job =
+            Bin::deckperf().alone().args(["cpu", "--sizes", "100,4K", "--depths", "2", "--time", "0.1"]);
+        let ended = job.args(["--format", "csv", "--contenders", contenders]).run().ok();
+        let mut lines = ended.stdout.lines().map(|line| line.split(',').map(str::to_owned));
+        let header: Vec<_> = lines.next().unwrap_or_else(|| panic!("no header: {ended}")).collect();
+        Some(lines.map(|cells| header.iter().cloned().zip(cells).collect()).collect())
+    }
+
+    #[test]
+    fn cpu_has_the_cost_of_both_sides_however_they_wait() {
+        let Some(rows) = processor_time("udp-sockets,tcp-sockets,shm,tcp,udp,verbs") else { return };
+        for contender in ["UDP sockets", "TCP sockets", "µDECK shm", "µDECK tcp", "µDECK udp", "µDECK verbs"]
+        {
+            for waiting in ["polling", "blocking"] {
+                let loads: Vec<_> = rows
+                    .iter()
+                    .filter(|row| row["contender"] == contender && row["waiting"] == waiting)
+                    .collect();
+                assert_eq!(loads.len(), 2 + 2, "two sizes, streamed and paced: {rows:?}");
+                loads.into_iter().for_each(has_cost);
+            }
+        }
+    }
+
+    fn has_cost(row: &HashMap<String, String>) {
+        if row["contender"] == "µDECK verbs" && row["both_us"].is_empty() {
+            return; // this host has no device
+        }
+        let figure = |name: &str| -> f64 {
+            row[name].parse().unwrap_or_else(|_| panic!("{name} is no number in {row:?}"))
+        };
+        assert!(figure("both_us") > 0.0 && figure("messages_per_second") > 0.0, "{row:?}");
+        for side in ["sender", "receiver"] {
+            let [user, system] = ["user", "system"].map(|part| figure(&format!("{side}_{part}_us")));
+            assert!(user >= 0.0 && system >= 0.0 && user + system > 0.0, "{row:?}");
+            // All threads of a side share its core. A tick of the kernel's accounting, of a batch of 30 ms, is 13 %.
+            let core = figure(&format!("{side}_core_percent"));
+            assert!(core > 0.0 && core <= 115.0, "{row:?}");
+        }
+        assert!(row["contender"] == "UDP sockets" || row["lost"] == "0", "{row:?}");
+    }
+
+    #[test]
+    fn cpu_starts_its_own_ranks() {
+        let ended = Bin::deckperf().ranks(2).arg("cpu").run().fails();
+        assert!(ended.stderr.contains("run `deckperf cpu` without deckrun"), "{ended}");
+    }
+
     #[test]
     fn verify_checks_every_byte_over_every_protocol() {
         let ended = Bin::deckperf().alone().args(["verify", "--no-pin"]).run().ok();

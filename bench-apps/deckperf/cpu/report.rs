@@ -1,0 +1,540 @@
+//! What a run shows: a table for each size and depth, or one flat table for programs.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use serde_json::json;
+
+use super::{
+    CpuPlan,
+    contenders::Row,
+    order::Waiting,
+    schedule::{BATCH, CpuOutcome, CpuSample, CpuSeries, Load, loads},
+    usage::{Accounting, Usage},
+};
+use crate::{
+    data::{Better, Key, Series},
+    export,
+    machine::Machine,
+    plan::Format,
+    stats::{self, Ratio, median},
+    table_report::{Cell, Table, TableReport},
+};
+
+/// Everything that is printed.
+pub struct CpuReport {
+    /// Where it was measured.
+    pub machine: Machine,
+    /// What was asked for.
+    pub plan: CpuPlan,
+    /// How the system divides processor time.
+    pub accounting: Accounting,
+    /// Who took part, in the order of the tables.
+    pub rows: Vec<Row>,
+    /// Who they are, and who is missing.
+    pub notes: Vec<String>,
+    /// What was measured.
+    pub outcome: CpuOutcome,
+}
+
+/// What one contender costs under one load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cost {
+    /// Messages that arrived, per second: the median over rounds.
+    pub rate: f64,
+    /// Of the sender and of the receiver.
+    pub sides: [SideCost; 2],
+    /// Processor time of both sides for a message that arrived, in µs, with its 95 % bounds.
+    pub both: Ratio,
+    /// The same for 10⁶ bits of payload; none of empty messages.
+    pub per_megabit: Option<f64>,
+    /// That did not arrive, in all rounds.
+    pub lost: u64,
+}
+
+/// What one side costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SideCost {
+    /// µs for a message that arrived: the median over rounds, and of that the share that all rounds together have in user mode.
+    pub user: f64,
+    /// The rest.
+    pub system: f64,
+    /// Percent of a core, while the batches ran: the median over rounds.
+    pub core: f64,
+}
+
+impl CpuSample {
+    /// Of both sides, for a message that arrived.
+    fn micros(&self) -> f64 {
+        let both = self.sender.processor + self.receiver.processor;
+        both.as_secs_f64() * 1e6 / self.messages.max(1) as f64
+    }
+
+    /// Messages that arrived, per second.
+    fn rate(&self) -> f64 {
+        self.messages as f64 / self.sender.wall.as_secs_f64()
+    }
+}
+
+impl Cost {
+    /// `None` without samples, or if nothing arrived.
+    pub fn of(samples: &[CpuSample], bytes: usize) -> Option<Self> {
+        let messages = |sample: &CpuSample| sample.messages.max(1) as f64;
+        let over = |figure: &dyn Fn(&CpuSample) -> f64| samples.iter().map(figure).collect::<Vec<f64>>();
+        let micros = |usage: &Usage| usage.processor.as_secs_f64() * 1e6;
+        if samples.iter().all(|sample| sample.messages == 0) {
+            return None;
+        }
+        let both = stats::bounded_median(&over(&CpuSample::micros))?;
+        let side = |of: &dyn Fn(&CpuSample) -> Usage| -> Option<SideCost> {
+            let total = median(&over(&|sample| micros(&of(sample)) / messages(sample)))?;
+            let sum =
+                |part: &dyn Fn(Usage) -> f64| samples.iter().map(|sample| part(of(sample))).sum::<f64>();
+            let user = sum(&|usage| usage.user.as_secs_f64());
+            let divided = user + sum(&|usage| usage.system.as_secs_f64());
+            let user = if divided > 0.0 { total * user / divided } else { total };
+            let core = |sample: &CpuSample| {
+                let Usage { wall, processor, .. } = of(sample);
+                processor.as_secs_f64() / wall.as_secs_f64() * 100.0
+            };
+            let system = (total - user).max(0.0); // of rounding
+            Some(SideCost { user, system, core: median(&over(&core))? })
+        };
+        Some(Cost {
+            rate: median(&over(&CpuSample::rate))?,
+            sides: [side(&|sample| sample.sender)?, side(&|sample| sample.receiver)?],
+            both,
+            per_megabit: (bytes > 0).then(|| both.median / (bytes as f64 * 8.0 / 1e6)),
+            lost: samples.iter().map(|sample| sample.lost).sum(),
+        })
+    }
+}
+
+impl CpuReport {
+    /// With a line break at the end. JSON is a [`Run`](crate::data::Run), and `tables` with the medians.
+    pub fn render(&self) -> String {
+        if self.plan.format == Format::Json {
+            let run = export::run("cpu", &self.machine, &self.method(), self.series());
+            return export::written(&run, json!({ "tables": { "cpu": self.for_programs().json() } }));
+        }
+        let report = TableReport {
+            machine: self.machine.clone(),
+            method: self.method(),
+            tables: match self.plan.format {
+                Format::Table => self.for_readers(),
+                Format::Csv | Format::Json => vec![self.for_programs()],
+            },
+            findings: Vec::new(),
+        };
+        report.render(self.plan.format)
+    }
+
+    fn method(&self) -> Vec<Cow<'static, str>> {
+        let CpuOutcome { rounds, elapsed, .. } = self.outcome;
+        let mut method: Vec<Cow<'static, str>> = vec![
+            format!(
+                "interleaved: all processes live all the time, and all but two of them block; in each of {rounds} rounds \
+                 ({:.0} s in all) each contender runs one batch of some {} ms, those of a size one behind the other, in \
+                 rotating order",
+                elapsed.as_secs_f64(),
+                BATCH.as_millis()
+            )
+            .into(),
+            "processor time is that of the whole process, library threads included, over its batch; a figure is the median \
+             over rounds, with 95 % bounds; both: sender and receiver together"
+                .into(),
+            self.accounting.sentence().into(),
+            WINDOWS.into(),
+            format!("{}: {}", self.plan.payload.name(), match self.plan.payload {
+                crate::plan::Payload::Untouched => "neither side looks at the data",
+                crate::plan::Payload::WrittenRead => {
+                    "the sender writes every word, the receiver sums and checks them all, which is part of the figures"
+                }
+            })
+            .into(),
+            WAITING.into(),
+            LOOPBACK.into(),
+        ];
+        if self.plan.rate > 0 {
+            method.push(PACED.into());
+        }
+        method
+            .extend(self.notes.iter().chain(&self.outcome.losses).map(|note| note.replace('\n', " ").into()));
+        method
+    }
+
+    /// Of each contender under each load: the processor time of both sides for a message, and messages a second of a stream.
+    fn series(&self) -> Vec<Series> {
+        let mut all = Vec::new();
+        for series in self.outcome.series.iter().filter(|series| !series.samples.is_empty()) {
+            let CpuSeries { row, waiting, load: Load { bytes, depth, rate }, .. } = series;
+            let (library, transport) = &self.rows[*row].library;
+            let labels = [("waiting", waiting.name().to_owned()), ("buffers", depth.to_string())];
+            let paced = (*rate > 0).then(|| ("per-second", rate.to_string()));
+            let labels =
+                labels.into_iter().chain(paced).map(|(name, value)| (name.to_owned(), value)).collect();
+            let key = |test: &str| Key {
+                test: test.to_owned(),
+                library: library.clone(),
+                transport: Some((*transport).to_owned()),
+                payload: Some(self.plan.payload.name().to_owned()),
+                size: Some(*bytes as u64),
+                labels: BTreeMap::clone(&labels),
+                ..Key::default()
+            };
+            let mut add = |test, unit: &str, better, figure: fn(&CpuSample) -> f64| {
+                let rounds =
+                    series.samples.iter().map(|sample| (sample.messages > 0).then(|| figure(sample)));
+                all.push(Series {
+                    key: key(test),
+                    unit: unit.to_owned(),
+                    better,
+                    copied_bytes_per_message: None,
+                    rounds: rounds.collect(),
+                });
+            };
+            add("processor-time", "us", Better::Lower, CpuSample::micros);
+            if *rate == 0 {
+                add("message-rate", "M/s", Better::Higher, |sample| sample.rate() / 1e6);
+            }
+        }
+        all
+    }
+
+    fn for_readers(&self) -> Vec<Table> {
+        let loads = loads(&self.plan);
+        let mut tables: Vec<Table> = loads.iter().map(|load| self.table(load)).collect();
+        let lost: Vec<Vec<Cell>> = self
+            .cells(&loads)
+            .filter_map(|(row, waiting, load, cost)| {
+                let cost = cost.filter(|cost| cost.lost > 0)?;
+                Some(vec![
+                    Cell::text(&row.name),
+                    Cell::text(waiting),
+                    Cell::Count(load.bytes as u64),
+                    Cell::Count(load.depth),
+                    Cell::Count(cost.lost),
+                ])
+            })
+            .collect();
+        if !lost.is_empty() {
+            tables.push(Table {
+                title: "Messages that did not arrive, in all rounds".to_owned(),
+                name: "lost",
+                columns: vec!["contender", "waiting", "bytes", "depth", "lost"],
+                rows: lost,
+            });
+        }
+        tables
+    }
+
+    fn table(&self, load: &Load) -> Table {
+        let &Load { bytes, depth, rate } = load;
+        let of = self.cells(std::slice::from_ref(load));
+        let start = |row: &Row, waiting: &str| vec![Cell::text(&row.name), Cell::text(waiting)];
+        if rate > 0 {
+            return Table {
+                title: format!(
+                    "{bytes} bytes, {rate} messages per second: processor time (us) of a message, and % of a core"
+                ),
+                name: "paced",
+                columns: vec![
+                    "contender",
+                    "waiting",
+                    "msg/s",
+                    "s_user",
+                    "s_sys",
+                    "s_core%",
+                    "r_user",
+                    "r_sys",
+                    "r_core%",
+                    "both",
+                    "low",
+                    "high",
+                ],
+                rows: of
+                    .map(|(row, waiting, _, cost)| {
+                        let mut cells = start(row, waiting);
+                        cells.push(rounded(cost.as_ref()));
+                        cells.extend(sides(cost.as_ref(), true));
+                        cells.extend(both(cost.as_ref()));
+                        cells
+                    })
+                    .collect(),
+            };
+        }
+        Table {
+            title: format!(
+                "{bytes} bytes, {depth} under way: messages per second, processor time (us) of a message and of a megabit"
+            ),
+            name: "stream",
+            columns: vec![
+                "contender",
+                "waiting",
+                "msg/s",
+                "s_user",
+                "s_sys",
+                "r_user",
+                "r_sys",
+                "both",
+                "low",
+                "high",
+                "us/Mbit",
+            ],
+            rows: of
+                .map(|(row, waiting, _, cost)| {
+                    let mut cells = start(row, waiting);
+                    cells.push(rounded(cost.as_ref()));
+                    cells.extend(sides(cost.as_ref(), false));
+                    cells.extend(both(cost.as_ref()));
+                    cells.push(Cell::Figure(cost.and_then(|cost| cost.per_megabit)));
+                    cells
+                })
+                .collect(),
+        }
+    }
+
+    fn for_programs(&self) -> Table {
+        let loads = loads(&self.plan);
+        let rows = self.cells(&loads).map(|(row, waiting, load, cost)| {
+            let mut cells = vec![Cell::text(&row.name), Cell::text(waiting)];
+            cells.extend([load.bytes as u64, load.depth, load.rate].map(Cell::Count));
+            cells.push(Cell::Figure(cost.map(|cost| cost.rate)));
+            cells.extend(sides(cost.as_ref(), true));
+            cells.extend(both(cost.as_ref()));
+            cells.push(Cell::Figure(cost.and_then(|cost| cost.per_megabit)));
+            cells.push(cost.map_or(Cell::Figure(None), |cost| Cell::Count(cost.lost)));
+            cells.push(Cell::Count(cost.map_or(0, |cost| cost.both.rounds) as u64));
+            cells
+        });
+        Table {
+            title: "Processor time of messages".to_owned(),
+            name: "cpu",
+            columns: vec![
+                "contender",
+                "waiting",
+                "bytes",
+                "depth",
+                "paced_per_second",
+                "messages_per_second",
+                "sender_user_us",
+                "sender_system_us",
+                "sender_core_percent",
+                "receiver_user_us",
+                "receiver_system_us",
+                "receiver_core_percent",
+                "both_us",
+                "low_95",
+                "high_95",
+                "us_per_megabit",
+                "lost",
+                "rounds",
+            ],
+            rows: rows.collect(),
+        }
+    }
+
+    /// In the order of the rows; what a contender cannot do has a cell without a cost.
+    fn cells<'r>(
+        &'r self,
+        loads: &'r [Load],
+    ) -> impl Iterator<Item = (&'r Row, &'static str, &'r Load, Option<Cost>)> + 'r {
+        let waitings = [Waiting::Polling, Waiting::Blocking];
+        loads.iter().flat_map(move |load| {
+            self.rows.iter().enumerate().flat_map(move |(number, row)| {
+                waitings.into_iter().map(move |waiting| {
+                    let wanted = |series: &&CpuSeries| {
+                        (series.row, series.waiting, series.load) == (number, waiting, *load)
+                    };
+                    let found = self.outcome.series.iter().find(wanted);
+                    let cost = found.and_then(|series| Cost::of(&series.samples, load.bytes));
+                    (row, waiting.name(), load, cost)
+                })
+            })
+        })
+    }
+}
+
+fn rounded(cost: Option<&Cost>) -> Cell {
+    cost.map_or(Cell::Figure(None), |cost| Cell::Count(cost.rate.round() as u64))
+}
+
+fn sides(cost: Option<&Cost>, with_core: bool) -> Vec<Cell> {
+    let side = |at: usize| {
+        let side = cost.map(|cost| cost.sides[at]);
+        let mut cells = vec![side.map(|side| side.user), side.map(|side| side.system)];
+        cells.extend(with_core.then(|| side.map(|side| side.core)));
+        cells
+    };
+    [side(0), side(1)].concat().into_iter().map(Cell::Figure).collect()
+}
+
+fn both(cost: Option<&Cost>) -> [Cell; 3] {
+    let both = cost.map(|cost| cost.both);
+    [both.map(|both| both.median), both.map(|both| both.low), both.map(|both| both.high)].map(Cell::Figure)
+}
+
+const WINDOWS: &str = "messages go from rank 0 in windows of so many (under way), each acknowledged by an empty message or a \
+                       byte; every message's length is checked, and all arrive, or are counted as lost (UDP sockets: their \
+                       acknowledgement says how many have come; what is lost is not sent again)";
+const WAITING: &str = "polling: ours loops over `try_retrieve`, sockets are non-blocking, an MPI looks by itself; blocking: ours \
+                       calls `retrieve`, which spins for 50 us at most, yields, and sleeps, sockets block in the kernel, and no \
+                       MPI has it (-)";
+const LOOPBACK: &str = "sockets, tcp and udp go over the loopback device, where the kernel's receiving half runs in the sender's \
+                        system call; ours over udp is encrypted";
+const PACED: &str = "paced: the sender sleeps until each message is due, however the receiver waits; s_ and r_core% are the \
+                     shares of a core that sender and receiver take";
+
+/// For tests.
+#[cfg(test)]
+pub fn sample_plan() -> CpuPlan {
+    use std::time::Duration;
+
+    CpuPlan {
+        sizes: vec![100],
+        depths: vec![2],
+        rate: 1000,
+        payload: crate::plan::Payload::WrittenRead,
+        kinds: super::KINDS.to_vec(),
+        iterations: None,
+        time: Duration::from_secs(1),
+        format: Format::Table,
+        folder: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cpu::order::Way;
+
+    fn usage(processor: u64, user: u64) -> Usage {
+        let [wall, processor, user, system] =
+            [1000, processor, user, processor - user].map(Duration::from_micros);
+        Usage { wall, processor, user, system }
+    }
+
+    /// 100 messages in a millisecond: the sender takes 3 µs for each, a third of it user time, the receiver 10.
+    fn a_round() -> CpuSample {
+        CpuSample { sender: usage(300, 100), receiver: usage(1000, 1000), messages: 100, lost: 0 }
+    }
+
+    fn report(format: Format) -> CpuReport {
+        let row = |name: &str, waitings| Row {
+            name: name.to_owned(),
+            library: (name.to_owned(), "shm"),
+            way: Way::Send,
+            waitings,
+            bytes: [0, 1 << 20],
+            is_needed: false,
+        };
+        let plan = CpuPlan { format, ..sample_plan() };
+        let loads = loads(&plan);
+        let series = |load| {
+            let samples = vec![a_round(), CpuSample { lost: 2, ..a_round() }, a_round()];
+            CpuSeries { row: 0, waiting: Waiting::Polling, load, iterations: 50, samples }
+        };
+        CpuReport {
+            machine: Machine::sample("sender on core 0, receiver on core 1", "each contender's own"),
+            plan,
+            accounting: Accounting::Exact,
+            rows: vec![row("Some MPI", &[Waiting::Polling][..]), row("µDECK verbs", &[][..])],
+            notes: vec!["µDECK verbs is not measured: no device".to_owned()],
+            outcome: CpuOutcome {
+                series: loads.into_iter().map(series).collect(),
+                rounds: 3,
+                elapsed: Duration::from_secs(2),
+                losses: vec![],
+            },
+        }
+    }
+
+    #[test]
+    fn costs_are_for_each_message_that_arrived() {
+        let cost = Cost::of(&[a_round(), a_round()], 100).expect("samples");
+        let close = |one: f64, other: f64| (one - other).abs() < 1e-6;
+        assert!(close(cost.rate, 100_000.0) && close(cost.both.median, 13.0), "{cost:?}");
+        let [sender, receiver] = cost.sides;
+        assert!(close(sender.user, 1.0) && close(sender.system, 2.0) && close(sender.core, 30.0), "{cost:?}");
+        assert!(close(receiver.user, 10.0) && close(receiver.system, 0.0), "{cost:?}");
+        assert!(close(receiver.core, 100.0), "{cost:?}");
+        // 800 bits in 13 µs.
+        assert!(cost.per_megabit.is_some_and(|cost| close(cost, 16_250.0)), "{cost:?}");
+        assert_eq!(Cost::of(&[a_round()], 0).expect("samples").per_megabit, None);
+    }
+
+    #[test]
+    fn a_disturbed_round_moves_the_bounds_and_not_the_median() {
+        let disturbed = CpuSample { receiver: usage(9000, 9000), ..a_round() };
+        let samples = [a_round(), disturbed, a_round(), a_round(), a_round()];
+        let both = Cost::of(&samples, 100).expect("samples").both;
+        assert!((both.median - 13.0).abs() < 1e-6 && (both.high - 93.0).abs() < 1e-6, "{both:?}");
+        assert_eq!(both.rounds, 5);
+    }
+
+    #[test]
+    fn nothing_costs_nothing_to_say() {
+        assert_eq!(Cost::of(&[], 100), None);
+        assert_eq!(Cost::of(&[CpuSample { messages: 0, lost: 100, ..a_round() }], 100), None);
+    }
+
+    #[test]
+    fn readers_get_a_table_for_each_load() {
+        let text = report(Format::Table).render();
+        let expected = "
+# 100 bytes, 2 under way: messages per second, processor time (us) of a message and of a megabit
+# contender   waiting   msg/s  s_user  s_sys  r_user  r_sys   both    low   high   us/Mbit
+Some MPI      polling  100000    1.00   2.00   10.00   0.00  13.00  13.00  13.00  16250.00
+Some MPI     blocking       -       -      -       -      -      -      -      -         -
+µDECK verbs   polling       -       -      -       -      -      -      -      -         -
+µDECK verbs  blocking       -       -      -       -      -      -      -      -         -
+
+# 100 bytes, 1000 messages per second: processor time (us) of a message, and % of a core
+";
+        assert!(text.contains(expected), "{text}");
+        let lost = "# contender  waiting  bytes  depth  lost\nSome MPI     polling    100      2     2\nSome MPI     polling    100     50     2\n";
+        assert!(text.contains(lost), "{text}");
+        for said in
+            ["# Method:  user and system time are exact here", "µDECK verbs is not measured: no device"]
+        {
+            assert!(text.contains(said), "{text}");
+        }
+    }
+
+    #[test]
+    fn tables_fit_a_hundred_and_ten_columns() {
+        let mut report = report(Format::Table);
+        report.rows[0].name = "Open MPI tcp".to_owned();
+        for series in &mut report.outcome.series {
+            // A millisecond for a message at either side, as of polling for a thousand a second.
+            series.samples = vec![CpuSample { messages: 1, sender: usage(1000, 1), ..a_round() }; 5];
+        }
+        let text = report.render();
+        let longest = text.lines().map(|line| line.chars().count()).max();
+        assert!(longest <= Some(110), "{text}");
+    }
+
+    #[test]
+    fn programs_get_one_row_for_each_contender_waiting_and_load() {
+        let text = report(Format::Csv).render();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 1 + 2 * 2 * 2, "{text}");
+        let row = "Some MPI,polling,100,2,0,100000.0000,1.0000,2.0000,30.0000,10.0000,0.0000,100.0000,13.0000,13.0000,\
+                   13.0000,16250.0000,2,3";
+        assert_eq!(lines[1], row);
+        assert_eq!(lines[2], "Some MPI,blocking,100,2,0,,,,,,,,,,,,,0");
+        let value: serde_json::Value =
+            serde_json::from_str(&report(Format::Json).render()).expect("valid JSON");
+        assert_eq!(value["tables"]["cpu"][0]["sender_core_percent"].as_f64().map(f64::round), Some(30.0));
+        assert!(value["tables"]["cpu"][1]["both_us"].is_null());
+        let run = crate::data::Run::parse(&value.to_string()).expect("what all commands write alike");
+        assert_eq!((run.command.as_str(), run.series.len()), ("cpu", 3), "a stream's rate has a series, too");
+        let one = &run.series[0];
+        assert_eq!(
+            (one.key.test.as_str(), one.rounds.len(), &one.key.labels["waiting"][..]),
+            ("processor-time", 3, "polling")
+        );
+        assert!(one.rounds[0].is_some_and(|figure| (figure - 13.0).abs() < 1e-6), "{one:?}");
+    }
+}
