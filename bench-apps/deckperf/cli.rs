@@ -7,7 +7,7 @@ use udeck::Protocol;
 use udeck_manual::Generate;
 
 use crate::plan::{Checks, Format, PROTOCOLS, Pace, Payload, Plan, Test};
-use crate::{clones, costs, cpu, overlap, peers, sizes, vi};
+use crate::{clones, compare, costs, cpu, overlap, peers, sizes, vi};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,6 +28,7 @@ Examples:
   deckperf collectives --peers DIR               barrier, broadcast, all-reduce and all-to-all of groups beside an MPI's
   deckperf cpu --peers DIR                       processor time of messages: bare sockets, every transport, MPI
   deckperf cpu --contenders tcp-sockets,tcp --sizes 4K --depths 8 --rate 0
+  deckperf compare before.json after.json        what got slower, beyond the noise (`deckperf compare --help`)
   deckperf --stats --transport tcp               no timing: bytes that the library copies for a message, by protocol
   deckperf --explain                             no timing: which protocol carries which size, and why
   deckperf verify                                no timing: every byte of every message is checked
@@ -136,6 +137,8 @@ enum Command {
         #[arg(long, requires = "sockets")]
         port: Option<u16>,
     },
+    /// What got faster or slower between two runs, or two builds, beyond the noise of the machine
+    Compare(compare::CompareArgs),
     /// A rank of ours that `peers` or `collectives` conducts; started alone, all of them
     #[command(hide = true)]
     PeerRank {
@@ -189,6 +192,9 @@ struct Options {
     /// Let the system place the ranks
     #[arg(long, global = true)]
     no_pin: bool,
+    /// Messages of mailboxes take this much longer: a slowdown for tests of `deckperf compare`
+    #[arg(long, global = true, hide = true, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    handicap: Option<u32>,
     /// What messages travel over: shm, verbs, tcp, udp [default: the best there is, as for every program]
     #[arg(long, global = true, value_name = "NAME", value_parser = parse_transport)]
     transport: Option<&'static str>,
@@ -229,6 +235,8 @@ pub enum Task {
     CpuRank,
     /// Be an end of bare sockets: of this port's listener, or the listener.
     CpuSockets(Option<u16>),
+    /// Compare runs.
+    Compare(compare::CompareArgs, Format),
     /// Say what would carry messages of these sizes, ascending.
     Explain(Vec<usize>),
 }
@@ -292,6 +300,7 @@ impl Cli {
             (Some(Command::Verify), Layer::Vi) => {
                 Err(conflict("`verify` is about mailboxes; --layer vi measures"))
             }
+            (Some(Command::Compare(args)), _) => Ok(Task::Compare(args, options.format)),
             (Some(Command::Latency), _) => options.measurement(vec![Test::Latency], false),
             (Some(Command::Bandwidth), _) => options.measurement(vec![Test::Bandwidth], false),
             (Some(Command::Overlap { compute }), _) => Ok(Task::Overlap(options.overlap(compute))),
@@ -440,6 +449,7 @@ impl Options {
             pin: !self.no_pin,
             stats: self.stats,
             overview: overview && !self.stats,
+            handicap: self.handicap,
         }
     }
 

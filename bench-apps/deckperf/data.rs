@@ -89,7 +89,6 @@ pub enum Better {
     Higher,
 }
 
-#[cfg_attr(not(test), expect(dead_code, reason = "the readers, `report` and `compare`, follow"))]
 impl Run {
     /// Reads a file's text.
     ///
@@ -115,7 +114,6 @@ impl Run {
     }
 }
 
-#[cfg_attr(not(test), expect(dead_code, reason = "the readers, `report` and `compare`, follow"))]
 impl Series {
     /// The figures of those rounds that have one.
     pub fn figures(&self) -> Vec<f64> {

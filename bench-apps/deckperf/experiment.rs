@@ -8,6 +8,7 @@ use crate::{
     baseline::{BaselineSample, Baselines},
     exchange::{Tally, exchange},
     failure::{Failure, Result},
+    handicap::Handicap,
     order::{Batch, Order},
     payload,
     plan::Payload,
@@ -86,7 +87,7 @@ fn perform(pair: &RankPair<'_>, order: Order) -> Result<(Duration, Tally)> {
 pub fn ping_pong(pair: &RankPair<'_>, batch: &Batch) -> Result<Duration> {
     let outlet = pair.outlet(batch.protocol)?;
     let leads = pair.leads();
-    timed(batch, |turn| {
+    timed(pair, batch, |turn| {
         if leads {
             send(pair, outlet, batch, turn)?;
             receive(pair, batch, turn)
@@ -101,7 +102,7 @@ pub fn ping_pong(pair: &RankPair<'_>, batch: &Batch) -> Result<Duration> {
 pub fn stream(pair: &RankPair<'_>, batch: &Batch, window: u64) -> Result<Duration> {
     let outlet = pair.outlet(batch.protocol)?;
     let leads = pair.leads();
-    timed(batch, |turn| {
+    timed(pair, batch, |turn| {
         if leads {
             for slot in 0..window {
                 send(pair, outlet, batch, turn * window + slot)?;
@@ -120,7 +121,7 @@ pub fn stream(pair: &RankPair<'_>, batch: &Batch, window: u64) -> Result<Duratio
 pub fn stream_of_words(pair: &RankPair<'_>, batch: &Batch, window: usize) -> Result<Duration> {
     let leads = pair.leads();
     let mut words: Vec<u64> = (0..window as u64).collect();
-    timed(batch, |turn| {
+    timed(pair, batch, |turn| {
         if leads {
             words[0] = turn;
             pair.send_each_word(&words)?;
@@ -137,7 +138,18 @@ pub fn stream_of_words(pair: &RankPair<'_>, batch: &Batch, window: usize) -> Res
 
 /// How long the batch's turns take, without those that warm up.
 #[inline]
-fn timed(batch: &Batch, mut turn: impl FnMut(u64) -> Result) -> Result<Duration> {
+fn timed(pair: &RankPair<'_>, batch: &Batch, mut turn: impl FnMut(u64) -> Result) -> Result<Duration> {
+    let Some(share) = pair.handicap() else { return turns(batch, turn) };
+    let mut handicap = Handicap::start(share, batch.warm_up + batch.iterations);
+    turns(batch, |number| {
+        turn(number)?;
+        handicap.turn_is_over();
+        Ok(())
+    })
+}
+
+#[inline]
+fn turns(batch: &Batch, mut turn: impl FnMut(u64) -> Result) -> Result<Duration> {
     let mut started = Instant::now();
     for number in 0..batch.warm_up + batch.iterations {
         if number == batch.warm_up {

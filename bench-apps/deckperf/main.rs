@@ -6,6 +6,7 @@
 mod baseline;
 mod cli;
 mod clones;
+mod compare;
 mod costs;
 mod cpu;
 mod data;
@@ -14,6 +15,7 @@ mod experiment;
 mod explain;
 mod export;
 mod failure;
+mod handicap;
 mod machine;
 mod memory;
 mod order;
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
         Task::Peers(plan) => return print(peers::measure(&plan)),
         Task::Cpu(plan) => return print(cpu::measure(&plan)),
         Task::CpuSockets(port) => return exit_code(cpu::serve_sockets(port)),
+        Task::Compare(args, format) => return print_comparison(&args, format),
         Task::PeerRank(ranks, _) => ranks,
         _ => 2,
     };
@@ -88,6 +91,19 @@ fn print(printed: Result<String>) -> ExitCode {
     exit_code(printed.and_then(|text| {
         io::stdout().write_all(text.as_bytes()).map_err(Failure::system("writing the report"))
     }))
+}
+
+/// 1 says that something got slower, so what cannot be compared is 2.
+fn print_comparison(args: &compare::CompareArgs, format: plan::Format) -> ExitCode {
+    let (text, code, to_stdout) = match compare::compare(args, format) {
+        Ok(printed) => (printed.text, u8::from(printed.slower), true),
+        Err(error) => (format!("deckperf: compare: {error}\n"), 2, false),
+    };
+    let written = match to_stdout {
+        true => io::stdout().write_all(text.as_bytes()),
+        false => io::stderr().write_all(text.as_bytes()),
+    };
+    ExitCode::from(if written.is_ok() { code } else { 2 })
 }
 
 fn exit_code<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
@@ -127,11 +143,14 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         // These ranks have other links, and follow another process.
         Task::PeerRank(_, course) => return peers::serve(world, *course).map(|()| Ok(String::new())),
         Task::CpuRank => return cpu::serve(world).map(|()| Ok(String::new())),
-        Task::Peers(_) | Task::Cpu(_) => unreachable!("it conducts, and is no rank"),
+        Task::Peers(_) | Task::Cpu(_) | Task::Compare(..) => unreachable!("it is no rank"),
         Task::CpuSockets(_) => unreachable!("it has no world"),
         Task::Explain(_) => (&[][..], false),
     };
-    let pair = RankPair::open(world, protocols)?;
+    let mut pair = RankPair::open(world, protocols)?;
+    if let Task::Measure(plan) = task {
+        pair.set_handicap(plan.handicap.map(|percent| f64::from(percent) / 100.0));
+    }
     let places = Places::take(&pair, pin)?;
     if !pair.leads() {
         match task {
@@ -152,9 +171,8 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         Task::StartTime(_) => unreachable!("it has a job of its own"),
         Task::Measure(plan) => Ok(measure(&pair, plan, &places)?),
         Task::Verify(checks) => verify(&pair, checks)?,
-        Task::Peers(_) | Task::PeerRank(..) | Task::Cpu(_) | Task::CpuRank | Task::CpuSockets(_) => {
-            Ok(String::new())
-        }
+        Task::Peers(_) | Task::PeerRank(..) | Task::Compare(..) => Ok(String::new()),
+        Task::Cpu(_) | Task::CpuRank | Task::CpuSockets(_) => Ok(String::new()),
         Task::Explain(sizes) => Ok(explain::table(&pair, sizes)?),
     };
     pair.send_words(&Order::Stop.encode()?)?;
@@ -297,6 +315,14 @@ mod tests {
             text.lines().nth(2).is_some_and(|row| row.starts_with("4096,rdma-write,latency,us,")),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_handicap_is_said() {
+        let text =
+            run("deckperf --no-pin --sizes 8 --protocol auto --iterations 20 --time 0.01 --handicap 50 \
+             --format json");
+        assert!(text.contains("handicap: rank 0 stands still for 50 % of the time"), "{text}");
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub struct Plan {
     pub stats: bool,
     /// The run without a subcommand: what its closing ratios need is measured too.
     pub overview: bool,
+    /// In percent: all messages take that much longer, for tests of `compare`.
+    pub handicap: Option<u32>,
 }
 
 impl Plan {

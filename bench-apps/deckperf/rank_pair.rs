@@ -16,6 +16,7 @@ pub struct RankPair<'w> {
     outlets: Vec<(Protocol, Postbox<u8>)>,
     words_in: Mailbox<u64>,
     words_out: Postbox<u64>,
+    handicap: Option<f64>,
 }
 
 impl<'w> RankPair<'w> {
@@ -42,7 +43,17 @@ impl<'w> RankPair<'w> {
         let words_out = world.postbox(&format!("perf.words.{peer}"))?;
         // Both ranks tell before they hear: whatever the program's default is, this may not wait for the peer.
         words_out.set_protocol(Protocol::Auto)?;
-        Ok(Self { world, inbox, outlets, words_in, words_out })
+        Ok(Self { world, inbox, outlets, words_in, words_out, handicap: None })
+    }
+
+    /// From now on this rank stands still for `share` of each turn, if it leads.
+    pub fn set_handicap(&mut self, share: Option<f64>) {
+        self.handicap = share.filter(|_| self.leads());
+    }
+
+    /// What [`set_handicap`](Self::set_handicap) said.
+    pub fn handicap(&self) -> Option<f64> {
+        self.handicap
     }
 
     /// Rank 0 says what happens, rank 1 follows; so in each pair.

@@ -59,6 +59,10 @@ impl Report {
             }
         }));
         sentences.push(raw_limits(&self.results));
+        sentences.extend(self.plan.handicap.map(|percent| {
+            format!("handicap: rank 0 stands still for {percent} % of the time of every turn (--handicap)")
+                .into()
+        }));
         sentences
     }
 }
@@ -189,6 +193,7 @@ pub fn sample(format: crate::plan::Format) -> Report {
         pin: true,
         stats: false,
         overview: true,
+        handicap: None,
     };
     let machine = Machine::sample("pinned to cores 0 and 1", "shm0");
     Report::new(machine, plan, results)

@@ -349,6 +349,7 @@ mod tests {
             pin: true,
             stats: false,
             overview: true,
+            handicap: None,
         }
     }
 

@@ -94,6 +94,7 @@ mod tests {
             pin: true,
             stats: false,
             overview: true,
+            handicap: None,
         };
         let results = Results {
             posts: vec![

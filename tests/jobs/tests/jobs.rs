@@ -453,6 +453,46 @@ mod deckperf {
         assert_eq!(counts, [4 + 2 * 6 * 2, 4, 4, 4], "{ended}");
     }
 
+    /// What a comparison says by its exit status, of files that real runs wrote and of some made by hand. No figure is judged.
+    #[test]
+    fn compare_says_by_its_status_what_it_found() {
+        let folder = std::env::temp_dir().join(format!("jobs-compare-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("the temporary folder can be written");
+        let file = |name: &str| folder.join(name).display().to_string();
+        let written = |name: &str, text: &str| std::fs::write(file(name), text).expect("as above");
+        let options = ["--sizes", "8,64K", "--protocol", "auto", "--no-pin", "--time", "0.2"];
+        let job = Bin::deckperf().alone().args(["latency", "--format", "json", "--iterations", "5"]);
+        written("real.json", &job.args(options).run().ok().stdout);
+        let compared = |a: &str, b: &str| Bin::deckperf().alone().args(["compare", &file(a), &file(b)]).run();
+
+        let same = compared("real.json", "real.json").ok();
+        assert!(same.stdout.contains("Of 4 figures 0 got slower, 0 got faster"), "{same}");
+        let made = |micros: &str| {
+            let rounds = vec![micros; 20].join(",");
+            let series = format!(
+                r#"{{"test":"latency","library":"udeck","size":8,"unit":"us","better":"lower","rounds":[{rounds}]}}"#
+            );
+            format!(
+                r#"{{"deckperf":1,"command":"messages","udeck":"1","date":"","machine":{{}},"method":[],"series":[{series}]}}"#
+            )
+        };
+        written("one.json", &made("1.0"));
+        written("slow.json", &made("1.1"));
+        assert_eq!(compared("one.json", "slow.json").code(), 1);
+        assert_eq!(compared("slow.json", "one.json").code(), 0);
+        let other = compared("one.json", "real.json");
+        assert_eq!(other.code(), 2, "{other}");
+        assert!(other.stderr.contains("not comparable") && other.stderr.contains("--force"), "{other}");
+        assert_eq!(compared("one.json", "missing.json").code(), 2);
+
+        let deckperf = Bin::deckperf().path().display().to_string();
+        let builds = ["compare", "--run-a", &deckperf, "--run-b", &deckperf, "--pairs", "4", "--", "latency"];
+        let ended = Bin::deckperf().alone().args(builds).args(options).run();
+        // Two builds that are one may differ by chance.
+        assert!([0, 1].contains(&ended.code()) && ended.stdout.contains("By 4 pairs of runs"), "{ended}");
+        std::fs::remove_dir_all(&folder).expect("as above");
+    }
+
     /// A figure of ours for each row of this subcommand, by its title.
     fn compared(job: udeck_jobs::Job, command: &[&str]) -> Option<Vec<(String, f64)>> {
         if std::thread::available_parallelism().map_or(1, usize::from) < 2 {

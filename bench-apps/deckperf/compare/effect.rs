@@ -1,0 +1,274 @@
+//! How much slower one cell got, and what chance could have done: statistics of two sides of runs.
+//!
+//! Everything is about logarithms of times, so that a difference is a ratio. Machines move, and the limit that was measured in
+//! the same rounds shows how; but a message does not follow the limit in full. So there is a range: from no correction (the
+//! *absolute* difference) to all of the limit's (the *relative* one).
+//!
+//! - With few runs on a side, nobody knows where in this range the truth lies. A side is cut into blocks of successive rounds,
+//!   whose means are far less correlated than rounds are. What the limits themselves differ by from side to side is noise of the
+//!   machine, and part of the error of each figure. The bounds are the union of the absolute and the relative bounds, and
+//!   chance is whichever of the two is more probable.
+//! - With [`MIN_PAIRS`] pairs of runs in alternation, the pairs say how far the message follows the limit: it is a regression of
+//!   the pairs' differences on the limit's differences (analysis of covariance), whose uncertainty is in the bounds. It is robust:
+//!   a fifth of the pairs on either end counts for nothing.
+
+use super::student;
+use crate::stats;
+
+/// One figure of a run by round, as logarithms of times, with the limits of the same rounds.
+#[derive(Clone, Debug, Default)]
+pub struct Track {
+    /// `None` where the round has no figure.
+    pub times: Vec<Option<f64>>,
+    /// By name; the same names in all tracks of a cell.
+    pub limits: Vec<(&'static str, Vec<Option<f64>>)>,
+}
+
+/// What became of one cell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Effect {
+    /// Time of the new side over time of the base: over 1 is slower.
+    pub ratio: f64,
+    /// Lower 95 % bound, of this cell alone.
+    pub low: f64,
+    /// Upper 95 % bound, of this cell alone.
+    pub high: f64,
+    /// How probable it is that chance makes such a difference.
+    pub chance: f64,
+    /// The ratio of times as they were measured.
+    pub absolute: f64,
+    /// The ratio of times as multiples of the limit.
+    pub relative: Option<f64>,
+    /// Name of the limit.
+    pub limit: Option<&'static str>,
+}
+
+/// From so many on, runs are compared by pairs.
+pub const MIN_PAIRS: usize = 4;
+
+/// Times the usual limit: a run with such a limit is left out, and its pair with it.
+const DISTURBED: f64 = 3.0;
+
+/// Blocks of a side of few runs.
+const BLOCKS: usize = 8;
+/// Fewer say nothing about the spread.
+const MIN_BLOCKS: usize = 4;
+/// Rounds in a block.
+const MIN_BLOCK: usize = 2;
+
+/// Of the variance of blocks, what another run adds by being another run. A run of half a minute does not see all moods of a machine.
+const ANOTHER_RUN: f64 = 0.25;
+
+const OUTSIDE: f64 = 0.05;
+
+/// `None` where there are too few figures to say anything. `moved` is how far the machine's own limits differ between the sides.
+pub fn effect(base: &[Track], new: &[Track], moved: f64) -> Option<Effect> {
+    if base.len() == new.len() && base.len() >= MIN_PAIRS {
+        return by_pairs(base, new);
+    }
+    by_blocks(base, new, moved)
+}
+
+/// A difference with what it rests on.
+#[derive(Clone, Copy, Debug)]
+struct Difference {
+    value: f64,
+    error: f64,
+    freedom: usize,
+}
+
+impl Difference {
+    fn chance(&self) -> f64 {
+        if self.value.abs() < 1e-12 {
+            return 1.0;
+        }
+        student::exceeded(self.value / self.error, self.freedom)
+    }
+
+    fn bounds(&self) -> (f64, f64) {
+        let reach = self.error * student::quantile(OUTSIDE, self.freedom);
+        (self.value - reach, self.value + reach)
+    }
+}
+
+fn by_blocks(base: &[Track], new: &[Track], moved: f64) -> Option<Effect> {
+    let absolute = of_blocks(&blocks(base, None)?, &blocks(new, None)?, moved);
+    let names = base.first().map_or(&[][..], |track| &track.limits);
+    let relative = (0..names.len())
+        .filter_map(|at| {
+            Some((names[at].0, of_blocks(&blocks(base, Some(at))?, &blocks(new, Some(at))?, moved)))
+        })
+        .min_by(|(_, one), (_, other)| one.error.total_cmp(&other.error));
+    let (mut low, mut high) = absolute.bounds();
+    let (mut value, mut chance) = (absolute.value, absolute.chance());
+    if let Some((_, relative)) = &relative {
+        let (its_low, its_high) = relative.bounds();
+        (low, high) = (low.min(its_low), high.max(its_high));
+        // What both say: nothing, if one says slower and the other faster.
+        value = match value * relative.value > 0.0 {
+            true if relative.value.abs() < value.abs() => relative.value,
+            true => value,
+            false => 0.0,
+        };
+        chance = if value == 0.0 { 1.0 } else { chance.max(relative.chance()) };
+    }
+    Some(Effect {
+        ratio: value.exp(),
+        low: low.exp(),
+        high: high.exp(),
+        chance,
+        absolute: absolute.value.exp(),
+        relative: relative.as_ref().map(|(_, relative)| relative.value.exp()),
+        limit: relative.map(|(name, _)| name),
+    })
+}
+
+/// Means of blocks of the side's rounds, in the order of time; `None` if there are too few.
+fn blocks(side: &[Track], limit: Option<usize>) -> Option<Vec<f64>> {
+    let figures: Vec<f64> = side.iter().flat_map(|track| corrected(track, limit)).collect();
+    let count = BLOCKS.min(figures.len() / MIN_BLOCK);
+    let edge = |block: usize| block * figures.len() / count;
+    (count >= MIN_BLOCKS).then(|| {
+        let blocks = (0..count).map(|block| &figures[edge(block)..edge(block + 1)]);
+        blocks.map(middle_mean).collect()
+    })
+}
+
+/// Those that are there, without the limit's part if it is named.
+fn corrected(track: &Track, limit: Option<usize>) -> Vec<f64> {
+    let limit = limit.map(|at| &track.limits[at].1);
+    let of = |(round, time): (usize, &Option<f64>)| match limit {
+        None => *time,
+        Some(limit) => Some((*time)? - limit.get(round).copied().flatten()?),
+    };
+    track.times.iter().enumerate().filter_map(of).collect()
+}
+
+/// The mean without the lowest and the highest quarter: a round in which the system took a core away does not count, and of two
+/// moods each counts for its share.
+pub fn middle_mean(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let cut = sorted.len() / 4;
+    mean(&sorted[cut..sorted.len() - cut])
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Sum of the squares of deviations.
+fn squares(values: &[f64]) -> f64 {
+    let mean = mean(values);
+    values.iter().map(|value| (value - mean).powi(2)).sum()
+}
+
+fn of_blocks(base: &[f64], new: &[f64], moved: f64) -> Difference {
+    let error = |blocks: &[f64]| {
+        let count = blocks.len() as f64;
+        squares(blocks) / (count - 1.0) * (1.0 / count + ANOTHER_RUN)
+    };
+    Difference {
+        value: mean(new) - mean(base),
+        error: (error(base) + error(new) + moved * moved).sqrt(),
+        freedom: base.len().min(new.len()) - 1,
+    }
+}
+
+/// How far the levels of two sides are apart, whatever the reason; `None` where one has none.
+pub fn apart(base: &[Vec<Option<f64>>], new: &[Vec<Option<f64>>]) -> Option<f64> {
+    Some(level(&new.concat())? - level(&base.concat())?)
+}
+
+fn by_pairs(base: &[Track], new: &[Track]) -> Option<Effect> {
+    // Of each pair: the difference of the times, then of each limit.
+    let names: Vec<&'static str> = base[0].limits.iter().map(|(name, _)| *name).collect();
+    let usual = usual(base.iter().chain(new));
+    let pairs: Vec<(f64, Vec<f64>)> = base
+        .iter()
+        .zip(new)
+        .filter(|(base, new)| usual(base) && usual(new))
+        .filter_map(|(base, new)| {
+            let limits = base.limits.iter().zip(&new.limits);
+            let moved = limits.map(|((_, base), (_, new))| Some(level(new)? - level(base)?));
+            Some((level(&new.times)? - level(&base.times)?, moved.collect::<Option<Vec<f64>>>()?))
+        })
+        .collect();
+    if pairs.len() < MIN_PAIRS {
+        return None;
+    }
+    let times: Vec<f64> = pairs.iter().map(|(time, _)| *time).collect();
+    let moved = |at: usize| -> Vec<f64> { pairs.iter().map(|(_, limits)| limits[at]).collect() };
+    let best = (0..names.len())
+        .map(|at| (at, regression(&times, &moved(at))))
+        .min_by(|(_, one), (_, other)| one.error.total_cmp(&other.error));
+    let absolute = mean(&times);
+    let judged = best.map_or_else(|| of_pairs(&times), |(_, difference)| difference);
+    let (low, high) = judged.bounds();
+    Some(Effect {
+        ratio: judged.value.exp(),
+        low: low.exp(),
+        high: high.exp(),
+        chance: judged.chance(),
+        absolute: absolute.exp(),
+        relative: best.map(|(at, _)| (absolute - mean(&moved(at))).exp()),
+        limit: best.map(|(at, _)| names[at]),
+    })
+}
+
+/// The middle of those that are there.
+fn level(figures: &[Option<f64>]) -> Option<f64> {
+    let there: Vec<f64> = figures.iter().copied().flatten().collect();
+    (!there.is_empty()).then(|| middle_mean(&there))
+}
+
+/// Whether the first limit of a run is near what it is in most of the runs. Where it is several times that, another program had one of
+/// the cores, and the run says nothing. Only the limit decides, never the figure.
+fn usual<'t>(tracks: impl Iterator<Item = &'t Track>) -> impl Fn(&Track) -> bool {
+    let line = |track: &Track| level(&track.limits.first()?.1);
+    let middle = stats::median(&tracks.filter_map(line).collect::<Vec<_>>());
+    move |track| {
+        let apart = line(track).zip(middle).map(|(line, middle)| (line - middle).abs());
+        apart.is_none_or(|apart| apart < DISTURBED.ln())
+    }
+}
+
+fn of_pairs(times: &[f64]) -> Difference {
+    trimmed(times, 1)
+}
+
+/// What `times` are where the limit has not moved, if they follow it by a share between nothing and all. The share is the median
+/// of the slopes between any two pairs (Theil and Sen).
+fn regression(times: &[f64], limit: &[f64]) -> Difference {
+    let pairs = (0..times.len()).flat_map(|one| (0..one).map(move |other| (one, other)));
+    let slope = |(one, other): (usize, usize)| {
+        let run = limit[one] - limit[other];
+        (run.abs() > 1e-9).then(|| (times[one] - times[other]) / run)
+    };
+    let slopes: Vec<f64> = pairs.filter_map(slope).collect();
+    let share = stats::median(&slopes).map_or(0.0, |slope| slope.clamp(0.0, 1.0));
+    let left: Vec<f64> = times.iter().zip(limit).map(|(y, x)| y - share * x).collect();
+    let Difference { value, error, freedom } = trimmed(&left, 2);
+    // As far as the limit is not where it was, the share's own error counts.
+    let (moved, spread) = (mean(limit), squares(limit) / limit.len() as f64);
+    let lever = if spread > 1e-12 { moved * moved / spread } else { 0.0 };
+    Difference { value, error: error * (1.0 + lever).sqrt(), freedom }
+}
+
+/// The mean without the lowest and the highest fifth, its error by the winsorised variance (Yuen 1974), with one degree of freedom less
+/// for each of `estimated`. A pair in which something else ran counts for little.
+fn trimmed(values: &[f64], estimated: usize) -> Difference {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let (cut, last) = (sorted.len() / 5, sorted.len() - 1);
+    let kept = sorted.len() - 2 * cut;
+    let value = mean(&sorted[cut..sorted.len() - cut]);
+    let ends = (sorted[cut], sorted[last - cut]);
+    sorted.iter_mut().for_each(|value| *value = value.clamp(ends.0, ends.1));
+    let freedom = kept.saturating_sub(estimated).max(1);
+    Difference { value, error: (squares(&sorted) / (kept as f64 * freedom as f64)).sqrt(), freedom }
+}
+
+#[cfg(test)]
+#[path = "effect_tests.rs"]
+mod tests;

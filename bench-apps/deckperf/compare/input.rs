@@ -1,0 +1,89 @@
+//! Files of runs: reading them, and whether they may be compared at all.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use serde::Deserialize;
+
+use crate::data::Run;
+
+/// A run and where it is from.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The file's name.
+    pub name: String,
+    /// What it has.
+    pub run: Run,
+    /// Messages under way in its bandwidth test.
+    pub window: Option<u64>,
+}
+
+impl Source {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// A sentence with the file's name.
+    pub fn read(file: &Path) -> Result<Self, String> {
+        let name = file.display().to_string();
+        let text = fs::read_to_string(file).map_err(|error| format!("{name} cannot be read: {error}"))?;
+        Self::parse(name, &text)
+    }
+
+    /// The same of a file's text.
+    ///
+    /// # Errors
+    /// A sentence with the file's name.
+    pub fn parse(name: String, text: &str) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct More {
+            window: Option<u64>,
+        }
+        let run = Run::parse(text).map_err(|error| format!("{name} {error}"))?;
+        let window = serde_json::from_str(text).ok().and_then(|more: More| more.window);
+        Ok(Self { name, run, window })
+    }
+}
+
+/// What two runs have to share: names in the files, and for people.
+const CONDITIONS: [(&str, &str); 4] =
+    [("cpu", "processor"), ("cores", "number of cores"), ("pinning", "pinning"), ("transport", "transport")];
+
+/// Why these runs are not comparable, a sentence each.
+pub fn obstacles(sources: &[&Source]) -> Vec<String> {
+    let Some((first, others)) = sources.split_first() else { return Vec::new() };
+    let mut found = BTreeSet::new();
+    for other in others {
+        let mut differ = |what: &str, one: String, another: String| {
+            if one != another {
+                found.insert(format!("{what}: {one} in {}, {another} in {}", first.name, other.name));
+            }
+        };
+        for (key, what) in CONDITIONS {
+            differ(what, said(first, key), said(other, key));
+        }
+        differ("what was measured", first.run.command.clone(), other.run.command.clone());
+        let window = |source: &Source| source.window.map_or("none".to_owned(), |window| window.to_string());
+        differ("messages in a window", window(first), window(other));
+    }
+    for source in sources.iter().filter(|source| said(source, "build").contains("NOT optimised")) {
+        found.insert(format!("{} is of a build that is not optimised", source.name));
+    }
+    found.into_iter().collect()
+}
+
+/// What may matter, and is no obstacle.
+pub fn remarks(sources: &[&Source]) -> Vec<String> {
+    let differing = |(key, what): (&str, &str)| {
+        let all: BTreeSet<String> = sources.iter().map(|source| said(source, key)).collect();
+        let all: Vec<String> = all.into_iter().collect();
+        (all.len() > 1).then(|| format!("the runs differ in their {what}: {}", all.join("; ")))
+    };
+    [("kernel", "kernels"), ("build", "builds")].into_iter().filter_map(differing).collect()
+}
+
+fn said(source: &Source, key: &str) -> String {
+    match source.run.machine.get(key) {
+        None => "not said".to_owned(),
+        Some(serde_json::Value::String(text)) => text.clone(),
+        Some(value) => value.to_string(),
+    }
+}

@@ -1,0 +1,164 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+/// The text of a run: each figure by size, with its rounds.
+pub fn run(command: &str, figures: &[(u64, Vec<Value>)]) -> String {
+    let mut series = Vec::new();
+    for (size, rounds) in figures {
+        series.push(json!({"test": "latency", "library": "udeck", "transport": "shm", "protocol": "auto",
+            "payload": "untouched", "size": size, "unit": "us", "better": "lower", "rounds": rounds}));
+        series.push(json!({"test": "latency", "library": "limit", "protocol": "line", "size": size,
+            "unit": "us", "better": "lower", "rounds": vec![0.1; rounds.len()]}));
+    }
+    json!({"deckperf": 1, "command": command, "udeck": "1.2.3", "date": "2026-01-02 03:04 UTC",
+        "machine": {"cpu": "Some CPU", "cores": 2, "build": "rustc, optimised", "pinning": "pinned",
+            "transport": "shm0"},
+        "method": [], "window": 64, "series": series})
+    .to_string()
+}
+
+/// Forty rounds of about `micros`.
+fn rounds(micros: f64) -> Vec<Value> {
+    (0..40).map(|round| json!(micros * (1.0 + f64::from(round * 7 % 10) / 500.0))).collect()
+}
+
+fn args(line: &str) -> CompareArgs {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: CompareArgs,
+    }
+    use clap::Parser;
+    Line::try_parse_from(format!("compare {line}").trim().split(' ')).expect(line).args
+}
+
+fn source(name: &str, text: &str) -> Source {
+    Source::parse(name.to_owned(), text).expect(name)
+}
+
+fn judged(base: &str, new: &str, line: &str) -> Comparison {
+    let sides = (vec![source("a.json", base)], vec![source("b.json", new)]);
+    judge(sides.0, sides.1, &args(line)).expect("comparable")
+}
+
+fn verdict_of(comparison: &Comparison, size: Option<u64>) -> Verdict {
+    comparison.rows.iter().find(|row| row.cell.key.size == size).expect("a row").verdict
+}
+
+#[test]
+fn a_slowdown_of_one_figure_is_found_and_comes_first() {
+    let base = run("messages", &[(8, rounds(0.1)), (4096, rounds(1.0)), (65536, rounds(9.0))]);
+    let new = run("messages", &[(8, rounds(0.1)), (4096, rounds(1.1)), (65536, rounds(9.0))]);
+    let comparison = judged(&base, &new, "a b");
+    assert_eq!(comparison.rows[0].cell.key.size, Some(4096));
+    assert_eq!(verdict_of(&comparison, Some(4096)), Verdict::Slower);
+    assert_eq!(verdict_of(&comparison, Some(8)), Verdict::Same);
+    assert_eq!(comparison.rows.len(), 4, "three figures, and all of them together");
+    let text = show::render(&comparison, Format::Table);
+    let shown = text.lines().find(|line| line.starts_with("4K ")).expect("a row");
+    assert!(shown.contains("1.01 us  1.11 us  1.100") && shown.ends_with("slower"), "{text}");
+    assert!(!text.contains("\n8 "), "{text}");
+    assert!(
+        text.contains("Of 3 figures 1 got slower, 0 got faster, 2 are the same within 5 %, 0 are"),
+        "{text}"
+    );
+    let back = judged(&new, &base, "a b --all");
+    assert_eq!(verdict_of(&back, Some(4096)), Verdict::Faster);
+    assert!(show::render(&back, Format::Table).contains("\n8 "));
+    // A threshold beyond it.
+    assert_eq!(verdict_of(&judged(&base, &new, "a b --threshold 15%"), Some(4096)), Verdict::Same);
+}
+
+#[test]
+fn rates_are_slower_when_they_sink() {
+    let of = |rate| run("messages", &[(8, rounds(rate))]).replacen("\"lower\"", "\"higher\"", 1);
+    // The first series by key is the limit or ours, as serde_json orders them: both are looked at by name below.
+    let base = of(1000.0);
+    assert_eq!(source("a", &base).run.series[0].better, crate::data::Better::Higher);
+    assert_eq!(verdict_of(&judged(&base, &of(900.0), "a b"), Some(8)), Verdict::Slower);
+    assert_eq!(verdict_of(&judged(&base, &of(1100.0), "a b"), Some(8)), Verdict::Faster);
+}
+
+#[test]
+fn nothing_changed_between_a_run_and_itself() {
+    let text = run("messages", &[(8, rounds(0.1)), (64, rounds(0.2))]);
+    let comparison = judged(&text, &text, "a b");
+    assert!(comparison.rows.iter().all(|row| row.verdict == Verdict::Same));
+}
+
+#[test]
+fn figures_that_are_missing_or_nothing_are_no_figures() {
+    let mut gaps = rounds(1.0);
+    gaps[3] = Value::Null;
+    gaps[4] = json!(0.0);
+    let base = run("messages", &[(8, gaps), (64, vec![json!(1.0)]), (512, rounds(1.0))]);
+    let new = run("messages", &[(8, rounds(1.0)), (64, vec![json!(2.0)]), (4096, rounds(1.0))]);
+    let comparison = judged(&base, &new, "a b --all");
+    assert_eq!(verdict_of(&comparison, Some(8)), Verdict::Same);
+    assert_eq!(verdict_of(&comparison, Some(64)), Verdict::TooNoisy);
+    assert_eq!(comparison.missing, 2, "512 and 4096 are in one run each");
+    let text = show::render(&comparison, Format::Table).replace("\n# ", " ");
+    assert!(text.contains("too few figures") && text.contains("2 more are not in all runs"), "{text}");
+}
+
+#[test]
+fn what_is_not_comparable_is_refused_or_marked() {
+    let base = run("messages", &[(8, rounds(1.0))]);
+    for (from, to, words) in [
+        ("Some CPU", "Other CPU", "processor: Some CPU in a.json, Other CPU in b.json"),
+        ("\"cores\":2", "\"cores\":4", "number of cores: 2"),
+        ("\"pinned\"", "\"not pinned\"", "pinning"),
+        ("shm0", "tcp0", "transport"),
+        ("\"window\":64", "\"window\":16", "messages in a window: 64 in a.json, 16"),
+        ("\"command\":\"messages\"", "\"command\":\"vi\"", "what was measured"),
+        ("rustc, optimised", "rustc, NOT optimised: use --release", "b.json is of a build that is not"),
+    ] {
+        let new = base.replace(from, to);
+        assert_ne!(new, base, "{from}");
+        let sides = || (vec![source("a.json", &base)], vec![source("b.json", &new)]);
+        let (a, b) = sides();
+        let said = judge(a, b, &args("a b")).expect_err(from);
+        assert!(said.contains(words) && said.contains("--force"), "{said}");
+        let (a, b) = sides();
+        let forced = judge(a, b, &args("a b --force")).expect("forced");
+        assert!(forced.remarks[0].contains(words), "{:?}", forced.remarks);
+    }
+    let (a, b) = (source("a", &base), source("b", &base.replace("\"size\":8", "\"size\":9")));
+    let said = judge(vec![a], vec![b], &args("a b")).expect_err("nothing in common");
+    assert!(said.contains("no figure in common"), "{said}");
+}
+
+#[test]
+fn files_that_cannot_be_read_are_named() {
+    let said = compare(&args("/nonexistent/a.json b.json"), Format::Table).expect_err("no such file");
+    assert!(said.starts_with("/nonexistent/a.json cannot be read:"), "{said}");
+    let said = compare(&args("one.json"), Format::Table).expect_err("one file");
+    assert!(said.contains("takes two files") && said.contains("--base"), "{said}");
+}
+
+#[test]
+fn several_runs_are_compared_by_pairs() {
+    let sides = |micros: f64| -> Vec<Source> {
+        let text = |weather: f64| run("messages", &[(8, rounds(micros * weather))]);
+        [1.0, 1.5, 0.8, 1.2, 1.1].iter().map(|&weather| source("x.json", &text(weather))).collect()
+    };
+    // The machine moves by much more from pair to pair than the message does.
+    let comparison = judge(sides(1.0), sides(1.1), &args("a b")).expect("comparable");
+    assert_eq!(verdict_of(&comparison, Some(8)), Verdict::Slower);
+    let text = show::render(&comparison, Format::Table);
+    assert!(text.contains("# a (base): 5 runs") && text.contains("By 5 pairs of runs"), "{text}");
+}
+
+#[test]
+fn programs_get_every_row() {
+    let (base, new) = (run("messages", &[(8, rounds(1.0))]), run("messages", &[(8, rounds(1.25))]));
+    let comparison = judged(&base, &new, "a b");
+    let csv = show::render(&comparison, Format::Csv);
+    let rows: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!((rows.len(), rows[0].len(), rows[1].len()), (2, 16, 16), "{csv}");
+    assert_eq!((rows[1][8], rows[1][15]), ("1.250000", "slower"), "{csv}");
+    let json: Value = serde_json::from_str(&show::render(&comparison, Format::Json)).expect("valid JSON");
+    assert_eq!((&json["slower"], &json["rows"][0]["verdict"]), (&json!(1), &json!("slower")));
+    assert_eq!(json["rows"][0]["key"]["size"], 8);
+}

@@ -1,0 +1,101 @@
+//! What is said of a cell. Many cells are looked at, so that chance alone makes some of them differ: the false discovery rate
+//! is controlled over all of them (Benjamini and Hochberg 1995). If nothing has changed, it is the probability that anything is
+//! said to have changed.
+
+use super::effect::Effect;
+
+/// Of a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// By more than the threshold, and not by chance.
+    Slower,
+    /// By more than the threshold, and not by chance.
+    Faster,
+    /// The bounds are wider than the threshold.
+    TooNoisy,
+    /// Both bounds are within the threshold.
+    Same,
+}
+
+/// Of all cells that are said to have changed, so many may be there by chance.
+pub const FALSE_DISCOVERIES: f64 = 0.05;
+
+impl Verdict {
+    /// As it is printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Slower => "slower",
+            Verdict::Faster => "faster",
+            Verdict::TooNoisy => "too noisy to tell",
+            Verdict::Same => "same",
+        }
+    }
+}
+
+/// A verdict for each; `threshold` is the smallest change that counts, 0.05 for 5 %.
+pub fn verdicts(effects: &[Option<Effect>], threshold: f64) -> Vec<Verdict> {
+    let limit = limit(effects.iter().flatten().map(|effect| effect.chance).collect());
+    let one = |effect: &Option<Effect>| {
+        let Some(effect) = effect else { return Verdict::TooNoisy };
+        let (slow, fast) = (1.0 + threshold, 1.0 / (1.0 + threshold));
+        match effect.chance <= limit {
+            true if effect.ratio > slow => Verdict::Slower,
+            true if effect.ratio < fast => Verdict::Faster,
+            _ if effect.low >= fast && effect.high <= slow => Verdict::Same,
+            _ => Verdict::TooNoisy,
+        }
+    };
+    effects.iter().map(one).collect()
+}
+
+/// The largest chance that is still no chance; less than nothing if there is none.
+fn limit(mut chances: Vec<f64>) -> f64 {
+    chances.sort_unstable_by(f64::total_cmp);
+    let count = chances.len() as f64;
+    let allowed = |place: usize| FALSE_DISCOVERIES * (place + 1) as f64 / count;
+    let last = (0..chances.len()).rev().find(|&place| chances[place] <= allowed(place));
+    last.map_or(-1.0, |place| chances[place])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn effect(ratio: f64, reach: f64, chance: f64) -> Option<Effect> {
+        let (low, high) = (ratio - reach, ratio + reach);
+        Some(Effect { ratio, low, high, chance, absolute: ratio, relative: None, limit: None })
+    }
+
+    #[test]
+    fn a_change_has_to_be_large_and_no_chance() {
+        let cases = [
+            (effect(1.1, 0.02, 0.001), Verdict::Slower),
+            (effect(0.9, 0.02, 0.001), Verdict::Faster),
+            (effect(1.03, 0.01, 0.001), Verdict::Same),
+            (effect(1.04, 0.03, 0.001), Verdict::TooNoisy),
+            (effect(1.1, 0.2, 0.3), Verdict::TooNoisy),
+            (effect(1.0, 0.02, 1.0), Verdict::Same),
+            (None, Verdict::TooNoisy),
+        ];
+        for (effect, verdict) in cases {
+            assert_eq!(verdicts(std::slice::from_ref(&effect), 0.05), [verdict], "{effect:?}");
+        }
+    }
+
+    #[test]
+    fn one_of_many_may_be_chance() {
+        let mut effects = vec![effect(1.0, 0.01, 0.9); 19];
+        effects.push(effect(1.2, 0.1, 0.03));
+        assert!(verdicts(&effects, 0.05).iter().all(|&verdict| verdict != Verdict::Slower));
+        effects.pop();
+        effects.push(effect(1.2, 0.1, 0.002));
+        assert_eq!(verdicts(&effects, 0.05)[19], Verdict::Slower);
+        // If all have changed, each needs less.
+        assert_eq!(verdicts(&vec![effect(1.2, 0.1, 0.04); 20], 0.05), [Verdict::Slower; 20]);
+    }
+
+    #[test]
+    fn nothing_has_no_verdicts() {
+        assert!(verdicts(&[], 0.05).is_empty());
+    }
+}
