@@ -6,8 +6,9 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind
 use udeck::Protocol;
 use udeck_manual::Generate;
 
+use crate::binding::Spot;
 use crate::plan::{Checks, Format, PROTOCOLS, Pace, Payload, Plan, Test};
-use crate::{clones, compare, costs, cpu, overlap, peers, sizes, vi};
+use crate::{clones, compare, costs, cpu, jobs, overlap, peers, registration, sizes, vi};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,6 +18,13 @@ Examples:
                                                  two protocols, two sizes; the data is written and read
   deckperf bandwidth --protocol auto --sizes 8,4K,1M --window 16 --format csv
                                                  16 messages under way; for a spreadsheet
+  deckperf bibandwidth --sizes 8,64K,1M          both ranks send windows at once
+  deckperf latency --percentiles --protocol auto every round trip timed by itself, to 99.99 percent
+  deckperf multi-pair --pairs 1,2,4              2, 4 and 8 ranks stream in pairs at once
+  deckperf incast --ranks 2,4,8                  1, 3 and 7 ranks send to one
+  deckrun -n 8 deckperf matrix                   every pair of ranks, also on several hosts
+  deckperf latency --bind node:0,node:1          on two NUMA nodes (cores: --bind 0,5)
+  deckperf registration                          what registered memory and its cache take
   deckperf --format json > run.json              everything measured, with percentiles
   deckperf --layer vi                            one layer below: send/receive and RDMA write between VIs
   deckperf overlap --sizes 64K,1M                how much of a transfer hides behind computation
@@ -61,9 +69,15 @@ pub struct Cli {
 #[derive(Subcommand, Clone, Debug)]
 enum Command {
     /// One-way time of a message: half the round trip of a ping-pong
-    Latency,
+    Latency {
+        /// Time every round trip by itself: median, 90, 99, 99.9, 99.99 percent and maximum of single messages
+        #[arg(long)]
+        percentiles: bool,
+    },
     /// Payload per second with a window of messages under way
     Bandwidth,
+    /// Payload per second in both directions at once, as OSU's osu_bibw
+    Bibandwidth,
     /// Check every byte of messages of all sizes, each ±3 bytes, over all protocols
     Verify,
     /// The fraction of a transfer that is hidden behind computation, for sender and receiver
@@ -90,6 +104,28 @@ enum Command {
               value_parser = clap::value_parser!(u64).range(1..=1500))]
         connections: u64,
     },
+    /// Several pairs of ranks stream at once, as OSU's osu_mbw_mr: MB/s and messages per second of all together
+    MultiPair {
+        /// How many pairs; the most decide how many ranks are started
+        #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4",
+              value_parser = clap::value_parser!(u16).range(1..=512))]
+        pairs: Vec<u16>,
+    },
+    /// Every pair of ranks, one at a time: latency of 8 bytes and bandwidth of 64 KiB (or of --sizes), as a matrix
+    Matrix {
+        /// That are started; a job of another launcher has as many as it has
+        #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=64))]
+        ranks: u16,
+    },
+    /// Many ranks send to one: rate at the receiver, fairness, and a short message among floods
+    Incast {
+        /// In the job, of which rank 0 receives
+        #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "2,4,8",
+              value_parser = clap::value_parser!(u16).range(2..=512))]
+        ranks: Vec<u16>,
+    },
+    /// Registering memory of 4 KiB to 64 MiB with the NIC, cache hits and misses, and posting from such memory
+    Registration,
     /// What `costs` starts
     #[command(hide = true)]
     StartTime(costs::start_time::StartArgs),
@@ -195,6 +231,10 @@ struct Options {
     /// Messages of mailboxes take this much longer: a slowdown for tests of `deckperf compare`
     #[arg(long, global = true, hide = true, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=1000))]
     handicap: Option<u32>,
+    /// Bind the ranks of a host to these cores, or to free cores of these NUMA nodes: 0,1 or node:0,node:1
+    #[arg(long, global = true, value_name = "LIST", value_delimiter = ',', value_parser = Spot::parse,
+          conflicts_with = "no_pin")]
+    bind: Vec<Spot>,
     /// What messages travel over: shm, verbs, tcp, udp [default: the best there is, as for every program]
     #[arg(long, global = true, value_name = "NAME", value_parser = parse_transport)]
     transport: Option<&'static str>,
@@ -221,6 +261,10 @@ pub enum Task {
     Overlap(overlap::OverlapPlan),
     /// Measure clones.
     Clones(clones::ClonesPlan),
+    /// Measure among more than two ranks.
+    Jobs(jobs::JobsPlan),
+    /// Measure registration of memory.
+    Registration(registration::RegistrationPlan),
     /// Measure costs.
     Costs(costs::CostsPlan),
     /// Be a job of ranks that pass a barrier, or one of them.
@@ -241,6 +285,13 @@ pub enum Task {
     Explain(Vec<usize>),
 }
 
+impl Task {
+    /// Whether its ranks work in a job of another size than two.
+    pub fn takes_any_job(&self) -> bool {
+        matches!(self, Task::PeerRank(..) | Task::Jobs(_))
+    }
+}
+
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum PayloadChoice {
     /// Neither side looks at the data
@@ -258,6 +309,11 @@ impl Cli {
         self.options.transport
     }
 
+    /// Where ranks are bound to, if that was said.
+    pub fn binding(&self) -> Vec<Spot> {
+        self.options.bind.clone()
+    }
+
     /// The task, with every default filled in.
     ///
     /// # Errors
@@ -269,7 +325,17 @@ impl Cli {
         {
             return Err(conflict(&format!("`{name}` is about mailboxes; --layer vi has no such thing")));
         }
-        let measures = matches!(command, None | Some(Command::Latency | Command::Bandwidth)) && !explain;
+        let places_itself = matches!(
+            command,
+            Some(Command::Peers { .. } | Command::Collectives { .. } | Command::StartTime(_))
+        );
+        if places_itself && !options.bind.is_empty() {
+            return Err(conflict("--bind: this command has places of its own for its ranks"));
+        }
+        let measures = matches!(
+            command,
+            None | Some(Command::Latency { .. } | Command::Bandwidth | Command::Bibandwidth)
+        ) && !explain;
         if options.stats && !(measures && options.layer == Layer::Mailbox) {
             return Err(conflict(
                 "--stats is about messages of a mailbox: deckperf [latency|bandwidth] --stats",
@@ -301,8 +367,14 @@ impl Cli {
                 Err(conflict("`verify` is about mailboxes; --layer vi measures"))
             }
             (Some(Command::Compare(args)), _) => Ok(Task::Compare(args, options.format)),
-            (Some(Command::Latency), _) => options.measurement(vec![Test::Latency], false),
+            (Some(Command::Latency { percentiles: true }), _) => options.percentiles(),
+            (Some(Command::Latency { .. }), _) => options.measurement(vec![Test::Latency], false),
+            (Some(Command::MultiPair { pairs }), _) => options.jobs(jobs::Kind::MultiPair(ascending(pairs))),
+            (Some(Command::Matrix { ranks }), _) => options.jobs(jobs::Kind::Matrix(usize::from(ranks))),
+            (Some(Command::Incast { ranks }), _) => options.jobs(jobs::Kind::Incast(ascending(ranks))),
+            (Some(Command::Registration), _) => options.registration().map(Task::Registration),
             (Some(Command::Bandwidth), _) => options.measurement(vec![Test::Bandwidth], false),
+            (Some(Command::Bibandwidth), _) => options.bibandwidth(),
             (Some(Command::Overlap { compute }), _) => Ok(Task::Overlap(options.overlap(compute))),
             (Some(Command::Clones { flooding }), _) => Ok(Task::Clones(options.clones(flooding as usize))),
             (Some(Command::Costs { ranks, connections }), _) => {
@@ -318,14 +390,27 @@ impl Command {
     /// Its name, if virtual interfaces know no such thing.
     fn of_mailboxes_only(&self) -> Option<&'static str> {
         match self {
+            Command::Bibandwidth => Some("bibandwidth"),
             Command::Overlap { .. } => Some("overlap"),
             Command::Clones { .. } => Some("clones"),
             Command::Costs { .. } => Some("costs"),
+            Command::MultiPair { .. } => Some("multi-pair"),
+            Command::Matrix { .. } => Some("matrix"),
+            Command::Incast { .. } => Some("incast"),
+            Command::Registration => Some("registration"),
             Command::Collectives { .. } => Some("collectives"),
             Command::Cpu { .. } => Some("cpu"),
             _ => None,
         }
     }
+}
+
+/// Each once.
+fn ascending(counts: Vec<u16>) -> Vec<usize> {
+    let mut counts: Vec<usize> = counts.into_iter().map(usize::from).collect();
+    counts.sort_unstable();
+    counts.dedup();
+    counts
 }
 
 fn conflict(what: &str) -> clap::Error {
@@ -338,6 +423,52 @@ impl Options {
             Layer::Mailbox => Ok(Task::Measure(self.plan(tests, overview))),
             Layer::Vi => self.vi_plan(tests).map(Task::MeasureVi),
         }
+    }
+
+    fn bibandwidth(self) -> Result<Task, clap::Error> {
+        if self.protocol.contains(&Protocol::Handshake) {
+            return Err(conflict(
+                "bibandwidth: two ranks that both wait for the other to retrieve (handshake) wait for ever",
+            ));
+        }
+        self.measurement(vec![Test::BiBandwidth], false)
+    }
+
+    fn percentiles(self) -> Result<Task, clap::Error> {
+        if self.layer == Layer::Vi || self.stats {
+            return Err(conflict("--percentiles is about messages of a mailbox, and about times"));
+        }
+        Ok(Task::Measure(Plan { percentiles: true, ..self.plan(vec![Test::Latency], false) }))
+    }
+
+    fn jobs(self, kind: jobs::Kind) -> Result<Task, clap::Error> {
+        let name = kind.name();
+        let protocol = match self.protocol[..] {
+            [] => Protocol::Auto,
+            [protocol] => protocol,
+            _ => return Err(conflict(&format!("`{name}` measures one --protocol at a time"))),
+        };
+        if matches!(kind, jobs::Kind::Incast(_)) && protocol != Protocol::Auto {
+            return Err(conflict("`incast` leaves the protocol to the library"));
+        }
+        if self.payload != PayloadChoice::Both {
+            return Err(conflict(&format!("`{name}` leaves the payload untouched")));
+        }
+        let sizes = if self.sizes.is_empty() { Vec::new() } else { self.sizes_or(&[]) };
+        let pace = Pace { iterations: self.iterations, time: self.time_or(16), window: self.window };
+        Ok(Task::Jobs(jobs::JobsPlan { kind, protocol, sizes, pace, format: self.format, pin: !self.no_pin }))
+    }
+
+    fn registration(self) -> Result<registration::RegistrationPlan, clap::Error> {
+        if !self.protocol.is_empty() || self.payload != PayloadChoice::Both {
+            return Err(conflict("`registration` is about memory: it knows no --protocol and no --payload"));
+        }
+        let sizes = self.sizes_or(&registration::SIZES);
+        if sizes.contains(&0) {
+            return Err(conflict("`registration`: there is no memory of 0 bytes to register"));
+        }
+        let pace = Pace { iterations: self.iterations, time: self.time_or(16), window: 1 };
+        Ok(registration::RegistrationPlan { sizes, pace, format: self.format, pin: !self.no_pin })
     }
 
     fn vi_plan(self, tests: Vec<Test>) -> Result<vi::ViPlan, clap::Error> {
@@ -450,6 +581,7 @@ impl Options {
             stats: self.stats,
             overview: overview && !self.stats,
             handicap: self.handicap,
+            percentiles: false,
         }
     }
 

@@ -68,10 +68,13 @@ pub fn measure(
         .collect::<Result<Vec<_>>>()?;
     let machine = Machine::describe(places, pair.world().nic().attributes().name.clone());
     let report = TableReport {
-        machine,
         method: report::method(plan, &results),
+        noise: results.noise(),
+        command: "clones",
+        series: report::series(machine.network(), &results),
         tables: vec![report::latencies(&plan.counts, &results), report::floods(&floods)],
         findings: report::findings(&plan.counts, &results),
+        machine,
     };
     Ok(report.render(plan.format))
 }

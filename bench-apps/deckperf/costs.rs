@@ -54,6 +54,9 @@ pub fn measure(
         method: report::method(plan),
         tables: report::tables(&machine, &creation, &memory, &blocked, start_time.as_ref()),
         machine,
+        noise: None,
+        command: "costs",
+        series: Vec::new(),
         findings: Vec::new(),
     };
     Ok(report.render(plan.format))

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use udeck::{Postbox, Protocol};
+use udeck::{Buf, Error, PostError, Postbox, Protocol};
 
 use crate::{
     baseline::{BaselineSample, Baselines},
@@ -43,9 +43,26 @@ impl Runner for Conductor<'_, '_> {
 
 /// Rank 0's side of one order: what it took, what both libraries copied, and what rank 1 found.
 pub fn conduct(pair: &RankPair<'_>, order: Order) -> Result<(Sample, Tally)> {
+    conduct_as(pair, order, |pair| perform(pair, order))
+}
+
+/// The same of a timed order, which rank 0 performs in another way than rank 1.
+pub fn conduct_by(
+    pair: &RankPair<'_>,
+    order: Order,
+    perform: impl FnOnce(&RankPair<'_>) -> Result<Duration>,
+) -> Result<Sample> {
+    conduct_as(pair, order, |pair| Ok((perform(pair)?, Tally::default()))).map(|(sample, _)| sample)
+}
+
+fn conduct_as(
+    pair: &RankPair<'_>,
+    order: Order,
+    perform: impl FnOnce(&RankPair<'_>) -> Result<(Duration, Tally)>,
+) -> Result<(Sample, Tally)> {
     pair.send_words(&order.encode()?)?;
     let copied_before = pair.world().stats().bytes_copied;
-    let (elapsed, mut tally) = perform(pair, order)?;
+    let (elapsed, mut tally) = perform(pair)?;
     let copied_here = pair.world().stats().bytes_copied - copied_before;
 
     // Everything has arrived here, so the other rank's last copies are made: now it may count them.
@@ -61,23 +78,29 @@ pub fn conduct(pair: &RankPair<'_>, order: Order) -> Result<(Sample, Tally)> {
 /// Rank 1: follows orders until there are no more. Between them it sleeps in `retrieve` and leaves its
 /// core to the raw measurements.
 pub fn follow(pair: &RankPair<'_>) -> Result {
-    loop {
-        let order = Order::decode(&pair.receive_words()?)?;
-        if order == Order::Stop {
-            return Ok(());
-        }
-        let copied_before = pair.world().stats().bytes_copied;
-        let (_, tally) = perform(pair, order)?;
-        pair.receive_words()?;
-        let copied = pair.world().stats().bytes_copied - copied_before;
-        pair.send_words(&[copied, tally.messages, tally.bytes, tally.mismatches])?;
+    while follow_one(pair)? {}
+    Ok(())
+}
+
+/// Follows the next order. Whether there may be more.
+pub fn follow_one(pair: &RankPair<'_>) -> Result<bool> {
+    let order = Order::decode(&pair.receive_words()?)?;
+    if order == Order::Stop {
+        return Ok(false);
     }
+    let copied_before = pair.world().stats().bytes_copied;
+    let (_, tally) = perform(pair, order)?;
+    pair.receive_words()?;
+    let copied = pair.world().stats().bytes_copied - copied_before;
+    pair.send_words(&[copied, tally.messages, tally.bytes, tally.mismatches])?;
+    Ok(true)
 }
 
 fn perform(pair: &RankPair<'_>, order: Order) -> Result<(Duration, Tally)> {
     match order {
         Order::PingPong(batch) => Ok((ping_pong(pair, &batch)?, Tally::default())),
         Order::Stream { batch, window } => Ok((stream(pair, &batch, window)?, Tally::default())),
+        Order::StreamBoth { batch, window } => Ok((stream_both(pair, &batch, window)?, Tally::default())),
         Order::Verify(batch) => Ok((Duration::ZERO, exchange(pair, &batch)?)),
         Order::Stop => Ok((Duration::ZERO, Tally::default())),
     }
@@ -98,6 +121,26 @@ pub fn ping_pong(pair: &RankPair<'_>, batch: &Batch) -> Result<Duration> {
     })
 }
 
+/// Rank 0's side of [`ping_pong`], with what each round trip took: in nanoseconds, 4 s at most.
+pub fn ping_pong_each(pair: &RankPair<'_>, batch: &Batch, each: &mut Vec<u32>) -> Result<Duration> {
+    let outlet = pair.outlet(batch.protocol)?;
+    let turns = (batch.warm_up + batch.iterations) as usize;
+    each.reserve(turns);
+    // The end of a round trip is the beginning of the next: one read of the clock for each.
+    let mut last = Instant::now();
+    let elapsed = timed(pair, batch, |turn| {
+        send(pair, outlet, batch, turn)?;
+        receive(pair, batch, turn)?;
+        let now = Instant::now();
+        let nanoseconds = now.duration_since(last).as_nanos();
+        each.push(u32::try_from(nanoseconds).unwrap_or(u32::MAX));
+        last = now;
+        Ok(())
+    })?;
+    each.drain(..batch.warm_up as usize);
+    Ok(elapsed)
+}
+
 /// Windows of messages from rank 0, each acknowledged when its last message has been taken.
 pub fn stream(pair: &RankPair<'_>, batch: &Batch, window: u64) -> Result<Duration> {
     let outlet = pair.outlet(batch.protocol)?;
@@ -114,6 +157,35 @@ pub fn stream(pair: &RankPair<'_>, batch: &Batch, window: u64) -> Result<Duratio
             }
             pair.acknowledge()
         }
+    })
+}
+
+/// Windows of messages both ways at once. Where a message has no room, this rank makes room for the peer's: two ranks that
+/// both waited for room would wait for each other.
+pub fn stream_both(pair: &RankPair<'_>, batch: &Batch, window: u64) -> Result<Duration> {
+    let outlet = pair.outlet(batch.protocol)?;
+    timed(pair, batch, |turn| {
+        let first = turn * window;
+        let mut retrieved = 0;
+        for slot in 0..window {
+            let mut next = Some(prepared(pair, batch, first + slot)?);
+            while let Some(message) = next.take() {
+                if retrieved == window {
+                    outlet.post(message)?;
+                    break;
+                }
+                match outlet.try_post(message) {
+                    Ok(()) => {}
+                    Err(PostError { error: Error::WouldBlock { .. }, message: Some(message) }) => {
+                        next = Some(message);
+                        receive(pair, batch, first + retrieved)?;
+                        retrieved += 1;
+                    }
+                    Err(refused) => return Err(refused.into()),
+                }
+            }
+        }
+        (retrieved..window).try_for_each(|slot| receive(pair, batch, first + slot))
     })
 }
 
@@ -171,11 +243,17 @@ pub fn send(pair: &RankPair<'_>, outlet: &Postbox<u8>, batch: &Batch, seed: u64)
         }
         return Ok(outlet.post(&*message)?);
     }
+    Ok(outlet.post(prepared(pair, batch, seed)?)?)
+}
+
+/// A message in memory of the library's, written if the batch is.
+#[inline]
+fn prepared(pair: &RankPair<'_>, batch: &Batch, seed: u64) -> Result<Buf<u8>> {
     let mut message = pair.world().buf_reused::<u8>(batch.size)?;
     if batch.payload == Payload::WrittenRead {
         payload::write(&mut message, seed);
     }
-    Ok(outlet.post(message)?)
+    Ok(message)
 }
 
 #[inline]

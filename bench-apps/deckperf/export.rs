@@ -8,7 +8,7 @@ use udeck::Protocol;
 use crate::{
     data::{Better, Key, LIMIT, OURS, RAW, Run, Series, VERSION},
     machine::Machine,
-    plan::{Payload, Test},
+    plan::{Payload, Quantity, Test},
     report::{Figure, Report},
     rounds::{Contend, RawSeries, Results},
     stats::median,
@@ -78,7 +78,7 @@ fn series(report: &Report) -> Vec<Series> {
             ..key(contender.test, network, series.size)
         };
         let copied = (series.messages > 0).then(|| series.copied as f64 / series.messages as f64);
-        Series { copied_bytes_per_message: copied, ..of_rounds(key, contender.test, &series.figures) }
+        Series { copied_bytes_per_message: copied, ..of_rounds(key, contender.quantity(), &series.figures) }
     });
     ours.chain(raw_series(&report.results)).collect()
 }
@@ -95,14 +95,14 @@ pub fn key(test: Test, network: &str, size: usize) -> Key {
 }
 
 /// A series that took part in every round.
-pub fn of_rounds(key: Key, test: Test, figures: &[f64]) -> Series {
-    let better = match test {
-        Test::Latency => Better::Lower,
-        Test::Bandwidth => Better::Higher,
+pub fn of_rounds(key: Key, quantity: Quantity, figures: &[f64]) -> Series {
+    let better = match quantity {
+        Quantity::Time => Better::Lower,
+        Quantity::Throughput => Better::Higher,
     };
     Series {
         key,
-        unit: test.unit().to_owned(),
+        unit: quantity.unit().to_owned(),
         better,
         copied_bytes_per_message: None,
         rounds: figures.iter().copied().map(Some).collect(),
@@ -123,13 +123,13 @@ pub fn raw_series<C: Contend>(results: &Results<C>) -> impl Iterator<Item = Seri
                 size,
                 ..Key::default()
             };
-            of_rounds(key, Test::Latency, &figures)
+            of_rounds(key, Quantity::Time, &figures)
         })
     })
 }
 
 /// The object around `cells`, which are what the two layers have different.
-pub fn document<C>(
+pub fn document<C: Contend>(
     run: Run,
     window: u64,
     results: &Results<C>,
@@ -152,6 +152,8 @@ pub fn document<C>(
     let more = json!({
         "window": window,
         "rounds": results.rounds,
+        "dropped_rounds": results.warm_up.dropped,
+        "noise": results.noise().map(|noise| noise.json()),
         "results": cells,
         "raw": raw,
         "ratios": ratios,
@@ -178,6 +180,7 @@ pub fn machine_json(machine: &Machine) -> Value {
         "cores": machine.cores,
         "kernel": machine.kernel,
         "build": machine.build,
+        "ranks": machine.ranks,
         "pinning": machine.pinning,
         "transport": machine.transport,
     })

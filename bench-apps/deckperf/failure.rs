@@ -65,6 +65,21 @@ pub enum Failure {
          or `deckrun -n 2 deckperf`"
     )]
     WrongJobSize(usize),
+    /// Started with fewer ranks than the command needs.
+    #[error(
+        "{command}: needs {wanted} ranks or more, this job has {got}: run `deckperf {command}` alone (it starts them)"
+    )]
+    FewRanks {
+        /// The command.
+        command: &'static str,
+        /// That would do.
+        wanted: usize,
+        /// In this job.
+        got: usize,
+    },
+    /// `--bind` cannot be done.
+    #[error("--bind {0}")]
+    Bind(String),
     /// Rank 1 got an order that it does not understand: the ranks run different builds.
     #[error("rank 0 sent an order that this build does not know ({0}): do both ranks run the same deckperf?")]
     BadOrder(String),

@@ -20,6 +20,8 @@ pub struct Machine {
     pub kernel: String,
     /// Compiler and optimisation.
     pub build: String,
+    /// In the job.
+    pub ranks: usize,
     /// On which cores the ranks ran.
     pub pinning: String,
     /// What the messages travelled over.
@@ -27,7 +29,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Asks the system; what it does not say is "unknown".
+    /// Of a job of two ranks. Asks the system; what it does not say is "unknown".
     pub fn describe(pinning: String, transport: String) -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -40,6 +42,7 @@ impl Machine {
             cores: cpuinfo.lines().filter(|line| line.starts_with("processor")).count(),
             kernel: format!("Linux {}", if release.is_empty() { "unknown" } else { release.trim() }),
             build: format!("{}, {optimised}", option_env!("DECKPERF_RUSTC").unwrap_or("unknown compiler")),
+            ranks: 2,
             pinning,
             transport,
         }
@@ -89,6 +92,7 @@ impl Machine {
             cores: 2,
             kernel: "Linux 6.1".to_owned(),
             build: "rustc 1.95.0, optimised".to_owned(),
+            ranks: 2,
             pinning: pinning.to_owned(),
             transport: transport.to_owned(),
         }

@@ -4,6 +4,7 @@
 //! clock and prints; rank 1 follows its orders.
 
 mod baseline;
+mod binding;
 mod cli;
 mod clones;
 mod compare;
@@ -16,20 +17,25 @@ mod explain;
 mod export;
 mod failure;
 mod handicap;
+mod jobs;
 mod machine;
 mod memory;
+mod noise;
 mod order;
 mod overlap;
 mod payload;
 mod peers;
+mod percentiles;
 mod plan;
 mod progress;
 mod rank_pair;
+mod registration;
 mod render;
 mod report;
 mod rounds;
 mod sizes;
 mod stats;
+mod steady;
 mod summary;
 mod table;
 mod table_report;
@@ -47,6 +53,7 @@ use udeck::World;
 
 use crate::{
     baseline::Baselines,
+    binding::{Cpus, Spot},
     cli::{Cli, Task},
     experiment::{Conductor, follow},
     failure::{Failure, Result},
@@ -64,6 +71,7 @@ fn main() -> ExitCode {
         return print(Ok(text));
     }
     let transport = cli.transport();
+    let spots = cli.binding();
     let task = cli.task().unwrap_or_else(|error| error.exit());
     let ranks = match task {
         Task::StartTime(order) => {
@@ -74,15 +82,27 @@ fn main() -> ExitCode {
         Task::CpuSockets(port) => return exit_code(cpu::serve_sockets(port)),
         Task::Compare(args, format) => return print_comparison(&args, format),
         Task::PeerRank(ranks, _) => ranks,
+        Task::Jobs(ref plan) => plan.kind.ranks() as u32,
         _ => 2,
     };
+    // Before anything starts, too, unless the ranks may be on other hosts.
+    if std::env::var_os("DECK_RANK").is_none()
+        && let Err(error) = binding::check(&spots, ranks as usize)
+    {
+        return exit_code(Err(error));
+    }
     let mut job = deckrun::Job::new(ranks);
     if let Some(transport) = transport {
         job = job.env("DECK_TRANSPORT", transport);
     }
+    if !spots.is_empty() {
+        job = job.bind(deckrun::Bind::None);
+    }
     match deckrun::launch_self(job) {
         Ok(Some(outcome)) => outcome.exit_code(),
-        Ok(None) => exit_code(udeck::init().map_err(Failure::from).and_then(|world| be_a_rank(world, &task))),
+        Ok(None) => {
+            exit_code(udeck::init().map_err(Failure::from).and_then(|world| be_a_rank(world, &task, &spots)))
+        }
         Err(error) => exit_code(Err(error)),
     }
 }
@@ -118,20 +138,20 @@ fn exit_code<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
 }
 
 /// A whole life in a job: both ranks say good-bye before rank 0 reports what was wrong.
-fn be_a_rank(world: World, task: &Task) -> Result {
+fn be_a_rank(world: World, task: &Task, spots: &[Spot]) -> Result {
     let (rank, size) = (world.rank(), world.size());
-    if size != 2 && !matches!(task, Task::PeerRank(..)) {
+    if size != 2 && !task.takes_any_job() {
         world.finish()?;
         return if rank == 0 { Err(Failure::WrongJobSize(size)) } else { Ok(()) };
     }
-    let printed = play(&world, task)?;
+    let printed = play(&world, task, spots)?;
     world.finish()?;
     let text = printed?;
     io::stdout().write_all(text.as_bytes()).map_err(Failure::system("writing the report"))
 }
 
 /// The outer result is about the work, the inner one about what rank 0 found (rank 1 finds nothing).
-fn play(world: &World, task: &Task) -> Result<Result<String>> {
+fn play(world: &World, task: &Task, spots: &[Spot]) -> Result<Result<String>> {
     let (protocols, pin) = match task {
         Task::Measure(plan) => (&plan.protocols[..], plan.pin),
         Task::MeasureVi(plan) => (&[][..], plan.pin),
@@ -139,25 +159,28 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         Task::Overlap(plan) => (&plan.protocols[..], plan.pin),
         Task::Clones(plan) => (&[][..], plan.pin),
         Task::Costs(plan) => (&[][..], plan.pin),
+        Task::Registration(plan) => (&[][..], plan.pin),
         Task::StartTime(_) => unreachable!("it has a job of its own"),
         // These ranks have other links, and follow another process.
         Task::PeerRank(_, course) => return peers::serve(world, *course).map(|()| Ok(String::new())),
         Task::CpuRank => return cpu::serve(world).map(|()| Ok(String::new())),
         Task::Peers(_) | Task::Cpu(_) | Task::Compare(..) => unreachable!("it is no rank"),
         Task::CpuSockets(_) => unreachable!("it has no world"),
+        Task::Jobs(plan) => return jobs::play(world, plan, spots).map(Ok),
         Task::Explain(_) => (&[][..], false),
     };
     let mut pair = RankPair::open(world, protocols)?;
     if let Task::Measure(plan) = task {
         pair.set_handicap(plan.handicap.map(|percent| f64::from(percent) / 100.0));
     }
-    let places = Places::take(&pair, pin)?;
+    let places = Places::take(&pair, pin, spots)?;
     if !pair.leads() {
         match task {
             Task::MeasureVi(plan) => vi::follow(&pair, plan)?,
             Task::Overlap(_) => overlap::follow(&pair)?,
             Task::Clones(plan) => clones::follow(&pair, plan)?,
             Task::Costs(plan) => costs::follow(&pair, plan)?,
+            Task::Registration(_) => registration::follow(&pair)?,
             _ => follow(&pair)?,
         }
         return Ok(Ok(String::new()));
@@ -168,12 +191,12 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         Task::Overlap(plan) => return Ok(Ok(measure_overlap(&pair, plan, &places)?)),
         Task::Clones(plan) => return Ok(Ok(measure_clones(&pair, plan, &places)?)),
         Task::Costs(plan) => return Ok(Ok(measure_costs(&pair, plan, &places)?)),
-        Task::StartTime(_) => unreachable!("it has a job of its own"),
+        Task::Registration(plan) => return Ok(Ok(measure_registration(&pair, plan, &places)?)),
+        Task::Measure(plan) if plan.percentiles => Ok(measure_percentiles(&pair, plan, &places)?),
         Task::Measure(plan) => Ok(measure(&pair, plan, &places)?),
         Task::Verify(checks) => verify(&pair, checks)?,
-        Task::Peers(_) | Task::PeerRank(..) | Task::Compare(..) => Ok(String::new()),
-        Task::Cpu(_) | Task::CpuRank | Task::CpuSockets(_) => Ok(String::new()),
         Task::Explain(sizes) => Ok(explain::table(&pair, sizes)?),
+        _ => unreachable!("it has no pair of ranks"),
     };
     pair.send_words(&Order::Stop.encode()?)?;
     Ok(printed)
@@ -191,6 +214,28 @@ fn measure(pair: &RankPair<'_>, plan: &Plan, places: &Places) -> Result<String> 
     let transport = format!("{nic}; copy has {window} fragments of at most 64 KiB under way");
     let machine = Machine::describe(places.describe(), transport);
     Ok(Report::new(machine, plan.clone(), results).render())
+}
+
+fn measure_percentiles(pair: &RankPair<'_>, plan: &Plan, places: &Places) -> Result<String> {
+    let raw = places.raw_limits(plan.sizes.last().copied().unwrap_or(0));
+    timed_bar(plan.time, |passed| percentiles::measure(pair, plan, places.describe(), raw, passed))
+}
+
+fn measure_registration(
+    pair: &RankPair<'_>,
+    plan: &registration::RegistrationPlan,
+    places: &Places,
+) -> Result<String> {
+    let raw = places.raw_limits(0);
+    timed_bar(plan.pace.time, |passed| registration::measure(pair, plan, places.describe(), raw, passed))
+}
+
+/// A progress bar over the time that a run has.
+fn timed_bar(time: Duration, run: impl FnOnce(&mut dyn FnMut(Duration)) -> Result<String>) -> Result<String> {
+    let bar = progress::bar(time.as_millis() as u64, "measuring");
+    let printed = run(&mut |passed| bar.set_position(passed.as_millis() as u64))?;
+    bar.finish_and_clear();
+    Ok(printed)
 }
 
 fn measure_vi(pair: &RankPair<'_>, plan: &vi::ViPlan, places: &Places) -> Result<String> {
@@ -247,9 +292,15 @@ const NOT_PINNED: u64 = u64::MAX;
 impl Places {
     /// Pins this rank if asked to, and learns where the other one runs. A rank that its launcher pinned
     /// stays there.
-    fn take(pair: &RankPair<'_>, pin: bool) -> Result<Self> {
+    fn take(pair: &RankPair<'_>, pin: bool, spots: &[Spot]) -> Result<Self> {
         let usable = udeck::sys::usable_cpus();
-        let mine = usable.get(pair.world().rank()).or(usable.first()).copied().filter(|_| pin);
+        let mine = if spots.is_empty() {
+            usable.get(pair.world().rank()).or(usable.first()).copied().filter(|_| pin)
+        } else {
+            let neighbours = pair.world().host_ranks();
+            let local = neighbours.iter().position(|&rank| rank == pair.world().rank()).unwrap_or(0);
+            Some(binding::core_of(spots, local, neighbours.len(), &usable, &Cpus::of_this_host())?)
+        };
         if let Some(cpu) = mine {
             udeck::sys::pin_to_cpu(cpu).map_err(Failure::system("pinning this rank (try --no-pin)"))?;
         }
@@ -270,8 +321,18 @@ impl Places {
         match self.pinned {
             None => "not pinned".to_owned(),
             Some([mine, theirs]) if mine == theirs => format!("both on core {mine}, the only usable one"),
-            Some([mine, theirs]) => format!("pinned to cores {mine} and {theirs}"),
+            Some([mine, theirs]) => format!("pinned to cores {mine} and {theirs}{}", nodes([mine, theirs])),
         }
+    }
+}
+
+/// Of the cores' NUMA nodes, if this host's kernel says which they are.
+fn nodes(cores: [usize; 2]) -> String {
+    let cpus = Cpus::of_this_host();
+    match cores.map(|core| cpus.node_of(core)) {
+        [Some(one), Some(other)] if one == other => format!(" (NUMA node {one})"),
+        [Some(one), Some(other)] => format!(" (NUMA nodes {one} and {other})"),
+        _ => String::new(),
     }
 }
 
@@ -281,11 +342,15 @@ mod tests {
 
     /// What rank 0 would print, or why it failed, for two ranks that are threads of this test.
     fn run(line: &'static str) -> String {
+        run_of(2, line)
+    }
+
+    fn run_of(ranks: usize, line: &'static str) -> String {
         let (found, printed) = std::sync::mpsc::channel();
-        udeck::run_local(2, move |world| {
+        udeck::run_local(ranks, move |world| {
             let task = Cli::try_parse_from(line.split(' ')).and_then(Cli::task).expect(line);
             let leads = world.rank() == 0;
-            let text = play(&world, &task).and_then(|printed| printed).expect(line);
+            let text = play(&world, &task, &[]).and_then(|printed| printed).expect(line);
             world.finish()?;
             if leads {
                 found.send(text).expect("the test waits for it");
@@ -347,6 +412,114 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("Latency"), "{text}");
+    }
+
+    #[test]
+    fn two_ranks_stream_both_ways() {
+        // The window of large messages does not fit into any queue: both ranks would wait for room at once.
+        let text = run(
+            "deckperf bibandwidth --no-pin --sizes 8,256K --iterations 2 --time 0.01 --window 64 --format csv",
+        );
+        let rows: Vec<&str> = text.lines().collect();
+        assert_eq!(rows.len(), 1 + 2 * 4, "{text}");
+        assert!(rows[1].starts_with("8,copy,bibandwidth,MB/s,"), "{text}");
+        let figures = |row: &&str| row.split(',').skip(4).take(4).all(|cell| cell.parse::<f64>().is_ok());
+        assert!(rows[1..].iter().all(figures), "{text}");
+    }
+
+    #[test]
+    fn two_ranks_time_every_round_trip() {
+        let text = run(
+            "deckperf latency --percentiles --no-pin --sizes 8,4K --protocol auto --payload untouched --iterations 50 \
+             --time 0.01 --format json",
+        );
+        let value: serde_json::Value = serde_json::from_str(&text).expect("valid JSON");
+        let rows = value["tables"]["untouched"].as_array().expect("a table");
+        assert_eq!(rows.len(), 2, "{text}");
+        for row in rows {
+            assert!(row["messages"].as_u64().is_some_and(|messages| messages >= 5 * 50), "{text}");
+            let at = |name: &str| row[name].as_u64().expect("a percentile");
+            assert!(at("p50") > 0 && at("p50") <= at("p99") && at("p99.99") <= at("max"), "{text}");
+        }
+        assert!(data::Run::parse(&text).expect("the common form").series.len() > 1);
+    }
+
+    #[test]
+    fn four_ranks_stream_in_pairs() {
+        let text = run_of(
+            4,
+            "deckperf multi-pair --pairs 1,2 --no-pin --sizes 8,64K --iterations 2 --time 0.01 --window 5 --format csv",
+        );
+        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
+        let heads: Vec<String> = rows[1..].iter().map(|row| row[..2].join(" ")).collect();
+        assert_eq!(heads, ["8 1", "8 2", "65536 1", "65536 2"], "{text}");
+        assert!(
+            rows[1..].iter().flatten().all(|cell| cell.parse::<f64>().is_ok_and(|figure| figure > 0.0)),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn three_ranks_are_measured_pair_by_pair() {
+        let text = run_of(3, "deckperf matrix --no-pin --iterations 2 --time 0.01 --format json");
+        let value: serde_json::Value = serde_json::from_str(&text).expect("valid JSON");
+        for name in ["latency_8", "bandwidth_65536"] {
+            for (from, to) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
+                let cell = &value["tables"][name][from][to.to_string()];
+                assert!(cell.as_f64().is_some_and(|figure| figure > 0.0), "{name} {from} {to}: {text}");
+            }
+            assert!(value["tables"][name][1]["1"].is_null(), "{text}");
+        }
+        let series = data::Run::parse(&text).expect("the common form").series;
+        assert_eq!(series.iter().filter(|series| series.key.ranks == Some(3)).count(), 3 + 6);
+    }
+
+    #[test]
+    fn three_ranks_send_to_one() {
+        let text = run_of(
+            4,
+            "deckperf incast --ranks 2,4 --no-pin --sizes 8,5000 --iterations 20 --time 0.01 --window 5 --format csv",
+        );
+        let (floods, short) = text.split_once("\n\n").expect("two tables");
+        let rows = |table: &str| -> Vec<Vec<f64>> {
+            let row = |line: &str| line.split(',').map(|cell| cell.parse().expect("a figure")).collect();
+            table.lines().skip(1).map(row).collect()
+        };
+        let floods = rows(floods);
+        assert_eq!(
+            floods.iter().map(|row| (row[0], row[1])).collect::<Vec<_>>(),
+            [(8.0, 1.0), (8.0, 3.0), (5000.0, 1.0), (5000.0, 3.0)]
+        );
+        assert!(
+            floods.iter().all(|row| row[2] > 0.0 && row[5] > 0.0 && row[5] <= 1.0 && row[6] <= row[7]),
+            "{text}"
+        );
+        let short = rows(short);
+        assert!(short.len() == 4 && short.iter().all(|row| row[2] >= 100.0 && row[3] <= row[8]), "{text}");
+    }
+
+    #[test]
+    fn a_job_that_is_too_small_is_refused() {
+        let task =
+            Cli::try_parse_from(["deckperf", "incast", "--ranks", "4", "--no-pin"]).and_then(Cli::task);
+        let task = task.expect("a task");
+        udeck::run_local(2, move |world| {
+            let error = play(&world, &task, &[]).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains("needs 4 ranks or more, this job has 2"), "{error}");
+            world.finish()
+        })
+        .expect("both ranks refuse");
+    }
+
+    #[test]
+    fn two_ranks_measure_registration() {
+        let text =
+            run("deckperf registration --no-pin --sizes 4K,1M --iterations 3 --time 0.01 --format csv");
+        let (medians, _) = text.split_once("\n\n").expect("two tables");
+        let rows: Vec<Vec<&str>> = medians.lines().map(|line| line.split(',').collect()).collect();
+        assert_eq!((rows.len(), rows[0][4], rows[1][0], rows[2][0]), (3, "hit", "4096", "1048576"), "{text}");
+        let measured = |row: &Vec<&str>| row[1..].iter().all(|cell| cell.parse::<f64>().is_ok());
+        assert!(rows[1..].iter().all(measured), "{text}");
     }
 
     #[test]
@@ -432,7 +605,7 @@ mod tests {
         assert_eq!(shared.describe(), "both on core 3, the only usable one");
         let apart = Places { usable: vec![3], pinned: Some([3, 5]) };
         assert!(apart.raw_limits(0).is_some());
-        assert_eq!(apart.describe(), "pinned to cores 3 and 5");
+        assert!(apart.describe().starts_with("pinned to cores 3 and 5"), "{}", apart.describe());
         assert!(Places { usable: vec![0], pinned: None }.raw_limits(0).is_none());
     }
 }

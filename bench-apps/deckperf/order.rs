@@ -20,6 +20,13 @@ pub enum Order {
         /// Messages in a window.
         window: u64,
     },
+    /// Windows of messages both ways at once. A rank goes on to its next window when it has posted and retrieved one.
+    StreamBoth {
+        /// Iterations count windows.
+        batch: Batch,
+        /// Messages in a window, from each rank.
+        window: u64,
+    },
     /// `batch.iterations` messages each way, every byte checked.
     Verify(Batch),
     /// Nothing more to do.
@@ -48,6 +55,7 @@ const STOP: u64 = 0;
 const PING_PONG: u64 = 1;
 const STREAM: u64 = 2;
 const VERIFY: u64 = 3;
+const STREAM_BOTH: u64 = 4;
 
 impl Order {
     /// `[kind, protocol, payload, size, warm-up, iterations, window]`
@@ -56,6 +64,7 @@ impl Order {
             Order::Stop => return Ok([STOP; WORDS]),
             Order::PingPong(batch) => (PING_PONG, batch, 0),
             Order::Stream { batch, window } => (STREAM, batch, *window),
+            Order::StreamBoth { batch, window } => (STREAM_BOTH, batch, *window),
             Order::Verify(batch) => (VERIFY, batch, 0),
         };
         let protocol = PROTOCOLS
@@ -89,6 +98,7 @@ impl Order {
             STOP => Ok(Order::Stop),
             PING_PONG => Ok(Order::PingPong(batch)),
             STREAM => Ok(Order::Stream { batch, window }),
+            STREAM_BOTH => Ok(Order::StreamBoth { batch, window }),
             VERIFY => Ok(Order::Verify(batch)),
             _ => Err(bad("no such kind")),
         }
@@ -107,6 +117,7 @@ mod tests {
                 for order in [
                     Order::PingPong(batch),
                     Order::Stream { batch, window: 64 },
+                    Order::StreamBoth { batch, window: 64 },
                     Order::Verify(batch),
                     Order::Stop,
                 ] {

@@ -87,7 +87,16 @@ pub fn measure(
     let transport = format!("{nic}; copy has {} fragments under way", pair.world().config().copy_window);
     let machine = Machine::describe(places, transport);
     let method = report::method(&machine, plan, rounds, started.elapsed());
-    let report = TableReport { machine, method, tables: report::tables(&series), findings: Vec::new() };
+    let tables = report::tables(&series);
+    let report = TableReport {
+        machine,
+        method,
+        noise: None,
+        command: "overlap",
+        series: Vec::new(),
+        tables,
+        findings: Vec::new(),
+    };
     Ok(report.render(plan.format))
 }
 

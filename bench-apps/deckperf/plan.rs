@@ -39,6 +39,8 @@ pub struct Plan {
     pub pin: bool,
     /// Only what was copied is shown.
     pub stats: bool,
+    /// Every round trip is timed by itself.
+    pub percentiles: bool,
     /// The run without a subcommand: what its closing ratios need is measured too.
     pub overview: bool,
     /// In percent: all messages take that much longer, for tests of `compare`.
@@ -70,6 +72,17 @@ pub enum Test {
     Latency,
     /// Payload per second.
     Bandwidth,
+    /// Payload per second of both directions together, both under way at once.
+    BiBandwidth,
+}
+
+/// What a figure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantity {
+    /// µs; less is better.
+    Time,
+    /// MB/s; more is better.
+    Throughput,
 }
 
 /// What happens to the data of a message.
@@ -109,14 +122,30 @@ impl Test {
         match self {
             Test::Latency => "latency",
             Test::Bandwidth => "bandwidth",
+            Test::BiBandwidth => "bibandwidth",
+        }
+    }
+
+    /// Of the test's figures.
+    pub fn quantity(self) -> Quantity {
+        match self {
+            Test::Latency => Quantity::Time,
+            Test::Bandwidth | Test::BiBandwidth => Quantity::Throughput,
         }
     }
 
     /// Of the test's figures; MB are 10⁶ bytes.
     pub fn unit(self) -> &'static str {
+        self.quantity().unit()
+    }
+}
+
+impl Quantity {
+    /// MB are 10⁶ bytes.
+    pub fn unit(self) -> &'static str {
         match self {
-            Test::Latency => "us",
-            Test::Bandwidth => "MB/s",
+            Quantity::Time => "us",
+            Quantity::Throughput => "MB/s",
         }
     }
 }

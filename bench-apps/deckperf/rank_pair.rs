@@ -11,6 +11,7 @@ use crate::failure::{Failure, Result};
 /// fails.
 pub struct RankPair<'w> {
     world: &'w World,
+    leads: bool,
     inbox: Mailbox<u8>,
     /// A postbox per protocol, each a connection of its own: none inherits another's credits or buffers.
     outlets: Vec<(Protocol, Postbox<u8>)>,
@@ -30,20 +31,32 @@ impl<'w> RankPair<'w> {
 
     /// The same for every two neighbours of a job: ranks 0 and 1, 2 and 3, and so on.
     pub fn in_pairs(world: &'w World, protocols: &[Protocol]) -> Result<Self> {
-        let (me, peer) = (world.rank(), world.rank() ^ 1);
-        let inbox = world.mailbox(&format!("perf.{me}"))?;
-        let words_in = world.mailbox(&format!("perf.words.{me}"))?;
+        let leads = world.rank().is_multiple_of(2);
+        Self::between(world, world.rank() ^ 1, leads, "perf", protocols)
+    }
+
+    /// The same for any two ranks, which give the same name; of the two, one leads.
+    pub fn between(
+        world: &'w World,
+        peer: usize,
+        leads: bool,
+        name: &str,
+        protocols: &[Protocol],
+    ) -> Result<Self> {
+        let me = world.rank();
+        let inbox = world.mailbox(&format!("{name}.{me}"))?;
+        let words_in = world.mailbox(&format!("{name}.words.{me}"))?;
         let mut outlets = Vec::with_capacity(protocols.len() + 1);
         let acknowledging = Some(&Protocol::Auto).filter(|auto| !protocols.contains(auto));
         for &protocol in protocols.iter().chain(acknowledging) {
-            let outlet = world.postbox(&format!("perf.{peer}"))?;
+            let outlet = world.postbox(&format!("{name}.{peer}"))?;
             outlet.set_protocol(protocol)?;
             outlets.push((protocol, outlet));
         }
-        let words_out = world.postbox(&format!("perf.words.{peer}"))?;
+        let words_out = world.postbox(&format!("{name}.words.{peer}"))?;
         // Both ranks tell before they hear: whatever the program's default is, this may not wait for the peer.
         words_out.set_protocol(Protocol::Auto)?;
-        Ok(Self { world, inbox, outlets, words_in, words_out, handicap: None })
+        Ok(Self { world, leads, inbox, outlets, words_in, words_out, handicap: None })
     }
 
     /// From now on this rank stands still for `share` of each turn, if it leads.
@@ -56,9 +69,9 @@ impl<'w> RankPair<'w> {
         self.handicap
     }
 
-    /// Rank 0 says what happens, rank 1 follows; so in each pair.
+    /// One says what happens, the other follows: rank 0 leads rank 1.
     pub fn leads(&self) -> bool {
-        self.world.rank().is_multiple_of(2)
+        self.leads
     }
 
     /// The world that the pair lies in.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::{
     machine::Machine,
-    plan::{Payload, Plan, Test},
+    plan::{Payload, Plan, Quantity, Test},
     rounds::{BATCH, Contend, Results, Series},
     stats::{median, percentile},
     summary::{Finding, findings},
@@ -52,6 +52,9 @@ impl Report {
         if self.plan.tests.contains(&Test::Bandwidth) {
             sentences.push(bandwidth(self.plan.window));
         }
+        if self.plan.tests.contains(&Test::BiBandwidth) {
+            sentences.push(bibandwidth(self.plan.window));
+        }
         sentences.extend(self.plan.payloads.iter().map(|payload| match payload {
             Payload::Untouched => Cow::from("untouched: neither side looks at the data"),
             Payload::WrittenRead => {
@@ -77,9 +80,10 @@ pub fn scheduling<C: Contend>(iterations: Option<u64>, results: &Results<C>) -> 
         Cow::from(format!(
             "interleaved: in each of {} rounds ({:.1} s in all) every contender of a size runs one batch of \
              {length}, in rotating order",
-            results.rounds,
+            results.rounds + results.warm_up.dropped,
             results.elapsed.as_secs_f64(),
         )),
+        results.warm_up.sentence(),
         Cow::from("a figure is the median over the batches; 99 % of the batches are at least as good as p99"),
     ]
 }
@@ -92,6 +96,15 @@ pub fn bandwidth(window: u64) -> Cow<'static, str> {
     let sentence = format!(
         "bandwidth is a window of {window} messages (fewer where they exceed 64 MiB), then one empty message \
          back; a MB is 10^6 bytes"
+    );
+    sentence.into()
+}
+
+/// What a bandwidth of both directions is.
+fn bibandwidth(window: u64) -> Cow<'static, str> {
+    let sentence = format!(
+        "bidirectional bandwidth: both ranks post a window of {window} messages (fewer where those of both exceed 64 MiB) and \
+         retrieve the other's meanwhile; the bytes of both directions count, a MB is 10^6 bytes"
     );
     sentence.into()
 }
@@ -110,9 +123,9 @@ pub fn raw_limits<C: Contend>(results: &Results<C>) -> Cow<'static, str> {
 impl<C: Contend> Series<C> {
     /// `None` before the first round.
     pub fn figure(&self) -> Option<Figure> {
-        let tail = match self.contender.test() {
-            Test::Latency => 99.0,
-            Test::Bandwidth => 1.0,
+        let tail = match self.contender.quantity() {
+            Quantity::Time => 99.0,
+            Quantity::Throughput => 1.0,
         };
         Some(Figure {
             p50: median(&self.figures)?,
@@ -179,6 +192,7 @@ pub fn sample(format: crate::plan::Format) -> Report {
             },
         ],
         rounds: 3,
+        warm_up: crate::steady::WarmUp::default(),
         elapsed: Duration::from_millis(2500),
     };
     let plan = Plan {
@@ -192,6 +206,7 @@ pub fn sample(format: crate::plan::Format) -> Report {
         format,
         pin: true,
         stats: false,
+        percentiles: false,
         overview: true,
         handicap: None,
     };

@@ -8,8 +8,11 @@ use udeck::Protocol;
 use crate::{
     baseline::BaselineSample,
     failure::Result,
+    noise::Noise,
     order::{Batch, Order},
-    plan::{Pace, Payload, Plan, Test},
+    plan::{Pace, Payload, Plan, Quantity, Test},
+    stats::median,
+    steady::WarmUp,
 };
 
 /// What one batch took.
@@ -27,16 +30,26 @@ pub struct Sample {
 pub trait Contend: Copy + PartialEq {
     /// What the two ranks are told.
     type Order;
-    /// What it is timed for.
-    fn test(&self) -> Test;
+    /// What its figures are.
+    fn quantity(&self) -> Quantity;
     /// One batch of messages of `size` bytes.
     fn order(&self, size: usize, shape: Shape) -> Self::Order;
+    /// Messages that an iteration counts: those of a round trip or of a window.
+    fn counted(&self, messages: u64) -> u64 {
+        messages
+    }
+    /// How long a batch lasts.
+    fn batch(&self) -> Duration {
+        BATCH
+    }
 }
 
 /// Whatever runs a batch: rank 0, or a test.
 pub trait Runner {
     /// What it can time.
     type Contender: Contend;
+    /// A round begins; batches before the first one are of the calibration.
+    fn begin_round(&mut self, _number: usize) {}
     /// Runs one batch of messages.
     fn post(&mut self, order: <Self::Contender as Contend>::Order) -> Result<Sample>;
     /// Measures the machine's own limits for `size`; `None` where it cannot.
@@ -72,8 +85,12 @@ pub struct Contender {
 impl Contend for Contender {
     type Order = Order;
 
-    fn test(&self) -> Test {
-        self.test
+    fn quantity(&self) -> Quantity {
+        self.test.quantity()
+    }
+
+    fn counted(&self, messages: u64) -> u64 {
+        if self.test == Test::BiBandwidth { 2 * messages } else { messages }
     }
 
     fn order(&self, size: usize, shape: Shape) -> Order {
@@ -83,6 +100,7 @@ impl Contend for Contender {
         match test {
             Test::Latency => Order::PingPong(batch),
             Test::Bandwidth => Order::Stream { batch, window },
+            Test::BiBandwidth => Order::StreamBoth { batch, window },
         }
     }
 }
@@ -124,8 +142,10 @@ pub struct Results<C = Contender> {
     pub posts: Vec<Series<C>>,
     /// One per size.
     pub raws: Vec<RawSeries>,
-    /// That each of them ran in.
+    /// That each of them ran in, and that count.
     pub rounds: usize,
+    /// Which rounds before them do not count.
+    pub warm_up: WarmUp,
     /// Calibration included.
     pub elapsed: Duration,
 }
@@ -144,6 +164,7 @@ impl<C: Contend> Results<C> {
             posts: cells.into_iter().map(|(contender, size)| Series::empty(contender, size)).collect(),
             raws: sizes.iter().map(|&size| RawSeries { size, ..RawSeries::default() }).collect(),
             rounds: 0,
+            warm_up: WarmUp::default(),
             elapsed: Duration::ZERO,
         }
     }
@@ -156,6 +177,41 @@ impl<C: Contend> Results<C> {
     /// The limits beside it.
     pub fn raw(&self, size: usize) -> Option<&RawSeries> {
         self.raws.iter().find(|series| series.size == size)
+    }
+
+    /// How quiet the machine was; `None` where its limits were not measured.
+    pub fn noise(&self) -> Option<Noise> {
+        let lines: Vec<f64> = self.raws.iter().flat_map(|raw| raw.line.iter().copied()).collect();
+        Noise::of(&lines)
+    }
+
+    /// Of each round, over all series: how slow it was, as a multiple of the series' median.
+    fn slowness(&self) -> Vec<f64> {
+        let medians: Vec<Option<f64>> = self.posts.iter().map(|series| median(&series.figures)).collect();
+        let of_round = |round: usize| {
+            let one = |(series, &median): (&Series<C>, &Option<f64>)| {
+                let (figure, median) = (*series.figures.get(round)?, median?);
+                Some(match series.contender.quantity() {
+                    Quantity::Time => figure / median,
+                    Quantity::Throughput => median / figure,
+                })
+            };
+            let all: Vec<f64> = self.posts.iter().zip(&medians).filter_map(one).collect();
+            median(&all).unwrap_or(1.0)
+        };
+        (0..self.rounds).map(of_round).collect()
+    }
+
+    /// Takes the rounds away that were still warming up: of everything alike, so that rounds stay paired.
+    fn drop_warm_up(&mut self) {
+        self.warm_up = WarmUp::find(&self.slowness());
+        let dropped = self.warm_up.dropped;
+        let shorten = |figures: &mut Vec<f64>| drop(figures.drain(..dropped.min(figures.len())));
+        self.posts.iter_mut().for_each(|series| shorten(&mut series.figures));
+        for raw in &mut self.raws {
+            [&mut raw.line, &mut raw.copy, &mut raw.two_copies].into_iter().for_each(shorten);
+        }
+        self.rounds -= dropped;
     }
 }
 
@@ -173,6 +229,7 @@ pub fn measure<R: Runner>(
     }
     loop {
         let round_started = Instant::now();
+        runner.begin_round(results.rounds);
         for index in 0..results.raws.len() {
             run_size(pace, runner, &mut results, index)?;
             progress(started.elapsed());
@@ -181,6 +238,7 @@ pub fn measure<R: Runner>(
         let next_would_end = started.elapsed() + round_started.elapsed();
         if next_would_end > pace.time && results.rounds >= MIN_ROUNDS {
             results.elapsed = started.elapsed();
+            results.drop_warm_up();
             return Ok(results);
         }
     }
@@ -192,7 +250,7 @@ pub fn contenders(plan: &Plan) -> Results {
     for &size in &plan.sizes {
         for &test in &plan.tests {
             // A bandwidth of empty messages is 0 by definition.
-            if test == Test::Bandwidth && size == 0 {
+            if test.quantity() == Quantity::Throughput && size == 0 {
                 continue;
             }
             for &protocol in &plan.protocols {
@@ -225,7 +283,7 @@ fn calibrate<R: Runner>(pace: Pace, runner: &mut R, series: &mut Series<R::Conte
     loop {
         let lasted = run(runner, series, shape(pace, series, tried))?.lasted;
         // A float cast saturates, so a clock that did not move asks for the maximum.
-        let fitting = (tried as f64 * BATCH.as_secs_f64() / lasted.as_secs_f64()) as u64;
+        let fitting = (tried as f64 * series.contender.batch().as_secs_f64() / lasted.as_secs_f64()) as u64;
         if fitting <= 2 * tried || tried == MAX_ITERATIONS {
             series.iterations = fitting.clamp(1, MAX_ITERATIONS);
             return Ok(());
@@ -280,11 +338,12 @@ pub struct Shape {
 }
 
 fn shape<C: Contend>(pace: Pace, series: &Series<C>, iterations: u64) -> Shape {
-    match series.contender.test() {
-        Test::Latency => Shape { warm_up: (iterations / 10).max(1), iterations, messages: 2 },
+    match series.contender.quantity() {
+        Quantity::Time => Shape { warm_up: (iterations / 10).max(1), iterations, messages: 2 },
         // A window of large messages warms itself up, and costs tens of milliseconds.
-        Test::Bandwidth => {
-            let messages = pace.window.min(MAX_BYTES_UNDER_WAY / series.size.max(1) as u64).max(1);
+        Quantity::Throughput => {
+            let bytes = series.contender.counted(1) * series.size.max(1) as u64;
+            let messages = pace.window.min(MAX_BYTES_UNDER_WAY / bytes).max(1);
             Shape { warm_up: iterations / 10, iterations, messages }
         }
     }
@@ -296,13 +355,14 @@ fn run<R: Runner>(runner: &mut R, series: &Series<R::Contender>, shape: Shape) -
 
 fn record<C: Contend>(series: &mut Series<C>, shape: Shape, sample: Sample) {
     let seconds = sample.elapsed.as_secs_f64();
-    let timed = (shape.messages * shape.iterations) as f64;
-    series.figures.push(match series.contender.test() {
-        Test::Latency => seconds * 1e6 / timed,
-        Test::Bandwidth => timed * series.size as f64 / seconds / 1e6,
+    let counted = series.contender.counted(shape.messages);
+    let timed = (counted * shape.iterations) as f64;
+    series.figures.push(match series.contender.quantity() {
+        Quantity::Time => seconds * 1e6 / timed,
+        Quantity::Throughput => timed * series.size as f64 / seconds / 1e6,
     });
     series.copied += sample.copied;
-    series.messages += shape.messages * (shape.warm_up + shape.iterations);
+    series.messages += counted * (shape.warm_up + shape.iterations);
 }
 
 #[cfg(test)]
@@ -324,6 +384,8 @@ mod tests {
             let (messages, warm_up) = match order {
                 Order::PingPong(batch) => (2 * batch.iterations, 2 * batch.warm_up),
                 Order::Stream { batch, window } => (window * batch.iterations, window * batch.warm_up),
+                // As long as one direction alone.
+                Order::StreamBoth { batch, window } => (window * batch.iterations, window * batch.warm_up),
                 other => panic!("{other:?} is not timed"),
             };
             let elapsed = Duration::from_micros(messages);
@@ -348,6 +410,7 @@ mod tests {
             format: Format::Table,
             pin: true,
             stats: false,
+            percentiles: false,
             overview: true,
             handicap: None,
         }
@@ -380,6 +443,40 @@ mod tests {
             results.post(Test::Bandwidth, Protocol::Copy, Payload::Untouched, 8).expect("measured");
         assert!((bandwidth.figures[0] - 8.0).abs() < 1e-9, "8 bytes per µs are 8 MB/s");
         assert_eq!(bandwidth.copied, 16 * bandwidth.messages);
+    }
+
+    #[test]
+    fn both_directions_count_and_share_the_memory() {
+        let plan = Plan { tests: vec![Test::BiBandwidth], overview: false, ..plan() };
+        let mut machine = Steady::default();
+        let results = measured(&plan, &mut machine);
+        let both = results.post(Test::BiBandwidth, Protocol::Copy, Payload::Untouched, 8).expect("measured");
+        assert!((both.figures[0] - 16.0).abs() < 1e-9, "8 bytes per µs each way");
+        let large = machine.orders.iter().find_map(|order| match order {
+            Order::StreamBoth { batch, window } if batch.size == 4 << 20 => Some(*window),
+            _ => None,
+        });
+        assert_eq!(large, Some(8), "32 MiB each way");
+    }
+
+    #[test]
+    fn rounds_that_warm_up_go_and_the_others_stay_paired() {
+        let mut results = contenders(&plan());
+        results.rounds = 40;
+        let cold = |round: usize| if round < 4 { 5.0 } else { 1.0 };
+        for series in &mut results.posts {
+            let figure = |round: usize| match series.contender.quantity() {
+                Quantity::Time => cold(round) + (round * 7 % 10) as f64 / 1e6,
+                Quantity::Throughput => 1.0 / cold(round) + (round * 7 % 10) as f64 / 1e6,
+            };
+            series.figures = (0..40).map(figure).collect();
+        }
+        results.raws[1].line = (0..40).map(f64::from).collect();
+        results.drop_warm_up();
+        // The fourth is one of three rounds whose median is steady.
+        assert_eq!((results.warm_up, results.rounds), (WarmUp { dropped: 3, unsettled: false }, 37));
+        assert!(results.posts.iter().all(|series| series.figures.len() == 37));
+        assert_eq!((results.raws[1].line[0], results.raws[0].line.len()), (3.0, 0));
     }
 
     #[test]

@@ -93,6 +93,7 @@ mod tests {
             format: Format::Table,
             pin: true,
             stats: false,
+            percentiles: false,
             overview: true,
             handicap: None,
         };
@@ -107,6 +108,7 @@ mod tests {
                 RawSeries { size: 1 << 20, two_copies: vec![45.0, 50.0, 55.0], ..RawSeries::default() },
             ],
             rounds: 3,
+            warm_up: crate::steady::WarmUp::default(),
             elapsed: Duration::from_secs(1),
         };
         let found: Vec<(String, f64)> = findings(&plan, &results)

@@ -5,6 +5,7 @@ use std::{borrow::Cow, fmt::Write};
 
 use crate::{
     machine::Machine,
+    noise::Noise,
     plan::{Payload, Test},
     report::Report,
     rounds::RawSeries,
@@ -17,7 +18,7 @@ pub fn render(report: &Report) -> String {
     if report.plan.stats {
         return stats(report);
     }
-    let mut text = head(&report.machine, &report.method());
+    let mut text = head(&report.machine, &report.method(), report.results.noise().as_ref());
     for &test in &report.plan.tests {
         for &payload in &report.plan.payloads {
             text += &figures(report, test, payload);
@@ -32,27 +33,31 @@ fn stats(report: &Report) -> String {
     let method =
         "both ranks' libraries count the bytes of payload that they copy; these are divided by the messages"
             .into();
-    let mut text = head(&report.machine, &[method]);
+    let mut text = head(&report.machine, &[method], None);
     report.plan.tests.iter().for_each(|&test| text += &copied(report, test));
     text
 }
 
-/// Where and how it was measured.
-pub fn head(machine: &Machine, method: &[Cow<'static, str>]) -> String {
+/// Where and how it was measured, and how quiet the machine was then.
+pub fn head(machine: &Machine, method: &[Cow<'static, str>], noise: Option<&Noise>) -> String {
     let mut text = format!(
         "# µDECK {} deckperf, {}\n# Machine: {}, {} cores, {}\n# Build:   {}\n\
-         # Ranks:   2, {}; transport: {}\n",
+         # Ranks:   {}, {}; transport: {}\n",
         machine.version,
         machine.date,
         machine.cpu,
         machine.cores,
         machine.kernel,
         machine.build,
+        machine.ranks,
         machine.pinning,
         machine.transport
     );
     for sentence in method {
         text += &wrapped("# Method:  ", "#          ", sentence);
+    }
+    if let Some(noise) = noise {
+        text += &wrapped("# Noise:   ", "#          ", &noise.sentence());
     }
     text
 }
@@ -109,6 +114,7 @@ pub fn title(test: Test) -> &'static str {
     match test {
         Test::Latency => "Latency (us)",
         Test::Bandwidth => "Bandwidth (MB/s)",
+        Test::BiBandwidth => "Bidirectional bandwidth (MB/s)",
     }
 }
 
@@ -118,6 +124,7 @@ fn copied(report: &Report, test: Test) -> String {
         match test {
             Test::Latency => "Latency",
             Test::Bandwidth => "Bandwidth",
+            Test::BiBandwidth => "Bidirectional bandwidth",
         },
         header(&protocol_names(report))
     );
@@ -143,8 +150,7 @@ pub fn shows(findings: &[Finding], raws: &[RawSeries]) -> String {
         return String::new();
     };
     let mut text = format!(
-        "\n# What this shows: latency / latency within a round; median and its 95 % bounds over \
-         {rounds} rounds\n"
+        "\n# What this shows: ratios within a round; median and its 95 % bounds over {rounds} rounds\n"
     );
     for finding in findings {
         let ratio = &finding.ratio;
@@ -209,6 +215,8 @@ mod tests {
 # Ranks:   2, pinned to cores 0 and 1; transport: shm0
 # Method:  interleaved: in each of 3 rounds (2.5 s in all) every contender of a size runs one batch
 #          of about 1.5 ms, in rotating order
+# Method:  warm-up: no round is dropped (until the median of 3 rounds lies between the 5th and the
+#          95th percentile of those after them)
 # Method:  a figure is the median over the batches; 99 % of the batches are at least as good as p99
 # Method:  latency is half the round trip of a ping-pong
 # Method:  bandwidth is a window of 64 messages (fewer where they exceed 64 MiB), then one empty
@@ -219,6 +227,7 @@ mod tests {
 #          hand-over = a counter to and fro through 64 pairs of cache lines; memcpy = one copy out
 #          of the other core's dirty cache lines; 2 memcpys = that and a copy into lines that the
 #          other core read last
+# Noise:   the raw line stayed within x1.00 (p90 / p10; up to x1.5 is quiet) during this run
 
 # Latency (us), untouched
 # Size              copy      hand-off        memcpy     2 memcpys
@@ -250,7 +259,7 @@ mod tests {
 0                      -             -
 4096                8192             0
 
-# What this shows: latency / latency within a round; median and its 95 % bounds over 3 rounds
+# What this shows: ratios within a round; median and its 95 % bounds over 3 rounds
 # hand-off / copy, 4K, untouched                   0.250   (0.250 to 0.250)
 # hand-off / copy, 4K, written+read                0.250   (0.250 to 0.500)
 # copy / two raw memcpys, 4K, untouched             2.00   (2.00 to 2.00)

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
-use crate::{export, machine::Machine, plan::Format, summary::Finding, table};
+use crate::{data::Series, export, machine::Machine, noise::Noise, plan::Format, summary::Finding, table};
 
 /// A report of tables.
 pub struct TableReport {
@@ -12,6 +12,12 @@ pub struct TableReport {
     pub machine: Machine,
     /// How, a sentence each.
     pub method: Vec<Cow<'static, str>>,
+    /// How quiet the machine was, if that was looked at.
+    pub noise: Option<Noise>,
+    /// The command's name, for programs that read figures.
+    pub command: &'static str,
+    /// Every figure of every round; empty where there are no rounds.
+    pub series: Vec<Series>,
     /// In the order of printing.
     pub tables: Vec<Table>,
     /// Ratios of latencies.
@@ -23,9 +29,9 @@ pub struct Table {
     /// For readers, with the unit where all columns share one.
     pub title: String,
     /// For programs.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Named alike in every format.
-    pub columns: Vec<&'static str>,
+    pub columns: Vec<Cow<'static, str>>,
     /// Each as long as `columns`.
     pub rows: Vec<Vec<Cell>>,
 }
@@ -71,6 +77,11 @@ impl Cell {
     }
 }
 
+/// Columns that are known when the program is written.
+pub fn names(columns: &[&'static str]) -> Vec<Cow<'static, str>> {
+    columns.iter().copied().map(Cow::from).collect()
+}
+
 impl TableReport {
     /// In the format that was asked for, with a line break at the end. CSV: a header line and rows for each table, an
     /// empty line between them.
@@ -78,20 +89,22 @@ impl TableReport {
         match format {
             Format::Table => {
                 let tables: String = self.tables.iter().map(Table::table).collect();
-                table::head(&self.machine, &self.method) + &tables + &table::shows(&self.findings, &[])
+                table::head(&self.machine, &self.method, self.noise.as_ref())
+                    + &tables
+                    + &table::shows(&self.findings, &[])
             }
             Format::Csv => self.tables.iter().map(Table::csv).collect::<Vec<_>>().join("\n"),
             Format::Json => {
                 let tables: Map<_, _> =
-                    self.tables.iter().map(|table| (table.name.to_owned(), table.json())).collect();
+                    self.tables.iter().map(|table| (table.name.to_string(), table.json())).collect();
                 let ratios: Vec<_> = self.findings.iter().map(export::ratio_json).collect();
-                let document = json!({
-                    "machine": export::machine_json(&self.machine),
-                    "method": self.method,
+                let more = json!({
+                    "noise": self.noise.as_ref().map(Noise::json),
                     "tables": tables,
                     "ratios": ratios,
                 });
-                format!("{document:#}\n")
+                let run = export::run(self.command, &self.machine, &self.method, self.series.clone());
+                export::written(&run, more)
             }
         }
     }
@@ -100,7 +113,7 @@ impl TableReport {
 impl Table {
     /// The first column to the left, the others to the right.
     fn table(&self) -> String {
-        let head: Vec<String> = self.columns.iter().map(|&name| name.to_owned()).collect();
+        let head: Vec<String> = self.columns.iter().map(ToString::to_string).collect();
         let rows: Vec<Vec<String>> =
             self.rows.iter().map(|row| row.iter().map(Cell::show).collect()).collect();
         let head = head
@@ -134,7 +147,7 @@ impl Table {
     pub fn json(&self) -> Value {
         let row = |row: &Vec<Cell>| -> Value {
             let cells = self.columns.iter().zip(row);
-            Value::Object(cells.map(|(name, cell)| ((*name).to_owned(), cell.json())).collect())
+            Value::Object(cells.map(|(name, cell)| (name.to_string(), cell.json())).collect())
         };
         self.rows.iter().map(row).collect()
     }
@@ -146,10 +159,10 @@ mod tests {
 
     fn report() -> TableReport {
         let machine = crate::report::sample(Format::Table).machine;
-        let table = |name| Table {
+        let table = |name: &'static str| Table {
             title: "Colours (1)".to_owned(),
-            name,
-            columns: vec!["colour", "number", "part"],
+            name: name.into(),
+            columns: names(&["colour", "number", "part"]),
             rows: vec![
                 vec![Cell::text("red"), Cell::Count(12_345_678), Cell::Figure(Some(0.123))],
                 vec![Cell::text("ultramarine"), Cell::Count(0), Cell::Figure(None)],
@@ -158,6 +171,9 @@ mod tests {
         TableReport {
             machine,
             method: vec!["by eye".into()],
+            noise: None,
+            command: "colours",
+            series: Vec::new(),
             tables: vec![table("one"), table("two")],
             findings: vec![],
         }

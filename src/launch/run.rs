@@ -3,7 +3,7 @@
 use std::env;
 
 use parking_lot::Mutex;
-use udeck_boot::ENV_RANK;
+use udeck_boot::{ENV_RANK, start};
 
 use crate::{Job, LaunchError, Outcome, guard, supervise};
 
@@ -33,13 +33,16 @@ impl Job {
     }
 }
 
-/// Runs this very program, with its own arguments, as the ranks of `job`; `None` when it is a rank already. For a
-/// program that is started bare and needs company.
+/// Runs this very program, with its own arguments, as the ranks of `job`; `None` when it is a rank already, of deckrun or of
+/// another launcher (then `udeck::init` finds the others, or says why not). For a program that is started bare and needs
+/// company.
 ///
 /// # Errors
 /// Those of [`Job::run`], and when the program cannot find itself.
 pub fn launch_self(job: Job) -> Result<Option<Outcome>, LaunchError> {
-    if env::var_os(ENV_RANK).is_some() {
+    let found = start::look(&|name| env::var(name).ok());
+    let launched = found.map_or(true, |found| found.launcher != start::Launcher::None);
+    if launched || env::var_os(ENV_RANK).is_some() {
         return Ok(None);
     }
     let program = env::current_exe().map_err(LaunchError::system("finding this program's own file"))?;

@@ -118,6 +118,50 @@ fn experiments_have_lengths_of_their_own() {
 }
 
 #[test]
+fn both_directions_at_once_have_a_command_of_their_own() {
+    let both = plan("deckperf bibandwidth --window 16");
+    assert_eq!((both.tests, both.window, both.overview), (vec![Test::BiBandwidth], 16, false));
+    assert!(error("deckperf bibandwidth --protocol copy,handshake").contains("wait for ever"));
+    assert!(error("deckperf bibandwidth --layer vi").contains("`bibandwidth` is about mailboxes"));
+}
+
+#[test]
+fn single_messages_and_memory_have_plans() {
+    let each = plan("deckperf latency --percentiles --protocol auto");
+    assert_eq!((each.percentiles, each.tests), (true, vec![Test::Latency]));
+    assert!(error("deckperf latency --percentiles --layer vi").contains("--percentiles is about messages"));
+    let Task::Registration(plan) = task("deckperf registration --time 3") else { panic!("registers") };
+    assert_eq!((&plan.sizes[..], plan.pace.time), (&registration::SIZES[..], Duration::from_secs(3)));
+    assert!(error("deckperf registration --sizes 0").contains("no memory of 0 bytes"));
+    assert!(error("deckperf registration --protocol copy").contains("about memory"));
+}
+
+#[test]
+fn jobs_of_more_ranks_have_plans() {
+    let plan = |line: &str| match task(line) {
+        Task::Jobs(plan) => plan,
+        other => panic!("{line} is of a job, not {other:?}"),
+    };
+    let pairs = plan("deckperf multi-pair --pairs 4,1,4");
+    assert_eq!((&pairs.kind, pairs.kind.ranks()), (&jobs::Kind::MultiPair(vec![1, 4]), 8));
+    assert_eq!(plan("deckperf matrix --ranks 5").kind.ranks(), 5);
+    let incast = plan("deckperf incast --sizes 4K,8");
+    assert_eq!((incast.kind.ranks(), incast.kind.fewest(), incast.sizes), (8, 2, vec![8, 4096]));
+    assert!(error("deckperf incast --ranks 1").contains("2..=512"));
+    assert!(error("deckperf matrix --protocol copy,auto").contains("one --protocol at a time"));
+    assert!(error("deckperf matrix --layer vi").contains("`matrix` is about mailboxes"));
+}
+
+#[test]
+fn ranks_are_bound_to_what_the_list_says() {
+    let cli = |line: &str| Cli::try_parse_from(line.split(' ')).expect(line);
+    assert_eq!(cli("deckperf latency --bind 0,node:1").binding(), [Spot::Core(0), Spot::Node(1)]);
+    assert!(error("deckperf --bind socket:1").contains("node:0, node:1"));
+    assert!(error("deckperf --bind 0,1 --no-pin").contains("cannot be used with"));
+    assert!(error("deckperf peers --bind 0,1").contains("places of its own"));
+}
+
+#[test]
 fn peers_have_a_plan_of_their_own() {
     let Task::Peers(plan) = task("deckperf peers --format json") else { panic!("compares") };
     assert_eq!((plan.time, plan.format), (Duration::from_secs(peers::SECONDS), Format::Json));

@@ -12,7 +12,7 @@ use udeck::{Mailbox, Postbox, World};
 use crate::{
     baseline::{BaselineSample, Baselines},
     failure::{Failure, Result},
-    plan::Test,
+    plan::Quantity,
     rank_pair::RankPair,
     rounds::{Contend, Results, Runner, SMALL, Sample, Shape},
 };
@@ -36,8 +36,8 @@ pub struct IdleOrder {
 impl Contend for IdleContender {
     type Order = IdleOrder;
 
-    fn test(&self) -> Test {
-        Test::Latency
+    fn quantity(&self) -> Quantity {
+        Quantity::Time
     }
 
     fn order(&self, _: usize, shape: Shape) -> IdleOrder {

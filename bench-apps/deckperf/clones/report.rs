@@ -4,11 +4,13 @@ use std::borrow::Cow;
 
 use super::{ClonesPlan, flood::Flood, idle::IdleContender};
 use crate::{
+    data, export,
+    plan::{Quantity, Test},
     report::{LATENCY, raw_limits, scheduling},
     rounds::{Results, SMALL},
     stats::{median, paired_ratio, percentile},
     summary::Finding,
-    table_report::{Cell, Table},
+    table_report::{Cell, Table, names},
 };
 
 /// How the figures came about, a sentence each.
@@ -41,6 +43,22 @@ fn figures(results: &Results<IdleContender>, clones: usize, tcp: bool) -> &[f64]
     results.of(IdleContender { clones, tcp }, SMALL).map_or(&[], |series| &series.figures)
 }
 
+/// Of every round.
+pub fn series(network: &str, results: &Results<IdleContender>) -> Vec<data::Series> {
+    let ours = results.posts.iter().map(|series| {
+        let IdleContender { clones, tcp } = series.contender;
+        let mut key = export::key(Test::Latency, network, series.size);
+        key.labels.insert("clones".to_owned(), clones.to_string());
+        key.labels.insert("beside".to_owned(), beside(tcp).to_owned());
+        export::of_rounds(key, Quantity::Time, &series.figures)
+    });
+    ours.chain(export::raw_series(results)).collect()
+}
+
+fn beside(tcp: bool) -> &'static str {
+    if tcp { "tcp" } else { "nothing" }
+}
+
 /// A row per contender.
 pub fn latencies(counts: &[usize], results: &Results<IdleContender>) -> Table {
     let line = results.raw(SMALL).and_then(|raw| median(&raw.line));
@@ -48,14 +66,13 @@ pub fn latencies(counts: &[usize], results: &Results<IdleContender>) -> Table {
     let row = |(clones, tcp)| {
         let of = figures(results, clones, tcp);
         let at = |percent| Cell::Figure(percentile(of, percent));
-        let beside = if tcp { "tcp" } else { "nothing" };
         let figures = [Cell::Figure(median(of)), at(99.0), at(99.9), Cell::Figure(line)];
-        [&[Cell::Count(clones as u64), Cell::text(beside)][..], &figures].concat()
+        [&[Cell::Count(clones as u64), Cell::text(beside(tcp))][..], &figures].concat()
     };
     Table {
         title: format!("Latency (us) of {SMALL} bytes over one clone, the others idle"),
-        name: "latency",
-        columns: vec!["clones", "beside", "p50", "p99", "p99.9", "raw_line"],
+        name: "latency".into(),
+        columns: names(&["clones", "beside", "p50", "p99", "p99.9", "raw_line"]),
         rows: contenders.map(row).collect(),
     }
 }
@@ -89,11 +106,11 @@ pub fn floods(floods: &[Flood]) -> Table {
     };
     Table {
         title: "Flood: messages given out by clone (most / least; goal: 1.2), and memory (KiB)".to_owned(),
-        name: "flood",
-        columns: vec![
+        name: "flood".into(),
+        columns: names(&[
             "size", "clones", "least", "most", "ratio", "before", "idle", "flooded", "after", "blocks",
             "bound",
-        ],
+        ]),
         rows: floods.iter().map(row).collect(),
     }
 }

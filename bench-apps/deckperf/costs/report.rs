@@ -11,7 +11,7 @@ use super::{
 use crate::{
     machine::Machine,
     stats::{median, percentile},
-    table_report::{Cell, Table},
+    table_report::{Cell, Table, names},
 };
 
 /// How the figures came about, a sentence each.
@@ -59,8 +59,8 @@ fn making(creation: &Creation) -> Table {
     };
     Table {
         title: "Making (us)".to_owned(),
-        name: "making",
-        columns: vec!["what", "p50", "p99", "p99.9", "goal"],
+        name: "making".into(),
+        columns: names(&["what", "p50", "p99", "p99.9", "goal"]),
         rows: vec![
             row("mailbox", Some(100.0), &creation.mailboxes),
             row("clone", Some(300.0), &creation.clones),
@@ -73,8 +73,8 @@ fn keeping(memory: &IdleMemory) -> Table {
     let kib = |bytes: u64| Cell::Count(bytes >> 10);
     Table {
         title: "Memory of idle connections, in both processes together (KiB)".to_owned(),
-        name: "idle_connection",
-        columns: vec!["connections", "before", "idle", "after", "each", "goal"],
+        name: "idle_connection".into(),
+        columns: names(&["connections", "before", "idle", "after", "each", "goal"]),
         rows: vec![vec![
             Cell::Count(memory.connections as u64),
             kib(memory.before),
@@ -89,8 +89,8 @@ fn keeping(memory: &IdleMemory) -> Table {
 fn waiting(blocked: &Blocked) -> Table {
     Table {
         title: "A rank blocked in retrieve".to_owned(),
-        name: "blocked",
-        columns: vec!["seconds", "processor_ms", "percent", "goal"],
+        name: "blocked".into(),
+        columns: names(&["seconds", "processor_ms", "percent", "goal"]),
         rows: vec![
             [blocked.lasted.as_secs_f64(), blocked.processor.as_secs_f64() * 1e3, blocked.percent(), 1.0]
                 .map(|figure| Cell::Figure(Some(figure)))
@@ -105,8 +105,8 @@ fn starting(machine: &Machine, start_time: &StartTime) -> Table {
     let seconds = seconds.map(|time| Cell::Figure(Some(time.as_secs_f64())));
     Table {
         title: "Starting ranks (s)".to_owned(),
-        name: "start",
-        columns: vec!["ranks", "cores", "barrier_passed", "next_barrier", "ended"],
+        name: "start".into(),
+        columns: names(&["ranks", "cores", "barrier_passed", "next_barrier", "ended"]),
         rows: vec![[&counts[..], &seconds].concat()],
     }
 }

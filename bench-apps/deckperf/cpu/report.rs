@@ -2,8 +2,6 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use serde_json::json;
-
 use super::{
     CpuPlan,
     contenders::Row,
@@ -13,11 +11,10 @@ use super::{
 };
 use crate::{
     data::{Better, Key, Series},
-    export,
     machine::Machine,
     plan::Format,
     stats::{self, Ratio, median},
-    table_report::{Cell, Table, TableReport},
+    table_report::{Cell, Table, TableReport, names},
 };
 
 /// Everything that is printed.
@@ -112,13 +109,13 @@ impl Cost {
 impl CpuReport {
     /// With a line break at the end. JSON is a [`Run`](crate::data::Run), and `tables` with the medians.
     pub fn render(&self) -> String {
-        if self.plan.format == Format::Json {
-            let run = export::run("cpu", &self.machine, &self.method(), self.series());
-            return export::written(&run, json!({ "tables": { "cpu": self.for_programs().json() } }));
-        }
         let report = TableReport {
             machine: self.machine.clone(),
             method: self.method(),
+            // No raw limit runs in its rounds.
+            noise: None,
+            command: "cpu",
+            series: self.series(),
             tables: match self.plan.format {
                 Format::Table => self.for_readers(),
                 Format::Csv | Format::Json => vec![self.for_programs()],
@@ -219,8 +216,8 @@ impl CpuReport {
         if !lost.is_empty() {
             tables.push(Table {
                 title: "Messages that did not arrive, in all rounds".to_owned(),
-                name: "lost",
-                columns: vec!["contender", "waiting", "bytes", "depth", "lost"],
+                name: "lost".into(),
+                columns: names(&["contender", "waiting", "bytes", "depth", "lost"]),
                 rows: lost,
             });
         }
@@ -236,8 +233,8 @@ impl CpuReport {
                 title: format!(
                     "{bytes} bytes, {rate} messages per second: processor time (us) of a message, and % of a core"
                 ),
-                name: "paced",
-                columns: vec![
+                name: "paced".into(),
+                columns: names(&[
                     "contender",
                     "waiting",
                     "msg/s",
@@ -250,7 +247,7 @@ impl CpuReport {
                     "both",
                     "low",
                     "high",
-                ],
+                ]),
                 rows: of
                     .map(|(row, waiting, _, cost)| {
                         let mut cells = start(row, waiting);
@@ -266,8 +263,8 @@ impl CpuReport {
             title: format!(
                 "{bytes} bytes, {depth} under way: messages per second, processor time (us) of a message and of a megabit"
             ),
-            name: "stream",
-            columns: vec![
+            name: "stream".into(),
+            columns: names(&[
                 "contender",
                 "waiting",
                 "msg/s",
@@ -279,7 +276,7 @@ impl CpuReport {
                 "low",
                 "high",
                 "us/Mbit",
-            ],
+            ]),
             rows: of
                 .map(|(row, waiting, _, cost)| {
                     let mut cells = start(row, waiting);
@@ -308,8 +305,8 @@ impl CpuReport {
         });
         Table {
             title: "Processor time of messages".to_owned(),
-            name: "cpu",
-            columns: vec![
+            name: "cpu".into(),
+            columns: names(&[
                 "contender",
                 "waiting",
                 "bytes",
@@ -328,7 +325,7 @@ impl CpuReport {
                 "us_per_megabit",
                 "lost",
                 "rounds",
-            ],
+            ]),
             rows: rows.collect(),
         }
     }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     machine::Machine,
-    table_report::{Cell, Table},
+    table_report::{Cell, Table, names},
 };
 
 const COLUMNS: [&str; 9] = [
@@ -66,8 +66,8 @@ pub fn tables(series: &[OverlapSeries]) -> Vec<Table> {
         .into_iter()
         .map(|side| Table {
             title: format!("Overlap of transfer and computation at the {}", side.name()),
-            name: side.name(),
-            columns: COLUMNS.to_vec(),
+            name: side.name().into(),
+            columns: names(&COLUMNS),
             rows: series.iter().filter(|series| series.side == side).map(row).collect(),
         })
         .collect()

@@ -14,7 +14,7 @@ use crate::table::{head, three_digits, wrapped};
 
 /// The head, the table, and the targets.
 pub fn render(report: &PeersReport) -> String {
-    let mut text = head(&report.machine, &report.method);
+    let mut text = head(&report.machine, &report.method, None);
     for peer in &report.peers {
         text += &wrapped(
             "# Peer:    ",

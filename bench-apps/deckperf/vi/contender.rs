@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     exchange,
-    plan::Test,
+    plan::{Quantity, Test},
     rounds::{Contend, Results, SMALL, Shape},
 };
 
@@ -92,15 +92,16 @@ impl ViContender {
 impl Contend for ViContender {
     type Order = ViOrder;
 
-    fn test(&self) -> Test {
-        self.test
+    fn quantity(&self) -> Quantity {
+        self.test.quantity()
     }
 
     fn order(&self, size: usize, shape: Shape) -> ViOrder {
         let batch = ViBatch { way: self.way, traffic: self.traffic, size, shape };
         match self.test {
             Test::Latency => ViOrder::PingPong(batch),
-            Test::Bandwidth => ViOrder::Stream(batch),
+            // The command line knows no other here.
+            Test::Bandwidth | Test::BiBandwidth => ViOrder::Stream(batch),
         }
     }
 }
@@ -155,7 +156,7 @@ impl Traffic {
 pub fn looks(test: Test) -> &'static [Look] {
     match test {
         Test::Latency => &LOOKS,
-        Test::Bandwidth => &LOOKS[..3],
+        Test::Bandwidth | Test::BiBandwidth => &LOOKS[..3],
     }
 }
 

@@ -48,7 +48,7 @@ impl ViReport {
     }
 
     fn table(&self) -> String {
-        let mut text = table::head(&self.machine, &self.method());
+        let mut text = table::head(&self.machine, &self.method(), self.results.noise().as_ref());
         for &test in &self.plan.tests {
             for transfer in TRANSFERS {
                 text += &self.by_size(test, transfer);
@@ -160,7 +160,7 @@ impl ViReport {
             key.protocol = Some(way.transfer.name().to_owned());
             key.labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
             key.labels.insert("vis".to_owned(), way.vis.to_string());
-            export::of_rounds(key, test, &series.figures)
+            export::of_rounds(key, test.quantity(), &series.figures)
         });
         ours.chain(export::raw_series(&self.results)).collect()
     }
@@ -325,7 +325,7 @@ mod tests {
 1                   2.00          4.00
 10                 25.00         26.00
 
-# What this shows: latency / latency within a round; median and its 95 % bounds over 3 rounds
+# What this shows: ratios within a round; median and its 95 % bounds over 3 rounds
 # send, 8 bytes / raw cache-line hand-over          16.0   (16.0 to 16.0)
 # send, cq, 8 bytes / raw cache-line hand-over      32.0   (32.0 to 32.0)
 # rdma-write / send, 8                              5.00   (5.00 to 5.00)

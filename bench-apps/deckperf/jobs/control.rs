@@ -1,0 +1,191 @@
+//! What rank 0 and the others tell each other, and where all of them run.
+
+use std::fs;
+
+use udeck::{Mailbox, Postbox, Protocol, Received, World};
+
+use crate::{
+    baseline::Baselines,
+    binding::{self, Cpus, Spot},
+    failure::{Failure, Result},
+};
+
+/// One rank's ends. A wait ends with an error when the rank that it is for is lost.
+pub struct Control<'w> {
+    world: &'w World,
+    inbox: Mailbox<u64>,
+    /// At rank 0: of every rank from 1 on. At the others: of rank 0.
+    others: Vec<Postbox<u64>>,
+}
+
+/// Where a rank runs.
+#[derive(Clone, Debug, PartialEq)]
+struct Place {
+    host: String,
+    core: Option<usize>,
+    node: Option<usize>,
+}
+
+/// Where all ranks run, as rank 0 knows it.
+pub struct Placement {
+    places: Vec<Place>,
+    usable: Vec<usize>,
+}
+
+const MAILBOX: &str = "jobs.words";
+
+/// On the wire: there is none.
+const NONE: u64 = u64::MAX;
+
+impl<'w> Control<'w> {
+    /// All ranks call this.
+    pub fn open(world: &'w World) -> Result<Self> {
+        let inbox = world.mailboxes(MAILBOX)?;
+        let towards = if world.rank() == 0 { 1..world.size() } else { 0..1 };
+        let open = |rank| -> Result<Postbox<u64>> {
+            let postbox = world.postbox_of(MAILBOX, rank)?;
+            postbox.set_protocol(Protocol::Auto)?;
+            Ok(postbox)
+        };
+        Ok(Self { world, inbox, others: towards.map(open).collect::<Result<_>>()? })
+    }
+
+    /// The world that the ranks are of.
+    pub fn world(&self) -> &'w World {
+        self.world
+    }
+
+    /// From rank 0 to another one, or from another one to rank 0.
+    pub fn tell(&self, rank: usize, words: &[u64]) -> Result {
+        let unknown = || Failure::BadOrder(format!("rank {rank} is not told anything by this one"));
+        let at = if self.world.rank() == 0 { rank.checked_sub(1) } else { Some(0) };
+        let postbox = at.and_then(|at| self.others.get(at)).ok_or_else(unknown)?;
+        let mut message = self.world.buf(words.len())?;
+        message.copy_from_slice(words);
+        Ok(postbox.post(message)?)
+    }
+
+    /// Rank 0 to all others.
+    pub fn tell_all(&self, words: &[u64]) -> Result {
+        (1..self.world.size()).try_for_each(|rank| self.tell(rank, words))
+    }
+
+    /// Waits for what that rank says.
+    pub fn hear(&self, rank: usize) -> Result<Received<u64>> {
+        Ok(self.inbox.retrieve_from(rank)?)
+    }
+
+    /// What rank 0 has said, if it has.
+    pub fn try_hear(&self) -> Result<Option<Received<u64>>> {
+        Ok(self.inbox.try_retrieve()?)
+    }
+
+    /// Binds this rank if asked to; rank 0 learns where everybody runs.
+    pub fn place(&self, pin: bool, spots: &[Spot]) -> Result<Option<Placement>> {
+        let usable = udeck::sys::usable_cpus();
+        let neighbours = self.world.host_ranks();
+        let local = neighbours.iter().position(|&rank| rank == self.world.rank()).unwrap_or(0);
+        let cpus = Cpus::of_this_host();
+        let core = if !spots.is_empty() {
+            Some(binding::core_of(spots, local, neighbours.len(), &usable, &cpus)?)
+        } else {
+            // Bound by the launcher, or with a core for each.
+            let enough = usable.len() == 1 || neighbours.len() <= usable.len();
+            usable.get(local % usable.len().max(1)).copied().filter(|_| pin && enough)
+        };
+        if let Some(core) = core {
+            udeck::sys::pin_to_cpu(core).map_err(Failure::system("pinning this rank (try --no-pin)"))?;
+        }
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
+        let mine = Place { host, core, node: core.and_then(|core| cpus.node_of(core)) };
+        if self.world.rank() != 0 {
+            self.tell(0, &mine.encode())?;
+            return Ok(None);
+        }
+        let theirs = (1..self.world.size()).map(|rank| Place::decode(&self.hear(rank)?));
+        let places = [Ok(mine)].into_iter().chain(theirs).collect::<Result<Vec<_>>>()?;
+        Ok(Some(Placement { places, usable }))
+    }
+}
+
+impl Place {
+    fn encode(&self) -> Vec<u64> {
+        let number = |number: Option<usize>| number.map_or(NONE, |number| number as u64);
+        let host = self.host.bytes().map(u64::from);
+        [number(self.core), number(self.node)].into_iter().chain(host).collect()
+    }
+
+    fn decode(words: &[u64]) -> Result<Self> {
+        let [core, node, host @ ..] = words else { return Err(Failure::BadReport(words.len())) };
+        let number = |&word: &u64| usize::try_from(word).ok().filter(|_| word != NONE);
+        let host: Vec<u8> = host.iter().map(|&byte| byte as u8).collect();
+        let host = String::from_utf8_lossy(&host).into_owned();
+        Ok(Place { host, core: number(core), node: number(node) })
+    }
+}
+
+impl Placement {
+    /// `None` without two cores of rank 0's host.
+    pub fn raw_limits(&self, largest: usize) -> Option<Baselines> {
+        let mine = self.places.first()?;
+        let beside = self.places.iter().skip(1).filter(|place| place.host == mine.host);
+        let apart = beside.filter_map(|place| place.core).find(|&core| Some(core) != mine.core);
+        match (mine.core, apart) {
+            (Some(core), Some(other)) => Some(Baselines::new(Some([core, other]), largest)),
+            (None, _) if self.usable.len() > 1 => Some(Baselines::new(None, largest)),
+            _ => None,
+        }
+    }
+
+    /// For the head.
+    pub fn describe(&self) -> String {
+        let of = |rank: usize, place: &Place| match (place.core, place.node) {
+            (Some(core), Some(node)) => format!("{rank} on core {core} of NUMA node {node}"),
+            (Some(core), None) => format!("{rank} on core {core}"),
+            (None, _) => format!("{rank} not pinned"),
+        };
+        let mut hosts: Vec<&str> = self.places.iter().map(|place| &place.host[..]).collect();
+        hosts.dedup();
+        let mut text = if self.places.iter().all(|place| place.core.is_none()) {
+            format!("not pinned ({} cores may be used)", self.usable.len())
+        } else {
+            let all: Vec<String> =
+                self.places.iter().enumerate().map(|(rank, place)| of(rank, place)).collect();
+            all.join(", ")
+        };
+        if hosts.len() > 1 {
+            text += &format!("; in this order on the hosts {}", hosts.join(", "));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(host: &str, core: Option<usize>) -> Place {
+        Place { host: host.to_owned(), core, node: core.map(|_| 0) }
+    }
+
+    #[test]
+    fn places_survive_the_journey() {
+        for core in [None, Some(0), Some(77)] {
+            let place = place("höst", core);
+            assert_eq!(Place::decode(&place.encode()).expect("decodes"), place);
+        }
+        assert!(Place::decode(&[1]).is_err());
+    }
+
+    #[test]
+    fn the_limits_are_measured_between_two_ranks_of_a_host() {
+        let of = |places: Vec<Place>| Placement { places, usable: vec![0] };
+        let apart = of(vec![place("a", Some(0)), place("b", Some(1))]);
+        assert!(apart.raw_limits(0).is_none(), "not between hosts");
+        assert!(apart.describe().ends_with("in this order on the hosts a, b"), "{}", apart.describe());
+        assert!(of(vec![place("a", Some(0)), place("a", Some(0))]).raw_limits(0).is_none());
+        let beside = of(vec![place("a", Some(0)), place("b", Some(0)), place("a", Some(1))]);
+        assert!(beside.raw_limits(0).is_some());
+        assert_eq!(of(vec![place("a", None); 3]).describe(), "not pinned (1 cores may be used)");
+    }
+}

@@ -1,0 +1,104 @@
+//! Which of the first rounds were still warming up: found in the figures, not assumed.
+//!
+//! Batches warm up by themselves (see [`Shape`](crate::rounds::Shape)), so few runs have such rounds: a processor that still
+//! raises its clock, memory that the kernel still maps, an interpreter of the host that still learns.
+
+use std::borrow::Cow;
+
+use crate::stats::{median, percentile};
+
+/// More rounds than these are never dropped: who can say in the middle of a measurement what is steady?
+pub const MOST: usize = 16;
+
+/// Rounds whose median is looked at: one round says nothing.
+const RUN: usize = 3;
+
+/// Rounds behind those, at least, or nothing is dropped.
+const REST: usize = 8;
+
+/// Percentiles of the rest that the median of the run has to lie between. If all rounds are alike it does so 98 times in 100.
+const BOUNDS: [f64; 2] = [5.0, 95.0];
+
+/// What was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WarmUp {
+    /// Rounds that do not count.
+    pub dropped: usize,
+    /// The rounds after them still did not fit to the rest.
+    pub unsettled: bool,
+}
+
+impl WarmUp {
+    /// How slow each round was, as a multiple of the whole run.
+    pub fn find(slowness: &[f64]) -> Self {
+        let most = MOST.min(slowness.len() / 4);
+        match (0..=most).find(|&dropped| fits(&slowness[dropped..])) {
+            Some(dropped) => WarmUp { dropped, unsettled: false },
+            None => WarmUp { dropped: most, unsettled: true },
+        }
+    }
+
+    /// For the method.
+    pub fn sentence(self) -> Cow<'static, str> {
+        let WarmUp { dropped, unsettled } = self;
+        let rule = format!(
+            "until the median of {RUN} rounds lies between the {}th and the {}th percentile of those after them",
+            BOUNDS[0], BOUNDS[1]
+        );
+        match (dropped, unsettled) {
+            (_, true) => format!(
+                "warm-up: the first {dropped} rounds are dropped, the most that may be, and the machine was not \
+                 steady then ({rule})"
+            ),
+            (0, false) => format!("warm-up: no round is dropped ({rule})"),
+            (_, false) => format!("warm-up: the first {dropped} rounds are dropped ({rule})"),
+        }
+        .into()
+    }
+}
+
+fn fits(slowness: &[f64]) -> bool {
+    let Some((run, rest)) = slowness.split_at_checked(RUN).filter(|(_, rest)| rest.len() >= REST) else {
+        return true;
+    };
+    let (Some(run), Some(low), Some(high)) =
+        (median(run), percentile(rest, BOUNDS[0]), percentile(rest, BOUNDS[1]))
+    else {
+        return true;
+    };
+    (low..=high).contains(&run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounds(slow: &[f64], steady: usize) -> Vec<f64> {
+        let steady = (0..steady).map(|round| 1.0 + (round * 7 % 10) as f64 / 100.0);
+        slow.iter().copied().chain(steady).collect()
+    }
+
+    #[test]
+    fn slow_rounds_at_the_beginning_are_dropped_and_no_others() {
+        assert_eq!(WarmUp::find(&rounds(&[], 40)), WarmUp::default());
+        let found = WarmUp::find(&rounds(&[3.0, 2.0, 1.6, 1.4], 40));
+        // The last of them does not move the median of three.
+        assert_eq!(found, WarmUp { dropped: 3, unsettled: false });
+        assert_eq!(WarmUp::find(&rounds(&[3.0], 40)), WarmUp::default(), "one disturbance");
+        assert!(found.sentence().contains("the first 3 rounds are dropped (until"), "{}", found.sentence());
+    }
+
+    #[test]
+    fn a_machine_that_never_settles_is_said_to_be_so() {
+        let falling: Vec<f64> = (0..100).map(|round| 2.0 - f64::from(round) / 100.0).collect();
+        let found = WarmUp::find(&falling);
+        assert_eq!(found, WarmUp { dropped: MOST, unsettled: true });
+        assert!(found.sentence().contains("was not steady"), "{}", found.sentence());
+    }
+
+    #[test]
+    fn few_rounds_are_all_kept() {
+        assert_eq!(WarmUp::find(&[9.0, 5.0, 1.0, 1.0, 1.0]), WarmUp::default());
+        assert_eq!(WarmUp::find(&[]), WarmUp::default());
+    }
+}
