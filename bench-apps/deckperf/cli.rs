@@ -8,7 +8,7 @@ use udeck_manual::Generate;
 
 use crate::binding::Spot;
 use crate::plan::{Checks, Format, PROTOCOLS, Pace, Payload, Plan, Test};
-use crate::{clones, compare, costs, cpu, jobs, overlap, peers, registration, sizes, vi};
+use crate::{clones, compare, costs, cpu, jobs, overlap, page, peers, registration, sizes, vi};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,6 +37,7 @@ Examples:
   deckperf cpu --peers DIR                       processor time of messages: bare sockets, every transport, MPI
   deckperf cpu --contenders tcp-sockets,tcp --sizes 4K --depths 8 --rate 0
   deckperf compare before.json after.json        what got slower, beyond the noise (`deckperf compare --help`)
+  deckperf report -o report.html                 all of that as one page for a browser, in four minutes
   deckperf --stats --transport tcp               no timing: bytes that the library copies for a message, by protocol
   deckperf --explain                             no timing: which protocol carries which size, and why
   deckperf verify                                no timing: every byte of every message is checked
@@ -49,6 +50,13 @@ Exit code:
   0  measured; `verify`: every byte was right
   1  there is no result, and standard error says why; `verify`: a byte was wrong
   2  wrong usage";
+
+const REPORT_EXAMPLES: &str = "\
+Examples:
+  deckperf report -o report.html                 measure messages over shm, tcp and udp, and other libraries: four minutes
+  deckperf report --quick --transport shm        a first look, in less than a minute
+  deckperf report --peers DIR --json all.json    beside today's releases, and keep the raw data
+  deckperf report -o r.html run.json peers.json  a page of earlier runs";
 
 /// Latency and bandwidth of µDECK mailboxes, or of the virtual interfaces under them, between two ranks on
 /// this host, which it starts itself.
@@ -175,6 +183,25 @@ enum Command {
     },
     /// What got faster or slower between two runs, or two builds, beyond the noise of the machine
     Compare(compare::CompareArgs),
+    /// One HTML page with curves, comparisons and the raw data, measured now or from files of `--format json`
+    #[command(after_help = REPORT_EXAMPLES)]
+    Report {
+        /// The page; it needs no network, and no other file
+        #[arg(short, long, value_name = "PAGE", default_value = "report.html")]
+        output: PathBuf,
+        /// Write all raw data into this file as well: `deckperf report FILE` makes the page again
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+        /// Measure for 40 seconds in all, not 200: a first look
+        #[arg(long, conflicts_with = "files")]
+        quick: bool,
+        /// Compare with the libraries in this folder, too (`cargo xtask peers DIR` gets today's releases)
+        #[arg(long, value_name = "DIR", conflicts_with = "files")]
+        peers: Option<PathBuf>,
+        /// Earlier runs, as `deckperf --format json` or `deckperf report --json` wrote them [default: measure now]
+        #[arg(value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
     /// A rank of ours that `peers` or `collectives` conducts; started alone, all of them
     #[command(hide = true)]
     PeerRank {
@@ -209,7 +236,8 @@ struct Options {
     #[arg(long, global = true, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     iterations: Option<u64>,
-    /// Seconds to measure for, in all [default: 24; clones: 16; cpu: 45; peers, collectives: 60; costs: a rank is blocked for 10]
+    /// Seconds to measure for, in all [default: 24; clones: 16; cpu: 45; peers, collectives: 60; costs: a rank is blocked
+    /// for 10; report: 200]
     #[arg(long, global = true, value_name = "SECONDS", value_parser = parse_seconds)]
     time: Option<Duration>,
     /// Messages under way in the bandwidth test (fewer where they would exceed 64 MiB)
@@ -271,6 +299,8 @@ pub enum Task {
     StartTime(costs::start_time::StartArgs),
     /// Compare with other libraries.
     Peers(peers::PeersPlan),
+    /// Make a page.
+    Page(page::PagePlan),
     /// Be the ranks of a job, this many, under a conductor.
     PeerRank(u32, peers::Course),
     /// Measure processor time.
@@ -362,6 +392,9 @@ impl Cli {
             }
             (Some(Command::CpuRank { sockets: true, port }), _) => Ok(Task::CpuSockets(port)),
             (Some(Command::CpuRank { .. }), _) => Ok(Task::CpuRank),
+            (Some(Command::Report { output, json, quick, peers, files }), _) => options
+                .page_plan(quick, peers, files)
+                .map(|plan| Task::Page(page::PagePlan { output, json, ..plan })),
             (Some(Command::Verify), Layer::Mailbox) => Ok(Task::Verify(options.checks())),
             (Some(Command::Verify), Layer::Vi) => {
                 Err(conflict("`verify` is about mailboxes; --layer vi measures"))
@@ -400,6 +433,7 @@ impl Command {
             Command::Registration => Some("registration"),
             Command::Collectives { .. } => Some("collectives"),
             Command::Cpu { .. } => Some("cpu"),
+            Command::Report { .. } => Some("report"),
             _ => None,
         }
     }
@@ -411,6 +445,11 @@ fn ascending(counts: Vec<u16>) -> Vec<usize> {
     counts.sort_unstable();
     counts.dedup();
     counts
+}
+
+/// Whether there is a subcommand of this name.
+pub fn has_command(name: &str) -> bool {
+    Cli::command().find_subcommand(name).is_some()
 }
 
 fn conflict(what: &str) -> clap::Error {
@@ -559,6 +598,31 @@ impl Options {
     ) -> peers::PeersPlan {
         let time = self.time_or(peers::SECONDS);
         peers::PeersPlan { time, format: self.format, course, sizes, folder }
+    }
+
+    fn page_plan(
+        self,
+        quick: bool,
+        peers: Option<PathBuf>,
+        files: Vec<PathBuf>,
+    ) -> Result<page::PagePlan, clap::Error> {
+        let only_measured = self.time.is_some() || self.transport.is_some();
+        if only_measured && !files.is_empty() {
+            return Err(conflict("--time and --transport are for measuring now; files have been measured"));
+        }
+        if quick && self.time.is_some() {
+            return Err(conflict("--quick is a --time: name one of them"));
+        }
+        let asks_more = !self.protocol.is_empty() || !self.sizes.is_empty() || self.perturb.is_some();
+        if asks_more || self.layer == Layer::Vi || self.format != Format::Table {
+            return Err(conflict(
+                "`report` has protocols, sizes and a form of its own; it makes a page of other runs: \
+                 deckperf report run.json",
+            ));
+        }
+        let time = self.time_or(if quick { page::QUICK } else { page::SECONDS });
+        let measure = page::Measure { time, transport: self.transport, peers, pin: !self.no_pin };
+        Ok(page::PagePlan { output: PathBuf::new(), json: None, files, measure })
     }
 
     fn plan(self, tests: Vec<Test>, overview: bool) -> Plan {

@@ -23,6 +23,7 @@ mod memory;
 mod noise;
 mod order;
 mod overlap;
+mod page;
 mod payload;
 mod peers;
 mod percentiles;
@@ -68,7 +69,7 @@ fn main() -> ExitCode {
     // Before anything starts: a mistyped option is reported once, not by two ranks.
     let cli = Cli::parse();
     if let Some(text) = cli.generate.text::<Cli>() {
-        return print(Ok(text));
+        return print(Ok::<_, Failure>(text));
     }
     let transport = cli.transport();
     let spots = cli.binding();
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
         Task::Cpu(plan) => return print(cpu::measure(&plan)),
         Task::CpuSockets(port) => return exit_code(cpu::serve_sockets(port)),
         Task::Compare(args, format) => return print_comparison(&args, format),
+        Task::Page(plan) => return print(page::make(&plan, cli::has_command)),
         Task::PeerRank(ranks, _) => ranks,
         Task::Jobs(ref plan) => plan.kind.ranks() as u32,
         _ => 2,
@@ -107,9 +109,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn print(printed: Result<String>) -> ExitCode {
+fn print<E: std::fmt::Display + From<Failure>>(printed: Result<String, E>) -> ExitCode {
     exit_code(printed.and_then(|text| {
-        io::stdout().write_all(text.as_bytes()).map_err(Failure::system("writing the report"))
+        Ok(io::stdout().write_all(text.as_bytes()).map_err(Failure::system("writing the report"))?)
     }))
 }
 
@@ -164,7 +166,7 @@ fn play(world: &World, task: &Task, spots: &[Spot]) -> Result<Result<String>> {
         // These ranks have other links, and follow another process.
         Task::PeerRank(_, course) => return peers::serve(world, *course).map(|()| Ok(String::new())),
         Task::CpuRank => return cpu::serve(world).map(|()| Ok(String::new())),
-        Task::Peers(_) | Task::Cpu(_) | Task::Compare(..) => unreachable!("it is no rank"),
+        Task::Peers(_) | Task::Cpu(_) | Task::Compare(..) | Task::Page(_) => unreachable!("it is no rank"),
         Task::CpuSockets(_) => unreachable!("it has no world"),
         Task::Jobs(plan) => return jobs::play(world, plan, spots).map(Ok),
         Task::Explain(_) => (&[][..], false),

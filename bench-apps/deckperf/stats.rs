@@ -1,5 +1,7 @@
 //! Order statistics over batches: robust against a machine that other people use too.
 
+use serde::Serialize;
+
 /// The median; `None` of nothing.
 pub fn median(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
@@ -47,10 +49,39 @@ pub fn paired_ratio(numerators: &[f64], denominators: &[f64]) -> Option<Ratio> {
 
 /// The median of a figure that each round has, with the same bounds.
 pub fn bounded_median(values: &[f64]) -> Option<Ratio> {
-    let rounds = values.len();
+    let Spread { median, low, high, rounds, .. } = spread(values)?;
+    Some(Ratio { median, low, high, rounds })
+}
+
+/// How figures are spread.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// The one in the middle.
+    pub median: f64,
+    /// Lower 95 % bound of the median.
+    pub low: f64,
+    /// Upper 95 % bound of the median.
+    pub high: f64,
+    /// A tenth of the figures are not above it.
+    pub p10: f64,
+    /// Nine tenths are not.
+    pub p90: f64,
+    /// How many there are.
+    pub rounds: usize,
+}
+
+/// The bounds are those of [`paired_ratio`]; `None` of nothing.
+pub fn spread(values: &[f64]) -> Option<Spread> {
+    let (sorted, rounds) = (sorted(values), values.len());
     let below = (rounds as f64 / 2.0 - 0.98 * (rounds as f64).sqrt()).floor().max(0.0) as usize;
-    let values = sorted(values);
-    Some(Ratio { median: median(&values)?, low: values[below], high: values[rounds - 1 - below], rounds })
+    Some(Spread {
+        median: median(&sorted)?,
+        low: sorted[below],
+        high: sorted[rounds - 1 - below],
+        p10: percentile(&sorted, 10.0)?,
+        p90: percentile(&sorted, 90.0)?,
+        rounds,
+    })
 }
 
 fn sorted(values: &[f64]) -> Vec<f64> {
@@ -97,6 +128,14 @@ mod tests {
         assert_eq!((ratio.low, ratio.median, ratio.high), (41.0, 50.5, 60.0));
         let few = paired_ratio(&values[..4], &ones).expect("rounds");
         assert_eq!((few.low, few.high), (1.0, 4.0));
+    }
+
+    #[test]
+    fn a_spread_has_the_bounds_of_its_median_and_the_outer_tenths() {
+        let values: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        let wanted = Spread { median: 50.5, low: 41.0, high: 60.0, p10: 10.0, p90: 90.0, rounds: 100 };
+        assert_eq!(spread(&values), Some(wanted));
+        assert_eq!(spread(&[]), None);
     }
 
     #[test]

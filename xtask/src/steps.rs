@@ -62,8 +62,7 @@ pub const PROGRAMS: &str =
 const SAME_FEATURES: &str = "-p xtask";
 
 /// The packages whose tests are steps of their own.
-const OWN_STEPS: &str =
-    "--exclude udeck-capi-tests --exclude udeck-conformance --exclude udeck-engines --exclude udeck-jobs";
+const OWN_STEPS: &str = "--exclude udeck-capi-tests --exclude udeck-conformance --exclude udeck-engines --exclude udeck-jobs --exclude udeck-page-tests";
 
 pub fn all(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     let tests = if fail_fast { "test" } else { "test --no-fail-fast" };
@@ -72,6 +71,7 @@ pub fn all(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     steps.extend(in_process_tests(tests, &folder("loom")));
     steps.extend(whole_jobs(tests, &folder("release"), &folder("debug")));
     steps.push(c_programs(tests, &folder("capi")));
+    steps.push(page(tests, &folder("release")));
     let about = "verbs over a real RDMA device, in guests of QEMU's; skipped without Debian's packages";
     steps.push(step("rdma", about, Work::Rdma).on(Lane::Third).by_program());
     let about = "no fast path needs 5 % more instructions than recorded; skipped without valgrind";
@@ -246,6 +246,18 @@ fn c_programs(tests: &str, prefix: &str) -> Step {
     let about =
         "programs in C, C++ and Fortran over both interfaces; each compiler that is missing is skipped";
     step("c", about, Work::Commands(vec![(Role::Prepare, install), (Role::SomeTests, run)])).on(Lane::Second)
+}
+
+/// What a browser makes of a report.
+fn page(tests: &str, programs: &str) -> Step {
+    let run = Cargo::new(tests)
+        .args("-p udeck-page-tests")
+        .args(SAME_FEATURES)
+        .args("--test page")
+        .env("DECK_BIN_DIR", programs);
+    let about = "the page of `deckperf report` in a headless Chromium; skipped without one";
+    let commands = vec![(Role::Prepare, Cargo::new(PROGRAMS)), (Role::SomeTests, run)];
+    step("page", about, Work::Commands(commands)).on(Lane::Second)
 }
 
 fn step(name: &'static str, about: &'static str, work: Work) -> Step {

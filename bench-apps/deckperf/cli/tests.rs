@@ -236,3 +236,30 @@ fn what_the_vi_layer_lacks_is_refused() {
     assert!(error("deckperf --layer vi --payload written+read").contains("untouched"));
     assert!(error("deckperf --layer tcp").contains("mailbox, vi"));
 }
+
+#[test]
+fn a_report_measures_or_reads_files() {
+    let plan = |line: &str| match task(line) {
+        Task::Page(plan) => plan,
+        other => panic!("{line} makes a page, not {other:?}"),
+    };
+    let now = plan("deckperf report -o r.html --json all.json --peers there --transport tcp");
+    assert_eq!((now.output, now.json), ("r.html".into(), Some("all.json".into())));
+    assert_eq!((now.measure.transport, now.measure.peers), (Some("tcp"), Some("there".into())));
+    assert!(now.files.is_empty() && now.measure.time == Duration::from_secs(page::SECONDS));
+    assert_eq!(plan("deckperf report --quick").measure.time, Duration::from_secs(page::QUICK));
+    let files = plan("deckperf report run1.json peers.json");
+    assert_eq!((files.output, files.files.len()), ("report.html".into(), 2));
+    for (line, words) in [
+        ("deckperf report --time 3 a.json", "files have been measured"),
+        ("deckperf report --transport tcp a.json", "files have been measured"),
+        ("deckperf report --quick a.json", "cannot be used with"),
+        ("deckperf report --quick --time 3", "name one of them"),
+        ("deckperf report --sizes 8", "sizes and a form of its own"),
+        ("deckperf report --format csv", "sizes and a form of its own"),
+        ("deckperf report --layer vi", "`report` is about mailboxes"),
+    ] {
+        let error = error(line);
+        assert!(error.contains(words), "{line}: {error}");
+    }
+}

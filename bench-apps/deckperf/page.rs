@@ -1,0 +1,279 @@
+//! `deckperf report`: one page for a browser, of what is measured now or of earlier runs.
+//!
+//! ```text
+//!   JSON files ─┐
+//!   stages.rs ──┴► source.rs ─► sections.rs ─► page.html + page.css + page.js + vendor/uPlot ─► report.html
+//!   (this program again,         key_figures, charts, heat: statistics and words are made here,
+//!    --format json)              page.js only draws
+//! ```
+//!
+//! The page needs no network: style, script, uPlot and all figures are inside. What comes from a file is escaped in `html.rs`.
+
+mod charts;
+mod heat;
+mod html;
+mod key_figures;
+mod sections;
+mod show;
+mod source;
+mod stages;
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde_json::json;
+
+use self::source::Source;
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PagePlan {
+    /// The page.
+    pub output: PathBuf,
+    /// Where the raw data go as well.
+    pub json: Option<PathBuf>,
+    /// Earlier runs; without any, it is measured now.
+    pub files: Vec<PathBuf>,
+    /// How it is measured.
+    pub measure: Measure,
+}
+
+/// What all stages take together unless told: with the starts of the peers less than five minutes.
+pub const SECONDS: u64 = 200;
+/// A first look.
+pub const QUICK: u64 = 40;
+
+/// How it is measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measure {
+    /// For all stages together, but for their start.
+    pub time: Duration,
+    /// Over this transport only.
+    pub transport: Option<&'static str>,
+    /// Other libraries beside those that are installed.
+    pub peers: Option<PathBuf>,
+    /// Whether each rank has a core of its own.
+    pub pin: bool,
+}
+
+/// Why there is no page.
+#[derive(Debug, thiserror::Error)]
+pub enum PageFailure {
+    /// A file that is no run.
+    #[error("{name}: {why}")]
+    Unusable {
+        /// The file, or the stage.
+        name: String,
+        /// In words that follow its name.
+        why: String,
+    },
+    /// The page, or the raw data, cannot be written.
+    #[error("cannot write {path}: {source}; name another place with -o or --json", path = path.display())]
+    Unwritable {
+        /// As it was given.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Nothing was measured.
+    #[error("no stage has measured anything, so there is no page; the lines above say why")]
+    NothingMeasured,
+    /// Started as a rank.
+    #[error("report: starts its own ranks: run `deckperf report` without deckrun")]
+    IsRank,
+    /// What was printed cannot be.
+    #[error(transparent)]
+    Print(#[from] crate::failure::Failure),
+}
+
+impl PageFailure {
+    fn unusable(name: &str, why: impl std::fmt::Display) -> Self {
+        Self::Unusable { name: name.to_owned(), why: why.to_string() }
+    }
+}
+
+/// Reads or measures, and writes the page. What is printed. `has` says which commands this program has.
+///
+/// # Errors
+/// A file that cannot be read or written. A stage that fails is named on the page.
+pub fn make(plan: &PagePlan, has: impl Fn(&str) -> bool) -> Result<String, PageFailure> {
+    if std::env::var_os("DECK_RANK").is_some() {
+        return Err(PageFailure::IsRank);
+    }
+    // Before minutes are spent on figures that have no place to go to.
+    for path in [Some(&plan.output), plan.json.as_ref()].into_iter().flatten() {
+        Draft::open(path)?;
+    }
+    let (sources, losses) = if plan.files.is_empty() {
+        stages::measure(&plan.measure, has)
+    } else {
+        let runs: Result<Vec<_>, _> = plan.files.iter().map(|path| source::read(path)).collect();
+        (runs?.into_iter().flatten().collect(), Vec::new())
+    };
+    if sources.is_empty() {
+        return Err(PageFailure::NothingMeasured);
+    }
+    let mut said = String::new();
+    if let Some(path) = &plan.json {
+        Draft::open(path)?.write(&data(&sources))?;
+        said += &format!("{}: the raw data, for `deckperf report {0}`\n", path.display());
+    }
+    Draft::open(&plan.output)?.write(&render(&sources, &losses))?;
+    Ok(said + &format!("{}: open it in a browser\n", plan.output.display()))
+}
+
+/// All runs, as one object that `report` reads again.
+fn data(sources: &[Source]) -> String {
+    let runs: Vec<_> = sources.iter().map(Source::kept).collect();
+    format!("{}\n", json!({ source::SEVERAL: runs }))
+}
+
+fn render(sources: &[Source], losses: &[String]) -> String {
+    let mut charts = Vec::new();
+    let sections = sections::all(sources, &mut charts);
+    let links = sections
+        .iter()
+        .map(|section| format!("<a href=\"#{}\">{}</a>", section.id, html::escape(&section.title)))
+        .collect::<String>();
+    let bodies = sections.iter().map(|section| {
+        let sections::Section { id, title, body } = section;
+        format!("<section id=\"{id}\"><h2>{}</h2>{body}</section>\n", html::escape(title))
+    });
+    let mut notice = String::new();
+    if !losses.is_empty() {
+        let list = html::list(losses.iter().map(String::as_str));
+        notice = format!(
+            "<div class=\"notice\" role=\"note\"><strong>Not everything was measured.</strong>{list}</div>"
+        );
+    }
+    let first = &sources[0].run;
+    let machine = first.machine.get("cpu").and_then(|value| value.as_str()).unwrap_or("unknown processor");
+    let subtitle = format!("µDECK {}, {machine}, {}", first.udeck, first.date);
+    let charts = html::script_json(&json!(charts).to_string());
+    fill(&[
+        ("style", &[include_str!("page/vendor/uPlot.min.css"), include_str!("page/page.css")].join("\n")),
+        ("subtitle", &html::escape(&subtitle)),
+        ("links", &links),
+        ("notice", &notice),
+        ("sections", &bodies.collect::<String>()),
+        ("charts", &charts),
+        ("data", &html::script_json(&data(sources))),
+        ("uplot", include_str!("page/vendor/uPlot.iife.min.js")),
+        ("script", include_str!("page/page.js")),
+    ])
+}
+
+/// Puts each text in its place of the template, once, and looks at no text for places.
+fn fill(texts: &[(&str, &str)]) -> String {
+    let mut pieces = include_str!("page/page.html").split("{{");
+    let mut page = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let (name, rest) = piece.split_once("}}").unwrap_or(("", piece));
+        let text = texts.iter().find(|(known, _)| *known == name).map_or("", |(_, text)| text);
+        page += text;
+        page += rest;
+    }
+    page
+}
+
+/// A file beside the one that is wanted, which takes its place when it is whole.
+struct Draft<'p> {
+    path: &'p Path,
+    draft: PathBuf,
+    file: fs::File,
+}
+
+impl<'p> Draft<'p> {
+    fn open(path: &'p Path) -> Result<Self, PageFailure> {
+        let fail = |source| PageFailure::Unwritable { path: path.to_owned(), source };
+        let name = path.file_name().filter(|_| !path.is_dir());
+        let name = name.ok_or_else(|| fail(io::Error::from(io::ErrorKind::IsADirectory)))?;
+        // A file that may not be changed is not replaced either.
+        if path.exists() {
+            fs::OpenOptions::new().append(true).open(path).map_err(fail)?;
+        }
+        let draft = path.with_file_name(format!(".{}.{}", name.display(), std::process::id()));
+        let file = fs::File::create(&draft).map_err(fail)?;
+        Ok(Self { path, draft, file })
+    }
+
+    fn write(mut self, text: &str) -> Result<(), PageFailure> {
+        let written = self.file.write_all(text.as_bytes()).and_then(|()| fs::rename(&self.draft, self.path));
+        written.map_err(|source| PageFailure::Unwritable { path: self.path.to_owned(), source })
+    }
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        // It is there no more if it has taken the other's place.
+        let _ = fs::remove_file(&self.draft);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{export, plan::Format, report::sample};
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("deckperf-page-{}-{name}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        folder
+    }
+
+    fn plan(output: PathBuf, files: Vec<PathBuf>) -> PagePlan {
+        let measure = Measure { time: Duration::from_secs(1), transport: None, peers: None, pin: true };
+        PagePlan { output, json: None, files, measure }
+    }
+
+    #[test]
+    fn a_page_of_a_file_has_everything_inside() {
+        let folder = folder("inside");
+        let (run, page) = (folder.join("run.json"), folder.join("page.html"));
+        fs::write(&run, export::json(&sample(Format::Json))).expect("a file");
+        let said = make(&plan(page.clone(), vec![run]), |_| false).expect("a page");
+        assert!(said.ends_with("page.html: open it in a browser\n"), "{said}");
+        let html = fs::read_to_string(&page).expect("the page");
+        for part in [
+            "var uPlot",
+            "id=\"charts-json\">[{",
+            "One-way time over shm, data untouched",
+            "Some CPU",
+            "</html>",
+        ] {
+            assert!(html.contains(part), "{part} is missing");
+        }
+        assert!(!html.contains("{{") && !html.contains("src=") && !html.contains("@import"));
+        assert_eq!(fs::read_dir(&folder).expect("the folder").count(), 2, "a draft is left");
+        fs::remove_dir_all(folder).expect("the folder");
+    }
+
+    #[test]
+    fn what_cannot_be_read_or_written_is_said_in_words() {
+        let folder = folder("words");
+        let bad = folder.join("bad.json");
+        fs::write(&bad, "{}").expect("a file");
+        let why = |plan: PagePlan| make(&plan, |_| false).expect_err("no page").to_string();
+        let unread = why(plan(folder.join("page.html"), vec![bad.clone()]));
+        assert!(
+            unread.starts_with(&format!("{}: has no figures that can be read", bad.display())),
+            "{unread}"
+        );
+        let absent = why(plan(folder.join("page.html"), vec![folder.join("none.json")]));
+        assert!(absent.contains("none.json: No such file"), "{absent}");
+        // Before anything is measured, or read.
+        let unwritten = why(plan(folder.join("none/page.html"), Vec::new()));
+        assert!(
+            unwritten.contains("cannot write") && unwritten.contains("name another place with -o"),
+            "{unwritten}"
+        );
+        let is_folder = why(plan(folder.clone(), Vec::new()));
+        assert!(is_folder.contains("is a directory"), "{is_folder}");
+        assert!(!folder.join("page.html").exists());
+        fs::remove_dir_all(folder).expect("the folder");
+    }
+}

@@ -1,0 +1,302 @@
+//! The figures that a reader wants first, whichever of them a page's runs have.
+
+use super::{heat, show, source::Source};
+use crate::{
+    data::{Better, LIMIT, OURS, RAW, Series},
+    stats::{Ratio, paired_ratio, spread},
+};
+
+/// One line of the first table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeyFigure {
+    /// Of what.
+    pub what: String,
+    /// With its unit.
+    pub figure: String,
+    /// Of the figure, 95 %.
+    pub bounds: String,
+    /// What it is beside something else.
+    pub beside: String,
+}
+
+const SMALL: u64 = 8;
+const LARGE: u64 = 1 << 20;
+
+/// Of all runs, in their order.
+pub fn of(sources: &[Source]) -> Vec<KeyFigure> {
+    sources.iter().flat_map(of_run).collect()
+}
+
+fn of_run(source: &Source) -> Vec<KeyFigure> {
+    let series: Vec<&Series> = source.run.series.iter().collect();
+    match source.run.command.as_str() {
+        "messages" => messages(&series),
+        "peers" | "collectives" => compared(source),
+        _ if series.iter().any(|one| heat::pair(&one.key).is_some()) => pairs(&series),
+        _ => others(&series),
+    }
+}
+
+fn messages(series: &[&Series]) -> Vec<KeyFigure> {
+    let mut transports: Vec<&str> = series.iter().filter_map(|one| one.key.transport.as_deref()).collect();
+    transports.sort_unstable();
+    transports.dedup();
+    let mut found = Vec::new();
+    for transport in transports {
+        let over: Vec<&Series> =
+            series.iter().copied().filter(|one| one.key.transport.as_deref() == Some(transport)).collect();
+        let limit = |how: &str, size: u64| {
+            let is_it = |one: &&&Series| {
+                let key = &one.key;
+                key.library == LIMIT && key.protocol.as_deref() == Some(how) && key.size == Some(size)
+            };
+            series.iter().find(is_it).copied().filter(|_| transport == "shm")
+        };
+        found.extend(small(&over, transport, |size| limit(RAW[0], size)));
+        found.extend(large(&over, transport, |size| limit(RAW[1], size)));
+        found.extend(stream(&over, transport));
+    }
+    found
+}
+
+/// The shortest way of a few bytes.
+fn small<'a>(
+    series: &[&'a Series],
+    transport: &str,
+    line: impl Fn(u64) -> Option<&'a Series>,
+) -> Option<KeyFigure> {
+    let of: Vec<&Series> = select(series, "latency", "untouched");
+    let best = best(&of, size_near(&of, SMALL)?)?;
+    let size = best.key.size?;
+    let ratio = line(size).and_then(|line| quotient(best, line));
+    let beside = ratio.map_or(String::new(), |ratio| times(&ratio, "the hand-over of a cache line"));
+    Some(figure(&format!("{} over {transport}, one way", show::bytes(size)), best, beside))
+}
+
+/// A long message: given away where that is possible, and with all of its data written and read.
+fn large<'a>(
+    series: &[&'a Series],
+    transport: &str,
+    memcpy: impl Fn(u64) -> Option<&'a Series>,
+) -> Vec<KeyFigure> {
+    let mut found = Vec::new();
+    let of = select(series, "latency", "untouched");
+    let size = size_near(&of, LARGE);
+    let hand_off = |one: &&&Series| one.key.protocol.as_deref() == Some("hand-off") && one.key.size == size;
+    if let Some(given) = of.iter().find(hand_off).copied() {
+        let ratio = size.and_then(memcpy).and_then(|copy| quotient(given, copy));
+        let beside = ratio.map_or(String::new(), |ratio| times(&ratio, "a memcpy of it"));
+        let what = format!("{} handed off over {transport}, one way", show::bytes(size.unwrap_or(0)));
+        found.push(figure(&what, given, beside));
+    }
+    let of = select(series, "latency", "written+read");
+    if let Some(best) = size_near(&of, LARGE).and_then(|size| best(&of, size)) {
+        let copy = of
+            .iter()
+            .find(|one| one.key.protocol.as_deref() == Some("copy") && one.key.size == best.key.size);
+        let ratio = copy.filter(|copy| copy.key != best.key).and_then(|copy| quotient(best, copy));
+        let beside = ratio.map_or(String::new(), |ratio| times(&ratio, "the same with two copies"));
+        let what =
+            format!("{} written, sent and read over {transport}", show::bytes(best.key.size.unwrap_or(0)));
+        found.push(figure(&what, best, beside));
+    }
+    found
+}
+
+fn stream(series: &[&Series], transport: &str) -> Option<KeyFigure> {
+    let of = [select(series, "bandwidth", "written+read"), select(series, "bandwidth", "untouched")]
+        .into_iter()
+        .find(|of| !of.is_empty())?;
+    let best = best(&of, size_near(&of, LARGE)?)?;
+    let payload = best.key.payload.as_deref().map_or("", show::payload);
+    let what = format!("bandwidth with {} over {transport}, {payload}", show::bytes(best.key.size?));
+    Some(figure(&what, best, String::new()))
+}
+
+/// Of the first time, the last time with data written and read, the first rate; and how many goals are met.
+fn compared(source: &Source) -> Vec<KeyFigure> {
+    let rows = &source.compared.rows;
+    let latency = |row: &&super::source::ComparedRow| row.test == "latency" && row.best_peer.is_some();
+    let first = rows.iter().find(latency);
+    let large = |row: &&super::source::ComparedRow| {
+        latency(row) && row.payload == "written+read" && row.bytes == LARGE
+    };
+    let handed_off = rows.iter().filter(large).find(|row| row.protocol == "hand-off");
+    let last = handed_off.or_else(|| rows.iter().find(large));
+    let rate = rows.iter().find(|row| row.unit == "M/s" && row.best_peer.is_some());
+    let chosen = [first, last, rate].into_iter().flatten();
+    let network = source.run.machine.get("transport").and_then(|value| value.as_str()).unwrap_or("?");
+    let mut found: Vec<KeyFigure> = chosen
+        .filter_map(|row| {
+            let peer = row.best_peer.as_deref()?;
+            let other = row.others.iter().find(|other| other.name == peer)?;
+            let (ratio, theirs) = (other.ours_ratio?, other.figure?);
+            let unit = show::unit(&row.unit);
+            Some(KeyFigure {
+                what: format!("{} over {network}, beside other libraries", row.title),
+                figure: format!("{} {unit}", show::figure(row.ours?)),
+                bounds: String::new(),
+                beside: format!(
+                    "{} × the best peer, {peer}, which has {} {unit} (95 %: {} to {})",
+                    show::figure(ratio.value),
+                    show::figure(theirs),
+                    show::figure(ratio.low_95),
+                    show::figure(ratio.high_95),
+                ),
+            })
+        })
+        .collect();
+    let verdicts: Vec<&str> =
+        rows.iter().flat_map(|row| &row.targets).map(|target| target.verdict.as_str()).collect();
+    let count = |verdict: &str| verdicts.iter().filter(|one| **one == verdict).count();
+    if !verdicts.is_empty() {
+        found.push(KeyFigure {
+            what: format!("goals that are met over {network}"),
+            figure: format!("{} of {}", count("met"), verdicts.len()),
+            bounds: String::new(),
+            beside: format!("{} missed, {} inconclusive", count("missed"), count("inconclusive")),
+        });
+    }
+    found
+}
+
+/// The best pair of ranks, and the worst.
+fn pairs(series: &[&Series]) -> Vec<KeyFigure> {
+    let median = |one: &Series| spread(&one.figures()).map(|spread| spread.median);
+    let mut of: Vec<(&Series, (u64, u64), f64)> =
+        series.iter().filter_map(|one| Some((*one, heat::pair(&one.key)?, median(one)?))).collect();
+    let Some((first, ..)) = of.first().copied() else { return Vec::new() };
+    of.retain(|(one, ..)| {
+        (&one.key.test, &one.key.protocol, one.key.size)
+            == (&first.key.test, &first.key.protocol, first.key.size)
+    });
+    of.sort_by(|a, b| a.2.total_cmp(&b.2));
+    let ends = [of.first(), of.last()].into_iter().flatten().zip(["lowest", "highest"]);
+    ends.map(|((one, (from, to), _), which)| {
+        let what = format!("{} of all pairs, {which}", show::test(&one.key.test).to_lowercase());
+        figure(&what, one, format!("from rank {from} to rank {to}"))
+    })
+    .collect()
+}
+
+/// Ours at the smallest size, of the first tests that the run has.
+fn others(series: &[&Series]) -> Vec<KeyFigure> {
+    let mut tests: Vec<&str> = Vec::new();
+    for one in series.iter().filter(|one| one.key.library == OURS) {
+        if !tests.contains(&one.key.test.as_str()) {
+            tests.push(&one.key.test);
+        }
+    }
+    let mut found = Vec::new();
+    for test in tests.into_iter().take(3) {
+        let of: Vec<&Series> =
+            series.iter().copied().filter(|one| one.key.library == OURS && one.key.test == test).collect();
+        let size = size_near(&of, SMALL);
+        let of: Vec<&Series> = of.into_iter().filter(|one| one.key.size == size).collect();
+        if let Some(best) = of.iter().copied().min_by(|a, b| good(a, b)) {
+            let how = [best.key.protocol.clone(), best.key.transport.clone(), best.key.size.map(show::bytes)];
+            let how: Vec<String> = how.into_iter().flatten().collect();
+            found.push(figure(&format!("{}: {}", show::test(test), how.join(", ")), best, String::new()));
+        }
+    }
+    found
+}
+
+fn figure(what: &str, series: &Series, beside: String) -> KeyFigure {
+    let unit = show::unit(&series.unit);
+    let spread = spread(&series.figures());
+    let by = series.key.protocol.as_deref().filter(|by| !what.contains("handed off") && !what.contains(by));
+    KeyFigure {
+        what: by.map_or(what.to_owned(), |by| format!("{what} (by {by})")),
+        figure: spread.map_or("–".into(), |spread| format!("{} {unit}", show::figure(spread.median))),
+        bounds: spread.map_or(String::new(), |spread| {
+            format!("{} to {}", show::figure(spread.low), show::figure(spread.high))
+        }),
+        beside,
+    }
+}
+
+fn times(ratio: &Ratio, what: &str) -> String {
+    let Ratio { median, low, high, .. } = ratio;
+    let [median, low, high] = [median, low, high].map(|figure| show::figure(*figure));
+    format!("{median} × {what} (95 %: {low} to {high})")
+}
+
+/// Within the rounds that both have.
+fn quotient(one: &Series, other: &Series) -> Option<Ratio> {
+    let both = one.rounds.iter().zip(&other.rounds).filter_map(|(one, other)| Some(((*one)?, (*other)?)));
+    let (ones, others): (Vec<f64>, Vec<f64>) = both.unzip();
+    paired_ratio(&ones, &others)
+}
+
+fn select<'a>(series: &[&'a Series], test: &str, payload: &str) -> Vec<&'a Series> {
+    let is_it = |one: &&&Series| {
+        let key = &one.key;
+        key.library == OURS && key.test == test && key.payload.as_deref() == Some(payload)
+    };
+    series.iter().filter(is_it).copied().collect()
+}
+
+/// This size, or else the largest below it, or else the smallest.
+fn size_near(series: &[&Series], wanted: u64) -> Option<u64> {
+    let sizes = || series.iter().filter_map(|one| one.key.size);
+    sizes().filter(|size| *size <= wanted).max().or_else(|| sizes().min())
+}
+
+fn best<'a>(series: &[&'a Series], size: u64) -> Option<&'a Series> {
+    series.iter().copied().filter(|one| one.key.size == Some(size)).min_by(|a, b| good(a, b))
+}
+
+/// The good one is the lesser one.
+fn good(a: &Series, b: &Series) -> std::cmp::Ordering {
+    let of = |one: &Series| spread(&one.figures()).map_or(f64::INFINITY, |spread| spread.median);
+    match a.better {
+        Better::Lower => of(a).total_cmp(&of(b)),
+        Better::Higher => of(b).total_cmp(&of(a)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{export, plan::Format, report::sample};
+
+    #[test]
+    fn a_run_of_messages_has_its_first_figures_and_what_they_are_beside() {
+        let raw = serde_json::from_str(&export::json(&sample(Format::Json))).expect("JSON");
+        let found = of(&[Source::parse("run".into(), raw).expect("a run")]);
+        let of = |what: &str| {
+            found.iter().find(|key| key.what == what).unwrap_or_else(|| panic!("{what}: {found:?}"))
+        };
+        let small = of("0 B over shm, one way (by hand-off)");
+        assert_eq!((small.figure.as_str(), small.bounds.as_str()), ("0.250 µs", "0.250 to 0.250"));
+        assert_eq!(small.beside, "2.00 × the hand-over of a cache line (95 %: 2.00 to 2.00)");
+        // In each round 0.5 / 0.5, 0.25 / 0.5, 0.75 / 1.
+        let given = of("4 KiB handed off over shm, one way");
+        assert_eq!(given.figure, "0.500 µs");
+        assert!(given.beside.starts_with("0.750 × a memcpy of it (95 %"), "{given:?}");
+        let read = of("4 KiB written, sent and read over shm (by hand-off)");
+        assert!(read.beside.starts_with("0.250 × the same with two copies (95 %"), "{read:?}");
+        assert_eq!(of("bandwidth with 4 KiB over shm, data untouched (by hand-off)").figure, "40,000 MB/s");
+    }
+
+    #[test]
+    fn goals_are_counted_by_their_verdicts() {
+        let target =
+            |verdict: &str| json!({ "verdict": verdict, "wanted": "<=1", "against": "x", "goal": "y" });
+        let raw = json!({
+            "deckperf": 1, "command": "peers", "udeck": "1", "date": "", "machine": { "transport": "tcp" }, "method": [],
+            "series": [],
+            "rows": [
+                { "title": "8 B", "targets": [target("met"), target("missed")] },
+                { "title": "4 KiB", "targets": [target("met"), target("inconclusive")] },
+            ],
+        });
+        let found = of(&[Source::parse("peers".into(), raw).expect("a run")]);
+        let [goals] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((goals.what.as_str(), goals.figure.as_str()), ("goals that are met over tcp", "2 of 4"));
+        assert_eq!(goals.beside, "1 missed, 1 inconclusive");
+    }
+}

@@ -1,0 +1,242 @@
+//! Measures what a page shows, stage by stage. Each stage is this program again, with `--format json`: so a stage that fails, or
+//! hangs, is named on the page and does not end the others.
+
+use std::{
+    env,
+    io::{self, IsTerminal, Read, Write},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{Measure, PageFailure, source::Source};
+
+/// How often a stage is looked at.
+const POLL: Duration = Duration::from_millis(50);
+/// For its start, for whole runs of peers, and for what a busy machine does to both. It ends a hang.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// To hand over what it has printed, once it has ended.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// A run of this program.
+#[derive(Clone, Debug, PartialEq)]
+struct Stage {
+    /// As it is shown.
+    name: String,
+    /// Of the command line, without time and format.
+    words: Vec<String>,
+    /// Of the time of all stages.
+    share: u32,
+}
+
+/// Runs of all stages that have ended well, and a sentence about each other one.
+/// `has` says which commands this program has.
+pub fn measure(plan: &Measure, has: impl Fn(&str) -> bool) -> (Vec<Source>, Vec<String>) {
+    let stages = stages(plan, has);
+    let shares: u32 = stages.iter().map(|stage| stage.share).sum();
+    let progress = Progress::new(plan.time, stages.len());
+    let (mut sources, mut losses) = (Vec::new(), Vec::new());
+    let mut begun = Duration::ZERO;
+    for (number, stage) in stages.iter().enumerate() {
+        let time = plan.time * stage.share / shares.max(1);
+        progress.stage(stage, number, begun);
+        match run(stage, time, |passed| progress.at(stage, number, begun + passed.min(time))) {
+            Ok(source) => sources.push(source),
+            Err(why) => {
+                progress.line(&format!("{}: {why}", stage.name));
+                losses.push(format!("{}: {why}", stage.name));
+            }
+        }
+        begun += time;
+    }
+    progress.end();
+    (sources, losses)
+}
+
+/// What is measured, in the order of the page.
+fn stages(plan: &Measure, has: impl Fn(&str) -> bool) -> Vec<Stage> {
+    let stage = |name: String, words: &[&str], share| {
+        let words = words.iter().map(|word| (*word).to_owned()).collect();
+        Stage { name, words, share }
+    };
+    let transports = plan.transport.map_or(vec!["shm", "tcp", "udp"], |only| vec![only]);
+    let mut all = Vec::new();
+    for transport in &transports {
+        // Shared memory has the most protocols, and what most readers look for.
+        let share = if *transport == "shm" { 30 } else { 12 };
+        all.push(stage(format!("messages over {transport}"), &["--transport", transport], share));
+    }
+    let first = transports[0];
+    all.push(stage("other libraries".into(), &["peers", "--transport", first], 36));
+    for (command, name) in [("cpu", "processor time"), ("matrix", "pairs of ranks")] {
+        if has(command) {
+            all.push(stage(name.into(), &[command, "--transport", first], 10));
+        }
+    }
+    for stage in &mut all {
+        let is_peers = stage.words[0] == "peers";
+        if let Some(folder) = plan.peers.as_ref().filter(|_| is_peers) {
+            stage.words.extend(["--peers".to_owned(), folder.display().to_string()]);
+        }
+        if !plan.pin && !is_peers {
+            stage.words.push("--no-pin".into());
+        }
+    }
+    all
+}
+
+/// One stage from its start to its end, or to its deadline.
+fn run(stage: &Stage, time: Duration, passed: impl Fn(Duration)) -> Result<Source, String> {
+    let program = env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let seconds = format!("{:.3}", time.as_secs_f64().max(0.001));
+    let mut command = Command::new(program);
+    command.args(&stage.words).args(["--format", "json", "--time", &seconds]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| format!("cannot start this program again: {error}"))?;
+    let (stdout, stderr) = (read_all(child.stdout.take()), read_all(child.stderr.take()));
+    let limit = time * 2 + PATIENCE;
+    let status = wait(&mut child, limit, passed);
+    let text = |from: mpsc::Receiver<Vec<u8>>| {
+        String::from_utf8_lossy(&from.recv_timeout(LAST_WORDS).unwrap_or_default()).into_owned()
+    };
+    let said = text(stderr);
+    let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+    match status {
+        None => return Err(format!("had not ended after {} s and was killed; {last}", limit.as_secs())),
+        Some(status) if !status.success() => return Err(format!("failed ({status}): {last}")),
+        Some(_) => {}
+    }
+    let object =
+        serde_json::from_str(&text(stdout)).map_err(|error| format!("has written no JSON: {error}"))?;
+    Source::parse(stage.name.clone(), object).map_err(|error| match error {
+        PageFailure::Unusable { why, .. } => why,
+        other => other.to_string(),
+    })
+}
+
+/// `None`: it was killed. Its ranks end with it.
+fn wait(child: &mut Child, limit: Duration, passed: impl Fn(Duration)) -> Option<ExitStatus> {
+    let start = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if start.elapsed() < limit => passed(start.elapsed()),
+            Ok(None) | Err(_) => break,
+        }
+        thread::sleep(POLL);
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    None
+}
+
+/// By a thread, so that a full pipe holds up nobody.
+fn read_all(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> {
+    let (done, received) = mpsc::channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            // What has come until then is what there is.
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        let _ = done.send(bytes);
+    });
+    received
+}
+
+/// One bar for all stages on a terminal; elsewhere a line for each stage.
+struct Progress {
+    bar: Option<ProgressBar>,
+    total: Duration,
+    stages: usize,
+}
+
+impl Progress {
+    fn new(total: Duration, stages: usize) -> Self {
+        let style = ProgressStyle::with_template("{msg} {wide_bar} {percent} %").expect("a valid template");
+        let bar =
+            io::stderr().is_terminal().then(|| ProgressBar::new(total.as_millis() as u64).with_style(style));
+        Self { bar, total, stages }
+    }
+
+    fn stage(&self, stage: &Stage, number: usize, begun: Duration) {
+        match &self.bar {
+            Some(_) => self.at(stage, number, begun),
+            None => self.line(&self.words(stage, number, begun)),
+        }
+    }
+
+    fn at(&self, stage: &Stage, number: usize, passed: Duration) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(self.words(stage, number, passed));
+            bar.set_position(passed.as_millis() as u64);
+        }
+    }
+
+    fn words(&self, stage: &Stage, number: usize, passed: Duration) -> String {
+        let left = self.total.saturating_sub(passed).as_secs().max(1);
+        format!("{} ({} of {}), about {left} s left", stage.name, number + 1, self.stages)
+    }
+
+    fn line(&self, what: &str) {
+        let line = format!("deckperf report: {what}");
+        match &self.bar {
+            Some(bar) => bar.println(line),
+            None => _ = io::stderr().write_all(format!("{line}\n").as_bytes()),
+        }
+    }
+
+    fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Measure {
+        Measure { time: Duration::from_secs(100), transport: None, peers: None, pin: true }
+    }
+
+    fn names(stages: &[Stage]) -> Vec<&str> {
+        stages.iter().map(|stage| stage.name.as_str()).collect()
+    }
+
+    #[test]
+    fn every_transport_and_the_peers_have_a_stage() {
+        let all = stages(&plan(), |_| false);
+        assert_eq!(
+            names(&all),
+            ["messages over shm", "messages over tcp", "messages over udp", "other libraries"]
+        );
+    }
+
+    #[test]
+    fn commands_that_this_program_has_are_stages_too() {
+        let all = stages(&plan(), |command| command == "matrix");
+        assert_eq!(names(&all).last(), Some(&"pairs of ranks"));
+        assert_eq!(all.last().map(|stage| stage.words[0].as_str()), Some("matrix"));
+    }
+
+    #[test]
+    fn a_transport_and_a_folder_are_passed_on() {
+        let plan = Measure { transport: Some("tcp"), peers: Some("/there".into()), pin: false, ..plan() };
+        let all = stages(&plan, |_| false);
+        assert_eq!(all[0].words, ["--transport", "tcp", "--no-pin"]);
+        assert_eq!(all[1].words, ["peers", "--transport", "tcp", "--peers", "/there"]);
+    }
+
+    #[test]
+    fn a_stage_that_fails_says_why() {
+        // The program is this test, which knows no such option.
+        let stage = Stage { name: "x".into(), words: vec!["--no-such-option".into()], share: 1 };
+        let why = run(&stage, Duration::from_millis(1), |_| {}).expect_err("it fails");
+        assert!(why.starts_with("failed (exit status: "), "{why}");
+    }
+}

@@ -1,0 +1,143 @@
+//! Runs that nobody has measured, with everything that a page can show: what is drawn of them is known.
+
+use serde_json::{Value, json};
+
+/// In each series.
+pub const ROUNDS: usize = 12;
+const SIZES: [u64; 6] = [0, 8, 512, 4 << 10, 64 << 10, 1 << 20];
+/// A name as nobody has it, but a file may.
+pub const HOSTILE: &str = "</script><img src=x onerror=alert(1)> & \"Co\" 1.0";
+
+/// What is written into files: a run each.
+pub fn runs() -> Vec<(&'static str, Value)> {
+    vec![
+        ("shm.json", messages("shm", &["copy", "eager", "rdma-write", "hand-off"], 1.0)),
+        ("tcp.json", messages("tcp", &["copy", "eager", "rdma-write"], 40.0)),
+        ("peers.json", peers()),
+        ("cpu.json", cpu()),
+        ("matrix.json", matrix()),
+    ]
+}
+
+/// Curves of all of them: four of each of two transports and four of both; two of peers; three of processor time.
+pub const CHARTS: usize = 4 + 4 + 4 + 1 + 3;
+/// Figures in all of them.
+pub fn figures() -> usize {
+    let series = |run: &Value| run["series"].as_array().map_or(0, Vec::len);
+    // One round of the first series of each run is missing.
+    runs().iter().map(|(_, run)| series(run) * ROUNDS - 1).sum()
+}
+
+fn run(command: &str, series: Vec<Value>) -> Value {
+    let mut series = series;
+    series[0]["rounds"][3] = Value::Null;
+    json!({
+        "deckperf": 1,
+        "command": command,
+        "udeck": "1.2.3",
+        "date": "2026-01-02 03:04 UTC",
+        "machine": { "cpu": "Some CPU with a long name @ 2.45 GHz", "cores": 2, "kernel": "Linux 6.1", "build": "rustc 1.95.0, optimised",
+                     "pinning": "pinned to cores 0 and 1", "transport": "shm0; copy has 4 fragments of at most 64 KiB under way" },
+        "method": ["interleaved: every contender of a size runs one batch", "latency is half the round trip of a ping-pong"],
+        "series": series,
+    })
+}
+
+fn series(key: Value, unit: &str, middle: f64) -> Value {
+    let better = if unit.starts_with("us") { "lower" } else { "higher" };
+    // Scattered by up to a tenth around the middle, the same in each run.
+    let rounds: Vec<f64> = (0..ROUNDS)
+        .map(|round| middle * (0.9 + 0.2 * ((round * 7 + 3) % ROUNDS) as f64 / ROUNDS as f64))
+        .collect();
+    let mut series = json!({ "unit": unit, "better": better, "rounds": rounds });
+    for (name, value) in key.as_object().into_iter().flatten() {
+        series[name] = value.clone();
+    }
+    series
+}
+
+fn messages(transport: &str, protocols: &[&str], slower: f64) -> Value {
+    let mut all = Vec::new();
+    for (at, protocol) in protocols.iter().enumerate() {
+        for payload in ["untouched", "written+read"] {
+            let touched = if payload == "untouched" { 1.0 } else { 1.7 };
+            for size in SIZES {
+                let factor = slower * touched * (1.0 + at as f64 * 0.6);
+                let copied = if *protocol == "hand-off" { 0 } else { size * (2 - at as u64 % 2) };
+                let key = |test: &str| {
+                    json!({ "test": test, "library": "udeck", "transport": transport, "protocol": protocol, "payload": payload,
+                            "size": size, "copied_bytes_per_message": copied })
+                };
+                let time = factor * (0.08 + size as f64 / 40_000.0);
+                all.push(series(key("latency"), "us", time));
+                if size > 0 {
+                    all.push(series(key("bandwidth"), "MB/s", size as f64 / time));
+                }
+            }
+        }
+    }
+    for (at, limit) in ["line", "memcpy", "two-memcpys"].iter().enumerate() {
+        for size in SIZES {
+            let time = 0.05 + at as f64 * (0.005 + size as f64 / 70_000.0);
+            all.push(series(
+                json!({ "test": "latency", "library": "limit", "protocol": limit, "size": size }),
+                "us",
+                time,
+            ));
+        }
+    }
+    run("messages", all)
+}
+
+fn peers() -> Value {
+    let libraries = [("udeck", "auto"), ("UCX 1.22.0", "send"), (HOSTILE, "send")];
+    let mut all = Vec::new();
+    for (at, (library, way)) in libraries.iter().enumerate() {
+        for size in [8, 4 << 10, 1 << 20] {
+            let key = json!({ "test": "latency", "library": library, "transport": "shm", "protocol": way, "payload": "untouched",
+                              "size": size, "ranks": 2, "labels": { "row": format!("{size} B") } });
+            all.push(series(key, "us", (1.0 + at as f64) * (0.1 + size as f64 / 20_000.0)));
+        }
+    }
+    let ratio =
+        |value: f64| json!({ "value": value, "low_95": value * 0.95, "high_95": value * 1.05, "rounds": 12 });
+    let row = |title: &str, ratio_to: f64, verdict: &str| {
+        json!({ "title": title, "test": "latency", "ranks": 2, "bytes": 8, "payload": "untouched", "protocol": "auto", "unit": "us",
+                "ours": 0.1, "best_peer": "UCX 1.22.0",
+                "others": [{ "name": "limit", "figure": 0.07, "rounds": 12, "ours_ratio": ratio(1.4) },
+                           { "name": "UCX 1.22.0", "figure": 0.2, "rounds": 12, "ours_ratio": ratio(ratio_to) },
+                           { "name": HOSTILE, "figure": 0.3, "rounds": 12, "ours_ratio": ratio(0.33) }],
+                "targets": [{ "against": "the best peer", "ratio": ratio(ratio_to), "wanted": "<=0.9", "verdict": verdict, "goal": "beat-peers" }] })
+    };
+    let mut run = run("peers", all);
+    run["rows"] = json!([
+        row("8 B", 0.5, "met"),
+        row("8 B w+r", 0.9, "inconclusive"),
+        row("barrier, 8 ranks", 1.2, "missed")
+    ]);
+    run["missing"] = json!(["libfabric: not installed (apt install libfabric-bin)"]);
+    run
+}
+
+fn cpu() -> Value {
+    let mut all = Vec::new();
+    for (test, unit) in [("rate", "M/s"), ("sender-user", "us/message"), ("receiver-system", "us/message")] {
+        for (at, protocol) in ["eager", "auto"].iter().enumerate() {
+            for size in [8, 4096, 65536] {
+                let key = json!({ "test": test, "library": "udeck", "transport": "shm", "protocol": protocol, "size": size });
+                all.push(series(key, unit, (1.0 + at as f64) * (0.2 + size as f64 / 9_000.0)));
+            }
+        }
+    }
+    run("cpu", all)
+}
+
+fn matrix() -> Value {
+    let pairs = (0..4).flat_map(|from| (0..4).map(move |to| (from, to))).filter(|(from, to)| from != to);
+    let all = pairs.map(|(from, to): (u32, u32)| {
+        let key = json!({ "test": "latency", "library": "udeck", "transport": "shm", "protocol": "auto", "size": 8,
+                          "labels": { "from": from.to_string(), "to": to.to_string() } });
+        series(key, "us", 0.1 + 0.2 * f64::from(from.abs_diff(to)))
+    });
+    run("matrix", all.collect())
+}
