@@ -63,6 +63,11 @@ const SIGKILL: i32 = 9;
 fn main() -> ExitCode {
     // Before anything starts: a mistyped option is reported once, not by every rank.
     let options = Options::parse();
+    if let Some(text) = options.generate.text::<Options>() {
+        // Who reads no further has read what it wanted.
+        let _ = io::stdout().write_all(text.as_bytes());
+        return ExitCode::SUCCESS;
+    }
     let run = options.check().map_err(Failure::Options).and_then(|options| run(&options));
     run.unwrap_or_else(|failure| {
         // In one write, so that ranks' lines stay whole.

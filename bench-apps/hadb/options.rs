@@ -2,25 +2,36 @@
 
 use clap::{Parser, ValueEnum};
 use std::time::Duration;
+use udeck_manual::Generate;
 
-const EXAMPLES: &str = "\
+const MORE: &str = "\
 Examples:
-  hadb                                    all mixes over shared memory: two servers and two clients, which it starts itself
+  hadb                              all mixes over shared memory, two servers and two clients; it
+                                    starts its ranks itself
   hadb --transport tcp --mix tpcb --time 10
-  hadb --transport bare-udp               the baseline: UDP sockets with acknowledgements, without the library
-  hadb --clients-per-node 2 --remote 1    four clients, and every row is on the other server
-  hadb --time 8 --kill 15                 15 s after the start a server is killed; nothing acknowledged is lost
+                                    one mix over TCP, for 10 s
+  hadb --transport bare-udp         the baseline: UDP sockets alone, without the library
+  hadb --clients-per-node 2 --remote 1
+                                    four clients, and every row is on the other server
+  hadb --time 8 --kill 15           a server is killed after 15 s; nothing acknowledged is lost
   deckrun -n 4 --on-failure continue hadb --kill 5
-                                          as ranks of deckrun's: it says 137 for the killed one
+                                    as ranks of deckrun's: it says 137 for the killed one
 
-Exit code: 0 all checks have passed; 1 a check has failed; 2 there is no result";
+Environment:
+  DECK_TRANSPORT  what messages travel over, unless --transport says so: shm, verbs, tcp, udp
+  DECK_...        the ranks have every setting of the library
+
+Exit code:
+  0  all checks have passed
+  1  a check has failed
+  2  there is no result, and standard error says why; or wrong usage";
 
 /// A highly available database's message flows: two servers, each the primary of one half of the rows and the hot standby of the
 /// other half, and clients that check every answer.
 ///
 /// Started alone it starts its ranks itself: 0 and 1 are the servers, the others the clients.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "hadb", version, after_help = EXAMPLES)]
+#[command(name = "hadb", version, after_help = MORE, max_term_width = 100)]
 pub struct Options {
     /// Which transactions to run, with commas between them
     #[arg(long, value_enum, value_delimiter = ',', default_value = "all")]
@@ -49,6 +60,8 @@ pub struct Options {
     /// Where the clients' random numbers begin
     #[arg(long, value_name = "N", default_value = "1")]
     pub seed: u64,
+    #[command(flatten)]
+    pub generate: Generate,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -167,6 +180,9 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Options::command().debug_assert();
+        // Wider ones are wrapped, and their second column is lost.
+        let wide = MORE.lines().find(|line| line.chars().count() > 100);
+        assert_eq!(wide, None);
     }
 
     #[test]

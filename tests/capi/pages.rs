@@ -8,16 +8,17 @@ use udeck_jobs::Job;
 use super::tools::{Tool, installed, output};
 use super::{Case, case};
 
-const PROGRAMS: [&str; 3] = ["deckrun", "deckperf", "nas-ft"];
+const PROGRAMS: [&str; 4] = ["deckrun", "deckperf", "nas-ft", "hadb"];
 const COLUMNS: usize = 80;
 /// Ends a hang.
 const SHELL_LIMIT: Duration = Duration::from_secs(60);
 /// What the program's own words are completed with, and deckrun's.
-const COMPLETED: [(&str, &str); 4] = [
+const COMPLETED: [(&str, &str); 5] = [
     ("deckrun --watch", "--watchdog"),
     ("deckrun --bind ", "core"),
     ("deckperf overlap --comp", "--compute"),
     ("nas-ft --prof", "--profile"),
+    ("hadb --clients", "--clients-per-node"),
 ];
 /// From the program on, deckrun's options are none.
 const OF_THE_PROGRAM: &str = "deckrun -n 2 --hosts a:2 no-such-program --watch";

@@ -63,7 +63,7 @@ const RULES: &[Rule] = &[
     // The counts of a wait need a feature of `sys`. `via`: how two VIs are connected is a file that verbs' paths have, too.
     Rule { folder: "bench-apps/fast-paths", may: &[".", "src/sys", "src/via"], tests_may: &[] },
     // `boot`: whether any launcher has started it, or it starts its own ranks.
-    Rule { folder: "bench-apps/hadb", may: &[".", "src/boot", "src/launch"], tests_may: &[] },
+    Rule { folder: "bench-apps/hadb", may: &[".", "src/boot", "src/launch", "src/manual"], tests_may: &[] },
     Rule { folder: "bench-apps/nas-ft", may: &[".", "src/manual"], tests_may: &[] },
     Rule {
         folder: "tests/conformance",

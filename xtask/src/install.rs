@@ -24,12 +24,12 @@ pub struct InstallOptions {
     prefix: PathBuf,
 }
 
-const BUILD: &str = "build --release -p udeck-capi -p deckrun -p deckperf -p nas-ft";
+const BUILD: &str = "build --release -p udeck-capi -p deckrun -p deckperf -p nas-ft -p hadb";
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 const LINK_LIMIT: Duration = Duration::from_secs(300);
 
 /// People measure on their cluster, so what measures is installed, too.
-const PROGRAMS: [&str; 3] = ["deckrun", "deckperf", "nas-ft"];
+const PROGRAMS: [&str; 4] = ["deckrun", "deckperf", "nas-ft", "hadb"];
 /// What a program writes of itself, and where that is looked for.
 const PAGES: [(&str, &str); 4] = [
     ("man", "share/man/man1/@.1"),
