@@ -98,6 +98,7 @@ mod init;
 pub mod names;
 mod registry;
 mod settings;
+pub mod trace;
 
 pub use init::{init, init_with, run_local};
 pub use registry::{NicOptions, open_nic, transports};

@@ -28,6 +28,7 @@ const KNOWN: &[&str] = &[
     "DECK_SET_ASIDE",
     "DECK_SIZE",
     "DECK_THREADS",
+    "DECK_TRACE",
     "DECK_TRANSPORT",
     "DECK_TRUST",
     "DECK_VERBS_CM_LIBRARY",

@@ -1,5 +1,6 @@
 //! Settings, from the environment or the program.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -62,6 +63,8 @@ pub struct Config {
     /// Whether to tell on the error stream by which transport each other rank is reached first, and why by no better one
     /// (`DECK_EXPLAIN`, `1` or `0`).
     pub explain: bool,
+    /// The file for a trace of the job, for Perfetto and Chrome (`DECK_TRACE`); `None`: there is none.
+    pub trace: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -83,6 +86,7 @@ impl Default for Config {
             encrypt: false,
             threads: 1,
             explain: false,
+            trace: None,
         }
     }
 }
@@ -160,6 +164,7 @@ impl Config {
             config.threads =
                 threads.ok_or_else(|| bad("DECK_THREADS", text, "a number of threads from 1 on"))?;
         }
+        config.trace = lookup("DECK_TRACE").filter(|path| !path.is_empty()).map(PathBuf::from);
         // Which there are, only whoever opens them knows.
         config.transport = lookup("DECK_TRANSPORT");
         if let Some(text) = lookup("DECK_DETECT") {
@@ -233,6 +238,8 @@ mod tests {
         assert_eq!(with("DECK_SET_ASIDE", "64K").unwrap().set_aside, 64 << 10);
         assert!(!with("DECK_TRUST", "none").unwrap().trusting);
         assert_eq!(with("DECK_THREADS", "4").unwrap().threads, 4);
+        assert_eq!(with("DECK_TRACE", "job.json").unwrap().trace, Some(PathBuf::from("job.json")));
+        assert_eq!(with("DECK_TRACE", "").unwrap().trace, None);
         assert_eq!(with("DECK_TRANSPORT", "near,far").unwrap(), Config::default().over("near,far"));
         assert_eq!(with("DECK_DETECT", "5").unwrap().detect, Some(Duration::from_secs(5)));
         assert!(with("DECK_ENCRYPT", "1").unwrap().encrypt && !with("DECK_ENCRYPT", "0").unwrap().encrypt);

@@ -28,6 +28,7 @@
 //! | `exit_check` | whether a rank whose connection broke has finished or is lost |
 //! | `exchange` | deadlock-free orders for all-to-all patterns |
 //! | `wait_policy` | how long a call may wait |
+//! | `trace`, `tracing_job` | what the trace has of messages; how it is begun, and gathered from all ranks |
 //! | `config`, `stats`, `error` | settings of a world, counters, errors |
 //!
 //! This crate names no transport. It chooses protocols by the capabilities (`Caps`) of a NIC.
@@ -77,6 +78,8 @@ mod sharing;
 mod stats;
 #[cfg(feature = "async")]
 mod tasks;
+mod trace;
+mod tracing_job;
 mod wait_policy;
 mod wire;
 mod world;

@@ -9,20 +9,27 @@ use udeck_boot::waits::{Call, Entry, LONG, Wait};
 use udeck_via::Deadline;
 
 use crate::error::is_internal;
+use crate::trace;
 use crate::world_state::WorldState;
+
+/// The trace has waits that last for so many nanoseconds: longer than a look.
+const TOLD: u64 = 1000;
 
 /// A wait of one call.
 pub(crate) struct LongWait {
     since: Deadline,
+    /// For the trace: since when, and what the call is.
+    traced: u64,
+    on: &'static str,
     /// Once it has lasted: what it was published as, as its caller numbers it.
     published: Option<(u64, Option<Entry>)>,
 }
 
 impl LongWait {
-    /// It begins now.
+    /// It begins now. `on`: what the trace calls it.
     #[inline]
-    pub fn begin() -> Self {
-        LongWait { since: Deadline::now(), published: None }
+    pub fn begin(on: &'static str) -> Self {
+        LongWait { since: Deadline::now(), traced: trace::begin(), on, published: None }
     }
 
     pub fn elapsed(&self) -> Duration {
@@ -49,10 +56,26 @@ impl LongWait {
     }
 
     #[cold]
+    fn tell(&self) {
+        if udeck_trace::now() - self.traced >= TOLD {
+            trace::waited(self.traced, self.on);
+        }
+    }
+
+    #[cold]
     fn publish(&mut self, world: &WorldState, version: u64, wait: &Wait) {
         // The place of the former one comes free first.
         self.published = None;
         self.published = Some((version, publish(world, wait, self.elapsed())));
+    }
+}
+
+impl Drop for LongWait {
+    #[inline]
+    fn drop(&mut self) {
+        if self.traced != 0 {
+            self.tell();
+        }
     }
 }
 

@@ -20,6 +20,7 @@ use crate::parcel::{Parcel, Stored};
 use crate::payload::Payload;
 use crate::received::Received;
 use crate::recv::Inbox;
+use crate::trace;
 use crate::wait_policy::WaitPolicy;
 use crate::world_state::WorldState;
 pub use choosing::Retrieved;
@@ -78,6 +79,47 @@ impl<T: Payload> Mailbox<T> {
     #[doc(alias = "deck_mbox_retrv")]
     #[inline]
     pub fn retrieve(&self) -> Result<Received<T>> {
+        if trace::is_on() { self.retrieve_traced() } else { self.retrieve_untold() }
+    }
+
+    #[cold]
+    fn retrieve_traced(&self) -> Result<Received<T>> {
+        self.traced(|| self.retrieve_untold())
+    }
+
+    /// Retrieves a message by value, and tells the trace.
+    fn traced(&self, retrieve: impl FnOnce() -> Result<Received<T>>) -> Result<Received<T>> {
+        let start = trace::begin();
+        let received = retrieve()?;
+        self.tell(start, &received);
+        Ok(received)
+    }
+
+    /// As [`Mailbox::traced`], into `to`, and only if there was one.
+    #[cold]
+    fn traced_into(
+        &self,
+        to: &mut Received<T>,
+        retrieve: impl FnOnce(&mut Received<T>) -> Result<bool>,
+    ) -> Result<bool> {
+        let start = trace::begin();
+        let found = retrieve(to)?;
+        if found {
+            self.tell(start, to);
+        }
+        Ok(found)
+    }
+
+    #[cold]
+    pub(crate) fn tell(&self, start: u64, received: &Received<T>) {
+        if start == 0 {
+            return;
+        }
+        trace::retrieved(start, self.world.rank(), &self.name, received.parcel());
+    }
+
+    #[inline]
+    fn retrieve_untold(&self) -> Result<Received<T>> {
         // So that it is moved once, in the caller: whoever returns it inside a result moves it again.
         let mut received = Received::new(Parcel::NONE);
         if let Err(found) = self.take_short(&mut received) {
@@ -112,8 +154,15 @@ impl<T: Payload> Mailbox<T> {
     /// ([`Inbox::wait_in_place`]): before a wait that reads the clock. Into `received`, which holds nothing: whoever returns a message
     /// moves it.
     pub(crate) fn retrieve_soon(&self, received: &mut Received<T>) -> Result<bool> {
+        match trace::is_on() {
+            true => self.traced_into(received, |received| self.retrieve_soon_untold(received)),
+            false => self.retrieve_soon_untold(received),
+        }
+    }
+
+    fn retrieve_soon_untold(&self, received: &mut Received<T>) -> Result<bool> {
         self.world.progress_other_postboxes();
-        if self.take_now(received)? {
+        if self.take_now_untold(received)? {
             return Ok(true);
         }
         let mut inbox = self.inbox.borrow_mut();
@@ -131,12 +180,17 @@ impl<T: Payload> Mailbox<T> {
 
     /// As [`Mailbox::try_retrieve_in_place`], where each of a few postboxes has a message now and then ([`Inbox::next_in_turn`]).
     pub(crate) fn try_retrieve_in_turn(&self, received: &mut Received<T>) -> Result<bool> {
+        let start = trace::begin();
         let mut inbox = self.inbox.borrow_mut();
         if !inbox.next_in_turn(received.parcel_mut())? {
             drop(inbox);
             return self.try_retrieve_in_place(received);
         }
-        self.give_out(&mut inbox, received.parcel_mut()).map(|()| true)
+        self.give_out(&mut inbox, received.parcel_mut())?;
+        if start != 0 {
+            self.tell(start, received);
+        }
+        Ok(true)
     }
 
     /// Takes the messages that are there, at most `most`, and shows each to `each`: the quickest way to read many short ones, which
@@ -150,13 +204,18 @@ impl<T: Payload> Mailbox<T> {
         self.world.progress_other_postboxes();
         let mut received = Received::new(Parcel::NONE);
         let mut taken = 0;
+        let traced = trace::is_on();
         while taken < most {
+            let start = if traced { trace::begin() } else { 0 };
             if !self.take_of_run(&mut received) {
                 match self.look_again(most - taken, &mut received)? {
                     Look::Run => continue,
                     Look::Message => {}
                     Look::Nothing => break,
                 }
+            }
+            if traced {
+                self.tell(start, &received);
             }
             each(&mut received);
             received.empty();
@@ -171,7 +230,7 @@ impl<T: Payload> Mailbox<T> {
         if self.inbox.borrow_mut().take_run(most) > 0 {
             return Ok(Look::Run);
         }
-        Ok(if self.take_now(received)? { Look::Message } else { Look::Nothing })
+        Ok(if self.take_now_untold(received)? { Look::Message } else { Look::Nothing })
     }
 
     /// The next message of a run, into `received`, which holds nothing. What is no message of this mailbox goes the longer way.
@@ -199,6 +258,14 @@ impl<T: Payload> Mailbox<T> {
     /// The next message, if one is there, into `received`, which holds nothing.
     #[inline]
     fn take_now(&self, received: &mut Received<T>) -> Result<bool> {
+        match trace::is_on() {
+            true => self.traced_into(received, |received| self.take_now_untold(received)),
+            false => self.take_now_untold(received),
+        }
+    }
+
+    #[inline]
+    fn take_now_untold(&self, received: &mut Received<T>) -> Result<bool> {
         match self.take_short(received) {
             Ok(()) => Ok(true),
             Err(found) => self.take_now_slow(found, received),
@@ -220,6 +287,10 @@ impl<T: Payload> Mailbox<T> {
     /// # Errors
     /// As [`Mailbox::retrieve`].
     pub fn retrieve_timeout(&self, limit: Duration) -> Result<Received<T>> {
+        self.traced(|| self.retrieve_timeout_untold(limit))
+    }
+
+    fn retrieve_timeout_untold(&self, limit: Duration) -> Result<Received<T>> {
         let mut inbox = self.inbox.borrow_mut();
         let mut received = Received::new(Parcel::NONE);
         inbox.next(received.parcel_mut(), Deadline::after(limit))?;

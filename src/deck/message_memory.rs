@@ -49,7 +49,7 @@ impl WorldState {
     ) -> Result<Block> {
         check_process()?;
         let (start, until) = (Instant::now(), policy.until(self.config().deadline));
-        let mut wait = LongWait::begin();
+        let mut wait = LongWait::begin("memory");
         let what = || format!("making a message of {len} bytes");
         let mut spinner = Spinner::new(self.oversubscribed());
         loop {

@@ -31,12 +31,20 @@ pub(crate) struct Parcel {
     pub rank: u32,
     pub postbox: u32,
     pub tag: u32,
+    /// Which message of the postbox it is, modulo 2³².
+    pub number: u32,
     pub stored: Stored,
 }
 
 impl Parcel {
     /// Nothing yet: a place for what arrives, which is filled rather than moved about.
-    pub const NONE: Parcel = Parcel { rank: 0, postbox: 0, tag: 0, stored: Stored::Inline(Inline::EMPTY) };
+    pub const NONE: Parcel = Parcel {
+        rank: 0,
+        postbox: 0,
+        tag: 0,
+        number: 0,
+        stored: Stored::Inline(Inline::EMPTY),
+    };
 
     /// The place for a short message's bytes; whatever else was here is gone.
     #[inline]
@@ -55,6 +63,17 @@ impl Parcel {
         let Some(parcel) = found else { return false };
         *self = parcel;
         true
+    }
+
+    /// Where it lies, as the trace says it.
+    pub fn place_in_words(&self) -> &'static str {
+        match self.stored {
+            Stored::Inline(_) => "inline",
+            Stored::Lent(_) => "in the sender's memory, or its transport's",
+            Stored::Owned(_) => "copied",
+            Stored::Shared(_) => "shared",
+            Stored::Settled(_) => "written by the sender",
+        }
     }
 
     #[inline]

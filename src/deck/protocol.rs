@@ -87,6 +87,10 @@ impl Protocol {
     /// All names, for messages about one that is none of them.
     pub(crate) const EXPECTED: &str = "auto, eager, copy, rdma-write, rdma-read, handshake or hand-off";
 
+    pub(crate) fn name(self) -> &'static str {
+        Protocol::NAMES.iter().find(|(protocol, _)| *protocol == self).map_or("?", |(_, name)| name)
+    }
+
     /// The ability that it needs of a connection.
     #[inline]
     pub(crate) fn needs(self) -> Caps {
@@ -108,9 +112,7 @@ impl Protocol {
 
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name =
-            Protocol::NAMES.iter().find(|(protocol, _)| protocol == self).map_or("?", |(_, name)| name);
-        f.pad(name)
+        f.pad(self.name())
     }
 }
 

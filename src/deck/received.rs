@@ -52,6 +52,11 @@ impl<T: Payload> Received<T> {
         self.parcel
     }
 
+    /// As it lies here.
+    pub(crate) fn parcel(&self) -> &Parcel {
+        &self.parcel
+    }
+
     #[inline]
     pub(crate) fn parcel_mut(&mut self) -> &mut Parcel {
         &mut self.parcel

@@ -234,7 +234,7 @@ impl<'a> Selection<'a> {
     }
 
     fn wait(&mut self, deadline: Deadline) -> Result<usize> {
-        let mut wait = LongWait::begin();
+        let mut wait = LongWait::begin("several mailboxes");
         loop {
             let found = self.named(|all| {
                 all.check_exits()?;

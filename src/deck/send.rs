@@ -45,6 +45,7 @@ use crate::protocol::handshake::Pairs;
 use crate::protocol::rdma_read::AnnouncedReads;
 use crate::protocol::side::SendSide;
 use crate::route::Route;
+use crate::stats::Counters;
 use crate::world_state::WorldState;
 
 /// A failed post: why, and the message unless it was under way.
@@ -130,6 +131,16 @@ impl Channel {
     /// The mailbox's rank.
     pub fn owner(&self) -> u32 {
         self.owner
+    }
+
+    /// The postbox's number.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// What was posted.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.side.counters
     }
 
     /// By which transport it was reached, and why by no better one.

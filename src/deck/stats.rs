@@ -33,6 +33,33 @@ pub(crate) struct Counters {
     bytes_copied: AtomicU64,
 }
 
+/// What has come by one connection. As of [`Counters`], one thread writes at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    messages: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Arrivals {
+    /// Another message: its number, modulo 2³².
+    #[inline]
+    pub fn take(&self, bytes: usize) -> u32 {
+        let number = self.messages.load(Ordering::Relaxed);
+        self.messages.store(number + 1, Ordering::Relaxed);
+        add(&self.bytes, bytes);
+        number as u32
+    }
+
+    /// So many messages, of so many bytes together: the number of the first.
+    #[inline]
+    pub fn take_run(&self, messages: usize, bytes: usize) -> u32 {
+        let number = self.messages.load(Ordering::Relaxed);
+        self.messages.store(number + messages as u64, Ordering::Relaxed);
+        add(&self.bytes, bytes);
+        number as u32
+    }
+}
+
 #[inline]
 fn add(counter: &AtomicU64, more: usize) {
     counter.store(counter.load(Ordering::Relaxed) + more as u64, Ordering::Relaxed);
@@ -60,6 +87,11 @@ impl Counters {
     #[inline]
     pub fn copied(&self, bytes: usize) {
         add(&self.bytes_copied, bytes);
+    }
+
+    /// How many were posted so far.
+    pub fn messages_posted(&self) -> u64 {
+        self.messages_posted.load(Ordering::Relaxed)
     }
 
     pub fn add_to(&self, stats: &mut Stats) {

@@ -28,6 +28,8 @@ use crate::rank_exits::RankExits;
 use crate::recv::memory_quota::Memory;
 use crate::route::UnavailableTransport;
 use crate::stats::Stats;
+use crate::trace;
+use crate::tracing_job::TracingJob;
 use crate::wait_policy::WaitPolicy;
 use crate::world_state::WorldState;
 
@@ -47,6 +49,7 @@ pub struct World {
     pub(crate) state: Arc<WorldState>,
     all: OnceLock<Group>,
     making_all: Mutex<()>,
+    tracing: Mutex<Option<TracingJob>>,
 }
 
 impl World {
@@ -83,8 +86,9 @@ impl World {
         {
             return Err(not_ours(&world_nic.nic, rank));
         }
-        let state = WorldState::new(client, nics, config, oversubscribed);
-        Ok(World { state: Arc::new(state), all: OnceLock::new(), making_all: Mutex::default() })
+        let state = Arc::new(WorldState::new(client, nics, config, oversubscribed));
+        let tracing = Mutex::new(TracingJob::begin(&state)?);
+        Ok(World { state, all: OnceLock::new(), making_all: Mutex::default(), tracing })
     }
 
     /// This rank's number, from 0.
@@ -433,7 +437,7 @@ impl World {
     pub fn finish_timeout(mut self, limit: Duration) -> Result {
         check_process()?;
         let deadline = Deadline::after(limit);
-        let start = Instant::now();
+        let (start, traced) = (Instant::now(), trace::begin());
         let known = publish(&self.state, &self.state.holders(Memory::Outbox).wait_at_end(), Duration::ZERO);
         self.wait_for_answers(deadline);
         drop(self.all.take());
@@ -443,6 +447,10 @@ impl World {
         let late = is_late.then(|| self.too_late(start));
         drop(known);
         let undelivered = self.state.take_all_undelivered();
+        if let Some(tracing) = self.tracing.get_mut().take() {
+            trace::finished(traced, self.rank());
+            tracing.finish(&self.state, deadline);
+        }
         self.state.end();
         let parted = self.state.part(Deadline::after(self.state.config().setup));
         undelivered?;

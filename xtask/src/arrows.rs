@@ -21,15 +21,16 @@ const RULES: &[Rule] = &[
     Rule { folder: "src/via", may: &["src/auth", "src/boot", "src/sys"], tests_may: &[] },
     Rule { folder: "src/session", may: &["src/via", "src/sys"], tests_may: &["tests/faults"] },
     Rule { folder: "src/segments", may: &["src/auth", "src/sys"], tests_may: &[] },
+    Rule { folder: "src/trace", may: &["src/sys"], tests_may: &[] },
     // A network in one process, for what its tests need connections for.
     Rule {
         folder: "src/deck",
-        may: &["src/via", "src/boot", "src/segments"],
+        may: &["src/via", "src/boot", "src/segments", "src/trace"],
         tests_may: &["transports/sim"],
     },
     Rule {
         folder: ".",
-        may: &["src/deck", "src/via", "src/boot", "src/sys", "transports/*"],
+        may: &["src/deck", "src/trace", "src/via", "src/boot", "src/sys", "transports/*"],
         tests_may: &["tests/faults", "tests/mock-verbs"],
     },
     Rule {

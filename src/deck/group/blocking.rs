@@ -16,6 +16,7 @@ use super::state::GroupState;
 use super::waiting::{Clock, drive};
 use crate::error::{Error, Result, check_process};
 use crate::payload::check_payload;
+use crate::trace;
 
 impl Group {
     /// Waits until all members have come here. After [`Error::Deadline`] the next call goes on waiting at the same barrier.
@@ -47,6 +48,7 @@ impl Group {
         if state.layout().size() == 1 {
             return Ok(());
         }
+        let _call = self.traced(kind);
         let engine = self.member.lock();
         let engine = &mut *engine.borrow_mut();
         let mut clock = Clock::new(limit);
@@ -217,12 +219,20 @@ impl Group {
     ) -> Result<R> {
         check_process()?;
         let state = &self.member.state;
+        let _call = self.traced(signature.kind().unwrap_or(Kind::Barrier));
         let engine = self.member.lock();
         let mut clock = Clock::new(self.limit);
         let signature = begin(state, &mut engine.borrow_mut(), signature, &mut clock)?;
         let call = Call::new(Held { state, engine: &engine }, signature);
         let result = drive(state, signature, &mut clock, part(&call), &engine);
         result.inspect_err(|error| engine.borrow_mut().fail(state, signature, error))
+    }
+
+    /// Tells of a call until what is returned is dropped.
+    #[inline]
+    fn traced(&self, kind: Kind) -> Option<tracing::span::EnteredSpan> {
+        let state = &self.member.state;
+        trace::call(kind.name(), state.world().rank(), state.name(), state.layout().size())
     }
 
     pub(super) fn check_exchange(&self, call: Signature, from: usize, to: usize) -> Result {

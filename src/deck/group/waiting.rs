@@ -42,7 +42,7 @@ impl Clock {
     }
 
     fn began(&mut self) -> &mut (LongWait, Deadline) {
-        self.began.get_or_insert_with(|| (LongWait::begin(), Deadline::after(self.limit)))
+        self.began.get_or_insert_with(|| (LongWait::begin("a member"), Deadline::after(self.limit)))
     }
 }
 

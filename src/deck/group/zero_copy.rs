@@ -152,7 +152,7 @@ async fn collect<L: Link, T: Payload>(call: &Call<L>, own: Received<T>) -> Resul
 /// One's own message, as the others get theirs.
 fn own<L: Link, T: Payload>(call: &Call<L>, stored: Stored) -> Received<T> {
     let rank = call.state().world().rank() as u32;
-    Received::new(Parcel { rank, postbox: 0, tag: 0, stored })
+    Received::new(Parcel { rank, postbox: 0, tag: 0, number: 0, stored })
 }
 
 #[cold]

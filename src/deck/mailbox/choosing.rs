@@ -12,6 +12,7 @@ use crate::parcel::Parcel;
 use crate::payload::Payload;
 use crate::received::Received;
 use crate::recv::choosing::Choice;
+use crate::trace;
 
 /// What [`Mailbox::retrieve_into`] has put into the program's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,13 +100,14 @@ impl<T: Payload> Mailbox<T> {
             return self.retrieve_timeout(limit);
         }
         self.check_rank(matching)?;
-        let deadline = Deadline::after(limit);
+        let (start, deadline) = (trace::begin(), Deadline::after(limit));
         let mut inbox = self.inbox.borrow_mut();
         let mut received = Received::new(Parcel::NONE);
         if let Ok(parcel) = inbox.next_chosen(Choice { matching, room: None }, deadline)? {
             *received.parcel_mut() = parcel;
         }
         self.give_out(&mut inbox, received.parcel_mut())?;
+        self.tell(start, &received);
         Ok(received)
     }
 
@@ -185,7 +187,7 @@ impl<T: Pod> Mailbox<T> {
         limit: Duration,
     ) -> Result<Retrieved> {
         self.check_rank(matching)?;
-        let deadline = Deadline::after(limit);
+        let (start, deadline) = (trace::begin(), Deadline::after(limit));
         let mut inbox = self.inbox.borrow_mut();
         let room = Some(std::mem::size_of_val(to));
         match inbox.next_chosen(Choice { matching, room }, deadline)? {
@@ -195,6 +197,9 @@ impl<T: Pod> Mailbox<T> {
                 copy_bytes(&mut bytemuck::cast_slice_mut(to)[..bytes.len()], bytes);
                 inbox.counters().retrieved(bytes.len());
                 inbox.counters().copied(bytes.len());
+                if start != 0 {
+                    trace::retrieved(start, self.world.rank(), &self.name, &parcel);
+                }
                 Ok(Retrieved { len: bytes.len() / T::SIZE, source: parcel.rank as usize, tag: parcel.tag })
             }
             Err((bytes, rank)) => {

@@ -12,7 +12,7 @@ use udeck_via::{Block, Error as ViaError, Ptag, Vi};
 
 use super::message_block::MessageBlock;
 use crate::parcel::{Parcel, Stored};
-use crate::stats::Counters;
+use crate::stats::{Arrivals, Counters};
 use crate::wire::{self, HEAD_BYTES, Kind, Malformed};
 use crate::world_state::WorldState;
 
@@ -69,12 +69,16 @@ pub(crate) struct RecvSide {
     pub rank: u32,
     /// The number that its rank gives the postbox.
     pub postbox: u32,
+    /// What has come from it.
+    pub arrivals: Arc<Arrivals>,
 }
 
 impl RecvSide {
     #[inline]
     pub fn parcel(&self, tag: u32, stored: Stored) -> Parcel {
-        Parcel { rank: self.rank, postbox: self.postbox, tag, stored }
+        let mut parcel = Parcel { rank: self.rank, postbox: self.postbox, tag, number: 0, stored };
+        parcel.number = self.arrivals.take(parcel.bytes().len());
+        parcel
     }
 
     /// A postbox announces fewer messages than a ring has cells, so there is room; one that does not read its answers

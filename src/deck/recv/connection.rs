@@ -54,7 +54,7 @@ impl Connection {
     /// `place`: what it takes of the connections that its rank may have.
     pub fn new(vi: Vi, (rank, postbox): (u32, u32), nic: usize, place: Share<u32>) -> Self {
         Connection {
-            side: RecvSide { vi, rank, postbox },
+            side: RecvSide { vi, rank, postbox, arrivals: Arc::default() },
             nic,
             coming: VecDeque::new(),
             announced: VecDeque::new(),
@@ -80,15 +80,16 @@ impl Connection {
         let (Found::Short(immediate), Stored::Inline(inline)) = (found, &parcel.stored) else { return None };
         let len = wire::short_len(inline)?;
         counters.copied(len);
-        self.set_source(immediate, parcel);
+        self.set_source(immediate, len, parcel);
         Some(len)
     }
 
-    /// Writes into `parcel` from whom it is.
+    /// Writes into `parcel`, a message of so many bytes, from whom it is.
     #[inline]
-    pub fn set_source(&self, immediate: Option<u32>, parcel: &mut Parcel) {
+    pub fn set_source(&self, immediate: Option<u32>, len: usize, parcel: &mut Parcel) {
         (parcel.rank, parcel.postbox, parcel.tag) =
             (self.side.rank, self.side.postbox, immediate.unwrap_or(0));
+        parcel.number = self.side.arrivals.take(len);
     }
 
     /// Whether its ring is not read at the moment (head-of-line blocking).

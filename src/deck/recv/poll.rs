@@ -29,7 +29,7 @@ impl Inbox {
         let Found::Short(immediate) = found else { return Err(found) };
         let len = wire::short_len(place).ok_or(found)?;
         self.counters.copied(len);
-        connection.set_source(immediate, parcel);
+        connection.set_source(immediate, len, parcel);
         Ok(len)
     }
 
@@ -211,7 +211,7 @@ impl Inbox {
             && let Some((immediate, lent)) = connection.side.vi.arrival_lent(parcel.place())
         {
             if wire::is_hand_off(parcel.place()) {
-                connection.set_source(immediate, parcel);
+                connection.set_source(immediate, lent.len(), parcel);
                 parcel.stored = Stored::Lent(lent);
                 return Ok(true);
             }

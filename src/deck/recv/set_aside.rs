@@ -37,11 +37,13 @@ struct Run {
     to: usize,
     /// Whose they are: rank and postbox.
     source: (u32, u32),
+    /// The number of the first.
+    number: u32,
 }
 
 impl Default for Run {
     fn default() -> Self {
-        Run { messages: Box::new([ShortArrival::NONE; MOST]), from: 0, to: 0, source: (0, 0) }
+        Run { messages: Box::new([ShortArrival::NONE; MOST]), from: 0, to: 0, source: (0, 0), number: 0 }
     }
 }
 
@@ -121,7 +123,9 @@ impl SetAside {
         let taken = connection.side.vi.arrival_short_run(Kind::Eager as u8, places);
         (run.from, run.to, run.source) = (0, taken, connection.postbox());
         let lengths = run.messages[..taken].iter().map(|arrival| arrival.message.len() - HEAD_BYTES);
-        counters.copied(lengths.sum());
+        let bytes = lengths.sum();
+        counters.copied(bytes);
+        run.number = connection.side.arrivals.take_run(taken, bytes);
         taken
     }
 
@@ -133,6 +137,7 @@ impl SetAside {
             return None;
         }
         let ShortArrival { immediate, message } = &run.messages[run.from % MOST];
+        parcel.number = run.number.wrapping_add(run.from as u32);
         run.from += 1;
         parcel.place().copy_from(message);
         (parcel.rank, parcel.postbox) = run.source;
@@ -158,6 +163,7 @@ impl Run {
         self.to -= 1;
         let ShortArrival { immediate, message } = self.messages[self.to];
         let (rank, postbox) = self.source;
-        Some(Parcel { rank, postbox, tag: immediate.unwrap_or(0), stored: Stored::Inline(message) })
+        let number = self.number.wrapping_add(self.to as u32);
+        Some(Parcel { rank, postbox, tag: immediate.unwrap_or(0), number, stored: Stored::Inline(message) })
     }
 }

@@ -102,7 +102,7 @@ impl Inbox {
     /// Waits for a message, into `parcel`; `false`: for one that was refused as too long.
     #[cold]
     pub(super) fn wait_for_any(&mut self, parcel: &mut Parcel, deadline: Deadline) -> Result<bool> {
-        let mut wait = LongWait::begin();
+        let mut wait = LongWait::begin("a message");
         let mut pauses = WaitPauses { read_pause: FIRST_READ_PAUSE, has_spun: false };
         loop {
             self.report_exits()?;

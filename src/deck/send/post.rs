@@ -100,7 +100,7 @@ impl Channel {
         protocol: Protocol,
         policy: WaitPolicy,
     ) -> Result<Option<RequestId>, Refused> {
-        let (start, until, mut wait) = (Instant::now(), self.until(policy), LongWait::begin());
+        let (start, until, mut wait) = (Instant::now(), self.until(policy), LongWait::begin("memory"));
         let policy = until.map_or(policy, WaitPolicy::Until);
         // Memory is waited for here: a message that waits in the queue takes some itself.
         while matches!(error, ViaError::NoMemory { .. }) && !matches!(policy, WaitPolicy::Queue) {
@@ -167,7 +167,7 @@ impl Channel {
         if bytes.len() <= MAX_INLINE && self.selector.resolve(protocol, bytes.len()) == Protocol::Eager {
             return self.post_short_copy(bytes, tag, policy);
         }
-        let (start, until, mut wait) = (Instant::now(), self.until(policy), LongWait::begin());
+        let (start, until, mut wait) = (Instant::now(), self.until(policy), LongWait::begin("memory"));
         let mut block = loop {
             self.look(policy)?;
             match self.side.world.allocate_leaving_room(bytes.len(), Fill::Keep) {
@@ -287,7 +287,7 @@ impl Host for Channel {
         Time { start, deadline }: Time,
         mut look: impl FnMut(&mut Self) -> Result<Option<T>, ViaError>,
     ) -> Result<T> {
-        let mut wait = LongWait::begin();
+        let mut wait = LongWait::begin("the mailbox");
         loop {
             self.side.vi.request_send_notify();
             match look(self) {

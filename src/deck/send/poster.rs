@@ -14,6 +14,8 @@ use crate::progress::{Advance, Slot};
 use crate::protocol::auto::Dispatch;
 use crate::protocol::message_block::MessageBlock;
 use crate::protocol::{MAX_INLINE, Protocol};
+use crate::stats::Counters;
+use crate::trace;
 use crate::wait_policy::WaitPolicy;
 use crate::world_state::WorldState;
 
@@ -26,6 +28,10 @@ pub struct Poster {
     dispatch: Cell<Dispatch>,
     world: Arc<WorldState>,
     name: String,
+    /// The mailbox's rank, and the postbox's number.
+    owner: u32,
+    number: u32,
+    counters: Arc<Counters>,
     returned: RefCell<VecDeque<Returned>>,
 }
 
@@ -49,6 +55,9 @@ impl Poster {
     pub(crate) fn new(world: &Arc<WorldState>, name: &str, channel: Channel) -> Self {
         Poster {
             dispatch: Cell::new(channel.selector().dispatch(world.config().protocol)),
+            owner: channel.owner(),
+            number: channel.number(),
+            counters: channel.counters().clone(),
             slot: RefCell::new(ChannelSlot::Own(Box::new(channel))),
             world: world.clone(),
             name: name.to_owned(),
@@ -89,6 +98,11 @@ impl Poster {
     /// Posts a message that nobody else has.
     #[inline]
     pub(crate) fn post_block(&self, block: Block, policy: WaitPolicy) -> Result<Option<RequestId>, Failed> {
+        if trace::is_on() { self.post_block_traced(block, policy) } else { self.post_any_block(block, policy) }
+    }
+
+    #[inline]
+    fn post_any_block(&self, block: Block, policy: WaitPolicy) -> Result<Option<RequestId>, Failed> {
         let block = match block.len() {
             0..=MAX_INLINE => match self.post_short_block(block) {
                 None => return Ok(None),
@@ -141,17 +155,59 @@ impl Poster {
     /// Posts a message that the caller keeps an owner of, with the tag in its notes.
     pub(crate) fn post_shared(&self, bytes: &SharedBytes, policy: WaitPolicy) -> Result<Option<RequestId>> {
         check_process()?;
-        let block = MessageBlock::Shared(bytes.clone());
-        self.post_slow(|channel, protocol| channel.post(block, protocol, policy)).map_err(|(error, _)| error)
+        let post = || {
+            let block = MessageBlock::Shared(bytes.clone());
+            let posted = self.post_slow(|channel, protocol| channel.post(block, protocol, policy));
+            posted.map_err(|(error, _)| error)
+        };
+        if trace::is_on() { self.traced((bytes.bytes().len(), bytes.notes()[0]), post) } else { post() }
     }
 
     /// Posts a copy. May wait for the memory of it, too.
     #[inline]
     pub(crate) fn post_copy(&self, bytes: &[u8], tag: u32, policy: WaitPolicy) -> Result<Option<RequestId>> {
+        if trace::is_on() {
+            return self.post_copy_traced(bytes, tag, policy);
+        }
         if self.post_short(bytes, tag) {
             return Ok(None);
         }
         self.post_copy_slow(bytes, tag, policy)
+    }
+
+    #[cold]
+    fn post_block_traced(&self, block: Block, policy: WaitPolicy) -> Result<Option<RequestId>, Failed> {
+        self.traced((block.len(), block.notes()[0]), || self.post_any_block(block, policy))
+    }
+
+    #[cold]
+    fn post_copy_traced(&self, bytes: &[u8], tag: u32, policy: WaitPolicy) -> Result<Option<RequestId>> {
+        self.traced((bytes.len(), tag), || {
+            if self.post_short(bytes, tag) { Ok(None) } else { self.post_copy_slow(bytes, tag, policy) }
+        })
+    }
+
+    /// Posts a message, and tells the trace if it was accepted.
+    fn traced<R, E>(&self, (bytes, tag): (usize, u32), post: impl FnOnce() -> Result<R, E>) -> Result<R, E> {
+        let (start, number) = (trace::begin(), self.counters.messages_posted());
+        let posted = post()?;
+        let protocol = match self.dispatch.get() {
+            dispatch if dispatch.is_short(bytes) => Protocol::Eager,
+            dispatch if dispatch.is_handed_off(bytes) => Protocol::HandOff,
+            dispatch => self.with_channel(|channel| channel.selector().resolve(dispatch.protocol, bytes)),
+        };
+        trace::posted(&trace::Posted {
+            start,
+            rank: self.world.rank(),
+            peer: self.owner,
+            postbox: self.number,
+            number,
+            mailbox: &self.name,
+            protocol,
+            bytes,
+            tag,
+        });
+        Ok(posted)
     }
 
     /// Posts copies of messages of `each` bytes (not 0) that lie one after another in `bytes`: how many were posted, and why the next
@@ -159,8 +215,10 @@ impl Poster {
     pub(crate) fn post_each(&self, bytes: &[u8], each: usize, policy: WaitPolicy) -> (usize, Result) {
         let mut rest = bytes;
         let posted = |rest: &[u8]| (bytes.len() - rest.len()) / each;
+        // The trace has each of them.
+        let at_once = !trace::is_on();
         while !rest.is_empty() {
-            rest = &rest[self.post_short_run(rest, each) * each..];
+            rest = if at_once { &rest[self.post_short_run(rest, each) * each..] } else { rest };
             let Some((next, behind)) = rest.split_at_checked(each) else { break };
             // There is no room, or something else that the usual way finds out.
             if let Err(error) = self.post_copy(next, 0, policy) {

@@ -39,7 +39,7 @@ impl Channel {
 
     /// Waits until everything posted here has been read by the mailbox's owner.
     pub fn flush(&mut self, deadline: Deadline) -> Result {
-        let (start, mut wait) = (Instant::now(), LongWait::begin());
+        let (start, mut wait) = (Instant::now(), LongWait::begin("a flush"));
         let [mut pause, longest] = FLUSH_PAUSES;
         loop {
             self.progress();
@@ -88,7 +88,7 @@ impl Channel {
     /// # Errors
     /// [`Error::Deadline`]: it is not.
     pub fn wait_for_request(&mut self, id: RequestId, deadline: Deadline) -> Result {
-        let (start, mut wait) = (Instant::now(), LongWait::begin());
+        let (start, mut wait) = (Instant::now(), LongWait::begin("a message to be sent"));
         loop {
             // Ask to be told of room, look once more, then wait.
             self.side.vi.request_send_notify();

@@ -139,7 +139,7 @@ impl Attempt<'_> {
         let address = self.address(deadline)?;
         let pair = world.client().keys().call(Some(self.maker));
         let pair = pair.map_err(|why| self.broken(why.to_string()))?;
-        let mut known = LongWait::begin();
+        let mut known = LongWait::begin("a segment");
         let go_on = || {
             known.look(world, 0, || self.awaits());
             if let Some(how) = world.exit_log().how_lost(self.maker) {

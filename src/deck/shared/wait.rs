@@ -62,7 +62,7 @@ fn wait_long<R>(
     mut look: impl FnMut() -> Result<Look<R>>,
 ) -> Result<R> {
     let world = &*waits.shared.world;
-    let (mut known, deadline) = (LongWait::begin(), Deadline::after(waits.limit));
+    let (mut known, deadline) = (LongWait::begin("shared memory"), Deadline::after(waits.limit));
     let mut spinner = Spinner::new(world.oversubscribed());
     while !deadline.passed() && spinner.pause() == Pause::Again {
         if let Some(found) = attempt(false) {

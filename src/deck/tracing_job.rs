@@ -1,0 +1,344 @@
+//! The trace of a job: begun by every rank, gathered by rank 0.
+//!
+//! Each process writes a part ([`udeck_trace::Part`]). In the end every rank tells rank 0 that its part is complete; those of other
+//! hosts send it, too. Rank 0 merges all parts into the job's file. It waits for all ranks that are neither lost nor finished, at most
+//! until the deadline of its [`crate::World::finish`].
+//!
+//! Clocks: ranks of one host have one. A rank of another host asks rank 0 for the time, in the beginning and in the end, and takes the
+//! answer that came the quickest.
+//!
+//! What is done here is not in the trace itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use udeck_boot::{Maker, family};
+use udeck_trace::{Clock, ClockSample, Lane, Opening, Part, VARIABLE, now, part_path};
+use udeck_via::{Deadline, say};
+
+use crate::connect::{LookupMode, connect};
+use crate::error::{Error, INTERNAL, Result};
+use crate::mailbox::Mailbox;
+use crate::postbox::Postbox;
+use crate::protocol::Protocol;
+use crate::received::Received;
+use crate::trace;
+use crate::world_state::WorldState;
+
+/// Round trips of which the shortest counts.
+const ROUNDS: usize = 32;
+/// So often rank 0 looks which ranks have ended meanwhile.
+const LOOK_UP: Duration = Duration::from_millis(200);
+/// Bytes of a part that travel at once.
+const PIECE: usize = 128 << 10;
+
+/// What a message says, by its tag.
+mod tag {
+    /// What time is it? With the time of asking, which comes back behind the answer.
+    pub const ASK: u32 = 1;
+    pub const ANSWER: u32 = 2;
+    /// Its clock was compared: one sample.
+    pub const COMPARED: u32 = 3;
+    /// A piece of its part.
+    pub const PIECE: u32 = 4;
+    /// It is done. With the path of its part, if it lies on rank 0's host.
+    pub const DONE: u32 = 5;
+}
+
+/// One rank's part in tracing its job.
+pub(crate) struct TracingJob {
+    path: PathBuf,
+    part: Part,
+    job: u64,
+    /// Of rank 0, and of ranks on other hosts.
+    inbox: Option<Mailbox<u8>>,
+    /// Of other ranks.
+    to_first: Option<Postbox<u8>>,
+    /// What rank 0 knows of the others' clocks.
+    clocks: BTreeMap<u32, Clock>,
+}
+
+impl TracingJob {
+    /// Begins, if a trace is wanted. Ranks of other hosts wait for rank 0, and it for them.
+    pub fn begin(world: &Arc<WorldState>) -> Result<Option<Self>> {
+        let Some(path) = world.config().trace.clone() else { return Ok(None) };
+        let start = now();
+        if !udeck_trace::install() {
+            say!(
+                "{VARIABLE} is set, but this program has a tracing subscriber without udeck::trace::layer(): add that, or the \
+                 trace stays empty"
+            );
+        }
+        let quiet = udeck_trace::quiet();
+        let welcome = world.client().welcome();
+        let host = host_name(world, welcome.rank);
+        let opening = Opening { path: path.clone(), rank: welcome.rank, job: welcome.job, host };
+        let part = Part::open(&opening).map_err(|error| unwritable(&path, &error))?;
+        let mut tracing =
+            TracingJob { path, part, job: welcome.job, inbox: None, to_first: None, clocks: BTreeMap::new() };
+        let far: BTreeSet<u32> = (0..welcome.size).filter(|rank| !is_beside_first(world, *rank)).collect();
+        let deadline = Deadline::after(world.config().setup);
+        if welcome.rank == 0 && welcome.size > 1 {
+            tracing.inbox = Some(open_inbox(world)?);
+            tracing.serve(world, far, tag::COMPARED, deadline)?;
+        } else if far.contains(&welcome.rank) {
+            tracing.inbox = Some(open_inbox(world)?);
+            let sample = tracing.compare(world, deadline)?;
+            tracing.to_first(world, deadline)?.post_tagged(&sample, tag::COMPARED)?;
+        }
+        drop(quiet);
+        trace::began(start, world.rank(), world.size());
+        Ok(Some(tracing))
+    }
+
+    /// Ends this rank's part; at rank 0 the trace is complete then. What goes wrong is said: it is no matter of the program's.
+    pub fn finish(mut self, world: &Arc<WorldState>, deadline: Deadline) {
+        let _quiet = udeck_trace::quiet();
+        let result = self.part.write().map_err(|error| unwritable(&self.path, &error));
+        let result = result.and_then(|_| match world.rank() {
+            0 => self.gather(world, deadline),
+            _ => self.hand_over(world, deadline),
+        });
+        if let Err(error) = result {
+            say!("rank {}: the trace {} is not complete: {error}", world.rank(), self.path.display());
+        }
+    }
+
+    // ---- other ranks ----
+
+    fn to_first(&mut self, world: &Arc<WorldState>, deadline: Deadline) -> Result<&Postbox<u8>> {
+        if self.to_first.is_none() {
+            self.to_first = Some(postbox_of(world, 0, deadline)?);
+        }
+        self.to_first.as_ref().ok_or_else(|| Error::WouldBlock { what: "a postbox", whom: String::new() })
+    }
+
+    /// How far this host's clock is from that of rank 0's: three numbers.
+    fn compare(&mut self, world: &Arc<WorldState>, deadline: Deadline) -> Result<[u8; 24]> {
+        let mut best = ClockSample { at: 0, offset: 0, error: u64::MAX };
+        for _ in 0..ROUNDS {
+            let asked = now();
+            self.to_first(world, deadline)?.post_tagged(&asked.to_le_bytes(), tag::ASK)?;
+            let Some(inbox) = &self.inbox else { break };
+            let answer = loop {
+                let answer = inbox.retrieve_timeout(deadline.remaining())?;
+                if answer.tag() == tag::ANSWER && number(&answer, 1) == Some(asked) {
+                    break number(&answer, 0).unwrap_or(0);
+                }
+            };
+            let came = now();
+            let (error, at) = ((came - asked).div_ceil(2), asked + (came - asked) / 2);
+            if error < best.error {
+                best = ClockSample { at, offset: answer.wrapping_sub(at) as i64, error };
+            }
+        }
+        let mut sample = [0; 24];
+        sample[..8].copy_from_slice(&best.at.to_le_bytes());
+        sample[8..16].copy_from_slice(&best.offset.to_le_bytes());
+        sample[16..].copy_from_slice(&best.error.to_le_bytes());
+        Ok(sample)
+    }
+
+    /// Tells rank 0 where the part is, or sends it.
+    fn hand_over(&mut self, world: &Arc<WorldState>, deadline: Deadline) -> Result {
+        let part = self.part.path().to_owned();
+        if is_beside_first(world, world.rank() as u32) {
+            let path = fs::canonicalize(&part).unwrap_or(part);
+            let to = self.to_first(world, deadline)?;
+            to.post_tagged(path.as_os_str().as_encoded_bytes(), tag::DONE)?;
+            return to.flush_timeout(deadline.remaining());
+        }
+        let sample = self.compare(world, deadline)?;
+        let failed = |source| unwritable(&part, &udeck_trace::PartError { path: part.clone(), source });
+        let to = self.to_first(world, deadline)?;
+        to.post_tagged(&sample, tag::COMPARED)?;
+        let mut file = File::open(&part).map_err(failed)?;
+        let mut piece = vec![0; PIECE];
+        loop {
+            let length = file.read(&mut piece).map_err(failed)?;
+            if length == 0 {
+                break;
+            }
+            to.post_tagged(&piece[..length], tag::PIECE)?;
+        }
+        to.post_tagged(&[], tag::DONE)?;
+        to.flush_timeout(deadline.remaining())?;
+        let _ = fs::remove_file(&part);
+        Ok(())
+    }
+
+    // ---- rank 0 ----
+
+    /// Waits until all ranks are done, and merges what there is.
+    fn gather(&mut self, world: &Arc<WorldState>, deadline: Deadline) -> Result {
+        let others = (1..world.size() as u32).collect();
+        let mut parts = self.serve(world, others, tag::DONE, deadline)?;
+        let own = self.part.path();
+        parts.insert(0, fs::canonicalize(own).unwrap_or_else(|_| own.to_owned()));
+        self.part.write().map_err(|error| unwritable(&self.path, &error))?;
+        let complete: BTreeSet<u32> = parts.keys().copied().collect();
+        // Of ranks of this host that could not hand theirs over.
+        for (rank, part) in udeck_trace::parts_beside(&self.path, Some(self.job)) {
+            parts.entry(rank).or_insert(part);
+        }
+        let lanes: Vec<Lane> = (0..world.size() as u32)
+            .map(|rank| Lane {
+                rank,
+                host: host_name(world, rank),
+                part: parts.get(&rank).cloned(),
+                clock: self.clocks.remove(&rank).unwrap_or_default(),
+                is_complete: complete.contains(&rank),
+            })
+            .collect();
+        let merged = udeck_trace::merge(&self.path, &lanes, self.job);
+        let merged = merged.map_err(|error| unwritable(&self.path, &error))?;
+        parts.values().for_each(|part| _ = fs::remove_file(part));
+        if merged.dropped > 0 {
+            say!(
+                "the trace {} lacks {} events: a process writes {} at most",
+                self.path.display(),
+                merged.dropped,
+                udeck_trace::MOST_EVENTS
+            );
+        }
+        Ok(())
+    }
+
+    /// Answers other ranks until those in `awaited` have said `last`, are lost or have finished. The parts that have come.
+    fn serve(
+        &mut self,
+        world: &Arc<WorldState>,
+        mut awaited: BTreeSet<u32>,
+        last: u32,
+        deadline: Deadline,
+    ) -> Result<BTreeMap<u32, PathBuf>> {
+        let mut parts = BTreeMap::new();
+        let Some(inbox) = self.inbox.take() else { return Ok(parts) };
+        inbox.expect(0..world.size());
+        let mut answers = BTreeMap::new();
+        while !awaited.is_empty() {
+            // Before: what they have said by then is found.
+            let log = world.exit_log();
+            let ended: Vec<u32> = awaited
+                .iter()
+                .copied()
+                .filter(|rank| log.has_finished(*rank) || log.how_lost(*rank).is_some())
+                .collect();
+            match inbox.retrieve_timeout(LOOK_UP.min(deadline.remaining())) {
+                Ok(message) => {
+                    let rank = message.source() as u32;
+                    self.take(world, &message, &mut answers, &mut parts, deadline)?;
+                    if message.tag() == last {
+                        awaited.remove(&rank);
+                    }
+                }
+                Err(Error::Deadline { .. }) if deadline.passed() => break,
+                Err(Error::Deadline { .. }) => awaited.retain(|rank| !ended.contains(rank)),
+                Err(Error::PeerLost { rank, .. }) => _ = awaited.remove(&(rank as u32)),
+                Err(Error::NobodyLeft { .. }) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        self.inbox = Some(inbox);
+        if last == tag::DONE {
+            parts.retain(|rank, _| !awaited.contains(rank));
+        }
+        Ok(parts)
+    }
+
+    fn take(
+        &mut self,
+        world: &Arc<WorldState>,
+        message: &Received<u8>,
+        answers: &mut BTreeMap<u32, Postbox<u8>>,
+        parts: &mut BTreeMap<u32, PathBuf>,
+        deadline: Deadline,
+    ) -> Result {
+        let rank = message.source() as u32;
+        match message.tag() {
+            tag::ASK => {
+                if let std::collections::btree_map::Entry::Vacant(place) = answers.entry(rank) {
+                    place.insert(postbox_of(world, message.source(), deadline)?);
+                }
+                let mut answer = [0; 16];
+                answer[8..].copy_from_slice(message.get(..8).unwrap_or(&[0; 8]));
+                answer[..8].copy_from_slice(&now().to_le_bytes());
+                answers[&rank].post_tagged(&answer, tag::ANSWER)
+            }
+            tag::COMPARED => {
+                if let [Some(at), Some(offset), Some(error)] = [0, 1, 2].map(|nth| number(message, nth)) {
+                    let sample = ClockSample { at, offset: offset as i64, error };
+                    self.clocks.entry(rank).or_default().0.push(sample);
+                }
+                Ok(())
+            }
+            tag::PIECE => {
+                // Another host's part, beside ours.
+                let path = part_path(&self.path, rank);
+                let file = match parts.insert(rank, path.clone()) {
+                    None => File::create(&path),
+                    Some(_) => File::options().append(true).open(&path),
+                };
+                let written = file.and_then(|mut file| file.write_all(message));
+                written.map_err(|source| {
+                    unwritable(&self.path, &udeck_trace::PartError { path: path.clone(), source })
+                })
+            }
+            tag::DONE => {
+                if let Ok(path) = std::str::from_utf8(message)
+                    && !path.is_empty()
+                {
+                    parts.insert(rank, PathBuf::from(path));
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn number(message: &[u8], nth: usize) -> Option<u64> {
+    let bytes = message.get(nth * 8..nth * 8 + 8)?;
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
+}
+
+/// What the launcher calls a rank's host.
+fn host_name(world: &WorldState, rank: u32) -> String {
+    let placement = &world.client().welcome().placement;
+    let host = placement.host_of(rank).and_then(|host| placement.hosts().get(host));
+    host.cloned().unwrap_or_else(|| "?".into())
+}
+
+/// Whether a rank runs on rank 0's host, so that it has its clock and its files.
+fn is_beside_first(world: &WorldState, rank: u32) -> bool {
+    let placement = &world.client().welcome().placement;
+    rank == 0 || (placement.host_of(0).is_some() && placement.host_of(rank) == placement.host_of(0))
+}
+
+fn name() -> String {
+    format!("{INTERNAL}trace")
+}
+
+fn open_inbox(world: &Arc<WorldState>) -> Result<Mailbox<u8>> {
+    Mailbox::create(world, family::member(&name(), world.rank()), None)
+}
+
+fn postbox_of(world: &Arc<WorldState>, rank: usize, deadline: Deadline) -> Result<Postbox<u8>> {
+    let registered = family::member(&name(), rank);
+    let channel = connect::<u8>(world, &registered, LookupMode::Of(Maker::Rank(rank as u32)), deadline)?;
+    let postbox = Postbox::new(world, &name(), channel);
+    postbox.set_protocol(Protocol::Auto)?; // whatever the program wants for its own messages
+    Ok(postbox)
+}
+
+fn unwritable(path: &Path, error: &udeck_trace::PartError) -> Error {
+    Error::Config {
+        variable: VARIABLE,
+        value: path.display().to_string(),
+        expected: format!("a file that can be written ({error})").into(),
+    }
+}

@@ -1,0 +1,154 @@
+//! The buffers of threads: what a thread has noted and nobody has written yet.
+//!
+//! A buffer is bounded. The thread that finds its own full writes it to the process's part, and notes that it did, because the time
+//! that takes is no part of the program's. A thread of the library does so twice a second, so that little is lost with a process that is
+//! killed. Where there is no part yet (before `udeck::init`), what finds no room is counted and dropped.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::now;
+use crate::part::Process;
+use crate::record::{Arguments, Arrow, NO_RANK, Record, Shape};
+
+/// Events of a buffer: about 1 MiB with their arguments.
+const MOST_RECORDS: usize = 8192;
+/// Bytes of its texts.
+const MOST_TEXT: usize = 256 << 10;
+
+/// Events that no room was found for, in this process.
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+static THREADS: Mutex<Vec<Arc<ThreadBuffer>>> = Mutex::new(Vec::new());
+
+thread_local! {
+    static OWN: RefCell<Option<Arc<ThreadBuffer>>> = const { RefCell::new(None) };
+    static QUIET: Cell<u32> = const { Cell::new(0) };
+}
+
+/// What one thread has noted.
+pub(crate) struct ThreadBuffer {
+    pub tid: u32,
+    pub name: String,
+    noted: Mutex<Noted>,
+}
+
+/// Events in the order of their ends.
+#[derive(Debug, Default)]
+pub(crate) struct Noted {
+    pub records: Vec<Record>,
+    pub arguments: Arguments,
+    /// Of the last event that said its rank.
+    rank: Option<u32>,
+}
+
+impl Noted {
+    fn is_full(&self) -> bool {
+        self.records.len() >= MOST_RECORDS || self.arguments.texts.len() >= MOST_TEXT
+    }
+
+    fn clear(&mut self) {
+        self.records.clear();
+        self.arguments.clear();
+    }
+}
+
+impl ThreadBuffer {
+    fn new() -> Self {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let name = std::thread::current().name().unwrap_or("unnamed").to_owned();
+        ThreadBuffer { tid, name, noted: Mutex::default() }
+    }
+}
+
+/// While it lives, nothing that this thread does is noted.
+#[derive(Debug)]
+pub struct Quiet(());
+
+/// What this thread does from now on is not noted: it is about the trace itself.
+pub fn quiet() -> Quiet {
+    QUIET.with(|quiet| quiet.set(quiet.get() + 1));
+    Quiet(())
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        QUIET.with(|quiet| quiet.set(quiet.get() - 1));
+    }
+}
+
+/// Notes an event of this thread, which `fill` describes and puts the arguments of into the buffer.
+pub(crate) fn note(fill: impl FnOnce(&mut Arguments) -> Record) {
+    if QUIET.with(Cell::get) > 0 || !Process::takes_events() {
+        return;
+    }
+    // A destructor of a thread that ends may come too late: that is lost.
+    let _ = OWN.try_with(|own| {
+        // An event in the middle of another one, of a `Debug` that says something.
+        let Ok(mut own) = own.try_borrow_mut() else { return };
+        let buffer = own.get_or_insert_with(|| {
+            let buffer = Arc::new(ThreadBuffer::new());
+            THREADS.lock().push(buffer.clone());
+            buffer
+        });
+        let mut noted = buffer.noted.lock();
+        if noted.is_full() {
+            drop(noted);
+            write_own(buffer);
+            noted = buffer.noted.lock();
+            if noted.is_full() {
+                DROPPED.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+        }
+        let Noted { records, arguments, rank } = &mut *noted;
+        let before = arguments.values.len();
+        let mut record = fill(arguments);
+        record.arguments = (arguments.values.len() - before) as u32;
+        match record.rank {
+            NO_RANK => record.rank = rank.unwrap_or(NO_RANK),
+            said => *rank = Some(said),
+        }
+        records.push(record);
+    });
+}
+
+/// Writes what this thread has noted, and notes how long that took.
+#[cold]
+fn write_own(buffer: &ThreadBuffer) {
+    let Some(process) = Process::current() else { return };
+    let start = now();
+    write(buffer, &process);
+    let mut noted = buffer.noted.lock();
+    let rank = noted.rank.unwrap_or(NO_RANK);
+    let (shape, arrow, end) = (Shape::Slice, Arrow::None, now());
+    let (name, category) = ("trace written", crate::MESSAGES);
+    noted.records.push(Record { shape, arrow, start, end, rank, arguments: 0, name, category });
+}
+
+/// Writes what a thread has noted.
+fn write(buffer: &ThreadBuffer, process: &Process) {
+    let spare = process.spare();
+    let rank = buffer.noted.lock().rank;
+    let mut noted = std::mem::replace(&mut *buffer.noted.lock(), Noted { rank, ..spare });
+    process.write(buffer, &noted);
+    noted.clear();
+    process.give_spare(noted);
+}
+
+/// Writes what all threads have noted, and forgets those that have ended.
+pub(crate) fn write_all(process: &Process) {
+    let threads = THREADS.lock().clone();
+    for buffer in &threads {
+        write(buffer, process);
+    }
+    drop(threads);
+    THREADS.lock().retain(|buffer| Arc::strong_count(buffer) > 1 || !buffer.noted.lock().records.is_empty());
+}
+
+/// Events that were dropped so far, which are told once.
+pub(crate) fn take_dropped() -> u64 {
+    DROPPED.swap(0, Ordering::Relaxed)
+}

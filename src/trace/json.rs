@@ -1,0 +1,116 @@
+//! Events as lines of JSON, in the Trace Event Format.
+//!
+//! Every line is an element of an array, and ends with a comma. Its first members are `ph`, `pid`, `tid` and `ts`, in this order: by
+//! that the merge finds them.
+
+use std::fmt::Write as _;
+
+use crate::buffer::{Noted, ThreadBuffer};
+use crate::record::{Arrow, NO_RANK, Shape, Value};
+
+/// Of the arrows from a post to its retrieve.
+pub(crate) const ARROW: &str = "\"name\":\"message\",\"cat\":\"udeck\"";
+
+/// Appends what a thread has noted. `rank`: of events that do not say theirs. The number of events.
+pub(crate) fn events(to: &mut String, buffer: &ThreadBuffer, noted: &Noted, rank: u32) -> u64 {
+    let (mut values, mut texts) = (noted.arguments.values.iter(), noted.arguments.texts.as_str());
+    let mut count = 0;
+    for record in &noted.records {
+        let pid = if record.rank == NO_RANK { rank } else { record.rank };
+        let letter = if record.shape == Shape::Slice { 'X' } else { 'i' };
+        begin(to, letter, pid, buffer.tid, record.start);
+        match record.shape {
+            Shape::Slice => {
+                to.push_str(",\"dur\":");
+                micros(to, record.end.saturating_sub(record.start));
+            }
+            Shape::Instant => to.push_str(",\"s\":\"t\""),
+        }
+        to.push_str(",\"name\":");
+        quoted(to, record.name);
+        to.push_str(",\"cat\":");
+        quoted(to, record.category);
+        if record.arguments > 0 {
+            to.push_str(",\"args\":{");
+            for nth in 0..record.arguments {
+                let Some((name, value)) = values.next() else { break };
+                if nth > 0 {
+                    to.push(',');
+                }
+                quoted(to, name);
+                to.push(':');
+                texts = argument(to, *value, texts);
+            }
+            to.push('}');
+        }
+        to.push_str("},\n");
+        count += 1 + u64::from(arrow(to, pid, buffer.tid, record.arrow, (record.start, record.end)));
+    }
+    count
+}
+
+/// An arrow begins at the beginning of its slice, and ends just before the end of its slice: so both lie inside.
+fn arrow(to: &mut String, pid: u32, tid: u32, arrow: Arrow, (start, end): (u64, u64)) -> bool {
+    let (letter, id, at, rest) = match arrow {
+        Arrow::None => return false,
+        Arrow::Out(id) => ('s', id, start, ""),
+        Arrow::In(id) => ('f', id, end.saturating_sub(1).max(start), ",\"bp\":\"e\""),
+    };
+    begin(to, letter, pid, tid, at);
+    let _ = write!(to, ",\"id\":\"0x{id:x}\",{ARROW}{rest}");
+    to.push_str("},\n");
+    true
+}
+
+fn begin(to: &mut String, letter: char, pid: u32, tid: u32, at: u64) {
+    let _ = write!(to, "{{\"ph\":\"{letter}\",\"pid\":{pid},\"tid\":{tid},\"ts\":");
+    micros(to, at);
+}
+
+/// Appends an event that says something about a process or a thread.
+pub(crate) fn metadata(to: &mut String, (pid, tid): (u32, u32), name: &str, argument: (&str, &str)) {
+    let _ = write!(to, "{{\"ph\":\"M\",\"pid\":{pid},\"tid\":{tid},\"ts\":0,\"name\":");
+    quoted(to, name);
+    let (key, value) = argument;
+    to.push_str(",\"args\":{");
+    quoted(to, key);
+    to.push(':');
+    to.push_str(value);
+    to.push_str("}},\n");
+}
+
+/// Appends a time in microseconds, to the nanosecond.
+pub(crate) fn micros(to: &mut String, nanoseconds: u64) {
+    let _ = write!(to, "{}.{:03}", nanoseconds / 1000, nanoseconds % 1000);
+}
+
+fn argument<'t>(to: &mut String, value: Value, texts: &'t str) -> &'t str {
+    match value {
+        Value::Unsigned(number) => _ = write!(to, "{number}"),
+        Value::Signed(number) => _ = write!(to, "{number}"),
+        Value::Float(number) if number.is_finite() => _ = write!(to, "{number}"),
+        Value::Float(number) => quoted(to, &number.to_string()),
+        Value::Bool(value) => to.push_str(if value { "true" } else { "false" }),
+        Value::Text(length) => {
+            let (text, rest) = texts.split_at(length as usize);
+            quoted(to, text);
+            return rest;
+        }
+    }
+    texts
+}
+
+/// Appends a string.
+pub(crate) fn quoted(to: &mut String, text: &str) {
+    to.push('"');
+    for char in text.chars() {
+        match char {
+            '"' => to.push_str("\\\""),
+            '\\' => to.push_str("\\\\"),
+            '\n' => to.push_str("\\n"),
+            char if char < ' ' => _ = write!(to, "\\u{:04x}", char as u32),
+            char => to.push(char),
+        }
+    }
+    to.push('"');
+}

@@ -1,0 +1,172 @@
+//! What becomes of events and spans: a layer of `tracing-subscriber`.
+//!
+//! Events of the library's own say when they began and ended, so a message costs one event and not a span, which would be four
+//! calls and an allocation. Everything else is as `tracing` has it: a span is a slice for each time that a thread is inside, an event
+//! is a moment.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tracing::span::{Attributes, Id};
+use tracing::subscriber::Interest;
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::{Context, Filter, Layer, SubscriberExt as _};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::record::{Arguments, Arrow, Fields, Record, Shape};
+use crate::{CALLS, MESSAGES, buffer, now};
+
+/// Whether a layer of ours is part of the program's subscriber.
+static IS_THERE: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// The spans that the thread is inside of, the innermost last: since when, and what is noted of them.
+    static INSIDE: RefCell<Vec<(Id, u64)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Notes events and spans for the trace.
+#[derive(Debug)]
+pub struct TraceLayer {
+    /// It is the only layer: what it does not want, nobody wants.
+    alone: bool,
+}
+
+/// Which events and spans the trace has.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    on: bool,
+}
+
+impl Wanted {
+    /// Of the library, everything. Of others, what is more than a trace of each step, and nothing of the network library's
+    /// packets.
+    fn takes(self, metadata: &Metadata<'_>) -> bool {
+        let target = metadata.target();
+        let is_ours = target == MESSAGES || target == CALLS;
+        self.on && (is_ours || (*metadata.level() <= Level::DEBUG && !target.starts_with("quinn")))
+    }
+}
+
+impl<S> Filter<S> for Wanted {
+    fn enabled(&self, metadata: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        self.takes(metadata)
+    }
+
+    fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if self.takes(metadata) { Interest::always() } else { Interest::never() }
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(if self.on { LevelFilter::TRACE } else { LevelFilter::OFF })
+    }
+}
+
+/// A layer for a subscriber of the program's own: its spans and events appear in the trace beside the library's. If `on` is false it
+/// wants nothing, and costs nothing.
+pub fn layer<S>(on: bool) -> impl Layer<S> + Send + Sync + 'static
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    IS_THERE.fetch_or(on, Ordering::Relaxed);
+    TraceLayer { alone: false }.with_filter(Wanted { on })
+}
+
+/// Installs a subscriber that does nothing but trace, if the program has none. `false`: it has one, without our layer.
+pub fn install() -> bool {
+    if IS_THERE.load(Ordering::Relaxed) {
+        return true;
+    }
+    let subscriber = tracing_subscriber::registry().with(TraceLayer { alone: true });
+    let installed = tracing::subscriber::set_global_default(subscriber).is_ok();
+    IS_THERE.fetch_or(installed, Ordering::Relaxed);
+    installed
+}
+
+/// What is noted of a span.
+struct Noted(Arguments);
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        let wanted = !self.alone || Wanted { on: true }.takes(metadata);
+        if wanted { Interest::always() } else { Interest::never() }
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::TRACE)
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let metadata = event.metadata();
+        let ours = metadata.target() == MESSAGES;
+        let at = if ours { 0 } else { now() };
+        buffer::note(|arguments| {
+            let mut fields = Fields::new(arguments, ours);
+            event.record(&mut fields);
+            let Fields { start, end, rank, arrow, .. } = fields;
+            let (shape, start) = if ours { (Shape::Slice, start) } else { (Shape::Instant, at) };
+            // An event that is a moment of ours has no end.
+            let shape = if ours && end == 0 { Shape::Instant } else { shape };
+            let (name, category) = (name_of(metadata), metadata.target());
+            Record { shape, arrow, start, end: end.max(start), rank, arguments: 0, name, category }
+        });
+    }
+
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        let mut arguments = Arguments::default();
+        attributes.record(&mut Fields::new(&mut arguments, false));
+        span.extensions_mut().insert(Noted(arguments));
+    }
+
+    fn on_record(&self, id: &Id, values: &tracing::span::Record<'_>, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        if let Some(Noted(arguments)) = span.extensions_mut().get_mut() {
+            values.record(&mut Fields::new(arguments, false));
+        }
+    }
+
+    fn on_enter(&self, id: &Id, _: Context<'_, S>) {
+        let _ = INSIDE.try_with(|inside| inside.borrow_mut().push((id.clone(), now())));
+    }
+
+    /// Slices of a thread lie inside each other. A span that is left before one that was entered later cuts that one in two.
+    fn on_exit(&self, id: &Id, context: Context<'_, S>) {
+        let end = now();
+        let _ = INSIDE.try_with(|inside| {
+            let mut inside = inside.borrow_mut();
+            let Some(at) = inside.iter().rposition(|(entered, _)| entered == id) else { return };
+            for (id, start) in inside[at..].iter().rev() {
+                slice(&context, id, (*start, end));
+            }
+            inside.remove(at);
+            let since = if at < inside.len() { now() } else { end };
+            inside[at..].iter_mut().for_each(|(_, start)| *start = since);
+        });
+    }
+}
+
+/// Notes that a thread was inside of a span.
+fn slice<S: Subscriber + for<'a> LookupSpan<'a>>(context: &Context<'_, S>, id: &Id, (start, end): (u64, u64)) {
+    let Some(span) = context.span(id) else { return };
+    let metadata = span.metadata();
+    let ours = metadata.target() == CALLS;
+    buffer::note(|arguments| {
+        let mut rank = crate::record::NO_RANK;
+        if let Some(Noted(noted)) = span.extensions().get() {
+            arguments.append(noted);
+            let said = noted.values.iter().find(|(name, _)| ours && *name == "rank");
+            if let Some((_, crate::record::Value::Unsigned(said))) = said {
+                rank = *said as u32;
+            }
+        }
+        let (name, category) = (metadata.name(), metadata.target());
+        Record { shape: Shape::Slice, arrow: Arrow::None, start, end, rank, arguments: 0, name, category }
+    });
+}
+
+/// An event without a name of its own is named after its place in the sources: its words are an argument.
+fn name_of(metadata: &'static Metadata<'static>) -> &'static str {
+    let name = metadata.name();
+    if name.starts_with("event ") { metadata.target() } else { name }
+}

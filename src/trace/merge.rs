@@ -1,0 +1,295 @@
+//! One file of all parts.
+//!
+//! The merge reads the parts twice: first it finds when the trace begins, and which arrows have both ends; then it writes. An arrow
+//! whose other end is lost, with a rank that died or with events that were dropped, is left out. Slices come in the order of
+//! their beginnings, the longer first, as the format asks of those that lie inside each other. Only one part is in memory at a time.
+//!
+//! The file appears under its name when it is complete, so it is valid JSON whenever it is there.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+use crate::json;
+use crate::part::PartError;
+
+/// How far a host's clock is from the trace's at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockSample {
+    /// When that was, by the host's clock, in nanoseconds.
+    pub at: u64,
+    /// To be added to the host's clock.
+    pub offset: i64,
+    /// At most this is the mistake: half of the shortest round trip.
+    pub error: u64,
+}
+
+/// A host's clock, by samples in the order of their times. Without any it is the trace's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Clock(pub Vec<ClockSample>);
+
+impl Clock {
+    /// A time of this clock in the trace's: between two samples the offset changes evenly.
+    fn convert(&self, time: u64) -> i64 {
+        let time = time as i64;
+        let offset = match &self.0[..] {
+            [] => 0,
+            [only] => only.offset,
+            [first, .., last] => {
+                let (from, to) = (first.at as i64, last.at as i64);
+                let drift = i128::from(last.offset - first.offset) * i128::from(time - from);
+                first.offset + (drift / i128::from((to - from).max(1))) as i64
+            }
+        };
+        time + offset
+    }
+
+    /// The mistake at the samples, in nanoseconds.
+    pub fn error(&self) -> u64 {
+        self.0.iter().map(|sample| sample.error).max().unwrap_or(0)
+    }
+}
+
+/// A rank's part, as far as it is known.
+#[derive(Clone, Debug)]
+pub struct Lane {
+    /// The rank.
+    pub rank: u32,
+    /// Its host.
+    pub host: String,
+    /// Its part, if it has come; several ranks of one process have the same.
+    pub part: Option<PathBuf>,
+    /// The clock of its host.
+    pub clock: Clock,
+    /// Whether the rank has written all that it had.
+    pub is_complete: bool,
+}
+
+/// What a merge has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Merged {
+    /// Events that were written.
+    pub events: u64,
+    /// Arrows with both ends.
+    pub arrows: u64,
+    /// Events that ranks have dropped.
+    pub dropped: u64,
+}
+
+/// Parts of the job `job` that lie beside the file at `path`, by rank: of ranks that could not hand theirs over.
+pub fn parts_beside(path: &Path, job: Option<u64>) -> Vec<(u32, PathBuf)> {
+    let example = crate::part::part_path(path, 0);
+    let (Some(folder), Some(name)) = (example.parent(), path.file_name()) else { return Vec::new() };
+    let prefix = format!("{}.rank-", name.to_string_lossy());
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let named = entries.filter_map(|entry| {
+        let name = entry.file_name();
+        let rank = name.to_str()?.strip_prefix(&prefix)?.strip_suffix(".part")?.parse().ok()?;
+        Some((rank, entry.path()))
+    });
+    let mut found: Vec<(u32, PathBuf)> =
+        named.filter(|(_, path)| job.is_none_or(|job| is_of(path, job))).collect();
+    found.sort();
+    found
+}
+
+/// Whether a part is of that job, and not of an earlier one that left it.
+fn is_of(part: &Path, job: u64) -> bool {
+    let told = format!("\"udeck_job\",\"args\":{{\"job\":\"{job:x}\"");
+    fs::read_to_string(part).is_ok_and(|text| text.lines().take(8).any(|line| line.contains(&told)))
+}
+
+/// Writes the file at `path` of all parts.
+///
+/// # Errors
+/// It cannot be written. A part that cannot be read counts as none.
+pub fn merge(path: &Path, lanes: &[Lane], job: u64) -> Result<Merged, PartError> {
+    let mut survey = Survey::default();
+    let mut parts: Vec<(&PathBuf, &Clock)> = Vec::new();
+    for lane in lanes {
+        if let Some(part) = &lane.part
+            && parts.iter().all(|(known, _)| *known != part)
+        {
+            parts.push((part, &lane.clock));
+            survey.read(part, &lane.clock);
+        }
+    }
+    let partial = path.with_file_name(format!(
+        "{}.{}.partial",
+        path.file_name().unwrap_or_default().to_string_lossy(),
+        std::process::id()
+    ));
+    let written = write(&partial, lanes, &parts, &survey, job);
+    let written = written.and_then(|merged| fs::rename(&partial, path).map(|()| merged));
+    written.map_err(|source| {
+        let _ = fs::remove_file(&partial);
+        PartError { path: path.to_owned(), source }
+    })
+}
+
+/// What has to be known before anything is written.
+#[derive(Default)]
+struct Survey {
+    /// The first event's time.
+    begin: Option<i64>,
+    /// How often each arrow begins, and ends.
+    arrows: HashMap<String, (u32, u32)>,
+    dropped: HashMap<PathBuf, u64>,
+}
+
+impl Survey {
+    fn read(&mut self, part: &Path, clock: &Clock) {
+        for line in lines(&text_of(part)) {
+            match line.letter() {
+                Some('M') => {
+                    if line.0.contains("\"udeck_dropped\"") {
+                        let count = line.member("events").and_then(|count| count.parse().ok());
+                        self.dropped.insert(part.to_owned(), count.unwrap_or(0));
+                    }
+                    continue;
+                }
+                Some(letter @ ('s' | 'f')) => {
+                    let (begins, ends) =
+                        self.arrows.entry(line.member("id").unwrap_or_default().to_owned()).or_default();
+                    *if letter == 's' { begins } else { ends } += 1;
+                }
+                _ => {}
+            }
+            let Some(time) = line.time() else { continue };
+            let time = clock.convert(time);
+            self.begin = Some(self.begin.map_or(time, |begin| begin.min(time)));
+        }
+    }
+
+    fn has_both_ends(&self, id: &str) -> bool {
+        self.arrows.get(id) == Some(&(1, 1))
+    }
+}
+
+fn text_of(part: &Path) -> String {
+    let bytes = fs::read(part).unwrap_or_default();
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+/// One event.
+#[derive(Clone, Copy)]
+struct Line<'a>(&'a str);
+
+/// The events of a part. The last one may be cut off, where the process was killed.
+fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
+    let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix(",\n"));
+    whole.filter(|line| line.starts_with("{\"ph\":\"")).map(Line)
+}
+
+impl<'a> Line<'a> {
+    fn letter(self) -> Option<char> {
+        self.0.strip_prefix("{\"ph\":\"")?.chars().next()
+    }
+
+    /// The text of a member that is no text in the program's own words: those come behind all that are asked for.
+    fn member(self, name: &str) -> Option<&'a str> {
+        let (_, rest) = self.0.split_once(&format!("\"{name}\":"))?;
+        let end = rest.find([',', '}'])?;
+        Some(rest[..end].trim_matches('"'))
+    }
+
+    /// In nanoseconds.
+    fn time(self) -> Option<u64> {
+        nanoseconds(self.member("ts")?)
+    }
+
+    fn length(self) -> u64 {
+        if self.letter() == Some('X') { self.member("dur").and_then(nanoseconds).unwrap_or(0) } else { 0 }
+    }
+}
+
+fn nanoseconds(micros: &str) -> Option<u64> {
+    let (whole, rest) = micros.split_once('.')?;
+    Some(whole.parse::<u64>().ok()? * 1000 + rest.parse::<u64>().ok()?)
+}
+
+fn write(
+    to: &Path,
+    lanes: &[Lane],
+    parts: &[(&PathBuf, &Clock)],
+    survey: &Survey,
+    job: u64,
+) -> std::io::Result<Merged> {
+    let mut file = BufWriter::new(File::create(to)?);
+    let mut merged = Merged { dropped: survey.dropped.values().sum(), ..Merged::default() };
+    file.write_all(head(lanes, merged.dropped, job).as_bytes())?;
+    let begin = survey.begin.unwrap_or(0);
+    let mut separator = "";
+    let mut out = String::new();
+    for (part, clock) in parts {
+        let text = text_of(part);
+        let mut events: Vec<(i64, Reverse<u64>, Line<'_>)> = Vec::new();
+        for line in lines(&text) {
+            let time = match line.letter() {
+                Some('M') if line.0.contains(",\"name\":\"udeck_") => continue,
+                Some('M') => i64::MIN,
+                Some('s' | 'f') if !survey.has_both_ends(line.member("id").unwrap_or_default()) => continue,
+                _ => line.time().map_or(i64::MIN, |time| clock.convert(time)),
+            };
+            events.push((time, Reverse(line.length()), line));
+        }
+        events.sort_by_key(|(time, length, _)| (*time, *length));
+        for (time, _, line) in events {
+            out.clear();
+            out.push_str(separator);
+            separator = ",\n";
+            placed(&mut out, line, if time == i64::MIN { 0 } else { (time - begin).max(0) as u64 });
+            file.write_all(out.as_bytes())?;
+            merged.events += 1;
+            merged.arrows += u64::from(line.letter() == Some('f'));
+        }
+    }
+    file.write_all(b"\n]}\n")?;
+    file.flush()?;
+    Ok(merged)
+}
+
+/// The event at its time in the trace.
+fn placed(to: &mut String, line: Line<'_>, time: u64) {
+    let Some((before, rest)) = line.0.split_once("\"ts\":") else { return to.push_str(line.0) };
+    let behind = rest.find([',', '}']).map_or("", |end| &rest[end..]);
+    to.push_str(before);
+    to.push_str("\"ts\":");
+    json::micros(to, time);
+    to.push_str(behind);
+}
+
+const METHOD: &str = "ranks of one host share CLOCK_MONOTONIC; another host's clock is compared with that of \
+                      rank 0's host by round trips of short messages when the world is made and when it is finished; \
+                      the shortest of each counts, its middle is the moment of comparison, half of it the error \
+                      stated; between the two the offset changes evenly";
+
+/// What stands before the events.
+fn head(lanes: &[Lane], dropped: u64, job: u64) -> String {
+    let mut to = String::from("{\"displayTimeUnit\":\"ns\",\n\"otherData\":{\"producer\":\"udeck ");
+    let error = lanes.iter().map(|lane| lane.clock.error()).max().unwrap_or(0);
+    let _ = write!(to, "{}\",\"job\":\"{job:x}\",\"clock_method\":", env!("CARGO_PKG_VERSION"));
+    json::quoted(&mut to, METHOD);
+    let _ = write!(to, ",\n\"clock_error_ns\":{error},\"dropped_events\":{dropped},\"ranks\":[");
+    for (nth, lane) in lanes.iter().enumerate() {
+        let Lane { rank, host, part, clock, is_complete } = lane;
+        let _ = write!(to, "{}\n{{\"rank\":{rank},\"host\":", if nth == 0 { "" } else { "," });
+        json::quoted(&mut to, host);
+        let state = match (part, is_complete) {
+            (None, _) => "lost",
+            (_, false) => "incomplete",
+            (_, true) => "complete",
+        };
+        let offset = clock.0.first().map_or(0, |sample| sample.offset);
+        let error = clock.error();
+        let _ = write!(
+            to,
+            ",\"events\":\"{state}\",\"clock_offset_ns\":{offset},\"clock_error_ns\":{error}}}"
+        );
+    }
+    to.push_str("]},\n\"traceEvents\":[\n");
+    to
+}

@@ -1,0 +1,268 @@
+//! A process's part of the trace: a file of its own, beside the job's.
+//!
+//! It is an array of events that nobody has closed, which viewers read as it is: whatever happens to the process, what it has written
+//! can be looked at. The number of its events is bounded; further ones are counted.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use thiserror::Error;
+use udeck_sys::process::is_forked;
+use udeck_sys::{say, thread};
+
+use crate::buffer::{self, Noted, ThreadBuffer};
+use crate::json;
+use crate::record::NO_RANK;
+
+/// Events that a process writes, arrows included: some 200 MB.
+pub const MOST_EVENTS: u64 = 1_000_000;
+/// So often all buffers are written.
+const TICK: Duration = Duration::from_millis(500);
+
+/// What becomes of events.
+static STATE: AtomicU8 = AtomicU8::new(EARLY);
+/// There was no part yet: they wait in their buffers.
+const EARLY: u8 = 0;
+const OPEN: u8 = 1;
+/// The last part was closed: nobody wants them.
+const CLOSED: u8 = 2;
+
+/// That of this process, while a rank in it has one.
+static CURRENT: Mutex<Option<Arc<Process>>> = Mutex::new(None);
+
+/// Why there can be no trace.
+#[derive(Debug, Error)]
+#[error("writing the trace {}: {source}", path.display())]
+pub struct PartError {
+    /// The file.
+    pub path: PathBuf,
+    /// What the system said.
+    pub source: io::Error,
+}
+
+/// Whose part it is.
+#[derive(Clone, Debug)]
+pub struct Opening {
+    /// The job's file ([`crate::VARIABLE`]).
+    pub path: PathBuf,
+    /// The rank.
+    pub rank: u32,
+    /// What names the job.
+    pub job: u64,
+    /// The rank's host.
+    pub host: String,
+}
+
+/// A rank's hold on its process's part. Dropping the last one of a process closes the file.
+#[derive(Debug)]
+pub struct Part {
+    process: Arc<Process>,
+}
+
+/// Where the part of the process with this rank lies: beside the job's file, or where that folder is not on this host, in the one for
+/// temporary files.
+pub fn part_path(path: &Path, rank: u32) -> PathBuf {
+    let name = path.file_name().unwrap_or("trace".as_ref()).to_string_lossy();
+    let part = format!("{name}.rank-{rank}.part");
+    let folder = match path.parent() {
+        Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
+        Some(folder) => folder,
+        None => Path::new("."),
+    };
+    if folder.is_dir() { folder.join(part) } else { std::env::temp_dir().join(part) }
+}
+
+impl Part {
+    /// Opens the part of this process, or joins that which another rank of it has.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn open(opening: &Opening) -> Result<Part, PartError> {
+        let mut current = CURRENT.lock();
+        if let Some(process) = &*current {
+            process.add_rank(opening);
+            return Ok(Part { process: process.clone() });
+        }
+        let process = Process::create(opening)?;
+        process.add_rank(opening);
+        *current = Some(process.clone());
+        STATE.store(OPEN, Ordering::Release);
+        start_ticks(&process);
+        Ok(Part { process })
+    }
+
+    /// Its file.
+    pub fn path(&self) -> &Path {
+        &self.process.path
+    }
+
+    /// Writes what the process's threads have noted so far. The number of events that were dropped.
+    ///
+    /// # Errors
+    /// What the first write that failed said, of all.
+    pub fn write(&self) -> Result<u64, PartError> {
+        buffer::write_all(&self.process);
+        let mut file = self.process.file.lock();
+        file.dropped += buffer::take_dropped();
+        let (pid, dropped) = (self.process.rank, file.dropped);
+        if dropped > 0 {
+            let mut line = String::new();
+            json::metadata(&mut line, (pid, 0), "udeck_dropped", ("events", &dropped.to_string()));
+            file.append(&line);
+        }
+        let path = self.process.path.clone();
+        file.failed.take().map_or(Ok(dropped), |source| Err(PartError { path, source }))
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if is_forked() {
+            return;
+        }
+        buffer::write_all(&self.process);
+        let mut current = CURRENT.lock();
+        if self.process.leave() {
+            *current = None;
+            STATE.store(CLOSED, Ordering::Release);
+            *self.process.ended.0.lock() = true;
+            self.process.ended.1.notify_all();
+        }
+    }
+}
+
+/// The part of a process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    path: PathBuf,
+    /// That opened it: whose are the events of threads that have said no rank.
+    rank: u32,
+    file: Mutex<PartFile>,
+    spares: Mutex<Vec<Noted>>,
+    ranks: Mutex<u32>,
+    ended: (Mutex<bool>, Condvar),
+}
+
+#[derive(Debug)]
+struct PartFile {
+    file: File,
+    events: u64,
+    dropped: u64,
+    /// Threads that were introduced, by rank.
+    known: BTreeSet<(u32, u32)>,
+    failed: Option<io::Error>,
+}
+
+impl PartFile {
+    fn append(&mut self, text: &str) {
+        if self.failed.is_none()
+            && let Err(error) = self.file.write_all(text.as_bytes())
+        {
+            self.failed = Some(error);
+        }
+    }
+}
+
+impl Process {
+    /// Whether anybody wants an event.
+    #[inline]
+    pub fn takes_events() -> bool {
+        STATE.load(Ordering::Relaxed) != CLOSED
+    }
+
+    pub fn current() -> Option<Arc<Process>> {
+        CURRENT.lock().clone()
+    }
+
+    fn create(opening: &Opening) -> Result<Arc<Process>, PartError> {
+        let path = part_path(&opening.path, opening.rank);
+        let failed = |source| PartError { path: path.clone(), source };
+        let mut file = File::create(&path).map_err(failed)?;
+        file.write_all(b"[\n").map_err(failed)?;
+        let file = PartFile { file, events: 0, dropped: 0, known: BTreeSet::new(), failed: None };
+        let (file, spares, ranks) = (Mutex::new(file), Mutex::default(), Mutex::default());
+        let ended = Default::default();
+        Ok(Arc::new(Process { path, rank: opening.rank, file, spares, ranks, ended }))
+    }
+
+    /// Introduces a rank.
+    fn add_rank(&self, opening: &Opening) {
+        *self.ranks.lock() += 1;
+        let (mut lines, pid) = (String::new(), opening.rank);
+        let mut name = String::new();
+        json::quoted(&mut name, &format!("rank {pid} on host {}", opening.host));
+        json::metadata(&mut lines, (pid, 0), "process_name", ("name", &name));
+        json::metadata(&mut lines, (pid, 0), "process_sort_index", ("sort_index", &pid.to_string()));
+        json::metadata(&mut lines, (pid, 0), "udeck_job", ("job", &format!("\"{:x}\"", opening.job)));
+        self.file.lock().append(&lines);
+    }
+
+    /// A rank leaves. Whether it was the last.
+    fn leave(&self) -> bool {
+        let mut ranks = self.ranks.lock();
+        *ranks = ranks.saturating_sub(1);
+        *ranks == 0
+    }
+
+    pub fn spare(&self) -> Noted {
+        self.spares.lock().pop().unwrap_or_default()
+    }
+
+    pub fn give_spare(&self, noted: Noted) {
+        self.spares.lock().push(noted);
+    }
+
+    /// Writes what a thread has noted. In a child of the process nothing is written: the file is its parent's.
+    pub fn write(&self, buffer: &ThreadBuffer, noted: &Noted) {
+        if noted.records.is_empty() || is_forked() {
+            return;
+        }
+        let mut text = String::with_capacity(noted.records.len() * 256);
+        let count = json::events(&mut text, buffer, noted, self.rank);
+        let mut file = self.file.lock();
+        if file.events + count > MOST_EVENTS {
+            file.dropped += count;
+            return;
+        }
+        file.events += count;
+        let mut lines = String::new();
+        for record in &noted.records {
+            let rank = if record.rank == NO_RANK { self.rank } else { record.rank };
+            if file.known.insert((rank, buffer.tid)) {
+                let mut name = String::new();
+                json::quoted(&mut name, &buffer.name);
+                json::metadata(&mut lines, (rank, buffer.tid), "thread_name", ("name", &name));
+            }
+        }
+        file.append(&lines);
+        file.append(&text);
+    }
+}
+
+/// Starts the thread that writes all buffers now and then. Without it what was noted last is lost with a process that is killed.
+fn start_ticks(process: &Arc<Process>) {
+    let weak = Arc::downgrade(process);
+    let ticks = move || {
+        let _quiet = buffer::quiet();
+        while let Some(process) = weak.upgrade() {
+            let mut ended = process.ended.0.lock();
+            if !*ended {
+                process.ended.1.wait_for(&mut ended, TICK);
+            }
+            if *ended {
+                return;
+            }
+            drop(ended);
+            buffer::write_all(&process);
+        }
+    };
+    if let Err(error) = thread::spawn("deck-trace", ticks, |_| {}) {
+        say!("the trace is written less often: starting a thread for it: {error}");
+    }
+}

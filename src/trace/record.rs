@@ -1,0 +1,138 @@
+//! What is noted of an event until it is written.
+
+use std::fmt::{self, Write as _};
+
+use tracing::field::{Field, Visit};
+
+/// The rank is not said: it is that of the thread.
+pub(crate) const NO_RANK: u32 = u32::MAX;
+
+/// A value of an argument.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Value {
+    Unsigned(u64),
+    Signed(i64),
+    Float(f64),
+    Bool(bool),
+    /// So many bytes of the texts.
+    Text(u32),
+}
+
+/// What an event is in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// From `start` to `end`.
+    Slice,
+    /// At `start`.
+    Instant,
+}
+
+/// An arrow that ends, or begins, at an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrow {
+    None,
+    /// It begins here.
+    Out(u64),
+    /// It ends here.
+    In(u64),
+}
+
+/// An event. Its arguments are the next `arguments` of the buffer's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record {
+    pub shape: Shape,
+    pub arrow: Arrow,
+    pub start: u64,
+    pub end: u64,
+    pub rank: u32,
+    pub arguments: u32,
+    pub name: &'static str,
+    pub category: &'static str,
+}
+
+/// Arguments, and the texts among them, one after another.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Arguments {
+    pub values: Vec<(&'static str, Value)>,
+    pub texts: String,
+}
+
+impl Arguments {
+    pub fn text(&mut self, name: &'static str, text: &str) {
+        self.texts.push_str(text);
+        self.values.push((name, Value::Text(text.len() as u32)));
+    }
+
+    pub fn clear(&mut self) {
+        self.values.clear();
+        self.texts.clear();
+    }
+
+    pub fn append(&mut self, other: &Arguments) {
+        self.values.extend_from_slice(&other.values);
+        self.texts.push_str(&other.texts);
+    }
+}
+
+/// What the fields of an event say: times, rank and arrow of our own events, and arguments.
+pub(crate) struct Fields<'a> {
+    pub to: &'a mut Arguments,
+    /// The fields of our own events that are no arguments count as such otherwise.
+    pub ours: bool,
+    pub start: u64,
+    pub end: u64,
+    pub rank: u32,
+    pub arrow: Arrow,
+}
+
+impl<'a> Fields<'a> {
+    pub fn new(to: &'a mut Arguments, ours: bool) -> Self {
+        Fields { to, ours, start: 0, end: 0, rank: NO_RANK, arrow: Arrow::None }
+    }
+
+    fn is_own(&mut self, name: &str, value: u64) -> bool {
+        if !self.ours {
+            return false;
+        }
+        match name {
+            "start_ns" => self.start = value,
+            "end_ns" => self.end = value,
+            "rank" => self.rank = value as u32,
+            "flow_out" => self.arrow = Arrow::Out(value),
+            "flow_in" => self.arrow = Arrow::In(value),
+            _ => return false,
+        }
+        true
+    }
+}
+
+impl Visit for Fields<'_> {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        if !self.is_own(field.name(), value) {
+            self.to.values.push((field.name(), Value::Unsigned(value)));
+        }
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.to.values.push((field.name(), Value::Signed(value)));
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.to.values.push((field.name(), Value::Float(value)));
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.to.values.push((field.name(), Value::Bool(value)));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.to.text(field.name(), value);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let before = self.to.texts.len();
+        let _ = write!(self.to.texts, "{value:?}");
+        let length = self.to.texts.len() - before;
+        self.to.values.push((field.name(), Value::Text(length as u32)));
+    }
+}
