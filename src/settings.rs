@@ -27,6 +27,7 @@ const KNOWN: &[&str] = &[
     "DECK_SETUP_TIMEOUT",
     "DECK_SET_ASIDE",
     "DECK_SIZE",
+    "DECK_STATS",
     "DECK_THREADS",
     "DECK_TRACE",
     "DECK_TRANSPORT",

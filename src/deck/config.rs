@@ -63,6 +63,8 @@ pub struct Config {
     /// Whether to tell on the error stream by which transport each other rank is reached first, and why by no better one
     /// (`DECK_EXPLAIN`, `1` or `0`).
     pub explain: bool,
+    /// Whether each rank writes its counters to the error stream when it finishes (`DECK_STATS`, `1` or `0`).
+    pub stats: bool,
     /// The file for a trace of the job, for Perfetto and Chrome (`DECK_TRACE`); `None`: there is none.
     pub trace: Option<PathBuf>,
 }
@@ -86,6 +88,7 @@ impl Default for Config {
             encrypt: false,
             threads: 1,
             explain: false,
+            stats: false,
             trace: None,
         }
     }
@@ -172,8 +175,11 @@ impl Config {
             config.detect =
                 Some(detect.ok_or_else(|| bad("DECK_DETECT", text, "a number of seconds from 2 on"))?);
         }
-        for (variable, set) in [("DECK_ENCRYPT", &mut config.encrypt), ("DECK_EXPLAIN", &mut config.explain)]
-        {
+        for (variable, set) in [
+            ("DECK_ENCRYPT", &mut config.encrypt),
+            ("DECK_EXPLAIN", &mut config.explain),
+            ("DECK_STATS", &mut config.stats),
+        ] {
             if let Some(text) = lookup(variable) {
                 *set = match text.as_str() {
                     "1" => true,
@@ -268,6 +274,7 @@ mod tests {
             ("DECK_TRUST", "maybe"),
             ("DECK_DETECT", "1"),
             ("DECK_EXPLAIN", "please"),
+            ("DECK_STATS", "all"),
             ("DECK_COPY_WINDOW", "0"),
             ("DECK_COPY_WINDOW", "17"),
         ] {

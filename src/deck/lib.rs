@@ -29,7 +29,7 @@
 //! | `exchange` | deadlock-free orders for all-to-all patterns |
 //! | `wait_policy` | how long a call may wait |
 //! | `trace`, `tracing_job` | what the trace has of messages; how it is begun, and gathered from all ranks |
-//! | `config`, `stats`, `error` | settings of a world, counters, errors |
+//! | `config`, `stats`, `metrics`, `error` | settings of a world, counters, counters as text, errors |
 //!
 //! This crate names no transport. It chooses protocols by the capabilities (`Caps`) of a NIC.
 //!
@@ -54,6 +54,7 @@ mod matching;
 mod memory_accounting;
 mod message;
 mod message_memory;
+mod metrics;
 mod nics;
 mod pack;
 mod parcel;
@@ -114,5 +115,5 @@ pub use semaphore::{Permit, Semaphore};
 pub use shared_buf::{PostAllError, SharedBuf, post_all, post_all_timeout};
 pub use shared_mutex::{SharedMutex, SharedMutexGuard};
 pub use shared_segment::{AtomicElement, SegmentLock, SharedSegment};
-pub use stats::Stats;
+pub use stats::{PeerStats, Stats};
 pub use world::World;

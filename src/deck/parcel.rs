@@ -38,13 +38,8 @@ pub(crate) struct Parcel {
 
 impl Parcel {
     /// Nothing yet: a place for what arrives, which is filled rather than moved about.
-    pub const NONE: Parcel = Parcel {
-        rank: 0,
-        postbox: 0,
-        tag: 0,
-        number: 0,
-        stored: Stored::Inline(Inline::EMPTY),
-    };
+    pub const NONE: Parcel =
+        Parcel { rank: 0, postbox: 0, tag: 0, number: 0, stored: Stored::Inline(Inline::EMPTY) };
 
     /// The place for a short message's bytes; whatever else was here is gone.
     #[inline]

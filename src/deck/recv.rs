@@ -128,7 +128,7 @@ impl Inbox {
             sender_ranks: BTreeSet::new(),
             reported: BTreeSet::new(),
             exits_seen: 0,
-            counters: world.counters(name),
+            counters: world.counters(name, None),
             listeners,
         })
     }
@@ -219,6 +219,7 @@ impl Inbox {
                         self.sender_ranks.insert(connection.side.rank);
                     }
                     self.queues.connected(connection.nic);
+                    self.world.count_arrivals(connection.side.rank, &connection.side.arrivals);
                     *place = Some(connection);
                 }
                 (Accepted::Data { data, postbox }, Some(connection)) if postbox == connection.postbox() => {

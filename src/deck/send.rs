@@ -98,7 +98,7 @@ pub(crate) struct Target {
 
 impl Channel {
     pub fn new(vi: Vi, cq: Cq, world: Arc<WorldState>, to: NetAddress, target: Target, route: Route) -> Self {
-        let counters = world.counters(&target.mailbox);
+        let counters = world.counters(&target.mailbox, Some(target.owner));
         let Target { mailbox, owner, number, queue, .. } = target;
         let account = world.accounting().open_postbox(&mailbox, owner, vi.lent_memory());
         let selector = Selector::new(&world.config().auto, vi.nic().caps());

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use udeck_via::mem::CacheUse;
 
+use crate::protocol::Protocol;
+
 /// What this rank's library did so far. Payload bytes; headers are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -31,12 +33,58 @@ pub(crate) struct Counters {
     messages_retrieved: AtomicU64,
     bytes_retrieved: AtomicU64,
     bytes_copied: AtomicU64,
+    /// Messages posted by each protocol but `eager`, in the order of [`PROTOCOLS`].
+    by_protocol: [AtomicU64; 5],
+    waits: AtomicU64,
+}
+
+/// Those that are counted, in the order of their counts ([`Counters::by`]). What was posted by none of them was by `eager`.
+const PROTOCOLS: [Protocol; 5] =
+    [Protocol::HandOff, Protocol::Copy, Protocol::RdmaWrite, Protocol::RdmaRead, Protocol::Handshake];
+
+/// What has passed between this rank and another one so far, with the messages of groups' calls. Payload bytes; headers are not
+/// counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerStats {
+    /// The other rank.
+    pub peer: usize,
+    /// Messages that were posted to it.
+    pub messages_posted: u64,
+    /// Their bytes.
+    pub bytes_posted: u64,
+    /// Messages that have come from it: taken from their connections, if not all retrieved yet.
+    pub messages_received: u64,
+    /// Their bytes.
+    pub bytes_received: u64,
+    /// Bytes that were copied on this rank for posting to it.
+    pub bytes_copied: u64,
+    /// How many of the messages posted each protocol has carried.
+    pub by_protocol: Vec<(Protocol, u64)>,
+    /// How often a post or a flush has waited for it longer than a moment.
+    pub waits: u64,
+}
+
+impl PeerStats {
+    pub(crate) fn new(peer: u32) -> Self {
+        PeerStats { peer: peer as usize, ..PeerStats::default() }
+    }
+
+    fn add_protocol(&mut self, protocol: Protocol, count: u64) {
+        match self.by_protocol.iter_mut().find(|(known, _)| *known == protocol) {
+            Some((_, sum)) => *sum += count,
+            None if count > 0 => self.by_protocol.push((protocol, count)),
+            None => {}
+        }
+    }
 }
 
 /// What has come by one connection. As of [`Counters`], one thread writes at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
+    /// With those that were refused.
     messages: AtomicU64,
+    refused: AtomicU64,
     bytes: AtomicU64,
 }
 
@@ -48,6 +96,18 @@ impl Arrivals {
         self.messages.store(number + 1, Ordering::Relaxed);
         add(&self.bytes, bytes);
         number as u32
+    }
+
+    /// A message that was counted by its postbox does not come.
+    pub fn refuse(&self) {
+        add(&self.messages, 1);
+        add(&self.refused, 1);
+    }
+
+    pub fn add_to_peer(&self, stats: &mut PeerStats) {
+        let refused = self.refused.load(Ordering::Relaxed);
+        stats.messages_received += self.messages.load(Ordering::Relaxed).saturating_sub(refused);
+        stats.bytes_received += self.bytes.load(Ordering::Relaxed);
     }
 
     /// So many messages, of so many bytes together: the number of the first.
@@ -92,6 +152,36 @@ impl Counters {
     /// How many were posted so far.
     pub fn messages_posted(&self) -> u64 {
         self.messages_posted.load(Ordering::Relaxed)
+    }
+
+    /// A message was posted by this protocol.
+    #[inline]
+    pub fn by(&self, protocol: Protocol) {
+        let nth = match protocol {
+            Protocol::HandOff => 0,
+            Protocol::Copy => 1,
+            Protocol::RdmaWrite => 2,
+            Protocol::RdmaRead => 3,
+            Protocol::Handshake => 4,
+            Protocol::Auto | Protocol::Eager => return,
+        };
+        add(&self.by_protocol[nth], 1);
+    }
+
+    /// A call waits.
+    pub fn waited(&self) {
+        add(&self.waits, 1);
+    }
+
+    pub fn add_to_peer(&self, stats: &mut PeerStats) {
+        let posted = self.messages_posted.load(Ordering::Relaxed);
+        stats.messages_posted += posted;
+        stats.bytes_posted += self.bytes_posted.load(Ordering::Relaxed);
+        stats.bytes_copied += self.bytes_copied.load(Ordering::Relaxed);
+        stats.waits += self.waits.load(Ordering::Relaxed);
+        let counts = [0, 1, 2, 3, 4].map(|nth| self.by_protocol[nth].load(Ordering::Relaxed));
+        stats.add_protocol(Protocol::Eager, posted.saturating_sub(counts.iter().sum()));
+        PROTOCOLS.iter().zip(counts).for_each(|(protocol, count)| stats.add_protocol(*protocol, count));
     }
 
     pub fn add_to(&self, stats: &mut Stats) {

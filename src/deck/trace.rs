@@ -90,9 +90,9 @@ pub(crate) fn retrieved(start: u64, rank: usize, mailbox: &str, parcel: &Parcel)
     );
 }
 
-/// A step of a protocol that was taken behind a post, or before a retrieve.
+/// A step of a protocol that was taken after a post, or before a retrieve.
 #[cold]
-pub(crate) fn step(start: u64, rank: usize, step: &'static str, protocol: Protocol, peer: u32, bytes: usize) {
+pub(crate) fn step(start: u64, rank: usize, step: &'static str, (protocol, bytes): (Protocol, usize)) {
     tracing::event!(
         name: "step",
         target: MESSAGES,
@@ -102,7 +102,6 @@ pub(crate) fn step(start: u64, rank: usize, step: &'static str, protocol: Protoc
         rank = rank as u64,
         step,
         protocol = protocol.name(),
-        peer = u64::from(peer),
         bytes = bytes as u64,
     );
 }

@@ -10,7 +10,7 @@ use bytemuck::Pod;
 use parking_lot::Mutex;
 use udeck_boot::{Client, Maker, family};
 use udeck_via::mem::Fill;
-use udeck_via::{Deadline, Nic, Pause, Spinner};
+use udeck_via::{Deadline, Nic, Pause, Spinner, stderr_line};
 
 use crate::buffer::Buf;
 use crate::config::Config;
@@ -21,13 +21,14 @@ use crate::group::Group;
 use crate::long_wait::publish;
 use crate::mailbox::Mailbox;
 use crate::message::Message;
+use crate::metrics;
 use crate::nics::Nics;
 use crate::payload::{Payload, check_payload};
 use crate::postbox::Postbox;
 use crate::rank_exits::RankExits;
 use crate::recv::memory_quota::Memory;
 use crate::route::UnavailableTransport;
-use crate::stats::Stats;
+use crate::stats::{PeerStats, Stats};
 use crate::trace;
 use crate::tracing_job::TracingJob;
 use crate::wait_policy::WaitPolicy;
@@ -406,6 +407,17 @@ impl World {
         self.state.stats()
     }
 
+    /// What has passed between this rank and each rank that it has a connection with, in the order of their numbers.
+    pub fn peer_stats(&self) -> Vec<PeerStats> {
+        self.state.peers()
+    }
+
+    /// The counters of [`World::stats`] and [`World::peer_stats`] as Prometheus takes them (text exposition format 0.0.4), with this
+    /// rank's number in each line: for a program that serves them, or writes them to a file that an exporter reads.
+    pub fn metrics(&self) -> String {
+        metrics::exposition(self.rank(), &self.stats(), &self.peer_stats())
+    }
+
     /// Ends the whole job now, with exit code `code` (0 counts as 1), by the means of whatever started it, and this process. To
     /// other ranks that still run, this one is lost; they are told `why`. What was posted and not retrieved may be lost.
     ///
@@ -447,6 +459,10 @@ impl World {
         let late = is_late.then(|| self.too_late(start));
         drop(known);
         let undelivered = self.state.take_all_undelivered();
+        if self.config().stats {
+            let table = metrics::table(self.rank(), &self.stats(), &self.peer_stats());
+            stderr_line(format_args!("{table}"));
+        }
         if let Some(tracing) = self.tracing.get_mut().take() {
             trace::finished(traced, self.rank());
             tracing.finish(&self.state, deadline);

@@ -19,7 +19,7 @@ use crate::progress::Progress;
 use crate::recv::memory_quota::{Memory, MemoryQuota};
 use crate::route::Explained;
 use crate::sharing::Sharing;
-use crate::stats::{Counters, Stats};
+use crate::stats::{Arrivals, Counters, PeerStats, Stats};
 
 /// From this many bytes on, an allocation first collects buffers that came back: reusing the block that was used last
 /// saves more cache misses than looking costs.
@@ -58,8 +58,46 @@ pub(crate) struct WorldState {
 /// Counters of living objects, and the sum of those that are gone.
 #[derive(Default)]
 struct AllCounters {
-    living: Vec<Arc<Counters>>,
+    /// Of mailboxes, and with their ranks those of postboxes.
+    living: Vec<Living>,
     gone: Stats,
+    /// Of connections, by the ranks of their postboxes.
+    arrivals: Vec<(u32, Arc<Arrivals>)>,
+    gone_peers: BTreeMap<u32, PeerStats>,
+}
+
+struct Living {
+    counters: Arc<Counters>,
+    peer: Option<u32>,
+    /// Of the library's own messages.
+    is_internal: bool,
+}
+
+impl AllCounters {
+    /// Adds up those that are gone.
+    fn settle(&mut self) {
+        let AllCounters { living, gone, arrivals, gone_peers } = self;
+        let mut of = |peer: u32, add: &dyn Fn(&mut PeerStats)| {
+            add(gone_peers.entry(peer).or_insert_with(|| PeerStats::new(peer)));
+        };
+        living.retain(|Living { counters, peer, is_internal }| {
+            let alive = Arc::strong_count(counters) > 1;
+            if !alive && !is_internal {
+                counters.add_to(gone);
+            }
+            if let Some(peer) = peer.filter(|_| !alive) {
+                of(peer, &|stats| counters.add_to_peer(stats));
+            }
+            alive
+        });
+        arrivals.retain(|(peer, arrivals)| {
+            let alive = Arc::strong_count(arrivals) > 1;
+            if !alive {
+                of(*peer, &|stats| arrivals.add_to_peer(stats));
+            }
+            alive
+        });
+    }
 }
 
 struct Undelivered {
@@ -261,29 +299,49 @@ impl WorldState {
 
     // ---- counts ----
 
-    /// Counters for one end of `mailbox`. The library's own messages are not counted.
-    pub fn counters(&self, mailbox: &str) -> Arc<Counters> {
+    /// Counters for one end of `mailbox`: of a postbox, with the rank of its mailbox. The library's own messages count for ranks only.
+    pub fn counters(&self, mailbox: &str, peer: Option<u32>) -> Arc<Counters> {
         let counters = Arc::new(Counters::default());
-        if is_internal(mailbox) {
+        let is_internal = is_internal(mailbox);
+        if is_internal && peer.is_none() {
             return counters;
         }
         let mut books = self.books.lock();
-        let AllCounters { living, gone } = &mut *books;
-        living.retain(|counters| {
-            let alive = Arc::strong_count(counters) > 1;
-            if !alive {
-                counters.add_to(gone);
-            }
-            alive
-        });
-        living.push(counters.clone());
+        books.settle();
+        books.living.push(Living { counters: counters.clone(), peer, is_internal });
         counters
+    }
+
+    /// Counts what comes by a connection from that rank.
+    pub fn count_arrivals(&self, peer: u32, arrivals: &Arc<Arrivals>) {
+        let mut books = self.books.lock();
+        books.settle();
+        books.arrivals.push((peer, arrivals.clone()));
+    }
+
+    /// What has passed between this rank and each other one, and itself, in the order of their numbers.
+    pub fn peers(&self) -> Vec<PeerStats> {
+        let books = self.books.lock();
+        let mut peers = books.gone_peers.clone();
+        let of = |peers: &mut BTreeMap<u32, PeerStats>, peer: u32, add: &dyn Fn(&mut PeerStats)| {
+            add(peers.entry(peer).or_insert_with(|| PeerStats::new(peer)));
+        };
+        for Living { counters, peer, .. } in &books.living {
+            if let Some(peer) = peer {
+                of(&mut peers, *peer, &|stats| counters.add_to_peer(stats));
+            }
+        }
+        for (peer, arrivals) in &books.arrivals {
+            of(&mut peers, *peer, &|stats| arrivals.add_to_peer(stats));
+        }
+        peers.into_values().collect()
     }
 
     pub fn stats(&self) -> Stats {
         let books = self.books.lock();
         let mut stats = books.gone;
-        books.living.iter().for_each(|counters| counters.add_to(&mut stats));
+        let counted = books.living.iter().filter(|one| !one.is_internal);
+        counted.for_each(|one| one.counters.add_to(&mut stats));
         stats.bytes_copied += self.nics.bytes_copied();
         stats.registrations = self.nics.registrations();
         stats

@@ -147,7 +147,11 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
 }
 
 /// Notes that a thread was inside of a span.
-fn slice<S: Subscriber + for<'a> LookupSpan<'a>>(context: &Context<'_, S>, id: &Id, (start, end): (u64, u64)) {
+fn slice<S: Subscriber + for<'a> LookupSpan<'a>>(
+    context: &Context<'_, S>,
+    id: &Id,
+    (start, end): (u64, u64),
+) {
     let Some(span) = context.span(id) else { return };
     let metadata = span.metadata();
     let ours = metadata.target() == CALLS;

@@ -285,10 +285,8 @@ fn head(lanes: &[Lane], dropped: u64, job: u64) -> String {
         };
         let offset = clock.0.first().map_or(0, |sample| sample.offset);
         let error = clock.error();
-        let _ = write!(
-            to,
-            ",\"events\":\"{state}\",\"clock_offset_ns\":{offset},\"clock_error_ns\":{error}}}"
-        );
+        let _ =
+            write!(to, ",\"events\":\"{state}\",\"clock_offset_ns\":{offset},\"clock_error_ns\":{error}}}");
     }
     to.push_str("]},\n\"traceEvents\":[\n");
     to

@@ -70,8 +70,13 @@ impl ShortSend {
         ShortSend { bytes: copy, len: bytes.len() as u8, tag }
     }
 
+    /// Its bytes.
+    pub fn len(&self) -> usize {
+        usize::from(self.len)
+    }
+
     pub fn send(&self, side: &mut SendSide) -> Result<(), ViaError> {
-        send_short(side, &self.bytes[..usize::from(self.len)], self.tag)
+        send_short(side, &self.bytes[..self.len()], self.tag)
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use udeck_via::{Error as ViaError, MemHandle, RemoteBuffer, fault};
 
 use super::side::{RecvSide, RendezvousStatus, may_come};
-use super::{copy, rdma_write};
+use super::{Protocol, copy, rdma_write};
 use crate::recv::memory_quota::{Grant, Memory, MemoryQuota};
 use crate::wire::{self, Kind, Malformed};
 use crate::world_state::WorldState;
@@ -51,6 +51,17 @@ impl Announcement {
             | Announcement::Copy { len, .. }
             | Announcement::Handshake { len, .. } => len,
         }
+    }
+
+    /// What the message travels by, and its bytes.
+    pub fn described(self) -> (Protocol, usize) {
+        let protocol = match self {
+            Announcement::RdmaWrite { .. } => Protocol::RdmaWrite,
+            Announcement::Copy { .. } => Protocol::Copy,
+            Announcement::RdmaRead { .. } => Protocol::RdmaRead,
+            Announcement::Handshake { .. } => Protocol::Handshake,
+        };
+        (protocol, self.len())
     }
 
     /// Where its memory comes from.

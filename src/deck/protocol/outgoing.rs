@@ -6,6 +6,7 @@ use super::message_block::MessageBlock;
 use super::rdma_read::AnnouncedReads;
 use super::side::SendSide;
 use super::{MAX_INLINE, Protocol, copy, eager, hand_off, rdma_write};
+use crate::trace;
 
 /// A message, and how far it is.
 pub(crate) enum Outgoing {
@@ -88,14 +89,30 @@ impl Outgoing {
         }
     }
 
+    /// What it travels by, and its bytes.
+    fn described(&self) -> (Protocol, usize) {
+        match self {
+            Outgoing::Short(message) => (Protocol::Eager, message.len()),
+            Outgoing::Eager(message) => (Protocol::Eager, message.block.len()),
+            Outgoing::HandOff(block) => (Protocol::HandOff, block.len()),
+            Outgoing::Copy(message) => (Protocol::Copy, message.block.len()),
+            Outgoing::RdmaWrite(message) => (Protocol::RdmaWrite, message.block.len()),
+            Outgoing::RdmaRead(block) => (Protocol::RdmaRead, block.len()),
+        }
+    }
+
     /// Announces it, while others are before it. `false`: it goes out when it is first, and nothing behind it may be announced.
     pub fn announce(&mut self, side: &mut SendSide) -> Result<bool, ViaError> {
+        let start = trace::begin();
         match self {
             Outgoing::Copy(message) => message.announce(side)?,
             Outgoing::RdmaWrite(message) => message.announce(side)?,
             _ => return Ok(false),
         }
         fault::point("announce.said");
+        if start != 0 {
+            trace::step(start, side.world.rank(), "announce", self.described());
+        }
         Ok(true)
     }
 
@@ -118,6 +135,22 @@ impl Outgoing {
     /// Completes the message, which is the first, if that can be. `others_wait`: it is not the only one.
     #[allow(clippy::result_large_err, reason = "what stays goes back to its place by value")]
     pub fn advance(
+        self,
+        side: &mut SendSide,
+        announced_reads: &mut AnnouncedReads,
+        others_wait: bool,
+    ) -> Result<(), Stays> {
+        let start = trace::begin();
+        if start == 0 {
+            return self.advance_untold(side, announced_reads, others_wait);
+        }
+        let (rank, described) = (side.world.rank(), self.described());
+        self.advance_untold(side, announced_reads, others_wait)
+            .inspect(|()| trace::step(start, rank, "send", described))
+    }
+
+    #[allow(clippy::result_large_err, reason = "as above")]
+    fn advance_untold(
         self,
         side: &mut SendSide,
         announced_reads: &mut AnnouncedReads,

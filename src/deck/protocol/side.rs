@@ -104,6 +104,10 @@ impl RecvSide {
             error => error.to_string(),
         };
         let why = &why.as_bytes()[..why.len().min(Inline::CAPACITY - HEAD_BYTES)];
+        // Its postbox counts it as posted, but for a handshake's.
+        if kind != Kind::Request {
+            self.arrivals.refuse();
+        }
         self.answer(Some(pair), Kind::Refused, kind as u32, why)?;
         Ok(RendezvousStatus::Answered)
     }

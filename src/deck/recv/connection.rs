@@ -14,6 +14,7 @@ use crate::protocol::incoming::{Announcement, Incoming, prepare};
 use crate::protocol::side::{RecvSide, RendezvousStatus};
 use crate::protocol::{eager, hand_off, rdma_read};
 use crate::stats::Counters;
+use crate::trace;
 use crate::wire::{self, Kind, MAX_ANNOUNCED, Malformed};
 use crate::world_state::WorldState;
 
@@ -206,6 +207,21 @@ impl Connection {
 
     /// `buffer_len`: bytes of the buffer that the program has ready, if it brought one.
     pub fn serve(
+        &mut self,
+        announcement: Announcement,
+        buffer_len: Option<usize>,
+        world: &WorldState,
+        quota: &Arc<MemoryQuota>,
+    ) -> Result<RendezvousStatus, Malformed> {
+        let start = trace::begin();
+        let served = self.serve_untold(announcement, buffer_len, world, quota);
+        if start != 0 && matches!(served, Ok(RendezvousStatus::Received(_) | RendezvousStatus::Answered)) {
+            trace::step(start, world.rank(), "answer", announcement.described());
+        }
+        served
+    }
+
+    fn serve_untold(
         &mut self,
         announcement: Announcement,
         buffer_len: Option<usize>,

@@ -52,6 +52,7 @@ impl Channel {
         let len = block.len();
         hand_off::send_own(&mut self.side, block)?;
         self.side.counters.posted(len);
+        self.side.counters.by(Protocol::HandOff);
         Ok(())
     }
 
@@ -76,6 +77,7 @@ impl Channel {
             Protocol::Handshake => return self.post_and_wait(block, policy),
             _ => self.post_queued(block, protocol, policy)?,
         };
+        self.side.counters.by(protocol);
         self.side.counters.posted(len);
         Ok(request)
     }
@@ -236,6 +238,7 @@ impl Channel {
         };
         let refused = |(error, block): Failed| (error, block.map(MessageBlock::Own));
         posted.map_err(refused)?;
+        self.side.counters.by(Protocol::Handshake);
         self.side.counters.posted(len);
         Ok(None)
     }

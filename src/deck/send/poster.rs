@@ -98,7 +98,11 @@ impl Poster {
     /// Posts a message that nobody else has.
     #[inline]
     pub(crate) fn post_block(&self, block: Block, policy: WaitPolicy) -> Result<Option<RequestId>, Failed> {
-        if trace::is_on() { self.post_block_traced(block, policy) } else { self.post_any_block(block, policy) }
+        if trace::is_on() {
+            self.post_block_traced(block, policy)
+        } else {
+            self.post_any_block(block, policy)
+        }
     }
 
     #[inline]

@@ -122,7 +122,8 @@ impl Channel {
         if self.queue.has_place(memory) {
             return Ok(());
         }
-        let (start, until, mut wait) = (Instant::now(), self.until(policy), LongWait::begin("a place in the queue"));
+        let (start, until, mut wait) =
+            (Instant::now(), self.until(policy), LongWait::begin("a place in the queue"));
         while !self.queue.has_place(memory) {
             let full = ViaError::Full { what: "the queue of messages", bound: "".into() };
             let deadline = self.may_wait(until, start, &full)?;

@@ -31,6 +31,7 @@ impl Channel {
     /// Sleeps until the peer has done something, briefly if other channels have work that this thread should do, and no
     /// longer than its end may be news.
     pub(super) fn wait(&mut self, deadline: Deadline, wait: &mut LongWait, call: Call) {
+        self.side.counters.waited();
         let world = &self.side.world;
         let until = wait.slice(deadline.min(Deadline::after(LOOK_UP)));
         self.cq.wait(world.slice(until), || world.progress_other_postboxes());

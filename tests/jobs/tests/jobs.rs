@@ -16,6 +16,8 @@ mod pause;
 mod share;
 #[path = "jobs/stuck.rs"]
 mod stuck;
+#[path = "jobs/trace.rs"]
+mod trace;
 
 /// Once, not by each rank: a misspelt setting would be ignored in silence.
 #[test]

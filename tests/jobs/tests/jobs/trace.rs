@@ -1,0 +1,144 @@
+//! Traces of jobs (`DECK_TRACE`): files that viewers take, and what is in them.
+
+use std::path::{Path, PathBuf};
+
+use udeck_jobs::trace_format::Trace;
+use udeck_jobs::{Bin, Ended, Job};
+
+/// A trace's path, in a folder of its own.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("jobs-trace-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder for a trace");
+        Folder(folder)
+    }
+
+    fn trace(&self) -> PathBuf {
+        self.0.join("job.json")
+    }
+
+    /// The trace, if nothing else is left.
+    fn read(&self, ended: &Ended) -> Trace {
+        let files: Vec<_> = std::fs::read_dir(&self.0).expect("it was made").flatten().collect();
+        let names: Vec<_> = files.iter().map(|file| file.file_name()).collect();
+        assert_eq!(names, ["job.json"], "{ended}");
+        Trace::read(&self.trace())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn program() -> Bin {
+    Bin::at(env!("CARGO_BIN_EXE_trace-rank"))
+}
+
+fn count<'a>(events: impl Iterator<Item = &'a serde_json::Value>) -> usize {
+    events.count()
+}
+
+/// Every message has been posted and retrieved, so every one has an arrow.
+fn all_have_arrows(trace: &Trace) {
+    let (posts, retrieves) = (count(trace.named("post")), count(trace.named("retrieve")));
+    assert!(posts > 0 && posts == retrieves, "{posts} posts and {retrieves} retrieves");
+    assert_eq!((count(trace.of_kind("s")), count(trace.of_kind("f"))), (posts, posts));
+    assert_eq!(trace.file["otherData"]["dropped_events"], 0);
+}
+
+#[test]
+fn nas_ft_on_four_ranks() {
+    let folder = Folder::new("nas-ft");
+    let job = Bin::nas_ft().ranks(4).args(["--class", "S"]).env("DECK_TRACE", folder.trace());
+    let ended = job.run().ok();
+    let trace = folder.read(&ended);
+    for rank in 0..4 {
+        let name = trace.named("process_name").find(|event| event["pid"] == rank).expect("a process");
+        let name = name["args"]["name"].as_str().expect("a name");
+        assert!(name.starts_with(&format!("rank {rank} on host ")), "{name}");
+        assert_eq!(trace.rank(rank)["events"], "complete");
+        assert!(trace.named("post").any(|event| event["pid"] == rank), "rank {rank} posts");
+    }
+    all_have_arrows(&trace);
+}
+
+/// By every protocol and way to retrieve, over a network and within a host: the two sides count alike.
+#[test]
+fn every_message_has_an_arrow_whatever_way_it_takes() {
+    for transport in ["shm", "tcp", "udp"] {
+        let folder = Folder::new(transport);
+        let job = program().ranks(3).arg("ring").env("DECK_TRACE", folder.trace());
+        let ended = job.env("DECK_TRANSPORT", transport).run().ok();
+        let trace = folder.read(&ended);
+        all_have_arrows(&trace);
+        let protocols: Vec<_> = trace.named("post").map(|event| event["args"]["protocol"].clone()).collect();
+        let expected = if transport == "shm" { "hand-off" } else { "eager" };
+        for protocol in ["eager", "copy", expected] {
+            assert!(protocols.iter().any(|one| one == protocol), "{transport}: {protocol}");
+        }
+        for call in ["barrier", "all_reduce"] {
+            assert!(count(trace.named(call)) >= 3, "{transport}: {call}");
+        }
+        let aside = trace.named("retrieve").find(|event| event["args"]["tag"] == 7).expect("that with a tag");
+        assert_eq!(aside["args"]["mailbox"], "ring");
+    }
+}
+
+#[test]
+fn a_rank_that_is_killed_leaves_what_it_has_written() {
+    let folder = Folder::new("killed");
+    let ended = Job::new(Bin::deckrun().path())
+        .args(["-n", "3", "--on-failure", "continue", "--"])
+        .arg(program().path())
+        .arg("killed")
+        .env("DECK_TRACE", folder.trace())
+        .run()
+        .fails();
+    ended.line_with("rank 1 is lost");
+    let trace = folder.read(&ended);
+    let states = [0, 1, 2].map(|rank| trace.rank(rank)["events"].as_str().unwrap_or_default().to_owned());
+    assert_eq!(states, ["complete", "incomplete", "complete"]);
+    assert!(trace.named("post").any(|event| event["pid"] == 1), "what rank 1 posted");
+}
+
+/// With a subscriber of its own, and with that which `udeck::init` installs.
+#[test]
+fn a_programs_own_spans_are_in_the_trace() {
+    for word in ["own", "plain"] {
+        let folder = Folder::new(word);
+        let ended = program().ranks(2).arg(word).env("DECK_TRACE", folder.trace()).run().ok();
+        let trace = folder.read(&ended);
+        for rank in 0..2 {
+            let of_rank = |name: &'static str| trace.named(name).filter(move |event| event["pid"] == rank);
+            let solve = of_rank("solve").next().unwrap_or_else(|| panic!("{word}: rank {rank} has no span"));
+            assert_eq!((&solve["ph"], &solve["args"]["cells"]), (&"X".into(), &1000.into()));
+            assert_eq!(solve["args"]["method"], "\"by\"\nhand");
+            let end = |event: &serde_json::Value| {
+                event["ts"].as_f64().unwrap_or(0.0) + event["dur"].as_f64().unwrap_or(0.0)
+            };
+            let inside = of_rank("post")
+                .filter(|post| end(post) <= end(solve) && post["ts"].as_f64() >= solve["ts"].as_f64());
+            assert!(count(inside) > 20, "{word}: posts inside of the span");
+        }
+        let half = trace.of_kind("i").find(|event| event["args"]["message"] == "half way");
+        assert_eq!(half.expect("the program's event")["args"]["residual"], 0.5);
+        all_have_arrows(&trace);
+    }
+}
+
+#[test]
+fn a_subscriber_without_the_layer_is_told() {
+    let folder = Folder::new("foreign");
+    let ended = program().ranks(2).arg("foreign").env("DECK_TRACE", folder.trace()).run().ok();
+    assert!(ended.stderr.contains("udeck::trace::layer()"), "{ended}");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_an_error_that_names_it() {
+    let ended = Bin::example("hello").ranks(2).env("DECK_TRACE", Path::new("/proc/trace.json")).run().fails();
+    assert!(ended.stderr.contains("DECK_TRACE") && ended.stderr.contains("/proc/"), "{ended}");
+}

@@ -1,0 +1,100 @@
+//! Ranks whose trace is looked at (`DECK_TRACE`). `trace-rank WORD`:
+//!
+//! * `ring`: each rank posts messages of many sizes to the next one, by all protocols and ways to post, and all meet at barriers.
+//! * `killed`: rank 1 has posted, waits until its part of the trace has that, and kills itself.
+//! * `own`: as `ring`, with a subscriber of the program's own that has µDECK's layer; the program has a span and an event.
+//! * `plain`: likewise, without a subscriber of its own.
+//! * `foreign`: likewise, with a subscriber that lacks the layer.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, getpid, kill_process};
+use tracing_subscriber::prelude::*;
+use udeck::{Error, Match, Protocol, Result, World};
+
+/// By shared memory: inline, handed off, and too long for a ring's cell.
+const SIZES: [usize; 5] = [0, 8, 40, 4096, 300_000];
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let word = std::env::args().nth(1).unwrap_or_default();
+    match word.as_str() {
+        "own" => tracing_subscriber::registry().with(udeck::trace::layer()).init(),
+        "foreign" => tracing_subscriber::registry().init(),
+        _ => {}
+    }
+    let world = udeck::init()?;
+    match word.as_str() {
+        "killed" => killed(&world)?,
+        "ring" => ring(&world)?,
+        _ => {
+            let span = tracing::info_span!("solve", cells = 1000, method = "\"by\"\nhand");
+            span.in_scope(|| -> Result {
+                tracing::info!(residual = 0.5, "half way");
+                ring(&world)
+            })?;
+        }
+    }
+    Ok(world.finish()?)
+}
+
+fn ring(world: &World) -> Result {
+    let inbox = world.mailboxes::<u8>("ring")?;
+    let next = world.postbox_of::<u8>("ring", (world.rank() + 1) % world.size())?;
+    let from = (world.rank() + world.size() - 1) % world.size();
+    for size in SIZES {
+        for protocol in [Protocol::Auto, Protocol::Eager, Protocol::Copy, Protocol::RdmaWrite] {
+            match next.post_with(protocol, world.buf(size)?) {
+                Ok(()) => {}
+                Err(failed) if matches!(failed.error, Error::Unsupported { .. }) => {
+                    next.post(world.buf(size)?)?;
+                }
+                Err(failed) => return Err(failed.error),
+            }
+            assert_eq!(inbox.retrieve()?.len(), size);
+        }
+    }
+    next.post_each(&[1; 20])?;
+    next.post_tagged(&[2], 7)?;
+    // The twenty before it are set aside, and come later.
+    assert_eq!(inbox.retrieve_tagged(7)?[..], [2]);
+    let mut drained = 0;
+    while drained < 10 {
+        drained += inbox.drain(10 - drained, |_| {})?;
+    }
+    let mut one = [0];
+    for _ in 0..5 {
+        assert_eq!(inbox.retrieve_into(&mut one)?.source, from);
+        inbox.retrieve_matching_timeout(Match::source(from), Duration::from_secs(60))?;
+    }
+    world.barrier()?;
+    let mut sum = [world.rank() as u64; 1000];
+    world.all()?.all_reduce(&mut sum, udeck::op::Sum)?;
+    world.barrier()
+}
+
+fn killed(world: &World) -> Result {
+    const COUNT: usize = 100;
+    if world.rank() == 0 {
+        let inbox = world.mailbox::<u64>("in")?;
+        inbox.expect([1]);
+        for _ in 0..COUNT * (world.size() - 1) {
+            inbox.retrieve()?;
+        }
+        while !matches!(inbox.retrieve(), Err(Error::PeerLost { rank: 1, .. })) {}
+        println!("rank 1 is lost");
+        return Ok(());
+    }
+    let out = world.postbox::<u64>("in")?;
+    (0..COUNT).try_for_each(|number| out.post(&[number as u64]).map_err(|failed| failed.error))?;
+    if world.rank() == 1 {
+        let trace = std::env::var("DECK_TRACE").expect("this is about a trace");
+        let (part, end) = (format!("{trace}.rank-1.part"), Instant::now() + Duration::from_secs(120));
+        while !std::fs::read_to_string(Path::new(&part)).is_ok_and(|text| text.contains("\"post\"")) {
+            assert!(Instant::now() < end, "nothing is in {part}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        kill_process(getpid(), Signal::KILL).expect("this process");
+    }
+    Ok(())
+}
