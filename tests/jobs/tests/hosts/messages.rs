@@ -3,7 +3,7 @@
 use std::{process::Command, thread, time::Duration};
 
 use rustix::process::{Pid, Signal, kill_process};
-use udeck_jobs::{Bin, Ended, Job, Running, netns::Network};
+use udeck_jobs::{Bin, Ended, Job, Running, netns::Network, trace_format::Trace};
 
 use super::starting::File;
 use super::{Case, TALKER, skip};
@@ -22,6 +22,7 @@ pub const CASES: &[Case] = &[
     ("ranks_of_one_host_and_two_users_use_the_network", two_users),
     ("nas_ft_on_three_hosts", nas_ft),
     ("collective_calls_on_three_hosts", collective_calls),
+    ("a_trace_of_three_hosts_has_one_time", traced),
     ("a_deadlock_over_hosts_is_told_with_its_circle", deadlock),
     ("a_rank_that_is_killed_is_an_error_to_who_waits", killed_rank),
     ("a_host_cut_off_is_an_error_to_who_waits", cut_off),
@@ -63,6 +64,28 @@ fn collective_calls() {
             }
         }
     }
+}
+
+/// The hosts of this test have one clock, so the truth is known: a comparison finds no difference but for its error.
+fn traced() {
+    let network = Network::new(3);
+    let path = std::env::temp_dir().join(format!("hosts-trace-{}.json", std::process::id()));
+    let job = network.deckrun(2).args(["--", env!("CARGO_BIN_EXE_trace-rank"), "ring"]);
+    let ended = job.env("DECK_TRACE", &path).run().ok().clean();
+    let trace = Trace::read(&path);
+    std::fs::remove_file(&path).expect("it was read");
+    for rank in 0..6 {
+        let of_rank = trace.rank(rank);
+        assert_eq!(of_rank["events"], "complete", "{ended}");
+        let [offset, error] = ["clock_offset_ns", "clock_error_ns"].map(|name| of_rank[name].as_i64());
+        let (offset, error) = (offset.expect("an offset"), error.expect("an error"));
+        assert_eq!(error == 0, rank < 2, "rank {rank} was compared: {of_rank}");
+        assert!(offset.abs() <= error, "{of_rank}");
+    }
+    let [posts, arrows] = ["X", "f"].map(|kind| {
+        trace.of_kind(kind).filter(|event| event["name"] == "post" || event["name"] == "message").count()
+    });
+    assert!(posts > 0 && posts == arrows, "{posts} posts, {arrows} arrows");
 }
 
 /// Each rank posts to the next one, on the next host, and nobody retrieves.

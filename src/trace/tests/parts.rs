@@ -1,0 +1,153 @@
+//! Parts as processes write them, or leave them, and the file that is made of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use udeck_trace::{
+    Clock, ClockSample, Lane, MESSAGES, Merged, Opening, Part, merge, now, part_path, parts_beside,
+};
+
+const JOB: u64 = 0xBEEF;
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("trace-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        Folder(folder)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.join("job.json")
+    }
+
+    fn part(&self, rank: u32, lines: &str) -> PathBuf {
+        let path = part_path(&self.path(), rank);
+        let job = format!(
+            r#"{{"ph":"M","pid":{rank},"tid":0,"ts":0,"name":"udeck_job","args":{{"job":"beef"}}}},"#
+        );
+        fs::write(&path, format!("[\n{job}\n{lines}")).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn lane(rank: u32, part: Option<PathBuf>, samples: &[ClockSample]) -> Lane {
+    Lane { rank, host: "a".into(), part, clock: Clock(samples.to_vec()), is_complete: true }
+}
+
+fn events(path: &Path) -> Vec<Value> {
+    let file: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    file["traceEvents"].as_array().unwrap().clone()
+}
+
+fn slice(rank: u32, ts: &str, dur: &str, name: &str) -> String {
+    format!(
+        r#"{{"ph":"X","pid":{rank},"tid":7,"ts":{ts},"dur":{dur},"name":"{name}","cat":"c","args":{{"ts":"9"}}}},"#
+    ) + "\n"
+}
+
+fn arrow(kind: char, rank: u32, ts: &str, id: &str) -> String {
+    format!(r#"{{"ph":"{kind}","pid":{rank},"tid":7,"ts":{ts},"id":"{id}","name":"message","cat":"udeck"}},"#)
+        + "\n"
+}
+
+#[test]
+fn another_hosts_times_are_moved_by_what_its_clock_is_off_at_that_time() {
+    let folder = Folder::new("clocks");
+    let first = folder.part(0, &slice(0, "100.000", "1.000", "a"));
+    let second = folder.part(1, &(slice(1, "1000.000", "1.000", "b") + &slice(1, "1500.500", "1.000", "c")));
+    // Off by 800 µs at first, and by 900 µs a millisecond later.
+    let sample = |at, offset| ClockSample { at, offset, error: 7 };
+    let clock = [sample(1_000_000, -800_000), sample(2_000_000, -900_000)];
+    let merged =
+        merge(&folder.path(), &[lane(0, Some(first), &[]), lane(1, Some(second), &clock)], JOB).unwrap();
+    assert_eq!((merged.events, merged.dropped), (3, 0));
+    let times: Vec<_> = events(&folder.path()).iter().map(|event| event["ts"].as_f64().unwrap()).collect();
+    assert_eq!(times, [0.0, 100.0, 550.45]);
+    let file: Value = serde_json::from_str(&fs::read_to_string(folder.path()).unwrap()).unwrap();
+    assert_eq!(file["otherData"]["clock_error_ns"], 7);
+}
+
+#[test]
+fn of_a_part_that_was_cut_off_all_whole_events_are_taken_and_arrows_have_both_ends() {
+    let folder = Folder::new("cut");
+    let lines = slice(0, "5.000", "1.000", "inner")
+        + &slice(0, "5.000", "9.000", "outer")
+        + &arrow('s', 0, "5.000", "0x1")
+        + &arrow('s', 0, "5.500", "0x2")
+        + &arrow('f', 0, "6.000", "0x3")
+        + &slice(0, "7.000", "1.000", "last");
+    let first = folder.part(0, &lines[..lines.len() - 9]);
+    let second = folder.part(1, &(slice(1, "6.000", "2.000", "in") + &arrow('f', 1, "7.000", "0x1")));
+    let lanes = [lane(0, Some(first), &[]), lane(1, Some(second), &[]), lane(2, None, &[])];
+    let merged = merge(&folder.path(), &lanes, JOB).unwrap();
+    assert_eq!(merged, Merged { events: 5, arrows: 1, dropped: 0 });
+    let names: Vec<_> =
+        events(&folder.path()).iter().map(|event| event["name"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(names, ["outer", "inner", "message", "in", "message"], "what lies around comes first");
+}
+
+#[test]
+fn parts_of_another_job_are_left_alone() {
+    let folder = Folder::new("jobs");
+    let part = folder.part(3, "");
+    assert_eq!(parts_beside(&folder.path(), Some(JOB)), [(3, part)]);
+    assert_eq!(parts_beside(&folder.path(), Some(JOB + 1)), []);
+}
+
+/// All of a process: its subscriber is its own for ever.
+#[test]
+fn what_a_process_says_is_in_its_part() {
+    const COUNT: u64 = 20_000;
+    let folder = Folder::new("process");
+    assert!(udeck_trace::install());
+    tracing::info!("before there is a part");
+    let opening = Opening { path: folder.path(), rank: 5, job: JOB, host: "a \"host\"".into() };
+    let part = Part::open(&opening).unwrap();
+    let (first, second) = (tracing::info_span!("first", n = 1), tracing::info_span!("second"));
+    let (first, second) = (first.entered(), second.entered());
+    drop(first);
+    drop(second);
+    {
+        let _quiet = udeck_trace::quiet();
+        tracing::info!("not this");
+    }
+    let thread = std::thread::Builder::new().name("worker".into()).spawn(|| {
+        for number in 0..COUNT {
+            let start = now();
+            tracing::event!(name: "post", target: MESSAGES, tracing::Level::TRACE, start_ns = start, end_ns = now(), rank = 6_u64, number);
+        }
+    });
+    thread.unwrap().join().unwrap();
+    tracing::trace!("too much");
+    assert_eq!(part.write().unwrap(), 0, "events were dropped");
+    let lanes = [lane(5, Some(part.path().to_owned()), &[])];
+    merge(&folder.path(), &lanes, JOB).unwrap();
+    let events = events(&folder.path());
+    let named = |name: &'static str| events.iter().filter(move |event| event["name"] == name);
+    assert_eq!(named("post").count() as u64, COUNT);
+    assert!(named("post").all(|event| event["pid"] == 6 && event["ph"] == "X"));
+    assert!(named("trace written").count() > 0, "more than a buffer holds");
+    let said: Vec<_> = events.iter().filter_map(|event| event["args"]["message"].as_str()).collect();
+    assert_eq!(said, ["before there is a part"]);
+    // `second` was entered inside of `first` and left after it: what is left of it is a slice of its own.
+    assert_eq!((named("first").count(), named("second").count()), (1, 2));
+    let times = |event: &Value| {
+        let start = event["ts"].as_f64().unwrap();
+        (start, start + event["dur"].as_f64().unwrap())
+    };
+    let (outer, inner) = (times(named("first").next().unwrap()), times(named("second").next().unwrap()));
+    assert!(outer.0 <= inner.0 && inner.1 <= outer.1, "{outer:?} {inner:?}");
+    let threads: Vec<_> = named("thread_name").map(|event| event["args"]["name"].as_str().unwrap()).collect();
+    assert!(threads.contains(&"worker"), "{threads:?}");
+    drop(part);
+    tracing::info!("nobody wants to know");
+}
