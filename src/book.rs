@@ -19,6 +19,9 @@ struct Groups;
 #[doc = include_str!("../docs/protocols.md")]
 struct Protocols;
 
+#[doc = include_str!("../docs/traces.md")]
+struct Traces;
+
 #[doc = include_str!("deck/examples/group.md")]
 struct Group;
 

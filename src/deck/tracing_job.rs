@@ -2,7 +2,7 @@
 //!
 //! Each process writes a part ([`udeck_trace::Part`]). In the end every rank tells rank 0 that its part is complete; those of other
 //! hosts send it, too. Rank 0 merges all parts into the job's file. It waits for all ranks that are neither lost nor finished, at most
-//! until the deadline of its [`crate::World::finish`].
+//! until the deadline of its [`crate::World::finish`]. Ranks of other hosts wait for rank 0 to read what they send.
 //!
 //! Clocks: ranks of one host have one. A rank of another host asks rank 0 for the time, in the beginning and in the end, and takes the
 //! answer that came the quickest.
@@ -148,9 +148,10 @@ impl TracingJob {
         let part = self.part.path().to_owned();
         if is_beside_first(world, world.rank() as u32) {
             let path = fs::canonicalize(&part).unwrap_or(part);
-            let to = self.to_first(world, deadline)?;
-            to.post_tagged(path.as_os_str().as_encoded_bytes(), tag::DONE)?;
-            return to.flush_timeout(deadline.remaining());
+            // Rank 0 may read it when this rank has gone.
+            return self
+                .to_first(world, deadline)?
+                .post_tagged(path.as_os_str().as_encoded_bytes(), tag::DONE);
         }
         let sample = self.compare(world, deadline)?;
         let failed = |source| unwritable(&part, &udeck_trace::PartError { path: part.clone(), source });

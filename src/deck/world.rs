@@ -453,12 +453,6 @@ impl World {
         let known = publish(&self.state, &self.state.holders(Memory::Outbox).wait_at_end(), Duration::ZERO);
         self.wait_for_answers(deadline);
         drop(self.all.take());
-        // Others may look for what was posted when they hear that this rank has finished, and this process may be gone.
-        let drained = self.state.nics().drain(deadline);
-        let is_late = drained.is_err() || self.state.progress().is_busy();
-        let late = is_late.then(|| self.too_late(start));
-        drop(known);
-        let undelivered = self.state.take_all_undelivered();
         if self.config().stats {
             let table = metrics::table(self.rank(), &self.stats(), &self.peer_stats());
             stderr_line(format_args!("{table}"));
@@ -467,6 +461,12 @@ impl World {
             trace::finished(traced, self.rank());
             tracing.finish(&self.state, deadline);
         }
+        // Others may look for what was posted when they hear that this rank has finished, and this process may be gone.
+        let drained = self.state.nics().drain(deadline);
+        let is_late = drained.is_err() || self.state.progress().is_busy();
+        let late = is_late.then(|| self.too_late(start));
+        drop(known);
+        let undelivered = self.state.take_all_undelivered();
         self.state.end();
         let parted = self.state.part(Deadline::after(self.state.config().setup));
         undelivered?;
