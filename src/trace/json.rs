@@ -5,20 +5,24 @@
 
 use std::fmt::Write as _;
 
-use crate::buffer::{Noted, ThreadBuffer};
-use crate::record::{Arrow, NO_RANK, Shape, Value};
+use crate::record::{Arguments, Arrow, NO_RANK, Record, Shape, Value};
 
 /// Of the arrows from a post to its retrieve.
 pub(crate) const ARROW: &str = "\"name\":\"message\",\"cat\":\"udeck\"";
 
-/// Appends what a thread has noted. `rank`: of events that do not say theirs. The number of events.
-pub(crate) fn events(to: &mut String, buffer: &ThreadBuffer, noted: &Noted, rank: u32) -> u64 {
-    let (mut values, mut texts) = (noted.arguments.values.iter(), noted.arguments.texts.as_str());
+/// Appends what the thread `tid` has noted. `rank`: of events that do not say theirs. The number of events.
+pub(crate) fn events(
+    to: &mut String,
+    tid: u32,
+    (records, arguments): (&[Record], &Arguments),
+    rank: u32,
+) -> u64 {
+    let (mut values, mut texts) = (arguments.values.iter(), arguments.texts.as_str());
     let mut count = 0;
-    for record in &noted.records {
+    for record in records {
         let pid = if record.rank == NO_RANK { rank } else { record.rank };
         let letter = if record.shape == Shape::Slice { 'X' } else { 'i' };
-        begin(to, letter, pid, buffer.tid, record.start);
+        begin(to, letter, pid, tid, record.start);
         match record.shape {
             Shape::Slice => {
                 to.push_str(",\"dur\":");
@@ -44,7 +48,7 @@ pub(crate) fn events(to: &mut String, buffer: &ThreadBuffer, noted: &Noted, rank
             to.push('}');
         }
         to.push_str("},\n");
-        count += 1 + u64::from(arrow(to, pid, buffer.tid, record.arrow, (record.start, record.end)));
+        count += 1 + u64::from(arrow(to, pid, tid, record.arrow, (record.start, record.end)));
     }
     count
 }

@@ -14,8 +14,9 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, Filter, Layer, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::part::buffer;
 use crate::record::{Arguments, Arrow, Fields, Record, Shape};
-use crate::{CALLS, MESSAGES, buffer, now};
+use crate::{CALLS, MESSAGES, now};
 
 /// Whether a layer of ours is part of the program's subscriber.
 static IS_THERE: AtomicBool = AtomicBool::new(false);

@@ -7,7 +7,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `layer` | what becomes of an event or a span |
-//! | `record`, `buffer` | what is noted of it, and where, until it is written |
+//! | `record`, `part/buffer` | what is noted of it, and where, until it is written |
 //! | `part` | the process's file, and who writes it |
 //! | `json` | an event as a line of JSON |
 //! | `merge` | one file of all parts; clocks; arrows |
@@ -17,16 +17,15 @@
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
-mod buffer;
 mod json;
 mod layer;
 mod merge;
 mod part;
 mod record;
 
-pub use buffer::{Quiet, quiet};
 pub use layer::{TraceLayer, install, layer};
 pub use merge::{Clock, ClockSample, Lane, Merged, merge, parts_beside};
+pub use part::buffer::{Quiet, quiet};
 pub use part::{MOST_EVENTS, Opening, Part, PartError, part_path};
 
 /// The variable that names the trace's file.

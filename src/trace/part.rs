@@ -3,6 +3,8 @@
 //! It is an array of events that nobody has closed, which viewers read as it is: whatever happens to the process, what it has written
 //! can be looked at. The number of its events is bounded; further ones are counted.
 
+pub(crate) mod buffer;
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -16,7 +18,7 @@ use thiserror::Error;
 use udeck_sys::process::is_forked;
 use udeck_sys::{say, thread};
 
-use crate::buffer::{self, Noted, ThreadBuffer};
+use self::buffer::{Noted, ThreadBuffer};
 use crate::json;
 use crate::record::NO_RANK;
 
@@ -224,7 +226,7 @@ impl Process {
             return;
         }
         let mut text = String::with_capacity(noted.records.len() * 256);
-        let count = json::events(&mut text, buffer, noted, self.rank);
+        let count = json::events(&mut text, buffer.tid, (&noted.records, &noted.arguments), self.rank);
         let mut file = self.file.lock();
         if file.events + count > MOST_EVENTS {
             file.dropped += count;

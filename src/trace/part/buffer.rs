@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use super::Process;
 use crate::now;
-use crate::part::Process;
 use crate::record::{Arguments, Arrow, NO_RANK, Record, Shape};
 
 /// Events of a buffer: about 1 MiB with their arguments.
