@@ -141,8 +141,8 @@ fn what_a_process_says_is_in_its_part() {
     // `second` was entered inside of `first` and left after it: what is left of it is a slice of its own.
     assert_eq!((named("first").count(), named("second").count()), (1, 2));
     let times = |event: &Value| {
-        let start = event["ts"].as_f64().unwrap();
-        (start, start + event["dur"].as_f64().unwrap())
+        let nanoseconds = |name: &str| (event[name].as_f64().unwrap() * 1000.0).round() as u64;
+        (nanoseconds("ts"), nanoseconds("ts") + nanoseconds("dur"))
     };
     let (outer, inner) = (times(named("first").next().unwrap()), times(named("second").next().unwrap()));
     assert!(outer.0 <= inner.0 && inner.1 <= outer.1, "{outer:?} {inner:?}");

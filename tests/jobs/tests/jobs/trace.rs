@@ -117,11 +117,15 @@ fn a_programs_own_spans_are_in_the_trace() {
             let solve = of_rank("solve").next().unwrap_or_else(|| panic!("{word}: rank {rank} has no span"));
             assert_eq!((&solve["ph"], &solve["args"]["cells"]), (&"X".into(), &1000.into()));
             assert_eq!(solve["args"]["method"], "\"by\"\nhand");
-            let end = |event: &serde_json::Value| {
-                event["ts"].as_f64().unwrap_or(0.0) + event["dur"].as_f64().unwrap_or(0.0)
+            let times = |event: &serde_json::Value| {
+                let nanoseconds = |name: &str| (event[name].as_f64().unwrap_or(0.0) * 1000.0).round() as u64;
+                (nanoseconds("ts"), nanoseconds("ts") + nanoseconds("dur"))
             };
-            let inside = of_rank("post")
-                .filter(|post| end(post) <= end(solve) && post["ts"].as_f64() >= solve["ts"].as_f64());
+            let (from, to) = times(solve);
+            let inside = of_rank("post").filter(|post| {
+                let (start, end) = times(post);
+                from <= start && end <= to
+            });
             assert!(count(inside) > 20, "{word}: posts inside of the span");
         }
         let half = trace.of_kind("i").find(|event| event["args"]["message"] == "half way");
