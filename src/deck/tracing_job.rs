@@ -88,7 +88,7 @@ impl TracingJob {
         } else if far.contains(&welcome.rank) {
             tracing.inbox = Some(open_inbox(world)?);
             let sample = tracing.compare(world, deadline)?;
-            tracing.to_first(world, deadline)?.post_tagged(&sample, tag::COMPARED)?;
+            tracing.first_postbox(world, deadline)?.post_tagged(&sample, tag::COMPARED)?;
         }
         drop(quiet);
         trace::began(start, world.rank(), world.size());
@@ -110,7 +110,7 @@ impl TracingJob {
 
     // ---- other ranks ----
 
-    fn to_first(&mut self, world: &Arc<WorldState>, deadline: Deadline) -> Result<&Postbox<u8>> {
+    fn first_postbox(&mut self, world: &Arc<WorldState>, deadline: Deadline) -> Result<&Postbox<u8>> {
         if self.to_first.is_none() {
             self.to_first = Some(postbox_of(world, 0, deadline)?);
         }
@@ -122,7 +122,7 @@ impl TracingJob {
         let mut best = ClockSample { at: 0, offset: 0, error: u64::MAX };
         for _ in 0..ROUNDS {
             let asked = now();
-            self.to_first(world, deadline)?.post_tagged(&asked.to_le_bytes(), tag::ASK)?;
+            self.first_postbox(world, deadline)?.post_tagged(&asked.to_le_bytes(), tag::ASK)?;
             let Some(inbox) = &self.inbox else { break };
             let answer = loop {
                 let answer = inbox.retrieve_timeout(deadline.remaining())?;
@@ -150,12 +150,12 @@ impl TracingJob {
             let path = fs::canonicalize(&part).unwrap_or(part);
             // Rank 0 may read it when this rank has gone.
             return self
-                .to_first(world, deadline)?
+                .first_postbox(world, deadline)?
                 .post_tagged(path.as_os_str().as_encoded_bytes(), tag::DONE);
         }
         let sample = self.compare(world, deadline)?;
         let failed = |source| unwritable(&part, &udeck_trace::PartError { path: part.clone(), source });
-        let to = self.to_first(world, deadline)?;
+        let to = self.first_postbox(world, deadline)?;
         to.post_tagged(&sample, tag::COMPARED)?;
         let mut file = File::open(&part).map_err(failed)?;
         let mut piece = vec![0; PIECE];
