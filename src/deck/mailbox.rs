@@ -79,12 +79,25 @@ impl<T: Payload> Mailbox<T> {
     #[doc(alias = "deck_mbox_retrv")]
     #[inline]
     pub fn retrieve(&self) -> Result<Received<T>> {
-        if trace::is_on() { self.retrieve_traced() } else { self.retrieve_untold() }
+        // So that it is moved once, in the caller: whoever returns it inside a result moves it again.
+        let mut received = Received::new(Parcel::NONE);
+        if trace::is_on() {
+            self.retrieve_traced(&mut received)?;
+        } else if let Err(found) = self.take_short(&mut received) {
+            self.retrieve_slow(found, &mut received)?;
+        }
+        Ok(received)
     }
 
     #[cold]
-    fn retrieve_traced(&self) -> Result<Received<T>> {
-        self.traced(|| self.retrieve_untold())
+    #[inline(never)]
+    fn retrieve_traced(&self, to: &mut Received<T>) -> Result {
+        let start = trace::begin();
+        if let Err(found) = self.take_short(to) {
+            self.retrieve_slow(found, to)?;
+        }
+        self.tell(start, to);
+        Ok(())
     }
 
     /// Retrieves a message by value, and tells the trace.
@@ -97,6 +110,7 @@ impl<T: Payload> Mailbox<T> {
 
     /// As [`Mailbox::traced`], into `to`, and only if there was one.
     #[cold]
+    #[inline(never)]
     fn traced_into(
         &self,
         to: &mut Received<T>,
@@ -116,16 +130,6 @@ impl<T: Payload> Mailbox<T> {
             return;
         }
         trace::retrieved(start, self.world.rank(), &self.name, received.parcel());
-    }
-
-    #[inline]
-    fn retrieve_untold(&self) -> Result<Received<T>> {
-        // So that it is moved once, in the caller: whoever returns it inside a result moves it again.
-        let mut received = Received::new(Parcel::NONE);
-        if let Err(found) = self.take_short(&mut received) {
-            self.retrieve_slow(found, &mut received)?;
-        }
-        Ok(received)
     }
 
     #[inline(never)]
@@ -200,21 +204,34 @@ impl<T: Payload> Mailbox<T> {
     ///
     /// # Errors
     /// As [`Mailbox::try_retrieve`]. `each` has seen what came before.
-    pub fn drain(&self, most: usize, mut each: impl FnMut(&mut Received<T>)) -> Result<usize> {
+    pub fn drain(&self, most: usize, each: impl FnMut(&mut Received<T>)) -> Result<usize> {
+        if trace::is_on() { self.drain_as::<true>(most, each) } else { self.drain_as::<false>(most, each) }
+    }
+
+    /// `TRACED`: decided once for the call, because one more look for each message can be measured.
+    #[inline(always)]
+    fn drain_as<const TRACED: bool>(
+        &self,
+        most: usize,
+        mut each: impl FnMut(&mut Received<T>),
+    ) -> Result<usize> {
         self.world.progress_other_postboxes();
         let mut received = Received::new(Parcel::NONE);
         let mut taken = 0;
-        let traced = trace::is_on();
         while taken < most {
-            let start = if traced { trace::begin() } else { 0 };
-            if !self.take_of_run(&mut received) {
+            let start = if TRACED { trace::begin() } else { 0 };
+            if self.take_of_run(&mut received) {
+                if TRACED {
+                    received.parcel_mut().number = self.inbox.borrow().number_of_run();
+                }
+            } else {
                 match self.look_again(most - taken, &mut received)? {
                     Look::Run => continue,
                     Look::Message => {}
                     Look::Nothing => break,
                 }
             }
-            if traced {
+            if TRACED {
                 self.tell(start, &received);
             }
             each(&mut received);
@@ -242,6 +259,7 @@ impl<T: Payload> Mailbox<T> {
         let mut inbox = self.inbox.borrow_mut();
         let Some(len) = inbox.next_of_run(received.parcel_mut()) else { return false };
         if T::ALIGN > align_of::<u64>() || !len.is_multiple_of(T::SIZE) {
+            received.parcel_mut().number = inbox.number_of_run();
             put_back(&mut inbox, received);
             return false;
         }

@@ -50,10 +50,16 @@ impl Inbox {
         taken
     }
 
-    /// The next message of the run, into `parcel`, which holds none: how many bytes it has.
+    /// The next message of the run, into `parcel`, which holds none: how many bytes it has. Its number is left out
+    /// ([`Inbox::number_of_run`]).
     #[inline(always)]
     pub fn next_of_run(&mut self, parcel: &mut Parcel) -> Option<usize> {
         self.set_aside.next_of_run(parcel)
+    }
+
+    /// The number of the message that [`Inbox::next_of_run`] gave out last, for those who want to know.
+    pub fn number_of_run(&self) -> u32 {
+        self.set_aside.number_of_run()
     }
 
     /// Puts the next message into `parcel`, if one is there, after a look of [`Inbox::next_of_burst`]. `all` as of

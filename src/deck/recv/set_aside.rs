@@ -137,12 +137,16 @@ impl SetAside {
             return None;
         }
         let ShortArrival { immediate, message } = &run.messages[run.from % MOST];
-        parcel.number = run.number.wrapping_add(run.from as u32);
         run.from += 1;
         parcel.place().copy_from(message);
         (parcel.rank, parcel.postbox) = run.source;
         parcel.tag = immediate.unwrap_or(0);
         Some(message.len() - HEAD_BYTES)
+    }
+
+    /// The number of the message that [`SetAside::next_of_run`] gave out last.
+    pub fn number_of_run(&self) -> u32 {
+        self.run.number.wrapping_add(self.run.from.wrapping_sub(1) as u32)
     }
 }
 
