@@ -20,6 +20,7 @@ Examples:
                                                  16 messages under way; for a spreadsheet
   deckperf bibandwidth --sizes 8,64K,1M          both ranks send windows at once
   deckperf latency --percentiles --protocol auto every round trip timed by itself, to 99.99 percent
+  deckperf bandwidth --off-cache --sizes 64K,1M  from and into memory that no cache holds
   deckperf multi-pair --pairs 1,2,4              2, 4 and 8 ranks stream in pairs at once
   deckperf incast --ranks 2,4,8                  1, 3 and 7 ranks send to one
   deckrun -n 8 deckperf matrix                   every pair of ranks, also on several hosts
@@ -81,9 +82,14 @@ enum Command {
         /// Time every round trip by itself: median, 90, 99, 99.9, 99.99 percent and maximum of single messages
         #[arg(long)]
         percentiles: bool,
+        #[command(flatten)]
+        memory: Memory,
     },
     /// Payload per second with a window of messages under way
-    Bandwidth,
+    Bandwidth {
+        #[command(flatten)]
+        memory: Memory,
+    },
     /// Payload per second in both directions at once, as OSU's osu_bibw
     Bibandwidth,
     /// Check every byte of messages of all sizes, each ±3 bytes, over all protocols
@@ -212,6 +218,14 @@ enum Command {
         #[arg(long)]
         groups: bool,
     },
+}
+
+#[derive(Args, Clone, Copy, Debug)]
+struct Memory {
+    /// Send each message from other memory than the last ones, from buffers that together are larger than the last-level cache, so that
+    /// data comes from RAM; where the protocol copies (copy, rdma-write, rdma-read, handshake), receive it into such memory, too
+    #[arg(long)]
+    off_cache: bool,
 }
 
 #[derive(Args, Debug)]
@@ -364,7 +378,7 @@ impl Cli {
         }
         let measures = matches!(
             command,
-            None | Some(Command::Latency { .. } | Command::Bandwidth | Command::Bibandwidth)
+            None | Some(Command::Latency { .. } | Command::Bandwidth { .. } | Command::Bibandwidth)
         ) && !explain;
         if options.stats && !(measures && options.layer == Layer::Mailbox) {
             return Err(conflict(
@@ -400,13 +414,13 @@ impl Cli {
                 Err(conflict("`verify` is about mailboxes; --layer vi measures"))
             }
             (Some(Command::Compare(args)), _) => Ok(Task::Compare(args, options.format)),
-            (Some(Command::Latency { percentiles: true }), _) => options.percentiles(),
-            (Some(Command::Latency { .. }), _) => options.measurement(vec![Test::Latency], false),
+            (Some(Command::Latency { percentiles: true, memory }), _) => options.percentiles(memory),
+            (Some(Command::Latency { memory, .. }), _) => options.one_way(Test::Latency, memory),
             (Some(Command::MultiPair { pairs }), _) => options.jobs(jobs::Kind::MultiPair(ascending(pairs))),
             (Some(Command::Matrix { ranks }), _) => options.jobs(jobs::Kind::Matrix(usize::from(ranks))),
             (Some(Command::Incast { ranks }), _) => options.jobs(jobs::Kind::Incast(ascending(ranks))),
             (Some(Command::Registration), _) => options.registration().map(Task::Registration),
-            (Some(Command::Bandwidth), _) => options.measurement(vec![Test::Bandwidth], false),
+            (Some(Command::Bandwidth { memory }), _) => options.one_way(Test::Bandwidth, memory),
             (Some(Command::Bibandwidth), _) => options.bibandwidth(),
             (Some(Command::Overlap { compute }), _) => Ok(Task::Overlap(options.overlap(compute))),
             (Some(Command::Clones { flooding }), _) => Ok(Task::Clones(options.clones(flooding as usize))),
@@ -464,6 +478,17 @@ impl Options {
         }
     }
 
+    fn one_way(self, test: Test, memory: Memory) -> Result<Task, clap::Error> {
+        if memory.off_cache && (self.layer == Layer::Vi || self.stats) {
+            return Err(conflict("--off-cache is about messages of a mailbox, and about times"));
+        }
+        let task = self.measurement(vec![test], false)?;
+        Ok(match task {
+            Task::Measure(plan) => Task::Measure(Plan { off_cache: memory.off_cache, ..plan }),
+            other => other,
+        })
+    }
+
     fn bibandwidth(self) -> Result<Task, clap::Error> {
         if self.protocol.contains(&Protocol::Handshake) {
             return Err(conflict(
@@ -473,11 +498,15 @@ impl Options {
         self.measurement(vec![Test::BiBandwidth], false)
     }
 
-    fn percentiles(self) -> Result<Task, clap::Error> {
+    fn percentiles(self, memory: Memory) -> Result<Task, clap::Error> {
         if self.layer == Layer::Vi || self.stats {
             return Err(conflict("--percentiles is about messages of a mailbox, and about times"));
         }
-        Ok(Task::Measure(Plan { percentiles: true, ..self.plan(vec![Test::Latency], false) }))
+        Ok(Task::Measure(Plan {
+            percentiles: true,
+            off_cache: memory.off_cache,
+            ..self.plan(vec![Test::Latency], false)
+        }))
     }
 
     fn jobs(self, kind: jobs::Kind) -> Result<Task, clap::Error> {
@@ -646,6 +675,7 @@ impl Options {
             overview: overview && !self.stats,
             handicap: self.handicap,
             percentiles: false,
+            off_cache: false,
         }
     }
 

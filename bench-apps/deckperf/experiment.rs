@@ -211,6 +211,9 @@ pub fn stream_of_words(pair: &RankPair<'_>, batch: &Batch, window: usize) -> Res
 /// How long the batch's turns take, without those that warm up.
 #[inline]
 fn timed(pair: &RankPair<'_>, batch: &Batch, mut turn: impl FnMut(u64) -> Result) -> Result<Duration> {
+    if let Some(rotation) = pair.rotation() {
+        rotation.prepare(pair.world(), batch.size)?;
+    }
     let Some(share) = pair.handicap() else { return turns(batch, turn) };
     let mut handicap = Handicap::start(share, batch.warm_up + batch.iterations);
     turns(batch, |number| {
@@ -249,7 +252,10 @@ pub fn send(pair: &RankPair<'_>, outlet: &Postbox<u8>, batch: &Batch, seed: u64)
 /// A message in memory of the library's, written if the batch is.
 #[inline]
 fn prepared(pair: &RankPair<'_>, batch: &Batch, seed: u64) -> Result<Buf<u8>> {
-    let mut message = pair.world().buf_reused::<u8>(batch.size)?;
+    let mut message = match pair.rotation() {
+        None => pair.world().buf_reused::<u8>(batch.size)?,
+        Some(rotation) => rotation.take(pair.world())?,
+    };
     if batch.payload == Payload::WrittenRead {
         payload::write(&mut message, seed);
     }
@@ -259,7 +265,11 @@ fn prepared(pair: &RankPair<'_>, batch: &Batch, seed: u64) -> Result<Buf<u8>> {
 #[inline]
 fn receive(pair: &RankPair<'_>, batch: &Batch, seed: u64) -> Result {
     let message = pair.inbox().retrieve()?;
-    check(pair, batch, &message, seed)
+    check(pair, batch, &message, seed)?;
+    if let Some(rotation) = pair.rotation() {
+        rotation.keep(batch.protocol, message);
+    }
+    Ok(())
 }
 
 /// That this is the message of this number.

@@ -21,6 +21,7 @@ mod jobs;
 mod machine;
 mod memory;
 mod noise;
+mod off_cache;
 mod order;
 mod overlap;
 mod page;
@@ -59,6 +60,7 @@ use crate::{
     experiment::{Conductor, follow},
     failure::{Failure, Result},
     machine::Machine,
+    off_cache::{Extent, Rotation},
     order::Order,
     plan::{Checks, Plan},
     rank_pair::RankPair,
@@ -174,6 +176,7 @@ fn play(world: &World, task: &Task, spots: &[Spot]) -> Result<Result<String>> {
     let mut pair = RankPair::open(world, protocols)?;
     if let Task::Measure(plan) = task {
         pair.set_handicap(plan.handicap.map(|percent| f64::from(percent) / 100.0));
+        pair.set_rotation(plan.off_cache.then(|| Rotation::new(Extent::of_this_host(world.config().arena))));
     }
     let places = Places::take(&pair, pin, spots)?;
     if !pair.leads() {
@@ -215,7 +218,9 @@ fn measure(pair: &RankPair<'_>, plan: &Plan, places: &Places) -> Result<String> 
     let (nic, window) = (&pair.world().nic().attributes().name, pair.world().config().copy_window);
     let transport = format!("{nic}; copy has {window} fragments of at most 64 KiB under way");
     let machine = Machine::describe(places.describe(), transport);
-    Ok(Report::new(machine, plan.clone(), results).render())
+    let mut report = Report::new(machine, plan.clone(), results);
+    report.memory = pair.rotation().map(|rotation| rotation.sentence(&plan.sizes));
+    Ok(report.render())
 }
 
 fn measure_percentiles(pair: &RankPair<'_>, plan: &Plan, places: &Places) -> Result<String> {
@@ -414,6 +419,23 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("Latency"), "{text}");
+    }
+
+    #[test]
+    fn two_ranks_measure_off_cache() {
+        for test in ["latency", "bandwidth", "latency --percentiles"] {
+            for protocols in ["copy,eager,rdma-write,hand-off", "rdma-read,handshake,auto"] {
+                // With 1 MiB more messages than a pool has buffers.
+                let line = format!(
+                    "deckperf {test} --off-cache --no-pin --sizes 8,100,1M --payload written+read --protocol {protocols} --iterations 6 --time \
+                     0.01 --window 8"
+                );
+                let text = run(line.leak()).replace("\n#          ", " ");
+                assert!(text.contains("off-cache: the sender takes 1024 buffers of 8,"), "{text}");
+                assert!(text.contains("still in the caches: 8, 100"), "{text}");
+            }
+        }
+        assert!(!run("deckperf latency --no-pin --sizes 8 --iterations 2 --time 0.01").contains("off-cache"));
     }
 
     #[test]

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use crate::stats::{median, percentile};
 
-/// A line whose 90th percentile is more than so many times its 10th moved too much. On a quiet machine it is 1.05 to 1.3; what
-/// a busy neighbour, another clock rate or another placement of the virtual processors adds is 1.6 and more.
+/// A line whose 90th percentile is more than so many times its 10th moved too much. The bound is a choice, not a finding: beyond it,
+/// a difference of half between two runs may be the machine's alone.
 const NOISY: f64 = 1.5;
 
-/// Two states are so far apart, at least.
+/// Two states are so far apart, at least: a choice, too. Which of them a run was in longer decides its median.
 const APART: f64 = 1.25;
 
 /// Each state has at least this part of the rounds, and what lies between them has at most this part.

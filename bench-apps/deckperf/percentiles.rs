@@ -158,7 +158,7 @@ pub fn measure(
     let results = rounds::measure(plan.pace(), wanted, &mut observer, progress)?;
     let machine = Machine::describe(places, pair.world().nic().attributes().name.clone());
     let report = TableReport {
-        method: method(plan, &results),
+        method: method(pair, plan, &results),
         noise: results.noise(),
         command: "percentiles",
         series: series(machine.network(), &results),
@@ -169,7 +169,7 @@ pub fn measure(
     Ok(report.render(plan.format))
 }
 
-fn method(plan: &Plan, results: &Results) -> Vec<Cow<'static, str>> {
+fn method(pair: &RankPair<'_>, plan: &Plan, results: &Results) -> Vec<Cow<'static, str>> {
     let mut sentences = scheduling(plan.iterations, results);
     // Figures here are not of batches.
     sentences.truncate(2);
@@ -181,6 +181,7 @@ fn method(plan: &Plan, results: &Results) -> Vec<Cow<'static, str>> {
         "batch = the median over the rounds of a batch's mean, which is what `deckperf latency` shows".into(),
         raw_limits(results),
     ]);
+    sentences.extend(pair.rotation().map(|rotation| rotation.sentence(&plan.sizes)));
     sentences
 }
 

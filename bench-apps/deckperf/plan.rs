@@ -41,6 +41,8 @@ pub struct Plan {
     pub stats: bool,
     /// Every round trip is timed by itself.
     pub percentiles: bool,
+    /// Messages lie in other memory than the last ones, which no cache holds.
+    pub off_cache: bool,
     /// The run without a subcommand: what its closing ratios need is measured too.
     pub overview: bool,
     /// In percent: all messages take that much longer, for tests of `compare`.

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use udeck::{Mailbox, Postbox, Protocol, Received, World};
 
-use crate::failure::{Failure, Result};
+use crate::{
+    failure::{Failure, Result},
+    off_cache::Rotation,
+};
 
 /// One rank's ends. Whatever it retrieves blocks until the message is there or the peer is lost, and then
 /// fails.
@@ -18,6 +21,7 @@ pub struct RankPair<'w> {
     words_in: Mailbox<u64>,
     words_out: Postbox<u64>,
     handicap: Option<f64>,
+    rotation: Option<Rotation>,
 }
 
 impl<'w> RankPair<'w> {
@@ -56,7 +60,7 @@ impl<'w> RankPair<'w> {
         let words_out = world.postbox(&format!("{name}.words.{peer}"))?;
         // Both ranks tell before they hear: whatever the program's default is, this may not wait for the peer.
         words_out.set_protocol(Protocol::Auto)?;
-        Ok(Self { world, leads, inbox, outlets, words_in, words_out, handicap: None })
+        Ok(Self { world, leads, inbox, outlets, words_in, words_out, handicap: None, rotation: None })
     }
 
     /// From now on this rank stands still for `share` of each turn, if it leads.
@@ -67,6 +71,17 @@ impl<'w> RankPair<'w> {
     /// What [`set_handicap`](Self::set_handicap) said.
     pub fn handicap(&self) -> Option<f64> {
         self.handicap
+    }
+
+    /// From now on messages lie in other memory than the last ones.
+    pub fn set_rotation(&mut self, rotation: Option<Rotation>) {
+        self.rotation = rotation;
+    }
+
+    /// What [`set_rotation`](Self::set_rotation) said.
+    #[inline]
+    pub fn rotation(&self) -> Option<&Rotation> {
+        self.rotation.as_ref()
     }
 
     /// One says what happens, the other follows: rank 0 leads rank 1.

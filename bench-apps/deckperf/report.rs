@@ -18,6 +18,8 @@ pub struct Report {
     pub plan: Plan,
     /// What was measured.
     pub results: Results,
+    /// Which memory messages lay in, if it was no usual one.
+    pub memory: Option<Cow<'static, str>>,
     /// What it shows.
     pub findings: Vec<Finding>,
 }
@@ -40,7 +42,7 @@ impl Report {
     /// Works out the findings.
     pub fn new(machine: Machine, plan: Plan, results: Results) -> Self {
         let findings = findings(&plan, &results);
-        Self { machine, plan, results, findings }
+        Self { machine, plan, results, memory: None, findings }
     }
 
     /// How the figures came about, a sentence each.
@@ -61,6 +63,7 @@ impl Report {
                 Cow::from("written+read: the sender writes every word, the receiver sums and checks them all")
             }
         }));
+        sentences.extend(self.memory.clone());
         sentences.push(raw_limits(&self.results));
         sentences.extend(self.plan.handicap.map(|percent| {
             format!("handicap: rank 0 stands still for {percent} % of the time of every turn (--handicap)")
@@ -207,6 +210,7 @@ pub fn sample(format: crate::plan::Format) -> Report {
         pin: true,
         stats: false,
         percentiles: false,
+        off_cache: false,
         overview: true,
         handicap: None,
     };

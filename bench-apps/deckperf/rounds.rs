@@ -411,6 +411,7 @@ mod tests {
             pin: true,
             stats: false,
             percentiles: false,
+            off_cache: false,
             overview: true,
             handicap: None,
         }

@@ -16,7 +16,8 @@ const RUN: usize = 3;
 /// Rounds behind those, at least, or nothing is dropped.
 const REST: usize = 8;
 
-/// Percentiles of the rest that the median of the run has to lie between. If all rounds are alike it does so 98 times in 100.
+/// Percentiles of the rest that the median of the run has to lie between. They are a choice: nine in ten single rounds lie between
+/// them, and the median of three rounds like them more often than one.
 const BOUNDS: [f64; 2] = [5.0, 95.0];
 
 /// What was found.

@@ -94,6 +94,7 @@ mod tests {
             pin: true,
             stats: false,
             percentiles: false,
+            off_cache: false,
             overview: true,
             handicap: None,
         };

@@ -1,6 +1,6 @@
 //! What rank 0 and the others tell each other, and where all of them run.
 
-use std::fs;
+use std::{borrow::Cow, fs};
 
 use udeck::{Mailbox, Postbox, Protocol, Received, World};
 
@@ -8,6 +8,9 @@ use crate::{
     baseline::Baselines,
     binding::{self, Cpus, Spot},
     failure::{Failure, Result},
+    noise::Noise,
+    report::raw_limits,
+    rounds::{Contend, Results},
 };
 
 /// One rank's ends. A wait ends with an error when the rank that it is for is lost.
@@ -137,6 +140,33 @@ impl Placement {
         }
     }
 
+    /// Whether the raw line tells how quiet the machine was: not where ranks that spin share cores with it.
+    pub fn can_judge_noise(&self) -> bool {
+        let Some(mine) = self.places.first() else { return false };
+        self.places.iter().filter(|place| place.host == mine.host).count() <= self.usable.len()
+    }
+
+    /// [`Results::noise`], where the raw line can judge.
+    pub fn noise<C: Contend>(&self, results: &Results<C>) -> Option<Noise> {
+        results.noise().filter(|_| self.can_judge_noise())
+    }
+
+    /// What stands beside the figures, and why there is no verdict on the noise.
+    pub fn raw_sentences<C: Contend>(&self, results: &Results<C>) -> Vec<Cow<'static, str>> {
+        let mut sentences = vec![raw_limits(results)];
+        if !self.can_judge_noise() {
+            let cores = self.usable.len();
+            sentences.push(
+                format!(
+                    "noise: no verdict, since rank 0's host has more ranks than the {cores} cores that it may use: ranks that \
+                     spin share them with the raw line, and move it"
+                )
+                .into(),
+            );
+        }
+        sentences
+    }
+
     /// For the head.
     pub fn describe(&self) -> String {
         let of = |rank: usize, place: &Place| match (place.core, place.node) {
@@ -175,6 +205,22 @@ mod tests {
             assert_eq!(Place::decode(&place.encode()).expect("decodes"), place);
         }
         assert!(Place::decode(&[1]).is_err());
+    }
+
+    #[test]
+    fn noise_is_not_judged_where_ranks_share_cores() {
+        let of = |places: Vec<Place>| Placement { places, usable: vec![0, 1] };
+        let mut results = Results::<crate::rounds::Contender>::empty(&[8], []);
+        results.raws[0].line = vec![0.1; 9];
+        let crowded = of(vec![place("a", None); 3]);
+        assert_eq!(crowded.noise(&results), None);
+        let said = crowded.raw_sentences(&results);
+        assert!(said[1].starts_with("noise: no verdict") && said[1].contains("than the 2 cores"), "{said:?}");
+        for roomy in [vec![place("a", None); 2], vec![place("a", None), place("b", None), place("b", None)]] {
+            let roomy = of(roomy);
+            assert!(roomy.noise(&results).is_some());
+            assert_eq!(roomy.raw_sentences(&results).len(), 1);
+        }
     }
 
     #[test]

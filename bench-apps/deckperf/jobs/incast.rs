@@ -15,7 +15,7 @@ use crate::{
     failure::{Failure, Result},
     percentiles::{self, Singles},
     plan::{Quantity, Test},
-    report::{raw_limits, scheduling},
+    report::scheduling,
     rounds::{self, Contend, Results, Runner, SMALL, Sample, Shape},
     table_report::{Cell, Table, TableReport, names},
 };
@@ -232,8 +232,8 @@ pub fn measure(
     control.tell_all(&[DONE])?;
     let machine = machine(control, placement);
     Ok(TableReport {
-        method: method(plan, &results),
-        noise: results.noise(),
+        method: method(plan, placement, &results),
+        noise: placement.noise(&results),
         command: "incast",
         series: series(machine.network(), &results),
         tables: vec![floods(&receiver.seen, &results), probes(&receiver.seen, &results)],
@@ -282,7 +282,7 @@ fn flood(control: &Control<'_>, outlet: &Postbox<u8>, size: usize) -> Result {
     Ok(outlet.post_tagged(&[], LAST)?)
 }
 
-fn method(plan: &JobsPlan, results: &Results<Incast>) -> Vec<Cow<'static, str>> {
+fn method(plan: &JobsPlan, placement: &Placement, results: &Results<Incast>) -> Vec<Cow<'static, str>> {
     let mut sentences = scheduling(plan.pace.iterations, results);
     if plan.pace.iterations.is_none()
         && let Some(first) = sentences.first_mut()
@@ -303,8 +303,8 @@ fn method(plan: &JobsPlan, results: &Results<Incast>) -> Vec<Cow<'static, str>> 
         )
         .into(),
         percentiles::clock_sentence(),
-        raw_limits(results),
     ]);
+    sentences.extend(placement.raw_sentences(results));
     sentences
 }
 

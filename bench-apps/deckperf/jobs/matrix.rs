@@ -14,7 +14,7 @@ use crate::{
     order::{Batch, Order},
     plan::{Payload, Quantity, Test},
     rank_pair::RankPair,
-    report::{LATENCY, bandwidth, raw_limits, scheduling},
+    report::{LATENCY, bandwidth, scheduling},
     rounds::{self, Contend, Results, Runner, SMALL, Sample, Shape},
     sizes, table,
     table_report::{Cell, Table, TableReport},
@@ -160,8 +160,8 @@ pub fn measure(
     tables
         .extend(bandwidths.iter().map(|&size| matrix(&results, ranks, plan.protocol, Test::Bandwidth, size)));
     Ok(TableReport {
-        method: method(plan, &results),
-        noise: results.noise(),
+        method: method(plan, placement, &results),
+        noise: placement.noise(&results),
         command: "matrix",
         series: series(machine.network(), ranks, &results),
         tables,
@@ -191,7 +191,7 @@ pub fn follow(control: &Control<'_>, protocol: Protocol) -> Result {
     }
 }
 
-fn method(plan: &JobsPlan, results: &Results<Link>) -> Vec<Cow<'static, str>> {
+fn method(plan: &JobsPlan, placement: &Placement, results: &Results<Link>) -> Vec<Cow<'static, str>> {
     let mut sentences = scheduling(plan.pace.iterations, results);
     sentences.extend([
         "a row is the rank that sends, a column the one that receives; one pair at a time, all others sleep"
@@ -199,8 +199,8 @@ fn method(plan: &JobsPlan, results: &Results<Link>) -> Vec<Cow<'static, str>> {
         Cow::from(LATENCY),
         bandwidth(plan.pace.window),
         format!("messages travel by {}, and nobody looks at the data", plan.protocol).into(),
-        raw_limits(results),
     ]);
+    sentences.extend(placement.raw_sentences(results));
     sentences
 }
 

@@ -19,7 +19,7 @@ use crate::{
     order::Batch,
     plan::{Payload, Quantity, Test},
     rank_pair::RankPair,
-    report::{raw_limits, scheduling},
+    report::scheduling,
     rounds::{self, Contend, Results, Runner, SMALL, Sample, Shape},
     sizes,
     stats::paired_ratio,
@@ -172,8 +172,8 @@ pub fn measure(
     control.tell_all(&[])?;
     let machine = machine(control, placement);
     Ok(TableReport {
-        method: method(plan, &results),
-        noise: results.noise(),
+        method: method(plan, placement, &results),
+        noise: placement.noise(&results),
         command: "multi-pair",
         series: series(machine.network(), plan.protocol, &results),
         tables: vec![table(&sizes, &pairs, &results)],
@@ -191,7 +191,7 @@ pub fn follow(control: &Control<'_>, protocol: Protocol) -> Result {
     Ok(())
 }
 
-fn method(plan: &JobsPlan, results: &Results<Streams>) -> Vec<Cow<'static, str>> {
+fn method(plan: &JobsPlan, placement: &Placement, results: &Results<Streams>) -> Vec<Cow<'static, str>> {
     let mut sentences = scheduling(plan.pace.iterations, results);
     if plan.pace.iterations.is_none()
         && let Some(first) = sentences.first_mut()
@@ -206,8 +206,8 @@ fn method(plan: &JobsPlan, results: &Results<Streams>) -> Vec<Cow<'static, str>>
             plan.pace.window, plan.protocol
         )
         .into(),
-        raw_limits(results),
     ]);
+    sentences.extend(placement.raw_sentences(results));
     sentences
 }
 
