@@ -53,7 +53,7 @@ pub enum Event {
 /// A rank's connections with all others.
 pub enum Link {
     Deck(Box<DeckLink>),
-    Bare(BareLink),
+    Bare(Box<BareLink>),
 }
 
 impl Link {
@@ -64,7 +64,7 @@ impl Link {
 
     /// The same, with a UDP socket for each other rank; `world` is used only to tell their ports.
     pub fn sockets(world: World) -> Result<Link> {
-        BareLink::connect(world).map(Link::Bare)
+        BareLink::connect(world).map(|link| Link::Bare(Box::new(link)))
     }
 
     /// What is sent to the dead is lost; that they are dead, [`Link::receive`] says.
