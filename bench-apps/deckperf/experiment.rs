@@ -213,6 +213,9 @@ pub fn stream_of_words(pair: &RankPair<'_>, batch: &Batch, window: usize) -> Res
 fn timed(pair: &RankPair<'_>, batch: &Batch, mut turn: impl FnMut(u64) -> Result) -> Result<Duration> {
     if let Some(rotation) = pair.rotation() {
         rotation.prepare(pair.world(), batch.size)?;
+        // The other side may need longer: the clock starts when both are ready.
+        pair.send_words(&[])?;
+        pair.receive_words()?;
     }
     let Some(share) = pair.handicap() else { return turns(batch, turn) };
     let mut handicap = Handicap::start(share, batch.warm_up + batch.iterations);

@@ -30,7 +30,7 @@ pub struct JobsPlan {
     pub kind: Kind,
     /// How messages travel.
     pub protocol: Protocol,
-    /// Ascending, in bytes; empty: those of [`Kind::sizes`].
+    /// Ascending, in bytes; empty: the usual ones of [`JobsPlan::kind`].
     pub sizes: Vec<usize>,
     /// How long, and in which portions.
     pub pace: Pace,

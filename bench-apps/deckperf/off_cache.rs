@@ -79,8 +79,9 @@ impl Extent {
         let cached: Vec<String> =
             sizes().filter(|&size| self.buffers(size) * size <= cache).map(sizes::show).collect();
         let mut text = format!(
-            "off-cache: the sender takes {} in turn, at most {MOST_BUFFERS} of a size and {} in all, which is {:.1} x the \
-             last-level cache of {}{}; of messages by copy, rdma-write, rdma-read and handshake the receiver holds as many \
+            "off-cache: the sender takes {} in turn, {FEWEST_BUFFERS} to {MOST_BUFFERS} of a size, as many as lie in {}, which is \
+             {:.1} x the last-level cache of {}{} (messages by eager or auto that travel inside their descriptor come from the \
+             program's own memory); of messages by copy, rdma-write, rdma-read and handshake the receiver holds as many \
              before it drops them, by other protocols none; the raw limits are of memory in the caches",
             pools.join(", "),
             sizes::show(self.bytes),
