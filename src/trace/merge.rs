@@ -226,6 +226,7 @@ fn write(
     let mut out = String::new();
     for (part, clock) in parts {
         let text = text_of(part);
+        // A slice's end is converted as its beginning is: nested slices stay nested, whatever the clock's drift.
         let mut events: Vec<(i64, Reverse<u64>, Line<'_>)> = Vec::new();
         for line in lines(&text) {
             let time = match line.letter() {
@@ -234,14 +235,15 @@ fn write(
                 Some('s' | 'f') if !survey.has_both_ends(line.member("id").unwrap_or_default()) => continue,
                 _ => line.time().map_or(i64::MIN, |time| clock.convert(time)),
             };
-            events.push((time, Reverse(line.length()), line));
+            let end = line.time().map_or(time, |start| clock.convert(start + line.length()));
+            events.push((time, Reverse(end.saturating_sub(time).max(0) as u64), line));
         }
         events.sort_by_key(|(time, length, _)| (*time, *length));
-        for (time, _, line) in events {
+        for (time, Reverse(length), line) in events {
             out.clear();
             out.push_str(separator);
             separator = ",\n";
-            placed(&mut out, line, if time == i64::MIN { 0 } else { (time - begin).max(0) as u64 });
+            placed(&mut out, line, if time == i64::MIN { 0 } else { (time - begin).max(0) as u64 }, length);
             file.write_all(out.as_bytes())?;
             merged.events += 1;
             merged.arrows += u64::from(line.letter() == Some('f'));
@@ -252,14 +254,17 @@ fn write(
     Ok(merged)
 }
 
-/// The event at its time in the trace.
-fn placed(to: &mut String, line: Line<'_>, time: u64) {
+/// The event at its time in the trace, and as long as it is there.
+fn placed(to: &mut String, line: Line<'_>, time: u64, length: u64) {
     let Some((before, rest)) = line.0.split_once("\"ts\":") else { return to.push_str(line.0) };
     let behind = rest.find([',', '}']).map_or("", |end| &rest[end..]);
     to.push_str(before);
     to.push_str("\"ts\":");
     json::micros(to, time);
-    to.push_str(behind);
+    let Some(rest) = behind.strip_prefix(",\"dur\":") else { return to.push_str(behind) };
+    to.push_str(",\"dur\":");
+    json::micros(to, length);
+    to.push_str(rest.find([',', '}']).map_or("", |end| &rest[end..]));
 }
 
 const METHOD: &str = "ranks of one host share CLOCK_MONOTONIC; another host's clock is compared with that of \
