@@ -35,6 +35,8 @@ use super::{
 const PROTOCOL: &str = "PMI-1";
 const VERSION: (u32, u32) = (1, 1);
 
+/// A launcher passes on what a rank has written in much less.
+const PASSED_ON: std::time::Duration = std::time::Duration::from_millis(200);
 /// What services take as a line, its end and a zero included.
 const LONGEST_LINE: usize = 1024;
 /// The longest name of a table of values, in bytes.
@@ -163,6 +165,8 @@ impl Environment for Pmi1 {
 
     /// The reason is not passed on: PMI-1 has no word for it.
     fn abort(&mut self, code: u8, _why: &str, until: Deadline) -> Result<(), StartError> {
+        // Hydra kills all ranks at once, and with them what they have said and it has not passed on.
+        std::thread::sleep(PASSED_ON.min(until.remaining()));
         self.service.tell(&abort(code), until)
     }
 }
