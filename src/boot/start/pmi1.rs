@@ -166,7 +166,7 @@ impl Environment for Pmi1 {
     /// The reason is not passed on: PMI-1 has no word for it.
     fn abort(&mut self, code: u8, _why: &str, until: Deadline) -> Result<(), StartError> {
         // Hydra kills all ranks at once, and with them what they have said and it has not passed on.
-        std::thread::sleep(PASSED_ON.min(until.remaining()));
+        std::thread::sleep(PASSED_ON.min(until.remaining() / 2));
         self.service.tell(&abort(code), until)
     }
 }
