@@ -198,8 +198,8 @@ mod tests {
     #[test]
     fn the_method_says_what_still_fits_into_the_cache() {
         let said = Extent::new(Some(32 << 20), None).sentence(&[0, 4 << 10, 1 << 20]);
-        let pools = "takes 1024 buffers of 4K, 64 buffers of 1M in turn, at most 1024 of a size and 64M in all, which is \
-                     2.0 x the last-level cache of 32M;";
+        let pools = "takes 1024 buffers of 4K, 64 buffers of 1M in turn, 2 to 1024 of a size, as many as lie in 64M, which is \
+                     2.0 x the last-level cache of 32M ";
         assert!(said.contains(pools), "{said}");
         assert!(said.ends_with("still in the caches: 4K"), "{said}");
         let bounded = Extent::new(Some(32 << 20), Some(64 << 20)).sentence(&[1 << 20]);

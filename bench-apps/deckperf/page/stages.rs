@@ -20,6 +20,8 @@ const POLL: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(90);
 /// To hand over what it has printed, once it has ended.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+/// In less, `cpu` measures the ends of its sizes only: its fewest rounds of all of them take half a minute.
+const ALL_LOADS: Duration = Duration::from_secs(120);
 
 /// A run of this program.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,17 +73,26 @@ fn stages(plan: &Measure, has: impl Fn(&str) -> bool) -> Vec<Stage> {
     }
     let first = transports[0];
     all.push(stage("other libraries".into(), &["peers", "--transport", first], 36));
-    for (command, name) in [("cpu", "processor time"), ("matrix", "pairs of ranks")] {
-        if has(command) {
-            all.push(stage(name.into(), &[command, "--transport", first], 10));
+    if has("cpu") {
+        // Its contenders are the transports, and it binds both sides in any case.
+        let mut cpu = stage("processor time".into(), &["cpu"], 20);
+        if let Some(only) = plan.transport {
+            cpu.words.extend(["--contenders".to_owned(), format!("udp-sockets,tcp-sockets,{only},mpi")]);
         }
+        if plan.time < ALL_LOADS {
+            cpu.words.extend(["--sizes", "100,64000", "--depths", "64"].map(str::to_owned));
+        }
+        all.push(cpu);
+    }
+    if has("matrix") {
+        all.push(stage("pairs of ranks".into(), &["matrix", "--transport", first], 10));
     }
     for stage in &mut all {
-        let is_peers = stage.words[0] == "peers";
-        if let Some(folder) = plan.peers.as_ref().filter(|_| is_peers) {
+        let compares = ["peers", "cpu"].contains(&stage.words[0].as_str());
+        if let Some(folder) = plan.peers.as_ref().filter(|_| compares) {
             stage.words.extend(["--peers".to_owned(), folder.display().to_string()]);
         }
-        if !plan.pin && !is_peers {
+        if !plan.pin && !compares {
             stage.words.push("--no-pin".into());
         }
     }
@@ -103,7 +114,7 @@ fn run(stage: &Stage, time: Duration, passed: impl Fn(Duration)) -> Result<Sourc
         String::from_utf8_lossy(&from.recv_timeout(LAST_WORDS).unwrap_or_default()).into_owned()
     };
     let said = text(stderr);
-    let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+    let last = complaint(&said);
     match status {
         None => return Err(format!("had not ended after {} s and was killed; {last}", limit.as_secs())),
         Some(status) if !status.success() => return Err(format!("failed ({status}): {last}")),
@@ -115,6 +126,13 @@ fn run(stage: &Stage, time: Duration, passed: impl Fn(Duration)) -> Result<Sourc
         PageFailure::Unusable { why, .. } => why,
         other => other.to_string(),
     })
+}
+
+/// The line that says what went wrong: behind a mistake in the command line come hints.
+fn complaint(said: &str) -> &str {
+    let mut lines = said.lines().rev().filter(|line| !line.trim().is_empty());
+    let last = lines.clone().next().unwrap_or("it said nothing");
+    lines.find(|line| line.starts_with("error: ")).unwrap_or(last)
 }
 
 /// `None`: it was killed. Its ranks end with it.
@@ -198,7 +216,10 @@ impl Progress {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::cli::Cli;
 
     fn plan() -> Measure {
         Measure { time: Duration::from_secs(100), transport: None, peers: None, pin: true }
@@ -232,11 +253,31 @@ mod tests {
         assert_eq!(all[1].words, ["peers", "--transport", "tcp", "--peers", "/there"]);
     }
 
+    /// Each stage's words are a command line that this program takes.
+    #[test]
+    fn every_stage_is_understood() {
+        for transport in [None, Some("tcp")] {
+            for (pin, seconds) in [(true, 200), (false, 2)] {
+                let time = Duration::from_secs(seconds);
+                let plan = Measure { transport, pin, time, peers: Some("/there".into()) };
+                for stage in stages(&plan, |_| true) {
+                    let words = stage.words.iter().map(String::as_str);
+                    let line =
+                        ["deckperf"].into_iter().chain(words).chain(["--format", "json", "--time", "1"]);
+                    let parsed = Cli::try_parse_from(line)
+                        .map_err(|error| error.to_string())
+                        .and_then(|cli| cli.task().map_err(|error| error.to_string()));
+                    assert!(parsed.is_ok(), "{:?}: {}", stage.words, parsed.expect_err("a mistake"));
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_stage_that_fails_says_why() {
         // The program is this test, which knows no such option.
         let stage = Stage { name: "x".into(), words: vec!["--no-such-option".into()], share: 1 };
         let why = run(&stage, Duration::from_millis(1), |_| {}).expect_err("it fails");
-        assert!(why.starts_with("failed (exit status: "), "{why}");
+        assert!(why.starts_with("failed (exit status: ") && why.contains("error: "), "{why}");
     }
 }
