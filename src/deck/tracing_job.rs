@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use udeck_boot::{Maker, family};
-use udeck_trace::{Clock, ClockSample, Lane, Opening, Part, VARIABLE, now, part_path};
+use udeck_trace::{Clock, ClockSample, Lane, Opening, Part, VARIABLE, now, received_path};
 use udeck_via::{Deadline, say};
 
 use crate::connect::{LookupMode, connect};
@@ -278,8 +278,7 @@ impl TracingJob {
                 Ok(())
             }
             tag::PIECE => {
-                // Another host's part, beside ours.
-                let path = part_path(&self.path, rank);
+                let path = received_path(&self.path, rank);
                 let file = match parts.insert(rank, path.clone()) {
                     None => File::create(&path),
                     Some(_) => File::options().append(true).open(&path),

@@ -26,7 +26,7 @@ mod record;
 pub use layer::{TraceLayer, install, layer};
 pub use merge::{Clock, ClockSample, Lane, Merged, merge, parts_beside};
 pub use part::buffer::{Quiet, quiet};
-pub use part::{MOST_EVENTS, Opening, Part, PartError, part_path};
+pub use part::{MOST_EVENTS, Opening, Part, PartError, part_path, received_path};
 
 /// The variable that names the trace's file.
 pub const VARIABLE: &str = "DECK_TRACE";

@@ -70,8 +70,18 @@ pub struct Part {
 /// Where the part of the process with this rank lies: beside the job's file, or where that folder is not on this host, in the one for
 /// temporary files.
 pub fn part_path(path: &Path, rank: u32) -> PathBuf {
+    beside(path, rank, "part")
+}
+
+/// Where a part that another host has sent is kept until the merge. Hosts may share their files: so it is not where its sender
+/// has it, who still reads that, and removes it.
+pub fn received_path(path: &Path, rank: u32) -> PathBuf {
+    beside(path, rank, "received")
+}
+
+fn beside(path: &Path, rank: u32, what: &str) -> PathBuf {
     let name = path.file_name().unwrap_or("trace".as_ref()).to_string_lossy();
-    let part = format!("{name}.rank-{rank}.part");
+    let part = format!("{name}.rank-{rank}.{what}");
     let folder = match path.parent() {
         Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
         Some(folder) => folder,
