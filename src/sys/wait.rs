@@ -1,7 +1,10 @@
 //! How a waiting thread spends its time: spin, then yield, then sleep.
 //!
-//! With a processor for every rank, spinning for as long as a sleep would have cost comes first. With more ranks than
-//! processors the peer may be one that cannot run while we spin: then yielding comes first. But it may as well run on
+//! With a processor for every rank, spinning for as long as a sleep would have cost comes first, and yielding after it. Where
+//! waits end in sleep again and again, because the peer computes between its messages, both only burn a processor: then a wait
+//! sleeps after a short spin, until news come before the sleep again.
+//!
+//! With more ranks than processors the peer may be one that cannot run while we spin: then yielding comes first. But it may as well run on
 //! another processor at this moment, and answer sooner than a yield comes back. So a wait first spins for what a
 //! few context switches cost, if that has paid lately. Two ranks that speak to each other then run at the same time, until one
 //! of them is suspended, and the other, whose spinning is in vain, makes place for the next two: nobody schedules them,
@@ -27,49 +30,69 @@ pub enum Pause {
 #[derive(Debug)]
 pub struct Spinner {
     looks: u32,
-    spin_for: Duration,
-    looks_per_clock: u32,
-    yields_left: u32,
+    budget: Budget,
     since: Option<Instant>,
+    oversubscribed: bool,
     habit: Habit,
 }
 
-/// What waits at one place have taught, kept from wait to wait: whether spinning pays although there are more ranks than
-/// processors, and whether the last one has spent its budget already.
+/// What is left to a wait before it sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Budget {
+    spin_for: Duration,
+    /// The clock is read once per this many looks.
+    looks_per_clock: u32,
+    yields: u32,
+}
+
+/// What waits at one place have taught, kept from wait to wait: whether spinning pays, and whether the last one has spent its
+/// budget already.
 #[derive(Clone, Copy, Debug)]
 pub struct Habit {
-    /// Spun for news that came meanwhile, less spun in vain; 0 to [`Habit::MOST`].
+    /// Waits whose news came before they slept (with more ranks than processors: while they spun), less waits in vain; 0 to
+    /// [`Habit::MOST`].
     credit: u8,
-    /// Waits without credit.
+    /// All waits, modulo 256.
     waits: u8,
     /// The last wait spun and yielded, and nothing came: the next one sleeps at once. Without this, waits that end early to
     /// look after something else, one after the other, would burn a processor for as long as nothing comes.
     spent: bool,
 }
 
-/// About twice the measured cost of a wake-up by futex across cores (22 µs): spinning longer than a sleep would have cost
-/// buys nothing.
-const SPIN: Duration = Duration::from_micros(50);
-/// What it takes until a peer gets its turn on another processor, if there are two to four ranks to each, and answers: a few
-/// context switches, and what they leave in the caches. (Measured with 4 and 8 ranks on two processors: with 1.5 µs, ranks
-/// seldom come to run at the same time.)
-const SPIN_BRIEFLY: Duration = Duration::from_micros(5);
 /// A yield among runnable ranks costs about a context switch; past this many the machine is waiting, not busy.
 const YIELDS: u32 = 200;
-/// The clock is read once per this many looks.
-const LOOKS_PER_CLOCK: u32 = 64;
-/// Likewise, in a spin that is to be brief.
-const BRIEF_LOOKS_PER_CLOCK: u32 = 16;
+
+impl Budget {
+    /// About twice the measured cost of a wake-up by futex across cores (22 µs): spinning longer than a sleep would have cost
+    /// buys nothing.
+    const LONG: Self = Budget { spin_for: Duration::from_micros(50), looks_per_clock: 64, yields: YIELDS };
+    /// What it takes until a peer gets its turn on another processor, if there are two to four ranks to each, and answers: a few
+    /// context switches, and what they leave in the caches. (Measured with 4 and 8 ranks on two processors: with 1.5 µs, ranks
+    /// seldom come to run at the same time.)
+    const BRIEF: Self = Budget { spin_for: Duration::from_micros(5), looks_per_clock: 16, yields: YIELDS };
+    const YIELDING: Self = Budget { spin_for: Duration::ZERO, ..Self::BRIEF };
+    /// For who sleeps anyway. A look may be a system call, so the clock is read after each.
+    const GLANCE: Self = Budget { spin_for: Duration::from_micros(5), looks_per_clock: 1, yields: 0 };
+    const NONE: Self = Budget { spin_for: Duration::ZERO, looks_per_clock: 1, yields: 0 };
+
+    #[inline]
+    fn is_spent(&self) -> bool {
+        self.spin_for.is_zero() && self.yields == 0
+    }
+}
 
 impl Habit {
     /// So many failures in a row end it.
     const MOST: u8 = 16;
-    /// Without credit, one wait in so many tries again.
+    /// Without credit, one wait in so many tries again. With a processor for every rank a try costs others nothing.
     const RETRY: u8 = 64;
+    const RETRY_ALONE: u8 = 32;
 
-    fn is_to_spin(&mut self) -> bool {
+    #[inline]
+    fn is_to_spin(&mut self, oversubscribed: bool) -> bool {
         self.waits = self.waits.wrapping_add(1);
-        self.credit > 0 || self.waits.is_multiple_of(Self::RETRY)
+        let retry = if oversubscribed { Self::RETRY } else { Self::RETRY_ALONE };
+        self.credit > 0 || self.waits.is_multiple_of(retry)
     }
 
     fn paid(&mut self) {
@@ -78,6 +101,11 @@ impl Habit {
 
     fn was_in_vain(&mut self) {
         self.credit = self.credit.saturating_sub(1);
+    }
+
+    /// A long wait costs as much as ten wake-ups where a look is a system call: five of them are enough.
+    fn ended_in_sleep(&mut self) {
+        self.credit /= 2;
     }
 }
 
@@ -91,29 +119,28 @@ impl Default for Habit {
 impl Spinner {
     /// For a single wait. `oversubscribed`: more ranks run on this host than processors may run them.
     pub fn new(oversubscribed: bool) -> Self {
-        let spin_for = if oversubscribed { Duration::ZERO } else { SPIN };
-        Self::spinning_for(spin_for, LOOKS_PER_CLOCK, Habit::default())
+        let budget = if oversubscribed { Budget::YIELDING } else { Budget::LONG };
+        Self::within(budget, oversubscribed, Habit::default())
     }
 
     /// For one of many waits at the same place; [`Spinner::found`] and [`Spinner::gave_up`] give the habit back.
     #[inline]
     pub fn with_habit(oversubscribed: bool, mut habit: Habit) -> Self {
         if habit.spent {
-            return Spinner {
-                yields_left: 0,
-                ..Self::spinning_for(Duration::ZERO, BRIEF_LOOKS_PER_CLOCK, habit)
-            };
+            return Self::within(Budget::NONE, oversubscribed, habit);
         }
-        match (oversubscribed, oversubscribed && habit.is_to_spin()) {
-            (false, _) => Self::spinning_for(SPIN, LOOKS_PER_CLOCK, habit),
-            (true, true) => Self::spinning_for(SPIN_BRIEFLY, BRIEF_LOOKS_PER_CLOCK, habit),
-            (true, false) => Self::spinning_for(Duration::ZERO, BRIEF_LOOKS_PER_CLOCK, habit),
-        }
+        let budget = match (oversubscribed, habit.is_to_spin(oversubscribed)) {
+            (false, true) => Budget::LONG,
+            (false, false) => Budget::GLANCE,
+            (true, true) => Budget::BRIEF,
+            (true, false) => Budget::YIELDING,
+        };
+        Self::within(budget, oversubscribed, habit)
     }
 
     #[inline]
-    fn spinning_for(spin_for: Duration, looks_per_clock: u32, habit: Habit) -> Self {
-        Spinner { looks: 0, spin_for, looks_per_clock, yields_left: YIELDS, since: None, habit }
+    fn within(budget: Budget, oversubscribed: bool, habit: Habit) -> Self {
+        Spinner { looks: 0, budget, since: None, oversubscribed, habit }
     }
 
     /// Called after each fruitless look. Returns [`Pause::Sleep`] when the budget is spent, every time from
@@ -122,8 +149,8 @@ impl Spinner {
     pub fn pause(&mut self) -> Pause {
         missed();
         self.looks = self.looks.wrapping_add(1);
-        if !self.spin_for.is_zero() {
-            if !self.looks.is_multiple_of(self.looks_per_clock) {
+        if !self.budget.spin_for.is_zero() {
+            if !self.looks.is_multiple_of(self.budget.looks_per_clock) {
                 // No `pause` instruction: it takes 140 cycles on recent processors, longer than a cache line takes to come.
                 return Pause::Again;
             }
@@ -132,11 +159,12 @@ impl Spinner {
         self.stop_spinning()
     }
 
-    /// What came was found, or the wait ends for another reason than its time: the habit to keep. Found without a yield, it
-    /// came from somebody who runs at the same time.
+    /// What came was found, or the wait ends for another reason than its time: the habit to keep. With more ranks than
+    /// processors, what is found without a yield came from somebody who runs at the same time.
     #[inline]
     pub fn found(mut self) -> Habit {
-        if self.yields_left == YIELDS {
+        let paid = if self.oversubscribed { self.budget.yields == YIELDS } else { !self.budget.is_spent() };
+        if paid {
             self.habit.paid();
         }
         self.habit.spent = false;
@@ -145,7 +173,7 @@ impl Spinner {
 
     /// Nothing came in time: the habit to keep.
     pub fn gave_up(mut self) -> Habit {
-        self.habit.spent = self.spin_for.is_zero() && self.yields_left == 0;
+        self.habit.spent = self.budget.is_spent();
         self.habit
     }
 
@@ -153,17 +181,25 @@ impl Spinner {
     fn look_at_clock(&mut self) -> Pause {
         let now = Instant::now();
         let since = *self.since.get_or_insert(now);
-        if now.duration_since(since) >= self.spin_for {
-            self.spin_for = Duration::ZERO;
-            self.habit.was_in_vain();
+        if now.duration_since(since) >= self.budget.spin_for {
+            self.budget.spin_for = Duration::ZERO;
+            // Alone on its processor, it has its yields before it has waited in vain.
+            if self.oversubscribed {
+                self.habit.was_in_vain();
+            } else if self.budget.is_spent() {
+                self.habit.ended_in_sleep();
+            }
         }
         Pause::Again
     }
 
     #[cold]
     fn stop_spinning(&mut self) -> Pause {
-        if self.yields_left > 0 {
-            self.yields_left -= 1;
+        if self.budget.yields > 0 {
+            self.budget.yields -= 1;
+            if self.budget.is_spent() && !self.oversubscribed {
+                self.habit.ended_in_sleep();
+            }
             std::thread::yield_now();
             return Pause::Again;
         }
@@ -212,9 +248,9 @@ mod tests {
     /// Waits, until it has yielded once, or only for one look. Whether it spun, and what it learned.
     fn wait(habit: Habit, in_vain: bool) -> (bool, Habit) {
         let mut spinner = Spinner::with_habit(true, habit);
-        let spins = !spinner.spin_for.is_zero();
+        let spins = !spinner.budget.spin_for.is_zero();
         spinner.pause();
-        while in_vain && spinner.yields_left == YIELDS {
+        while in_vain && spinner.budget.yields == YIELDS {
             spinner.pause();
         }
         (spins, spinner.found())
@@ -244,6 +280,41 @@ mod tests {
             .sum();
         assert!(spun > 900, "spun {spun} times of 1000");
         assert_eq!(habit.credit, Habit::MOST);
+    }
+
+    /// Alone on its processor: waits until it would sleep, or only for one look. What it learned.
+    fn wait_alone(habit: Habit, in_vain: bool) -> Habit {
+        let mut spinner = Spinner::with_habit(false, habit);
+        let mut pause = spinner.pause();
+        while in_vain && pause == Pause::Again {
+            pause = spinner.pause();
+        }
+        spinner.found()
+    }
+
+    #[test]
+    fn who_always_ends_in_sleep_sleeps_soon() {
+        let mut habit = Habit::default();
+        let mut long = 0;
+        for nth in 0..200 {
+            long +=
+                usize::from(nth >= Habit::MOST && Spinner::with_habit(false, habit).budget == Budget::LONG);
+            habit = wait_alone(habit, true);
+        }
+        assert_eq!(habit.credit, 0);
+        assert!((5..=7).contains(&long), "one in {} tries again, not {long} of 184", Habit::RETRY_ALONE);
+    }
+
+    #[test]
+    fn who_finds_news_before_it_sleeps_spins_again() {
+        let mut habit = Habit { credit: 0, waits: 0, spent: false };
+        for _ in 0..Habit::MOST {
+            habit = wait_alone(habit, false);
+        }
+        assert_eq!(habit.credit, Habit::MOST);
+        assert_eq!(Spinner::with_habit(false, habit).budget, Budget::LONG);
+        // One that looked in vain for all of its time has learned that, and no more.
+        assert_eq!(wait_alone(habit, true).credit, Habit::MOST / 2);
     }
 
     #[test]
