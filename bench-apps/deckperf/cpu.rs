@@ -13,6 +13,7 @@
 //! as measured for uDAPL beside sockets in 2004.
 
 mod contenders;
+mod cost;
 mod mailboxes;
 mod order;
 mod report;

@@ -13,6 +13,7 @@ mod charts;
 mod heat;
 mod html;
 mod key_figures;
+mod processor;
 mod sections;
 mod show;
 mod source;

@@ -315,7 +315,7 @@ fn csv_is_whole(browser: &Browser, folder: &Path) {
     let csv = downloaded(browser, "csv");
     let mut lines = csv.lines();
     let heads = lines.next().unwrap_or_default();
-    let start = "source,command,date,test,library,transport,protocol,payload,size,ranks,from,row,to,";
+    let start = "source,command,date,test,library,transport,protocol,payload,size,ranks,buffers,from,per-second,row,to,waiting,";
     assert!(heads.starts_with(start) && heads.ends_with("unit,better,round,figure"), "{heads}");
     assert_eq!(lines.clone().count(), sample::figures());
     let quoted = format!("\"{}\"", sample::HOSTILE.replace('"', "\"\""));

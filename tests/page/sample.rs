@@ -19,8 +19,8 @@ pub fn runs() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Curves of all of them: four of each of two transports and four of both; two of peers; three of processor time.
-pub const CHARTS: usize = 4 + 4 + 4 + 1 + 3;
+/// Curves of all of them: four of each of two transports and four of both; one of peers; four of processor time.
+pub const CHARTS: usize = 4 + 4 + 4 + 1 + 4;
 /// Figures in all of them.
 pub fn figures() -> usize {
     let series = |run: &Value| run["series"].as_array().map_or(0, Vec::len);
@@ -120,16 +120,36 @@ fn peers() -> Value {
 }
 
 fn cpu() -> Value {
-    let mut all = Vec::new();
-    for (test, unit) in [("rate", "M/s"), ("sender-user", "us/message"), ("receiver-system", "us/message")] {
-        for (at, protocol) in ["eager", "auto"].iter().enumerate() {
-            for size in [8, 4096, 65536] {
-                let key = json!({ "test": test, "library": "udeck", "transport": "shm", "protocol": protocol, "size": size });
-                all.push(series(key, unit, (1.0 + at as f64) * (0.2 + size as f64 / 9_000.0)));
+    let contenders = [("udeck", "shm", "µDECK shm"), ("udeck", "tcp", "µDECK tcp"), ("sockets", "tcp", "TCP sockets")];
+    let (mut all, mut rows) = (Vec::new(), Vec::new());
+    for (at, (library, transport, name)) in contenders.into_iter().enumerate() {
+        for waiting in ["polling", "blocking"] {
+            for (size, rate) in [(100, 0), (4000, 0), (64_000, 0), (100, 1000)] {
+                let mut labels = json!({ "waiting": waiting, "buffers": if rate > 0 { "50" } else { "64" } });
+                if rate > 0 {
+                    labels["per-second"] = json!(rate.to_string());
+                }
+                let micros = (1.0 + at as f64) * (0.2 + f64::from(size) / 900.0) + f64::from(rate) / 100.0;
+                let key = |test: &str| {
+                    json!({ "test": test, "library": library, "transport": transport, "payload": "written+read", "size": size, "labels": labels })
+                };
+                all.push(series(key("processor-time"), "us", micros));
+                if rate == 0 {
+                    all.push(series(key("message-rate"), "M/s", 1.0 / micros));
+                }
+                rows.push(json!({
+                    "contender": name, "waiting": waiting, "bytes": size, "depth": if rate > 0 { 50 } else { 64 }, "paced_per_second": rate,
+                    "messages_per_second": 1e6 / micros, "sender_user_us": micros / 4.0, "sender_system_us": micros / 4.0,
+                    "sender_core_percent": 50.0, "receiver_user_us": micros / 4.0, "receiver_system_us": micros / 4.0,
+                    "receiver_core_percent": 50.0, "both_us": micros, "low_95": micros, "high_95": micros,
+                    "us_per_megabit": micros / f64::from(size) / 8e-6, "lost": 0, "rounds": ROUNDS,
+                }));
             }
         }
     }
-    run("cpu", all)
+    let mut cpu = run("cpu", all);
+    cpu["tables"] = json!({ "cpu": rows });
+    cpu
 }
 
 fn matrix() -> Value {

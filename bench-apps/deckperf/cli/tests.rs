@@ -1,4 +1,10 @@
+use std::time::Duration;
+
+use udeck::Protocol;
+
 use super::*;
+use crate::plan::{PROTOCOLS, Payload};
+use crate::sizes;
 
 fn task(line: &str) -> Task {
     Cli::try_parse_from(line.split(' ')).expect(line).task().expect(line)

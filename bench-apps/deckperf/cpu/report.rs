@@ -5,15 +5,15 @@ use std::{borrow::Cow, collections::BTreeMap};
 use super::{
     CpuPlan,
     contenders::Row,
+    cost::Cost,
     order::Waiting,
     schedule::{BATCH, CpuOutcome, CpuSample, CpuSeries, Load, loads},
-    usage::{Accounting, Usage},
+    usage::Accounting,
 };
 use crate::{
     data::{Better, Key, Series},
     machine::Machine,
     plan::Format,
-    stats::{self, Ratio, median},
     table_report::{Cell, Table, TableReport, names},
 };
 
@@ -31,79 +31,6 @@ pub struct CpuReport {
     pub notes: Vec<String>,
     /// What was measured.
     pub outcome: CpuOutcome,
-}
-
-/// What one contender costs under one load.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cost {
-    /// Messages that arrived, per second: the median over rounds.
-    pub rate: f64,
-    /// Of the sender and of the receiver.
-    pub sides: [SideCost; 2],
-    /// Processor time of both sides for a message that arrived, in µs, with its 95 % bounds.
-    pub both: Ratio,
-    /// The same for 10⁶ bits of payload; none of empty messages.
-    pub per_megabit: Option<f64>,
-    /// That did not arrive, in all rounds.
-    pub lost: u64,
-}
-
-/// What one side costs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SideCost {
-    /// µs for a message that arrived: the median over rounds, and of that the share that all rounds together have in user mode.
-    pub user: f64,
-    /// The rest.
-    pub system: f64,
-    /// Percent of a core, while the batches ran: the median over rounds.
-    pub core: f64,
-}
-
-impl CpuSample {
-    /// Of both sides, for a message that arrived.
-    fn micros(&self) -> f64 {
-        let both = self.sender.processor + self.receiver.processor;
-        both.as_secs_f64() * 1e6 / self.messages.max(1) as f64
-    }
-
-    /// Messages that arrived, per second.
-    fn rate(&self) -> f64 {
-        self.messages as f64 / self.sender.wall.as_secs_f64()
-    }
-}
-
-impl Cost {
-    /// `None` without samples, or if nothing arrived.
-    pub fn of(samples: &[CpuSample], bytes: usize) -> Option<Self> {
-        let messages = |sample: &CpuSample| sample.messages.max(1) as f64;
-        let over = |figure: &dyn Fn(&CpuSample) -> f64| samples.iter().map(figure).collect::<Vec<f64>>();
-        let micros = |usage: &Usage| usage.processor.as_secs_f64() * 1e6;
-        if samples.iter().all(|sample| sample.messages == 0) {
-            return None;
-        }
-        let both = stats::bounded_median(&over(&CpuSample::micros))?;
-        let side = |of: &dyn Fn(&CpuSample) -> Usage| -> Option<SideCost> {
-            let total = median(&over(&|sample| micros(&of(sample)) / messages(sample)))?;
-            let sum =
-                |part: &dyn Fn(Usage) -> f64| samples.iter().map(|sample| part(of(sample))).sum::<f64>();
-            let user = sum(&|usage| usage.user.as_secs_f64());
-            let divided = user + sum(&|usage| usage.system.as_secs_f64());
-            let user = if divided > 0.0 { total * user / divided } else { total };
-            let core = |sample: &CpuSample| {
-                let Usage { wall, processor, .. } = of(sample);
-                processor.as_secs_f64() / wall.as_secs_f64() * 100.0
-            };
-            let system = (total - user).max(0.0); // of rounding
-            Some(SideCost { user, system, core: median(&over(&core))? })
-        };
-        Some(Cost {
-            rate: median(&over(&CpuSample::rate))?,
-            sides: [side(&|sample| sample.sender)?, side(&|sample| sample.receiver)?],
-            both,
-            per_megabit: (bytes > 0).then(|| both.median / (bytes as f64 * 8.0 / 1e6)),
-            lost: samples.iter().map(|sample| sample.lost).sum(),
-        })
-    }
 }
 
 impl CpuReport {
@@ -226,67 +153,33 @@ impl CpuReport {
 
     fn table(&self, load: &Load) -> Table {
         let &Load { bytes, depth, rate } = load;
-        let of = self.cells(std::slice::from_ref(load));
-        let start = |row: &Row, waiting: &str| vec![Cell::text(&row.name), Cell::text(waiting)];
-        if rate > 0 {
-            return Table {
-                title: format!(
-                    "{bytes} bytes, {rate} messages per second: processor time (us) of a message, and % of a core"
-                ),
-                name: "paced".into(),
-                columns: names(&[
-                    "contender",
-                    "waiting",
-                    "msg/s",
-                    "s_user",
-                    "s_sys",
-                    "s_core%",
-                    "r_user",
-                    "r_sys",
-                    "r_core%",
-                    "both",
-                    "low",
-                    "high",
-                ]),
-                rows: of
-                    .map(|(row, waiting, _, cost)| {
-                        let mut cells = start(row, waiting);
-                        cells.push(rounded(cost.as_ref()));
-                        cells.extend(sides(cost.as_ref(), true));
-                        cells.extend(both(cost.as_ref()));
-                        cells
-                    })
-                    .collect(),
-            };
-        }
-        Table {
-            title: format!(
+        let (is_paced, sides_of): (bool, &[&str]) = match rate {
+            0 => (false, &["s_user", "s_sys", "r_user", "r_sys"]),
+            _ => (true, &["s_user", "s_sys", "s_core%", "r_user", "r_sys", "r_core%"]),
+        };
+        let columns = [&["contender", "waiting", "msg/s"], sides_of, &["both", "low", "high"]].concat();
+        let per_megabit = (!is_paced).then_some("us/Mbit");
+        let rows = self.cells(std::slice::from_ref(load)).map(|(row, waiting, _, cost)| {
+            let mut cells = vec![Cell::text(&row.name), Cell::text(waiting), rounded(cost.as_ref())];
+            cells.extend(sides(cost.as_ref(), is_paced));
+            cells.extend(both(cost.as_ref()));
+            cells.extend(per_megabit.map(|_| Cell::Figure(cost.and_then(|cost| cost.per_megabit))));
+            cells
+        });
+        let title = if is_paced {
+            format!(
+                "{bytes} bytes, {rate} messages per second: processor time (us) of a message, and % of a core"
+            )
+        } else {
+            format!(
                 "{bytes} bytes, {depth} under way: messages per second, processor time (us) of a message and of a megabit"
-            ),
-            name: "stream".into(),
-            columns: names(&[
-                "contender",
-                "waiting",
-                "msg/s",
-                "s_user",
-                "s_sys",
-                "r_user",
-                "r_sys",
-                "both",
-                "low",
-                "high",
-                "us/Mbit",
-            ]),
-            rows: of
-                .map(|(row, waiting, _, cost)| {
-                    let mut cells = start(row, waiting);
-                    cells.push(rounded(cost.as_ref()));
-                    cells.extend(sides(cost.as_ref(), false));
-                    cells.extend(both(cost.as_ref()));
-                    cells.push(Cell::Figure(cost.and_then(|cost| cost.per_megabit)));
-                    cells
-                })
-                .collect(),
+            )
+        };
+        Table {
+            title,
+            name: if is_paced { "paced" } else { "stream" }.into(),
+            columns: names(&[columns, per_megabit.into_iter().collect()].concat()),
+            rows: rows.collect(),
         }
     }
 
@@ -404,18 +297,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::cpu::cost::tests::{a_round, usage};
     use crate::cpu::order::Way;
-
-    fn usage(processor: u64, user: u64) -> Usage {
-        let [wall, processor, user, system] =
-            [1000, processor, user, processor - user].map(Duration::from_micros);
-        Usage { wall, processor, user, system }
-    }
-
-    /// 100 messages in a millisecond: the sender takes 3 µs for each, a third of it user time, the receiver 10.
-    fn a_round() -> CpuSample {
-        CpuSample { sender: usage(300, 100), receiver: usage(1000, 1000), messages: 100, lost: 0 }
-    }
 
     fn report(format: Format) -> CpuReport {
         let row = |name: &str, waitings| Row {
@@ -445,35 +328,6 @@ mod tests {
                 losses: vec![],
             },
         }
-    }
-
-    #[test]
-    fn costs_are_for_each_message_that_arrived() {
-        let cost = Cost::of(&[a_round(), a_round()], 100).expect("samples");
-        let close = |one: f64, other: f64| (one - other).abs() < 1e-6;
-        assert!(close(cost.rate, 100_000.0) && close(cost.both.median, 13.0), "{cost:?}");
-        let [sender, receiver] = cost.sides;
-        assert!(close(sender.user, 1.0) && close(sender.system, 2.0) && close(sender.core, 30.0), "{cost:?}");
-        assert!(close(receiver.user, 10.0) && close(receiver.system, 0.0), "{cost:?}");
-        assert!(close(receiver.core, 100.0), "{cost:?}");
-        // 800 bits in 13 µs.
-        assert!(cost.per_megabit.is_some_and(|cost| close(cost, 16_250.0)), "{cost:?}");
-        assert_eq!(Cost::of(&[a_round()], 0).expect("samples").per_megabit, None);
-    }
-
-    #[test]
-    fn a_disturbed_round_moves_the_bounds_and_not_the_median() {
-        let disturbed = CpuSample { receiver: usage(9000, 9000), ..a_round() };
-        let samples = [a_round(), disturbed, a_round(), a_round(), a_round()];
-        let both = Cost::of(&samples, 100).expect("samples").both;
-        assert!((both.median - 13.0).abs() < 1e-6 && (both.high - 93.0).abs() < 1e-6, "{both:?}");
-        assert_eq!(both.rounds, 5);
-    }
-
-    #[test]
-    fn nothing_costs_nothing_to_say() {
-        assert_eq!(Cost::of(&[], 100), None);
-        assert_eq!(Cost::of(&[CpuSample { messages: 0, lost: 100, ..a_round() }], 100), None);
     }
 
     #[test]

@@ -245,6 +245,30 @@ fn chart(topic: &Topic, along: &Along, lines: &[Course<'_>]) -> Chart {
     Chart { title: title(topic) + &by, sentence, x, y, lines }
 }
 
+/// Lines of these names over message sizes, if any of them has two points.
+pub fn by_size(title: &str, lines: &[(String, Vec<&Series>)]) -> Option<Chart> {
+    let first = *lines.first()?.1.first()?;
+    let line = |(name, series): &(String, Vec<&Series>)| {
+        let point = |one: &&Series| Some(Point { x: one.key.size? as f64, spread: spread(&one.figures())? });
+        let mut points: Vec<Point> = series.iter().filter_map(point).collect();
+        points.sort_by(|a, b| a.x.total_cmp(&b.x));
+        Line { name: name.clone(), limit: false, points }
+    };
+    let lines: Vec<Line> = lines.iter().map(line).filter(|line| line.points.len() > 1).collect();
+    if lines.is_empty() {
+        return None;
+    }
+    let unit = show::unit(&first.unit);
+    let x = Axis { title: Along::Size.title(), unit: String::new(), bytes: true, log: true };
+    Some(Chart {
+        title: title.to_owned(),
+        sentence: sentence(&lines, &x, first.better, &first.unit),
+        x,
+        y: Axis { title: unit.clone(), unit, bytes: false, log: true },
+        lines,
+    })
+}
+
 fn title((_, test, transport, payload): &Topic) -> String {
     let mut title = show::test(test);
     if let Some(transport) = transport {
@@ -299,7 +323,7 @@ pub fn sentence(lines: &[Line], x: &Axis, better: Better, unit: &str) -> String 
         medians.min_by(good)
     };
     let place =
-        |at: f64| if x.bytes { show::bytes(at as u64) } else { format!("{} {}", show::figure(at), x.title) };
+        |at: f64| if x.bytes { show::bytes(at as u64) } else { format!("{} {}", show::count(at), x.title) };
     let mut text = show::direction(better).to_owned();
     let said = ends.map(|at| {
         best(at).map(|(median, name)| {

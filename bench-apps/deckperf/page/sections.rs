@@ -6,7 +6,7 @@ use super::{
     charts::{self, Axis, Chart, Drawn, Line, Point},
     heat,
     html::{self, Cell, Table, escape},
-    key_figures, show,
+    key_figures, processor, show,
     source::{Compared, ComparedRow, Source},
 };
 use crate::{
@@ -71,7 +71,10 @@ fn of_run(source: &Source, number: usize, charts: &mut Vec<Chart>) -> Section {
     let run = &source.run;
     let (pairs, rest): (Vec<&Series>, Vec<&Series>) =
         run.series.iter().partition(|series| heat::pair(&series.key).is_some());
-    let Drawn { charts: mut curves, bars } = charts::draw(&rest);
+    let Drawn { charts: mut curves, bars } = match run.command.as_str() {
+        "cpu" => Drawn { charts: processor::charts(&rest), bars: Vec::new() },
+        _ => charts::draw(&rest),
+    };
     // What was compared has a table, with all of its rows.
     let has_rows = !source.compared.rows.is_empty();
     let mut body = format!("<p>{}</p>", escape(about(&run.command)));
@@ -90,6 +93,7 @@ fn of_run(source: &Source, number: usize, charts: &mut Vec<Chart>) -> Section {
         let html = bars.iter().map(html::bars).collect::<String>();
         body += &format!("<div class=\"grid\">{html}</div>");
     }
+    body += &processor::tables(&source.costs);
     body += &copies(&run.series);
     Section { id: format!("run-{number}"), title: title(source), body }
 }
@@ -98,8 +102,12 @@ fn title(source: &Source) -> String {
     let run = &source.run;
     let mut transports: Vec<&str> =
         run.series.iter().filter_map(|series| series.key.transport.as_deref()).collect();
+    transports.sort_unstable();
     transports.dedup();
-    let over = transports.first().map_or(String::new(), |transport| format!(" over {transport}"));
+    let over = match transports[..] {
+        [only] => format!(" over {only}"),
+        _ => String::new(),
+    };
     let what = match run.command.as_str() {
         "messages" => "Messages",
         "peers" => "Beside other libraries",
@@ -125,7 +133,9 @@ fn about(command: &str) -> &'static str {
         }
         "collectives" => "Collective calls of groups of ranks, by other libraries in the same rounds.",
         "cpu" => {
-            "What the processor does for a message, on the side that sends it and on the side that receives it."
+            "What a message takes of the processor: at its sender and its receiver together, library threads included. Polling \
+             keeps a core busy while nothing comes; blocking sleeps. An MPI only polls. Below the curves, user and system time \
+             of both ends for each load, and for messages that come at a steady pace."
         }
         "matrix" => {
             "Each pair of ranks by itself. Pairs that share a core, a socket or a host are closer than others."

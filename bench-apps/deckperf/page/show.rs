@@ -25,6 +25,11 @@ pub fn figure(value: f64) -> String {
     if rest.is_empty() { grouped } else { format!("{grouped}.{rest}") }
 }
 
+/// A number of something, or a figure.
+pub fn count(value: f64) -> String {
+    if value.fract() == 0.0 && value.abs() < 1e9 { format!("{value:.0}") } else { figure(value) }
+}
+
 /// `us` is how ASCII spells it.
 pub fn unit(unit: &str) -> String {
     match unit {

@@ -5,7 +5,7 @@ use std::fs;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::PageFailure;
+use super::{PageFailure, processor::CostRow};
 use crate::data::Run;
 
 /// A run, and what only `peers` and `collectives` have.
@@ -17,6 +17,8 @@ pub struct Source {
     pub run: Run,
     /// Empty for other commands.
     pub compared: Compared,
+    /// Of `cpu`: user and system time at both ends.
+    pub costs: Vec<CostRow>,
     /// As it was read.
     raw: Value,
 }
@@ -98,6 +100,9 @@ pub struct WrittenRatio {
     pub high_95: f64,
 }
 
+/// Where `cpu` writes its costs.
+const COSTS: &str = "/tables/cpu";
+
 /// What `--json` writes, and the page has in it.
 pub const SEVERAL: &str = "runs";
 
@@ -132,7 +137,8 @@ impl Source {
             *figure = six_digits(*figure);
         }
         let compared = serde_json::from_value(raw.clone()).unwrap_or_default();
-        Ok(Self { name, run, compared, raw })
+        let costs = raw.pointer(COSTS).and_then(|rows| serde_json::from_value(rows.clone()).ok());
+        Ok(Self { name, run, compared, costs: costs.unwrap_or_default(), raw })
     }
 
     /// What the page keeps of it: all figures, without what is worked out of them.
@@ -143,6 +149,9 @@ impl Source {
             if let Some(value) = self.raw.get(name) {
                 object[name] = value.clone();
             }
+        }
+        if let Some(rows) = self.raw.pointer(COSTS) {
+            object["tables"] = json!({ "cpu": rows });
         }
         object
     }

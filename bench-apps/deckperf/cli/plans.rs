@@ -1,0 +1,264 @@
+//! From options to the plan of a command: defaults are filled in, and what does not go together is refused.
+
+use std::{path::PathBuf, time::Duration};
+
+use udeck::Protocol;
+
+use super::options::{Layer, Memory, Options, PayloadChoice};
+use super::{Task, conflict};
+use crate::plan::{Checks, Format, PROTOCOLS, Pace, Payload, Plan, Test};
+use crate::{clones, costs, cpu, jobs, overlap, page, peers, registration, sizes, vi};
+
+impl Options {
+    pub(super) fn measurement(self, tests: Vec<Test>, overview: bool) -> Result<Task, clap::Error> {
+        match self.layer {
+            Layer::Mailbox => Ok(Task::Measure(self.plan(tests, overview))),
+            Layer::Vi => self.vi_plan(tests).map(Task::MeasureVi),
+        }
+    }
+
+    pub(super) fn one_way(self, test: Test, memory: Memory) -> Result<Task, clap::Error> {
+        if memory.off_cache && (self.layer == Layer::Vi || self.stats) {
+            return Err(conflict("--off-cache is about messages of a mailbox, and about times"));
+        }
+        let task = self.measurement(vec![test], false)?;
+        Ok(match task {
+            Task::Measure(plan) => Task::Measure(Plan { off_cache: memory.off_cache, ..plan }),
+            other => other,
+        })
+    }
+
+    pub(super) fn bibandwidth(self) -> Result<Task, clap::Error> {
+        if self.protocol.contains(&Protocol::Handshake) {
+            return Err(conflict(
+                "bibandwidth: two ranks that both wait for the other to retrieve (handshake) wait for ever",
+            ));
+        }
+        self.measurement(vec![Test::BiBandwidth], false)
+    }
+
+    pub(super) fn percentiles(self, memory: Memory) -> Result<Task, clap::Error> {
+        if self.layer == Layer::Vi || self.stats {
+            return Err(conflict("--percentiles is about messages of a mailbox, and about times"));
+        }
+        Ok(Task::Measure(Plan {
+            percentiles: true,
+            off_cache: memory.off_cache,
+            ..self.plan(vec![Test::Latency], false)
+        }))
+    }
+
+    pub(super) fn jobs(self, kind: jobs::Kind) -> Result<Task, clap::Error> {
+        let name = kind.name();
+        let protocol = match self.protocol[..] {
+            [] => Protocol::Auto,
+            [protocol] => protocol,
+            _ => return Err(conflict(&format!("`{name}` measures one --protocol at a time"))),
+        };
+        if matches!(kind, jobs::Kind::Incast(_)) && protocol != Protocol::Auto {
+            return Err(conflict("`incast` leaves the protocol to the library"));
+        }
+        if self.payload != PayloadChoice::Both {
+            return Err(conflict(&format!("`{name}` leaves the payload untouched")));
+        }
+        let sizes = if self.sizes.is_empty() { Vec::new() } else { self.sizes_or(&[]) };
+        let pace = Pace { iterations: self.iterations, time: self.time_or(16), window: self.window };
+        Ok(Task::Jobs(jobs::JobsPlan { kind, protocol, sizes, pace, format: self.format, pin: !self.no_pin }))
+    }
+
+    pub(super) fn registration(self) -> Result<registration::RegistrationPlan, clap::Error> {
+        if !self.protocol.is_empty() || self.payload != PayloadChoice::Both {
+            return Err(conflict("`registration` is about memory: it knows no --protocol and no --payload"));
+        }
+        let sizes = self.sizes_or(&registration::SIZES);
+        if sizes.contains(&0) {
+            return Err(conflict("`registration`: there is no memory of 0 bytes to register"));
+        }
+        let pace = Pace { iterations: self.iterations, time: self.time_or(16), window: 1 };
+        Ok(registration::RegistrationPlan { sizes, pace, format: self.format, pin: !self.no_pin })
+    }
+
+    pub(super) fn vi_plan(self, tests: Vec<Test>) -> Result<vi::ViPlan, clap::Error> {
+        if !self.protocol.is_empty() {
+            return Err(conflict("--protocol is how mailboxes send; --layer vi measures every transfer"));
+        }
+        if self.payload == PayloadChoice::WrittenRead {
+            return Err(conflict("--layer vi leaves the payload untouched"));
+        }
+        let Plan { tests, sizes, iterations, time, window, format, pin, .. } = self.plan(tests, false);
+        let counts = if tests.contains(&Test::Latency) { vi::COUNTS.to_vec() } else { Vec::new() };
+        Ok(vi::ViPlan { tests, sizes, counts, pace: Pace { iterations, time, window }, format, pin })
+    }
+
+    pub(super) fn peers_plan(self, folder: Option<PathBuf>) -> Result<peers::PeersPlan, clap::Error> {
+        if !self.protocol.is_empty() || !self.sizes.is_empty() || self.perturb.is_some() {
+            return Err(conflict("`peers` has protocols and sizes of its own: those that have targets"));
+        }
+        let course = self.course();
+        Ok(self.comparison(course, course.job_sizes(), folder))
+    }
+
+    pub(super) fn collectives_plan(
+        self,
+        folder: Option<PathBuf>,
+        ranks: Vec<usize>,
+    ) -> Result<peers::PeersPlan, clap::Error> {
+        if !self.protocol.is_empty() || !self.sizes.is_empty() || self.perturb.is_some() {
+            return Err(conflict(
+                "`collectives` has sizes of its own, those that have goals, and no protocols",
+            ));
+        }
+        if self.course() != peers::Course::Memory {
+            return Err(conflict("`collectives` compares ranks that share memory (--transport shm)"));
+        }
+        let course = peers::Course::Groups;
+        let asked = |size: &usize| ranks.is_empty() || ranks.contains(size);
+        Ok(self.comparison(course, course.job_sizes().into_iter().filter(asked).collect(), folder))
+    }
+
+    pub(super) fn cpu_plan(
+        self,
+        folder: Option<PathBuf>,
+        depths: Vec<u64>,
+        rate: u64,
+        kinds: Vec<cpu::Kind>,
+    ) -> Result<cpu::CpuPlan, clap::Error> {
+        if !self.protocol.is_empty() || self.perturb.is_some() || self.no_pin {
+            return Err(conflict("`cpu` sends by the protocol `auto`, and binds each side to a core"));
+        }
+        if self.transport.is_some() {
+            return Err(conflict("`cpu` measures all transports, or those among --contenders"));
+        }
+        let mut sizes = self.sizes_or(&cpu::SIZES);
+        sizes.retain(|&size| size > 0);
+        if sizes.is_empty() {
+            return Err(conflict("`cpu` needs messages that have bytes, such as --sizes 100,4K"));
+        }
+        let is_in = |kind: &cpu::Kind| kinds.contains(kind);
+        let mut once = Vec::with_capacity(depths.len());
+        depths.into_iter().for_each(|depth| {
+            if !once.contains(&depth) {
+                once.push(depth)
+            }
+        });
+        Ok(cpu::CpuPlan {
+            sizes,
+            depths: once,
+            rate,
+            payload: if self.payload == PayloadChoice::Untouched {
+                Payload::Untouched
+            } else {
+                Payload::WrittenRead
+            },
+            kinds: cpu::KINDS.into_iter().filter(is_in).collect(),
+            iterations: self.iterations,
+            time: self.time_or(cpu::SECONDS),
+            format: self.format,
+            folder,
+        })
+    }
+
+    pub(super) fn comparison(
+        &self,
+        course: peers::Course,
+        sizes: Vec<usize>,
+        folder: Option<PathBuf>,
+    ) -> peers::PeersPlan {
+        let time = self.time_or(peers::SECONDS);
+        peers::PeersPlan { time, format: self.format, course, sizes, folder }
+    }
+
+    pub(super) fn page_plan(
+        self,
+        quick: bool,
+        peers: Option<PathBuf>,
+        files: Vec<PathBuf>,
+    ) -> Result<page::PagePlan, clap::Error> {
+        let only_measured = self.time.is_some() || self.transport.is_some();
+        if only_measured && !files.is_empty() {
+            return Err(conflict("--time and --transport are for measuring now; files have been measured"));
+        }
+        if quick && self.time.is_some() {
+            return Err(conflict("--quick is a --time: name one of them"));
+        }
+        let asks_more = !self.protocol.is_empty() || !self.sizes.is_empty() || self.perturb.is_some();
+        if asks_more || self.layer == Layer::Vi || self.format != Format::Table {
+            return Err(conflict(
+                "`report` has protocols, sizes and a form of its own; it makes a page of other runs: \
+                 deckperf report run.json",
+            ));
+        }
+        let time = self.time_or(if quick { page::QUICK } else { page::SECONDS });
+        let measure = page::Measure { time, transport: self.transport, peers, pin: !self.no_pin };
+        Ok(page::PagePlan { output: PathBuf::new(), json: None, files, measure })
+    }
+
+    pub(super) fn plan(self, tests: Vec<Test>, overview: bool) -> Plan {
+        let offset = isize::from(self.perturb.unwrap_or(0));
+        Plan {
+            tests,
+            protocols: self.protocols_or(if self.stats { &PROTOCOLS } else { &PROTOCOLS[..4] }),
+            sizes: sizes::perturbed(self.sizes_or_default(), [-offset, 0, offset].into_iter()),
+            payloads: match self.payload {
+                PayloadChoice::Untouched => vec![Payload::Untouched],
+                PayloadChoice::WrittenRead => vec![Payload::WrittenRead],
+                PayloadChoice::Both if self.stats => vec![Payload::Untouched],
+                PayloadChoice::Both => vec![Payload::Untouched, Payload::WrittenRead],
+            },
+            iterations: self.iterations,
+            time: self.time_or(if self.stats { 4 } else { 24 }),
+            window: self.window,
+            format: self.format,
+            pin: !self.no_pin,
+            stats: self.stats,
+            overview: overview && !self.stats,
+            handicap: self.handicap,
+            percentiles: false,
+            off_cache: false,
+        }
+    }
+
+    pub(super) fn overlap(self, compute: Option<u64>) -> overlap::OverlapPlan {
+        overlap::OverlapPlan {
+            protocols: self.protocols_or(&PROTOCOLS),
+            sizes: self.sizes_or(&overlap::SIZES),
+            compute: compute.map(Duration::from_micros),
+            iterations: self.iterations,
+            time: self.time_or(24),
+            format: self.format,
+            pin: !self.no_pin,
+        }
+    }
+
+    pub(super) fn clones(self, flooding: usize) -> clones::ClonesPlan {
+        clones::ClonesPlan {
+            counts: clones::COUNTS.to_vec(),
+            pace: Pace { iterations: self.iterations, time: self.time_or(16), window: 1 },
+            flooding,
+            each: clones::EACH,
+            sizes: self.sizes_or(&clones::SIZES),
+            format: self.format,
+            pin: !self.no_pin,
+        }
+    }
+
+    pub(super) fn costs(self, ranks: u32, connections: usize) -> costs::CostsPlan {
+        costs::CostsPlan {
+            batch: costs::BATCH,
+            connections,
+            blocked: self.time_or(10),
+            ranks,
+            format: self.format,
+            pin: !self.no_pin,
+        }
+    }
+
+    pub(super) fn checks(self) -> Checks {
+        let offset = isize::from(self.perturb.unwrap_or(3));
+        Checks {
+            protocols: self.protocols_or(&PROTOCOLS),
+            sizes: sizes::perturbed(self.sizes_or_default(), -offset..=offset),
+            pin: !self.no_pin,
+        }
+    }
+}
