@@ -175,7 +175,7 @@ pub fn written(run: &Run, more: Value) -> String {
 
 /// Where it was measured.
 pub fn machine_json(machine: &Machine) -> Value {
-    json!({
+    let mut object = json!({
         "cpu": machine.cpu,
         "cores": machine.cores,
         "kernel": machine.kernel,
@@ -183,7 +183,12 @@ pub fn machine_json(machine: &Machine) -> Value {
         "ranks": machine.ranks,
         "pinning": machine.pinning,
         "transport": machine.transport,
-    })
+    });
+    if machine.off_cache {
+        // Runs of before that option say nothing of it, either.
+        object["memory"] = json!("off-cache");
+    }
+    object
 }
 
 /// A ratio with its bounds.

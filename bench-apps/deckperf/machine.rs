@@ -26,6 +26,8 @@ pub struct Machine {
     pub pinning: String,
     /// What the messages travelled over.
     pub transport: String,
+    /// Whether messages are from memory that no cache holds (`--off-cache`).
+    pub off_cache: bool,
 }
 
 impl Machine {
@@ -45,6 +47,7 @@ impl Machine {
             ranks: 2,
             pinning,
             transport,
+            off_cache: false,
         }
     }
 }
@@ -95,6 +98,7 @@ impl Machine {
             ranks: 2,
             pinning: pinning.to_owned(),
             transport: transport.to_owned(),
+            off_cache: false,
         }
     }
 }

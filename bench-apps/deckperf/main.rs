@@ -217,7 +217,7 @@ fn measure(pair: &RankPair<'_>, plan: &Plan, places: &Places) -> Result<String> 
     bar.finish_and_clear();
     let (nic, window) = (&pair.world().nic().attributes().name, pair.world().config().copy_window);
     let transport = format!("{nic}; copy has {window} fragments of at most 64 KiB under way");
-    let machine = Machine::describe(places.describe(), transport);
+    let machine = Machine { off_cache: plan.off_cache, ..Machine::describe(places.describe(), transport) };
     let mut report = Report::new(machine, plan.clone(), results);
     report.memory = pair.rotation().map(|rotation| rotation.sentence(&plan.sizes));
     Ok(report.render())
@@ -327,6 +327,7 @@ impl Places {
     fn describe(&self) -> String {
         match self.pinned {
             None => "not pinned".to_owned(),
+            Some([mine, theirs]) if mine == theirs && self.usable.len() > 1 => format!("both on core {mine}"),
             Some([mine, theirs]) if mine == theirs => format!("both on core {mine}, the only usable one"),
             Some([mine, theirs]) => format!("pinned to cores {mine} and {theirs}{}", nodes([mine, theirs])),
         }

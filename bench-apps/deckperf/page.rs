@@ -97,6 +97,29 @@ impl PageFailure {
     }
 }
 
+impl PagePlan {
+    /// That nothing is written over what is read, or over what has just been written.
+    fn check_places(&self) -> Result<(), PageFailure> {
+        let same = |one: &Path, other: &Path| match (fs::canonicalize(one), fs::canonicalize(other)) {
+            (Ok(one), Ok(other)) => one == other,
+            _ => one == other,
+        };
+        let refuse = |path: &Path, why| {
+            let source = io::Error::new(io::ErrorKind::InvalidInput, why);
+            Err(PageFailure::Unwritable { path: path.to_owned(), source })
+        };
+        for path in [Some(&self.output), self.json.as_ref()].into_iter().flatten() {
+            if self.files.iter().any(|file| same(file, path)) {
+                return refuse(path, "it is read");
+            }
+        }
+        match &self.json {
+            Some(json) if same(json, &self.output) => refuse(json, "it is the page"),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Reads or measures, and writes the page. What is printed. `has` says which commands this program has.
 ///
 /// # Errors
@@ -105,6 +128,7 @@ pub fn make(plan: &PagePlan, has: impl Fn(&str) -> bool) -> Result<String, PageF
     if std::env::var_os("DECK_RANK").is_some() {
         return Err(PageFailure::IsRank);
     }
+    plan.check_places()?;
     // Before minutes are spent on figures that have no place to go to.
     for path in [Some(&plan.output), plan.json.as_ref()].into_iter().flatten() {
         Draft::open(path)?;
@@ -182,33 +206,39 @@ fn fill(texts: &[(&str, &str)]) -> String {
 }
 
 /// A file beside the one that is wanted, which takes its place when it is whole.
-struct Draft<'p> {
-    path: &'p Path,
+struct Draft {
+    path: PathBuf,
     draft: PathBuf,
     file: fs::File,
 }
 
-impl<'p> Draft<'p> {
-    fn open(path: &'p Path) -> Result<Self, PageFailure> {
+impl Draft {
+    fn open(path: &Path) -> Result<Self, PageFailure> {
         let fail = |source| PageFailure::Unwritable { path: path.to_owned(), source };
         let name = path.file_name().filter(|_| !path.is_dir());
         let name = name.ok_or_else(|| fail(io::Error::from(io::ErrorKind::IsADirectory)))?;
-        // A file that may not be changed is not replaced either.
+        // The file that a link leads to is replaced, and not the link.
+        let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let name = real.file_name().unwrap_or(name);
+        // Nor is a device, or a file that may not be changed.
         if path.exists() {
+            if !path.is_file() {
+                return Err(fail(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")));
+            }
             fs::OpenOptions::new().append(true).open(path).map_err(fail)?;
         }
-        let draft = path.with_file_name(format!(".{}.{}", name.display(), std::process::id()));
+        let draft = real.with_file_name(format!(".{}.{}", name.display(), std::process::id()));
         let file = fs::File::create(&draft).map_err(fail)?;
-        Ok(Self { path, draft, file })
+        Ok(Self { path: real, draft, file })
     }
 
     fn write(mut self, text: &str) -> Result<(), PageFailure> {
-        let written = self.file.write_all(text.as_bytes()).and_then(|()| fs::rename(&self.draft, self.path));
-        written.map_err(|source| PageFailure::Unwritable { path: self.path.to_owned(), source })
+        let written = self.file.write_all(text.as_bytes()).and_then(|()| fs::rename(&self.draft, &self.path));
+        written.map_err(|source| PageFailure::Unwritable { path: self.path.clone(), source })
     }
 }
 
-impl Drop for Draft<'_> {
+impl Drop for Draft {
     fn drop(&mut self) {
         // It is there no more if it has taken the other's place.
         let _ = fs::remove_file(&self.draft);
@@ -254,6 +284,19 @@ mod tests {
     }
 
     #[test]
+    fn a_link_stays_and_leads_to_the_page() {
+        let folder = folder("link");
+        let (run, page, link) = (folder.join("run.json"), folder.join("page.html"), folder.join("link.html"));
+        fs::write(&run, export::json(&sample(Format::Json))).expect("a file");
+        fs::write(&page, "").expect("a file");
+        std::os::unix::fs::symlink(&page, &link).expect("a link");
+        make(&plan(link.clone(), vec![run]), |_| false).expect("a page");
+        assert!(fs::symlink_metadata(&link).expect("the link").is_symlink());
+        assert!(fs::read_to_string(&page).expect("the page").contains("</html>"));
+        fs::remove_dir_all(folder).expect("the folder");
+    }
+
+    #[test]
     fn what_cannot_be_read_or_written_is_said_in_words() {
         let folder = folder("words");
         let bad = folder.join("bad.json");
@@ -272,6 +315,15 @@ mod tests {
             unwritten.contains("cannot write") && unwritten.contains("name another place with -o"),
             "{unwritten}"
         );
+        let run = folder.join("run.json");
+        fs::write(&run, export::json(&sample(Format::Json))).expect("a file");
+        let over = why(plan(run.clone(), vec![run.clone()]));
+        assert!(over.contains("run.json: it is read") && over.contains("another place"), "{over}");
+        let page = folder.join("both.html");
+        let twice = why(PagePlan { json: Some(page.clone()), ..plan(page, vec![run.clone()]) });
+        assert!(twice.contains("both.html: it is the page"), "{twice}");
+        let device = why(plan("/dev/null".into(), vec![run]));
+        assert!(device.contains("cannot write /dev/null: it is no regular file"), "{device}");
         let is_folder = why(plan(folder.clone(), Vec::new()));
         assert!(is_folder.contains("is a directory"), "{is_folder}");
         assert!(!folder.join("page.html").exists());

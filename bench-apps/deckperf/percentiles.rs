@@ -157,6 +157,7 @@ pub fn measure(
     let mut observer = Observer { pair, raw, round: None, seen, last: Vec::new() };
     let results = rounds::measure(plan.pace(), wanted, &mut observer, progress)?;
     let machine = Machine::describe(places, pair.world().nic().attributes().name.clone());
+    let machine = Machine { off_cache: plan.off_cache, ..machine };
     let report = TableReport {
         method: method(pair, plan, &results),
         noise: results.noise(),

@@ -86,6 +86,12 @@ fn two_ranks_measure_off_cache() {
         }
     }
     assert!(!run("deckperf latency --no-pin --sizes 8 --iterations 2 --time 0.01").contains("off-cache"));
+    for option in ["--off-cache", "--off-cache --percentiles"] {
+        let line =
+            format!("deckperf latency {option} --no-pin --sizes 8 --iterations 2 --time 0.01 --format json");
+        let value: serde_json::Value = serde_json::from_str(&run(line.leak())).expect("valid JSON");
+        assert_eq!(value["machine"]["memory"], "off-cache");
+    }
 }
 
 #[test]
@@ -273,6 +279,8 @@ fn ranks_that_were_pinned_elsewhere_leave_no_second_core_to_one_place() {
     let shared = Places { usable: vec![3], pinned: Some([3, 3]) };
     assert!(shared.raw_limits(0).is_none());
     assert_eq!(shared.describe(), "both on core 3, the only usable one");
+    let by_wish = Places { usable: vec![0, 3], pinned: Some([3, 3]) };
+    assert_eq!(by_wish.describe(), "both on core 3");
     let apart = Places { usable: vec![3], pinned: Some([3, 5]) };
     assert!(apart.raw_limits(0).is_some());
     assert!(apart.describe().starts_with("pinned to cores 3 and 5"), "{}", apart.describe());

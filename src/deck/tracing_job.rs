@@ -77,6 +77,9 @@ impl TracingJob {
         let welcome = world.client().welcome();
         let host = host_name(world, welcome.rank);
         let opening = Opening { path: path.clone(), rank: welcome.rank, job: welcome.job, host };
+        if welcome.rank == 0 {
+            udeck_trace::check_place(&path).map_err(|error| unwritable(&path, &error))?;
+        }
         let part = Part::open(&opening).map_err(|error| unwritable(&path, &error))?;
         let mut tracing =
             TracingJob { path, part, job: welcome.job, inbox: None, to_first: None, clocks: BTreeMap::new() };
@@ -183,7 +186,7 @@ impl TracingJob {
         self.part.write().map_err(|error| unwritable(&self.path, &error))?;
         let complete: BTreeSet<u32> = parts.keys().copied().collect();
         // Of ranks of this host that could not hand theirs over.
-        for (rank, part) in udeck_trace::parts_beside(&self.path, Some(self.job)) {
+        for (rank, part) in udeck_trace::parts_beside(&self.path, self.job) {
             parts.entry(rank).or_insert(part);
         }
         let lanes: Vec<Lane> = (0..world.size() as u32)
@@ -278,7 +281,7 @@ impl TracingJob {
                 Ok(())
             }
             tag::PIECE => {
-                let path = received_path(&self.path, rank);
+                let path = received_path(&self.path, self.job, rank);
                 let file = match parts.insert(rank, path.clone()) {
                     None => File::create(&path),
                     Some(_) => File::options().append(true).open(&path),

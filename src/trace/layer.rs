@@ -122,8 +122,10 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
 
     fn on_record(&self, id: &Id, values: &tracing::span::Record<'_>, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
+        let mut newer = Arguments::default();
+        values.record(&mut Fields::new(&mut newer, false));
         if let Some(Noted(arguments)) = span.extensions_mut().get_mut() {
-            values.record(&mut Fields::new(arguments, false));
+            arguments.update(&newer);
         }
     }
 

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{BufWriter, Write as _};
+use std::io::{BufWriter, Error, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use crate::json;
@@ -79,27 +79,38 @@ pub struct Merged {
     pub dropped: u64,
 }
 
-/// Parts of the job `job` that lie beside the file at `path`, by rank: of ranks that could not hand theirs over.
-pub fn parts_beside(path: &Path, job: Option<u64>) -> Vec<(u32, PathBuf)> {
-    let example = crate::part::part_path(path, 0);
+/// Parts of this job that lie beside the file at `path`, by rank: of ranks that could not hand theirs over.
+pub fn parts_beside(path: &Path, job: u64) -> Vec<(u32, PathBuf)> {
+    let example = crate::part::part_path(path, job, 0);
     let (Some(folder), Some(name)) = (example.parent(), path.file_name()) else { return Vec::new() };
-    let prefix = format!("{}.rank-", name.to_string_lossy());
+    let prefix = format!("{}.{job:x}.rank-", name.to_string_lossy());
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let named = entries.filter_map(|entry| {
         let name = entry.file_name();
         let rank = name.to_str()?.strip_prefix(&prefix)?.strip_suffix(".part")?.parse().ok()?;
         Some((rank, entry.path()))
     });
-    let mut found: Vec<(u32, PathBuf)> =
-        named.filter(|(_, path)| job.is_none_or(|job| is_of(path, job))).collect();
+    let mut found: Vec<(u32, PathBuf)> = named.collect();
     found.sort();
     found
 }
 
-/// Whether a part is of that job, and not of an earlier one that left it.
-fn is_of(part: &Path, job: u64) -> bool {
-    let told = format!("\"udeck_job\",\"args\":{{\"job\":\"{job:x}\"");
-    fs::read_to_string(part).is_ok_and(|text| text.lines().take(8).any(|line| line.contains(&told)))
+/// Whether a trace can have this place. It is asked before there is anything to write, too.
+///
+/// # Errors
+/// Its folder is not there. There is something that is no file: the trace would take the place of a device.
+pub fn check_place(path: &Path) -> Result<(), PartError> {
+    let failed = |source| Err(PartError { path: path.to_owned(), source });
+    let kind = |what: &'static str| Error::new(ErrorKind::InvalidInput, what);
+    match fs::metadata(path) {
+        Ok(there) if there.is_dir() => failed(kind("is a directory; name a file in it")),
+        Ok(there) if !there.is_file() => failed(kind("is no regular file")),
+        Ok(_) => Ok(()),
+        Err(_) => match path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            Some(folder) => fs::metadata(folder).map(drop).or_else(failed),
+            None => Ok(()),
+        },
+    }
 }
 
 /// Writes the file at `path` of all parts.
@@ -107,6 +118,9 @@ fn is_of(part: &Path, job: u64) -> bool {
 /// # Errors
 /// It cannot be written. A part that cannot be read counts as none.
 pub fn merge(path: &Path, lanes: &[Lane], job: u64) -> Result<Merged, PartError> {
+    check_place(path)?;
+    // The file that a link leads to is replaced, and not the link.
+    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mut survey = Survey::default();
     let mut parts: Vec<(&PathBuf, &Clock)> = Vec::new();
     for lane in lanes {

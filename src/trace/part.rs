@@ -68,20 +68,20 @@ pub struct Part {
 }
 
 /// Where the part of the process with this rank lies: beside the job's file, or where that folder is not on this host, in the one for
-/// temporary files.
-pub fn part_path(path: &Path, rank: u32) -> PathBuf {
-    beside(path, rank, "part")
+/// temporary files. The job is in the name: two that run at once with one `DECK_TRACE` do not write into each other's parts.
+pub fn part_path(path: &Path, job: u64, rank: u32) -> PathBuf {
+    beside(path, job, rank, "part")
 }
 
 /// Where a part that another host has sent is kept until the merge. Hosts may share their files: so it is not where its sender
 /// has it, who still reads that, and removes it.
-pub fn received_path(path: &Path, rank: u32) -> PathBuf {
-    beside(path, rank, "received")
+pub fn received_path(path: &Path, job: u64, rank: u32) -> PathBuf {
+    beside(path, job, rank, "received")
 }
 
-fn beside(path: &Path, rank: u32, what: &str) -> PathBuf {
+fn beside(path: &Path, job: u64, rank: u32, what: &str) -> PathBuf {
     let name = path.file_name().unwrap_or("trace".as_ref()).to_string_lossy();
-    let part = format!("{name}.rank-{rank}.{what}");
+    let part = format!("{name}.{job:x}.rank-{rank}.{what}");
     let folder = match path.parent() {
         Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
         Some(folder) => folder,
@@ -193,7 +193,7 @@ impl Process {
     }
 
     fn create(opening: &Opening) -> Result<Arc<Process>, PartError> {
-        let path = part_path(&opening.path, opening.rank);
+        let path = part_path(&opening.path, opening.job, opening.rank);
         let failed = |source| PartError { path: path.clone(), source };
         let mut file = File::create(&path).map_err(failed)?;
         file.write_all(b"[\n").map_err(failed)?;

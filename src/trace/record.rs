@@ -68,6 +68,22 @@ impl Arguments {
         self.texts.clear();
     }
 
+    /// Takes what is newer, in the place of what has the same name: a span may say a field as often as it likes.
+    pub fn update(&mut self, newer: &Arguments) {
+        let old = std::mem::take(self);
+        let mut texts = old.texts.as_str();
+        for &(name, value) in &old.values {
+            let (text, rest) =
+                texts.split_at(if let Value::Text(length) = value { length as usize } else { 0 });
+            texts = rest;
+            if newer.values.iter().all(|(known, _)| *known != name) {
+                self.texts.push_str(text);
+                self.values.push((name, value));
+            }
+        }
+        self.append(newer);
+    }
+
     pub fn append(&mut self, other: &Arguments) {
         self.values.extend_from_slice(&other.values);
         self.texts.push_str(&other.texts);

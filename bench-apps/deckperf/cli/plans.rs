@@ -62,6 +62,9 @@ impl Options {
             return Err(conflict(&format!("`{name}` leaves the payload untouched")));
         }
         let sizes = if self.sizes.is_empty() { Vec::new() } else { self.sizes_or(&[]) };
+        if matches!(kind, jobs::Kind::Incast(_)) && sizes[..] == [0] {
+            return Err(conflict("`incast` has no size but 0, and nothing to count: name others"));
+        }
         let pace = Pace { iterations: self.iterations, time: self.time_or(16), window: self.window };
         Ok(Task::Jobs(jobs::JobsPlan { kind, protocol, sizes, pace, format: self.format, pin: !self.no_pin }))
     }

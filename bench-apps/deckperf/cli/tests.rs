@@ -144,6 +144,7 @@ fn single_messages_and_memory_have_plans() {
 
 #[test]
 fn jobs_of_more_ranks_have_plans() {
+    assert!(error("deckperf incast --sizes 0").contains("no size but 0"));
     let plan = |line: &str| match task(line) {
         Task::Jobs(plan) => plan,
         other => panic!("{line} is of a job, not {other:?}"),

@@ -45,7 +45,7 @@ pub fn cells(base: &[Source], new: &[Source]) -> (Vec<Cell>, usize) {
         }
     }
     let union: BTreeSet<&Key> = known.iter().flatten().collect();
-    let missing = union.len() - cells.len();
+    let missing = union.iter().filter(|key| !everywhere(key)).count();
     let together = together(&cells);
     cells.extend(together);
     (cells, missing)

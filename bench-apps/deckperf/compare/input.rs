@@ -44,8 +44,13 @@ impl Source {
 }
 
 /// What two runs have to share: names in the files, and for people.
-const CONDITIONS: [(&str, &str); 4] =
-    [("cpu", "processor"), ("cores", "number of cores"), ("pinning", "pinning"), ("transport", "transport")];
+const CONDITIONS: [(&str, &str); 5] = [
+    ("cpu", "processor"),
+    ("cores", "number of cores"),
+    ("pinning", "pinning"),
+    ("transport", "transport"),
+    ("memory", "memory"),
+];
 
 /// Why these runs are not comparable, a sentence each.
 pub fn obstacles(sources: &[&Source]) -> Vec<String> {

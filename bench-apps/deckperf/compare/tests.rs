@@ -111,6 +111,11 @@ fn what_is_not_comparable_is_refused_or_marked() {
         ("\"pinned\"", "\"not pinned\"", "pinning"),
         ("shm0", "tcp0", "transport"),
         ("\"window\":64", "\"window\":16", "messages in a window: 64 in a.json, 16"),
+        (
+            "\"cores\":2",
+            "\"cores\":2,\"memory\":\"off-cache\"",
+            "memory: not said in a.json, off-cache in b.json",
+        ),
         ("\"command\":\"messages\"", "\"command\":\"vi\"", "what was measured"),
         ("rustc, optimised", "rustc, NOT optimised: use --release", "b.json is of a build that is not"),
     ] {
@@ -127,6 +132,12 @@ fn what_is_not_comparable_is_refused_or_marked() {
     let (a, b) = (source("a", &base), source("b", &base.replace("\"size\":8", "\"size\":9")));
     let said = judge(vec![a], vec![b], &args("a b")).expect_err("nothing in common");
     assert!(said.contains("no figure in common"), "{said}");
+}
+
+#[test]
+fn a_file_that_has_a_figure_twice_is_no_panic() {
+    let twice = run("messages", &[(8, rounds(1.0)), (8, rounds(1.0))]);
+    assert_eq!(judged(&twice, &twice, "a b").missing, 0);
 }
 
 #[test]

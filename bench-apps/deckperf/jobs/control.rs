@@ -1,6 +1,6 @@
 //! What rank 0 and the others tell each other, and where all of them run.
 
-use std::{borrow::Cow, fs};
+use std::{borrow::Cow, collections::BTreeSet, fs};
 
 use udeck::{Mailbox, Postbox, Protocol, Received, World};
 
@@ -140,10 +140,19 @@ impl Placement {
         }
     }
 
+    /// Ranks of rank 0's host, and the cores that they may use: a rank that was bound, here or by its launcher, has its own.
+    fn crowd(&self) -> (usize, usize) {
+        let here = || {
+            self.places.iter().filter(|place| Some(&place.host) == self.places.first().map(|mine| &mine.host))
+        };
+        let bound: Option<BTreeSet<usize>> = here().map(|place| place.core).collect();
+        (here().count(), bound.map_or(self.usable.len(), |cores| cores.len()))
+    }
+
     /// Whether the raw line tells how quiet the machine was: not where ranks that spin share cores with it.
     pub fn can_judge_noise(&self) -> bool {
-        let Some(mine) = self.places.first() else { return false };
-        self.places.iter().filter(|place| place.host == mine.host).count() <= self.usable.len()
+        let (ranks, cores) = self.crowd();
+        ranks > 0 && ranks <= cores
     }
 
     /// [`Results::noise`], where the raw line can judge.
@@ -155,10 +164,11 @@ impl Placement {
     pub fn raw_sentences<C: Contend>(&self, results: &Results<C>) -> Vec<Cow<'static, str>> {
         let mut sentences = vec![raw_limits(results)];
         if !self.can_judge_noise() {
-            let cores = self.usable.len();
+            let (_, cores) = self.crowd();
+            let word = if cores == 1 { "core" } else { "cores" };
             sentences.push(
                 format!(
-                    "noise: no verdict, since rank 0's host has more ranks than the {cores} cores that it may use: ranks that \
+                    "noise: no verdict, since rank 0's host has more ranks than the {cores} {word} that they may use: ranks that \
                      spin share them with the raw line, and move it"
                 )
                 .into(),
@@ -215,7 +225,17 @@ mod tests {
         let crowded = of(vec![place("a", None); 3]);
         assert_eq!(crowded.noise(&results), None);
         let said = crowded.raw_sentences(&results);
-        assert!(said[1].starts_with("noise: no verdict") && said[1].contains("than the 2 cores"), "{said:?}");
+        assert!(
+            said[1].starts_with("noise: no verdict")
+                && said[1].contains("than the 2 cores that they may use"),
+            "{said:?}"
+        );
+        // The launcher has bound each rank: this one may use no core but its own.
+        let bound = Placement { places: vec![place("a", Some(0)), place("a", Some(1))], usable: vec![0] };
+        assert!(bound.noise(&results).is_some(), "a core for each");
+        let shared = of(vec![place("a", Some(1)), place("a", Some(1))]);
+        assert_eq!(shared.noise(&results), None);
+        assert!(shared.raw_sentences(&results)[1].contains("more ranks than the 1 core that they may use"));
         for roomy in [vec![place("a", None); 2], vec![place("a", None), place("b", None), place("b", None)]] {
             let roomy = of(roomy);
             assert!(roomy.noise(&results).is_some());

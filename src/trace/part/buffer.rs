@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use udeck_sys::process::is_forked;
 
 use super::Process;
 use crate::now;
@@ -81,7 +82,8 @@ impl Drop for Quiet {
 
 /// Notes an event of this thread, which `fill` describes and puts the arguments of into the buffer.
 pub(crate) fn note(fill: impl FnOnce(&mut Arguments) -> Record) {
-    if QUIET.with(Cell::get) > 0 || !Process::takes_events() {
+    // In a child of the process the locks below may be held for ever by threads that it does not have.
+    if QUIET.with(Cell::get) > 0 || !Process::takes_events() || is_forked() {
         return;
     }
     // A destructor of a thread that ends may come too late: that is lost.

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use udeck_trace::{
-    Clock, ClockSample, Lane, MESSAGES, Merged, Opening, Part, merge, now, part_path, parts_beside,
+    Clock, ClockSample, Lane, MESSAGES, Merged, Opening, Part, check_place, merge, now, part_path,
+    parts_beside,
 };
 
 const JOB: u64 = 0xBEEF;
@@ -24,9 +25,13 @@ impl Folder {
     }
 
     fn part(&self, rank: u32, lines: &str) -> PathBuf {
-        let path = part_path(&self.path(), rank);
+        self.part_of(JOB, rank, lines)
+    }
+
+    fn part_of(&self, job: u64, rank: u32, lines: &str) -> PathBuf {
+        let path = part_path(&self.path(), job, rank);
         let job = format!(
-            r#"{{"ph":"M","pid":{rank},"tid":0,"ts":0,"name":"udeck_job","args":{{"job":"beef"}}}},"#
+            r#"{{"ph":"M","pid":{rank},"tid":0,"ts":0,"name":"udeck_job","args":{{"job":"{job:x}"}}}},"#
         );
         fs::write(&path, format!("[\n{job}\n{lines}")).unwrap();
         path
@@ -99,8 +104,39 @@ fn of_a_part_that_was_cut_off_all_whole_events_are_taken_and_arrows_have_both_en
 fn parts_of_another_job_are_left_alone() {
     let folder = Folder::new("jobs");
     let part = folder.part(3, "");
-    assert_eq!(parts_beside(&folder.path(), Some(JOB)), [(3, part)]);
-    assert_eq!(parts_beside(&folder.path(), Some(JOB + 1)), []);
+    assert_eq!(parts_beside(&folder.path(), JOB), [(3, part)]);
+    assert_eq!(parts_beside(&folder.path(), JOB + 1), []);
+}
+
+#[test]
+fn two_jobs_with_one_path_do_not_write_into_each_others_parts() {
+    let folder = Folder::new("two");
+    let mine = folder.part(0, &slice(0, "1.000", "1.000", "mine"));
+    folder.part_of(JOB + 1, 0, &slice(0, "1.000", "1.000", "theirs"));
+    assert_eq!(parts_beside(&folder.path(), JOB), [(0, mine.clone())]);
+    merge(&folder.path(), &[lane(0, Some(mine), &[])], JOB).unwrap();
+    assert_eq!(events(&folder.path())[0]["name"], "mine");
+}
+
+#[test]
+fn what_is_no_file_is_not_replaced_by_one_and_a_link_stays() {
+    let folder = Folder::new("kinds");
+    let merged = |path: &Path| merge(path, &[lane(0, None, &[])], JOB);
+    for (name, words) in [(".", "is a directory"), ("none/job.json", "No such file")] {
+        let path = folder.0.join(name);
+        let said = check_place(&path).unwrap_err().to_string();
+        assert!(said.contains(words) && said.contains(name), "{said}");
+        merged(&path).unwrap_err();
+    }
+    let said = check_place(Path::new("/dev/null")).unwrap_err().to_string();
+    assert!(said.contains("no regular file"), "{said}");
+    let (target, link) = (folder.0.join("target.json"), folder.0.join("link.json"));
+    fs::write(&target, "").unwrap();
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    check_place(&link).unwrap();
+    merged(&link).unwrap();
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert!(events(&target).is_empty());
 }
 
 /// All of a process: its subscriber is its own for ever.
@@ -128,6 +164,11 @@ fn what_a_process_says_is_in_its_part() {
     });
     thread.unwrap().join().unwrap();
     tracing::trace!("too much");
+    let solve = tracing::info_span!("solve", method = "by hand", residual = tracing::field::Empty, step = 0);
+    for step in 1..=3 {
+        solve.record("step", step).record("residual", tracing::field::debug(0.5 / f64::from(step)));
+    }
+    solve.in_scope(|| ());
     assert_eq!(part.write().unwrap(), 0, "events were dropped");
     let lanes = [lane(5, Some(part.path().to_owned()), &[])];
     merge(&folder.path(), &lanes, JOB).unwrap();
@@ -138,6 +179,11 @@ fn what_a_process_says_is_in_its_part() {
     assert!(named("trace written").count() > 0, "more than a buffer holds");
     let said: Vec<_> = events.iter().filter_map(|event| event["args"]["message"].as_str()).collect();
     assert_eq!(said, ["before there is a part"]);
+    let text = fs::read_to_string(folder.path()).unwrap();
+    let solved = text.lines().find(|line| line.contains("\"solve\"")).unwrap();
+    assert_eq!(["step", "residual", "method"].map(|name| solved.matches(name).count()), [1; 3], "{solved}");
+    let solved = &named("solve").next().unwrap()["args"];
+    assert_eq!((&solved["step"], &solved["method"]), (&3.into(), &"by hand".into()), "{solved}");
     // `second` was entered inside of `first` and left after it: what is left of it is a slice of its own.
     assert_eq!((named("first").count(), named("second").count()), (1, 2));
     let times = |event: &Value| {

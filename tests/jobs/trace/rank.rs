@@ -6,7 +6,7 @@
 //! * `plain`: likewise, without a subscriber of its own.
 //! * `foreign`: likewise, with a subscriber that lacks the layer.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, getpid, kill_process};
@@ -89,9 +89,14 @@ fn killed(world: &World) -> Result {
     (0..COUNT).try_for_each(|number| out.post(&[number as u64]).map_err(|failed| failed.error))?;
     if world.rank() == 1 {
         let trace = std::env::var("DECK_TRACE").expect("this is about a trace");
-        let (part, end) = (format!("{trace}.rank-1.part"), Instant::now() + Duration::from_secs(120));
-        while !std::fs::read_to_string(Path::new(&part)).is_ok_and(|text| text.contains("\"post\"")) {
-            assert!(Instant::now() < end, "nothing is in {part}");
+        let folder = Path::new(&trace).parent().expect("a folder");
+        let is_mine = |path: &Path| path.to_string_lossy().ends_with(".rank-1.part");
+        let parts = || std::fs::read_dir(folder).expect("the trace's").flatten().map(|entry| entry.path());
+        let posted =
+            |path: PathBuf| std::fs::read_to_string(path).is_ok_and(|text| text.contains("\"post\""));
+        let end = Instant::now() + Duration::from_secs(120);
+        while !parts().filter(|path| is_mine(path)).any(posted) {
+            assert!(Instant::now() < end, "nothing is in the part");
             std::thread::sleep(Duration::from_millis(20));
         }
         kill_process(getpid(), Signal::KILL).expect("this process");

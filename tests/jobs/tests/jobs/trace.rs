@@ -143,6 +143,8 @@ fn a_subscriber_without_the_layer_is_told() {
 
 #[test]
 fn a_file_that_cannot_be_written_is_an_error_that_names_it() {
-    let ended = Bin::example("hello").ranks(2).env("DECK_TRACE", Path::new("/proc/trace.json")).run().fails();
-    assert!(ended.stderr.contains("DECK_TRACE") && ended.stderr.contains("/proc/"), "{ended}");
+    for path in ["/proc/trace.json", "/no-such-folder/trace.json", "/dev/null"] {
+        let ended = Bin::example("hello").ranks(2).env("DECK_TRACE", Path::new(path)).run().fails();
+        assert!(ended.stderr.contains("DECK_TRACE") && ended.stderr.contains(path), "{ended}");
+    }
 }
