@@ -129,7 +129,7 @@ fn figures(chart: &Chart) -> Table {
     let mut xs: Vec<f64> = chart.lines.iter().flat_map(|line| &line.points).map(|point| point.x).collect();
     xs.sort_by(f64::total_cmp);
     xs.dedup();
-    let place = |x: f64| if chart.x.bytes { show::bytes(x as u64) } else { show::figure(x) };
+    let place = |x: f64| if chart.x.bytes { show::bytes(x as u64) } else { show::count(x) };
     let first = if chart.x.bytes { "size".to_owned() } else { chart.x.title.clone() };
     let unit = &chart.y.unit;
     let heads = chart.lines.iter().map(|line| format!("#{}, {unit}", line.name));

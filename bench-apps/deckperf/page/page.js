@@ -39,9 +39,12 @@
   }
   const tickFigure = (value) => (value >= 1000 ? value.toLocaleString("en-US") : String(+value.toPrecision(6)));
 
-  // ---- A contender has the same colour in all charts, by its name, as far as the colours of a chart go round.
+  // ---- A contender has the same colour and dashes in all charts, by its name, as far as these go round. The second eight have the
+  // colours of the first, and other dashes.
   const COLOURS = 8;
-  const DASHES = [[], [], [], [], [6, 3], [2, 3], [8, 3, 2, 3], [10, 4]];
+  const DASHES = [[], [], [], [], [6, 3], [2, 3], [8, 3, 2, 3], [10, 4],
+                  [3, 2], [3, 2], [3, 2], [3, 2], [14, 3], [14, 3], [14, 3], [3, 2]];
+  const SLOTS = DASHES.length;
   const slots = new Map();
   function slotsOf(chart) {
     const used = new Set();
@@ -54,10 +57,10 @@
     return own.map((slot, at) => {
       if (slot !== null) return slot;
       let free = 0;
-      while (used.has(free) && free < COLOURS) free++;
+      while (used.has(free) && free < SLOTS) free++;
       used.add(free);
-      if (!slots.has(chart.lines[at].name)) slots.set(chart.lines[at].name, free % COLOURS);
-      return free % COLOURS;
+      if (!slots.has(chart.lines[at].name)) slots.set(chart.lines[at].name, free % SLOTS);
+      return free % SLOTS;
     });
   }
   const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
@@ -116,7 +119,7 @@
         return { colour: css("--limit"), dash: LIMIT_DASHES[which % 3], width: 1.5 };
       }
       const slot = this.slots[at];
-      return { colour: css("--line" + slot), dash: DASHES[slot], width: 2 };
+      return { colour: css("--line" + slot % COLOURS), dash: DASHES[slot], width: 2 };
     }
 
     legend() {
