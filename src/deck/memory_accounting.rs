@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use udeck_boot::waits::{Call, Wait};
-use udeck_via::transport::LentMemory;
+use udeck_via::transport::LinkReport;
 
 use crate::error::is_internal;
 use crate::recv::memory_quota::{Memory, MemoryQuota};
@@ -28,7 +28,7 @@ pub(crate) struct PostboxAccount {
     /// How many these are. (Short ones have no bytes here.)
     messages: AtomicUsize,
     /// What the mailbox's process has of ours; `None`: the transport cannot tell.
-    lent: Option<Weak<dyn LentMemory>>,
+    lent: Option<Weak<dyn LinkReport>>,
 }
 
 /// Of one world: its channels, also those that are gone while something of theirs is lent, and its mailboxes.
@@ -54,7 +54,7 @@ impl Accounting {
         &self,
         mailbox: &str,
         owner: u32,
-        lent: Option<Weak<dyn LentMemory>>,
+        lent: Option<Weak<dyn LinkReport>>,
     ) -> Arc<PostboxAccount> {
         let postbox = Arc::new(PostboxAccount {
             mailbox: mailbox.to_owned(),

@@ -14,13 +14,18 @@ type PeerMetric = (&'static str, &'static str, fn(&PeerStats) -> u64);
 /// Likewise of [`Stats`], with its type.
 type RankMetric = (&'static str, &'static str, &'static str, fn(&Stats) -> u64);
 
-const PEER_METRICS: [PeerMetric; 6] = [
+const PEER_METRICS: [PeerMetric; 7] = [
     ("udeck_messages_posted_total", "Messages posted to the peer.", |peer| peer.messages_posted),
     ("udeck_bytes_posted_total", "Payload bytes posted to the peer.", |peer| peer.bytes_posted),
     ("udeck_messages_received_total", "Messages received from the peer.", |peer| peer.messages_received),
     ("udeck_bytes_received_total", "Payload bytes received from the peer.", |peer| peer.bytes_received),
     ("udeck_bytes_copied_for_posts_total", "Bytes copied for posts to the peer.", |peer| peer.bytes_copied),
     ("udeck_waits_total", "Waits of posts and flushes for the peer.", |peer| peer.waits),
+    (
+        "udeck_retransmissions",
+        "Packets to the peer that were sent again, on connections that stand.",
+        |peer| peer.retransmissions,
+    ),
 ];
 
 const BY_PROTOCOL: &str = "udeck_messages_by_protocol_total";
@@ -48,7 +53,7 @@ const RANK_METRICS: [RankMetric; 5] = [
 pub(crate) fn exposition(rank: usize, all: &Stats, peers: &[PeerStats]) -> String {
     let mut to = String::new();
     for (name, help, of) in PEER_METRICS {
-        head(&mut to, name, "counter", help);
+        head(&mut to, name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
         for peer in peers {
             let _ = writeln!(to, "{name}{{rank=\"{rank}\",peer=\"{}\"}} {}", peer.peer, of(peer));
         }
@@ -83,8 +88,8 @@ pub(crate) fn table(rank: usize, all: &Stats, peers: &[PeerStats]) -> String {
     let mut shown: Vec<&PeerStats> = shown.to_vec();
     shown.sort_by_key(|peer| peer.peer);
     let mut to = format!(
-        "deck: rank {rank}:{:>5} {:>10} {:>9} {:>10} {:>9} {:>9} {:>7}  by",
-        "peer", "posted", "bytes", "received", "bytes", "copied", "waits"
+        "deck: rank {rank}:{:>5} {:>10} {:>9} {:>10} {:>9} {:>9} {:>7} {:>6}  by",
+        "peer", "posted", "bytes", "received", "bytes", "copied", "waits", "again"
     );
     for peer in shown {
         line(&mut to, rank, &peer.peer.to_string(), &[peer]);
@@ -107,13 +112,14 @@ fn line(to: &mut String, rank: usize, title: &str, peers: &[&PeerStats]) {
     let sum = |of: fn(&PeerStats) -> u64| peers.iter().map(|peer| of(peer)).sum::<u64>();
     let _ = write!(
         to,
-        "\ndeck: rank {rank}:{title:>5} {:>10} {:>9} {:>10} {:>9} {:>9} {:>7} ",
+        "\ndeck: rank {rank}:{title:>5} {:>10} {:>9} {:>10} {:>9} {:>9} {:>7} {:>6} ",
         sum(|peer| peer.messages_posted),
         size(sum(|peer| peer.bytes_posted)),
         sum(|peer| peer.messages_received),
         size(sum(|peer| peer.bytes_received)),
         size(sum(|peer| peer.bytes_copied)),
         sum(|peer| peer.waits),
+        sum(|peer| peer.retransmissions),
     );
     let mut protocols: Vec<(String, u64)> = Vec::new();
     for (protocol, count) in peers.iter().flat_map(|peer| &peer.by_protocol) {
@@ -201,7 +207,7 @@ mod tests {
             }
             assert!(samples.insert(series), "{line}");
         }
-        assert!(text.ends_with('\n') && names.len() == 12, "{names:?}");
+        assert!(text.ends_with('\n') && names.len() == 13, "{names:?}");
         assert!(samples.contains("udeck_messages_posted_total{rank=\"2\",peer=\"1\"}"));
     }
 }

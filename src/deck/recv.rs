@@ -128,7 +128,7 @@ impl Inbox {
             sender_ranks: BTreeSet::new(),
             reported: BTreeSet::new(),
             exits_seen: 0,
-            counters: world.counters(name, None),
+            counters: world.mailbox_counters(name),
             listeners,
         })
     }

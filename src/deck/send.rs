@@ -98,9 +98,9 @@ pub(crate) struct Target {
 
 impl Channel {
     pub fn new(vi: Vi, cq: Cq, world: Arc<WorldState>, to: NetAddress, target: Target, route: Route) -> Self {
-        let counters = world.counters(&target.mailbox, Some(target.owner));
+        let counters = world.postbox_counters(&target.mailbox, target.owner, vi.link_report());
         let Target { mailbox, owner, number, queue, .. } = target;
-        let account = world.accounting().open_postbox(&mailbox, owner, vi.lent_memory());
+        let account = world.accounting().open_postbox(&mailbox, owner, vi.link_report());
         let selector = Selector::new(&world.config().auto, vi.nic().caps());
         Channel {
             _world: world.clone(),

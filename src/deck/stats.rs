@@ -63,6 +63,9 @@ pub struct PeerStats {
     pub by_protocol: Vec<(Protocol, u64)>,
     /// How often a post or a flush has waited for it longer than a moment.
     pub waits: u64,
+    /// Packets to it that were sent again, by TCP (`tcpi_total_retrans`) or QUIC (RFC 9002's lost packets): on the connections of its
+    /// mailboxes that stand now. Over shared memory and verbs, 0.
+    pub retransmissions: u64,
 }
 
 impl PeerStats {

@@ -1,12 +1,13 @@
 //! What mailboxes, postboxes and the world have in common.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use udeck_boot::{Client, family};
 use udeck_via::mem::{Arena, Fill};
+use udeck_via::transport::{LinkReport, Retransmissions};
 use udeck_via::{Block, Deadline, Error as ViaError, Nic, NicAttributes, host_key, is_forked};
 
 use crate::config::Config;
@@ -68,12 +69,18 @@ struct AllCounters {
 
 struct Living {
     counters: Arc<Counters>,
-    peer: Option<u32>,
+    /// Of a postbox: its mailbox's rank, and its connection.
+    peer: Option<(u32, Option<Weak<dyn LinkReport>>)>,
     /// Of the library's own messages.
     is_internal: bool,
 }
 
 impl AllCounters {
+    fn open(&mut self, one: Living) {
+        self.settle();
+        self.living.push(one);
+    }
+
     /// Adds up those that are gone.
     fn settle(&mut self) {
         let AllCounters { living, gone, arrivals, gone_peers } = self;
@@ -85,8 +92,8 @@ impl AllCounters {
             if !alive && !is_internal {
                 counters.add_to(gone);
             }
-            if let Some(peer) = peer.filter(|_| !alive) {
-                of(peer, &|stats| counters.add_to_peer(stats));
+            if let Some((peer, _)) = peer.as_ref().filter(|_| !alive) {
+                of(*peer, &|stats| counters.add_to_peer(stats));
             }
             alive
         });
@@ -299,16 +306,26 @@ impl WorldState {
 
     // ---- counts ----
 
-    /// Counters for one end of `mailbox`: of a postbox, with the rank of its mailbox. The library's own messages count for ranks only.
-    pub fn counters(&self, mailbox: &str, peer: Option<u32>) -> Arc<Counters> {
-        let counters = Arc::new(Counters::default());
-        let is_internal = is_internal(mailbox);
-        if is_internal && peer.is_none() {
-            return counters;
+    /// Counters for a mailbox. The library's own messages do not count here.
+    pub fn mailbox_counters(&self, mailbox: &str) -> Arc<Counters> {
+        let counters = Arc::<Counters>::default();
+        if !is_internal(mailbox) {
+            self.books.lock().open(Living { counters: counters.clone(), peer: None, is_internal: false });
         }
-        let mut books = self.books.lock();
-        books.settle();
-        books.living.push(Living { counters: counters.clone(), peer, is_internal });
+        counters
+    }
+
+    /// Counters for a postbox of the rank `peer`'s mailbox. `link`: of its connection.
+    pub fn postbox_counters(
+        &self,
+        mailbox: &str,
+        peer: u32,
+        link: Option<Weak<dyn LinkReport>>,
+    ) -> Arc<Counters> {
+        let counters = Arc::<Counters>::default();
+        let peer = Some((peer, link));
+        let is_internal = is_internal(mailbox);
+        self.books.lock().open(Living { counters: counters.clone(), peer, is_internal });
         counters
     }
 
@@ -326,13 +343,24 @@ impl WorldState {
         let of = |peers: &mut BTreeMap<u32, PeerStats>, peer: u32, add: &dyn Fn(&mut PeerStats)| {
             add(peers.entry(peer).or_insert_with(|| PeerStats::new(peer)));
         };
+        let mut links = Vec::new();
         for Living { counters, peer, .. } in &books.living {
-            if let Some(peer) = peer {
-                of(&mut peers, *peer, &|stats| counters.add_to_peer(stats));
-            }
+            let Some((peer, link)) = peer else { continue };
+            of(&mut peers, *peer, &|stats| counters.add_to_peer(stats));
+            links.extend(link.as_ref().and_then(Weak::upgrade).map(|link| (*peer, link)));
         }
         for (peer, arrivals) in &books.arrivals {
             of(&mut peers, *peer, &|stats| arrivals.add_to_peer(stats));
+        }
+        // Links have locks of their own.
+        drop(books);
+        let mut seen = BTreeSet::new();
+        for (peer, link) in links {
+            if let Some(Retransmissions { connection, packets }) = link.retransmissions()
+                && seen.insert((peer, connection))
+            {
+                of(&mut peers, peer, &|stats| stats.retransmissions += packets);
+            }
         }
         peers.into_values().collect()
     }

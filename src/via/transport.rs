@@ -547,9 +547,9 @@ pub unsafe trait ViEndpoint: Send + Debug {
     /// before the last look.
     fn request_send_notify(&mut self);
 
-    /// Tells, at any time and from any thread, how much memory of the outbox the peer holds; after [`ViEndpoint::leave`], too, until
-    /// all has come back. `None` if this transport does not know.
-    fn lent_memory(&self) -> Option<Weak<dyn LentMemory>> {
+    /// Tells of the connection at any time and from any thread; after [`ViEndpoint::leave`], too, until all that the peer holds has
+    /// come back. `None` if this transport does not know.
+    fn link_report(&self) -> Option<Weak<dyn LinkReport>> {
         None
     }
 
@@ -592,10 +592,25 @@ impl PostedBuffer {
     }
 }
 
-/// Memory of the outbox that a connection's peer holds. Error messages use it to say where the memory is. A call may be slow.
-pub trait LentMemory: Send + Sync {
-    /// Bytes that were sent in place and have not come back ([`PostedBuffer::bytes`]).
+/// What a connection tells of itself to those who do not work with it. A call may be slow.
+pub trait LinkReport: Send + Sync {
+    /// Bytes of the outbox that the peer holds: that were sent in place and have not come back ([`PostedBuffer::bytes`]). Error
+    /// messages use it to say where the memory is.
     fn lent(&self) -> usize;
+
+    /// What was sent again because the network has lost it; `None` if nothing below can tell, or nothing can be lost.
+    fn retransmissions(&self) -> Option<Retransmissions> {
+        None
+    }
+}
+
+/// Packets of a connection that were sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retransmissions {
+    /// VIs that share a connection of the network, as over UDP, have the same number here.
+    pub connection: u64,
+    /// How many they are since it was made.
+    pub packets: u64,
 }
 
 /// Whatever keeps a lent buffer alive.

@@ -23,7 +23,7 @@ use crate::report::{ErrorCode, Reporter};
 use crate::shared::SharedReceives;
 use crate::state::State;
 use crate::transport::{
-    Arrival, Found, Inline, LentMemory, Owner, PostedBuffer, Queues, Refused, ShortArrival, ViEndpoint,
+    Arrival, Found, Inline, LinkReport, Owner, PostedBuffer, Queues, Refused, ShortArrival, ViEndpoint,
 };
 use limits::Limits;
 pub(crate) use queues::Pieces;
@@ -413,10 +413,10 @@ impl Vi {
         self.collect_sends();
     }
 
-    /// Tells how much memory of the outbox the peer of the current connection holds. `None` if there is no connection, or if
-    /// the transport does not know. It does not keep the connection alive.
-    pub fn lent_memory(&self) -> Option<Weak<dyn LentMemory>> {
-        self.endpoint.as_ref()?.lent_memory()
+    /// What the current connection tells of itself: memory of the outbox that the peer holds, and retransmissions. `None` if there is no
+    /// connection, or if the transport does not know. It does not keep the connection alive.
+    pub fn link_report(&self) -> Option<Weak<dyn LinkReport>> {
+        self.endpoint.as_ref()?.link_report()
     }
 
     /// How many messages the peer has not read yet. It does not tell of each: who waits for that asks again now and then.

@@ -120,7 +120,8 @@ fn peers() -> Value {
 }
 
 fn cpu() -> Value {
-    let contenders = [("udeck", "shm", "µDECK shm"), ("udeck", "tcp", "µDECK tcp"), ("sockets", "tcp", "TCP sockets")];
+    let contenders =
+        [("udeck", "shm", "µDECK shm"), ("udeck", "tcp", "µDECK tcp"), ("sockets", "tcp", "TCP sockets")];
     let (mut all, mut rows) = (Vec::new(), Vec::new());
     for (at, (library, transport, name)) in contenders.into_iter().enumerate() {
         for waiting in ["polling", "blocking"] {
@@ -130,9 +131,7 @@ fn cpu() -> Value {
                     labels["per-second"] = json!(rate.to_string());
                 }
                 let micros = (1.0 + at as f64) * (0.2 + f64::from(size) / 900.0) + f64::from(rate) / 100.0;
-                let key = |test: &str| {
-                    json!({ "test": test, "library": library, "transport": transport, "payload": "written+read", "size": size, "labels": labels })
-                };
+                let key = |test: &str| json!({ "test": test, "library": library, "transport": transport, "payload": "written+read", "size": size, "labels": labels });
                 all.push(series(key("processor-time"), "us", micros));
                 if rate == 0 {
                     all.push(series(key("message-rate"), "M/s", 1.0 / micros));

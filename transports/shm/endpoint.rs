@@ -9,7 +9,7 @@ use udeck_sys::atomic::fence;
 use udeck_sys::ring::{Consumer, Look, Payload, Producer, Taken};
 use udeck_via::mem::{Lent, LentSlice, PrivateCopy};
 use udeck_via::transport::{
-    Arrival, Body, Found, Inline, Landed, LentMemory, Owner, PostedBuffer, Refused, ShortArrival,
+    Arrival, Body, Found, Inline, Landed, LinkReport, Owner, PostedBuffer, Refused, ShortArrival,
     TransferStatus, ViEndpoint,
 };
 use udeck_via::{Reliability, RemoteBuffer};
@@ -566,8 +566,8 @@ unsafe impl ViEndpoint for ShmEndpoint {
         fence(Ordering::SeqCst);
     }
 
-    fn lent_memory(&self) -> Option<Weak<dyn LentMemory>> {
-        let lent: Arc<dyn LentMemory> = self.connection.clone();
+    fn link_report(&self) -> Option<Weak<dyn LinkReport>> {
+        let lent: Arc<dyn LinkReport> = self.connection.clone();
         Some(Arc::downgrade(&lent))
     }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use udeck_session::admission::reset_when_closed;
 use udeck_session::poll::EventFlags;
 use udeck_session::{Connection, Driver, Phase, Pieces};
+use udeck_via::transport::Retransmissions;
 
 use crate::core::Core;
 use crate::deferred_ack::DeferredAck;
@@ -292,6 +293,11 @@ impl Driver for TcpDriver {
 
     fn look(&mut self, connection: &mut Connection) {
         self.serve_hot(connection);
+    }
+
+    fn retransmissions(&mut self) -> Option<Retransmissions> {
+        let packets = sys::retransmitted(self.socket.as_ref()?.as_fd()).ok()?;
+        Some(Retransmissions { connection: self.number, packets })
     }
 
     /// The kernel goes on sending when this process has ended, but forgets what the peer's has not confirmed as soon as

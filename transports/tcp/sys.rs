@@ -27,6 +27,21 @@ thread_local! {
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into_boxed_slice());
 }
 
+/// Segments that the kernel has sent again on this connection.
+pub fn retransmitted(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    // SAFETY: `tcp_info` is a plain structure of the kernel's, for which zeros are valid.
+    let mut info: libc::tcp_info = unsafe { zeroed() };
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    let at = (&raw mut info).cast();
+    // SAFETY: `at` points to `length` writable bytes, more than which the kernel does not write.
+    match unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, at, &raw mut length)
+    } {
+        0 => Ok(u64::from(info.tcpi_total_retrans)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Sends what lies in `pieces`, as far as there is room; never waits.
 ///
 /// # Errors

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use quinn_proto::StreamId;
 use udeck_session::{Connection, Driver, Phase, Pieces};
 use udeck_sys::job_time;
+use udeck_via::transport::Retransmissions;
 
 use crate::buffer_pool::BUFFER;
 use crate::core::Core;
@@ -209,6 +210,12 @@ impl Driver for StreamDriver {
         if core.poll_for(&self.peer, self.stream, LAST_LOCK_WAIT) {
             self.drive(connection);
         }
+    }
+
+    fn retransmissions(&mut self) -> Option<Retransmissions> {
+        // The lock of the link is held, and that of the peer comes after it.
+        let packets = self.peer.lock().quic.stats().path.lost_packets;
+        Some(Retransmissions { connection: Arc::as_ptr(&self.peer).addr() as u64, packets })
     }
 
     /// The caller has called [`Core::progress_all`].

@@ -161,6 +161,11 @@ fn messages_come_over_a_network_that_loses_doubles_and_reorders() {
         works(&mut right, &mut left);
     }
     assert!(relay.lost() > 0, "it has lost some");
+    let again = |end: &End| {
+        let report = end.vi.link_report().and_then(|report| report.upgrade()).expect("a connection");
+        report.retransmissions().expect("QUIC counts them").packets
+    };
+    assert!(again(&left) + again(&right) > 0, "and they were sent again");
 }
 
 /// A relay that ends both connections is two sessions: neither side takes the other's proof. It is played by two NICs that do

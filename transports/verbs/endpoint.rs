@@ -7,7 +7,7 @@ use udeck_session::Taken;
 use udeck_via::RemoteBuffer;
 use udeck_via::mem::Lent;
 use udeck_via::transport::{
-    Arrival, Found, Inline, Landed, LentMemory, Owner, PostedBuffer, Queue, Refused, TransferStatus,
+    Arrival, Found, Inline, Landed, LinkReport, Owner, PostedBuffer, Queue, Refused, TransferStatus,
     ViEndpoint,
 };
 
@@ -183,7 +183,7 @@ unsafe impl ViEndpoint for VerbsEndpoint {
         self.link.with(Connection::request_send_notify);
     }
 
-    fn lent_memory(&self) -> Option<Weak<dyn LentMemory>> {
+    fn link_report(&self) -> Option<Weak<dyn LinkReport>> {
         let link: Weak<VerbsLink> = Arc::downgrade(&self.link);
         Some(link)
     }

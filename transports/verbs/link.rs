@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use udeck_session::{Acknowledge, Events, Watching};
 use udeck_sys::job_time;
 use udeck_sys::ranked::{RankedGuard, RankedMutex};
-use udeck_via::transport::{Inline, LentMemory, Queue as WorkQueue, TransferStatus};
+use udeck_via::transport::{Inline, LinkReport, Queue as WorkQueue, TransferStatus};
 
 use crate::completions::{number_of, request_of};
 use crate::connection::{Connection, Phase, Work};
@@ -497,7 +497,7 @@ fn words_of(failure: u32, vendor: u32) -> String {
     }
 }
 
-impl LentMemory for VerbsLink {
+impl LinkReport for VerbsLink {
     fn lent(&self) -> usize {
         self.shared.lock().connection.lent_bytes()
     }

@@ -291,7 +291,8 @@ fn method(plan: &JobsPlan, placement: &Placement, results: &Results<Incast>) -> 
     }
     sentences.extend([
         "flood: all ranks but rank 0 post to one mailbox of rank 0's as fast as they are let (its queue is 0 bytes); rank 0 \
-         retrieves and counts"
+         retrieves and counts; nobody writes or reads the data, so over shared memory, where messages are handed over, MB/s only \
+         says how many come"
             .into(),
         "Jain's index is 1 if all senders are served alike, and 1/n if one of n has everything; least and most are shares of what \
          each would have if all were served alike; all over the whole run"

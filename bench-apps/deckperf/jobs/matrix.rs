@@ -47,8 +47,9 @@ impl Contend for Link {
 
     fn order(&self, size: usize, shape: Shape) -> LinkOrder {
         let &Link { from, to, test, protocol } = self;
+        let payload = payload(test);
         let Shape { warm_up, iterations, messages: window } = shape;
-        let batch = Batch { protocol, payload: Payload::Untouched, size, warm_up, iterations };
+        let batch = Batch { protocol, payload, size, warm_up, iterations };
         let order = match test {
             Test::Latency => Order::PingPong(batch),
             Test::Bandwidth => Order::Stream { batch, window },
@@ -56,6 +57,11 @@ impl Contend for Link {
         };
         LinkOrder { from, to, order }
     }
+}
+
+/// What is handed over unread is no bandwidth.
+fn payload(test: Test) -> Payload {
+    if test == Test::Latency { Payload::Untouched } else { Payload::WrittenRead }
 }
 
 /// Round trips between every two, streams from each to each.
@@ -198,7 +204,12 @@ fn method(plan: &JobsPlan, placement: &Placement, results: &Results<Link>) -> Ve
             .into(),
         Cow::from(LATENCY),
         bandwidth(plan.pace.window),
-        format!("messages travel by {}, and nobody looks at the data", plan.protocol).into(),
+        format!(
+            "messages travel by {}; of latency nobody looks at the data, of bandwidth the sender writes every word and the \
+             receiver sums them",
+            plan.protocol
+        )
+        .into(),
     ]);
     sentences.extend(placement.raw_sentences(results));
     sentences
@@ -229,6 +240,7 @@ fn series(network: &str, ranks: usize, results: &Results<Link>) -> Vec<data::Ser
         let Link { from, to, test, protocol } = series.contender;
         let mut key = export::key(test, network, series.size);
         key.protocol = Some(protocol.to_string());
+        key.payload = Some(payload(test).name().to_owned());
         key.ranks = Some(ranks as u64);
         key.labels.insert("from".to_owned(), from.to_string());
         key.labels.insert("to".to_owned(), to.to_string());

@@ -118,7 +118,7 @@ impl<'w> Streamer<'w> {
         let (Some(pair), Some(group)) = (&self.pair, self.groups.get(&pairs)) else {
             return Err(Failure::Overdue("a pair that was just opened"));
         };
-        let (protocol, payload) = (self.protocol, Payload::Untouched);
+        let (protocol, payload) = (self.protocol, Payload::WrittenRead);
         let batch = |iterations| Batch { protocol, payload, size, warm_up: 0, iterations };
         stream(pair, &batch(shape.warm_up), shape.messages)?;
         group.barrier()?;
@@ -202,7 +202,7 @@ fn method(plan: &JobsPlan, placement: &Placement, results: &Results<Streams>) ->
         "rank n sends to rank n + half the job; a figure is of all pairs together, from one barrier of their ranks to another".into(),
         format!(
             "each pair sends windows of {} messages (fewer where those of all exceed 64 MiB), each window answered by an empty \
-             message; messages travel by {}, nobody looks at the data; a MB is 10^6 bytes",
+             message; messages travel by {}, the sender writes every word and the receiver sums them; a MB is 10^6 bytes",
             plan.pace.window, plan.protocol
         )
         .into(),
@@ -253,6 +253,7 @@ fn series(network: &str, protocol: Protocol, results: &Results<Streams>) -> Vec<
         let Streams(pairs) = series.contender;
         let mut key = export::key(Test::Bandwidth, network, series.size);
         key.protocol = Some(protocol.to_string());
+        key.payload = Some(Payload::WrittenRead.name().to_owned());
         key.ranks = Some(2 * pairs as u64);
         key.labels.insert("pairs".to_owned(), pairs.to_string());
         export::of_rounds(key, Quantity::Throughput, &series.figures)

@@ -66,7 +66,8 @@ fn heat(key: &Key, series: &Series, cells: &Cells) -> String {
     let heads = ["".to_owned()].into_iter().chain(ranks.iter().map(|to| format!("#to {to}")));
     let table = Table { heads: heads.collect(), rows: rows.collect() };
     let mut title = show::test(&key.test);
-    let extra = [key.transport.clone(), key.protocol.clone(), key.size.map(show::bytes)];
+    let payload = key.payload.as_deref().map(|payload| show::payload(payload).to_owned());
+    let extra = [key.transport.clone(), key.protocol.clone(), key.size.map(show::bytes), payload];
     title += &extra.into_iter().flatten().map(|word| format!(", {word}")).collect::<String>();
     let sentence = format!(
         "{} pairs, from {} to {} {unit}. Dark cells have the highest figures. {}",

@@ -29,12 +29,16 @@ pub fn of(sources: &[Source]) -> Vec<KeyFigure> {
 
 fn of_run(source: &Source) -> Vec<KeyFigure> {
     let series: Vec<&Series> = source.run.series.iter().collect();
-    match source.run.command.as_str() {
+    let mut found = match source.run.command.as_str() {
         "messages" => messages(&series),
         "peers" | "collectives" => compared(source),
         _ if series.iter().any(|one| heat::pair(&one.key).is_some()) => pairs(&series),
         _ => others(&series),
+    };
+    if source.is_off_cache() {
+        found.iter_mut().for_each(|key| key.what += ", off the caches");
     }
+    found
 }
 
 fn messages(series: &[&Series]) -> Vec<KeyFigure> {

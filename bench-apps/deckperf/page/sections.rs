@@ -107,7 +107,7 @@ fn title(source: &Source) -> String {
     let over = match transports[..] {
         [only] => format!(" over {only}"),
         _ => String::new(),
-    };
+    } + if source.is_off_cache() { ", off the caches" } else { "" };
     let what = match run.command.as_str() {
         "messages" => "Messages",
         "peers" => "Beside other libraries",
@@ -153,7 +153,8 @@ fn across_transports(sources: &[&Source], charts: &mut Vec<Chart>) -> Option<Sec
         ("bandwidth", "untouched"),
         ("bandwidth", "written+read"),
     ] {
-        let series = sources.iter().flat_map(|source| &source.run.series).filter(|series| {
+        let cached = sources.iter().filter(|source| !source.is_off_cache());
+        let series = cached.flat_map(|source| &source.run.series).filter(|series| {
             let key = &series.key;
             key.library == OURS && key.test == test && key.payload.as_deref() == Some(payload)
         });

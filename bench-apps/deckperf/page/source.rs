@@ -141,6 +141,11 @@ impl Source {
         Ok(Self { name, run, compared, costs: costs.unwrap_or_default(), raw })
     }
 
+    /// Whether its messages are from memory that no cache holds (`--off-cache`).
+    pub fn is_off_cache(&self) -> bool {
+        self.run.machine.get("memory").and_then(Value::as_str) == Some("off-cache")
+    }
+
     /// What the page keeps of it: all figures, without what is worked out of them.
     pub fn kept(&self) -> Value {
         let mut object = json!(self.run);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use udeck_via::RemoteBuffer;
 use udeck_via::mem::Lent;
 use udeck_via::transport::{
-    Arrival, Found, Inline, Landed, LentMemory, Owner, PostedBuffer, Queue, Refused, TransferStatus,
+    Arrival, Found, Inline, Landed, LinkReport, Owner, PostedBuffer, Queue, Refused, TransferStatus,
     ViEndpoint,
 };
 
@@ -210,7 +210,7 @@ unsafe impl<D: Driver> ViEndpoint for SessionEndpoint<D> {
         self.link.with(|connection, _| connection.request_send_notify());
     }
 
-    fn lent_memory(&self) -> Option<Weak<dyn LentMemory>> {
+    fn link_report(&self) -> Option<Weak<dyn LinkReport>> {
         let link: Weak<Link<D>> = Arc::downgrade(&self.link);
         Some(link)
     }

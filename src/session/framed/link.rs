@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use udeck_via::transport::{LentMemory, Queue, TransferStatus};
+use udeck_via::transport::{LinkReport, Queue, Retransmissions, TransferStatus};
 
 use crate::framed::connection::Connection;
 use crate::memory::Acknowledge;
@@ -25,6 +25,11 @@ pub trait Driver: Send + 'static {
     /// thread, for a moment.
     fn look_last(&mut self, connection: &mut Connection) {
         self.look(connection);
+    }
+
+    /// What was sent again, if the network below tells.
+    fn retransmissions(&mut self) -> Option<Retransmissions> {
+        None
     }
 
     /// Whether all that was posted comes to the peer without this process, as far as is known after a look; or never will.
@@ -156,9 +161,13 @@ impl<D: Driver> Link<D> {
     }
 }
 
-impl<D: Driver> LentMemory for Link<D> {
+impl<D: Driver> LinkReport for Link<D> {
     fn lent(&self) -> usize {
         self.shared.lock().connection.lent_bytes()
+    }
+
+    fn retransmissions(&self) -> Option<Retransmissions> {
+        self.shared.lock().driver.retransmissions()
     }
 }
 

@@ -11,7 +11,7 @@ use crate::random::Dice;
 use udeck_via::mem::{Arena, Block, Lent, LentSlice, RemoteBuffer};
 use udeck_via::transport::Reporter;
 use udeck_via::transport::{
-    Arrival, Found, Inline, Landed, LentMemory, Owner, PostedBuffer, Refused, ShortArrival, TransferStatus,
+    Arrival, Found, Inline, Landed, LinkReport, Owner, PostedBuffer, Refused, ShortArrival, TransferStatus,
     ViEndpoint,
 };
 
@@ -329,8 +329,8 @@ unsafe impl ViEndpoint for FaultyEndpoint {
         self.tell_of_feigned_room();
     }
 
-    fn lent_memory(&self) -> Option<Weak<dyn LentMemory>> {
-        self.inner.lent_memory()
+    fn link_report(&self) -> Option<Weak<dyn LinkReport>> {
+        self.inner.link_report()
     }
 
     fn unread(&mut self) -> Result<u32, Refused> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Call, Outcome, Sink, Who};
 use udeck_via::mem::{Lent, LentSlice, RemoteBuffer};
 use udeck_via::transport::{
-    Armed, Arrival, Found, Inline, Landed, LentMemory, Notifier, Owner, PostedBuffer, Ready, Refused,
+    Armed, Arrival, Found, Inline, Landed, LinkReport, Notifier, Owner, PostedBuffer, Ready, Refused,
     ShortArrival, TransferStatus, ViEndpoint, Waiter,
 };
 
@@ -170,8 +170,8 @@ unsafe impl ViEndpoint for TracedEndpoint {
         self.note(Call::WantRoom, Outcome::Done);
     }
 
-    fn lent_memory(&self) -> Option<Weak<dyn LentMemory>> {
-        self.inner.lent_memory()
+    fn link_report(&self) -> Option<Weak<dyn LinkReport>> {
+        self.inner.link_report()
     }
 
     fn unread(&mut self) -> Result<u32, Refused> {

@@ -1,10 +1,10 @@
 //! What the peer has of ours, added up on demand.
 
-use udeck_via::transport::{LentMemory, PostedBuffer};
+use udeck_via::transport::{LinkReport, PostedBuffer};
 
 use super::Connection;
 
-impl LentMemory for Connection {
+impl LinkReport for Connection {
     fn lent(&self) -> usize {
         let mut books = self.lent.lock();
         // What came back is not out. A liar is found out by who sends to it.

@@ -56,6 +56,16 @@ fn any_bytes_on_a_connection_end_it_at_most() {
     check(&mut left, &mut right);
 }
 
+/// Loopback loses nothing: the kernel is asked, and says 0.
+#[test]
+fn the_kernel_tells_what_it_has_sent_again() {
+    let (a, b) = (nic(), nic());
+    let (mut left, mut right) = pair(&a, &b);
+    check(&mut left, &mut right);
+    let report = left.vi.link_report().and_then(|report| report.upgrade()).expect("a connection");
+    assert_eq!(report.retransmissions().expect("the kernel counts them").packets, 0);
+}
+
 /// It reads nothing for longer than a silent host would live, and its kernel says so: then it reads all.
 #[test]
 fn a_stopped_peer_is_not_dead() {

@@ -503,7 +503,7 @@ fn a_link_tells_what_of_the_outbox_is_out() {
     let block = pair.ends[0].block(1000, 0);
     let (segments, bytes) = ([(block.offset(), 1000)], block.capacity());
     pair.ends[0].endpoint().lend(None, &[], &segments, PostedBuffer::Block(block)).unwrap();
-    let lent = pair.ends[0].endpoint().lent_memory().unwrap();
+    let lent = pair.ends[0].endpoint().link_report().unwrap();
     assert_eq!(lent.upgrade().unwrap().lent(), bytes);
     pair.settle();
     assert_eq!(lent.upgrade().unwrap().lent(), 0);
