@@ -68,6 +68,7 @@ use crate::{
 };
 
 fn main() -> ExitCode {
+    page::end_with_the_report();
     // Before anything starts: a mistyped option is reported once, not by two ranks.
     let cli = Cli::parse();
     if let Some(text) = cli.generate.text::<Cli>() {

@@ -29,6 +29,7 @@ use std::{
 use serde_json::json;
 
 use self::source::Source;
+pub use self::stages::end_with_the_report;
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq)]

@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(240);
 type Case = (&'static str, fn(&Browser, &Path));
 
 /// Each with a browser of its own and a folder.
-const CASES: [Case; 8] = [
+const CASES: [Case; 9] = [
     ("nothing_overflows_and_nobody_complains", nothing_overflows),
     ("all_curves_are_drawn_light_and_dark", curves_are_drawn),
     ("mouse_finger_and_keys_show_the_figures", figures_are_shown),
@@ -41,6 +41,7 @@ const CASES: [Case; 8] = [
     ("the_json_is_read_again", json_is_read_again),
     ("print_is_light_and_whole", print_is_whole),
     ("what_is_measured_here_is_a_page", measured_page),
+    ("a_report_that_is_killed_leaves_nothing_behind", killed_report),
 ];
 
 fn main() -> ExitCode {
@@ -353,6 +354,60 @@ fn print_is_whole(browser: &Browser, folder: &Path) {
     assert!(!widths.is_empty() && widths.iter().all(|right| *right <= 718.0), "{widths:?}");
     assert_eq!(assert_drawn(browser, "print").len(), sample::CHARTS);
     assert_eq!(browser.evaluate("getComputedStyle(document.body).backgroundColor"), "rgb(255, 255, 255)");
+}
+
+/// Whoever ends `deckperf report` ends what it has started, also by a signal that nobody can take.
+fn killed_report(_: &Browser, folder: &Path) {
+    let programs = env::var_os("DECK_BIN_DIR").expect("DECK_BIN_DIR: `cargo xtask test --only page` sets it");
+    let mut command = Command::new(Path::new(&programs).join("deckperf"));
+    command
+        .args(["report", "--time", "600", "--no-pin", "--transport", "shm", "-o"])
+        .arg(folder.join("never.html"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("deckperf, as the step has built it");
+    let wait_for = |what: &str, there: &mut dyn FnMut() -> bool| {
+        let deadline = Instant::now() + PATIENCE;
+        while !there() {
+            assert!(Instant::now() < deadline, "{what}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let mut all = Vec::new();
+    // The stage, and its two ranks.
+    wait_for("no stage has begun", &mut || {
+        all = descendants(child.id());
+        all.len() >= 3
+    });
+    child.kill().expect("a child");
+    child.wait().expect("a child");
+    wait_for("what a report has started outlives it", &mut || !all.iter().any(|process| is_alive(*process)));
+}
+
+/// Of this process, children of children too.
+fn descendants(process: u32) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let parents: Vec<(u32, u32)> = entries
+        .filter_map(|entry| {
+            let child = entry.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+            // Behind the name, which may have any letters: the state, and the parent.
+            let parent = stat.rsplit_once(") ")?.1.split_whitespace().nth(1)?.parse().ok()?;
+            Some((child, parent))
+        })
+        .collect();
+    let mut all = vec![process];
+    let mut at = 0;
+    while let Some(&next) = all.get(at) {
+        all.extend(parents.iter().filter(|(_, parent)| *parent == next).map(|(child, _)| *child));
+        at += 1;
+    }
+    all.split_off(1)
+}
+
+/// And no zombie: those wait for a parent.
+fn is_alive(process: u32) -> bool {
+    let state = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    state.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 fn measured_page(browser: &Browser, folder: &Path) {

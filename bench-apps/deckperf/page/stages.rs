@@ -11,9 +11,12 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::process::Signal;
 
 use super::{Measure, PageFailure, source::Source};
 
+/// Set for a stage: it ends with the process that has started it, however that ends.
+const STAGE: &str = "DECKPERF_STAGE";
 /// How often a stage is looked at.
 const POLL: Duration = Duration::from_millis(50);
 /// For its start, for whole runs of peers, and for what a busy machine does to both. It ends a hang.
@@ -99,12 +102,20 @@ fn stages(plan: &Measure, has: impl Fn(&str) -> bool) -> Vec<Stage> {
     all
 }
 
+/// In a process that is a stage, or a rank of one: the kernel ends it with whoever started it.
+pub fn end_with_the_report() {
+    if env::var_os(STAGE).is_some() {
+        // Without it, stages go on for as long as they were asked to.
+        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
+    }
+}
+
 /// One stage from its start to its end, or to its deadline.
 fn run(stage: &Stage, time: Duration, passed: impl Fn(Duration)) -> Result<Source, String> {
     let program = env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
     let seconds = format!("{:.3}", time.as_secs_f64().max(0.001));
     let mut command = Command::new(program);
-    command.args(&stage.words).args(["--format", "json", "--time", &seconds]);
+    command.args(&stage.words).args(["--format", "json", "--time", &seconds]).env(STAGE, "1");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("cannot start this program again: {error}"))?;
     let (stdout, stderr) = (read_all(child.stdout.take()), read_all(child.stderr.take()));
