@@ -365,8 +365,8 @@ fn killed_report(_: &Browser, folder: &Path) {
         .arg(folder.join("never.html"));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().expect("deckperf, as the step has built it");
-    let wait_for = |what: &str, there: &mut dyn FnMut() -> bool| {
-        let deadline = Instant::now() + PATIENCE;
+    let wait_for = |what: &str, limit: Duration, there: &mut dyn FnMut() -> bool| {
+        let deadline = Instant::now() + limit;
         while !there() {
             assert!(Instant::now() < deadline, "{what}");
             thread::sleep(Duration::from_millis(20));
@@ -374,13 +374,16 @@ fn killed_report(_: &Browser, folder: &Path) {
     };
     let mut all = Vec::new();
     // The stage, and its two ranks.
-    wait_for("no stage has begun", &mut || {
+    wait_for("no stage has begun", PATIENCE, &mut || {
         all = descendants(child.id());
         all.len() >= 3
     });
     child.kill().expect("a child");
     child.wait().expect("a child");
-    wait_for("what a report has started outlives it", &mut || !all.iter().any(|process| is_alive(*process)));
+    // Left alone, the stage would go on for minutes.
+    wait_for("what a report has started outlives it", Duration::from_secs(30), &mut || {
+        !all.iter().any(|process| is_alive(*process))
+    });
 }
 
 /// Of this process, children of children too.
