@@ -141,7 +141,10 @@ pub fn make(plan: &PagePlan, has: impl Fn(&str) -> bool) -> Result<String, PageF
         (runs?.into_iter().flatten().collect(), Vec::new())
     };
     if sources.is_empty() {
-        return Err(PageFailure::NothingMeasured);
+        return Err(match plan.files.first() {
+            Some(file) => PageFailure::unusable(&file.display().to_string(), "has no runs"),
+            None => PageFailure::NothingMeasured,
+        });
     }
     let mut said = String::new();
     if let Some(path) = &plan.json {

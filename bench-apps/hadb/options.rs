@@ -150,7 +150,8 @@ impl Options {
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let limit = |seconds: &f64| (0.001..=86_400.0).contains(seconds);
-    let seconds = text.parse().ok().filter(limit).ok_or("a number of seconds above 0, at most a day")?;
+    let seconds =
+        text.parse().ok().filter(limit).ok_or("a number of seconds, from 0.001 to a day (86400)")?;
     Ok(Duration::from_secs_f64(seconds))
 }
 

@@ -132,7 +132,8 @@ impl Config {
         for (variable, setting) in
             [("DECK_DEADLINE", &mut config.deadline), ("DECK_SETUP_TIMEOUT", &mut config.setup)]
         {
-            if let Some(text) = lookup(variable) {
+            // Empty is unset, as of `DECK_TRACE`.
+            if let Some(text) = lookup(variable).filter(|text| !text.is_empty()) {
                 *setting =
                     seconds(&text).ok_or_else(|| bad(variable, text, "a number of seconds above 0"))?;
             }
