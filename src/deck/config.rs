@@ -282,6 +282,7 @@ mod tests {
             let error = with(variable, value).unwrap_err().to_string();
             assert!(error.contains(variable) && error.contains("expected"), "{error}");
         }
+        assert!(!with("DECK_STATS", "").unwrap().stats, "empty is unset");
     }
 
     #[test]
