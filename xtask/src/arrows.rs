@@ -50,6 +50,8 @@ const RULES: &[Rule] = &[
     Rule { folder: "src/capi", may: &[".", "src/via", "src/boot", "src/auth", "src/sys"], tests_may: &[] },
     // Command lines as pages and completions: nothing of messaging.
     Rule { folder: "src/manual", may: &[], tests_may: &[] },
+    // State machines that anything may use: nothing of messaging.
+    Rule { folder: "src/qos", may: &[], tests_may: &[] },
     // The umbrella for `deckrun --doctor`: what a job would find, only the registry knows.
     Rule {
         folder: "src/launch",
@@ -65,6 +67,7 @@ const RULES: &[Rule] = &[
     Rule { folder: "bench-apps/fast-paths", may: &[".", "src/sys", "src/via"], tests_may: &[] },
     // `boot`: whether any launcher has started it, or it starts its own ranks.
     Rule { folder: "bench-apps/hadb", may: &[".", "src/boot", "src/launch", "src/manual"], tests_may: &[] },
+    Rule { folder: "bench-apps/deckqos", may: &["src/qos", "src/manual"], tests_may: &[] },
     Rule { folder: "bench-apps/nas-ft", may: &[".", "src/manual"], tests_may: &[] },
     Rule {
         folder: "tests/conformance",

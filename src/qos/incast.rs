@@ -1,0 +1,373 @@
+//! Many senders, one receiver: grants in time (SRP and SMSRP after Jiang, Dennison and Dally).
+//!
+//! The receiver sells its time. A reservation of `size` bytes begins at `t = max(now, next_free)`, and `next_free` becomes
+//! `t + size / rate`. The grant says how long to wait and not when, because clocks differ.
+//!
+//! A short message goes at once, *speculatively*. A receiver over its threshold refuses it with a grant; the sender keeps the message
+//! and sends it again at that time, when it is not refused. A long message reserves first.
+
+use std::time::Duration;
+
+const NANOS: u128 = 1_000_000_000;
+
+/// When a message may be sent, and how much of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// From now.
+    pub after: Duration,
+    /// Bytes: what was asked for, or the most that a reservation may have.
+    pub bytes: u64,
+}
+
+/// What becomes of a message that arrives without a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// It is taken, and counts as queued.
+    Accepted,
+    /// It is dropped. The sender sends it again after this time.
+    Refused(Grant),
+}
+
+/// A receiver's limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes a second that it takes; 0 is taken for 1.
+    pub rate: u64,
+    /// Queued bytes above which speculative messages are refused. Where nothing is queued, each is accepted.
+    pub threshold: u64,
+    /// Bytes that a reservation gets at most, so that one does not keep all others waiting.
+    pub largest: u64,
+}
+
+/// A receiver: what it has queued, and until when its time is sold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receiver {
+    limits: Limits,
+    queued: u64,
+    /// In nanoseconds times the rate, so that nothing is rounded: a byte is `NANOS`.
+    next_free: u128,
+}
+
+impl Receiver {
+    /// Nothing is queued or reserved.
+    pub fn new(limits: Limits) -> Self {
+        let limits = Limits { rate: limits.rate.max(1), largest: limits.largest.max(1), ..limits };
+        Self { limits, queued: 0, next_free: 0 }
+    }
+
+    /// A speculative message arrives. `now` is any clock that does not go back.
+    pub fn speculative(&mut self, now: Duration, bytes: u64) -> Arrival {
+        if self.queued == 0 || self.queued.saturating_add(bytes) <= self.limits.threshold {
+            self.queued = self.queued.saturating_add(bytes);
+            return Arrival::Accepted;
+        }
+        Arrival::Refused(self.reserve(now, bytes))
+    }
+
+    /// A reservation arrives. It is always granted, if only for a time that is far away.
+    pub fn reserve(&mut self, now: Duration, bytes: u64) -> Grant {
+        let bytes = bytes.min(self.limits.largest);
+        let rate = u128::from(self.limits.rate);
+        let now = now.as_nanos().saturating_mul(rate);
+        let begin = now.max(self.next_free);
+        self.next_free = begin.saturating_add(u128::from(bytes) * NANOS);
+        Grant { after: nanos((begin - now).div_ceil(rate)), bytes }
+    }
+
+    /// A message arrives that was granted.
+    pub fn granted(&mut self, bytes: u64) {
+        self.queued = self.queued.saturating_add(bytes);
+    }
+
+    /// The program has taken so much.
+    pub fn consumed(&mut self, bytes: u64) {
+        self.queued = self.queued.saturating_sub(bytes);
+    }
+
+    /// Bytes that have arrived and were not consumed.
+    pub fn queued(&self) -> u64 {
+        self.queued
+    }
+
+    /// How long its time is sold from now.
+    pub fn backlog(&self, now: Duration) -> Duration {
+        let rate = u128::from(self.limits.rate);
+        nanos(self.next_free.saturating_sub(now.as_nanos().saturating_mul(rate)).div_ceil(rate))
+    }
+}
+
+fn nanos(nanos: u128) -> Duration {
+    let seconds = u64::try_from(nanos / NANOS).unwrap_or(u64::MAX);
+    Duration::new(seconds, (nanos % NANOS) as u32)
+}
+
+/// Who reserves, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Nobody: all messages are sent at once, and none is refused.
+    Off,
+    /// Each message reserves first.
+    Srp,
+    /// Each message is speculative first.
+    Smsrp,
+    /// Messages of at most so many bytes are speculative first, longer ones reserve.
+    BySize(u64),
+}
+
+/// What a sender sends now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Send {
+    /// The message, without a reservation, and it cannot be refused.
+    Plain,
+    /// The message; it may be refused.
+    Speculative,
+    /// The request of a reservation for so many bytes.
+    Reserve(u64),
+    /// So many bytes of the message, as granted.
+    Granted(u64),
+}
+
+/// A message at its sender, until all of it is sent for good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    left: u64,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// An answer is awaited.
+    Asked,
+    /// There is a grant.
+    Until {
+        time: Duration,
+        bytes: u64,
+    },
+    Done,
+}
+
+impl Outgoing {
+    /// What is to be sent first, of a message of `bytes`.
+    pub fn new(mode: Mode, bytes: u64) -> (Self, Send) {
+        let speculative = match mode {
+            Mode::Off => return (Self { left: 0, state: State::Done }, Send::Plain),
+            Mode::Srp => false,
+            Mode::Smsrp => true,
+            Mode::BySize(most) => bytes <= most,
+        };
+        let send = if speculative { Send::Speculative } else { Send::Reserve(bytes) };
+        (Self { left: bytes, state: State::Asked }, send)
+    }
+
+    /// The speculative message was taken.
+    pub fn accepted(&mut self) {
+        if self.state == State::Asked {
+            *self = Self { left: 0, state: State::Done };
+        }
+    }
+
+    /// The message was refused, or the reservation answered. An answer that nobody awaits (twice the same) changes nothing.
+    pub fn grant(&mut self, now: Duration, grant: Grant) {
+        if self.state == State::Asked {
+            let time = now.saturating_add(grant.after);
+            // A peer that grants nothing would be asked for ever.
+            self.state = State::Until { time, bytes: grant.bytes.clamp(1.min(self.left), self.left) };
+        }
+    }
+
+    /// When [`Self::poll`] has something to send.
+    pub fn wakes_at(&self) -> Option<Duration> {
+        match self.state {
+            State::Until { time, .. } => Some(time),
+            State::Asked | State::Done => None,
+        }
+    }
+
+    /// What is to be sent at this time. A message that was granted in part asks for the rest behind its part: call again at once.
+    pub fn poll(&mut self, now: Duration) -> Option<Send> {
+        let State::Until { time, bytes } = self.state else { return None };
+        if now < time {
+            return None;
+        }
+        self.left -= bytes;
+        self.state = if self.left == 0 { State::Done } else { State::Asked };
+        Some(Send::Granted(bytes))
+    }
+
+    /// What has to be reserved next, after a part was sent.
+    pub fn rest(&self) -> Option<Send> {
+        (self.state == State::Asked).then_some(Send::Reserve(self.left))
+    }
+
+    /// Nothing is left to do.
+    pub fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::{collection::vec, prelude::*};
+    use std::collections::VecDeque;
+
+    const fn limits(rate: u64, threshold: u64) -> Limits {
+        Limits { rate, threshold, largest: u64::MAX }
+    }
+
+    const fn at(nanos: u64) -> Duration {
+        Duration::from_nanos(nanos)
+    }
+
+    #[test]
+    fn reservations_follow_one_another() {
+        // A byte a nanosecond: t = max(now, next_free), next_free = t + size / rate.
+        let mut receiver = Receiver::new(limits(1_000_000_000, 0));
+        let after = |grant: Grant| grant.after.as_nanos();
+        assert_eq!(after(receiver.reserve(at(100), 50)), 0);
+        assert_eq!(after(receiver.reserve(at(100), 50)), 50);
+        assert_eq!(after(receiver.reserve(at(120), 10)), 80);
+        assert_eq!(receiver.backlog(at(120)), at(90));
+        assert_eq!(after(receiver.reserve(at(500), 10)), 0, "time that nobody has bought is over");
+    }
+
+    #[test]
+    fn nothing_is_rounded_away() {
+        // 64 bytes at 12.5 GB/s are 5.12 ns; 100 of them are 512.
+        let mut receiver = Receiver::new(limits(12_500_000_000, 0));
+        (0..100).for_each(|_| _ = receiver.reserve(at(0), 64));
+        assert_eq!(receiver.backlog(at(0)), at(512));
+        assert_eq!(receiver.reserve(at(0), 64).after, at(512));
+    }
+
+    #[test]
+    fn over_the_threshold_a_message_is_refused_until_its_grant() {
+        let mut receiver = Receiver::new(limits(1_000_000_000, 100));
+        assert_eq!(receiver.speculative(at(0), 1000), Arrival::Accepted, "an empty mailbox takes any");
+        receiver.consumed(1000);
+        assert_eq!(receiver.speculative(at(0), 60), Arrival::Accepted);
+        assert_eq!(receiver.speculative(at(0), 40), Arrival::Accepted);
+        assert_eq!(receiver.speculative(at(0), 40), Arrival::Refused(Grant { after: at(0), bytes: 40 }));
+        assert_eq!(receiver.speculative(at(0), 40), Arrival::Refused(Grant { after: at(40), bytes: 40 }));
+        assert_eq!(receiver.queued(), 100);
+    }
+
+    #[test]
+    fn a_long_message_reserves_part_by_part() {
+        let mut receiver = Receiver::new(Limits { rate: 1_000_000_000, threshold: 0, largest: 100 });
+        let (mut message, first) = Outgoing::new(Mode::BySize(64), 250);
+        let mut send = first;
+        let (mut now, mut parts) = (at(0), Vec::new());
+        while !message.is_done() {
+            let Send::Reserve(bytes) = send else { panic!("{send:?}") };
+            message.grant(now, receiver.reserve(now, bytes));
+            now = message.wakes_at().expect("granted");
+            parts.push((now, message.poll(now)));
+            send = message.rest().unwrap_or(Send::Plain);
+        }
+        let part = |nanos, bytes| (at(nanos), Some(Send::Granted(bytes)));
+        assert_eq!(parts, [part(0, 100), part(100, 100), part(200, 50)]);
+    }
+
+    #[test]
+    fn who_starts_how() {
+        let first = |mode, bytes| Outgoing::new(mode, bytes).1;
+        assert_eq!(first(Mode::Off, 10), Send::Plain);
+        assert_eq!(first(Mode::Srp, 10), Send::Reserve(10));
+        assert_eq!(first(Mode::Smsrp, 1 << 30), Send::Speculative);
+        assert_eq!(first(Mode::BySize(64), 64), Send::Speculative);
+        assert_eq!(first(Mode::BySize(64), 65), Send::Reserve(65));
+        assert!(Outgoing::new(Mode::Off, 10).0.is_done());
+    }
+
+    #[test]
+    fn lies_of_the_other_side_neither_panic_nor_hang() {
+        let (mut message, _) = Outgoing::new(Mode::Srp, 10);
+        message.grant(at(0), Grant { after: Duration::MAX, bytes: u64::MAX });
+        assert_eq!(message.poll(Duration::MAX), Some(Send::Granted(10)));
+        let (mut message, _) = Outgoing::new(Mode::Srp, 2);
+        message.grant(at(0), Grant { after: at(0), bytes: 0 });
+        assert_eq!((message.poll(at(0)), message.rest()), (Some(Send::Granted(1)), Some(Send::Reserve(1))));
+        let mut receiver = Receiver::new(Limits { rate: 0, threshold: u64::MAX, largest: u64::MAX });
+        for _ in 0..3 {
+            receiver.reserve(Duration::MAX, u64::MAX);
+            receiver.speculative(Duration::MAX, u64::MAX);
+            receiver.granted(u64::MAX);
+        }
+        let (mut empty, _) = Outgoing::new(Mode::Srp, 0);
+        empty.grant(at(0), Grant { after: at(0), bytes: 5 });
+        assert_eq!((empty.poll(at(0)), empty.is_done()), (Some(Send::Granted(0)), true));
+    }
+
+    proptest! {
+        /// Grants overlap never, leave no gap while somebody waits, and none begins before it was asked for.
+        #[test]
+        fn proptest_grants_are_disjoint_and_leave_no_gap(
+            rate in 1u64..=100_000_000_000,
+            asks in vec((0u64..1_000_000, 0u64..10_000_000), 1..200),
+        ) {
+            let mut receiver = Receiver::new(limits(rate, 0));
+            let (mut now, mut free) = (0u64, 0u128);
+            for (later, bytes) in asks {
+                now += later;
+                let grant = receiver.reserve(at(now), bytes);
+                let now = u128::from(now) * u128::from(rate);
+                let begin = now.max(free);
+                prop_assert_eq!(grant.after.as_nanos(), (begin - now).div_ceil(u128::from(rate)));
+                free = begin + u128::from(bytes) * NANOS;
+            }
+        }
+
+        /// 64 senders to one receiver, over a network that delays: each message arrives once, and what is queued stays bounded by
+        /// the threshold, what grants let arrive at a time, and the first message.
+        #[test]
+        fn proptest_an_incast_delivers_all_and_the_queue_is_bounded(
+            sizes in vec(1u64..1000, 64),
+            delays in vec(1u64..50, 64),
+            threshold in 0u64..5000,
+        ) {
+            // A byte a nanosecond; the receiver's program is as fast.
+            let mut receiver = Receiver::new(limits(1_000_000_000, threshold));
+            let mut messages: Vec<_> = sizes.iter().map(|&bytes| Outgoing::new(Mode::Smsrp, bytes).0).collect();
+            let mut queue = VecDeque::new();
+            let (mut now, mut delivered, mut most) = (0u64, 0, 0);
+            let mut arrivals: Vec<(u64, usize, bool)> = (0..64).map(|who| (delays[who], who, false)).collect();
+            while delivered < 64 {
+                prop_assert!(now < 1_000_000, "{} of 64 delivered", delivered);
+                for (_, who, granted) in arrivals.extract_if(.., |arrival| arrival.0 == now) {
+                    let taken = granted || match receiver.speculative(at(now), sizes[who]) {
+                        Arrival::Accepted => { messages[who].accepted(); true }
+                        // The refusal needs no time here, and the message again its delay.
+                        Arrival::Refused(grant) => { messages[who].grant(at(now), grant); false }
+                    };
+                    if granted {
+                        receiver.granted(sizes[who]);
+                    }
+                    if taken {
+                        prop_assert!(messages[who].is_done());
+                        queue.push_back(sizes[who]);
+                    }
+                }
+                for (who, message) in messages.iter_mut().enumerate() {
+                    if message.wakes_at().is_some_and(|time| time <= at(now)) {
+                        prop_assert_eq!(message.poll(at(now)), Some(Send::Granted(sizes[who])));
+                        arrivals.push((now + delays[who], who, true));
+                    }
+                }
+                most = most.max(receiver.queued());
+                if let Some(first) = queue.front_mut() {
+                    *first -= 1;
+                    receiver.consumed(1);
+                    if *first == 0 {
+                        queue.pop_front();
+                        delivered += 1;
+                    }
+                }
+                now += 1;
+            }
+            prop_assert!(arrivals.is_empty());
+            // Delays differ by up to 50 ns: so much of what was granted one after the other may come together, and a message.
+            prop_assert!(most <= threshold.max(1000) + 50 + 2 * 1000, "{} queued, threshold {}", most, threshold);
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! Admission: connections with a bandwidth and a latency become entries of InfiniBand's high table.
+//!
+//! A latency is a distance between entries, rounded down to a power of two. A bandwidth is a weight: units of 64 bytes in a *frame*, the
+//! time that a table of 64 full entries takes. Connections of a lane share sequences of entries while these have weight left.
+
+use crate::{
+    analysis::{time_of, wait_bytes_at},
+    sequences::{Move, SequenceId, Sequences},
+    table::{ENTRIES, Entry, LANES, MANAGEMENT_VL},
+};
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Display},
+    time::Duration,
+};
+use thiserror::Error;
+
+/// Most units of an entry.
+const MOST_WEIGHT: u64 = u8::MAX as u64;
+/// Units of a frame.
+const FRAME: u64 = ENTRIES as u64 * MOST_WEIGHT;
+/// Entries of a preferred best-effort lane in the low table, and the weights of the three kinds.
+const PREFERRED: (usize, u8) = (4, 255);
+const BEST_EFFORT: (usize, u8) = (1, 10);
+const CHALLENGED: (usize, u8) = (1, 1);
+
+/// A port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Bits a second.
+    pub rate: u64,
+    /// Bytes of the largest packet.
+    pub mtu: u32,
+    /// LimitOfHighPriority.
+    pub high_limit: u8,
+    /// Percent of the rate that may be promised.
+    pub cap: u8,
+}
+
+/// What a connection asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Mean bits a second.
+    pub bandwidth: u64,
+    /// How long a packet waits at this hop at most, until it begins; `None` if that does not matter.
+    pub latency: Option<Duration>,
+}
+
+/// Names an admitted connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(u64);
+
+/// Why a connection is not admitted: what is missing, and what would fit.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// Not a data lane.
+    #[error("VL {vl} is not one of 0 to 14")]
+    Lane {
+        /// As asked for.
+        vl: u8,
+    },
+    /// Nothing was asked for.
+    #[error("a bandwidth of 0 needs no admission: ask for at least 1 b/s")]
+    NoBandwidth,
+    /// Shorter than any entry's wait.
+    #[error(
+        "a latency of {asked:?} cannot be promised: even a lane that has every entry waits up to {least:?}"
+    )]
+    Latency {
+        /// As asked for.
+        asked: Duration,
+        /// The shortest that can be promised.
+        least: Duration,
+    },
+    /// The lane's connections have a larger one.
+    #[error(
+        "it needs the distance {asked}, and the connections of VL {vl} have {has}: take another VL, or ask for {fits:?} or more"
+    )]
+    Distance {
+        /// As the latency demands.
+        asked: usize,
+        /// The lane.
+        vl: u8,
+        /// The lane's distance.
+        has: usize,
+        /// The latency of the lane's distance.
+        fits: Duration,
+    },
+    /// More than may be promised of the link.
+    #[error("it needs {}, and {} of the {} that may be promised are left", Bits(*asked), Bits(*fits), Bits(*cap))]
+    Bandwidth {
+        /// As asked for.
+        asked: u64,
+        /// What is left.
+        fits: u64,
+        /// What may be promised to all.
+        cap: u64,
+    },
+    /// Not enough free entries at that distance.
+    #[error("it needs {needs} entries, and {free} are free{}", what_fits(*fits))]
+    Entries {
+        /// What it needs.
+        needs: usize,
+        /// What is free.
+        free: usize,
+        /// The most that would fit, if anything would.
+        fits: Option<Fits>,
+    },
+}
+
+/// The most demanding request that free entries would take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fits {
+    /// Bits a second at most.
+    pub bandwidth: u64,
+    /// A latency of at least this.
+    pub latency: Duration,
+}
+
+fn what_fits(fits: Option<Fits>) -> String {
+    fits.map_or(": release a connection first".into(), |Fits { bandwidth, latency }| {
+        format!(": up to {} with a latency of {latency:?} or more would fit", Bits(bandwidth))
+    })
+}
+
+/// Bits a second, in the largest unit that leaves at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bits(pub u64);
+
+impl Display for Bits {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(1_000_000_000, "Gb/s"), (1_000_000, "Mb/s"), (1000, "kb/s")];
+        match units.into_iter().find(|(unit, _)| self.0 >= *unit) {
+            Some((unit, name)) if self.0.is_multiple_of(unit) => write!(out, "{} {name}", self.0 / unit),
+            Some((unit, name)) => write!(out, "{:.3} {name}", self.0 as f64 / unit as f64),
+            None => write!(out, "{} b/s", self.0),
+        }
+    }
+}
+
+impl Link {
+    /// The weight of a bandwidth: W = ⌈B · frame / rate⌉ units.
+    pub fn weight(&self, bandwidth: u64) -> u64 {
+        let weight = (u128::from(bandwidth) * u128::from(FRAME)).div_ceil(u128::from(self.rate.max(1)));
+        u64::try_from(weight).unwrap_or(u64::MAX)
+    }
+
+    /// How long a frame takes: 64 entries of 255 units of 64 bytes.
+    pub fn frame(&self) -> Duration {
+        time_of(FRAME * 64, self.rate)
+    }
+
+    /// How long a packet waits at most where its lane's entries are `distance` apart, whatever the others have.
+    pub fn wait_at(&self, distance: usize) -> Duration {
+        time_of(wait_bytes_at(distance, self.high_limit, self.mtu), self.rate)
+    }
+
+    /// The largest distance, a power of two, that keeps a latency.
+    pub fn distance(&self, latency: Duration) -> Result<usize, Refusal> {
+        let distances = (0..=ENTRIES.trailing_zeros()).rev().map(|bits| 1 << bits);
+        let refused = Refusal::Latency { asked: latency, least: self.wait_at(1) };
+        distances.into_iter().find(|&distance| self.wait_at(distance) <= latency).ok_or(refused)
+    }
+
+    /// Bits a second that may be promised.
+    pub fn promised(&self) -> u64 {
+        (u128::from(self.rate) * u128::from(self.cap.min(100)) / 100) as u64
+    }
+}
+
+/// Entries for a distance: as many as the power of two below it needs.
+pub fn entries_at_distance(distance: usize) -> usize {
+    ENTRIES >> distance.clamp(1, ENTRIES).ilog2()
+}
+
+/// The fewest entries that have no larger distance, wherever they are.
+pub fn fewest_entries(distance: usize) -> usize {
+    ENTRIES.div_ceil(distance.max(1))
+}
+
+/// The high table of a port, and who has what of it.
+#[derive(Clone, Debug)]
+pub struct Planner {
+    link: Link,
+    sequences: Sequences,
+    lanes: BTreeMap<u8, Lane>,
+    connections: BTreeMap<ConnectionId, Connection>,
+    promised: u64,
+    next: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Lane {
+    distance: usize,
+    /// With the weight that each sequence's connections have.
+    sequences: BTreeMap<SequenceId, u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Connection {
+    vl: u8,
+    sequence: SequenceId,
+    weight: u64,
+    bandwidth: u64,
+}
+
+impl Planner {
+    /// An empty table.
+    pub fn new(link: Link) -> Self {
+        Self {
+            link,
+            sequences: Sequences::new(ENTRIES),
+            lanes: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            promised: 0,
+            next: 0,
+        }
+    }
+
+    /// Admits a connection of the lane `vl`, or says why not; then nothing has changed.
+    pub fn admit(&mut self, vl: u8, request: Request) -> Result<ConnectionId, Refusal> {
+        let distance = self.distance(vl, request)?;
+        let left = self.link.promised().saturating_sub(self.promised);
+        if request.bandwidth > left {
+            let (asked, cap) = (request.bandwidth, self.link.promised());
+            return Err(Refusal::Bandwidth { asked, fits: left, cap });
+        }
+        let weight = self.link.weight(request.bandwidth);
+        let sequence = match self.with_room(vl, weight) {
+            Some(sequence) => sequence,
+            None => self.allocate(vl, distance, weight)?,
+        };
+        let lane = self.lanes.entry(vl).or_insert_with(|| Lane { distance, sequences: BTreeMap::new() });
+        *lane.sequences.entry(sequence).or_default() += weight;
+        let id = ConnectionId(self.next);
+        self.next += 1;
+        self.promised += request.bandwidth;
+        self.connections.insert(id, Connection { vl, sequence, weight, bandwidth: request.bandwidth });
+        Ok(id)
+    }
+
+    /// Releases a connection. Sequences that had to move keep their distances; nothing happens for one that is not there.
+    pub fn release(&mut self, id: ConnectionId) -> Vec<Move> {
+        let Some(connection) = self.connections.remove(&id) else { return Vec::new() };
+        self.promised -= connection.bandwidth;
+        let Some(lane) = self.lanes.get_mut(&connection.vl) else { return Vec::new() };
+        let Some(weight) = lane.sequences.get_mut(&connection.sequence) else { return Vec::new() };
+        *weight -= connection.weight;
+        if *weight > 0 {
+            return Vec::new();
+        }
+        lane.sequences.remove(&connection.sequence);
+        if lane.sequences.is_empty() {
+            self.lanes.remove(&connection.vl);
+        }
+        self.sequences.release(connection.sequence)
+    }
+
+    /// The high table. Entries that nobody has are of weight 0; each that somebody has is of 1 at least, for the latency.
+    pub fn table(&self) -> Vec<Entry> {
+        let mut table = vec![Entry::default(); ENTRIES];
+        for (&vl, lane) in &self.lanes {
+            for (&sequence, &weight) in &lane.sequences {
+                let entries = self.sequences.entries(sequence);
+                let count = entries.len() as u64;
+                for (nth, entry) in (0..).zip(entries) {
+                    let own = weight / count + u64::from(nth < weight % count);
+                    table[entry] = Entry { vl, weight: own.clamp(1, MOST_WEIGHT) as u8 };
+                }
+            }
+        }
+        table
+    }
+
+    /// Entries that nobody has.
+    pub fn free(&self) -> usize {
+        self.sequences.free()
+    }
+
+    /// Bits a second that are promised.
+    pub fn promised(&self) -> u64 {
+        self.promised
+    }
+
+    /// The distance of a lane's entries that its connections were promised.
+    pub fn lane_distance(&self, vl: u8) -> Option<usize> {
+        self.lanes.get(&vl).map(|lane| lane.distance)
+    }
+
+    /// The lane's, where it has connections: all share one.
+    fn distance(&self, vl: u8, request: Request) -> Result<usize, Refusal> {
+        if vl >= MANAGEMENT_VL {
+            return Err(Refusal::Lane { vl });
+        }
+        if request.bandwidth == 0 {
+            return Err(Refusal::NoBandwidth);
+        }
+        let asked = request.latency.map_or(Ok(ENTRIES), |latency| self.link.distance(latency))?;
+        match self.lane_distance(vl) {
+            Some(has) if has > asked => {
+                Err(Refusal::Distance { asked, vl, has, fits: self.link.wait_at(has) })
+            }
+            has => Ok(has.unwrap_or(asked)),
+        }
+    }
+
+    /// A sequence of the lane that takes the weight.
+    fn with_room(&self, vl: u8, weight: u64) -> Option<SequenceId> {
+        let lane = self.lanes.get(&vl)?;
+        let room = |sequence| self.capacity(sequence);
+        lane.sequences.iter().find(|(sequence, used)| *used + weight <= room(**sequence)).map(|(id, _)| *id)
+    }
+
+    fn capacity(&self, sequence: SequenceId) -> u64 {
+        self.sequences.block(sequence).map_or(0, |block| block.entries as u64 * MOST_WEIGHT)
+    }
+
+    fn allocate(&mut self, vl: u8, distance: usize, weight: u64) -> Result<SequenceId, Refusal> {
+        let for_weight = usize::try_from(weight.div_ceil(MOST_WEIGHT)).unwrap_or(usize::MAX);
+        let needs = for_weight.max(entries_at_distance(distance));
+        let needs = needs.checked_next_power_of_two().unwrap_or(usize::MAX);
+        let found = self.sequences.allocate(needs);
+        found.ok_or_else(|| Refusal::Entries { needs, free: self.free(), fits: self.fits(vl) })
+    }
+
+    /// What a new connection could have: free entries, or what is left of the lane's own.
+    fn fits(&self, vl: u8) -> Option<Fits> {
+        let bits = |weight: u64| (u128::from(weight) * u128::from(self.link.rate) / u128::from(FRAME)) as u64;
+        let left = self.link.promised().saturating_sub(self.promised);
+        let lane = self.lanes.get(&vl);
+        let fewest = lane.map_or(1, |lane| entries_at_distance(lane.distance));
+        let entries = self.free().checked_ilog2().map(|bits| 1usize << bits).filter(|free| *free >= fewest);
+        let new = entries.map(|entries| {
+            let distance = lane.map_or(ENTRIES / entries, |lane| lane.distance);
+            (entries as u64 * MOST_WEIGHT, distance)
+        });
+        let old = lane.and_then(|lane| {
+            let rooms = lane.sequences.iter().map(|(id, used)| self.capacity(*id) - used);
+            rooms.max().filter(|room| *room > 0).map(|room| (room, lane.distance))
+        });
+        let (weight, distance) = new.into_iter().chain(old).max()?;
+        let bandwidth = bits(weight).min(left);
+        (bandwidth > 0).then(|| Fits { bandwidth, latency: self.link.wait_at(distance) })
+    }
+}
+
+/// A lane that nothing is promised to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unpromised {
+    /// Preferred best effort (PBE).
+    Preferred,
+    /// Best effort (BE).
+    BestEffort,
+    /// Challenged (CH): what is left over.
+    Challenged,
+}
+
+/// The low table: each lane's entries by its kind.
+pub fn low_table(lanes: &[(u8, Unpromised)]) -> Vec<Entry> {
+    let entries = lanes.iter().take(LANES).flat_map(|&(vl, kind)| {
+        let (count, weight) = match kind {
+            Unpromised::Preferred => PREFERRED,
+            Unpromised::BestEffort => BEST_EFFORT,
+            Unpromised::Challenged => CHALLENGED,
+        };
+        std::iter::repeat_n(Entry { vl, weight }, count)
+    });
+    entries.collect()
+}
+
+#[cfg(test)]
+mod tests;

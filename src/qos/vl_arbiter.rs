@@ -1,0 +1,192 @@
+//! InfiniBand's arbiter of virtual lanes: two cyclic tables, and a limit of what the high one may send at a stretch.
+//!
+//! A turn of an entry ends when its weight is used up or its lane has nothing. Packets are sent whole, so the last one of a turn may
+//! exceed the weight, and nobody gives the excess back: [`crate::dtable`] does.
+
+use crate::table::{Entry, MANAGEMENT_VL, UNIT, VlTables};
+
+/// What goes when the high table has sent its limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LowTurn {
+    /// One packet of the low table, as the specification has it.
+    #[default]
+    Packet,
+    /// A whole entry of the low table, as measured on switches.
+    Entry,
+}
+
+/// Which table a packet was sent by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Table {
+    /// VL 15, which is in neither.
+    Management,
+    /// The high table.
+    High,
+    /// The low table.
+    Low,
+}
+
+/// The packet that goes now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Choice {
+    /// Its lane.
+    pub vl: u8,
+    /// Its bytes.
+    pub bytes: u32,
+    /// By which table.
+    pub table: Table,
+}
+
+/// The state of a port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct VlArbiter {
+    tables: VlTables,
+    low_turn: LowTurn,
+    high: Turn,
+    low: Turn,
+    /// Bytes of the high table since the low one could send.
+    since_low: u64,
+    in_low_entry: bool,
+}
+
+/// The entry whose turn it is, and what is left of its weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Turn {
+    at: usize,
+    left: u64,
+}
+
+impl VlArbiter {
+    /// Starts at the first entry of each table.
+    pub fn new(tables: VlTables, low_turn: LowTurn) -> Self {
+        let (high, low) = (Turn::before(&tables.high), Turn::before(&tables.low));
+        Self { tables, low_turn, high, low, since_low: 0, in_low_entry: false }
+    }
+
+    /// Chooses among the lanes' first packets. `head` has the bytes of a lane's, or nothing where none may be sent: there is none, or
+    /// no credit for it.
+    pub fn next(&mut self, head: impl Fn(u8) -> Option<u32>) -> Option<Choice> {
+        if let Some(bytes) = head(MANAGEMENT_VL) {
+            return Some(Choice { vl: MANAGEMENT_VL, bytes, table: Table::Management });
+        }
+        if std::mem::take(&mut self.in_low_entry)
+            && let Some((vl, bytes)) = self.low.go_on(&self.tables.low, &head)
+        {
+            self.in_low_entry = true;
+            return Some(Choice { vl, bytes, table: Table::Low });
+        }
+        if self.tables.limit_bytes().is_some_and(|limit| self.since_low >= limit) {
+            // An opportunity, whether there is something or not.
+            self.since_low = 0;
+            if let Some((vl, bytes)) = self.low.next(&self.tables.low, &head) {
+                self.in_low_entry = self.low_turn == LowTurn::Entry;
+                return Some(Choice { vl, bytes, table: Table::Low });
+            }
+        }
+        if let Some((vl, bytes)) = self.high.next(&self.tables.high, &head) {
+            self.since_low += u64::from(bytes);
+            return Some(Choice { vl, bytes, table: Table::High });
+        }
+        let (vl, bytes) = self.low.next(&self.tables.low, &head)?;
+        self.since_low = 0;
+        Some(Choice { vl, bytes, table: Table::Low })
+    }
+}
+
+impl Turn {
+    fn before(table: &[Entry]) -> Self {
+        Self { at: table.len().saturating_sub(1), left: 0 }
+    }
+
+    /// The same entry's next packet, or the next entry's that has one.
+    fn next(&mut self, table: &[Entry], head: &impl Fn(u8) -> Option<u32>) -> Option<(u8, u32)> {
+        if let Some(chosen) = self.go_on(table, head) {
+            return Some(chosen);
+        }
+        for step in 1..=table.len() {
+            let at = (self.at + step) % table.len();
+            let Entry { vl, weight } = table[at];
+            if weight > 0
+                && let Some(bytes) = head(vl)
+            {
+                *self = Self { at, left: u64::from(weight) };
+                return Some(self.spend(vl, bytes));
+            }
+        }
+        None
+    }
+
+    fn go_on(&mut self, table: &[Entry], head: &impl Fn(u8) -> Option<u32>) -> Option<(u8, u32)> {
+        let vl = table.get(self.at)?.vl;
+        let bytes = if self.left > 0 { head(vl)? } else { return None };
+        Some(self.spend(vl, bytes))
+    }
+
+    /// A packet is sent whole if any weight is left.
+    fn spend(&mut self, vl: u8, bytes: u32) -> (u8, u32) {
+        self.left = self.left.saturating_sub(u64::from(bytes).div_ceil(UNIT).max(1));
+        (vl, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(pairs: &[(u8, u8)]) -> Vec<Entry> {
+        pairs.iter().map(|&(vl, weight)| Entry { vl, weight }).collect()
+    }
+
+    fn arbiter(high: &[(u8, u8)], low: &[(u8, u8)], high_limit: u8) -> VlArbiter {
+        VlArbiter::new(VlTables { high: entries(high), low: entries(low), high_limit }, LowTurn::Packet)
+    }
+
+    /// The lanes of the next packets, if all of `busy` have packets of `bytes`.
+    fn order(arbiter: &mut VlArbiter, busy: &[u8], bytes: u32, packets: usize) -> Vec<u8> {
+        let head = |vl| busy.contains(&vl).then_some(bytes);
+        (0..packets).map_while(|_| arbiter.next(head)).map(|choice| choice.vl).collect()
+    }
+
+    #[test]
+    fn weights_are_units_of_64_bytes_and_packets_are_whole() {
+        let mut port = arbiter(&[(0, 2), (1, 1), (2, 0)], &[], 255);
+        assert_eq!(order(&mut port, &[0, 1, 2], 64, 6), [0, 0, 1, 0, 0, 1]);
+        // 65 bytes are two units; the second packet of a weight of 3 exceeds it.
+        let mut port = arbiter(&[(0, 3), (1, 1)], &[], 255);
+        assert_eq!(order(&mut port, &[0, 1], 65, 6), [0, 0, 1, 0, 0, 1]);
+    }
+
+    #[test]
+    fn a_high_limit_of_0_alternates_and_255_starves_the_low_table() {
+        let (high, low) = (&[(0, 255)], &[(1, 255)]);
+        assert_eq!(order(&mut arbiter(high, low, 0), &[0, 1], 2048, 6), [0, 1, 0, 1, 0, 1]);
+        assert_eq!(order(&mut arbiter(high, low, 255), &[0, 1], 2048, 1000), [0; 1000]);
+        // 4096 bytes are two packets.
+        assert_eq!(order(&mut arbiter(high, low, 1), &[0, 1], 2048, 6), [0, 0, 1, 0, 0, 1]);
+    }
+
+    #[test]
+    fn the_high_entry_resumes_with_what_was_left_of_its_weight() {
+        // A turn of VL 0 has 96 units: 64 of them, a low packet, 32 more, and then VL 1's turn.
+        let mut port = arbiter(&[(0, 96), (1, 32)], &[(2, 1)], 1);
+        let order = order(&mut port, &[0, 1, 2], 2048, 5);
+        assert_eq!(order, [0, 0, 2, 0, 1]);
+    }
+
+    #[test]
+    fn the_low_table_goes_when_the_high_one_has_nothing_and_management_before_all() {
+        let mut port = arbiter(&[(0, 1)], &[(1, 1), (2, 1)], 255);
+        assert_eq!(order(&mut port, &[1, 2], 64, 4), [1, 2, 1, 2]);
+        assert_eq!(order(&mut port, &[0, 1, 15], 64, 2), [15, 15]);
+        assert_eq!(order(&mut port, &[3], 64, 1), [], "a lane in no table");
+        assert_eq!(order(&mut arbiter(&[], &[], 0), &[0, 1], 64, 1), []);
+    }
+
+    #[test]
+    fn a_lane_that_has_nothing_loses_what_was_left_of_its_turn() {
+        let mut port = arbiter(&[(0, 4), (1, 1)], &[], 255);
+        assert_eq!(order(&mut port, &[0, 1], 64, 1), [0]);
+        assert_eq!(order(&mut port, &[1], 64, 1), [1]);
+        assert_eq!(order(&mut port, &[0, 1], 64, 5), [0, 0, 0, 0, 1]);
+    }
+}
