@@ -8,15 +8,16 @@ use udeck_jobs::Job;
 use super::tools::{Tool, installed, output};
 use super::{Case, case};
 
-const PROGRAMS: [&str; 4] = ["deckrun", "deckperf", "nas-ft", "hadb"];
+const PROGRAMS: [&str; 5] = ["deckrun", "deckperf", "deckqos", "nas-ft", "hadb"];
 const COLUMNS: usize = 80;
 /// Ends a hang.
 const SHELL_LIMIT: Duration = Duration::from_secs(60);
 /// What the program's own words are completed with, and deckrun's.
-const COMPLETED: [(&str, &str); 5] = [
+const COMPLETED: [(&str, &str); 6] = [
     ("deckrun --watch", "--watchdog"),
     ("deckrun --bind ", "core"),
     ("deckperf overlap --comp", "--compute"),
+    ("deckqos analyse --low", "--low-turn"),
     ("nas-ft --prof", "--profile"),
     ("hadb --clients", "--clients-per-node"),
 ];

@@ -1,4 +1,4 @@
-//! `cargo xtask install`: the library for C, its headers, the compiler wrapper, the launcher and the measuring programs, in a folder.
+//! `cargo xtask install`: the library for C, its headers, the compiler wrapper, the launcher, the measuring programs and the planner, in a folder.
 //! The programs write their manual pages and completions themselves.
 //!
 //! The shared library is linked here and not by rustc, whose own list of exported symbols cannot be combined with one: ours names the
@@ -24,12 +24,12 @@ pub struct InstallOptions {
     prefix: PathBuf,
 }
 
-const BUILD: &str = "build --release -p udeck-capi -p deckrun -p deckperf -p nas-ft -p hadb";
+const BUILD: &str = "build --release -p udeck-capi -p deckrun -p deckperf -p deckqos -p nas-ft -p hadb";
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 const LINK_LIMIT: Duration = Duration::from_secs(300);
 
 /// People measure on their cluster, so what measures is installed, too.
-const PROGRAMS: [&str; 4] = ["deckrun", "deckperf", "nas-ft", "hadb"];
+const PROGRAMS: [&str; 5] = ["deckrun", "deckperf", "deckqos", "nas-ft", "hadb"];
 /// What a program writes of itself, and where that is looked for.
 const PAGES: [(&str, &str); 4] = [
     ("man", "share/man/man1/@.1"),

@@ -1,0 +1,295 @@
+//! A plan's file: TOML with a `[link]` or a `[dtable]`, and classes.
+
+use crate::{failure::Problem, units};
+use serde::{Deserialize, Deserializer, de::Error};
+use std::{collections::BTreeMap, time::Duration};
+use toml::Spanned;
+
+/// The largest number of connections that a class is counted out for.
+const MOST_CONNECTIONS: u32 = 1_000_000;
+/// Of a class's name, so that tables can be read.
+const LONGEST_NAME: usize = 32;
+
+/// What a file asks for.
+#[derive(Debug)]
+pub enum Input {
+    InfiniBand { link: Link, classes: Vec<Class> },
+    DTable { table: Table, classes: Vec<Class> },
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    link: Option<Link>,
+    dtable: Option<Table>,
+    #[serde(default)]
+    class: Vec<Class>,
+}
+
+/// `[link]`: a port of InfiniBand.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    #[serde(deserialize_with = "rate")]
+    pub rate: u64,
+    pub mtu: Spanned<u32>,
+    pub vls: Spanned<u8>,
+    #[serde(default = "default_high_limit")]
+    pub high_limit: u8,
+    #[serde(default = "default_cap")]
+    pub cap: Spanned<u8>,
+}
+
+/// `[dtable]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    pub entries: usize,
+    /// Bytes.
+    pub gmtu: Spanned<u32>,
+    pub k: Option<f64>,
+    pub w: Option<f64>,
+}
+
+/// `[[class]]`, with the keys of both kinds of plans.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Class {
+    pub name: Spanned<String>,
+    pub sl: u8,
+    pub kind: Option<Kind>,
+    pub vl: Option<u8>,
+    #[serde(default, deserialize_with = "optional_rate")]
+    pub bandwidth: Option<u64>,
+    #[serde(default, deserialize_with = "optional_time")]
+    pub latency: Option<Duration>,
+    pub connections: Option<u32>,
+    pub share: Option<f64>,
+    pub distance: Option<u32>,
+    /// Bytes.
+    pub mtu: Option<u32>,
+    /// From 1; of its name.
+    #[serde(skip)]
+    pub line: usize,
+}
+
+/// What is promised to a class, as Alfaro's thesis has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Bandwidth and latency.
+    Dbts,
+    /// Bandwidth.
+    Db,
+    /// Nothing, but more than the others.
+    Pbe,
+    /// Nothing.
+    Be,
+    /// What is left over.
+    Ch,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dbts => "dbts",
+            Self::Db => "db",
+            Self::Pbe => "pbe",
+            Self::Be => "be",
+            Self::Ch => "ch",
+        }
+    }
+}
+
+/// Reads a plan's file.
+pub fn read(text: &str) -> Result<Input, Problem> {
+    let file: File = toml::from_str(text).map_err(|error| {
+        let line = error.span().map(|span| line_of(text, span.start));
+        Problem::wrong(line, error.message().replace('\n', "; "))
+    })?;
+    let mut classes = file.class;
+    for class in &mut classes {
+        class.line = line_of(text, class.name.span().start);
+    }
+    check_names(&classes)?;
+    let line = |span: std::ops::Range<usize>| line_of(text, span.start);
+    match (file.link, file.dtable) {
+        (Some(link), None) => {
+            check_link(&link, line)?;
+            classes.iter().try_for_each(check_connections)?;
+            Ok(Input::InfiniBand { link, classes })
+        }
+        (None, Some(table)) => {
+            credits(*table.gmtu.get_ref())
+                .map_err(|why| Problem::wrong(line(table.gmtu.span()), format!("gmtu {why}")))?;
+            classes.iter().try_for_each(check_share)?;
+            Ok(Input::DTable { table, classes })
+        }
+        (None, None) => Err(Problem::wrong(
+            None,
+            "there is neither [link] (InfiniBand's tables) nor [dtable]; `deckqos plan --example` prints a plan to begin with",
+        )),
+        (Some(_), Some(_)) => {
+            Err(Problem::wrong(None, "there are both [link] and [dtable]: a plan is for one of them"))
+        }
+    }
+}
+
+/// Of bytes, those of 64.
+pub fn credits(bytes: u32) -> Result<u32, String> {
+    if bytes > 0 && bytes.is_multiple_of(64) {
+        Ok(bytes / 64)
+    } else {
+        Err(format!("is {bytes} bytes: take a multiple of 64"))
+    }
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count()
+}
+
+fn check_names(classes: &[Class]) -> Result<(), Problem> {
+    if classes.is_empty() {
+        return Err(Problem::wrong(None, "there is no [[class]], so there is nothing to plan"));
+    }
+    let (mut names, mut levels) = (BTreeMap::new(), BTreeMap::new());
+    for class in classes {
+        let (name, line) = (class.name.get_ref().as_str(), class.line);
+        if name.is_empty() || name.chars().count() > LONGEST_NAME || name.chars().any(char::is_control) {
+            return Err(Problem::wrong(
+                line,
+                format!("a name has 1 to {LONGEST_NAME} characters that can be printed"),
+            ));
+        }
+        if let Some(first) = names.insert(name, line) {
+            return Err(Problem::wrong(line, format!("class {name:?} again: line {first} has it")));
+        }
+        if class.sl > 15 {
+            return Err(Problem::wrong(
+                line,
+                format!("class {name:?}: sl = {}, and levels are 0 to 15", class.sl),
+            ));
+        }
+        if let Some(first) = levels.insert(class.sl, line) {
+            let reason =
+                format!("class {name:?}: level {} is that of line {first}; each class has its own", class.sl);
+            return Err(Problem::wrong(line, reason));
+        }
+    }
+    Ok(())
+}
+
+fn check_link(link: &Link, line: impl Fn(std::ops::Range<usize>) -> usize) -> Result<(), Problem> {
+    let (mtu, vls, cap) = (link.mtu.get_ref(), link.vls.get_ref(), link.cap.get_ref());
+    if ![256, 512, 1024, 2048, 4096].contains(mtu) {
+        return Err(Problem::wrong(
+            line(link.mtu.span()),
+            format!("mtu is {mtu}: InfiniBand has 256, 512, 1024, 2048 and 4096"),
+        ));
+    }
+    if ![1, 2, 4, 8, 15].contains(vls) {
+        return Err(Problem::wrong(
+            line(link.vls.span()),
+            format!("vls is {vls}: InfiniBand has 1, 2, 4, 8 and 15 data lanes"),
+        ));
+    }
+    if !(1..=100).contains(cap) {
+        return Err(Problem::wrong(
+            line(link.cap.span()),
+            format!("cap is {cap}: it is a percentage from 1 to 100"),
+        ));
+    }
+    Ok(())
+}
+
+/// A class of InfiniBand's has what its kind has.
+fn check_connections(class: &Class) -> Result<(), Problem> {
+    let wrong = |reason: String| {
+        Err(Problem::wrong(class.line, format!("class {:?}: {reason}", class.name.get_ref())))
+    };
+    let Some(kind) = class.kind else {
+        return wrong(
+            "there is no kind: dbts (bandwidth and latency), db (bandwidth), pbe, be or ch (nothing)".into(),
+        );
+    };
+    for (key, is_there) in [
+        ("share", class.share.is_some()),
+        ("distance", class.distance.is_some()),
+        ("mtu", class.mtu.is_some()),
+    ] {
+        if is_there {
+            return wrong(format!("{key} is for plans with [dtable]"));
+        }
+    }
+    let (bandwidth, latency) = (matches!(kind, Kind::Dbts | Kind::Db), kind == Kind::Dbts);
+    for (key, is_there, wanted) in [
+        ("bandwidth", class.bandwidth.is_some(), bandwidth),
+        ("latency", class.latency.is_some(), latency),
+        ("connections", class.connections.is_some() && !bandwidth, false),
+    ] {
+        if is_there != wanted {
+            return wrong(format!(
+                "kind {} {} {key}",
+                kind.name(),
+                if wanted { "needs a" } else { "has no" }
+            ));
+        }
+    }
+    match class.connections {
+        Some(connections) if !(1..=MOST_CONNECTIONS).contains(&connections) => {
+            wrong(format!("connections = {connections}: take 1 to {MOST_CONNECTIONS}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A class of a DTable has a share, a distance and a largest packet.
+fn check_share(class: &Class) -> Result<(), Problem> {
+    let wrong = |reason: String| {
+        Err(Problem::wrong(class.line, format!("class {:?}: {reason}", class.name.get_ref())))
+    };
+    for (key, is_there) in [
+        ("kind", class.kind.is_some()),
+        ("vl", class.vl.is_some()),
+        ("bandwidth", class.bandwidth.is_some()),
+        ("latency", class.latency.is_some()),
+        ("connections", class.connections.is_some()),
+    ] {
+        if is_there {
+            return wrong(format!("{key} is for plans with [link]"));
+        }
+    }
+    for (key, is_there) in [
+        ("share", class.share.is_some()),
+        ("distance", class.distance.is_some()),
+        ("mtu", class.mtu.is_some()),
+    ] {
+        if !is_there {
+            return wrong(format!("{key} is not there"));
+        }
+    }
+    match credits(class.mtu.unwrap_or(0)) {
+        Ok(_) => Ok(()),
+        Err(why) => wrong(format!("mtu {why}")),
+    }
+}
+
+fn default_high_limit() -> u8 {
+    10
+}
+
+fn default_cap() -> Spanned<u8> {
+    Spanned::new(0..0, 80)
+}
+
+fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    units::rate(&String::deserialize(from)?).map_err(D::Error::custom)
+}
+
+fn optional_rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    rate(from).map(Some)
+}
+
+fn optional_time<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    units::time(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
+}

@@ -1,0 +1,157 @@
+//! From a file's classes to tables.
+
+use crate::{
+    failure::Problem,
+    input::{self, Class, Kind, Table},
+};
+use udeck_qos::{
+    dtable::{self, Factors},
+    opensm,
+    planner::{Link, Planner, Request, Unpromised, low_table},
+    table::{LANES, MANAGEMENT_VL, VlTables},
+};
+
+/// A plan of InfiniBand's tables.
+#[derive(Debug)]
+pub struct InfiniBand {
+    pub link: Link,
+    pub classes: Vec<Laned>,
+    pub options: opensm::Options,
+    pub free: usize,
+    pub promised: u64,
+}
+
+/// A class and its lane.
+#[derive(Debug)]
+pub struct Laned {
+    pub class: Class,
+    pub kind: Kind,
+    pub vl: u8,
+    /// Between its entries in the high table.
+    pub distance: Option<usize>,
+}
+
+/// Plans InfiniBand's tables.
+pub fn infiniband(link: &input::Link, classes: &[Class]) -> Result<InfiniBand, Problem> {
+    let vls = *link.vls.get_ref();
+    let port = Link {
+        rate: link.rate,
+        mtu: *link.mtu.get_ref(),
+        high_limit: link.high_limit,
+        cap: *link.cap.get_ref(),
+    };
+    let mut planner = Planner::new(port);
+    let lanes = lanes(classes, vls)?;
+    let mut low = Vec::new();
+    let mut planned = Vec::new();
+    for (class, vl) in classes.iter().zip(lanes) {
+        // Checked when it was read.
+        let kind = class.kind.unwrap_or(Kind::Be);
+        match kind {
+            Kind::Dbts | Kind::Db => admit(&mut planner, class, vl)?,
+            Kind::Pbe => low.push((vl, Unpromised::Preferred)),
+            Kind::Be => low.push((vl, Unpromised::BestEffort)),
+            Kind::Ch => low.push((vl, Unpromised::Challenged)),
+        }
+        planned.push(Laned { class: class.clone(), kind, vl, distance: planner.lane_distance(vl) });
+    }
+    let tables = VlTables { high: planner.table(), low: low_table(&low), high_limit: link.high_limit };
+    let options = opensm::Options { max_vls: vls, tables, sl2vl: sl2vl(&planned) };
+    Ok(InfiniBand {
+        link: port,
+        classes: planned,
+        options,
+        free: planner.free(),
+        promised: planner.promised(),
+    })
+}
+
+fn admit(planner: &mut Planner, class: &Class, vl: u8) -> Result<(), Problem> {
+    let connections = class.connections.unwrap_or(1);
+    let request = Request { bandwidth: class.bandwidth.unwrap_or(0), latency: class.latency };
+    for connection in 1..=connections {
+        planner.admit(vl, request).map_err(|refusal| {
+            let name = class.name.get_ref();
+            let which = if connections > 1 {
+                format!(", connection {connection} of {connections}")
+            } else {
+                String::new()
+            };
+            Problem::cannot(class.line, format!("class {name:?}{which}: {refusal}"))
+        })?;
+    }
+    Ok(())
+}
+
+/// Each class's lane: its own, or the next one that nobody has.
+fn lanes(classes: &[Class], vls: u8) -> Result<Vec<u8>, Problem> {
+    let mut taken: Vec<(u8, usize)> = Vec::new();
+    for class in classes {
+        let (Some(vl), line, name) = (class.vl, class.line, class.name.get_ref()) else { continue };
+        if vl >= vls {
+            let reason =
+                format!("class {name:?}: vl = {vl}, and the link has the data lanes 0 to {}", vls - 1);
+            return Err(Problem::wrong(line, reason));
+        }
+        if let Some((_, first)) = taken.iter().find(|(other, _)| *other == vl) {
+            return Err(Problem::wrong(
+                line,
+                format!("class {name:?}: VL {vl} is that of line {first}; each class has its own"),
+            ));
+        }
+        taken.push((vl, line));
+    }
+    let mut rest = (0..vls).filter(|vl| taken.iter().all(|(other, _)| other != vl));
+    let found = classes.iter().map(|class| {
+        class.vl.or_else(|| rest.next()).ok_or_else(|| {
+            let (name, count) = (class.name.get_ref(), classes.len());
+            Problem::cannot(
+                class.line,
+                format!("class {name:?} finds no lane: {count} classes need {count} lanes, and the link has {vls}. Merge classes"),
+            )
+        })
+    });
+    found.collect()
+}
+
+/// Levels that no class has go where nothing is promised, or nowhere.
+fn sl2vl(planned: &[Laned]) -> [u8; LANES] {
+    let mut lanes = [other_levels(planned).unwrap_or(MANAGEMENT_VL); LANES];
+    planned.iter().for_each(|laned| lanes[usize::from(laned.class.sl)] = laned.vl);
+    lanes
+}
+
+/// The lane of the levels that no class has.
+pub fn other_levels(planned: &[Laned]) -> Option<u8> {
+    let of = |kind| planned.iter().find(|laned| laned.kind == kind).map(|laned| laned.vl);
+    of(Kind::Be).or_else(|| of(Kind::Ch)).or_else(|| of(Kind::Pbe))
+}
+
+/// Plans a table with deficits.
+pub fn dtable(table: &Table, classes: &[Class]) -> Result<dtable::Plan, Problem> {
+    let credits = |bytes: u32| input::credits(bytes).map_err(|why| Problem::wrong(None, why));
+    let wanted = classes.iter().map(|class| {
+        Ok(dtable::Class {
+            level: class.sl,
+            distance: class.distance.unwrap_or(0),
+            share: class.share.unwrap_or(f64::NAN),
+            mtu: credits(class.mtu.unwrap_or(0))?,
+        })
+    });
+    let wanted = wanted.collect::<Result<Vec<_>, Problem>>()?;
+    let gmtu = credits(*table.gmtu.get_ref())?;
+    let plan = match (table.k, table.w) {
+        (None, None) => dtable::plan(table.entries, gmtu, &wanted),
+        (Some(k), Some(w)) => dtable::plan_with(table.entries, gmtu, &wanted, Factors { k, w }),
+        _ => {
+            return Err(Problem::wrong(
+                None,
+                "[dtable] has one of k and w: give both, or none, and they are found",
+            ));
+        }
+    };
+    plan.map_err(|bad| match bad.class().map(|at| &classes[at]) {
+        Some(class) => Problem::cannot(class.line, format!("class {:?}: {bad}", class.name.get_ref())),
+        None => Problem::cannot(None, bad),
+    })
+}
