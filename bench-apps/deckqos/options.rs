@@ -12,8 +12,8 @@ Examples:
   deckqos plan --example > plan.toml
                                 a plan to begin with: its comments say what can be in one
   deckqos plan plan.toml        whether it can be, its tables, and what they promise
-  deckqos export plan.toml >> /etc/opensm/opensm.conf
-                                the tables as options of OpenSM
+  deckqos export plan.toml > qos.conf
+                                the tables as lines for OpenSM's options file
   deckqos analyse /etc/opensm/opensm.conf --rate '10 Gb/s'
                                 shares and longest waits of tables that are there
   deckqos plan --example=dtable

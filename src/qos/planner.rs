@@ -118,9 +118,12 @@ pub struct Fits {
 }
 
 fn what_fits(fits: Option<Fits>) -> String {
-    fits.map_or(": release a connection first".into(), |Fits { bandwidth, latency }| {
-        format!(": up to {} with a latency of {latency:?} or more would fit", Bits(bandwidth))
-    })
+    fits.map_or(
+        ": nothing would fit before another connection is released".into(),
+        |Fits { bandwidth, latency }| {
+            format!(": up to {} with a latency of {latency:?} or more would fit", Bits(bandwidth))
+        },
+    )
 }
 
 /// Bits a second, in the largest unit that leaves at least one.

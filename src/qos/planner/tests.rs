@@ -90,7 +90,10 @@ fn a_refusal_says_what_is_missing_and_what_would_fit() {
     planner.admit(2, request).expect("what it says would fit does fit");
     assert_eq!(planner.free(), 0);
     let none = planner.admit(4, bandwidth(1)).expect_err("full").to_string();
-    assert_eq!(none, "it needs 1 entries, and 0 are free: release a connection first");
+    assert_eq!(
+        none,
+        "it needs 1 entries, and 0 are free: nothing would fit before another connection is released"
+    );
 }
 
 #[test]
