@@ -7,6 +7,8 @@ use toml::Spanned;
 
 /// The largest number of connections that a class is counted out for.
 const MOST_CONNECTIONS: u32 = 1_000_000;
+/// Service levels.
+const LEVELS: usize = 16;
 /// Of a class's name, so that tables can be read.
 const LONGEST_NAME: usize = 32;
 
@@ -108,6 +110,14 @@ pub fn read(text: &str) -> Result<Input, Problem> {
         Problem::wrong(line, error.message().replace('\n', "; "))
     })?;
     let mut classes = file.class;
+    // Each has its level, so there are no more; and to find a line takes a while.
+    if let Some(class) = classes.get(LEVELS) {
+        let line = line_of(text, class.name.span().start);
+        return Err(Problem::wrong(
+            line,
+            format!("{} classes, and there are {LEVELS} levels", classes.len()),
+        ));
+    }
     for class in &mut classes {
         class.line = line_of(text, class.name.span().start);
     }

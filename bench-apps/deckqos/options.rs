@@ -19,6 +19,9 @@ Examples:
   deckqos plan --example=dtable
                                 the same for a table with deficits (DTable)
 
+Environment:
+  DECK_...  none is read: they are settings of jobs
+
 Exit code:
   0  there is a plan, or an answer
   1  the plan cannot be; standard error says what is missing, and what would fit

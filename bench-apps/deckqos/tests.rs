@@ -121,6 +121,8 @@ fn what_is_wrong_has_its_line_and_a_reason() {
             "{to}: {problem:?}"
         );
     }
+    let many: String = (0..20).map(|at| format!("[[class]]\nname = \"{at}\"\nsl = {at}\n")).collect();
+    assert_eq!(problem(&many), Problem::wrong(16 * 3 + 2, "20 classes, and there are 16 levels"));
     for (text, reason) in [("", "no [[class]]"), ("[[class]]\nname = \"a\"\nsl = 0\n", "neither [link]")] {
         assert!(problem(text).reason.contains(reason), "{text}");
     }
