@@ -166,7 +166,8 @@ proptest! {
     ) {
         let good: Vec<_> = if dtable { DTABLE } else { INFINIBAND }.chars().collect();
         let (from, to) = (at.min(good.len()), (at + cut).min(good.len()));
-        let spoilt: String = good[..from].iter().copied().chain(text.chars()).chain(good[to..].iter().copied()).collect();
+        let spoilt = good[..from].iter().copied().chain(text.chars()).chain(good[to..].iter().copied());
+        let spoilt: String = spoilt.collect();
         let _ = plan(&spoilt, Format::Text);
         let _ = planned_options(&spoilt);
     }

@@ -216,10 +216,14 @@ mod tests {
             for before in times {
                 let mut send = |own: bool| {
                     packet += 1;
-                    port.next(|lane| (lane < 4 && (own || lane != vl)).then_some(sizes[(packet + 31 * usize::from(lane)) % sizes.len()]))
+                    port.next(|lane| {
+                        let size = sizes[(packet + 31 * usize::from(lane)) % sizes.len()];
+                        (lane < 4 && (own || lane != vl)).then_some(size)
+                    })
                 };
                 // It comes when this one has just begun.
-                let mut waited = (0..before).filter_map(|_| send(false)).last().map_or(0, |last| u64::from(last.bytes));
+                let last = (0..before).filter_map(|_| send(false)).last();
+                let mut waited = last.map_or(0, |last| u64::from(last.bytes));
                 while let Some(choice) = send(true).filter(|choice| choice.vl != vl) {
                     waited += u64::from(choice.bytes);
                     prop_assert!(waited <= bound, "{} and not {}", waited, bound);

@@ -233,7 +233,8 @@ mod tests {
             let _ = parse(&text, Ports::All);
             let chars: Vec<_> = GOOD.chars().collect();
             let (from, to) = (at.min(chars.len()), (at + cut).min(chars.len()));
-            let spoilt: String = chars[..from].iter().copied().chain(text.chars()).chain(chars[to..].iter().copied()).collect();
+            let spoilt = chars[..from].iter().copied().chain(text.chars()).chain(chars[to..].iter().copied());
+            let spoilt: String = spoilt.collect();
             if let Ok(options) = parse(&spoilt, Ports::All) {
                 prop_assert_eq!(options.tables.check(), Ok(()));
                 prop_assert_eq!(parse(&write(&options, Ports::All), Ports::All), Ok(options));

@@ -489,12 +489,15 @@ mod tests {
         ) {
             let total: u32 = rows.iter().map(|row| row.1).sum();
             let rows: Vec<_> =
-                rows.into_iter().map(|(bits, part, mtu)| (1 << bits, f64::from(part) / f64::from(total), mtu)).collect();
+                rows.into_iter()
+                    .map(|(bits, part, mtu)| (1 << bits, f64::from(part) / f64::from(total), mtu))
+                    .collect();
             let wanted = classes(&rows);
             let Ok(plan) = plan(64, 32, &wanted) else { return Ok(()) };
             let cycle = plan.credits() as f64;
             for row in &plan.classes {
-                let places: Vec<_> = (0..64).filter(|&at| plan.slots[at].weight > 0 && plan.slots[at].level == row.class.level).collect();
+                let is_own = |slot: Slot| slot.weight > 0 && slot.level == row.class.level;
+                let places: Vec<_> = (0..64).filter(|&at| is_own(plan.slots[at])).collect();
                 prop_assert!(places.windows(2).all(|pair| pair[1] - pair[0] == row.class.distance as usize));
                 prop_assert_eq!(places.len(), row.entries as usize);
                 prop_assert!(places.iter().all(|&at| plan.slots[at].weight >= row.class.mtu));

@@ -169,7 +169,8 @@ proptest! {
         for vl in 0..15 {
             let own = held.values().filter(|(lane, _)| *lane == vl).map(|(_, request)| request);
             let needed: u64 = own.clone().map(|request| SDR.weight(request.bandwidth)).sum();
-            let given: u64 = tables.high.iter().filter(|entry| entry.vl == vl).map(|entry| u64::from(entry.weight)).sum();
+            let given = tables.high.iter().filter(|entry| entry.vl == vl);
+            let given: u64 = given.map(|entry| u64::from(entry.weight)).sum();
             prop_assert!(given >= needed, "VL {}: {} of {}", vl, given, needed);
             for request in own {
                 let bytes = wait_bytes(&tables, LowTurn::Packet, SDR.mtu, vl).expect("it has entries");
