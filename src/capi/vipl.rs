@@ -9,7 +9,7 @@
 //! | `vi.rs`, `cq.rs` | work queues and completion queues |
 //! | `wire.rs` | what the two ends of a connection say |
 //! | `engine.rs` | a NIC, waiting, and the threads |
-//! | `connect.rs`, `names.rs` | connections, and how VIs find each other |
+//! | `connect.rs` | connections; `udeck-directory` knows how VIs find each other |
 
 #![allow(unsafe_code, reason = "C's pointers, checked")]
 
@@ -21,7 +21,6 @@ mod engine;
 mod error;
 mod handle;
 mod memory;
-mod names;
 mod order;
 mod types;
 mod vi;

@@ -46,8 +46,16 @@ const RULES: &[Rule] = &[
         may: &["transports/verbs", "tests/mock-verbs", "src/via"],
         tests_may: &[],
     },
-    // The whole library in C, and the names by which its VIs find each other.
-    Rule { folder: "src/capi", may: &[".", "src/via", "src/boot", "src/auth", "src/sys"], tests_may: &[] },
+    // The settings and the NICs of the umbrella; a launcher's name service, where there is one.
+    Rule { folder: "src/directory", may: &[".", "src/boot", "src/sys"], tests_may: &[] },
+    // The whole library in C.
+    Rule {
+        folder: "src/capi",
+        may: &[".", "src/directory", "src/via", "src/boot", "src/auth", "src/sys"],
+        tests_may: &[],
+    },
+    // uDAPL: NICs and VIs of the umbrella, and the names by which its end points find each other.
+    Rule { folder: "src/dat", may: &[".", "src/directory"], tests_may: &[] },
     // Command lines as pages and completions: nothing of messaging.
     Rule { folder: "src/manual", may: &[], tests_may: &[] },
     // State machines that anything may use: nothing of messaging.

@@ -1,45 +1,12 @@
-//! Network addresses: a host, as 16 bytes, and a discriminator.
+//! Network addresses: a host, as the directory has it, and a discriminator.
 //!
-//! A host is an IP address (IPv4 as IPv6 has it), or under a launcher the number of the host in the job. A program gets it from
-//! `VipNSGetHostByName` or `VipQueryNic`, and looks no further into it.
-
-use std::net::{IpAddr, Ipv6Addr};
+//! A program gets the host's 16 bytes from `VipNSGetHostByName` or `VipQueryNic`, and looks no further into them.
 
 use super::types::NetAddressHead;
+pub(super) use udeck_directory::address::{HOST, Host, hex};
 
-/// Bytes of a host address.
-pub(super) const HOST: usize = 16;
 /// Longest discriminator.
 pub(super) const MAX_DISCRIMINATOR: usize = 64;
-
-pub(super) type Host = [u8; HOST];
-
-const OF_JOB: &[u8; 12] = b"udeck host: ";
-
-pub(super) fn of_ip(ip: IpAddr) -> Host {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
-}
-
-pub(super) fn ip_of(host: &Host) -> IpAddr {
-    let v6 = Ipv6Addr::from(*host);
-    v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
-}
-
-/// A host of a job, by its number.
-pub(super) fn of_job(nth: u32) -> Host {
-    let mut host = [0; HOST];
-    host[..12].copy_from_slice(OF_JOB);
-    host[12..].copy_from_slice(&nth.to_be_bytes());
-    host
-}
-
-pub(super) fn job_host(host: &Host) -> Option<u32> {
-    let number = host.strip_prefix(OF_JOB)?;
-    Some(u32::from_be_bytes(*number.first_chunk()?))
-}
 
 /// What a program's `VIP_NET_ADDRESS` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,12 +54,4 @@ pub(super) unsafe fn write(to: *mut NetAddressHead, host: &[u8], discriminator: 
         std::ptr::copy_nonoverlapping(host.as_ptr(), bytes, host.len());
         std::ptr::copy_nonoverlapping(discriminator.as_ptr(), bytes.add(host.len()), discriminator.len());
     }
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // a string takes everything
-        text
-    })
 }

@@ -23,7 +23,7 @@ use udeck::via::{Cq, CqEntry, CqHandle, Deadline, Listener, Nic, Pause, Ptag, Sp
 use super::address::{self, HOST};
 use super::error::{Callback, Event};
 use super::handle::{Handle, Table};
-use super::names::Names;
+use udeck_directory::Names;
 use super::order::Place;
 use super::types::{Boolean, CqHandler, ErrorCode, NotifyHandler, ResourceCode};
 

@@ -14,7 +14,7 @@ use crate::vipl::handle::Handle;
 use crate::vipl::order::MAX_SEGMENTS;
 use crate::vipl::types::{self, NicAttributes, Ulong, VipReturn};
 use crate::vipl::vi::{MAX_DESCRIPTORS, VIS, VISITS};
-use crate::vipl::{connect, memory, names};
+use crate::vipl::{connect, memory};
 
 /// Opens a NIC: `VINIC0`, or a transport's by name (`shm0`, `tcp0`, `udp0`, `verbs0`).
 ///
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn VipOpenNic(name: *const c_char, handle: *mut Handle) ->
         some(name.cast_mut())?;
         // SAFETY: not NULL, so a C string, as C promises.
         let name = unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| VipReturn::INVALID_PARAMETER)?;
-        let names = names::open().map_err(|why| {
+        let names = udeck_directory::open().map_err(|why| {
             tell("VipOpenNic", &why);
             VipReturn::ERROR_RESOURCE
         })?;

@@ -14,7 +14,7 @@ use super::*;
 use crate::vipl::address::Host;
 use crate::vipl::engine::{NICS, OwnPtag, PTAGS};
 use crate::vipl::memory::{self, Wanted};
-use crate::vipl::names::Names;
+use udeck_directory::Names;
 use crate::vipl::types::{ControlSegment, RELIABLE_DELIVERY, RELIABLE_RECEPTION, UNRELIABLE};
 use crate::vipl::wire;
 

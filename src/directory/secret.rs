@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 
 use udeck::via::auth::mac;
 
-pub(super) const ENV_SECRET: &str = "DECK_VIPL_SECRET";
-pub(super) const ENV_FILE: &str = "DECK_VIPL_SECRET_FILE";
+pub(crate) const ENV_SECRET: &str = "DECK_VIPL_SECRET";
+pub(crate) const ENV_FILE: &str = "DECK_VIPL_SECRET_FILE";
 
-pub(super) struct Secret {
+pub(crate) struct Secret {
     pub key: [u8; 32],
     /// Nobody has given one: for this host only.
     pub of_host: bool,
@@ -22,7 +22,7 @@ pub(super) struct Secret {
 
 /// # Errors
 /// In words.
-pub(super) fn find() -> Result<Secret, String> {
+pub(crate) fn find() -> Result<Secret, String> {
     let given = match (std::env::var(ENV_SECRET).ok(), std::env::var_os(ENV_FILE)) {
         (Some(words), _) => Some(words),
         (None, Some(path)) => {
@@ -78,7 +78,7 @@ fn make(path: &Path) -> io::Result<()> {
     // A name that nobody else has: neither a process of this number in another container, nor one that ended just here.
     let mut name = [0; 8];
     getrandom::fill(&mut name).map_err(io::Error::other)?;
-    let own = path.with_extension(crate::vipl::address::hex(&name));
+    let own = path.with_extension(crate::address::hex(&name));
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&own)?;
     let made = file.write_all(&bytes).and_then(|()| match fs::hard_link(&own, path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),

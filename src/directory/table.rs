@@ -27,9 +27,9 @@ const ENTRIES_EACH: usize = 4096;
 const ENTRIES: usize = 65_536;
 
 /// Entries of the process that serves, which has no connection to itself.
-pub(super) const OWN: u64 = 0;
+pub(crate) const OWN: u64 = 0;
 
-pub(super) struct Table {
+pub(crate) struct Table {
     keys: Keys,
     entries: Mutex<HashMap<String, (u64, Vec<u8>)>>,
     callers: Mutex<HashMap<u64, Arc<TcpStream>>>,
@@ -38,7 +38,7 @@ pub(super) struct Table {
 }
 
 /// A table that is served. Dropped, it is not any more.
-pub(super) struct Serving {
+pub(crate) struct Serving {
     pub table: Arc<Table>,
     address: SocketAddr,
     accepting: Option<JoinHandle<Result<(), String>>>,

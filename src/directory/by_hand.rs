@@ -18,7 +18,7 @@ use udeck::{Config, NicOptions};
 use super::table::{OWN, Serving};
 use super::wire::{self, Dated, Line};
 use super::{Names, asked_for, secret};
-use crate::vipl::address::{self, Host};
+use crate::address::{self, Host};
 
 const ENV_PORT: &str = "DECK_VIPL_PORT";
 const ENV_INTERFACE: &str = "DECK_IFACE";
@@ -32,7 +32,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Who looks for somebody that does not wait yet asks that often.
 const AGAIN: Duration = Duration::from_millis(20);
 
-pub(super) struct ByHand {
+pub(crate) struct ByHand {
     keys: Keys,
     config: Config,
     port: u16,

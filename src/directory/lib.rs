@@ -1,9 +1,13 @@
-//! How VIs find each other: hosts by name, and who waits at a host's discriminators.
+//! How connections of the interfaces for other programs (`vipl.h`, uDAPL) find each other: hosts by name, and who waits at a host's
+//! discriminators.
 //!
 //! Under a launcher the job's name service knows both (`job.rs`). Two processes that were started by hand find the host by the
 //! operating system's resolver, and there a table of who waits (`by_hand.rs`, `table.rs`), which one of that host's processes
 //! serves at a well-known port.
 
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
+
+pub mod address;
 mod by_hand;
 mod job;
 mod secret;
@@ -17,10 +21,10 @@ use udeck::NicOptions;
 use udeck::via::Deadline;
 use udeck_boot::start;
 
-use super::address::Host;
+use address::Host;
 
 /// Finds hosts, and who waits there.
-pub(super) trait Names: Send + Sync {
+pub trait Names: Send + Sync {
     /// This host.
     fn address(&self) -> Host;
 
@@ -82,7 +86,7 @@ static BY_HAND: Mutex<Weak<by_hand::ByHand>> = Mutex::new(Weak::new());
 ///
 /// # Errors
 /// In words.
-pub(super) fn open() -> Result<Arc<dyn Names>, String> {
+pub fn open() -> Result<Arc<dyn Names>, String> {
     let found = start::look(&|name| std::env::var(name).ok()).map_err(|error| error.to_string())?;
     let config = udeck::Config::from_env().map_err(|error| error.to_string())?;
     if found.launcher != start::Launcher::None {

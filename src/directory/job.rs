@@ -1,5 +1,7 @@
 //! Names under a launcher: the job's name service.
 
+#![allow(unsafe_code, reason = "C's atexit, which has no Rust interface")]
+
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use udeck::{Config, NicOptions};
 use udeck_boot::{BootError, Client, start};
 
 use super::{Names, asked_for};
-use crate::vipl::address::{self, Host};
+use crate::address::{self, Host};
 
 /// How long an answer of the launcher may take, and its goodbye.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -17,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How long another host may be silent, if `DECK_DETECT` does not say.
 const DETECT: Duration = Duration::from_secs(10);
 
-pub(super) struct Job {
+pub(crate) struct Job {
     client: &'static Client,
     config: Config,
     /// The host of this rank.
@@ -34,7 +36,8 @@ unsafe extern "C" {
 
 /// Tells the launcher that this rank ends in order. A process that returns from `main` or calls `exit` comes here.
 extern "C" fn say_goodbye() {
-    crate::boundary::call((), || {
+    // Unwinding through the C library's frames is undefined; what is lost is a goodbye.
+    let _ = std::panic::catch_unwind(|| {
         if let Some(client) = CLIENT.get().filter(|_| !udeck::via::is_forked()) {
             // The launcher sees the end of the process in any case.
             let _ = client.done(Deadline::after(ANSWER).instant());

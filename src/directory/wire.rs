@@ -21,22 +21,22 @@ use std::time::Duration;
 use udeck::via::Deadline;
 use udeck::via::auth::{Nonce, Pair};
 
-pub(super) const HELLO: &[u8; 8] = b"UDVIPL1\n";
+pub(crate) const HELLO: &[u8; 8] = b"UDVIPL1\n";
 const PROTOCOL: &[u8] = b"udeck vipl names 1";
-pub(super) const MAX_BODY: usize = 2048;
-pub(super) const MAX_KEY: usize = 255;
-pub(super) const MAX_VALUE: usize = 1024;
+pub(crate) const MAX_BODY: usize = 2048;
+pub(crate) const MAX_KEY: usize = 255;
+pub(crate) const MAX_VALUE: usize = 1024;
 
-pub(super) const PUT: u8 = 1;
-pub(super) const TAKE: u8 = 2;
-pub(super) const GET: u8 = 3;
-pub(super) const PING: u8 = 4;
-pub(super) const WELL: u8 = 0x11;
-pub(super) const TAKEN: u8 = 0x12;
-pub(super) const NONE: u8 = 0x13;
+pub(crate) const PUT: u8 = 1;
+pub(crate) const TAKE: u8 = 2;
+pub(crate) const GET: u8 = 3;
+pub(crate) const PING: u8 = 4;
+pub(crate) const WELL: u8 = 0x11;
+pub(crate) const TAKEN: u8 = 0x12;
+pub(crate) const NONE: u8 = 0x13;
 
 /// A connection whose reads and writes end at one moment, however many bytes come one by one.
-pub(super) struct Dated {
+pub(crate) struct Dated {
     stream: Arc<TcpStream>,
     until: Deadline,
 }
@@ -76,7 +76,7 @@ impl Write for Dated {
 }
 
 /// One end of a conversation between two that both know the secret.
-pub(super) struct Line<S> {
+pub(crate) struct Line<S> {
     stream: S,
     pair: Pair,
     asker: Nonce,
@@ -161,12 +161,12 @@ impl<S: Read + Write> Line<S> {
     }
 }
 
-pub(super) fn question(op: u8, key: &str, value: &[u8]) -> Vec<u8> {
+pub(crate) fn question(op: u8, key: &str, value: &[u8]) -> Vec<u8> {
     [&[op, key.len() as u8], key.as_bytes(), value].concat()
 }
 
 /// Op, key and value; `None`: that is no question.
-pub(super) fn read_question(body: &[u8]) -> Option<(u8, &str, &[u8])> {
+pub(crate) fn read_question(body: &[u8]) -> Option<(u8, &str, &[u8])> {
     let (op, rest) = body.split_first()?;
     let (len, rest) = rest.split_first()?;
     let (key, value) = rest.split_at_checked(usize::from(*len))?;

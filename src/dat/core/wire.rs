@@ -1,0 +1,160 @@
+//! What the two ends of a connection say to each other: one message of the virtual interface below for each frame.
+//!
+//! ```text
+//!   head             0 kind   1 flags   2..4 zero   4..8 word: the RMR context that SEND invalidates
+//!   body             by kind:
+//!     SEND           the program's bytes
+//!     WRITE          0..8 address   8..12 RMR context   12..16 zero   16.. the bytes
+//!     READ           0..8 address   8..12 RMR context   12..16 zero   16..24 how many bytes
+//!     DATA           answers the oldest READ: 0..4 1: refused   4..8 zero   8.. the bytes
+//!     BROKEN         0..4 why: the status that the sender's oldest request may end by; the connection ends
+//! ```
+//!
+//! The connection request and its answer carry [`Greeting`]. Numbers are little-endian. Anything else breaks the connection.
+
+use udeck_directory::address::{HOST, Host};
+
+pub const SEND: u8 = 1;
+pub const WRITE: u8 = 2;
+pub const READ: u8 = 3;
+pub const DATA: u8 = 4;
+pub const BROKEN: u8 = 5;
+
+/// A SEND invalidates the RMR of the word.
+pub const INVALIDATES: u8 = 1;
+
+/// Bytes of a head.
+pub const HEAD: usize = 8;
+/// What stands before the data of a write, and of an answer to a read.
+pub const WRITE_HEAD: usize = 16;
+pub const DATA_HEAD: usize = 8;
+
+/// A frame's head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    pub kind: u8,
+    pub flags: u8,
+    pub word: u32,
+}
+
+impl Head {
+    #[inline]
+    pub fn plain(kind: u8) -> Head {
+        Head { kind, flags: 0, word: 0 }
+    }
+
+    #[inline]
+    pub fn bytes(self) -> [u8; HEAD] {
+        let word = self.word.to_le_bytes();
+        [self.kind, self.flags, 0, 0, word[0], word[1], word[2], word[3]]
+    }
+
+    /// `None`: that is no head.
+    #[inline]
+    pub fn read(bytes: &[u8]) -> Option<Head> {
+        let head: &[u8; HEAD] = bytes.first_chunk()?;
+        Some(Head { kind: head[0], flags: head[1], word: u32::from_le_bytes([head[4], head[5], head[6], head[7]]) })
+    }
+}
+
+pub fn write_head(address: u64, context: u32) -> [u8; WRITE_HEAD] {
+    let mut bytes = [0; WRITE_HEAD];
+    bytes[..8].copy_from_slice(&address.to_le_bytes());
+    bytes[8..12].copy_from_slice(&context.to_le_bytes());
+    bytes
+}
+
+/// A place in the memory of who reads this: address and RMR context.
+pub fn read_place(bytes: &[u8]) -> Option<(u64, u32)> {
+    Some((number(bytes, 0)?, number(bytes, 8)? as u32))
+}
+
+pub fn read_request(address: u64, context: u32, len: usize) -> [u8; 24] {
+    let mut bytes = [0; 24];
+    bytes[..WRITE_HEAD].copy_from_slice(&write_head(address, context));
+    bytes[16..].copy_from_slice(&(len as u64).to_le_bytes());
+    bytes
+}
+
+pub fn number(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+pub fn word(bytes: &[u8]) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.first_chunk()?))
+}
+
+/// What each side says of itself when a connection is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Greeting {
+    /// Where it is.
+    pub host: Host,
+    /// Of its end of the connection.
+    pub port: u64,
+    /// The program's.
+    pub private_data: Vec<u8>,
+}
+
+const GREETING: &[u8; 8] = b"uDAPL 1\n";
+
+impl Greeting {
+    pub fn encode(&self) -> Vec<u8> {
+        [&GREETING[..], &self.host, &self.port.to_le_bytes(), &self.private_data].concat()
+    }
+
+    /// `None`: that is no greeting.
+    pub fn decode(bytes: &[u8]) -> Option<Greeting> {
+        let rest = bytes.strip_prefix(GREETING)?;
+        let (host, rest) = rest.split_first_chunk::<HOST>()?;
+        let (port, private_data) = rest.split_first_chunk::<8>()?;
+        Some(Greeting { host: *host, port: u64::from_le_bytes(*port), private_data: private_data.to_vec() })
+    }
+}
+
+/// Private data of a refusal travel in its words.
+const REFUSED: &str = "uDAPL ";
+
+pub fn refusal(private_data: &[u8]) -> String {
+    format!("{REFUSED}{}", udeck_directory::address::hex(private_data))
+}
+
+/// The private data; `None`: nobody's program refused, but the transport, or what is no uDAPL program.
+pub fn refused(words: &str) -> Option<Vec<u8>> {
+    let figures = words.strip_prefix(REFUSED)?.as_bytes();
+    let digit = |byte: u8| (byte as char).to_digit(16).map(|value| value as u8);
+    figures.as_chunks::<2>().0.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_said_is_heard(host: [u8; 16], port: u64, private_data in prop::collection::vec(any::<u8>(), 0..256)) {
+            prop_assert_eq!(refused(&refusal(&private_data)), Some(private_data.clone()));
+            let greeting = Greeting { host, port, private_data };
+            prop_assert_eq!(Greeting::decode(&greeting.encode()), Some(greeting));
+        }
+
+        #[test]
+        fn any_bytes_are_read_within_their_bounds(bytes in prop::collection::vec(any::<u8>(), 0..64), words: String) {
+            let _ = Greeting::decode(&bytes);
+            let _ = refused(&words);
+            prop_assert_eq!(Head::read(&bytes).is_some(), bytes.len() >= HEAD);
+            prop_assert_eq!(read_place(&bytes).is_some(), bytes.len() >= WRITE_HEAD);
+            prop_assert_eq!(word(&bytes).is_some(), bytes.len() >= 4);
+        }
+
+        #[test]
+        fn a_head_and_a_place_are_read_as_written(kind: u8, flags: u8, w: u32, address: u64, context: u32, len: usize) {
+            let head = Head { kind, flags, word: w };
+            prop_assert_eq!(Head::read(&head.bytes()), Some(head));
+            let bytes = read_request(address, context, len);
+            prop_assert_eq!(read_place(&bytes), Some((address, context)));
+            prop_assert_eq!(number(&bytes, 16), Some(len as u64));
+        }
+    }
+}
