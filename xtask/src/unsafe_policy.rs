@@ -40,6 +40,12 @@ const UNSAFE_PLACES: &[Place] = &[
     Place { at: "tests/conformance/counting.rs", what: What::Call("raw_device") },
     Place { at: "transports/", what: What::Anything },
     Place { at: "src/capi/", what: What::Anything },
+    // C's pointers and handles; the program's memory, at addresses that it has registered.
+    Place { at: "src/dat/ffi", what: What::Anything },
+    Place { at: "src/dat/core/memory.rs", what: What::Anything },
+    Place { at: "src/dat/core/slot.rs", what: What::Anything },
+    // The C library's `atexit`.
+    Place { at: "src/directory/names/job.rs", what: What::Anything },
     // Processes and signals, for which rustix has no call.
     Place { at: "src/launch/guard.rs", what: What::Anything },
     Place { at: "src/launch/orphans.rs", what: What::Anything },

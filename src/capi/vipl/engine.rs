@@ -23,9 +23,9 @@ use udeck::via::{Cq, CqEntry, CqHandle, Deadline, Listener, Nic, Pause, Ptag, Sp
 use super::address::{self, HOST};
 use super::error::{Callback, Event};
 use super::handle::{Handle, Table};
-use udeck_directory::Names;
 use super::order::Place;
 use super::types::{Boolean, CqHandler, ErrorCode, NotifyHandler, ResourceCode};
+use udeck_directory::Names;
 
 /// `None` only while it is being opened.
 pub(super) static NICS: Table<Option<Arc<NicState>>> = Table::new(1);

@@ -6,7 +6,7 @@
 pub struct Code(pub u32);
 
 /// Why a call was not carried out.
-pub type Result<T = ()> = std::result::Result<T, Code>;
+pub type Result<T = (), E = Code> = std::result::Result<T, E>;
 
 const ERROR: u32 = 0x8000_0000;
 
@@ -22,7 +22,7 @@ types! {
     ABORT = 0x1, CONN_QUAL_IN_USE = 0x2, INSUFFICIENT_RESOURCES = 0x3, INTERNAL_ERROR = 0x4, INVALID_HANDLE = 0x5,
     INVALID_PARAMETER = 0x6, INVALID_STATE = 0x7, LENGTH_ERROR = 0x8, MODEL_NOT_SUPPORTED = 0x9, PROVIDER_NOT_FOUND = 0xa,
     PRIVILEGES_VIOLATION = 0xb, PROTECTION_VIOLATION = 0xc, QUEUE_EMPTY = 0xd, QUEUE_FULL = 0xe, TIMEOUT_EXPIRED = 0xf,
-    INVALID_ADDRESS = 0x12, INTERRUPTED_CALL = 0x13, CONN_QUAL_UNAVAILABLE = 0x14, NOT_IMPLEMENTED = 0x3fff,
+    INVALID_ADDRESS = 0x12, CONN_QUAL_UNAVAILABLE = 0x14, NOT_IMPLEMENTED = 0x3fff,
 }
 
 impl Code {
@@ -41,7 +41,7 @@ impl Code {
 }
 
 /// `DAT_RETURN_SUBTYPE`, in the order of `dat_error.h`.
-#[allow(missing_docs, reason = "the names of dat_error.h")]
+#[allow(dead_code, reason = "all of dat_error.h, in its order: the numbers follow from that")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Sub {

@@ -5,6 +5,7 @@ use super::code::{Code, Result, Sub};
 /// `DAT_EP_STATE`. (Those of several paths are none of ours.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
+#[allow(dead_code, reason = "all of dat.h; some last no longer than a call here")]
 pub enum EpState {
     /// Quiescent.
     Unconnected = 0,
@@ -107,13 +108,31 @@ impl EpState {
             C::AcceptReserved => self == S::TentativePending,
             C::Disconnect => matches!(
                 self,
-                S::Connected | S::ActivePending | S::PassivePending | S::CompletionPending | S::DisconnectPending | S::Disconnected
+                S::Connected
+                    | S::ActivePending
+                    | S::PassivePending
+                    | S::CompletionPending
+                    | S::DisconnectPending
+                    | S::Disconnected
             ),
             C::Reset => matches!(self, S::Disconnected | S::Unconnected | S::Unconfigured),
-            C::Modify => matches!(self, S::Unconnected | S::Unconfigured | S::Reserved | S::UnconfiguredReserved | S::TentativePending | S::UnconfiguredTentative),
+            C::Modify => matches!(
+                self,
+                S::Unconnected
+                    | S::Unconfigured
+                    | S::Reserved
+                    | S::UnconfiguredReserved
+                    | S::TentativePending
+                    | S::UnconfiguredTentative
+            ),
             C::Free => !matches!(
                 self,
-                S::Reserved | S::UnconfiguredReserved | S::PassivePending | S::UnconfiguredPassive | S::TentativePending | S::UnconfiguredTentative
+                S::Reserved
+                    | S::UnconfiguredReserved
+                    | S::PassivePending
+                    | S::UnconfiguredPassive
+                    | S::TentativePending
+                    | S::UnconfiguredTentative
             ),
         };
         if allowed { Ok(()) } else { Err(self.refusal()) }

@@ -53,7 +53,11 @@ impl Head {
     #[inline]
     pub fn read(bytes: &[u8]) -> Option<Head> {
         let head: &[u8; HEAD] = bytes.first_chunk()?;
-        Some(Head { kind: head[0], flags: head[1], word: u32::from_le_bytes([head[4], head[5], head[6], head[7]]) })
+        Some(Head {
+            kind: head[0],
+            flags: head[1],
+            word: u32::from_le_bytes([head[4], head[5], head[6], head[7]]),
+        })
     }
 }
 

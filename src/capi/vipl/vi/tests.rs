@@ -14,9 +14,9 @@ use super::*;
 use crate::vipl::address::Host;
 use crate::vipl::engine::{NICS, OwnPtag, PTAGS};
 use crate::vipl::memory::{self, Wanted};
-use udeck_directory::Names;
 use crate::vipl::types::{ControlSegment, RELIABLE_DELIVERY, RELIABLE_RECEPTION, UNRELIABLE};
 use crate::vipl::wire;
+use udeck_directory::Names;
 
 /// Nobody is looked for by name here.
 struct NoNames;

@@ -1,0 +1,28 @@
+//! uDAPL's objects, without C: what the provider's calls are made of.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `state.rs` | an end point's states: which call is allowed, what each event leads to |
+//! | `ep.rs` | end points: queues, RDMA, the connection as the state sees it |
+//! | `service.rs` | service points, connection requests, and who asks for a connection |
+//! | `evd.rs`, `cno.rs`, `event.rs` | event dispatchers, what waits for several, and events |
+//! | `ia.rs`, `bell.rs` | an interface adapter, waiting, and the engine |
+//! | `memory.rs` | registered memory, by its contexts |
+//! | `srq.rs` | receives, shared or not |
+//! | `wire.rs` | what the two ends of a connection say |
+//! | `slot.rs`, `code.rs`, `address.rs` | handles, error codes, addresses |
+
+pub mod address;
+pub mod bell;
+pub mod cno;
+pub mod code;
+pub mod ep;
+pub mod evd;
+pub mod event;
+pub mod ia;
+pub mod memory;
+pub mod service;
+pub mod slot;
+pub mod srq;
+pub mod state;
+pub mod wire;

@@ -1,0 +1,78 @@
+//! Who waits for anything of an interface adapter sleeps on its bell, or on the completion queue below.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use udeck::via::CqHandle;
+
+pub struct Bell {
+    /// Changes with each ring while somebody sleeps.
+    rings: AtomicU64,
+    sleepers: AtomicUsize,
+    lock: Mutex<()>,
+    rung: Condvar,
+    below: CqHandle,
+}
+
+impl Bell {
+    pub fn new(below: CqHandle) -> Bell {
+        Bell {
+            rings: AtomicU64::new(0),
+            sleepers: AtomicUsize::new(0),
+            lock: Mutex::new(()),
+            rung: Condvar::new(),
+            below,
+        }
+    }
+
+    /// Says that something may have changed for who waits.
+    #[inline]
+    pub fn ring(&self) {
+        // What has changed lies under a lock that each look takes. Who sleeps counted himself before his last look: if that came
+        // before the change, the lock has brought the count here; otherwise the look found the change.
+        if self.sleepers.load(Ordering::Relaxed) > 0 {
+            self.ring_loudly();
+        }
+    }
+
+    #[cold]
+    pub fn ring_loudly(&self) {
+        {
+            let _lock = self.lock.lock();
+            self.rings.fetch_add(1, Ordering::Relaxed);
+        }
+        self.rung.notify_all();
+        self.below.wake();
+    }
+
+    pub fn rings(&self) -> u64 {
+        self.rings.load(Ordering::Relaxed)
+    }
+
+    /// One more who is about to sleep, until it is dropped. His last look comes after this.
+    pub fn sleeper(&self) -> Sleeper<'_> {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        Sleeper(self)
+    }
+
+    pub fn sleepers(&self) -> usize {
+        self.sleepers.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps until it rings, at most so long, unless `not`.
+    pub fn sleep(&self, limit: Duration, not: impl FnOnce() -> bool) {
+        let mut lock = self.lock.lock();
+        if !not() {
+            self.rung.wait_for(&mut lock, limit);
+        }
+    }
+}
+
+pub struct Sleeper<'a>(&'a Bell);
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        self.0.sleepers.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,287 @@
+//! An end point: the program's two work queues, over a virtual interface.
+//!
+//! The interface below takes messages as they come (`Receive::Lent`); work queues and RDMA are here, because uDAPL's reach any
+//! registered memory of the program's, in order with its messages. Whoever looks at an end point moves it on: takes what has arrived,
+//! places it, answers it, and sends what had found no room.
+//!
+//! An end point's lock is that of its slot. It is never held while anybody waits.
+
+mod arrivals;
+mod connection;
+mod sends;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use smallvec::SmallVec;
+use udeck::via::Vi;
+
+use super::code::{Code, Result, Sub};
+use super::evd::Evd;
+use super::event::{Dto, Event, Status, flags, number};
+use super::ia::Ia;
+use super::memory::{Pz, Triplet};
+use super::slot::Pool;
+use super::srq::{Receive, Srq};
+use super::state::{EpCall, EpEvent, EpState};
+pub use connection::Peer;
+pub use sends::Operation;
+use sends::{Answer, Posted};
+
+/// `DAT_HANDLE_TYPE_EP` + 1.
+pub static EPS: Pool<Ep> = Pool::new(2);
+
+/// DTOs of one queue.
+pub const MAX_DTOS: usize = 8192;
+/// Segments of a DTO.
+pub const MAX_SEGMENTS: usize = 64;
+
+/// Moves the end point of that number on.
+pub fn move_on(id: u64) {
+    if let Some(slot) = EPS.by_id(id)
+        && let Some(ep) = &mut *slot.lock()
+    {
+        ep.move_on();
+    }
+}
+
+/// What the program says of an end point, and may change while it is not connected.
+#[derive(Clone)]
+pub struct Settings {
+    pub pz: Option<Arc<Pz>>,
+    pub receive_evd: Option<Arc<Evd>>,
+    pub request_evd: Option<Arc<Evd>>,
+    pub connect_evd: Option<Arc<Evd>>,
+    pub srq: Option<Arc<Srq>>,
+    pub max_receives: usize,
+    pub max_requests: usize,
+    pub max_receive_segments: usize,
+    pub max_request_segments: usize,
+}
+
+pub struct Ep {
+    id: u64,
+    handle: usize,
+    pub ia: Arc<Ia>,
+    pub settings: Settings,
+    state: EpState,
+    /// Of the protection zone; no region has 0.
+    pz: u32,
+    vi: Option<Vi>,
+    /// Tells an attempt to connect from a later one.
+    attempt: u64,
+    pub port: u64,
+    pub peer: Option<Peer>,
+    receives: VecDeque<Receive>,
+    sends: VecDeque<Posted>,
+    /// How many of the youngest have not been sent: they found no room, or are fenced.
+    unsent: usize,
+    /// RDMA reads that were sent and are not answered.
+    reads: usize,
+    /// What the peer has yet to be told.
+    answers: VecDeque<Answer>,
+    /// A message that has found no receive yet, and since when.
+    held: Option<(Vec<u8>, Instant)>,
+    is_stuck: bool,
+}
+
+impl Ep {
+    pub fn new(id: u64, handle: usize, ia: Arc<Ia>, settings: Settings) -> Ep {
+        let state = if settings.pz.is_some() { EpState::Unconnected } else { EpState::Unconfigured };
+        let pz = settings.pz.as_ref().map_or(0, |pz| pz.id);
+        Ep {
+            id,
+            handle,
+            ia,
+            settings,
+            state,
+            pz,
+            vi: None,
+            attempt: 0,
+            port: 0,
+            peer: None,
+            receives: VecDeque::new(),
+            sends: VecDeque::new(),
+            unsent: 0,
+            reads: 0,
+            answers: VecDeque::new(),
+            held: None,
+            is_stuck: false,
+        }
+    }
+
+    pub fn state(&self) -> EpState {
+        self.state
+    }
+
+    pub fn pz(&self) -> u32 {
+        self.pz
+    }
+
+    /// Whether nothing is posted to receive, and whether nothing is to be sent.
+    pub fn idle(&self) -> (bool, bool) {
+        (self.receives.is_empty(), self.sends.is_empty())
+    }
+
+    /// Receives that are posted.
+    pub fn receives_posted(&self) -> usize {
+        self.settings.srq.as_ref().map_or(self.receives.len(), |srq| srq.counts().0)
+    }
+
+    /// Changes what the program says of it.
+    ///
+    /// # Errors
+    /// The state forbids it.
+    pub fn modify(&mut self, settings: Settings) -> Result {
+        self.state.check(EpCall::Modify)?;
+        self.pz = settings.pz.as_ref().map_or(0, |pz| pz.id);
+        self.settings = settings;
+        if self.pz != 0 {
+            self.enter(EpEvent::Configured);
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, event: EpEvent) -> bool {
+        match self.state.after(event) {
+            Some(state) => {
+                let was_connected = self.is_linked();
+                self.state = state;
+                let is_connected = self.is_linked();
+                if was_connected != is_connected {
+                    self.ia.count_connected(is_connected);
+                }
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn is_linked(&self) -> bool {
+        matches!(self.state, EpState::Connected | EpState::DisconnectPending)
+    }
+
+    // ---- receives ----
+
+    /// `dat_ep_post_recv`.
+    ///
+    /// # Errors
+    /// The state forbids it, or there is no room.
+    pub fn post_receive(&mut self, segments: SmallVec<[Triplet; 2]>, cookie: u64) -> Result {
+        self.state.check(EpCall::PostRecv)?;
+        if self.settings.srq.is_some() {
+            return Err(Code::INVALID_HANDLE.of(Sub::HandleEp));
+        }
+        if segments.len() > self.settings.max_receive_segments {
+            return Err(Code::argument(2));
+        }
+        if self.state == EpState::Disconnected {
+            self.receive_over(cookie, Status::Flushed, 0, Dto::Receive, 0);
+            return Ok(());
+        }
+        if self.receives.len() >= self.settings.max_receives {
+            return Err(Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceMemory));
+        }
+        self.receives.push_back(Receive { segments, cookie });
+        if self.held.is_some() {
+            self.move_on();
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn receive_over(&self, cookie: u64, status: Status, len: usize, dto: Dto, rmr: u32) {
+        if let Some(evd) = &self.settings.receive_evd {
+            evd.push(Event::dto(self.handle, cookie, status, len, dto, rmr));
+        }
+    }
+
+    // ---- moving on ----
+
+    /// Takes what has arrived, and sends what waits.
+    pub fn move_on(&mut self) {
+        if !self.is_linked() {
+            return;
+        }
+        self.take_arrivals();
+        if self.unsent + self.answers.len() > 0 {
+            self.send_waiting();
+        }
+        self.note_stuck();
+        if self.state == EpState::DisconnectPending && self.sends.is_empty() {
+            self.end(Status::Flushed, number::DISCONNECTED);
+        }
+    }
+
+    fn note_stuck(&mut self) {
+        let is_stuck = self.is_linked() && (self.unsent + self.answers.len() > 0 || self.held.is_some());
+        if is_stuck != self.is_stuck {
+            self.is_stuck = is_stuck;
+            self.ia.set_stuck(self.id, is_stuck);
+        }
+    }
+
+    // ---- the end ----
+
+    /// The connection is over: the oldest request under way ends by `first`, all others are flushed; then the program is told.
+    fn end(&mut self, first: Status, told: u32) {
+        if let Some(mut vi) = self.vi.take() {
+            vi.disconnect();
+        }
+        if !self.enter(EpEvent::Ended) {
+            return;
+        }
+        self.flush(first);
+        self.note_stuck();
+        self.tell(told, &[]);
+        // As with hardware: it takes no more from the shared queue.
+        if self.settings.srq.is_some()
+            && let Some(asynchronous) = self.ia.asynchronous().upgrade()
+        {
+            asynchronous.push(Event::asynchronous(number::ASYNC_EP_BROKEN, self.handle, 0));
+        }
+    }
+
+    fn flush(&mut self, first: Status) {
+        self.flush_sends(first);
+        self.answers.clear();
+        self.held = None;
+        for receive in std::mem::take(&mut self.receives) {
+            self.receive_over(receive.cookie, Status::Flushed, 0, Dto::Receive, 0);
+        }
+    }
+
+    /// This side breaks the connection, and tells the peer why.
+    #[cold]
+    fn break_connection(&mut self, told: Status) {
+        self.say_broken(told);
+        self.end(Status::Flushed, number::BROKEN);
+    }
+
+    fn tell(&self, number: u32, private_data: &[u8]) {
+        if let Some(evd) = &self.settings.connect_evd {
+            evd.push(Event::connection(number, self.handle, private_data));
+        }
+    }
+
+    /// It goes: whatever is posted is flushed.
+    pub fn retire(&mut self) {
+        if let Some(mut vi) = self.vi.take() {
+            vi.disconnect();
+        }
+        self.attempt += 1;
+        if self.is_linked() {
+            self.ia.count_connected(false);
+        }
+        self.state = EpState::Disconnected;
+        self.flush(Status::Flushed);
+        self.note_stuck();
+    }
+}
+
+/// Whether a completion is told of.
+#[inline]
+fn is_told(bits: u32, status: Status) -> bool {
+    bits & flags::SUPPRESS == 0 || status != Status::Success
+}

@@ -1,0 +1,197 @@
+//! What comes from the peer.
+
+use std::time::{Duration, Instant};
+
+use udeck::via::transport::{Body, Found, Inline};
+use udeck::via::{Arrival, Error};
+
+use super::Ep;
+use crate::core::event::{Dto, Status, number};
+use crate::core::memory::{self, Right, Triplet};
+use crate::core::srq::Receive;
+use crate::core::wire::{self, Head};
+
+/// Arrivals that one look takes, at most: a peer that only sends does not keep us here.
+const BOUND: usize = 64;
+/// How long a message waits for a receive. (Hardware asks again for about as long, before it gives up.)
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Ep {
+    /// Takes what has arrived.
+    #[inline]
+    pub(super) fn take_arrivals(&mut self) {
+        if self.held.is_some() && !self.take_held() {
+            return;
+        }
+        let mut short = Inline::EMPTY;
+        for _ in 0..BOUND {
+            let Some(vi) = &mut self.vi else { return };
+            match vi.arrival_short(&mut short) {
+                Found::Short(_) => {
+                    let bytes = short.bytes();
+                    self.take(bytes, &[]);
+                }
+                Found::Nothing => return,
+                Found::Other => match vi.arrival() {
+                    Ok(Some(arrival)) => self.take_arrival(arrival),
+                    Ok(None) => return,
+                    Err(error) => return self.ended(&error),
+                },
+            }
+            if self.held.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn take_arrival(&mut self, arrival: Arrival) {
+        match &arrival.body {
+            Body::Inline(bytes) => self.take(bytes.bytes(), &[]),
+            Body::Lent(head, lent) => {
+                let mut parts: [&[u8]; 3] = [&[]; 3];
+                for (place, part) in parts.iter_mut().zip(lent.parts()) {
+                    *place = part;
+                }
+                self.take(head.bytes(), &parts);
+            }
+            // No window is exposed to anybody, and a confirmation has no bytes.
+            Body::Written(_) => self.nonsense(),
+        }
+    }
+
+    /// A frame: its head and what of its body lies behind it, and the rest of the body.
+    #[inline]
+    fn take(&mut self, first: &[u8], rest: &[&[u8]]) {
+        let Some(head) = Head::read(first) else { return self.nonsense() };
+        let body = &first[wire::HEAD..];
+        if head.kind == wire::SEND {
+            match self.next_receive() {
+                Some(receive) => self.take_send(head, &receive, body, rest),
+                None => self.hold(first, rest),
+            }
+        } else {
+            self.take_other(head, body, rest);
+        }
+    }
+
+    #[inline]
+    fn next_receive(&mut self) -> Option<Receive> {
+        match &self.settings.srq {
+            None => self.receives.pop_front(),
+            Some(srq) => srq.take(),
+        }
+    }
+
+    #[inline]
+    fn take_send(&mut self, head: Head, receive: &Receive, body: &[u8], rest: &[&[u8]]) {
+        let pieces = std::iter::once(body).chain(rest.iter().copied());
+        let pz = self.settings.srq.as_ref().map_or(self.pz, |srq| srq.pz);
+        let len = body.len() + rest.iter().map(|part| part.len()).sum::<usize>();
+        let status = match memory::scatter(&receive.segments, pz, pieces) {
+            Ok(0) => Status::Success,
+            Ok(_) => Status::LocalLength,
+            Err(_) => Status::LocalProtection,
+        };
+        let invalidates = head.flags & wire::INVALIDATES != 0;
+        let dto = if invalidates { Dto::ReceiveWithInvalidate } else { Dto::Receive };
+        if invalidates && !memory::invalidate(head.word, self.pz) {
+            self.receive_over(receive.cookie, Status::LocalProtection, 0, dto, head.word);
+            return self.break_connection(Status::RemoteAccess);
+        }
+        let taken = if status == Status::Success { len } else { 0 };
+        self.receive_over(receive.cookie, status, taken, dto, head.word);
+        if status != Status::Success {
+            self.break_connection(Status::RemoteResponder);
+        }
+    }
+
+    /// No receive is posted: the message waits for one, as it would with hardware, whose peer asks again.
+    #[cold]
+    fn hold(&mut self, first: &[u8], rest: &[&[u8]]) {
+        let bytes = std::iter::once(first).chain(rest.iter().copied()).flatten().copied().collect();
+        self.held = Some((bytes, Instant::now()));
+    }
+
+    /// Whether it has found a receive, or the end.
+    #[cold]
+    fn take_held(&mut self) -> bool {
+        let Some((bytes, since)) = self.held.take() else { return true };
+        if let Some(receive) = self.next_receive() {
+            if let Some(head) = Head::read(&bytes) {
+                self.take_send(head, &receive, &bytes[wire::HEAD..], &[]);
+            }
+            return true;
+        }
+        if since.elapsed() > PATIENCE {
+            self.break_connection(Status::ReceiverNotReady);
+            return true;
+        }
+        self.held = Some((bytes, since));
+        false
+    }
+
+    #[cold]
+    fn take_other(&mut self, head: Head, body: &[u8], rest: &[&[u8]]) {
+        // A transport decides how many pieces a body comes in.
+        let bytes: Vec<u8>;
+        let mut parts = std::iter::once(body).chain(rest.iter().copied()).filter(|part| !part.is_empty());
+        let flat: &[u8] = match (parts.next(), parts.next()) {
+            (one, None) => one.unwrap_or(&[]),
+            _ => {
+                bytes = std::iter::once(body).chain(rest.iter().copied()).flatten().copied().collect();
+                &bytes
+            }
+        };
+        let understood = match head.kind {
+            wire::WRITE => self.take_write(flat),
+            wire::READ => self.take_read(flat),
+            wire::DATA => self.take_data(flat),
+            wire::BROKEN => wire::word(flat).map(|told| self.end(Status::of(told), number::BROKEN)).is_some(),
+            _ => false,
+        };
+        if !understood {
+            self.nonsense();
+        }
+    }
+
+    /// The peer writes our memory.
+    fn take_write(&mut self, body: &[u8]) -> bool {
+        let (Some((address, context)), Some(data)) = (wire::read_place(body), body.get(wire::WRITE_HEAD..))
+        else {
+            return false;
+        };
+        let Ok(len) = u32::try_from(data.len()) else { return false };
+        if memory::write(Triplet { address, len, context }, self.pz, Right::RemoteWrite, data).is_err() {
+            self.break_connection(Status::RemoteAccess);
+        }
+        true
+    }
+
+    /// The peer reads our memory.
+    fn take_read(&mut self, body: &[u8]) -> bool {
+        let (Some((address, context)), Some(len)) = (wire::read_place(body), wire::number(body, 16)) else {
+            return false;
+        };
+        let Some(len) = u32::try_from(len).ok().filter(|len| *len as usize <= self.ia.max_transfer()) else {
+            return false;
+        };
+        self.answer_read(Triplet { address, len, context })
+    }
+
+    /// The interface below says that the connection is over.
+    #[cold]
+    pub(super) fn ended(&mut self, error: &Error) {
+        match error {
+            Error::Closed => self.end(Status::Flushed, number::DISCONNECTED),
+            _ => self.end(Status::Transport, number::BROKEN),
+        }
+    }
+
+    #[cold]
+    fn nonsense(&mut self) {
+        udeck::via::say!(
+            "uDAPL: the peer says what this provider does not understand: is it of another version?"
+        );
+        self.break_connection(Status::RemoteResponder);
+    }
+}

@@ -1,0 +1,178 @@
+//! An end point's connection, as its state sees it.
+
+use udeck::via::{Vi, ViAttributes};
+
+use super::{Ep, Status};
+use crate::core::code::{Code, Result, Sub};
+use crate::core::event::number;
+use crate::core::state::{EpCall, EpEvent, EpState};
+use crate::core::wire::Greeting;
+use udeck_directory::address::Host;
+
+/// The other end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    pub host: Host,
+    pub port: u64,
+    /// What it sent along. The program has a pointer to it.
+    pub private_data: Vec<u8>,
+    /// By which service point it was reached, if this end has asked.
+    pub asked_at: Option<(Host, u64)>,
+}
+
+impl Ep {
+    fn new_vi(&self) -> Result<Vi> {
+        let mut attributes = ViAttributes::new(self.ia.ptag);
+        attributes.receive = udeck::via::Receive::Lent;
+        attributes.context = self.id;
+        Vi::new(&self.ia.nic, attributes).map_err(|why| {
+            udeck::via::say!("uDAPL: {why}");
+            Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceTep)
+        })
+    }
+
+    fn greeting(&self, private_data: &[u8]) -> Greeting {
+        Greeting { host: self.ia.address, port: self.port, private_data: private_data.to_vec() }
+    }
+
+    /// It asks for a connection: an idle interface for that, what to say, and the attempt's number.
+    ///
+    /// # Errors
+    /// The state forbids it.
+    pub fn begin_connecting(
+        &mut self,
+        host: Host,
+        qualifier: u64,
+        private_data: &[u8],
+    ) -> Result<(Vi, Vec<u8>, u64)> {
+        self.state.check(EpCall::Connect)?;
+        if self.settings.connect_evd.is_none() {
+            return Err(Code::INVALID_STATE.of(Sub::EpEvdConnect));
+        }
+        let vi = self.new_vi()?;
+        self.port = self.ia.port();
+        self.attempt += 1;
+        self.peer = Some(Peer { host, port: 0, private_data: Vec::new(), asked_at: Some((host, qualifier)) });
+        self.enter(EpEvent::Asks);
+        Ok((vi, self.greeting(private_data).encode(), self.attempt))
+    }
+
+    /// Whether it still asks.
+    pub fn is_connecting(&self, attempt: u64) -> bool {
+        self.attempt == attempt && self.state == EpState::ActivePending
+    }
+
+    /// The attempt has come to its end: a connection and what the peer said, or the event that says why not.
+    pub fn end_connecting(
+        &mut self,
+        attempt: u64,
+        mut vi: Vi,
+        outcome: std::result::Result<Greeting, (u32, Vec<u8>)>,
+    ) {
+        if !self.is_connecting(attempt) {
+            vi.disconnect();
+            return;
+        }
+        let asked_at = self.peer.take().and_then(|peer| peer.asked_at);
+        match outcome {
+            Ok(Greeting { host, port, private_data }) => {
+                self.vi = Some(vi);
+                self.peer = Some(Peer { host, port, private_data, asked_at });
+                self.enter(EpEvent::Established);
+                self.tell_established();
+                self.move_on();
+            }
+            Err((number, private_data)) => {
+                let (host, _) = asked_at.unwrap_or_default();
+                self.enter(EpEvent::Failed);
+                self.flush(Status::Flushed);
+                self.peer = Some(Peer { host, port: 0, private_data, asked_at });
+                let said = self.peer.as_ref().map_or(&[][..], |peer| &peer.private_data);
+                self.tell(number, said);
+            }
+        }
+    }
+
+    fn tell_established(&self) {
+        let said = self.peer.as_ref().map_or(&[][..], |peer| &peer.private_data);
+        self.tell(number::ESTABLISHED, said);
+    }
+
+    /// It accepts a request: `accept` connects the interface, and says what is given it.
+    ///
+    /// # Errors
+    /// The state forbids it; otherwise the connect event dispatcher learns how it went.
+    pub fn accept(
+        &mut self,
+        reserved: bool,
+        theirs: &Greeting,
+        private_data: &[u8],
+        accept: impl FnOnce(&mut Vi, &[u8]) -> udeck::via::Result,
+    ) -> Result {
+        self.state.check(if reserved { EpCall::AcceptReserved } else { EpCall::Accept })?;
+        let mut vi = self.new_vi()?;
+        self.port = self.ia.port();
+        self.attempt += 1;
+        let (host, port) = (theirs.host, theirs.port);
+        self.peer = Some(Peer { host, port, private_data: Vec::new(), asked_at: None });
+        match accept(&mut vi, &self.greeting(private_data).encode()) {
+            Ok(()) => {
+                self.vi = Some(vi);
+                self.enter(EpEvent::Established);
+                self.tell(number::ESTABLISHED, &[]);
+                self.move_on();
+            }
+            Err(_) => {
+                self.enter(EpEvent::Failed);
+                self.flush(Status::Flushed);
+                self.tell(number::ACCEPT_COMPLETION_ERROR, &[]);
+            }
+        }
+        Ok(())
+    }
+
+    /// What a reserved service point does with it.
+    ///
+    /// # Errors
+    /// The state forbids it.
+    pub fn reserve(&mut self, event: EpEvent) -> Result {
+        if event == EpEvent::Reserved {
+            self.state.check(EpCall::Reserve)?;
+        }
+        if self.enter(event) { Ok(()) } else { Err(self.state.refusal()) }
+    }
+
+    /// `dat_ep_disconnect`. Where there is nothing to end, nothing happens.
+    ///
+    /// # Errors
+    /// The state forbids it.
+    pub fn disconnect(&mut self, graceful: bool) -> Result {
+        self.state.check(EpCall::Disconnect)?;
+        match self.state {
+            EpState::ActivePending | EpState::PassivePending => {
+                self.attempt += 1;
+                self.end(Status::Flushed, number::DISCONNECTED);
+            }
+            EpState::Connected if graceful => {
+                self.enter(EpEvent::Closes);
+                self.move_on(); // ends it, unless something is to be sent first
+            }
+            EpState::Connected | EpState::DisconnectPending if !graceful => {
+                self.end(Status::Flushed, number::DISCONNECTED);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// `dat_ep_reset`.
+    ///
+    /// # Errors
+    /// The state forbids it.
+    pub fn reset(&mut self) -> Result {
+        self.state.check(EpCall::Reset)?;
+        self.enter(EpEvent::Reset);
+        self.peer = None;
+        Ok(())
+    }
+}

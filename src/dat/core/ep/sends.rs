@@ -1,0 +1,379 @@
+//! What goes to the peer: the request queue, and answers.
+
+use smallvec::SmallVec;
+use udeck::via::mem::Fill;
+use udeck::via::transport::Inline;
+use udeck::via::{Block, Error};
+
+use super::{Ep, MAX_DTOS, is_told};
+use crate::core::code::{Code, Result, Sub};
+use crate::core::event::{Dto, Event, Status, flags, number, total};
+use crate::core::memory::{self, Right, Triplet};
+use crate::core::state::{EpCall, EpState};
+use crate::core::wire::{self, Head};
+
+/// What fits into a message of the interface below beside the head.
+const INLINE: usize = Inline::CAPACITY - wire::HEAD;
+/// Bytes of answers to a peer's reads in one go; the last may be as long as a message.
+const ANSWER_BOUND: usize = 64 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Send,
+    /// A send that ends this RMR of the peer's.
+    SendAndInvalidate(u32),
+    /// To or from this address of the peer's, by this RMR context.
+    Write(u64, u32),
+    Read(u64, u32),
+    /// An RMR, by its handle, gets this context: in order, what was posted before does not see it. 0: it loses its own.
+    Bind {
+        rmr: usize,
+        old: u32,
+    },
+}
+
+/// A request on the queue.
+pub struct Posted {
+    cookie: u64,
+    bits: u32,
+    operation: Operation,
+    len: usize,
+    stage: Stage,
+}
+
+enum Stage {
+    Unsent(SmallVec<[Triplet; 2]>),
+    /// A read that is not answered.
+    Reading(SmallVec<[Triplet; 2]>),
+    Over(Status),
+}
+
+/// What the peer is told.
+pub struct Answer {
+    from: Triplet,
+    refused: bool,
+}
+
+/// Why something was not sent.
+enum Stop {
+    /// No room: later.
+    Busy,
+    /// Its own fault.
+    Bad(Status),
+    /// The connection's end.
+    Ended(Error),
+}
+
+impl Operation {
+    fn dto(self) -> Dto {
+        match self {
+            Operation::Send | Operation::SendAndInvalidate(_) => Dto::Send,
+            Operation::Write(..) => Dto::RdmaWrite,
+            Operation::Read(..) => Dto::RdmaRead,
+            Operation::Bind { .. } => Dto::BindMw,
+        }
+    }
+}
+
+impl Ep {
+    /// `dat_ep_post_send`: the shortest way for most.
+    ///
+    /// # Errors
+    /// As [`Ep::post_request`].
+    #[inline]
+    pub fn post_send(&mut self, segments: &[Triplet], cookie: u64, bits: u32) -> Result {
+        if let [segment] = segments
+            && segment.len as usize <= INLINE
+            && self.state == EpState::Connected
+            && self.sends.is_empty()
+            && let Some(vi) = &mut self.vi
+        {
+            let head = Head::plain(wire::SEND).bytes();
+            let sent = memory::with_bytes(*segment, self.pz, |bytes| vi.send_short(0, head, bytes))?;
+            if sent {
+                self.request_over(Operation::Send, cookie, bits, Status::Success, segment.len as usize);
+                return Ok(());
+            }
+        }
+        self.post_request(Operation::Send, segments, cookie, bits)
+    }
+
+    /// A send, RDMA or a bind.
+    ///
+    /// # Errors
+    /// The state forbids it, there is no room, it is too long, or names memory that may not be used so.
+    #[inline(never)]
+    pub fn post_request(
+        &mut self,
+        operation: Operation,
+        segments: &[Triplet],
+        cookie: u64,
+        bits: u32,
+    ) -> Result {
+        self.state.check(EpCall::PostRequest)?;
+        if segments.len() > self.settings.max_request_segments {
+            return Err(Code::argument(2));
+        }
+        let len = total(segments);
+        if len > self.ia.max_transfer() {
+            return Err(Code::LENGTH_ERROR);
+        }
+        let right =
+            if matches!(operation, Operation::Read(..)) { Right::LocalWrite } else { Right::LocalRead };
+        for segment in segments.iter().filter(|segment| segment.len > 0) {
+            memory::access(*segment, self.pz, right, |_| ())?;
+        }
+        if self.state == EpState::Disconnected {
+            self.request_over(operation, cookie, bits, Status::Flushed, 0);
+            return Ok(());
+        }
+        if self.sends.len() >= self.settings.max_requests.min(MAX_DTOS) {
+            return Err(Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceMemory));
+        }
+        let stage = Stage::Unsent(SmallVec::from_slice(segments));
+        self.sends.push_back(Posted { cookie, bits, operation, len, stage });
+        self.unsent += 1;
+        self.send_waiting();
+        self.note_stuck();
+        Ok(())
+    }
+
+    #[inline]
+    fn request_over(&self, operation: Operation, cookie: u64, bits: u32, status: Status, len: usize) {
+        if let Some(evd) = &self.settings.request_evd
+            && is_told(bits, status)
+        {
+            let len = if status == Status::Success { len } else { 0 };
+            evd.push(match operation {
+                Operation::Bind { rmr, .. } => Event::bind(rmr, cookie, status),
+                other => Event::dto(self.handle, cookie, status, len, other.dto(), 0),
+            });
+        }
+    }
+
+    /// Sends what waits, as far as there is room: answers first.
+    pub(super) fn send_waiting(&mut self) {
+        for attempt in 0..2 {
+            match self.send_all() {
+                Ok(()) => return,
+                Err(Stop::Busy) if attempt == 0 => {
+                    // Asks to be named when there may be room, and looks once more.
+                    let Some(vi) = &mut self.vi else { return };
+                    vi.reclaim();
+                    vi.request_send_notify();
+                }
+                Err(Stop::Busy) => return,
+                Err(Stop::Bad(_)) => return, // it has ended the connection
+                Err(Stop::Ended(error)) => return self.ended(&error),
+            }
+        }
+    }
+
+    fn send_all(&mut self) -> Result<(), Stop> {
+        let mut answered = 0;
+        while let Some(Answer { from, refused }) = self.answers.front() {
+            // Otherwise a peer that reads as fast as we copy keeps whoever looks here.
+            if answered >= ANSWER_BOUND {
+                return Err(Stop::Busy);
+            }
+            let (from, refused) = (*from, *refused);
+            self.send_data(from, refused)?;
+            self.answers.pop_front();
+            answered += from.len as usize;
+        }
+        while self.unsent > 0 {
+            let at = self.sends.len() - self.unsent;
+            let posted = &mut self.sends[at];
+            if posted.bits & flags::BARRIER_FENCE != 0 && self.reads > 0 {
+                return Ok(());
+            }
+            let Stage::Unsent(segments) = std::mem::replace(&mut posted.stage, Stage::Over(Status::Success))
+            else {
+                unreachable!("the youngest are unsent");
+            };
+            let (operation, len) = (posted.operation, posted.len);
+            match self.send(operation, &segments, len) {
+                Ok(()) => {
+                    self.unsent -= 1;
+                    if let Operation::Read(..) = operation {
+                        self.reads += 1;
+                        self.sends[at].stage = Stage::Reading(segments);
+                    }
+                    self.tell_of_requests();
+                }
+                Err(Stop::Bad(status)) => {
+                    self.unsent -= 1;
+                    self.sends[at].stage = Stage::Over(status);
+                    self.tell_of_requests();
+                    self.break_connection(Status::RemoteResponder);
+                    return Err(Stop::Bad(status));
+                }
+                Err(other) => {
+                    self.sends[at].stage = Stage::Unsent(segments);
+                    return Err(other);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells of those that are over, in order.
+    fn tell_of_requests(&mut self) {
+        while let Some(Posted { stage: Stage::Over(status), cookie, bits, operation, len }) =
+            self.sends.front()
+        {
+            self.request_over(*operation, *cookie, *bits, *status, *len);
+            self.sends.pop_front();
+        }
+    }
+
+    fn send(&mut self, operation: Operation, segments: &[Triplet], len: usize) -> Result<(), Stop> {
+        match operation {
+            Operation::Send => self.send_gathered(Head::plain(wire::SEND), segments, len, &[]),
+            Operation::SendAndInvalidate(word) => {
+                let head = Head { kind: wire::SEND, flags: wire::INVALIDATES, word };
+                self.send_gathered(head, segments, len, &[])
+            }
+            Operation::Write(address, context) => self.send_gathered(
+                Head::plain(wire::WRITE),
+                segments,
+                len,
+                &wire::write_head(address, context),
+            ),
+            Operation::Read(address, context) => {
+                self.send_small(Head::plain(wire::READ), &wire::read_request(address, context, len))
+            }
+            Operation::Bind { old, .. } => {
+                memory::remove(old);
+                Ok(())
+            }
+        }
+    }
+
+    fn send_gathered(
+        &mut self,
+        head: Head,
+        segments: &[Triplet],
+        len: usize,
+        prefix: &[u8],
+    ) -> Result<(), Stop> {
+        let all = prefix.len() + len;
+        if all <= INLINE {
+            let mut body = [0; INLINE];
+            body[..prefix.len()].copy_from_slice(prefix);
+            memory::gather(segments, self.pz, &mut body[prefix.len()..all]).map_err(protection)?;
+            return self.send_small(head, &body[..all]);
+        }
+        let mut block = self.block(all)?;
+        let bytes = block.bytes_mut();
+        bytes[..prefix.len()].copy_from_slice(prefix);
+        memory::gather(segments, self.pz, &mut bytes[prefix.len()..]).map_err(protection)?;
+        self.hand_off(head, block)
+    }
+
+    /// What the peer reads, as it is now.
+    fn send_data(&mut self, from: Triplet, refused: bool) -> Result<(), Stop> {
+        let refusal = [1_u32.to_le_bytes(), [0; 4]].concat();
+        if refused {
+            return self.send_small(Head::plain(wire::DATA), &refusal);
+        }
+        let mut block = self.block(wire::DATA_HEAD + from.len as usize)?;
+        let (head, data) = block.bytes_mut().split_at_mut(wire::DATA_HEAD);
+        head.fill(0);
+        match memory::read(from, self.pz, Right::RemoteRead, data) {
+            Ok(()) => self.hand_off(Head::plain(wire::DATA), block),
+            Err(_) => self.send_small(Head::plain(wire::DATA), &refusal),
+        }
+    }
+
+    /// The peer reads our memory. `false`: it asks for more than any queue holds.
+    pub(super) fn answer_read(&mut self, from: Triplet) -> bool {
+        let refused = memory::access(from, self.pz, Right::RemoteRead, |_| ()).is_err();
+        self.answers.push_back(Answer { from, refused });
+        self.answers.len() <= MAX_DTOS
+    }
+
+    fn block(&mut self, len: usize) -> Result<Block, Stop> {
+        let outbox = self.ia.nic.outbox();
+        // So the same few blocks go to and fro, and stay in the caches.
+        self.ia.nic.reclaim_recent();
+        match outbox.block(len, Fill::Keep) {
+            Ok(block) => Ok(block),
+            Err(_) => {
+                self.ia.nic.reclaim();
+                outbox.block(len, Fill::Keep).map_err(|_| Stop::Busy)
+            }
+        }
+    }
+
+    fn send_small(&mut self, head: Head, body: &[u8]) -> Result<(), Stop> {
+        let Some(vi) = &mut self.vi else { return Err(Stop::Busy) };
+        vi.send_inline(Some(0), &head.bytes(), body).map_err(stop)
+    }
+
+    fn hand_off(&mut self, head: Head, block: Block) -> Result<(), Stop> {
+        let Some(vi) = &mut self.vi else { return Err(Stop::Busy) };
+        vi.hand_off(Some(0), &head.bytes(), block).map_err(|(error, _)| stop(error))
+    }
+
+    /// Tells the peer that an error ends the connection, if there is room for that. Otherwise it sees the end.
+    pub(super) fn say_broken(&mut self, told: Status) {
+        let _ = self.send_small(Head::plain(wire::BROKEN), &(told as u32).to_le_bytes());
+    }
+
+    /// Our oldest read is answered. `false`: that is no answer.
+    pub(super) fn take_data(&mut self, body: &[u8]) -> bool {
+        let (Some(word), Some(data)) = (wire::word(body), body.get(wire::DATA_HEAD..)) else { return false };
+        let is_read = |posted: &Posted| matches!(posted.stage, Stage::Reading(_));
+        let Some(at) = self.sends.iter().position(is_read) else { return false };
+        let Stage::Reading(segments) =
+            std::mem::replace(&mut self.sends[at].stage, Stage::Over(Status::RemoteAccess))
+        else {
+            return false;
+        };
+        self.reads -= 1;
+        if word != 0 {
+            self.tell_of_requests();
+            self.end(Status::Flushed, number::BROKEN);
+            return true;
+        }
+        if data.len() != self.sends[at].len {
+            return false;
+        }
+        match memory::scatter(&segments, self.pz, std::iter::once(data)) {
+            Ok(_) => self.sends[at].stage = Stage::Over(Status::Success),
+            Err(_) => {
+                self.sends[at].stage = Stage::Over(Status::LocalProtection);
+                self.tell_of_requests();
+                self.break_connection(Status::RemoteResponder);
+                return true;
+            }
+        }
+        self.tell_of_requests();
+        true
+    }
+
+    /// The connection is over: the oldest that is under way ends by `first`, what is behind it is flushed.
+    pub(super) fn flush_sends(&mut self, first: Status) {
+        let mut status = first;
+        for posted in &mut self.sends {
+            if !matches!(posted.stage, Stage::Over(_)) {
+                posted.stage = Stage::Over(status);
+                status = Status::Flushed;
+            }
+        }
+        (self.unsent, self.reads) = (0, 0);
+        self.tell_of_requests();
+    }
+}
+
+fn protection(_: Code) -> Stop {
+    Stop::Bad(Status::LocalProtection)
+}
+
+fn stop(error: Error) -> Stop {
+    match error {
+        Error::Full { .. } | Error::NoMemory { .. } => Stop::Busy,
+        other => Stop::Ended(other),
+    }
+}

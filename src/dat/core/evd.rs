@@ -1,0 +1,197 @@
+//! Event dispatchers: queues of events.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::bell::Bell;
+use super::cno::Cno;
+use super::code::{Code, Result};
+use super::event::{Event, number};
+
+/// `DAT_EVD_FLAGS`.
+pub mod stream {
+    pub const SOFTWARE: u32 = 0x001;
+    pub const CR: u32 = 0x010;
+    pub const DTO: u32 = 0x020;
+    pub const CONNECTION: u32 = 0x040;
+    pub const RMR_BIND: u32 = 0x080;
+    pub const ASYNC: u32 = 0x100;
+    pub const ALL: u32 = SOFTWARE | CR | DTO | CONNECTION | RMR_BIND | ASYNC;
+}
+
+/// Events that each can keep, at least: a program that asks for fewer does not lose any that it is slow to take.
+pub const LEAST: usize = 8192;
+/// Events that one can be asked to keep.
+pub const MOST: usize = 1 << 20;
+
+pub struct Evd {
+    pub handle: usize,
+    /// Streams that feed it.
+    pub flags: u32,
+    bell: Arc<Bell>,
+    /// Told when this one has lost an event.
+    overflow: Weak<Evd>,
+    /// Of the queue; under its lock.
+    len: AtomicUsize,
+    inner: Mutex<Inner>,
+    pub waiting: AtomicBool,
+    pub unwaitable: AtomicBool,
+    pub dead: AtomicBool,
+}
+
+struct Inner {
+    queue: VecDeque<Event>,
+    room: usize,
+    cno: Option<Arc<Cno>>,
+    enabled: bool,
+    overflowed: bool,
+}
+
+impl Evd {
+    pub fn new(
+        handle: usize,
+        flags: u32,
+        len: usize,
+        cno: Option<Arc<Cno>>,
+        bell: Arc<Bell>,
+        overflow: Weak<Evd>,
+    ) -> Evd {
+        let inner =
+            Inner { queue: VecDeque::new(), room: len.max(LEAST), cno, enabled: true, overflowed: false };
+        Evd {
+            handle,
+            flags,
+            bell,
+            overflow,
+            len: AtomicUsize::new(0),
+            inner: Mutex::new(inner),
+            waiting: AtomicBool::new(false),
+            unwaitable: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
+        }
+    }
+
+    /// An event of the library's. One that finds no room is lost, and the asynchronous event dispatcher tells once.
+    #[inline]
+    pub fn push(&self, event: Event) {
+        if self.put(event).is_err() {
+            self.lost();
+        }
+    }
+
+    #[cold]
+    fn lost(&self) {
+        let first = !std::mem::replace(&mut self.inner.lock().overflowed, true);
+        if first && let Some(asynchronous) = self.overflow.upgrade() {
+            let _ = asynchronous.put(Event::asynchronous(number::ASYNC_EVD_OVERFLOW, self.handle, 0));
+        }
+    }
+
+    /// An event of anybody's.
+    ///
+    /// # Errors
+    /// `DAT_QUEUE_FULL`.
+    #[inline]
+    pub fn put(&self, event: Event) -> Result {
+        let mut inner = self.inner.lock();
+        if inner.queue.len() >= inner.room {
+            return Err(Code::QUEUE_FULL);
+        }
+        inner.queue.push_back(event);
+        self.len.store(inner.queue.len(), Ordering::Relaxed);
+        if inner.cno.is_some() && inner.enabled {
+            let cno = inner.cno.clone();
+            drop(inner);
+            cno.iter().for_each(|cno| cno.trigger(self.handle));
+        } else {
+            drop(inner);
+        }
+        self.bell.ring();
+        Ok(())
+    }
+
+    /// How many there are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// How many there are, for who is about to sleep: what was put before is counted.
+    pub fn len_for_sure(&self) -> usize {
+        self.inner.lock().queue.len()
+    }
+
+    /// The oldest.
+    #[inline]
+    pub fn take(&self) -> Option<Event> {
+        if self.len() == 0 {
+            return None;
+        }
+        let mut inner = self.inner.lock();
+        let event = inner.queue.pop_front();
+        self.len.store(inner.queue.len(), Ordering::Relaxed);
+        event
+    }
+
+    pub fn room(&self) -> usize {
+        self.inner.lock().room
+    }
+
+    /// # Errors
+    /// `DAT_INVALID_STATE`: it holds more than that.
+    pub fn resize(&self, len: usize) -> Result {
+        let mut inner = self.inner.lock();
+        if inner.queue.len() > len.max(LEAST) {
+            return Err(Code::INVALID_STATE);
+        }
+        inner.room = len.max(LEAST);
+        Ok(())
+    }
+
+    pub fn cno(&self) -> Option<Arc<Cno>> {
+        self.inner.lock().cno.clone()
+    }
+
+    /// Another consumer notification object, which learns at once of what is there.
+    pub fn set_cno(&self, cno: Option<Arc<Cno>>) {
+        let mut inner = self.inner.lock();
+        let before = std::mem::replace(&mut inner.cno, cno.clone());
+        let tells = inner.enabled && !inner.queue.is_empty();
+        drop(inner);
+        before.iter().for_each(|cno| cno.forget(self.handle));
+        if tells {
+            cno.iter().for_each(|cno| cno.trigger(self.handle));
+        }
+    }
+
+    pub fn is_enabled(&self) -> bool {
+        self.inner.lock().enabled
+    }
+
+    /// Whether its consumer notification object is told.
+    pub fn set_enabled(&self, enabled: bool) {
+        let mut inner = self.inner.lock();
+        let tells = enabled && !inner.enabled && !inner.queue.is_empty();
+        inner.enabled = enabled;
+        let cno = inner.cno.clone();
+        drop(inner);
+        if tells {
+            cno.iter().for_each(|cno| cno.trigger(self.handle));
+        }
+    }
+
+    pub fn set_unwaitable(&self, unwaitable: bool) {
+        self.unwaitable.store(unwaitable, Ordering::Relaxed);
+        self.bell.ring_loudly();
+    }
+
+    /// It goes. Who waits gives up.
+    pub fn end(&self) {
+        self.dead.store(true, Ordering::Relaxed);
+        self.set_cno(None);
+        self.bell.ring_loudly();
+    }
+}

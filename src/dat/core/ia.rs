@@ -1,0 +1,285 @@
+//! An opened interface adapter, and who moves its end points on.
+//!
+//! Usually the program's own threads do, by looking for events. Those that wait sleep together on the adapter's one completion queue
+//! below: one of them, the leader, sleeps there and moves on whatever has news; the others sleep on a bell that it rings. Where nobody
+//! looks, the thread `dat-engine` does the same, because peers read and write the program's memory at any time. While the program
+//! looks by itself, that thread keeps out of its way, but for a glance each millisecond.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use udeck::via::{Cq, CqHandle, Deadline, Nic, Pause, Ptag, Spinner, thread};
+use udeck_directory::Names;
+use udeck_directory::address::Host;
+
+use super::bell::Bell;
+use super::evd::Evd;
+
+/// How long a look of who leads, or of who follows, lasts at most.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long the engine keeps out of the way of a program that looks by itself, and of a peer that has no room.
+const ASIDE: Duration = Duration::from_millis(1);
+/// What the memory for messages holds beside the bytes of the longest one.
+const BESIDE: usize = 4096;
+/// Longest message.
+const MAX_TRANSFER: usize = 64 << 20;
+/// Private data of a connection request or its answer.
+pub const MAX_PRIVATE: usize = 256;
+
+/// Moves the end point of that number on. (End points use this file, and not the other way round.)
+pub type MoveOn = fn(u64);
+
+pub struct Ia {
+    /// Its own, from when it is in its place.
+    pub handle: OnceLock<usize>,
+    /// What handles point to first.
+    pub provider: usize,
+    /// As dat.conf names it.
+    pub name: String,
+    /// The transport's NIC.
+    pub device: &'static str,
+    move_on: MoveOn,
+    pub nic: Nic,
+    pub ptag: Ptag,
+    pub names: Arc<dyn Names>,
+    pub address: Host,
+    pub bell: Arc<Bell>,
+    /// Where asynchronous events go, and whether the adapter has made it itself.
+    pub asynchronous: OnceLock<(Arc<Evd>, bool)>,
+    cq: Mutex<Cq>,
+    cq_handle: CqHandle,
+    /// End points that are connected.
+    connected: AtomicUsize,
+    /// Looks of the program's.
+    looks: AtomicU64,
+    engine: Mutex<Option<JoinHandle<Result<(), String>>>>,
+    /// End points that have found no room, or no receive: they are asked now and then.
+    stuck: Mutex<HashSet<u64>>,
+    is_any_stuck: AtomicBool,
+    /// Objects of the program's.
+    pub objects: Mutex<HashSet<usize>>,
+    /// Gives each connection a port.
+    ports: AtomicU64,
+    closed: AtomicBool,
+}
+
+impl Ia {
+    pub fn new(
+        provider: usize,
+        name: String,
+        device: &'static str,
+        nic: Nic,
+        names: Arc<dyn Names>,
+        move_on: MoveOn,
+    ) -> udeck::via::Result<Arc<Ia>> {
+        let cq = Cq::new(&nic)?;
+        let bell = Arc::new(Bell::new(cq.handle()));
+        Ok(Arc::new(Ia {
+            handle: OnceLock::new(),
+            provider,
+            name,
+            device,
+            move_on,
+            ptag: nic.ptag(),
+            address: names.address(),
+            nic,
+            names,
+            bell,
+            asynchronous: OnceLock::new(),
+            cq_handle: cq.handle(),
+            cq: Mutex::new(cq),
+            connected: AtomicUsize::new(0),
+            looks: AtomicU64::new(0),
+            engine: Mutex::default(),
+            stuck: Mutex::default(),
+            is_any_stuck: AtomicBool::new(false),
+            objects: Mutex::default(),
+            ports: AtomicU64::new(1),
+            closed: AtomicBool::new(false),
+        }))
+    }
+
+    pub fn handle(&self) -> usize {
+        self.handle.get().copied().unwrap_or_default()
+    }
+
+    pub fn cq_handle(&self) -> &CqHandle {
+        &self.cq_handle
+    }
+
+    pub fn max_transfer(&self) -> usize {
+        self.nic.attributes().max_transfer.saturating_sub(BESIDE).min(MAX_TRANSFER)
+    }
+
+    /// Where asynchronous events go.
+    pub fn asynchronous(&self) -> Weak<Evd> {
+        self.asynchronous.get().map(|(evd, _)| Arc::downgrade(evd)).unwrap_or_default()
+    }
+
+    /// A number for one end of a connection.
+    pub fn port(&self) -> u64 {
+        u64::from(std::process::id()) << 32 | self.ports.fetch_add(1, Ordering::Relaxed) & 0xffff_ffff
+    }
+
+    /// Who waits gives up.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    // ---- waiting ----
+
+    /// Looks until there is something, at most until then. `look` is told whether it is the last before a sleep: then it has to look
+    /// under a lock.
+    pub fn wait<T>(&self, deadline: Deadline, mut look: impl FnMut(bool) -> Option<T>) -> Option<T> {
+        let mut spinner = Spinner::new(false);
+        loop {
+            if let Some(found) = look(false) {
+                return Some(found);
+            }
+            self.look();
+            if let Some(found) = look(false) {
+                return Some(found);
+            }
+            if self.is_closed() {
+                return None;
+            }
+            if spinner.pause() == Pause::Sleep {
+                if deadline.passed() {
+                    return None;
+                }
+                if let Some(found) = self.sleep_unless(deadline.remaining().min(LOOK), &mut || look(true)) {
+                    return Some(found);
+                }
+            } else if deadline.passed() {
+                return None;
+            }
+        }
+    }
+
+    /// Sleeps until something may have changed, unless a look finds something.
+    fn sleep_unless<T>(&self, limit: Duration, look: &mut dyn FnMut() -> Option<T>) -> Option<T> {
+        let _sleeper = self.bell.sleeper();
+        let rings = self.bell.rings();
+        let found = look();
+        if found.is_none() {
+            let is_any_stuck = self.is_any_stuck.load(Ordering::Relaxed);
+            self.sleep(if is_any_stuck { limit.min(ASIDE) } else { limit }, rings);
+            if is_any_stuck {
+                self.ask_stuck();
+            }
+        }
+        found
+    }
+
+    fn sleep(&self, limit: Duration, rings: u64) {
+        let rung = || self.bell.rings() != rings || self.is_closed();
+        match self.cq.try_lock() {
+            Some(mut cq) => {
+                let news = cq.wait(Deadline::after(limit), rung);
+                drop(cq);
+                if let Some(entry) = news {
+                    (self.move_on)(entry.context);
+                }
+                // Who follows may lead now.
+                if self.bell.sleepers() > 1 {
+                    self.bell.ring_loudly();
+                }
+            }
+            None => self.bell.sleep(limit, rung),
+        }
+    }
+
+    /// An end point has found no room, or is over that.
+    #[cold]
+    pub fn set_stuck(&self, ep: u64, is_stuck: bool) {
+        let mut stuck = self.stuck.lock();
+        if is_stuck {
+            stuck.insert(ep);
+        } else {
+            stuck.remove(&ep);
+        }
+        self.is_any_stuck.store(!stuck.is_empty(), Ordering::Relaxed);
+    }
+
+    fn ask_stuck(&self) {
+        let stuck: Vec<u64> = self.stuck.lock().iter().copied().collect();
+        stuck.into_iter().for_each(self.move_on);
+    }
+
+    /// Moves on whatever has news, without waiting: for who asks an event dispatcher.
+    #[inline]
+    pub fn look(&self) {
+        // Not counted exactly: it is only asked whether it changes.
+        self.looks.store(self.looks.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.glance();
+    }
+
+    fn glance(&self) {
+        let Some(mut cq) = self.cq.try_lock() else { return };
+        for _ in 0..8 {
+            let Some(entry) = cq.poll() else { return };
+            (self.move_on)(entry.context);
+        }
+    }
+
+    // ---- the engine ----
+
+    /// One more end point is connected, or one fewer.
+    #[cold]
+    pub fn count_connected(self: &Arc<Self>, more: bool) {
+        if !more {
+            self.connected.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        self.connected.fetch_add(1, Ordering::Relaxed);
+        let mut engine = self.engine.lock();
+        if engine.is_none() && !self.is_closed() {
+            let serving = self.clone();
+            match thread::spawn("dat-engine", move || serving.run(), |_| {}) {
+                Ok(running) => *engine = Some(running),
+                Err(error) => udeck::via::say!(
+                    "uDAPL: starting a thread: {error}; peers are served while the program waits"
+                ),
+            }
+        }
+        drop(engine);
+        self.bell.ring_loudly();
+    }
+
+    fn run(&self) {
+        let mut looks = 0;
+        while !self.is_closed() {
+            let now = self.looks.load(Ordering::Relaxed);
+            let is_idle = self.connected.load(Ordering::Relaxed) == 0;
+            if is_idle || now != looks {
+                looks = now;
+                self.bell.sleep(if is_idle { LOOK } else { ASIDE }, || self.is_closed());
+                if !is_idle {
+                    // The program may look, and peers reach its memory by an end point that it does not look at.
+                    self.glance();
+                    if self.is_any_stuck.load(Ordering::Relaxed) {
+                        self.ask_stuck();
+                    }
+                }
+                continue;
+            }
+            self.sleep_unless::<()>(LOOK, &mut || None);
+        }
+    }
+
+    /// Ends its thread; who waits gives up.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.bell.ring_loudly();
+        let engine = self.engine.lock().take();
+        if let Some(running) = engine
+            && running.thread().id() != std::thread::current().id()
+        {
+            let _ = running.join();
+        }
+    }
+}

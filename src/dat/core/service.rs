@@ -1,0 +1,307 @@
+//! Service points, connection requests, and who asks for a connection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use udeck::via::{Deadline, Error, Listener, NetAddress, Request, Vi, thread};
+use udeck_directory::address::{Host, ip_of, job_host};
+
+use super::address::SockAddr;
+use super::code::{Code, Result, Sub};
+use super::ep::{EPS, Ep};
+use super::evd::Evd;
+use super::event::{Event, number};
+use super::ia::{Ia, MAX_PRIVATE};
+use super::slot::{Pool, Slot};
+use super::state::EpEvent;
+use super::wire::{self, Greeting};
+
+/// Their kinds are `DAT_HANDLE_TYPE`s + 1.
+pub static CRS: Pool<Cr> = Pool::new(1);
+pub static PSPS: Pool<ServicePoint> = Pool::new(6);
+pub static RSPS: Pool<ServicePoint> = Pool::new(9);
+
+/// How long who asks for a connection waits for somebody to listen there.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// How long who asks waits before it asks again.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// A connection request.
+pub struct Cr {
+    pub ia: Arc<Ia>,
+    request: Request,
+    pub theirs: Greeting,
+    /// The program has pointers to it.
+    pub address: Box<SockAddr>,
+    /// Handle of the end point that a reserved service point has for it.
+    pub local_ep: usize,
+    reserved: Option<&'static Slot<Ep>>,
+}
+
+/// A public or reserved service point.
+pub struct ServicePoint {
+    pub ia: Arc<Ia>,
+    pub qualifier: u64,
+    pub evd: Arc<Evd>,
+    /// Of a reserved one.
+    pub ep: Option<&'static Slot<Ep>>,
+    listener: Option<Listener>,
+}
+
+fn key(ia: &Ia, qualifier: u64) -> String {
+    format!("dat/{}/{qualifier:016x}", ia.nic.attributes().name)
+}
+
+/// The discriminator below: no other part of the library listens at such a one.
+fn door(qualifier: u64) -> Vec<u8> {
+    [&b"dat/"[..], &qualifier.to_be_bytes()].concat()
+}
+
+impl ServicePoint {
+    /// One that listens nowhere yet.
+    pub fn new(ia: Arc<Ia>, qualifier: u64, evd: Arc<Evd>, ep: Option<&'static Slot<Ep>>) -> ServicePoint {
+        ServicePoint { ia, qualifier, evd, ep, listener: None }
+    }
+
+    /// Listens. `handle` is its own, `address` where requests come to.
+    ///
+    /// # Errors
+    /// `DAT_CONN_QUAL_IN_USE`, or what the directory lacks.
+    pub fn listen(&mut self, handle: usize, address: usize) -> Result {
+        let (ia, evd, qualifier) = (self.ia.clone(), self.evd.clone(), self.qualifier);
+        // Once, for a reserved one.
+        let mut reserved = self.ep;
+        let is_reserved = reserved.is_some();
+        let on_request = move |request: Request| {
+            let Some(theirs) = Greeting::decode(request.private_data()) else {
+                return request.reject("a uDAPL program waits there, and the other side is none");
+            };
+            if is_reserved && reserved.is_none() {
+                return request.reject("the reserved service point there has had its request");
+            }
+            let ep = reserved.take();
+            let came = ep.is_none_or(|slot| {
+                slot.lock().as_mut().is_some_and(|ep| ep.reserve(EpEvent::RequestCame).is_ok())
+            });
+            if !came {
+                return request.reject("the end point of the reserved service point is gone");
+            }
+            let host = theirs.host;
+            let cr = CRS.insert(ia.provider, |_| Cr {
+                ia: ia.clone(),
+                request,
+                theirs,
+                address: Box::new(SockAddr::of(&host)),
+                local_ep: ep.map_or(0, Slot::handle),
+                reserved: ep,
+            });
+            ia.objects.lock().insert(cr.handle());
+            if evd.put(Event::request(handle, address, qualifier, cr.handle())).is_err()
+                && let Ok(cr) = take(cr)
+            {
+                cr.request.reject_for_now("the program's event dispatcher for connection requests is full");
+            }
+        };
+        let listener =
+            Listener::with_handler(&self.ia.nic, &door(qualifier), on_request).map_err(|why| match why {
+                Error::InvalidParameter(_) => Code::CONN_QUAL_IN_USE,
+                _ => Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceDevice),
+            })?;
+        match self.ia.names.publish(&key(&self.ia, qualifier), &self.ia.nic.attributes().address) {
+            Ok(true) => {}
+            Ok(false) => return Err(Code::CONN_QUAL_IN_USE),
+            Err(why) => {
+                udeck::via::say!("uDAPL: a service point: {why}");
+                return Err(Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceDevice));
+            }
+        }
+        self.listener = Some(listener);
+        Ok(())
+    }
+
+    /// Listens no more.
+    pub fn close(&mut self) {
+        if self.listener.take().is_some() {
+            self.ia.names.withdraw(&key(&self.ia, self.qualifier));
+        }
+        if let Some(slot) = self.ep
+            && let Some(ep) = &mut *slot.lock()
+        {
+            let _ = ep.reserve(EpEvent::Unreserved); // it has gone its way
+        }
+    }
+}
+
+/// Takes the request: it is answered once.
+///
+/// # Errors
+/// It was answered.
+pub fn take(cr: &'static Slot<Cr>) -> Result<Cr> {
+    let gone = Code::INVALID_HANDLE.of(Sub::HandleCr);
+    let taken = CRS.remove(cr, gone, |_| Ok(()))?;
+    taken.ia.objects.lock().remove(&cr.handle());
+    Ok(taken)
+}
+
+/// `dat_cr_accept`, with an end point of the program's, or with that of the reserved service point.
+///
+/// # Errors
+/// The end point's state forbids it: the request stays.
+pub fn accept(cr: &'static Slot<Cr>, ep: Option<&'static Slot<Ep>>, private_data: &[u8]) -> Result {
+    let reserved = cr.lock().as_ref().ok_or(Code::INVALID_HANDLE.of(Sub::HandleCr))?.reserved;
+    let slot = match (reserved, ep) {
+        (Some(reserved), None) => reserved,
+        (Some(reserved), Some(ep)) if std::ptr::eq(reserved, ep) => reserved,
+        (None, Some(ep)) => ep,
+        _ => return Err(Code::INVALID_HANDLE.of(Sub::HandleEp)),
+    };
+    let mut held = slot.lock();
+    let ep = held.as_mut().ok_or(Code::INVALID_HANDLE.of(Sub::HandleEp))?;
+    use super::state::EpCall;
+    ep.state().check(if reserved.is_some() { EpCall::AcceptReserved } else { EpCall::Accept })?;
+    let Cr { request, theirs, ia, .. } = take(cr)?;
+    if !Arc::ptr_eq(&ia, &ep.ia) {
+        request.reject("the program there accepted with an end point of another interface adapter");
+        return Err(Code::INVALID_HANDLE.of(Sub::HandleEp));
+    }
+    let cq = ia.cq_handle();
+    // Does not wait: it answers, and the other side has its ring ready.
+    ep.accept(reserved.is_some(), &theirs, private_data, |vi, greeting| request.accept(vi, cq, cq, greeting))
+}
+
+/// `dat_cr_reject`.
+///
+/// # Errors
+/// It was answered.
+pub fn reject(cr: &'static Slot<Cr>, private_data: &[u8]) -> Result {
+    let Cr { request, reserved, .. } = take(cr)?;
+    request.reject(&wire::refusal(private_data));
+    if let Some(slot) = reserved
+        && let Some(ep) = &mut *slot.lock()
+    {
+        let _ = ep.reserve(EpEvent::Refused); // it has gone its way
+    }
+    Ok(())
+}
+
+/// `dat_ep_connect`: asks on a thread of its own.
+///
+/// # Errors
+/// The end point's state forbids it, or there is too much private data.
+pub fn connect(
+    slot: &'static Slot<Ep>,
+    host: Host,
+    qualifier: u64,
+    limit: Duration,
+    private_data: &[u8],
+) -> Result {
+    if private_data.len() > MAX_PRIVATE {
+        return Err(Code::argument(5));
+    }
+    let mut held = slot.lock();
+    let ep = held.as_mut().ok_or(Code::INVALID_HANDLE.of(Sub::HandleEp))?;
+    // Under a launcher hosts have numbers; this one is also known by its loopback address.
+    let own = ep.ia.address;
+    let host = if job_host(&own).is_some() && ip_of(&host).is_loopback() { own } else { host };
+    let (vi, greeting, attempt) = ep.begin_connecting(host, qualifier, private_data)?;
+    let asking =
+        Asking { slot, ia: ep.ia.clone(), host, qualifier, greeting, attempt, until: Deadline::after(limit) };
+    drop(held);
+    let failed = move |_: &str| {
+        if let Some(ep) = &mut *slot.lock() {
+            let _ = ep.disconnect(false); // over already
+        }
+    };
+    thread::spawn("dat-connect", move || asking.run(vi), failed).map(drop).map_err(|why| {
+        udeck::via::say!("uDAPL: starting a thread: {why}");
+        failed("");
+        Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceMemory)
+    })
+}
+
+struct Asking {
+    slot: &'static Slot<Ep>,
+    ia: Arc<Ia>,
+    host: Host,
+    qualifier: u64,
+    greeting: Vec<u8>,
+    attempt: u64,
+    until: Deadline,
+}
+
+/// The event that says why there is no connection, and private data of the peer's.
+type Failed = (u32, Vec<u8>);
+
+impl Asking {
+    fn run(self, mut vi: Vi) {
+        let outcome = self.ask(&mut vi);
+        if let Some(ep) = &mut *self.slot.lock() {
+            ep.end_connecting(self.attempt, vi, outcome);
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        !self.ia.is_closed() && self.slot.lock().as_ref().is_some_and(|ep| ep.is_connecting(self.attempt))
+    }
+
+    fn ask(&self, vi: &mut Vi) -> std::result::Result<Greeting, Failed> {
+        let patience = Deadline::after(self.until.remaining().min(PATIENCE));
+        loop {
+            let found = self
+                .ia
+                .names
+                .find(&self.host, &key(&self.ia, self.qualifier), patience, &|| self.is_wanted());
+            let address = match found {
+                Ok(Some(address)) => address,
+                Ok(None) => return Err((number::NON_PEER_REJECTED, Vec::new())),
+                Err(why) => return Err(unreachable(&why)),
+            };
+            let to = NetAddress { host: address, discriminator: door(self.qualifier) };
+            let cq = self.ia.cq_handle();
+            match vi.connect(&to, cq, cq, &self.greeting, self.until) {
+                Ok(theirs) => {
+                    return Greeting::decode(&theirs).ok_or_else(|| {
+                        vi.disconnect();
+                        (number::NON_PEER_REJECTED, Vec::new())
+                    });
+                }
+                // It has stopped to listen, and the directory does not know yet; or it has room again soon.
+                Err(Error::NoMatch(_)) if !patience.passed() && self.is_wanted() => std::thread::sleep(AGAIN),
+                Err(why) if why.is_no_place() && !self.until.passed() && self.is_wanted() => {
+                    std::thread::sleep(AGAIN)
+                }
+                Err(Error::Rejected(words)) => {
+                    return Err(match wire::refused(&words) {
+                        Some(private_data) => (number::PEER_REJECTED, private_data),
+                        None => (number::NON_PEER_REJECTED, Vec::new()),
+                    });
+                }
+                Err(Error::Timeout { .. }) => return Err((number::TIMED_OUT, Vec::new())),
+                Err(Error::NoMatch(_) | Error::InvalidReliability) => {
+                    return Err((number::NON_PEER_REJECTED, Vec::new()));
+                }
+                Err(why) => return Err(unreachable(&why)),
+            }
+        }
+    }
+}
+
+#[cold]
+fn unreachable(why: &dyn std::fmt::Display) -> Failed {
+    udeck::via::say!("uDAPL: dat_ep_connect: {why}");
+    (number::UNREACHABLE, Vec::new())
+}
+
+/// Ends an end point, whatever it does.
+///
+/// # Errors
+/// It is gone; or the state forbids it, unless that does not matter.
+pub fn free_ep(slot: &'static Slot<Ep>, at_any_rate: bool) -> Result {
+    use super::state::EpCall;
+    let mut ep = EPS.remove(slot, Code::INVALID_HANDLE.of(Sub::HandleEp), |ep| {
+        if at_any_rate { Ok(()) } else { ep.state().check(EpCall::Free) }
+    })?;
+    ep.retire();
+    ep.ia.objects.lock().remove(&slot.handle());
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! Receives: of an end point, or of a queue that several share.
+
+use std::collections::VecDeque;
+use std::sync::Weak;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::code::{Code, Result, Sub};
+use super::evd::Evd;
+use super::event::Event;
+use super::memory::Triplet;
+
+/// A posted receive.
+pub struct Receive {
+    pub segments: SmallVec<[Triplet; 2]>,
+    pub cookie: u64,
+}
+
+/// A shared receive queue.
+pub struct Srq {
+    pub handle: usize,
+    pub pz: u32,
+    asynchronous: Weak<Evd>,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    receives: VecDeque<Receive>,
+    max: usize,
+    low: usize,
+}
+
+/// `DAT_SRQ_LOW_WATERMARK_EVENT`.
+const LOW_WATERMARK: u32 = 2;
+/// What tells of it: an asynchronous event of the queue, as `DAT_ASYNC_ERROR_EP_BROKEN` is one of an end point.
+const LOW_WATERMARK_EVENT: u32 = super::event::number::ASYNC_EP_BROKEN;
+
+impl Srq {
+    pub fn new(handle: usize, pz: u32, max: usize, low: usize, asynchronous: Weak<Evd>) -> Srq {
+        Srq { handle, pz, asynchronous, inner: Mutex::new(Inner { receives: VecDeque::new(), max, low }) }
+    }
+
+    /// # Errors
+    /// `DAT_INSUFFICIENT_RESOURCES`: it is full.
+    pub fn post(&self, receive: Receive) -> Result {
+        let mut inner = self.inner.lock();
+        if inner.receives.len() >= inner.max {
+            return Err(Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceMemory));
+        }
+        inner.receives.push_back(receive);
+        Ok(())
+    }
+
+    pub fn take(&self) -> Option<Receive> {
+        let mut inner = self.inner.lock();
+        let receive = inner.receives.pop_front()?;
+        if inner.receives.len() < inner.low {
+            inner.low = 0; // it is told once
+            if let Some(asynchronous) = self.asynchronous.upgrade() {
+                asynchronous.push(Event::asynchronous(LOW_WATERMARK_EVENT, self.handle, LOW_WATERMARK));
+            }
+        }
+        Some(receive)
+    }
+
+    /// Posted, the most that can be, and the low watermark.
+    pub fn counts(&self) -> (usize, usize, usize) {
+        let inner = self.inner.lock();
+        (inner.receives.len(), inner.max, inner.low)
+    }
+
+    /// # Errors
+    /// `DAT_INVALID_STATE`: more are posted.
+    pub fn resize(&self, max: usize) -> Result {
+        let mut inner = self.inner.lock();
+        if inner.receives.len() > max {
+            return Err(Code::INVALID_STATE.of(Sub::SrqInUse));
+        }
+        inner.max = max;
+        Ok(())
+    }
+
+    pub fn set_low(&self, low: usize) {
+        self.inner.lock().low = low;
+    }
+}

@@ -1,0 +1,86 @@
+//! The C side: what the registry calls.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `provider.rs` | `DAT_PROVIDER`, the table of all calls, and how the registry loads it |
+//! | `types.rs` | the structures of `udat.h` |
+//! | `ia.rs`, `events.rs`, `eps.rs`, `memory.rs`, `service.rs` | the calls, by object |
+
+#![allow(unsafe_code, reason = "C's pointers, checked for NULL, and handles, checked for their kind")]
+
+mod eps;
+mod events;
+mod ia;
+mod memory;
+mod provider;
+mod service;
+mod types;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::core::code::{Code, Result, Sub};
+use crate::core::evd::Evd;
+use crate::core::slot::Pool;
+
+/// Runs a call's body. A panic ends here, and becomes an error of the call: unwinding through C's frames is undefined.
+#[inline(always)]
+fn call(body: impl FnOnce() -> Result) -> Code {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => Code::SUCCESS,
+        Ok(Err(code)) => code,
+        Err(_) => Code::INTERNAL_ERROR,
+    }
+}
+
+/// Writes an out-parameter, unless it is NULL.
+///
+/// # Safety
+/// NULL, or valid for writing.
+unsafe fn put<T>(to: *mut T, value: T) {
+    if !to.is_null() {
+        // SAFETY: not NULL, so valid for writing.
+        unsafe { to.write(value) }
+    }
+}
+
+/// An out-parameter that has to be there.
+fn some<T>(pointer: *mut T, nth: u32) -> Result<*mut T> {
+    if pointer.is_null() { Err(Code::argument(nth)) } else { Ok(pointer) }
+}
+
+/// So many bytes of the program's.
+///
+/// # Safety
+/// Valid for reading so many bytes, unless that is refused.
+unsafe fn bytes<'a>(at: *const u8, len: i32, nth: u32) -> Result<&'a [u8]> {
+    match usize::try_from(len) {
+        Err(_) => Err(Code::argument(nth)),
+        Ok(0) => Ok(&[]),
+        Ok(_) if at.is_null() => Err(Code::argument(nth + 1)),
+        // SAFETY: not NULL, so valid, as promised.
+        Ok(len) => Ok(unsafe { std::slice::from_raw_parts(at, len) }),
+    }
+}
+
+/// The object of a handle.
+///
+/// # Safety
+/// NULL, or a handle that a call has given.
+unsafe fn object<T: Clone>(pool: &Pool<T>, handle: usize, sub: Sub) -> Result<T> {
+    // SAFETY: as promised.
+    unsafe { pool.find(handle) }.and_then(|slot| slot.get()).ok_or(Code::INVALID_HANDLE.of(sub))
+}
+
+/// An event dispatcher, or none for NULL. It has to have the stream.
+///
+/// # Safety
+/// As [`object`].
+unsafe fn evd_or_null(handle: usize, stream: u32, sub: Sub) -> Result<Option<Arc<Evd>>> {
+    if handle == 0 {
+        return Ok(None);
+    }
+    // SAFETY: as promised.
+    let evd = unsafe { events::evd_of(handle, sub) }?;
+    if evd.flags & stream == 0 { Err(Code::INVALID_HANDLE.of(sub)) } else { Ok(Some(evd)) }
+}

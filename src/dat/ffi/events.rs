@@ -1,0 +1,468 @@
+//! Event dispatchers and consumer notification objects.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use udeck::via::Deadline;
+
+use super::ia::adapter;
+use super::types::{Agent, CEvent, CnoParam, EvdParam, Handle};
+use super::{call, object, put, some};
+use crate::core::cno::Cno;
+use crate::core::code::{Code, Result, Sub};
+use crate::core::evd::{self, Evd, stream};
+use crate::core::event::{Event, number};
+use crate::core::ia::Ia;
+use crate::core::slot::Pool;
+
+/// Kinds are `DAT_HANDLE_TYPE`s + 1.
+static EVDS: Pool<Owned<Evd>> = Pool::new(3);
+static CNOS: Pool<Owned<Cno>> = Pool::new(10);
+
+/// An object, and the adapter that it is of.
+pub struct Owned<T> {
+    object: Arc<T>,
+    ia: Arc<Ia>,
+}
+
+impl<T> Clone for Owned<T> {
+    fn clone(&self) -> Self {
+        Owned { object: self.object.clone(), ia: self.ia.clone() }
+    }
+}
+
+/// The event dispatcher of a handle.
+///
+/// # Safety
+/// As `object`.
+pub unsafe fn evd_of(handle: Handle, sub: Sub) -> Result<Arc<Evd>> {
+    // SAFETY: as promised.
+    Ok(unsafe { object(&EVDS, handle, sub) }?.object)
+}
+
+/// As [`evd_of`], for calls of which it is the first argument.
+///
+/// # Safety
+/// As `object`.
+unsafe fn first(handle: Handle) -> Result<Owned<Evd>> {
+    // SAFETY: as promised.
+    unsafe { object(&EVDS, handle, Sub::Handle1) }
+}
+
+/// # Safety
+/// As `object`.
+unsafe fn cno_or_null(handle: Handle) -> Result<Option<Arc<Cno>>> {
+    if handle == 0 {
+        return Ok(None);
+    }
+    // SAFETY: as promised.
+    Ok(Some(unsafe { object(&CNOS, handle, Sub::HandleCno) }?.object))
+}
+
+/// Microseconds; all ones: for ever.
+pub fn limit(timeout: u32) -> Duration {
+    if timeout == u32::MAX { Duration::MAX } else { Duration::from_micros(timeout.into()) }
+}
+
+/// A new event dispatcher.
+pub fn make(ia: &Arc<Ia>, len: usize, cno: Option<Arc<Cno>>, flags: u32, overflow: Weak<Evd>) -> Arc<Evd> {
+    let slot = EVDS.insert(ia.provider, |slot| {
+        let object = Arc::new(Evd::new(slot.handle(), flags, len, cno, ia.bell.clone(), overflow));
+        Owned { object, ia: ia.clone() }
+    });
+    ia.objects.lock().insert(slot.handle());
+    slot.lock().as_ref().map(|owned| owned.object.clone()).unwrap_or_else(|| unreachable!("it was put there"))
+}
+
+/// `dat_evd_create`.
+///
+/// # Safety
+/// NULL or what `udat.h` says, here and below.
+pub unsafe extern "C" fn create(ia: Handle, qlen: c_int, cno: Handle, flags: u32, out: *mut Handle) -> Code {
+    call(|| {
+        // SAFETY: NULL or a handle, here and below.
+        let ia = unsafe { adapter(ia) }?;
+        if qlen < 0 || qlen as usize > evd::MOST {
+            return Err(Code::argument(2));
+        }
+        // SAFETY: as above.
+        let cno = unsafe { cno_or_null(cno) }?;
+        if flags == 0 || flags & !stream::ALL != 0 {
+            return Err(Code::argument(4));
+        }
+        some(out, 5)?;
+        let evd = make(&ia, qlen as usize, cno, flags, ia.asynchronous());
+        // SAFETY: not NULL, so valid.
+        unsafe { put(out, evd.handle) };
+        Ok(())
+    })
+}
+
+/// `dat_evd_query`.
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn query(handle: Handle, _mask: u32, out: *mut EvdParam) -> Code {
+    call(|| {
+        // SAFETY: as above.
+        let Owned { object: evd, ia } = unsafe { first(handle) }?;
+        some(out, 3)?;
+        let enabled = if evd.is_enabled() { 0x01 } else { 0x02 };
+        let waitable = if evd.unwaitable.load(Ordering::Relaxed) { 0x08 } else { 0x04 };
+        let param = EvdParam {
+            ia: ia.handle(),
+            qlen: evd.room() as c_int,
+            // `DAT_EVD_STATE_CONFIG_NOTIFY`.
+            state: enabled | waitable | 0x10,
+            cno: evd.cno().map_or(0, |cno| cno.handle),
+            flags: evd.flags,
+        };
+        // SAFETY: not NULL, so valid.
+        unsafe { put(out, param) };
+        Ok(())
+    })
+}
+
+/// `dat_evd_modify_cno`.
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn modify_cno(handle: Handle, cno: Handle) -> Code {
+    call(|| {
+        // SAFETY: as above.
+        let (evd, cno) = unsafe { (first(handle)?, cno_or_null(cno)?) };
+        evd.object.set_cno(cno);
+        Ok(())
+    })
+}
+
+/// `dat_evd_enable`.
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn enable(handle: Handle) -> Code {
+    // SAFETY: as above.
+    call(|| unsafe { first(handle) }.map(|evd| evd.object.set_enabled(true)))
+}
+
+/// `dat_evd_disable`.
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn disable(handle: Handle) -> Code {
+    // SAFETY: as above.
+    call(|| unsafe { first(handle) }.map(|evd| evd.object.set_enabled(false)))
+}
+
+/// `dat_evd_set_unwaitable`.
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn set_unwaitable(handle: Handle) -> Code {
+    // SAFETY: as above.
+    call(|| unsafe { first(handle) }.map(|evd| evd.object.set_unwaitable(true)))
+}
+
+/// `dat_evd_clear_unwaitable`.
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn clear_unwaitable(handle: Handle) -> Code {
+    // SAFETY: as above.
+    call(|| unsafe { first(handle) }.map(|evd| evd.object.set_unwaitable(false)))
+}
+
+/// `dat_evd_wait`: until there are `threshold` events, or the time is over.
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn wait(
+    handle: Handle,
+    timeout: u32,
+    threshold: c_int,
+    out: *mut CEvent,
+    more: *mut c_int,
+) -> Code {
+    call(|| {
+        // SAFETY: as above.
+        let Owned { object: evd, ia } = unsafe { first(handle) }?;
+        some(out, 4)?;
+        some(more, 5)?;
+        if threshold <= 0 || threshold as usize > evd.room() {
+            return Err(Code::argument(3));
+        }
+        if evd.unwaitable.load(Ordering::Relaxed) {
+            return Err(Code::INVALID_STATE.of(Sub::EvdUnwaitable));
+        }
+        if evd.cno().is_some() && evd.is_enabled() && threshold > 1 {
+            return Err(Code::INVALID_STATE.of(Sub::EvdConfigNotify));
+        }
+        if evd.waiting.swap(true, Ordering::Acquire) {
+            return Err(Code::INVALID_STATE.of(Sub::EvdWaiter));
+        }
+        let ended = || evd.dead.load(Ordering::Relaxed) || evd.unwaitable.load(Ordering::Relaxed);
+        let found = ia.wait(Deadline::after(limit(timeout)), |sleeps| {
+            let len = if sleeps { evd.len_for_sure() } else { evd.len() };
+            match (len >= threshold as usize).then(|| evd.take()).flatten() {
+                Some(event) => Some(Ok(event)),
+                None => ended().then_some(Err(Code::ABORT)),
+            }
+        });
+        evd.waiting.store(false, Ordering::Release);
+        let closed = || if ia.is_closed() { Code::ABORT } else { Code::TIMEOUT_EXPIRED };
+        let event = found.unwrap_or_else(|| Err(closed()));
+        // SAFETY: not NULL, so valid, here and below.
+        unsafe { put(more, evd.len() as c_int) };
+        // SAFETY: as above.
+        unsafe { put(out, CEvent::of(event?, handle)) };
+        Ok(())
+    })
+}
+
+/// `dat_evd_dequeue`.
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn dequeue(handle: Handle, out: *mut CEvent) -> Code {
+    call(|| {
+        // SAFETY: as above.
+        let Owned { object: evd, ia } = unsafe { first(handle) }?;
+        some(out, 2)?;
+        let event = match evd.take() {
+            Some(event) => event,
+            None => {
+                ia.look();
+                evd.take().ok_or(Code::QUEUE_EMPTY)?
+            }
+        };
+        // SAFETY: not NULL, so valid.
+        unsafe { put(out, CEvent::of(event, handle)) };
+        Ok(())
+    })
+}
+
+/// `dat_evd_resize`.
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn resize(handle: Handle, qlen: c_int) -> Code {
+    call(|| {
+        // SAFETY: as above.
+        let evd = unsafe { first(handle) }?;
+        if qlen <= 0 || qlen as usize > evd::MOST {
+            return Err(Code::argument(2));
+        }
+        evd.object.resize(qlen as usize)
+    })
+}
+
+/// `dat_evd_post_se`: an event of the program's.
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn post_se(handle: Handle, event: *const CEvent) -> Code {
+    call(|| {
+        // SAFETY: as above.
+        let evd = unsafe { first(handle) }?;
+        some(event.cast_mut(), 2)?;
+        if evd.object.flags & stream::SOFTWARE == 0 {
+            return Err(Code::INVALID_HANDLE.of(Sub::Handle1));
+        }
+        // SAFETY: not NULL, so valid; only what an event of this kind has is read.
+        let (kind, pointer) = unsafe { ((*event).number, (*event).data[0]) };
+        if kind != number::SOFTWARE {
+            return Err(Code::argument(2));
+        }
+        evd.object.put(Event::software(pointer as usize))
+    })
+}
+
+/// `dat_evd_free`.
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn free(handle: Handle) -> Code {
+    call(|| {
+        let gone = Code::INVALID_HANDLE.of(Sub::Handle1);
+        // SAFETY: as above.
+        let slot = unsafe { EVDS.find(handle) }.ok_or(gone)?;
+        let Owned { object, ia } = EVDS.remove(slot, gone, |owned| {
+            // The adapter's and the end points' have it, too; who waits is told to stop.
+            let waits = usize::from(owned.object.waiting.load(Ordering::Relaxed));
+            let used = Arc::strong_count(&owned.object) > 1 + waits;
+            if used { Err(Code::INVALID_STATE.of(Sub::EvdInUse)) } else { Ok(()) }
+        })?;
+        object.end();
+        ia.objects.lock().remove(&handle);
+        Ok(())
+    })
+}
+
+/// The adapter's own goes with it.
+pub fn free_own(handle: Handle) {
+    // SAFETY: a handle of ours.
+    if let Some(slot) = unsafe { EVDS.find(handle) }
+        && let Ok(owned) = EVDS.remove(slot, (), |_| Ok(()))
+    {
+        owned.object.end();
+    }
+}
+
+// ---- consumer notification objects ----
+
+fn agent_of(agent: Agent) -> Option<crate::core::cno::Agent> {
+    let function = agent.function?;
+    let data = agent.data as usize;
+    Some(Box::new(move |evd| function(data as *mut _, evd)))
+}
+
+fn no_thread(_: std::io::Error) -> Code {
+    Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceMemory)
+}
+
+/// `dat_cno_create`.
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn cno_create(ia: Handle, agent: Agent, out: *mut Handle) -> Code {
+    call(|| {
+        // SAFETY: as above.
+        let ia = unsafe { adapter(ia) }?;
+        some(out, 3)?;
+        let slot = CNOS.insert(ia.provider, |slot| Owned {
+            object: Arc::new(Cno::new(slot.handle(), ia.bell.clone())),
+            ia: ia.clone(),
+        });
+        ia.objects.lock().insert(slot.handle());
+        if let Some(owned) = slot.get() {
+            owned.object.set_agent(agent_of(agent)).map_err(no_thread)?;
+        }
+        // SAFETY: not NULL, so valid.
+        unsafe { put(out, slot.handle()) };
+        Ok(())
+    })
+}
+
+/// `dat_cno_fd_create`.
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn cno_fd_create(ia: Handle, fd: *mut c_int, out: *mut Handle) -> Code {
+    call(|| {
+        // SAFETY: as above.
+        let ia = unsafe { adapter(ia) }?;
+        some(fd, 2)?;
+        some(out, 3)?;
+        // It learns its handle with its place: a descriptor is made before, so that nothing is in a place that failed.
+        let mut failed = None;
+        let slot = CNOS.insert(ia.provider, |slot| {
+            let made = Cno::with_fd(slot.handle(), ia.bell.clone());
+            let object = made.unwrap_or_else(|why| {
+                failed = Some(why);
+                Cno::new(slot.handle(), ia.bell.clone())
+            });
+            Owned { object: Arc::new(object), ia: ia.clone() }
+        });
+        if failed.is_some() {
+            drop(CNOS.remove(slot, (), |_| Ok(())));
+            return Err(Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceMemory));
+        }
+        ia.objects.lock().insert(slot.handle());
+        let number = slot.get().and_then(|owned| owned.object.fd()).unwrap_or(-1);
+        // SAFETY: not NULL, so valid, both.
+        unsafe { (put(fd, number), put(out, slot.handle())) };
+        Ok(())
+    })
+}
+
+/// `dat_cno_modify_agent`.
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn cno_modify_agent(handle: Handle, agent: Agent) -> Code {
+    call(|| {
+        // SAFETY: as above.
+        let cno = unsafe { object(&CNOS, handle, Sub::HandleCno) }?;
+        cno.object.set_agent(agent_of(agent)).map_err(no_thread)
+    })
+}
+
+/// `dat_cno_query`. (It does not tell the agent.)
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn cno_query(handle: Handle, _mask: u32, out: *mut CnoParam) -> Code {
+    call(|| {
+        // SAFETY: as above.
+        let cno = unsafe { object(&CNOS, handle, Sub::HandleCno) }?;
+        some(out, 3)?;
+        let fd = cno.object.fd();
+        let proxy = Agent { data: fd.map_or(0, |fd| fd as usize) as *mut _, function: None };
+        // SAFETY: not NULL, so valid.
+        unsafe {
+            put(out, CnoParam { ia: cno.ia.handle(), proxy_type: if fd.is_some() { 2 } else { 0 }, proxy })
+        };
+        Ok(())
+    })
+}
+
+/// `dat_cno_wait`: until an event dispatcher has news, or the time is over.
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn cno_wait(handle: Handle, timeout: u32, out: *mut Handle) -> Code {
+    call(|| {
+        // SAFETY: as above.
+        let Owned { object: cno, ia } = unsafe { object(&CNOS, handle, Sub::HandleCno) }?;
+        some(out, 3)?;
+        cno.waiters.fetch_add(1, Ordering::Relaxed);
+        let found = ia.wait(Deadline::after(limit(timeout)), |_| match cno.take() {
+            Some(evd) => Some(Ok(evd)),
+            None => cno.dead.load(Ordering::Relaxed).then_some(Err(Code::INVALID_STATE.of(Sub::CnoDead))),
+        });
+        cno.waiters.fetch_sub(1, Ordering::Relaxed);
+        let closed = || if ia.is_closed() { Code::ABORT } else { Code::TIMEOUT_EXPIRED };
+        let evd = found.unwrap_or_else(|| Err(closed()))?;
+        // SAFETY: not NULL, so valid.
+        unsafe { put(out, evd) };
+        Ok(())
+    })
+}
+
+/// `dat_cno_trigger`: the next event dispatcher that has news, without waiting.
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn cno_trigger(handle: Handle, out: *mut Handle) -> Code {
+    call(|| {
+        // SAFETY: as above.
+        let Owned { object: cno, ia } = unsafe { object(&CNOS, handle, Sub::HandleCno) }?;
+        some(out, 2)?;
+        ia.look();
+        // SAFETY: not NULL, so valid.
+        unsafe { put(out, cno.take().ok_or(Code::QUEUE_EMPTY)?) };
+        Ok(())
+    })
+}
+
+/// `dat_cno_free`. Who waits gives up.
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn cno_free(handle: Handle) -> Code {
+    call(|| {
+        let gone = Code::INVALID_HANDLE.of(Sub::HandleCno);
+        // SAFETY: as above.
+        let slot = unsafe { CNOS.find(handle) }.ok_or(gone)?;
+        let Owned { object, ia } = CNOS.remove(slot, gone, |owned| {
+            let waiters = owned.object.waiters.load(Ordering::Relaxed);
+            let used = Arc::strong_count(&owned.object) > 1 + waiters;
+            if used { Err(Code::INVALID_STATE.of(Sub::CnoInUse)) } else { Ok(()) }
+        })?;
+        object.end();
+        ia.objects.lock().remove(&handle);
+        Ok(())
+    })
+}
