@@ -1,4 +1,5 @@
-//! `cargo xtask install`: the library for C, its headers, the compiler wrapper, the launcher, the measuring programs and the planner, in a folder.
+//! `cargo xtask install`: the library for C, its headers, the compiler wrapper, the provider for uDAPL's registry, the launcher, the
+//! measuring programs and the planner, in a folder.
 //! The programs write their manual pages and completions themselves.
 //!
 //! The shared library is linked here and not by rustc, whose own list of exported symbols cannot be combined with one: ours names the
@@ -24,7 +25,7 @@ pub struct InstallOptions {
     prefix: PathBuf,
 }
 
-const BUILD: &str = "build --release -p udeck-capi -p deckrun -p deckperf -p deckqos -p nas-ft -p hadb";
+const BUILD: &str = "build --release -p udeck-capi -p udeck-dat -p deckrun -p deckperf -p deckqos -p nas-ft -p hadb";
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 const LINK_LIMIT: Duration = Duration::from_secs(300);
 
@@ -47,6 +48,9 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const URL: &str = "https://github.com/udeck/udeck";
 /// Changes when programs that were linked before cannot run with it any more.
 const SONAME: &str = "libudeck.so.0";
+
+/// As above, of the provider for uDAPL's registry.
+const DAT_SONAME: &str = "libudeck-dat.so.0";
 
 /// Builds and installs; prints what there is then, and what to type next.
 pub fn run(options: &InstallOptions) -> Result<bool, String> {
@@ -102,7 +106,7 @@ impl Install {
 
     fn check_prefix(&self) -> Result<(), String> {
         let pages = PAGES.map(|(_, path)| path.rsplit_once('/').map_or(path, |(folder, _)| folder));
-        for folder in ["bin", "lib/pkgconfig", "include"].into_iter().chain(pages) {
+        for folder in ["bin", "lib/pkgconfig", "include", "etc"].into_iter().chain(pages) {
             let path = self.prefix.join(folder);
             let probe = path.join(".udeck-probe");
             fs::create_dir_all(&path).and_then(|()| fs::write(&probe, "")).map_err(|error| {
@@ -123,6 +127,7 @@ impl Install {
         self.link("lib/libudeck.so", SONAME)?;
         self.put("lib/libudeck.a", |to| copy(&archive, to).and_then(|()| strip(to)))?;
         installed.extend([&full, "lib/libudeck.a"].map(|path| path.to_string()));
+        installed.extend(self.provider()?);
         for program in PROGRAMS {
             installed.extend(self.program(program)?);
         }
@@ -143,6 +148,17 @@ impl Install {
             installed.push(path);
         }
         Ok(installed)
+    }
+
+    /// What the registry of uDAPL loads, and a dat.conf that names it.
+    fn provider(&self) -> Result<[String; 2], String> {
+        let built = self.built.join("libudeck_dat.so");
+        let library = format!("lib/{DAT_SONAME}");
+        self.put(&library, |to| copy(&built, to).and_then(|()| strip(to)))?;
+        let conf = "etc/dat.conf".to_owned();
+        let text = dat_conf(&self.prefix.join(&library));
+        self.put(&conf, |to| written(fs::write(to, &text), to))?;
+        Ok([library, conf])
     }
 
     /// A program, and what it writes of itself.
@@ -204,6 +220,21 @@ impl Install {
              options where {prefix}/share is among XDG_DATA_DIRS, zsh where {prefix}/share/zsh/site-functions is in fpath."
         );
     }
+}
+
+/// A line for each transport.
+fn dat_conf(library: &Path) -> String {
+    let line = |name: &str, device: &str| {
+        format!("{name} u2.0 nonthreadsafe default {} udeck.2.0 \"{device}\" \"\"\n", library.display())
+    };
+    let mut text = String::from(
+        "# Interface adapters of uDAPL over µDECK. Programs find this file by DAT_OVERRIDE, or its lines in /etc/dat.conf.\n",
+    );
+    text += &line("udeck", "shm");
+    for device in ["shm", "tcp", "udp", "verbs"] {
+        text += &line(&format!("udeck-{device}"), device);
+    }
+    text
 }
 
 /// The archive's objects, of which only the interface can be seen from outside.
@@ -274,6 +305,17 @@ mod tests {
         assert!(problem.starts_with("no C compiler no-such-compiler: "), "{problem}");
         assert!(problem.contains("Debian: gcc") && problem.contains("CC"), "{problem}");
         assert_eq!(check_compiler(&["cargo".into()]), Ok(()));
+    }
+
+    #[test]
+    fn dat_conf_has_a_line_for_each_transport() {
+        let text = dat_conf(Path::new("/opt/udeck/lib/libudeck-dat.so.0"));
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(
+            lines[2],
+            "udeck-tcp u2.0 nonthreadsafe default /opt/udeck/lib/libudeck-dat.so.0 udeck.2.0 \"tcp\" \"\""
+        );
+        assert_eq!(lines.len(), 5);
     }
 
     #[test]

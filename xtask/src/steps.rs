@@ -62,7 +62,7 @@ pub const PROGRAMS: &str =
 const SAME_FEATURES: &str = "-p xtask";
 
 /// The packages whose tests are steps of their own.
-const OWN_STEPS: &str = "--exclude udeck-capi-tests --exclude udeck-conformance --exclude udeck-engines --exclude udeck-jobs --exclude udeck-page-tests";
+const OWN_STEPS: &str = "--exclude udeck-capi-tests --exclude udeck-conformance --exclude udeck-dat-tests --exclude udeck-engines --exclude udeck-jobs --exclude udeck-page-tests";
 
 pub fn all(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     let tests = if fail_fast { "test" } else { "test --no-fail-fast" };
@@ -71,6 +71,7 @@ pub fn all(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     steps.extend(in_process_tests(tests, &folder("loom")));
     steps.extend(whole_jobs(tests, &folder("release"), &folder("debug")));
     steps.push(c_programs(tests, &folder("capi")));
+    steps.push(dat_programs(tests, workspace));
     steps.push(page(tests, &folder("release")));
     let about = "verbs over a real RDMA device, in guests of QEMU's; skipped without Debian's packages";
     steps.push(step("rdma", about, Work::Rdma).on(Lane::Third).by_program());
@@ -246,6 +247,19 @@ fn c_programs(tests: &str, prefix: &str) -> Step {
     let about =
         "programs in C, C++ and Fortran over both interfaces; each compiler that is missing is skipped";
     step("c", about, Work::Commands(vec![(Role::Prepare, install), (Role::SomeTests, run)])).on(Lane::Second)
+}
+
+/// Programs of uDAPL, through the registry that Debian has.
+fn dat_programs(tests: &str, workspace: &Workspace) -> Step {
+    let library = workspace.target.join("release/libudeck_dat.so").display().to_string();
+    let run = Cargo::new(tests)
+        .args("-p udeck-dat-tests")
+        .args(SAME_FEATURES)
+        .args("--test dat")
+        .env("UDECK_DAT_LIBRARY", &library);
+    let about = "dapltest, dtest and others of Debian's dapl2-utils, and programs of ours, over uDAPL; skipped without them";
+    let build = Cargo::new("build --release -p udeck-dat");
+    step("dat", about, Work::Commands(vec![(Role::Prepare, build), (Role::SomeTests, run)])).on(Lane::Second)
 }
 
 /// What a browser makes of a report.

@@ -28,6 +28,9 @@ types! {
 impl Code {
     /// `DAT_SUCCESS`.
     pub const SUCCESS: Code = Code(0);
+    /// `DAT_QUEUE_EMPTY` without the bit of errors: so Debian's provider answers `dat_evd_dequeue`, and programs compare it so. Those
+    /// that use `DAT_GET_TYPE`, as they should, see no difference.
+    pub const NO_EVENT: Code = Code(0x000d_0000);
 
     /// With a subtype.
     pub const fn of(self, sub: Sub) -> Code {

@@ -234,7 +234,7 @@ pub unsafe extern "C" fn dequeue(handle: Handle, out: *mut CEvent) -> Code {
             Some(event) => event,
             None => {
                 ia.look();
-                evd.take().ok_or(Code::QUEUE_EMPTY)?
+                evd.take().ok_or(Code::NO_EVENT)?
             }
         };
         // SAFETY: not NULL, so valid.

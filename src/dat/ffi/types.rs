@@ -1,4 +1,4 @@
-//! The structures of `dat.h` and `udat.h`, as the C compiler lays them out. (`tests/abi.rs` asks it, where the headers are.)
+//! The structures of `dat.h` and `udat.h`, as the C compiler lays them out. (A test asks it, where the headers are.)
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -252,4 +252,107 @@ pub struct ProviderInfo {
     pub ia_name: [c_char; NAME],
     pub version: [u32; 2],
     pub is_thread_safe: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::*;
+
+    /// A structure's name and size in C, and fields with their offsets here.
+    type Layout = (&'static str, usize, Vec<(&'static str, usize)>);
+
+    macro_rules! layout {
+        ($c:literal, $ours:ty { $($field:literal = $ours_field:tt),* $(,)? }) => {
+            ($c, size_of::<$ours>(), vec![$(($field, offset_of!($ours, $ours_field))),*])
+        };
+    }
+
+    fn layouts() -> Vec<Layout> {
+        vec![
+            layout!("DAT_EVENT", CEvent { "event_number" = number, "evd_handle" = evd, "event_data" = data, "event_extension_data" = extension }),
+            layout!("DAT_IA_ATTR", IaAttr {
+                "vendor_name" = vendor_name, "hardware_version_major" = hardware_version, "firmware_version_major" = firmware_version,
+                "ia_address_ptr" = address, "max_eps" = max_eps, "max_dto_per_ep" = max_dto_per_ep, "max_evd_qlen" = max_evd_qlen,
+                "max_lmr_virtual_address" = max_lmr_virtual_address, "max_message_size" = max_message_size, "max_srqs" = max_srqs,
+                "max_rmr_target_address" = max_rmr_target_address, "max_rdma_read_out" = max_rdma_read_out, "zb_supported" = zb_supported,
+                "extension_version" = extension_version, "transport_attr" = transport_attr, "vendor_attr" = vendor_attr,
+            }),
+            layout!("DAT_PROVIDER_ATTR", ProviderAttr {
+                "provider_version_major" = provider_version, "dapl_version_major" = dapl_version, "is_thread_safe" = is_thread_safe,
+                "max_private_data_size" = max_private_data_size, "optimal_buffer_alignment" = optimal_buffer_alignment,
+                "evd_stream_merging_supported" = evd_stream_merging, "srq_supported" = srq_supported, "lmr_sync_req" = lmr_sync_req,
+                "rmr_scope_supported" = rmr_scope_supported, "ha_loadbalancing" = ha_loadbalancing,
+                "provider_specific_attr" = provider_specific_attr,
+            }),
+            layout!("DAT_EP_ATTR", EpAttr {
+                "max_message_size" = max_message_size, "max_recv_dtos" = max_recv_dtos, "max_request_iov" = max_request_iov,
+                "max_rdma_write_iov" = max_rdma_write_iov, "ep_transport_specific" = transport_specific,
+                "ep_provider_specific" = provider_specific,
+            }),
+            layout!("DAT_EP_PARAM", EpParam {
+                "ep_state" = state, "comm" = comm, "local_ia_address_ptr" = local_address, "local_port_qual" = local_port,
+                "remote_port_qual" = remote_port, "pz_handle" = pz, "connect_evd_handle" = connect_evd, "srq_handle" = srq, "ep_attr" = attr,
+            }),
+            layout!("DAT_EVD_PARAM", EvdParam { "evd_qlen" = qlen, "evd_state" = state, "cno_handle" = cno, "evd_flags" = flags }),
+            layout!("DAT_REGION_DESCRIPTION", Region { "for_va" = first }),
+            layout!("DAT_LMR_PARAM", LmrParam {
+                "mem_type" = mem_type, "region_desc" = region, "length" = length, "pz_handle" = pz, "va_type" = va_type,
+                "rmr_context" = rmr_context, "registered_address" = registered_address,
+            }),
+            layout!("DAT_RMR_PARAM", RmrParam { "pz_handle" = pz, "lmr_triplet" = triplet, "rmr_context" = rmr_context, "va_type" = va_type }),
+            layout!("DAT_LMR_TRIPLET", Triplet { "virtual_address" = address, "segment_length" = len, "lmr_context" = context }),
+            layout!("DAT_RMR_TRIPLET", Triplet { "virtual_address" = address, "segment_length" = len, "rmr_context" = context }),
+            layout!("DAT_CNO_PARAM", CnoParam { "proxy_type" = proxy_type, "proxy" = proxy }),
+            layout!("DAT_OS_WAIT_PROXY_AGENT", Agent { "instance_data" = data, "proxy_agent_func" = function }),
+            layout!("DAT_SRQ_ATTR", SrqAttr { "max_recv_iov" = max_recv_iov, "low_watermark" = low_watermark }),
+            layout!("DAT_SRQ_PARAM", SrqParam { "srq_state" = state, "pz_handle" = pz, "outstanding_dto_count" = outstanding }),
+            layout!("DAT_PSP_PARAM", PspParam { "conn_qual" = qualifier, "evd_handle" = evd, "psp_flags" = flags }),
+            layout!("DAT_RSP_PARAM", RspParam { "conn_qual" = qualifier, "evd_handle" = evd, "ep_handle" = ep }),
+            layout!("DAT_CR_PARAM", CrParam { "remote_port_qual" = remote_port, "private_data" = private_data, "local_ep_handle" = local_ep }),
+            layout!("DAT_PROVIDER_INFO", ProviderInfo { "dapl_version_major" = version, "is_thread_safe" = is_thread_safe }),
+            layout!("DAT_NAMED_ATTR", NamedAttr { "value" = value }),
+        ]
+    }
+
+    /// As the C compiler has them, from Debian's headers.
+    #[test]
+    fn structures_are_those_of_the_headers() {
+        if !Path::new("/usr/include/dat2/udat.h").exists() {
+            println!("skipped: /usr/include/dat2/udat.h is not there (Debian: apt-get install libdapl-dev)");
+            return;
+        }
+        let mut c =
+            String::from("#include <stddef.h>\n#include <dat2/udat.h>\n#include <dat2/udat_redirection.h>\n");
+        c += "_Static_assert(sizeof(DAT_PROVIDER) == 648, \"the table of calls\");\n";
+        for (name, size, fields) in layouts() {
+            c += &format!("_Static_assert(sizeof({name}) == {size}, \"size\");\n");
+            for (field, at) in fields {
+                c += &format!("_Static_assert(offsetof({name}, {field}) == {at}, \"{field}\");\n");
+            }
+        }
+        for (nth, (name, _)) in super::super::provider::NAMES.iter().enumerate() {
+            c += &format!(
+                "_Static_assert(offsetof(DAT_PROVIDER, {name}_func) == {}, \"{name}\");\n",
+                16 + 8 * nth
+            );
+        }
+        for (name, code) in [
+            ("DAT_INVALID_STATE_EP_UNCONNECTED", crate::core::code::Sub::EpUnconnected),
+            ("DAT_INVALID_STATE_SRQ_SHUTDOWN", crate::core::code::Sub::SrqShutdown),
+            ("DAT_INVALID_ADDRESS_MALFORMED", crate::core::code::Sub::AddressMalformed),
+            ("DAT_INVALID_ARG1", crate::core::code::Sub::InvalidArg1),
+            ("DAT_INVALID_HANDLE_SRQ", crate::core::code::Sub::HandleSrq),
+        ] {
+            c += &format!("_Static_assert({name} == {}, \"{name}\");\n", code as u32);
+        }
+        let file = std::env::temp_dir().join(format!("udeck-dat-abi-{}.c", std::process::id()));
+        std::fs::write(&file, c).unwrap();
+        let output = Command::new("cc").args(["-std=gnu11", "-fsyntax-only"]).arg(&file).output().unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
 }

@@ -1,0 +1,62 @@
+//! Programs of uDAPL through Debian's registry (`libdat2`), which loads the provider by a dat.conf: those of `dapl2-utils`,
+//! unchanged (`programs.rs`), and ours for what they leave out (`own.rs`).
+//!
+//! `cargo xtask test --only dat` builds the provider, and names it in `UDECK_DAT_LIBRARY`. What this machine lacks is skipped, with
+//! the reason; `UDECK_DAT=require` makes that a failure.
+
+mod own;
+mod programs;
+mod running;
+
+use std::{
+    env,
+    panic::{self, AssertUnwindSafe},
+    path::Path,
+    process::ExitCode,
+};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// A test, and what it needs: files that packages of Debian bring.
+pub(crate) struct Case {
+    name: String,
+    needs: Vec<(&'static str, &'static str)>,
+    run: Box<dyn FnOnce() + Send>,
+}
+
+impl Case {
+    fn missing(&self) -> Option<String> {
+        let (file, package) = self.needs.iter().find(|(file, _)| !Path::new(file).exists())?;
+        Some(format!("{file} is not there (Debian: apt-get install {package})"))
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let required = env::var("UDECK_DAT").is_ok_and(|word| word == "require");
+    let mut reasons = Vec::new();
+    let trials =
+        programs::cases().into_iter().chain(own::cases()).map(|case| trial(case, required, &mut reasons));
+    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    reasons.dedup();
+    for why in reasons {
+        println!("skipped: {why}");
+    }
+    conclusion.exit_code()
+}
+
+fn trial(case: Case, required: bool, reasons: &mut Vec<String>) -> Trial {
+    let missing = case.missing();
+    let ignored = missing.is_some() && !required;
+    if ignored {
+        reasons.extend(missing.clone());
+    }
+    let run = move || match missing {
+        Some(why) => Err(Failed::from(why)),
+        None => panic::catch_unwind(AssertUnwindSafe(case.run)).map_err(|panic| {
+            let words = panic.downcast_ref::<String>().cloned();
+            Failed::from(words.unwrap_or_else(|| "it panicked; its words are above".into()))
+        }),
+    };
+    Trial::test(case.name, run).with_ignored_flag(ignored)
+}

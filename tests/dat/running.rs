@@ -1,0 +1,142 @@
+//! Processes of a test: each has its output in a file, and a time by which it is to end.
+
+use std::{
+    env, fs,
+    net::{Ipv4Addr, TcpListener},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// Only ends a hang.
+const LIMIT: Duration = Duration::from_secs(100);
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What the processes of one test have in common: a folder with a dat.conf, and a table of names that nobody else uses.
+pub struct Place {
+    folder: PathBuf,
+    names: u16,
+}
+
+impl Place {
+    /// A dat.conf whose adapter `udeck` is of this transport.
+    pub fn new(transport: &str) -> Place {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = env::temp_dir().join(format!("udeck-dat-{}-{number}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let library = env::var("UDECK_DAT_LIBRARY")
+            .expect("UDECK_DAT_LIBRARY names the provider: cargo xtask test --only dat builds it");
+        let line = format!("udeck u2.0 nonthreadsafe default {library} udeck.2.0 \"{transport}\" \"\"\n");
+        fs::write(folder.join("dat.conf"), line).unwrap();
+        Place { folder, names: free_port() }
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Starts a program with these words.
+    pub fn start(&self, name: &str, program: impl AsRef<Path>, words: &str) -> Running {
+        let log = self.folder.join(name);
+        let output = fs::File::create(&log).unwrap();
+        // Lines are in the file when they are said.
+        let mut command = Command::new("stdbuf");
+        command.arg("-oL").arg(program.as_ref()).args(words.split_whitespace()).current_dir(&self.folder);
+        command
+            .env("DAT_OVERRIDE", self.folder.join("dat.conf"))
+            .env("DECK_VIPL_PORT", self.names.to_string());
+        command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
+        let shown = format!("{} {words}", program.as_ref().display());
+        let child = command.spawn().unwrap_or_else(|error| panic!("{shown}: {error}"));
+        Running { child, shown, log, until: Instant::now() + LIMIT }
+    }
+
+    /// Runs one to its end: what it has said.
+    pub fn run(&self, program: impl AsRef<Path>, words: &str) -> String {
+        self.start("alone", program, words).succeed()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+/// A port that nobody has now.
+pub fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// A process, which ends with the test.
+pub struct Running {
+    child: Child,
+    shown: String,
+    log: PathBuf,
+    until: Instant,
+}
+
+impl Running {
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    fn fail(&mut self, how: &str) -> ! {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        panic!("{}: {how}. It said:\n{}", self.shown, self.said());
+    }
+
+    /// Waits until it has said that.
+    pub fn say(&mut self, words: &str) {
+        while !self.said().contains(words) {
+            if self.child.try_wait().unwrap().is_some() {
+                self.fail(&format!("it ended, and never said {words:?}"));
+            }
+            if Instant::now() > self.until {
+                self.fail(&format!("it has not said {words:?} in time"));
+            }
+            sleep(LOOK);
+        }
+    }
+
+    /// Waits for its end. What it has said.
+    pub fn succeed(mut self) -> String {
+        loop {
+            match self.child.try_wait().unwrap() {
+                Some(status) if status.success() => return self.said(),
+                Some(status) => self.fail(&status.to_string()),
+                None if Instant::now() > self.until => self.fail("it has not ended in time"),
+                None => sleep(LOOK),
+            }
+        }
+    }
+
+    /// Waits for its end, whatever it says of itself then.
+    pub fn end(mut self) {
+        while self.child.try_wait().unwrap().is_none() {
+            if Instant::now() > self.until {
+                self.fail("it has not ended in time");
+            }
+            sleep(LOOK);
+        }
+    }
+
+    /// Kills it, as nobody expects.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
