@@ -14,7 +14,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use smallvec::SmallVec;
 use udeck::via::Vi;
 
 use super::code::{Code, Result, Sub};
@@ -168,7 +167,8 @@ impl Ep {
     ///
     /// # Errors
     /// The state forbids it, or there is no room.
-    pub fn post_receive(&mut self, segments: SmallVec<[Triplet; 2]>, cookie: u64) -> Result {
+    #[inline]
+    pub fn post_receive(&mut self, segments: &[Triplet], cookie: u64) -> Result {
         self.state.check(EpCall::PostRecv)?;
         if self.settings.srq.is_some() {
             return Err(Code::INVALID_HANDLE.of(Sub::HandleEp));
@@ -183,7 +183,7 @@ impl Ep {
         if self.receives.len() >= self.settings.max_receives {
             return Err(Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceMemory));
         }
-        self.receives.push_back(Receive { segments, cookie });
+        self.receives.push_back(Receive::new(segments, cookie));
         if self.held.is_some() {
             self.move_on();
         }

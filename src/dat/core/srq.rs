@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::sync::Weak;
 
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 
 use super::code::{Code, Result, Sub};
 use super::evd::Evd;
@@ -13,8 +12,25 @@ use super::memory::Triplet;
 
 /// A posted receive.
 pub struct Receive {
-    pub segments: SmallVec<[Triplet; 2]>,
     pub cookie: u64,
+    /// The only segment, unless there are `others`.
+    one: Triplet,
+    others: Option<Box<[Triplet]>>,
+}
+
+impl Receive {
+    #[inline(always)]
+    pub fn new(segments: &[Triplet], cookie: u64) -> Receive {
+        match segments {
+            [one] => Receive { cookie, one: *one, others: None },
+            several => Receive { cookie, one: Triplet::default(), others: Some(several.into()) },
+        }
+    }
+
+    #[inline]
+    pub fn segments(&self) -> &[Triplet] {
+        self.others.as_deref().unwrap_or(std::slice::from_ref(&self.one))
+    }
 }
 
 /// A shared receive queue.

@@ -445,7 +445,7 @@ pub unsafe extern "C" fn post_recv(
         // SAFETY: valid for so many.
         let segments = unsafe { segments(count, iov) }?;
         // SAFETY: NULL or a handle.
-        unsafe { with(ep, |ep| ep.post_receive(SmallVec::from_slice(segments), cookie)) }
+        unsafe { with(ep, |ep| ep.post_receive(segments, cookie)) }
     })
 }
 

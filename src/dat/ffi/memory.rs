@@ -4,8 +4,6 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use smallvec::SmallVec;
-
 use super::ia::adapter;
 use super::types::{Handle, LmrParam, Region, RmrParam, SrqAttr, SrqParam};
 use super::{call, object, put, some};
@@ -441,14 +439,14 @@ pub unsafe extern "C" fn srq_post_recv(
         if !(0..=MAX_SEGMENTS as c_int).contains(&count) {
             return Err(Code::argument(2));
         }
-        let segments = if count == 0 {
-            SmallVec::new()
+        let segments: &[Triplet] = if count == 0 {
+            &[]
         } else {
             some(iov.cast_mut(), 3)?;
             // SAFETY: not NULL, so valid for so many.
-            SmallVec::from_slice(unsafe { std::slice::from_raw_parts(iov, count as usize) })
+            unsafe { std::slice::from_raw_parts(iov, count as usize) }
         };
-        own.srq.post(Receive { segments, cookie })?;
+        own.srq.post(Receive::new(segments, cookie))?;
         // A message may wait for it.
         own.pz.ia.bell.ring();
         Ok(())

@@ -87,7 +87,7 @@ impl Ep {
         let pieces = std::iter::once(body).chain(rest.iter().copied());
         let pz = self.settings.srq.as_ref().map_or(self.pz, |srq| srq.pz);
         let len = body.len() + rest.iter().map(|part| part.len()).sum::<usize>();
-        let status = match memory::scatter(&receive.segments, pz, pieces) {
+        let status = match memory::scatter(receive.segments(), pz, pieces) {
             Ok(0) => Status::Success,
             Ok(_) => Status::LocalLength,
             Err(_) => Status::LocalProtection,
