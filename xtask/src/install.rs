@@ -25,7 +25,8 @@ pub struct InstallOptions {
     prefix: PathBuf,
 }
 
-const BUILD: &str = "build --release -p udeck-capi -p udeck-dat -p deckrun -p deckperf -p deckqos -p nas-ft -p hadb";
+const BUILD: &str =
+    "build --release -p udeck-capi -p udeck-dat -p deckrun -p deckperf -p deckqos -p nas-ft -p hadb";
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 const LINK_LIMIT: Duration = Duration::from_secs(300);
 
