@@ -98,6 +98,11 @@ impl Config {
         self
     }
 
+    /// What names the job.
+    pub fn job(&self) -> u64 {
+        self.welcome.job
+    }
+
     /// Of a rank's host.
     fn cpus_of(&self, rank: u32) -> u32 {
         let host = self.welcome.placement.host_of(rank);

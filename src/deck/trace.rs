@@ -8,6 +8,8 @@
 //! the messages of a postbox come in the order of posting. So both sides count them, and the name is the poster's rank, its number for
 //! the postbox, which the mailbox knows since the connection was made, and the number of the message.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
 use tracing::span::EnteredSpan;
@@ -143,6 +145,37 @@ pub(crate) fn finished(start: u64, rank: usize) {
 #[inline]
 pub(crate) fn call(name: &str, rank: usize, group: &str, members: usize) -> Option<EnteredSpan> {
     if Level::DEBUG <= LevelFilter::current() { entered(name, rank, group, members) } else { None }
+}
+
+/// A collective call that returned at once, and is over now. Its thread did other things meanwhile.
+#[cold]
+pub(crate) fn call_over(start: u64, name: &str, rank: usize, (group, members): (&str, usize)) {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let (number, end) = (NUMBER.fetch_add(1, Ordering::Relaxed), now());
+    macro_rules! sites {
+        ($($call:literal)*) => {
+            match name {
+                $($call => site!($call),)*
+                _ => site!("collective call"),
+            }
+        };
+    }
+    macro_rules! site {
+        ($call:literal) => {
+            tracing::event!(
+                name: $call,
+                target: MESSAGES,
+                Level::TRACE,
+                start_ns = start,
+                end_ns = end,
+                rank = rank as u64,
+                apart = number,
+                group,
+                members = members as u64,
+            )
+        };
+    }
+    sites!("barrier" "broadcast" "reduce" "all_reduce" "all_gather" "all_to_all");
 }
 
 /// A call site for each name: a span's name is its call site's.

@@ -45,7 +45,8 @@ mod tag {
     pub const COMPARED: u32 = 3;
     /// A piece of its part.
     pub const PIECE: u32 = 4;
-    /// It is done. With the path of its part, if it lies on rank 0's host.
+    /// It is done. If its part lies on rank 0's host: with the rank that the part is named after, which several ranks of one
+    /// process share. No path: rank 0 reads and removes what it has named itself. And whether the part has all.
     pub const DONE: u32 = 5;
 }
 
@@ -60,12 +61,18 @@ pub(crate) struct TracingJob {
     to_first: Option<Postbox<u8>>,
     /// What rank 0 knows of the others' clocks.
     clocks: BTreeMap<u32, Clock>,
+    /// Ranks that have said so.
+    done: BTreeSet<u32>,
+    /// Ranks whose parts end before their ends: there was no room.
+    cut: BTreeSet<u32>,
 }
 
 impl TracingJob {
     /// Begins, if a trace is wanted. Ranks of other hosts wait for rank 0, and it for them.
     pub fn begin(world: &Arc<WorldState>) -> Result<Option<Self>> {
         let Some(path) = world.config().trace.clone() else { return Ok(None) };
+        // The program may go to another folder meanwhile.
+        let path = std::path::absolute(&path).unwrap_or(path);
         let start = now();
         if !udeck_trace::install() {
             say!(
@@ -81,8 +88,9 @@ impl TracingJob {
             udeck_trace::check_place(&path).map_err(|error| unwritable(&path, &error))?;
         }
         let part = Part::open(&opening).map_err(|error| unwritable(&path, &error))?;
-        let mut tracing =
-            TracingJob { path, part, job: welcome.job, inbox: None, to_first: None, clocks: BTreeMap::new() };
+        let (clocks, cut, done) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        let (inbox, to_first, job) = (None, None, welcome.job);
+        let mut tracing = TracingJob { path, part, job, inbox, to_first, clocks, cut, done };
         let far: BTreeSet<u32> = (0..welcome.size).filter(|rank| !is_beside_first(world, *rank)).collect();
         let deadline = Deadline::after(world.config().setup);
         if welcome.rank == 0 && welcome.size > 1 {
@@ -101,11 +109,14 @@ impl TracingJob {
     /// Ends this rank's part; at rank 0 the trace is complete then. What goes wrong is said: it is no matter of the program's.
     pub fn finish(mut self, world: &Arc<WorldState>, deadline: Deadline) {
         let _quiet = udeck_trace::quiet();
-        let result = self.part.write().map_err(|error| unwritable(&self.path, &error));
-        let result = result.and_then(|_| match world.rank() {
+        if let Err(error) = self.part.write() {
+            say!("rank {}: its part of the trace ends early: {error}", world.rank());
+            self.cut.insert(world.rank() as u32);
+        }
+        let result = match world.rank() {
             0 => self.gather(world, deadline),
             _ => self.hand_over(world, deadline),
-        });
+        };
         if let Err(error) = result {
             say!("rank {}: the trace {} is not complete: {error}", world.rank(), self.path.display());
         }
@@ -149,12 +160,11 @@ impl TracingJob {
     /// Tells rank 0 where the part is, or sends it.
     fn hand_over(&mut self, world: &Arc<WorldState>, deadline: Deadline) -> Result {
         let part = self.part.path().to_owned();
+        let [a, b, c, d] = self.part.rank().to_le_bytes();
+        let last_word = [a, b, c, d, u8::from(self.cut.is_empty())];
         if is_beside_first(world, world.rank() as u32) {
-            let path = fs::canonicalize(&part).unwrap_or(part);
             // Rank 0 may read it when this rank has gone.
-            return self
-                .first_postbox(world, deadline)?
-                .post_tagged(path.as_os_str().as_encoded_bytes(), tag::DONE);
+            return self.first_postbox(world, deadline)?.post_tagged(&last_word, tag::DONE);
         }
         let sample = self.compare(world, deadline)?;
         let failed = |source| unwritable(&part, &udeck_trace::PartError { path: part.clone(), source });
@@ -169,7 +179,7 @@ impl TracingJob {
             }
             to.post_tagged(&piece[..length], tag::PIECE)?;
         }
-        to.post_tagged(&[], tag::DONE)?;
+        to.post_tagged(&last_word, tag::DONE)?;
         to.flush_timeout(deadline.remaining())?;
         let _ = fs::remove_file(&part);
         Ok(())
@@ -180,11 +190,15 @@ impl TracingJob {
     /// Waits until all ranks are done, and merges what there is.
     fn gather(&mut self, world: &Arc<WorldState>, deadline: Deadline) -> Result {
         let others = (1..world.size() as u32).collect();
-        let mut parts = self.serve(world, others, tag::DONE, deadline)?;
-        let own = self.part.path();
-        parts.insert(0, fs::canonicalize(own).unwrap_or_else(|_| own.to_owned()));
-        self.part.write().map_err(|error| unwritable(&self.path, &error))?;
-        let complete: BTreeSet<u32> = parts.keys().copied().collect();
+        // Merging takes time, too.
+        let left = deadline.remaining();
+        let mut parts = self.serve(world, others, tag::DONE, Deadline::after(left - left / 4))?;
+        parts.insert(0, self.part.path().to_owned());
+        // What other threads did meanwhile.
+        if self.part.write().is_err() {
+            self.cut.insert(0);
+        }
+        self.done.insert(0);
         // Of ranks of this host that could not hand theirs over.
         for (rank, part) in udeck_trace::parts_beside(&self.path, self.job) {
             parts.entry(rank).or_insert(part);
@@ -195,11 +209,15 @@ impl TracingJob {
                 host: host_name(world, rank),
                 part: parts.get(&rank).cloned(),
                 clock: self.clocks.remove(&rank).unwrap_or_default(),
-                is_complete: complete.contains(&rank),
+                is_complete: self.done.contains(&rank) && !self.cut.contains(&rank),
             })
             .collect();
-        let merged = udeck_trace::merge(&self.path, &lanes, self.job);
-        let merged = merged.map_err(|error| unwritable(&self.path, &error))?;
+        let merged = udeck_trace::merge(&self.path, &lanes, self.job, &|| !deadline.passed());
+        let merged = merged.map_err(|error| {
+            let parts: Vec<String> = parts.values().map(|part| part.display().to_string()).collect();
+            say!("the trace stays in parts: {}", parts.join(" "));
+            unwritable(&self.path, &error)
+        })?;
         parts.values().for_each(|part| _ = fs::remove_file(part));
         if merged.dropped > 0 {
             say!(
@@ -280,28 +298,46 @@ impl TracingJob {
                 }
                 Ok(())
             }
+            tag::PIECE if self.cut.contains(&rank) => Ok(()),
             tag::PIECE => {
                 let path = received_path(&self.path, self.job, rank);
                 let file = match parts.insert(rank, path.clone()) {
                     None => File::create(&path),
                     Some(_) => File::options().append(true).open(&path),
                 };
-                let written = file.and_then(|mut file| file.write_all(message));
-                written.map_err(|source| {
-                    unwritable(&self.path, &udeck_trace::PartError { path: path.clone(), source })
-                })
+                if let Err(error) = file.and_then(|mut file| file.write_all(message)) {
+                    say!(
+                        "rank {rank}: its part of the trace ends early: writing {}: {error}",
+                        path.display()
+                    );
+                    self.cut.insert(rank);
+                }
+                Ok(())
             }
             tag::DONE => {
-                if let Ok(path) = std::str::from_utf8(message)
-                    && !path.is_empty()
+                self.done.insert(rank);
+                if message.last() != Some(&1) {
+                    self.cut.insert(rank);
+                }
+                if let Some(part) = part_of(&self.path, self.job, message, |rank| {
+                    (rank as usize) < world.size() && is_beside_first(world, rank)
+                })
+                .filter(|_| is_beside_first(world, rank))
                 {
-                    parts.insert(rank, PathBuf::from(path));
+                    parts.insert(rank, part);
                 }
                 Ok(())
             }
             _ => Ok(()),
         }
     }
+}
+
+/// The part that a rank's last word names.
+fn part_of(path: &Path, job: u64, word: &[u8], is_beside: impl Fn(u32) -> bool) -> Option<PathBuf> {
+    let (named, _) = word.split_at_checked(4).filter(|_| word.len() == 5)?;
+    let named = u32::from_le_bytes(named.try_into().ok()?);
+    is_beside(named).then(|| udeck_trace::part_path(path, job, named))
 }
 
 fn number(message: &[u8], nth: usize) -> Option<u64> {
@@ -343,5 +379,20 @@ fn unwritable(path: &Path, error: &udeck_trace::PartError) -> Error {
         variable: VARIABLE,
         value: path.display().to_string(),
         expected: format!("a file that can be written ({error})").into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_names_no_path_but_a_rank_of_this_host_whose_part_it_is() {
+        let path = std::env::temp_dir().join("job.json");
+        let part = |word: &[u8]| part_of(&path, 0xBEEF, word, |rank| rank < 4);
+        assert_eq!(part(&[3, 0, 0, 0, 1]), Some(std::env::temp_dir().join("job.json.beef.rank-3.part")));
+        for word in [&b"/etc/passwd"[..], b"/etc", b"", &[4, 0, 0, 0, 1], &[255; 5], &[3, 0, 0, 0]] {
+            assert_eq!(part(word), None, "{word:?}");
+        }
     }
 }

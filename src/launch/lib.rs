@@ -30,6 +30,7 @@ mod guard;
 mod hosts;
 mod input;
 mod job;
+mod left_trace;
 mod node;
 mod orphans;
 mod outcome;

@@ -35,6 +35,7 @@ use crate::{
     descriptors::Descriptors,
     hosts::{self, Share},
     input::{self, TerminalInput},
+    left_trace,
     orphans::Orphans,
     outcome::SignalName,
     output::{MAX_LINE, Output},
@@ -99,6 +100,7 @@ fn conduct(
     let size = shares.iter().map(|share| share.count).sum();
     let mut config = Config::new(size).map_err(system("making the job's secret"))?;
     config.patience = PATIENCE;
+    let (number, teller) = (config.job(), printers.clone());
     let joined = Remotes::join(job, shares, address, &config, setting, signals, &printers)?;
     let mut remotes = match joined {
         Joined::All(remotes) => remotes,
@@ -119,9 +121,9 @@ fn conduct(
     let service = Service::over(config, connections(shares, wires.boot), Box::new(remotes.mailbox()));
     let mut service = service.map_err(system("setting up the name service"))?;
     service.set_clock(Arc::clone(&clock));
-    let teller = printers.clone();
+    let deserted = printers.clone();
     service.on_desertion(move |rank, how| {
-        teller
+        deserted
             .message(&format!("rank {rank} {how}: the others take it for lost (World::finish says goodbye)"));
     });
     let aborts = Aborts::new().map_err(system("setting up the name service"))?;
@@ -164,6 +166,7 @@ fn conduct(
     let outcome = outcome?;
     // Every rank has been reported ended, so every connection is closed.
     serving.join().map_err(system("serving names"))?;
+    left_trace::gather(job, shares, number, &teller, signals);
     Ok(outcome)
 }
 

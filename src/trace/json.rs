@@ -21,19 +21,21 @@ pub(crate) fn events(
     let mut count = 0;
     for record in records {
         let pid = if record.rank == NO_RANK { rank } else { record.rank };
-        let letter = if record.shape == Shape::Slice { 'X' } else { 'i' };
+        let letter = match (record.shape, record.arrow) {
+            (_, Arrow::Apart(_)) => 'b',
+            (Shape::Slice, _) => 'X',
+            (Shape::Instant, _) => 'i',
+        };
         begin(to, letter, pid, tid, record.start);
         match record.shape {
+            _ if letter == 'b' => apart(to, record),
             Shape::Slice => {
                 to.push_str(",\"dur\":");
                 micros(to, record.end.saturating_sub(record.start));
             }
             Shape::Instant => to.push_str(",\"s\":\"t\""),
         }
-        to.push_str(",\"name\":");
-        quoted(to, record.name);
-        to.push_str(",\"cat\":");
-        quoted(to, record.category);
+        named(to, record);
         if record.arguments > 0 {
             to.push_str(",\"args\":{");
             for nth in 0..record.arguments {
@@ -48,15 +50,36 @@ pub(crate) fn events(
             to.push('}');
         }
         to.push_str("},\n");
+        if letter == 'b' {
+            begin(to, 'e', pid, tid, record.end);
+            apart(to, record);
+            named(to, record);
+            to.push_str("},\n");
+            count += 1;
+        }
         count += 1 + u64::from(arrow(to, pid, tid, record.arrow, (record.start, record.end)));
     }
     count
 }
 
+fn named(to: &mut String, record: &Record) {
+    to.push_str(",\"name\":");
+    quoted(to, record.name);
+    to.push_str(",\"cat\":");
+    quoted(to, record.category);
+}
+
+/// What joins the beginning and the end of an event that is apart from its thread: a number within its process.
+fn apart(to: &mut String, record: &Record) {
+    if let Arrow::Apart(id) = record.arrow {
+        let _ = write!(to, ",\"id2\":{{\"local\":\"0x{id:x}\"}}");
+    }
+}
+
 /// An arrow begins at the beginning of its slice, and ends just before the end of its slice: so both lie inside.
 fn arrow(to: &mut String, pid: u32, tid: u32, arrow: Arrow, (start, end): (u64, u64)) -> bool {
     let (letter, id, at, rest) = match arrow {
-        Arrow::None => return false,
+        Arrow::None | Arrow::Apart(_) => return false,
         Arrow::Out(id) => ('s', id, start, ""),
         Arrow::In(id) => ('f', id, end.saturating_sub(1).max(start), ",\"bp\":\"e\""),
     };

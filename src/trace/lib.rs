@@ -24,7 +24,7 @@ mod part;
 mod record;
 
 pub use layer::{TraceLayer, install, layer};
-pub use merge::{Clock, ClockSample, Lane, Merged, check_place, merge, parts_beside};
+pub use merge::{Clock, ClockSample, Lane, Merged, check_place, is_merged, merge, parts_beside};
 pub use part::buffer::{Quiet, quiet};
 pub use part::{MOST_EVENTS, Opening, Part, PartError, part_path, received_path};
 

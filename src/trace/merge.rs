@@ -2,16 +2,22 @@
 //!
 //! The merge reads the parts twice: first it finds when the trace begins, and which arrows have both ends; then it writes. An arrow
 //! whose other end is lost, with a rank that died or with events that were dropped, is left out. Slices come in the order of
-//! their beginnings, the longer first, as the format asks of those that lie inside each other. Only one part is in memory at a time.
+//! their beginnings, the longer first, as the format asks of those that lie inside each other. Only one part is in memory at a time,
+//! and the names of all arrows.
 //!
 //! The file appears under its name when it is complete, so it is valid JSON whenever it is there.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{BufWriter, Error, ErrorKind, Write as _};
+use std::io::{self, BufRead as _, BufReader, BufWriter, Error, ErrorKind, Read as _, Write as _};
+use std::mem::take;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use udeck_sys::say;
 
 use crate::json;
 use crate::part::PartError;
@@ -95,6 +101,14 @@ pub fn parts_beside(path: &Path, job: u64) -> Vec<(u32, PathBuf)> {
     found
 }
 
+/// Whether the file at `path` is the trace of this job.
+pub fn is_merged(path: &Path, job: u64) -> bool {
+    let mut start = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(4096).read_to_end(&mut start));
+    let start = String::from_utf8_lossy(&start);
+    read.is_ok() && start.starts_with(BEGINNING) && start.contains(&format!(",\"job\":\"{job:x}\""))
+}
+
 /// Whether a trace can have this place. It is asked before there is anything to write, too.
 ///
 /// # Errors
@@ -116,27 +130,46 @@ pub fn check_place(path: &Path) -> Result<(), PartError> {
 /// Writes the file at `path` of all parts.
 ///
 /// # Errors
-/// It cannot be written. A part that cannot be read counts as none.
-pub fn merge(path: &Path, lanes: &[Lane], job: u64) -> Result<Merged, PartError> {
+/// It cannot be written, or `may_go_on`, which is asked now and then, said no. A part that cannot be read is said, and its rank is
+/// `lost`.
+pub fn merge(
+    path: &Path,
+    lanes: &[Lane],
+    job: u64,
+    may_go_on: &dyn Fn() -> bool,
+) -> Result<Merged, PartError> {
     check_place(path)?;
     // The file that a link leads to is replaced, and not the link.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let watch = Watch { may_go_on, lines: Cell::new(0) };
     let mut survey = Survey::default();
-    let mut parts: Vec<(&PathBuf, &Clock)> = Vec::new();
-    for lane in lanes {
-        if let Some(part) = &lane.part
-            && parts.iter().all(|(known, _)| *known != part)
-        {
-            parts.push((part, &lane.clock));
-            survey.read(part, &lane.clock);
+    let mut lanes = lanes.to_vec();
+    let mut parts: Vec<(PathBuf, Clock)> = Vec::new();
+    let mut unreadable = Vec::new();
+    for lane in &mut lanes {
+        let Some(part) = &lane.part else { continue };
+        if unreadable.contains(part) {
+            lane.part = None;
+        } else if parts.iter().all(|(known, _)| known != part) {
+            match survey.read(part, &lane.clock, &watch) {
+                Ok(()) => parts.push((part.clone(), lane.clock.clone())),
+                Err(source) if source.kind() == ErrorKind::TimedOut => {
+                    return Err(PartError { path: path.to_owned(), source });
+                }
+                Err(error) => {
+                    say!("rank {} is not in the trace: reading {}: {error}", lane.rank, part.display());
+                    unreadable.extend(lane.part.take());
+                }
+            }
         }
     }
+    survey.arrows.pair();
     let partial = path.with_file_name(format!(
         "{}.{}.partial",
         path.file_name().unwrap_or_default().to_string_lossy(),
         std::process::id()
     ));
-    let written = write(&partial, lanes, &parts, &survey, job);
+    let written = write(&partial, &lanes, &parts, (&survey, &watch), job);
     let written = written.and_then(|merged| fs::rename(&partial, path).map(|()| merged));
     written.map_err(|source| {
         let _ = fs::remove_file(&partial);
@@ -149,56 +182,130 @@ pub fn merge(path: &Path, lanes: &[Lane], job: u64) -> Result<Merged, PartError>
 struct Survey {
     /// The first event's time.
     begin: Option<i64>,
-    /// How often each arrow begins, and ends.
-    arrows: HashMap<String, (u32, u32)>,
+    arrows: Arrows,
     dropped: HashMap<PathBuf, u64>,
 }
 
+/// Which arrows there are: 16 bytes for each that has both ends, of all ranks, and then 8.
+#[derive(Default)]
+struct Arrows {
+    begun: Vec<u64>,
+    ended: Vec<u64>,
+    /// Those that begin and end once, in order.
+    whole: Vec<u64>,
+}
+
+impl Arrows {
+    /// All have been seen.
+    fn pair(&mut self) {
+        let (mut begun, mut ended) = (take(&mut self.begun), take(&mut self.ended));
+        begun.sort_unstable();
+        ended.sort_unstable();
+        let mut ends = once_each(&ended).peekable();
+        self.whole = once_each(&begun)
+            .filter(|id| {
+                while ends.next_if(|end| end < id).is_some() {}
+                ends.peek() == Some(id)
+            })
+            .collect();
+    }
+
+    fn has_both_ends(&self, line: Line<'_>) -> bool {
+        line.arrow().is_some_and(|id| self.whole.binary_search(&id).is_ok())
+    }
+}
+
+/// Those that are there only once, of numbers in order.
+fn once_each(sorted: &[u64]) -> impl Iterator<Item = u64> {
+    sorted.chunk_by(|one, other| one == other).filter(|same| same.len() == 1).map(|same| same[0])
+}
+
 impl Survey {
-    fn read(&mut self, part: &Path, clock: &Clock) {
-        for line in lines(&text_of(part)) {
-            match line.letter() {
-                Some('M') => {
-                    if line.0.contains("\"udeck_dropped\"") {
-                        let count = line.member("events").and_then(|count| count.parse().ok());
-                        self.dropped.insert(part.to_owned(), count.unwrap_or(0));
-                    }
-                    continue;
-                }
-                Some(letter @ ('s' | 'f')) => {
-                    let (begins, ends) =
-                        self.arrows.entry(line.member("id").unwrap_or_default().to_owned()).or_default();
-                    *if letter == 's' { begins } else { ends } += 1;
-                }
-                _ => {}
+    fn read(&mut self, part: &Path, clock: &Clock, watch: &Watch<'_>) -> io::Result<()> {
+        let mut reader = BufReader::new(open(part)?);
+        let mut bytes = Vec::new();
+        while reader.read_until(b'\n', &mut bytes)? > 0 {
+            watch.look()?;
+            if let Some(line) = Line::of(&String::from_utf8_lossy(&bytes)) {
+                self.note(part, clock, line);
             }
-            let Some(time) = line.time() else { continue };
+            bytes.clear();
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, part: &Path, clock: &Clock, line: Line<'_>) {
+        match line.letter() {
+            Some('M') => {
+                if line.0.contains("\"udeck_dropped\"") {
+                    let count = line.member("events").and_then(|count| count.parse().ok());
+                    self.dropped.insert(part.to_owned(), count.unwrap_or(0));
+                }
+                return;
+            }
+            Some('s') => self.arrows.begun.extend(line.arrow()),
+            Some('f') => self.arrows.ended.extend(line.arrow()),
+            _ => {}
+        }
+        if let Some(time) = line.time() {
             let time = clock.convert(time);
             self.begin = Some(self.begin.map_or(time, |begin| begin.min(time)));
         }
     }
+}
 
-    fn has_both_ends(&self, id: &str) -> bool {
-        self.arrows.get(id) == Some(&(1, 1))
+/// Asks now and then whether there is time for more.
+struct Watch<'a> {
+    may_go_on: &'a dyn Fn() -> bool,
+    lines: Cell<u32>,
+}
+
+impl Watch<'_> {
+    /// Lines between two questions: a millisecond, about.
+    const LINES: u32 = 4096;
+
+    fn look(&self) -> io::Result<()> {
+        let lines = self.lines.get();
+        self.lines.set(lines.wrapping_add(1));
+        if lines.is_multiple_of(Self::LINES) && !(self.may_go_on)() {
+            return Err(Error::new(ErrorKind::TimedOut, "the time for merging was over"));
+        }
+        Ok(())
     }
 }
 
-fn text_of(part: &Path) -> String {
-    let bytes = fs::read(part).unwrap_or_default();
-    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+/// What a link leads to is no part: nobody but us writes these files.
+fn open(part: &Path) -> io::Result<File> {
+    Ok(rustix::fs::open(part, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?.into())
+}
+
+fn text_of(part: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    open(part)?.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
 /// One event.
 #[derive(Clone, Copy)]
 struct Line<'a>(&'a str);
 
-/// The events of a part. The last one may be cut off, where the process was killed.
+/// The events of a part.
 fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
-    let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix(",\n"));
-    whole.filter(|line| line.starts_with("{\"ph\":\"")).map(Line)
+    text.split_inclusive('\n').filter_map(Line::of)
 }
 
 impl<'a> Line<'a> {
+    /// The last one of a part may be cut off, where the process was killed.
+    fn of(text: &'a str) -> Option<Self> {
+        text.strip_suffix(",\n").filter(|line| line.starts_with("{\"ph\":\"")).map(Line)
+    }
+
+    /// What names the arrow that begins or ends here.
+    fn arrow(self) -> Option<u64> {
+        u64::from_str_radix(self.member("id")?.strip_prefix("0x")?, 16).ok()
+    }
+
     fn letter(self) -> Option<char> {
         self.0.strip_prefix("{\"ph\":\"")?.chars().next()
     }
@@ -228,10 +335,10 @@ fn nanoseconds(micros: &str) -> Option<u64> {
 fn write(
     to: &Path,
     lanes: &[Lane],
-    parts: &[(&PathBuf, &Clock)],
-    survey: &Survey,
+    parts: &[(PathBuf, Clock)],
+    (survey, watch): (&Survey, &Watch<'_>),
     job: u64,
-) -> std::io::Result<Merged> {
+) -> io::Result<Merged> {
     let mut file = BufWriter::new(File::create(to)?);
     let mut merged = Merged { dropped: survey.dropped.values().sum(), ..Merged::default() };
     file.write_all(head(lanes, merged.dropped, job).as_bytes())?;
@@ -239,14 +346,15 @@ fn write(
     let mut separator = "";
     let mut out = String::new();
     for (part, clock) in parts {
-        let text = text_of(part);
+        let text = text_of(part)?;
         // A slice's end is converted as its beginning is: nested slices stay nested, whatever the clock's drift.
         let mut events: Vec<(i64, Reverse<u64>, Line<'_>)> = Vec::new();
         for line in lines(&text) {
+            watch.look()?;
             let time = match line.letter() {
                 Some('M') if line.0.contains(",\"name\":\"udeck_") => continue,
                 Some('M') => i64::MIN,
-                Some('s' | 'f') if !survey.has_both_ends(line.member("id").unwrap_or_default()) => continue,
+                Some('s' | 'f') if !survey.arrows.has_both_ends(line) => continue,
                 _ => line.time().map_or(i64::MIN, |time| clock.convert(time)),
             };
             let end = line.time().map_or(time, |start| clock.convert(start + line.length()));
@@ -254,6 +362,7 @@ fn write(
         }
         events.sort_by_key(|(time, length, _)| (*time, *length));
         for (time, Reverse(length), line) in events {
+            watch.look()?;
             out.clear();
             out.push_str(separator);
             separator = ",\n";
@@ -286,9 +395,11 @@ const METHOD: &str = "ranks of one host share CLOCK_MONOTONIC; another host's cl
                       the shortest of each counts, its middle is the moment of comparison, half of it the error \
                       stated; between the two the offset changes evenly";
 
+const BEGINNING: &str = "{\"displayTimeUnit\":\"ns\",\n\"otherData\":{\"producer\":\"udeck ";
+
 /// What stands before the events.
 fn head(lanes: &[Lane], dropped: u64, job: u64) -> String {
-    let mut to = String::from("{\"displayTimeUnit\":\"ns\",\n\"otherData\":{\"producer\":\"udeck ");
+    let mut to = String::from(BEGINNING);
     let error = lanes.iter().map(|lane| lane.clock.error()).max().unwrap_or(0);
     let _ = write!(to, "{}\",\"job\":\"{job:x}\",\"clock_method\":", env!("CARGO_PKG_VERSION"));
     json::quoted(&mut to, METHOD);

@@ -114,10 +114,15 @@ impl Part {
         &self.process.path
     }
 
+    /// The rank that opened it, after which it is named.
+    pub fn rank(&self) -> u32 {
+        self.process.rank
+    }
+
     /// Writes what the process's threads have noted so far. The number of events that were dropped.
     ///
     /// # Errors
-    /// What the first write that failed said, of all.
+    /// What the first write that failed said, of all: the part ends there.
     pub fn write(&self) -> Result<u64, PartError> {
         buffer::write_all(&self.process);
         let mut file = self.process.file.lock();
@@ -129,7 +134,10 @@ impl Part {
             file.append(&line);
         }
         let path = self.process.path.clone();
-        file.failed.take().map_or(Ok(dropped), |source| Err(PartError { path, source }))
+        match &file.failed {
+            None => Ok(dropped),
+            Some(error) => Err(PartError { path, source: io::Error::new(error.kind(), error.to_string()) }),
+        }
     }
 }
 
@@ -168,6 +176,7 @@ struct PartFile {
     dropped: u64,
     /// Threads that were introduced, by rank.
     known: BTreeSet<(u32, u32)>,
+    /// Nothing is written behind a line that is cut off.
     failed: Option<io::Error>,
 }
 

@@ -35,6 +35,8 @@ pub(crate) enum Arrow {
     Out(u64),
     /// It ends here.
     In(u64),
+    /// None: the event is no slice of its thread, which does other things meanwhile. It has this number.
+    Apart(u64),
 }
 
 /// An event. Its arguments are the next `arguments` of the buffer's.
@@ -116,6 +118,7 @@ impl<'a> Fields<'a> {
             "rank" => self.rank = value as u32,
             "flow_out" => self.arrow = Arrow::Out(value),
             "flow_in" => self.arrow = Arrow::In(value),
+            "apart" => self.arrow = Arrow::Apart(value),
             _ => return false,
         }
         true

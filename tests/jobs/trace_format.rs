@@ -164,6 +164,10 @@ fn well_formed(event: &Value) -> Result<(), &'static str> {
     }
     match kind {
         "X" => nanoseconds(&event["dur"]).map(drop).ok_or("no dur"),
+        "b" | "e" => {
+            let id = event["id2"]["local"].as_str().filter(|id| !id.is_empty());
+            id.and(text("cat")).map(drop).ok_or("what is apart from its thread has an id and a category")
+        }
         "i" => matches!(text("s"), Some("t" | "p" | "g")).then_some(()).ok_or("no scope"),
         "s" | "f" => {
             text("id").and(text("cat")).ok_or("an arrow has an id and a category")?;

@@ -20,6 +20,7 @@ use super::op::Operator;
 use super::waiting::Clock;
 use crate::error::{Error, Result, check_process};
 use crate::payload::check_payload;
+use crate::trace;
 
 /// Requests of a group whose ends this member has not seen.
 const MAX_PENDING: usize = 64;
@@ -44,6 +45,8 @@ pub struct Request<'a, R> {
     call: Signature,
     limit: Duration,
     stage: Stage<'a, R>,
+    /// For the trace: since when.
+    traced: u64,
     #[cfg(feature = "async")]
     alarm: crate::tasks::Alarm,
 }
@@ -202,6 +205,7 @@ impl Group {
         R: Send + 'a,
     {
         check_process()?;
+        let traced = trace::begin();
         let (member, state) = (&self.member, &self.member.state);
         state.check_members()?;
         let (barrier, call) = {
@@ -248,6 +252,7 @@ impl Group {
             call,
             limit: self.limit,
             stage: Stage::Running(part),
+            traced,
             #[cfg(feature = "async")]
             alarm: crate::tasks::Alarm::default(),
         };
@@ -335,6 +340,11 @@ impl<R> Request<'_, R> {
         }
         engine.borrow_mut().pending.retain(|number| *number != self.call.number());
         drop(engine);
+        if self.traced != 0 {
+            let (state, kind) = (&self.member.state, self.call.kind().unwrap_or(Kind::Barrier));
+            let group = (state.name(), state.layout().size());
+            trace::call_over(self.traced, kind.name(), state.world().rank(), group);
+        }
         self.stage = Stage::Over(result);
     }
 

@@ -20,6 +20,9 @@ const MOST_RECORDS: usize = 8192;
 /// Bytes of its texts.
 const MOST_TEXT: usize = 256 << 10;
 
+/// Buffers of threads that have ended, while there is no part that they could be written to: some 16 MiB.
+const MOST_ENDED: usize = 16;
+
 /// Events that no room was found for, in this process.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 static THREADS: Mutex<Vec<Arc<ThreadBuffer>>> = Mutex::new(Vec::new());
@@ -92,7 +95,7 @@ pub(crate) fn note(fill: impl FnOnce(&mut Arguments) -> Record) {
         let Ok(mut own) = own.try_borrow_mut() else { return };
         let buffer = own.get_or_insert_with(|| {
             let buffer = Arc::new(ThreadBuffer::new());
-            THREADS.lock().push(buffer.clone());
+            add(&buffer);
             buffer
         });
         let mut noted = buffer.noted.lock();
@@ -115,6 +118,26 @@ pub(crate) fn note(fill: impl FnOnce(&mut Arguments) -> Record) {
         }
         records.push(record);
     });
+}
+
+/// A thread's first event. Where nothing is written (a program with our layer that never calls `udeck::init`), the oldest of those that have
+/// ended give way.
+#[cold]
+fn add(buffer: &Arc<ThreadBuffer>) {
+    let is_written = Process::current().is_some();
+    let mut threads = THREADS.lock();
+    let has_ended = |buffer: &Arc<ThreadBuffer>| Arc::strong_count(buffer) == 1;
+    let ended = threads.iter().filter(|buffer| has_ended(buffer)).count();
+    let mut excess = if is_written { 0 } else { ended.saturating_sub(MOST_ENDED) };
+    threads.retain(|buffer| {
+        if excess == 0 || !has_ended(buffer) {
+            return true;
+        }
+        excess -= 1;
+        DROPPED.fetch_add(buffer.noted.lock().records.len() as u64, Ordering::Relaxed);
+        false
+    });
+    threads.push(buffer.clone());
 }
 
 /// Writes what this thread has noted, and notes how long that took.

@@ -73,7 +73,8 @@ fn another_hosts_times_are_moved_by_what_its_clock_is_off_at_that_time() {
     let sample = |at, offset| ClockSample { at, offset, error: 7 };
     let clock = [sample(1_000_000, -800_000), sample(2_000_000, -900_000)];
     let merged =
-        merge(&folder.path(), &[lane(0, Some(first), &[]), lane(1, Some(second), &clock)], JOB).unwrap();
+        merge(&folder.path(), &[lane(0, Some(first), &[]), lane(1, Some(second), &clock)], JOB, &|| true)
+            .unwrap();
     assert_eq!((merged.events, merged.dropped), (3, 0));
     let times: Vec<_> = events(&folder.path()).iter().map(|event| event["ts"].as_f64().unwrap()).collect();
     assert_eq!(times, [0.0, 100.0, 550.45]);
@@ -93,11 +94,68 @@ fn of_a_part_that_was_cut_off_all_whole_events_are_taken_and_arrows_have_both_en
     let first = folder.part(0, &lines[..lines.len() - 9]);
     let second = folder.part(1, &(slice(1, "6.000", "2.000", "in") + &arrow('f', 1, "7.000", "0x1")));
     let lanes = [lane(0, Some(first), &[]), lane(1, Some(second), &[]), lane(2, None, &[])];
-    let merged = merge(&folder.path(), &lanes, JOB).unwrap();
+    let merged = merge(&folder.path(), &lanes, JOB, &|| true).unwrap();
     assert_eq!(merged, Merged { events: 5, arrows: 1, dropped: 0 });
     let names: Vec<_> =
         events(&folder.path()).iter().map(|event| event["name"].as_str().unwrap().to_owned()).collect();
     assert_eq!(names, ["outer", "inner", "message", "in", "message"], "what lies around comes first");
+}
+
+/// Whatever their ranks have said.
+#[test]
+fn a_part_that_is_not_there_or_leads_elsewhere_is_lost() {
+    let folder = Folder::new("gone");
+    let first = folder.part(0, &slice(0, "5.000", "1.000", "here"));
+    let elsewhere = folder.0.join("elsewhere");
+    fs::write(&elsewhere, slice(1, "1.000", "1.000", "secret")).unwrap();
+    let link = part_path(&folder.path(), JOB, 1);
+    std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
+    let gone = part_path(&folder.path(), JOB, 2);
+    let lanes = [
+        lane(0, Some(first), &[]),
+        lane(1, Some(link), &[]),
+        lane(2, Some(gone.clone()), &[]),
+        lane(3, Some(gone), &[]),
+    ];
+    merge(&folder.path(), &lanes, JOB, &|| true).unwrap();
+    let file: Value = serde_json::from_str(&fs::read_to_string(folder.path()).unwrap()).unwrap();
+    let states = [0, 1, 2, 3].map(|rank| file["otherData"]["ranks"][rank]["events"].clone());
+    assert_eq!(states, ["complete", "lost", "lost", "lost"]);
+    let names: Vec<_> = events(&folder.path()).iter().map(|event| event["name"].clone()).collect();
+    assert_eq!(names, ["here"]);
+}
+
+/// The parts stay, and so does what was there.
+#[test]
+fn a_merge_that_is_out_of_time_says_so() {
+    let folder = Folder::new("late");
+    let part = folder.part(0, &slice(0, "5.000", "1.000", "here").repeat(20_000));
+    fs::write(folder.path(), "before").unwrap();
+    for looks in [0_u32, 3, 8] {
+        let left = std::cell::Cell::new(looks);
+        let may_go_on = || left.replace(left.get().saturating_sub(1)) > 0;
+        let late = merge(&folder.path(), &[lane(0, Some(part.clone()), &[])], JOB, &may_go_on).unwrap_err();
+        assert!(late.to_string().contains("time"), "{late}");
+        let mut names: Vec<_> = fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().path()).collect();
+        names.sort();
+        assert_eq!(names, [folder.path(), part.clone()]);
+        assert_eq!(fs::read_to_string(folder.path()).unwrap(), "before");
+    }
+}
+
+/// Numbers of postboxes come again when there were very many.
+#[test]
+fn an_arrow_that_begins_or_ends_twice_is_left_out() {
+    let folder = Folder::new("twice");
+    let ids = ["0xffffffffffffffff", "0x1", "0x2", "0x3", "0x1", "0x4"];
+    let begun: String = ids.iter().map(|id| arrow('s', 0, "5.000", id)).collect();
+    let ended: String = ["0x4", "0x2", "0x1", "0x2", "0x5", "0xffffffffffffffff", "0x0"]
+        .iter()
+        .map(|id| arrow('f', 0, "6.000", id))
+        .collect();
+    let part = folder.part(0, &(begun + &ended));
+    let merged = merge(&folder.path(), &[lane(0, Some(part), &[])], JOB, &|| true).unwrap();
+    assert_eq!((merged.events, merged.arrows), (4, 2), "0x4 and the largest");
 }
 
 #[test]
@@ -114,14 +172,17 @@ fn two_jobs_with_one_path_do_not_write_into_each_others_parts() {
     let mine = folder.part(0, &slice(0, "1.000", "1.000", "mine"));
     folder.part_of(JOB + 1, 0, &slice(0, "1.000", "1.000", "theirs"));
     assert_eq!(parts_beside(&folder.path(), JOB), [(0, mine.clone())]);
-    merge(&folder.path(), &[lane(0, Some(mine), &[])], JOB).unwrap();
+    fs::write(folder.path(), "whatever").unwrap();
+    assert!(!udeck_trace::is_merged(&folder.path(), JOB));
+    merge(&folder.path(), &[lane(0, Some(mine), &[])], JOB, &|| true).unwrap();
     assert_eq!(events(&folder.path())[0]["name"], "mine");
+    assert!(udeck_trace::is_merged(&folder.path(), JOB) && !udeck_trace::is_merged(&folder.path(), JOB + 1));
 }
 
 #[test]
 fn what_is_no_file_is_not_replaced_by_one_and_a_link_stays() {
     let folder = Folder::new("kinds");
-    let merged = |path: &Path| merge(path, &[lane(0, None, &[])], JOB);
+    let merged = |path: &Path| merge(path, &[lane(0, None, &[])], JOB, &|| true);
     for (name, words) in [(".", "is a directory"), ("none/job.json", "No such file")] {
         let path = folder.0.join(name);
         let said = check_place(&path).unwrap_err().to_string();
@@ -171,7 +232,7 @@ fn what_a_process_says_is_in_its_part() {
     solve.in_scope(|| ());
     assert_eq!(part.write().unwrap(), 0, "events were dropped");
     let lanes = [lane(5, Some(part.path().to_owned()), &[])];
-    merge(&folder.path(), &lanes, JOB).unwrap();
+    merge(&folder.path(), &lanes, JOB, &|| true).unwrap();
     let events = events(&folder.path());
     let named = |name: &'static str| events.iter().filter(move |event| event["name"] == name);
     assert_eq!(named("post").count() as u64, COUNT);

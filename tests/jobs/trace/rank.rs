@@ -2,6 +2,9 @@
 //!
 //! * `ring`: each rank posts messages of many sizes to the next one, by all protocols and ways to post, and all meet at barriers.
 //! * `killed`: rank 1 has posted, waits until its part of the trace has that, and kills itself.
+//! * `first-killed`, `interrupted`: all ranks have posted and wait for ever. When the parts have that, rank 0 kills itself, or interrupts
+//!   deckrun.
+//! * `full`: there is no room for all of rank 1's part.
 //! * `own`: as `ring`, with a subscriber of the program's own that has µDECK's layer; the program has a span and an event.
 //! * `plain`: likewise, without a subscriber of its own.
 //! * `foreign`: likewise, with a subscriber that lacks the layer.
@@ -9,7 +12,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::process::{Resource, Rlimit, Signal, getpid, getppid, getrlimit, kill_process, setrlimit};
 use tracing_subscriber::prelude::*;
 use udeck::{Error, Match, Protocol, Result, World};
 
@@ -26,6 +29,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let world = udeck::init()?;
     match word.as_str() {
         "killed" => killed(&world)?,
+        "full" => full(&world)?,
+        "first-killed" | "interrupted" => hang(&world, &word)?,
         "ring" => ring(&world)?,
         _ => {
             let span = tracing::info_span!("solve", cells = 1000, method = "\"by\"\nhand");
@@ -70,7 +75,10 @@ fn ring(world: &World) -> Result {
     world.barrier()?;
     let mut sum = [world.rank() as u64; 1000];
     world.all()?.all_reduce(&mut sum, udeck::op::Sum)?;
-    world.barrier()
+    let under_way = world.all()?.all_reduce_nonblocking(vec![1_u64], udeck::op::Sum)?;
+    world.barrier()?;
+    assert_eq!(under_way.wait()?, [world.size() as u64]);
+    Ok(())
 }
 
 fn killed(world: &World) -> Result {
@@ -88,18 +96,55 @@ fn killed(world: &World) -> Result {
     let out = world.postbox::<u64>("in")?;
     (0..COUNT).try_for_each(|number| out.post(&[number as u64]).map_err(|failed| failed.error))?;
     if world.rank() == 1 {
-        let trace = std::env::var("DECK_TRACE").expect("this is about a trace");
-        let folder = Path::new(&trace).parent().expect("a folder");
-        let is_mine = |path: &Path| path.to_string_lossy().ends_with(".rank-1.part");
-        let parts = || std::fs::read_dir(folder).expect("the trace's").flatten().map(|entry| entry.path());
-        let posted =
-            |path: PathBuf| std::fs::read_to_string(path).is_ok_and(|text| text.contains("\"post\""));
-        let end = Instant::now() + Duration::from_secs(120);
-        while !parts().filter(|path| is_mine(path)).any(posted) {
-            assert!(Instant::now() < end, "nothing is in the part");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until_written(&[1]);
         kill_process(getpid(), Signal::KILL).expect("this process");
     }
     Ok(())
+}
+
+fn hang(world: &World, word: &str) -> Result {
+    let inbox = world.mailboxes::<u8>("in")?;
+    world.postbox_of::<u8>("in", (world.rank() + 1) % world.size())?.post(&[1])?;
+    inbox.retrieve()?;
+    if world.rank() == 0 {
+        until_written(&(0..world.size()).collect::<Vec<_>>());
+        match word {
+            "interrupted" => {
+                kill_process(getppid().expect("deckrun"), Signal::INT).expect("a child of deckrun")
+            }
+            _ => kill_process(getpid(), Signal::KILL).expect("this process"),
+        }
+    }
+    inbox.retrieve().map(drop)
+}
+
+/// What the library needs of memory, which is files, too, has been made before, or is smaller.
+fn full(world: &World) -> Result {
+    const ROOM: u64 = 32 << 20;
+    ring(world)?;
+    if world.rank() == 1 {
+        let limit = Rlimit { current: Some(ROOM), maximum: getrlimit(Resource::Fsize).maximum };
+        setrlimit(Resource::Fsize, limit).expect("less is allowed");
+        for number in 0..ROOM / 100 {
+            tracing::info!(number, "many words for an event");
+        }
+    }
+    Ok(())
+}
+
+/// Until the parts of these ranks have posts.
+fn until_written(ranks: &[usize]) {
+    let trace = std::env::var("DECK_TRACE").expect("this is about a trace");
+    let folder = Path::new(&trace).parent().expect("a folder");
+    let parts = || std::fs::read_dir(folder).expect("the trace's").flatten().map(|entry| entry.path());
+    let posted = |path: PathBuf| std::fs::read_to_string(path).is_ok_and(|text| text.contains("\"post\""));
+    let has_posted = |rank: &usize| {
+        let is_its = |path: &PathBuf| path.to_string_lossy().ends_with(&format!(".rank-{rank}.part"));
+        parts().filter(is_its).any(posted)
+    };
+    let end = Instant::now() + Duration::from_secs(120);
+    while !ranks.iter().all(has_posted) {
+        assert!(Instant::now() < end, "nothing is in the parts");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }

@@ -83,6 +83,11 @@ fn every_message_has_an_arrow_whatever_way_it_takes() {
         for call in ["barrier", "all_reduce"] {
             assert!(count(trace.named(call)) >= 3, "{transport}: {call}");
         }
+        // While it is under way, its thread is at a barrier.
+        let [begun, over] = ["b", "e"].map(|kind| trace.of_kind(kind).collect::<Vec<_>>());
+        assert_eq!((begun.len(), over.len()), (3, 3), "{transport}: nonblocking calls");
+        assert!(begun.iter().chain(&over).all(|event| event["name"] == "all_reduce"));
+        assert!(begun.iter().all(|event| event["args"]["members"] == 3));
         let aside = trace.named("retrieve").find(|event| event["args"]["tag"] == 7).expect("that with a tag");
         assert_eq!(aside["args"]["mailbox"], "ring");
     }
@@ -99,6 +104,42 @@ fn a_rank_that_is_killed_leaves_what_it_has_written() {
         .run()
         .fails();
     ended.line_with("rank 1 is lost");
+    let trace = folder.read(&ended);
+    let states = [0, 1, 2].map(|rank| trace.rank(rank)["events"].as_str().unwrap_or_default().to_owned());
+    assert_eq!(states, ["complete", "incomplete", "complete"]);
+    assert!(trace.named("post").any(|event| event["pid"] == 1), "what rank 1 posted");
+}
+
+/// Why does it hang? The parts have what was written until then.
+#[test]
+fn the_trace_of_a_job_that_ends_without_rank_0_is_merged_by_deckrun() {
+    for word in ["first-killed", "interrupted"] {
+        let folder = Folder::new(word);
+        let job = program().ranks(3).arg(word).env("DECK_TRACE", folder.trace());
+        let ended = job.run().fails();
+        assert!(ended.stderr.contains("what 3 of 3 ranks had written"), "{ended}");
+        let trace = folder.read(&ended);
+        for rank in 0..3 {
+            let of_rank = trace.rank(rank);
+            assert_eq!(of_rank["events"], "incomplete", "{word}: {of_rank}");
+            assert_ne!(of_rank["host"], "", "{word}");
+            assert!(trace.named("post").any(|event| event["pid"] == rank), "{word}: what rank {rank} posted");
+        }
+    }
+}
+
+#[test]
+fn a_part_that_there_is_no_room_for_is_named_and_merged_as_far_as_it_goes() {
+    let folder = Folder::new("full");
+    // The kernel ends a process that writes too much, unless it ignores that.
+    let ended = Job::new(Bin::deckrun().path())
+        .args(["-n", "3", "--", "sh", "-c", "trap '' XFSZ; exec \"$0\" full"])
+        .arg(program().path())
+        .env("DECK_TRACE", folder.trace())
+        .run()
+        .ok();
+    assert!(ended.stderr.contains("rank 1: its part of the trace ends early"), "{ended}");
+    assert!(ended.stderr.contains(".rank-1.part"), "{ended}");
     let trace = folder.read(&ended);
     let states = [0, 1, 2].map(|rank| trace.rank(rank)["events"].as_str().unwrap_or_default().to_owned());
     assert_eq!(states, ["complete", "incomplete", "complete"]);
