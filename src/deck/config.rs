@@ -132,8 +132,7 @@ impl Config {
         for (variable, setting) in
             [("DECK_DEADLINE", &mut config.deadline), ("DECK_SETUP_TIMEOUT", &mut config.setup)]
         {
-            // Empty is unset, as of `DECK_TRACE`.
-            if let Some(text) = lookup(variable).filter(|text| !text.is_empty()) {
+            if let Some(text) = lookup(variable) {
                 *setting =
                     seconds(&text).ok_or_else(|| bad(variable, text, "a number of seconds above 0"))?;
             }
@@ -181,7 +180,8 @@ impl Config {
             ("DECK_EXPLAIN", &mut config.explain),
             ("DECK_STATS", &mut config.stats),
         ] {
-            if let Some(text) = lookup(variable) {
+            // Empty is unset, as of `DECK_TRACE`.
+            if let Some(text) = lookup(variable).filter(|text| !text.is_empty()) {
                 *set = match text.as_str() {
                     "1" => true,
                     "0" => false,
