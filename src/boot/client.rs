@@ -316,13 +316,26 @@ impl Client {
     /// Ends the whole job, with this exit code (0 counts as 1), and this process. Blocks for a moment, until the launcher knows.
     pub fn abort(&self, code: u8, why: &str) -> ! {
         let code = code.max(1);
-        let call = Call::Abort { code, why: why.into() };
-        // The launcher hears of it by this process's end in any case.
-        let _ = self.call(Asked::Abort, call, Deadline::after(ABORT).instant());
-        if let Some(guest) = &self.shared.guest {
+        let tell_others = || {
+            let call = Call::Abort { code, why: why.into() };
+            // The launcher hears of it by this process's end in any case.
+            let _ = self.call(Asked::Abort, call, Deadline::after(ABORT).instant());
+        };
+        let ask_launcher = |guest: &Guest| {
             stderr_line(format_args!("udeck: rank {} {}", self.welcome.rank, aborted(code, why)));
             if let Err(error) = guest.abort(code, why, Deadline::after(ABORT)) {
                 stderr_line(format_args!("udeck: {error}"));
+            }
+        };
+        match &self.shared.guest {
+            None => tell_others(),
+            Some(guest) if guest.kills_all_at_once() => {
+                ask_launcher(guest);
+                tell_others();
+            }
+            Some(guest) => {
+                tell_others();
+                ask_launcher(guest);
             }
         }
         std::process::exit(i32::from(code))

@@ -108,6 +108,12 @@ pub trait Environment: Send {
     /// As of [`Environment::put`].
     fn finalize(&mut self, until: Deadline) -> Result<(), StartError>;
 
+    /// Whether its abort ends all ranks at once, by a signal that none can take. Then it is asked before the other ranks are told: what
+    /// they do about it could end before its answer, and give the job another exit code.
+    fn kills_all_at_once(&self) -> bool {
+        false
+    }
+
     /// Asks for the end of the whole job with this exit code (1 to 255). Does not wait until it has ended.
     ///
     /// # Errors

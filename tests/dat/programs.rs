@@ -1,5 +1,7 @@
 //! The programs of Debian's `dapl2-utils`, by mode and transport.
 
+use std::sync::{Mutex, PoisonError};
+
 use super::Case;
 use super::running::Place;
 
@@ -169,7 +171,13 @@ fn killed(transport: &str) {
     client.end();
 }
 
+/// `dtest`'s two processes exchange parameters over this port of TCP's.
+const DTEST_PORT: u16 = 15828;
+
+/// They have fixed ports, so one pair runs at a time.
 fn pair(transport: &str, program: &str, words: &str, says: &str) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let place = Place::new(transport);
     let mut server = place.start("server", program, &format!("-P udeck {words}"));
     server.say(match program {
@@ -177,6 +185,10 @@ fn pair(transport: &str, program: &str, words: &str, says: &str) {
         "dtestsrq" => "Accepting...",
         _ => "waiting for client",
     });
+    if program == "dtest" {
+        // It says that before it listens.
+        server.listens(DTEST_PORT);
+    }
     let said = place.run(program, &format!("-P udeck {words} -h localhost"));
     let served = server.succeed();
     for said in [said, served] {

@@ -105,6 +105,23 @@ impl Running {
         }
     }
 
+    /// Waits until somebody listens at this port of TCP's. Nobody connects for that: a server may serve one connection only.
+    pub fn listens(&mut self, port: u16) {
+        // Behind the number: the own address with the port, the peer's, and the state, which is LISTEN.
+        let at = format!(":{port:04X}");
+        let is_it = |line: &str| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            fields.get(1).is_some_and(|own| own.ends_with(&at)) && fields.get(3) == Some(&"0A")
+        };
+        let table = |name: &str| fs::read_to_string(name).unwrap_or_default();
+        while !["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|name| table(name).lines().any(is_it)) {
+            if Instant::now() > self.until {
+                self.fail(&format!("nobody listens at port {port}"));
+            }
+            sleep(LOOK);
+        }
+    }
+
     /// Waits for its end. What it has said.
     pub fn succeed(mut self) -> String {
         loop {

@@ -26,6 +26,7 @@ const LOOK: Duration = Duration::from_millis(20);
 pub(crate) struct Guest {
     environment: Mutex<Box<dyn Environment>>,
     title: String,
+    kills_all_at_once: bool,
     /// At rank 0.
     serving: Mutex<Option<Serving>>,
 }
@@ -43,6 +44,7 @@ impl Guest {
     pub fn new(environment: Box<dyn Environment>, serving: Option<Serving>) -> Guest {
         Guest {
             title: environment.title(),
+            kills_all_at_once: environment.kills_all_at_once(),
             environment: Mutex::new(environment),
             serving: Mutex::new(serving),
         }
@@ -81,9 +83,14 @@ impl Guest {
         Ok(self.environment.lock().finalize(until)?)
     }
 
+    /// Whether the launcher is asked for an abort before the other ranks are told of it.
+    pub fn kills_all_at_once(&self) -> bool {
+        self.kills_all_at_once
+    }
+
     /// Asks the launcher to end the job.
     pub fn abort(&self, code: u8, why: &str, deadline: Deadline) -> Result<(), BootError> {
-        if self.serving.lock().is_some() {
+        if !self.kills_all_at_once && self.serving.lock().is_some() {
             std::thread::sleep(TOLD);
         }
         let locked = self.environment.try_lock_until(deadline.instant());

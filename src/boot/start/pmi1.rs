@@ -163,6 +163,11 @@ impl Environment for Pmi1 {
         self.service.finish(&finalize(), until)
     }
 
+    /// Hydra does.
+    fn kills_all_at_once(&self) -> bool {
+        true
+    }
+
     /// The reason is not passed on: PMI-1 has no word for it.
     fn abort(&mut self, code: u8, _why: &str, until: Deadline) -> Result<(), StartError> {
         // Hydra kills all ranks at once, and with them what they have said and it has not passed on.
