@@ -27,7 +27,7 @@ pub unsafe fn copy_in(to: &mut [u8], from: NonNull<u8>) {
 /// `to` is valid for writes of `from.len()` bytes (mapped memory; concurrent accesses by other processes are allowed), and does not
 /// overlap `from`.
 #[cfg(not(loom))]
-pub(crate) unsafe fn copy_out(to: NonNull<u8>, from: &[u8]) {
+pub unsafe fn copy_out(to: NonNull<u8>, from: &[u8]) {
     let memcpy: Memcpy = black_box(libc::memcpy);
     // SAFETY: both ranges are valid for `from.len()` bytes and disjoint, as the caller promises; the callee is opaque, as above.
     unsafe { memcpy(to.as_ptr().cast(), from.as_ptr().cast(), from.len()) };

@@ -73,6 +73,8 @@ mod wait;
 pub mod window;
 
 pub use copy::copy_in;
+#[cfg(not(loom))]
+pub use copy::copy_out;
 pub use copy_bytes::copy_bytes;
 pub use cpu::{Home, Topology, boot_id, host_key, pin_to_cpu, restrict_to_cpus, usable_cpus};
 pub use deadline::Deadline;

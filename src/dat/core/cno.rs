@@ -21,10 +21,23 @@ pub struct Cno {
     bell: Arc<Bell>,
     /// Event dispatchers with news, oldest first, each once.
     triggered: Mutex<VecDeque<usize>>,
-    agent: Mutex<Option<Sender<usize>>>,
+    agent: Mutex<Option<Called>>,
     fd: Option<OwnedFd>,
     pub waiters: AtomicUsize,
     pub dead: AtomicBool,
+}
+
+/// An agent, on its thread.
+struct Called {
+    news: Sender<usize>,
+    /// Until it is replaced, or its object is gone: a call that has begun then ends, and no other begins.
+    is_wanted: Arc<AtomicBool>,
+}
+
+impl Drop for Called {
+    fn drop(&mut self) {
+        self.is_wanted.store(false, Ordering::SeqCst);
+    }
 }
 
 impl Cno {
@@ -58,16 +71,20 @@ impl Cno {
     /// # Errors
     /// There is no thread to be had.
     pub fn set_agent(&self, agent: Option<Agent>) -> io::Result<()> {
-        let sender = match agent {
+        let called = match agent {
             None => None,
             Some(agent) => {
                 let (sender, news) = mpsc::channel();
-                let serve = move || news.into_iter().for_each(agent);
+                let is_wanted = Arc::new(AtomicBool::new(true));
+                let wanted = is_wanted.clone();
+                let serve = move || {
+                    news.into_iter().take_while(|_| wanted.load(Ordering::SeqCst)).for_each(agent);
+                };
                 thread::spawn("dat-agent", serve, |_| {})?;
-                Some(sender)
+                Some(Called { news: sender, is_wanted })
             }
         };
-        *self.agent.lock() = sender;
+        *self.agent.lock() = called;
         Ok(())
     }
 
@@ -80,7 +97,7 @@ impl Cno {
             }
         }
         if let Some(agent) = &*self.agent.lock() {
-            let _ = agent.send(evd); // its thread has panicked, which was told
+            let _ = agent.news.send(evd); // its thread has panicked, which was told
         }
         if let Some(fd) = &self.fd {
             let _ = rustix::io::write(fd, &1_u64.to_ne_bytes()); // full: it is readable already
@@ -93,7 +110,6 @@ impl Cno {
         let mut triggered = self.triggered.lock();
         let evd = triggered.pop_front();
         if triggered.is_empty()
-            && evd.is_some()
             && let Some(fd) = &self.fd
         {
             let _ = rustix::io::read(fd, &mut [0; 8]); // not readable any more

@@ -68,7 +68,7 @@ pub struct Ep {
     /// Of the protection zone; no region has 0.
     pz: u32,
     vi: Option<Vi>,
-    /// Tells an attempt to connect from a later one.
+    /// Tells an attempt to connect from all others, of end points that had this place before, too; 0: none yet.
     attempt: u64,
     pub port: u64,
     pub peer: Option<Peer>,

@@ -274,6 +274,9 @@ impl Ia {
     /// Ends its thread; who waits gives up.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
+        if udeck::via::is_forked() {
+            return; // its thread is the parent's
+        }
         self.bell.ring_loudly();
         let engine = self.engine.lock().take();
         if let Some(running) = engine

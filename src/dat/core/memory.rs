@@ -5,9 +5,14 @@
 
 #![allow(unsafe_code, reason = "the program's memory, at addresses that it has registered")]
 
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::ptr::NonNull;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
+use udeck_sys::{copy_in, copy_out};
 
 use super::code::{Code, Result, Sub};
 
@@ -57,7 +62,6 @@ pub struct Triplet {
     pub context: u32,
 }
 
-#[derive(Default)]
 struct Place {
     generation: u32,
     piece: Option<Piece>,
@@ -66,33 +70,47 @@ struct Place {
 static TABLE: RwLock<Vec<Place>> = RwLock::new(Vec::new());
 /// RMRs that name a part of some LMR.
 static BOUND: AtomicUsize = AtomicUsize::new(0);
-static FREE: parking_lot::Mutex<Vec<u32>> = parking_lot::Mutex::new(Vec::new());
+static FREE: parking_lot::Mutex<VecDeque<u32>> = parking_lot::Mutex::new(VecDeque::new());
+/// Where the generations of a place begin: a peer that knows one context does not know the others.
+static RANDOM: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 const INDEX_BITS: u32 = 20;
 /// Regions at a time.
 pub const MAX: usize = 1 << INDEX_BITS;
+/// Contexts that a place has one after another.
+const GENERATIONS: u32 = (1 << (32 - INDEX_BITS)) - 1;
 
 fn split(context: u32) -> (usize, u32) {
     ((context & (MAX as u32 - 1)) as usize, context >> INDEX_BITS)
 }
 
+impl Place {
+    fn of(&self, generation: u32) -> Option<&Piece> {
+        self.piece.as_ref().filter(|_| self.generation == generation)
+    }
+}
+
 /// Registers it: its context.
 ///
 /// # Errors
-/// No place is left.
+/// No place is left; or it is a part of an LMR that is gone.
 pub fn add(piece: Piece) -> Result<u32> {
     let mut table = TABLE.write();
-    let at = match FREE.lock().pop() {
+    if piece.of != 0 && find_in(&table, piece.of).is_none() {
+        return Err(Code::INVALID_HANDLE.of(Sub::HandleLmr));
+    }
+    let at = match FREE.lock().pop_front() {
         Some(at) => at as usize,
         None if table.len() < MAX => {
-            table.push(Place::default());
+            let generation = RANDOM.hash_one(table.len()) as u32 % GENERATIONS;
+            table.push(Place { generation, piece: None });
             table.len() - 1
         }
         None => return Err(Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceMemoryRegion)),
     };
     let place = &mut table[at];
     // Never 0; a context that was freed is not given again soon.
-    place.generation = place.generation % 0xfff + 1;
+    place.generation = place.generation % GENERATIONS + 1;
     place.piece = Some(piece);
     BOUND.fetch_add(usize::from(piece.of != 0), Ordering::Relaxed);
     Ok(place.generation << INDEX_BITS | at as u32)
@@ -100,14 +118,28 @@ pub fn add(piece: Piece) -> Result<u32> {
 
 /// Ends it; nothing, if it has ended.
 pub fn remove(context: u32) {
+    remove_from(&mut TABLE.write(), context);
+}
+
+fn remove_from(table: &mut [Place], context: u32) {
     let (at, generation) = split(context);
-    let mut table = TABLE.write();
     if let Some(place) = table.get_mut(at).filter(|place| place.generation == generation)
         && let Some(piece) = place.piece.take()
     {
         BOUND.fetch_sub(usize::from(piece.of != 0), Ordering::Relaxed);
-        FREE.lock().push(at as u32);
+        FREE.lock().push_back(at as u32);
     }
+}
+
+/// Ends an LMR, unless an RMR names a part of it: nobody can bind one meanwhile. Whether it has ended.
+pub fn remove_unbound(context: u32) -> bool {
+    let mut table = TABLE.write();
+    let is_bound = BOUND.load(Ordering::Relaxed) > 0
+        && table.iter().any(|place| place.piece.is_some_and(|piece| piece.of == context));
+    if !is_bound {
+        remove_from(&mut table, context);
+    }
+    !is_bound
 }
 
 /// Ends an RMR that a peer of this protection zone invalidates. `false`: that is none.
@@ -119,17 +151,15 @@ pub fn invalidate(context: u32, pz: u32) -> bool {
     is_rmr
 }
 
-/// Whether an RMR names a part of that LMR.
-pub fn is_bound(context: u32) -> bool {
-    BOUND.load(Ordering::Relaxed) > 0
-        && TABLE.read().iter().any(|place| place.piece.is_some_and(|piece| piece.of == context))
-}
-
 /// What is registered by that context.
 pub fn find(context: u32) -> Option<Piece> {
+    find_in(&TABLE.read(), context).copied()
+}
+
+#[inline]
+fn find_in(table: &[Place], context: u32) -> Option<&Piece> {
     let (at, generation) = split(context);
-    let table = TABLE.read();
-    table.get(at).filter(|place| place.generation == generation)?.piece
+    table.get(at)?.of(generation)
 }
 
 /// Calls `with` with the address of so many bytes, if they may be touched so.
@@ -138,11 +168,8 @@ pub fn find(context: u32) -> Option<Piece> {
 /// `DAT_PROTECTION_VIOLATION` or `DAT_PRIVILEGES_VIOLATION`, with what was tried.
 #[inline]
 pub fn access<R>(triplet: Triplet, pz: u32, right: Right, with: impl FnOnce(*mut u8) -> R) -> Result<R> {
-    let (at, generation) = split(triplet.context);
     let table = TABLE.read();
-    let piece =
-        table.get(at).filter(|place| place.generation == generation).and_then(|place| place.piece.as_ref());
-    let Some(piece) = piece else { return Err(refused(right, true)) };
+    let Some(piece) = find_in(&table, triplet.context) else { return Err(refused(right, true)) };
     let offset = triplet.address.wrapping_sub(piece.named);
     let fits = offset <= piece.len as u64 && u64::from(triplet.len) <= piece.len as u64 - offset;
     if piece.pz != pz || !fits {
@@ -176,9 +203,13 @@ fn refused(right: Right, protection: bool) -> Code {
 #[inline]
 pub fn read(from: Triplet, pz: u32, right: Right, to: &mut [u8]) -> Result {
     let len = to.len().min(from.len as usize);
-    // SAFETY: registered for so many bytes; `to` is memory of ours. (What another thread of the program writes there meanwhile, C
-    // has to answer for: bytes are copied, whatever they are.)
-    access(from, pz, right, |at| unsafe { std::ptr::copy_nonoverlapping(at, to.as_mut_ptr(), len) })
+    access(from, pz, right, |at| {
+        if let Some(at) = NonNull::new(at) {
+            // SAFETY: registered for so many bytes, and it stays so while the table is locked; `to` is memory of ours. Peers, by other
+            // end points, and threads of the program may write there meanwhile, which `copy_in` is for.
+            unsafe { copy_in(&mut to[..len], at) }
+        }
+    })
 }
 
 /// Copies into the program's memory.
@@ -188,20 +219,11 @@ pub fn read(from: Triplet, pz: u32, right: Right, to: &mut [u8]) -> Result {
 #[inline]
 pub fn write(to: Triplet, pz: u32, right: Right, from: &[u8]) -> Result {
     let len = from.len().min(to.len as usize);
-    // SAFETY: as above.
-    access(to, pz, right, |at| unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), at, len) })
-}
-
-/// Calls `with` with the bytes of a segment that is to be sent.
-///
-/// # Errors
-/// As [`access`].
-#[inline]
-pub fn with_bytes<R>(from: Triplet, pz: u32, with: impl FnOnce(&[u8]) -> R) -> Result<R> {
-    access(from, pz, Right::LocalRead, |at| {
-        // SAFETY: registered for so many bytes, as long as the table is locked. That nobody writes there while a DTO reads it is what
-        // uDAPL asks of the program.
-        with(unsafe { std::slice::from_raw_parts(at, from.len as usize) })
+    access(to, pz, right, |at| {
+        if let Some(at) = NonNull::new(at) {
+            // SAFETY: as above; `from` is memory of ours, or what the transport has received.
+            unsafe { copy_out(at, &from[..len]) }
+        }
     })
 }
 
@@ -284,6 +306,19 @@ mod tests {
         let again = register(&mut memory, 5, ALL_RIGHTS).1;
         assert_ne!(again, context);
         remove(again);
+    }
+
+    #[test]
+    fn a_part_and_its_whole_depend_on_each_other() {
+        let mut memory = vec![0_u8; 64];
+        let (address, whole) = register(&mut memory, 5, ALL_RIGHTS);
+        let part =
+            Piece { named: address, start: address as usize, len: 8, pz: 5, rights: ALL_RIGHTS, of: whole };
+        let bound = add(part).unwrap();
+        assert!(!remove_unbound(whole) && find(whole).is_some(), "a part is bound");
+        remove(bound);
+        assert!(remove_unbound(whole) && find(whole).is_none());
+        assert_eq!(add(part), Err(Code::INVALID_HANDLE.of(Sub::HandleLmr)), "of what is gone");
     }
 
     proptest! {

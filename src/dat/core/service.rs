@@ -100,6 +100,11 @@ impl ServicePoint {
                 && let Ok(cr) = take(cr)
             {
                 cr.request.reject_for_now("the program's event dispatcher for connection requests is full");
+                if let Some(slot) = ep
+                    && let Some(ep) = &mut *slot.lock()
+                {
+                    let _ = ep.reserve(EpEvent::Refused); // it has gone its way
+                }
             }
         };
         let listener =
@@ -208,7 +213,7 @@ pub fn connect(
         Asking { slot, ia: ep.ia.clone(), host, qualifier, greeting, attempt, until: Deadline::after(limit) };
     drop(held);
     let failed = move |_: &str| {
-        if let Some(ep) = &mut *slot.lock() {
+        if let Some(ep) = slot.lock().as_mut().filter(|ep| ep.is_connecting(attempt)) {
             let _ = ep.disconnect(false); // over already
         }
     };

@@ -274,8 +274,9 @@ pub unsafe extern "C" fn close(handle: Handle, flags: u32) -> Code {
         };
         match flags {
             0 => {
-                // What others need goes after them: connections and service points before queues before zones.
-                for kinds in [&[6, 9, 1][..], &[2], &[8], &[5, 11], &[7, 3], &[10]] {
+                // What others need goes after them: service points, from which requests come, before those, then connections,
+                // queues and zones.
+                for kinds in [&[6, 9][..], &[1], &[2], &[8], &[5, 11], &[7, 3], &[10]] {
                     for object in left(&ia) {
                         // SAFETY: a handle of ours.
                         if kinds.contains(&unsafe { kind_of(object) }) {
@@ -304,7 +305,11 @@ pub unsafe extern "C" fn close(handle: Handle, flags: u32) -> Code {
 pub unsafe extern "C" fn set_consumer_context(handle: Handle, context: u64) -> Code {
     call(|| {
         some(handle as *mut c_void, 1).map_err(|_| Code::INVALID_HANDLE)?;
-        // SAFETY: not NULL, so a handle.
+        // SAFETY: not NULL, so a handle, here and below.
+        if unsafe { kind_of(handle) } == 0 {
+            return Err(Code::INVALID_HANDLE);
+        }
+        // SAFETY: as above.
         unsafe { context_of(handle) }.store(context, Ordering::Relaxed);
         Ok(())
     })
@@ -318,6 +323,10 @@ pub unsafe extern "C" fn get_consumer_context(handle: Handle, out: *mut u64) -> 
     call(|| {
         some(handle as *mut c_void, 1).map_err(|_| Code::INVALID_HANDLE)?;
         some(out, 2)?;
+        // SAFETY: not NULL, so a handle.
+        if unsafe { kind_of(handle) } == 0 {
+            return Err(Code::INVALID_HANDLE);
+        }
         // SAFETY: not NULL, so a handle, and valid.
         unsafe { put(out, context_of(handle).load(Ordering::Relaxed)) };
         Ok(())

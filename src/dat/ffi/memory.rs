@@ -211,9 +211,12 @@ pub unsafe extern "C" fn lmr_free(handle: Handle) -> Code {
         // SAFETY: as above.
         let slot = unsafe { LMRS.find(handle) }.ok_or(gone)?;
         let lmr = LMRS.remove(slot, gone, |lmr| {
-            if memory::is_bound(lmr.context) { Err(Code::INVALID_STATE.of(Sub::LmrInUse)) } else { Ok(()) }
+            if memory::remove_unbound(lmr.context) {
+                Ok(())
+            } else {
+                Err(Code::INVALID_STATE.of(Sub::LmrInUse))
+            }
         })?;
-        memory::remove(lmr.context);
         lmr.pz.ia.objects.lock().remove(&handle);
         Ok(())
     })
@@ -234,7 +237,7 @@ pub unsafe extern "C" fn lmr_sync(ia: Handle, segments: *const Triplet, count: u
     })
 }
 
-/// `dat_rmr_create` and `dat_rmr_create_for_ep`.
+/// `dat_rmr_create`. (One for an end point alone, `dat_rmr_create_for_ep`, is not served: all of its zone would reach its memory.)
 ///
 /// # Safety
 /// As above.
@@ -315,9 +318,13 @@ pub unsafe extern "C" fn rmr_bind(
         if triplet.len > 0 {
             // SAFETY: as above.
             let lmr = unsafe { object(&LMRS, lmr, Sub::HandleLmr) }?;
+            // Otherwise peers of one zone would reach memory of another.
+            if lmr.pz.pz.id != rmr.pz.pz.id {
+                return Err(Code::PROTECTION_VIOLATION.of(Sub::ProtectionRdmaRead));
+            }
             context = memory::add(part(&lmr, triplet, rights, va_type)?)?;
         }
-        let operation = Operation::Bind { rmr: handle, old: rmr.context };
+        let operation = Operation::Bind { rmr: handle, old: rmr.context, new: context };
         let posted = match &mut *ep.lock() {
             Some(ep) if ep.pz() == rmr.pz.pz.id => ep.post_request(operation, &[], cookie, flags),
             Some(_) => Err(Code::PROTECTION_VIOLATION.of(Sub::ProtectionRdmaRead)),

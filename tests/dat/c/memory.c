@@ -54,6 +54,51 @@ static void ends_a_connection_that_reaches_too_far(DAT_RMR_CONTEXT context, int 
     connect_both();
 }
 
+/* What the end of the connection has flushed leaves nothing open, neither what was bound before nor what was to be. */
+static void flushes_a_bind(int len) {
+    DAT_RMR_HANDLE rmr;
+    DAT_RMR_CONTEXT before, after;
+    DAT_LMR_TRIPLET part = piece(B, 16, len);
+    DAT_EVENT event;
+    OK(dat_rmr_create(pz, &rmr));
+    bind_part(rmr, 16, 8, DAT_MEM_PRIV_REMOTE_READ_FLAG | DAT_MEM_PRIV_REMOTE_WRITE_FLAG, &before);
+    writes_and_reads(before);
+    OK(dat_ep_disconnect(ep[B], DAT_CLOSE_ABRUPT_FLAG));
+    NEXT(connect_evd[B], DAT_CONNECTION_EVENT_DISCONNECTED);
+    NEXT(connect_evd[A], DAT_CONNECTION_EVENT_DISCONNECTED);
+    OK(dat_rmr_bind(rmr, lmr[B], &part, DAT_MEM_PRIV_REMOTE_WRITE_FLAG, DAT_VA_TYPE_VA, ep[B], cookie(41), DAT_COMPLETION_DEFAULT_FLAG,
+                    &after));
+    event = NEXT(request_evd[B], DAT_RMR_BIND_COMPLETION_EVENT);
+    CHECK(event.event_data.rmr_completion_event_data.status == DAT_DTO_ERR_FLUSHED);
+    OK(dat_ep_reset(ep[A]));
+    OK(dat_ep_reset(ep[B]));
+    connect_both();
+    ends_a_connection_that_reaches_too_far(before, 0);
+    ends_a_connection_that_reaches_too_far(after, 0);
+    OK(dat_rmr_free(rmr));
+}
+
+/* Peers of one zone reach no memory of another. */
+static void binds_nothing_of_another_zone(void) {
+    DAT_PZ_HANDLE other;
+    DAT_LMR_HANDLE there;
+    DAT_LMR_TRIPLET part = piece(B, 0, SIZE);
+    DAT_RMR_HANDLE rmr;
+    DAT_RMR_CONTEXT context;
+    DAT_REGION_DESCRIPTION region;
+    region.for_va = memory[B];
+    OK(dat_pz_create(ia, &other));
+    OK(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, SIZE, other, DAT_MEM_PRIV_ALL_FLAG, DAT_VA_TYPE_VA, &there, &part.lmr_context,
+                      &context, NULL, NULL));
+    OK(dat_rmr_create(pz, &rmr));
+    FAILS(dat_rmr_bind(rmr, there, &part, DAT_MEM_PRIV_REMOTE_WRITE_FLAG, DAT_VA_TYPE_VA, ep[B], cookie(42), 0, &context),
+          DAT_PROTECTION_VIOLATION, DAT_PROTECTION_RDMA_READ);
+    NOTHING(request_evd[B]);
+    OK(dat_rmr_free(rmr));
+    OK(dat_lmr_free(there));
+    OK(dat_pz_free(other));
+}
+
 int main(void) {
     DAT_RMR_HANDLE rmr;
     DAT_RMR_CONTEXT context, later;
@@ -89,6 +134,9 @@ int main(void) {
     DONE(request_evd[A], 22, DAT_DTO_SUCCESS);
     ends_a_connection_that_reaches_too_far(context, 1);
     OK(dat_rmr_free(rmr));
+    flushes_a_bind(0);
+    flushes_a_bind(8);
+    binds_nothing_of_another_zone();
     /* A receive that is too short. */
     part = piece(B, 0, 4);
     OK(dat_ep_post_recv(ep[B], 1, &part, cookie(31), 0));

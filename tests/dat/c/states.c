@@ -111,6 +111,30 @@ static void is_reserved(void) {
     CHECK(state_of(ep[B]) == DAT_EP_STATE_CONNECTED);
 }
 
+/* An end point that gets the place of one that was freed while it asked is not connected by what that one has asked for. */
+static void is_not_who_was_there_before(void) {
+    DAT_EP_HANDLE before, late;
+    DAT_CR_HANDLE first, second;
+    make_ep(A);
+    before = ep[A];
+    OK(dat_ep_connect(ep[A], ia_attr.ia_address_ptr, qualifier, DAT_TIMEOUT_INFINITE, 0, NULL, 0, 0));
+    first = NEXT(cr_evd, DAT_CONNECTION_REQUEST_EVENT).event_data.cr_arrival_event_data.cr_handle;
+    OK(dat_ep_free(ep[A]));
+    make_ep(A);
+    CHECK(ep[A] == before); /* or this test shows nothing */
+    OK(dat_ep_connect(ep[A], ia_attr.ia_address_ptr, qualifier, 20 * SECOND, 0, NULL, 0, 0));
+    second = NEXT(cr_evd, DAT_CONNECTION_REQUEST_EVENT).event_data.cr_arrival_event_data.cr_handle;
+    OK(dat_ep_create(ia, pz, recv_evd[B], request_evd[B], connect_evd[B], NULL, &late));
+    OK(dat_cr_accept(first, late, 0, NULL));
+    NEXT(connect_evd[B], DAT_CONNECTION_EVENT_ESTABLISHED);
+    NEXT(connect_evd[B], DAT_CONNECTION_EVENT_DISCONNECTED);
+    CHECK(state_of(ep[A]) == DAT_EP_STATE_ACTIVE_CONNECTION_PENDING);
+    OK(dat_ep_reset(late));
+    OK(dat_cr_accept(second, late, 0, NULL));
+    NEXT(connect_evd[B], DAT_CONNECTION_EVENT_ESTABLISHED);
+    NEXT(connect_evd[A], DAT_CONNECTION_EVENT_ESTABLISHED);
+}
+
 static void refuses_what_it_does_not_know(void) {
     DAT_PSP_HANDLE second;
     DAT_COMM comm = {0, 0, 0};
@@ -131,6 +155,7 @@ int main(void) {
     is_rejected_with_words();
     is_connected_and_ends();
     is_reserved();
+    is_not_who_was_there_before();
     refuses_what_it_does_not_know();
     close_all();
     return 0;

@@ -1,8 +1,11 @@
 //! An end point's connection, as its state sees it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use udeck::via::{Vi, ViAttributes};
 
 use super::{Ep, Status};
+use crate::core::address::SockAddr;
 use crate::core::code::{Code, Result, Sub};
 use crate::core::event::number;
 use crate::core::state::{EpCall, EpEvent, EpState};
@@ -10,14 +13,26 @@ use crate::core::wire::Greeting;
 use udeck_directory::address::Host;
 
 /// The other end.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Peer {
-    pub host: Host,
+    /// Where it says that it is. The program has a pointer to it.
+    pub address: Box<SockAddr>,
     pub port: u64,
     /// What it sent along. The program has a pointer to it.
     pub private_data: Vec<u8>,
     /// By which service point it was reached, if this end has asked.
     pub asked_at: Option<(Host, u64)>,
+}
+
+impl Peer {
+    fn new(host: Host, port: u64, private_data: Vec<u8>, asked_at: Option<(Host, u64)>) -> Peer {
+        Peer { address: Box::new(SockAddr::of(&host)), port, private_data, asked_at }
+    }
+}
+
+fn next_attempt() -> u64 {
+    static ATTEMPTS: AtomicU64 = AtomicU64::new(1);
+    ATTEMPTS.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Ep {
@@ -51,8 +66,8 @@ impl Ep {
         }
         let vi = self.new_vi()?;
         self.port = self.ia.port();
-        self.attempt += 1;
-        self.peer = Some(Peer { host, port: 0, private_data: Vec::new(), asked_at: Some((host, qualifier)) });
+        self.attempt = next_attempt();
+        self.peer = Some(Peer::new(host, 0, Vec::new(), Some((host, qualifier))));
         self.enter(EpEvent::Asks);
         Ok((vi, self.greeting(private_data).encode(), self.attempt))
     }
@@ -77,7 +92,7 @@ impl Ep {
         match outcome {
             Ok(Greeting { host, port, private_data }) => {
                 self.vi = Some(vi);
-                self.peer = Some(Peer { host, port, private_data, asked_at });
+                self.peer = Some(Peer::new(host, port, private_data, asked_at));
                 self.enter(EpEvent::Established);
                 self.tell_established();
                 self.move_on();
@@ -86,7 +101,7 @@ impl Ep {
                 let (host, _) = asked_at.unwrap_or_default();
                 self.enter(EpEvent::Failed);
                 self.flush(Status::Flushed);
-                self.peer = Some(Peer { host, port: 0, private_data, asked_at });
+                self.peer = Some(Peer::new(host, 0, private_data, asked_at));
                 let said = self.peer.as_ref().map_or(&[][..], |peer| &peer.private_data);
                 self.tell(number, said);
             }
@@ -112,9 +127,9 @@ impl Ep {
         self.state.check(if reserved { EpCall::AcceptReserved } else { EpCall::Accept })?;
         let mut vi = self.new_vi()?;
         self.port = self.ia.port();
-        self.attempt += 1;
+        self.attempt = next_attempt();
         let (host, port) = (theirs.host, theirs.port);
-        self.peer = Some(Peer { host, port, private_data: Vec::new(), asked_at: None });
+        self.peer = Some(Peer::new(host, port, Vec::new(), None));
         match accept(&mut vi, &self.greeting(private_data).encode()) {
             Ok(()) => {
                 self.vi = Some(vi);
@@ -150,7 +165,7 @@ impl Ep {
         self.state.check(EpCall::Disconnect)?;
         match self.state {
             EpState::ActivePending | EpState::PassivePending => {
-                self.attempt += 1;
+                self.attempt = next_attempt();
                 self.end(Status::Flushed, number::DISCONNECTED);
             }
             EpState::Connected if graceful => {

@@ -26,9 +26,11 @@ pub enum Operation {
     Write(u64, u32),
     Read(u64, u32),
     /// An RMR, by its handle, gets this context: in order, what was posted before does not see it. 0: it loses its own.
+    /// If that fails, it has neither: the peer reaches nothing by either of them.
     Bind {
         rmr: usize,
         old: u32,
+        new: u32,
     },
 }
 
@@ -89,8 +91,10 @@ impl Ep {
             && let Some(vi) = &mut self.vi
         {
             let head = Head::plain(wire::SEND).bytes();
-            let sent = memory::with_bytes(*segment, self.pz, |bytes| vi.send_short(0, head, bytes))?;
-            if sent {
+            let mut bytes = [0; INLINE];
+            let bytes = &mut bytes[..segment.len as usize];
+            memory::read(*segment, self.pz, Right::LocalRead, bytes)?;
+            if vi.send_short(0, head, bytes) {
                 self.request_over(Operation::Send, cookie, bits, Status::Success, segment.len as usize);
                 return Ok(());
             }
@@ -140,6 +144,12 @@ impl Ep {
 
     #[inline]
     fn request_over(&self, operation: Operation, cookie: u64, bits: u32, status: Status, len: usize) {
+        if let Operation::Bind { old, new, .. } = operation
+            && status != Status::Success
+        {
+            memory::remove(old);
+            memory::remove(new);
+        }
         if let Some(evd) = &self.settings.request_evd
             && is_told(bits, status)
         {
