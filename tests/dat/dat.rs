@@ -3,6 +3,10 @@
 //!
 //! `cargo xtask test --only dat` builds the provider, and names it in `UDECK_DAT_LIBRARY`. What this machine lacks is skipped, with
 //! the reason; `UDECK_DAT=require` makes that a failure.
+//!
+//! `cargo xtask test --only rdma` runs the same program in guests with an RDMA device: `UDECK_DAT_TRANSPORTS=verbs` are the transports
+//! there, `UDECK_DAT_PROGRAMS` names the folder of our compiled programs, and `UDECK_DAT_AGENT` a program that runs commands on the
+//! host `UDECK_DAT_PEER`. If it is set, servers run on that host, and the cases are those that have a server.
 
 mod own;
 mod programs;
@@ -28,6 +32,14 @@ impl Case {
     fn missing(&self) -> Option<String> {
         let (file, package) = self.needs.iter().find(|(file, _)| !Path::new(file).exists())?;
         Some(format!("{file} is not there (Debian: apt-get install {package})"))
+    }
+}
+
+/// Those that are asked for, or the usual ones.
+fn transports(usual: &[&str]) -> Vec<String> {
+    match env::var("UDECK_DAT_TRANSPORTS") {
+        Ok(asked) => asked.split(',').map(str::to_owned).collect(),
+        Err(_) => usual.iter().map(|&name| name.to_owned()).collect(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use super::Case;
 use super::running::Place;
 
-const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
+const TRANSPORTS: &[&str] = &["shm", "tcp"];
 
 const REGISTRY: (&str, &str) = ("/etc/dat.conf", "libdapl2");
 
@@ -70,59 +70,80 @@ const FEATURES: [(&str, &[u32]); 6] = [
 ];
 
 /// The other programs, each a server and a client with the same words.
-const PAIRS: [(&str, &str, &str, &str); 9] = [
+const PAIRS: [(&str, &str, &str, &str); 20] = [
     ("dtest", "blocking", "-B 8 -b 65536", "DAPL Test Complete. PASSED"),
     ("dtest", "polling", "-p -B 8 -b 65536", "DAPL Test Complete. PASSED"),
     ("dtest", "cno", "-c -B 8 -b 65536", "DAPL Test Complete. PASSED"),
     ("dtest", "write_streaming", "-w -B 8 -b 65536", "DAPL Test Complete. PASSED"),
     ("dtest", "write_ping_pong", "-W -D -B 8 -b 65536", "DAPL Test Complete. PASSED"),
+    ("dtest", "write_one_way", "-u -w -B 8 -b 65536", "DAPL Test Complete. PASSED"),
+    ("dtest", "write_all_sizes", "-W -a -B 4 -b 65536", "DAPL Test Complete. PASSED"),
+    ("dtest", "write_sizes_by_step", "-W -a -i 7777 -B 4 -b 65536", "DAPL Test Complete. PASSED"),
+    ("dtest", "signal_rate", "-w -S 4 -B 32 -b 4096", "DAPL Test Complete. PASSED"),
+    ("dtest", "times", "-t -B 8 -b 65536", "DAPL Test Complete. PASSED"),
+    ("dtest", "late_accept", "-d 1 -B 8 -b 4096", "DAPL Test Complete. PASSED"),
+    ("dtest", "verbose", "-v -B 2 -b 4096", "DAPL Test Complete. PASSED"),
     ("dtestcm", "thousand_connections", "", "EP free:"),
     ("dtestcm", "burst", "-b 20", "EP free:"),
+    ("dtestcm", "waiting", "-w -c 100", "EP free:"),
+    ("dtestcm", "many_service_points", "-m -c 100", "EP free:"),
     ("dtestsrq", "one_connection", "-b 1024", "RC SRQ Test Complete."),
     ("dtestsrq", "connections", "-b 1024 -c 4 -B 8", "RC SRQ Test Complete."),
+    ("dtestsrq", "bursts", "-b 1024 -c 2 -B 4 -t 10", "RC SRQ Test Complete."),
+    ("dtestsrq", "without_a_shared_queue", "-b 1024 -S 0", "RC none SRQ Test Complete."),
 ];
 
 pub fn cases() -> Vec<Case> {
+    super::transports(TRANSPORTS).iter().flat_map(|transport| cases_over(transport)).collect()
+}
+
+fn cases_over(transport: &str) -> Vec<Case> {
     let mut cases = Vec::new();
-    for transport in TRANSPORTS {
-        for (name, words) in TRANSACTIONS {
-            let end = "End of Work -- Client Exiting";
-            cases.push(case("dapltest", "T", name, transport, move || dapltest(transport, "T", words, end)));
-        }
-        for (name, words) in PERFORMANCE {
-            cases.push(case("dapltest", "P", name, transport, move || {
-                dapltest(transport, "P", words, "raw: ")
-            }));
-        }
-        for name in LIMITS {
-            cases.push(case("dapltest", "L", name, transport, move || limit(transport, name)));
-        }
-        for (name, numbers) in FEATURES {
-            cases.push(case("dapltest", "F", name, transport, move || feature(transport, name, numbers)));
-        }
-        cases.push(case("dapltest", "T", "server_is_killed", transport, move || killed(transport)));
-        for (program, name, words, says) in PAIRS {
-            cases.push(case(program, "pair", name, transport, move || pair(transport, program, words, says)));
-        }
+    let mut case = |program, mode, name, run: Box<dyn FnOnce(Place) + Send>| {
+        cases.push(make(program, mode, name, transport, run));
+    };
+    for (name, words) in TRANSACTIONS {
+        let end = "End of Work -- Client Exiting";
+        case("dapltest", "T", name, Box::new(move |place| dapltest(&place, "T", words, end)));
     }
+    for (name, words) in PERFORMANCE {
+        case("dapltest", "P", name, Box::new(move |place| dapltest(&place, "P", words, "raw: ")));
+    }
+    for (program, name, words, says) in PAIRS {
+        case(program, "pair", name, Box::new(move |place| pair(&place, program, words, says)));
+    }
+    if Place::servers_are_elsewhere() {
+        return cases;
+    }
+    for name in LIMITS {
+        case("dapltest", "L", name, Box::new(move |place| limit(&place, name)));
+    }
+    for (name, numbers) in FEATURES {
+        case("dapltest", "F", name, Box::new(move |place| feature(&place, name, numbers)));
+    }
+    case("dapltest", "T", "server_is_killed", Box::new(|place| killed(&place)));
+    case("dtestx", "refusal", "no_extensions", Box::new(|place| refused(&place)));
     cases
 }
 
-fn case(
+fn make(
     program: &'static str,
     mode: &str,
     name: &str,
     transport: &str,
-    run: impl FnOnce() + Send + 'static,
+    run: Box<dyn FnOnce(Place) + Send>,
 ) -> Case {
     let file = match program {
         "dapltest" => "/usr/bin/dapltest",
         "dtest" => "/usr/bin/dtest",
         "dtestcm" => "/usr/bin/dtestcm",
-        _ => "/usr/bin/dtestsrq",
+        "dtestsrq" => "/usr/bin/dtestsrq",
+        _ => "/usr/bin/dtestx",
     };
     let needs = vec![(file, "dapl2-utils"), REGISTRY];
-    Case { name: format!("{program}::{mode}::{name}::{transport}"), needs, run: Box::new(run) }
+    let name = format!("{program}::{mode}::{name}::{transport}");
+    let transport = transport.to_owned();
+    Case { name, needs, run: Box::new(move || run(Place::new(&transport))) }
 }
 
 /// None of these words stands in what a program says when all is well.
@@ -133,26 +154,24 @@ fn is_well(said: &str) {
 }
 
 /// A server of its own, which is told to end afterwards.
-fn dapltest(transport: &str, mode: &str, words: &str, end: &str) {
-    let place = Place::new(transport);
-    let mut server = place.start("server", "dapltest", "-T S -D udeck");
+fn dapltest(place: &Place, mode: &str, words: &str, end: &str) {
+    let mut server = place.serve("dapltest", "-T S -D udeck");
     server.say("Service Point Ready");
-    let said = place.run("dapltest", &format!("-T {mode} -D udeck -s localhost {words}"));
+    let host = place.server();
+    let said = place.run("dapltest", &format!("-T {mode} -D udeck -s {host} {words}"));
     assert!(said.contains(end), "it does not say {end:?}:\n{said}");
     is_well(&said);
-    place.run("dapltest", "-T Q -D udeck -s localhost");
+    place.run("dapltest", &format!("-T Q -D udeck -s {host}"));
     server.succeed();
 }
 
-fn limit(transport: &str, name: &str) {
-    let place = Place::new(transport);
+fn limit(place: &Place, name: &str) {
     let said = place.run("dapltest", &format!("-T L -D udeck -w 4 -m 200 {name}"));
     assert!(said.contains(name), "{said}");
     is_well(&said);
 }
 
-fn feature(transport: &str, name: &str, numbers: &[u32]) {
-    let place = Place::new(transport);
+fn feature(place: &Place, name: &str, numbers: &[u32]) {
     for number in numbers {
         let said = place.run("dapltest", &format!("-T F -D udeck -f {name} -s localhost case{number}"));
         assert!(said.contains("Result: PASS"), "case {number}:\n{said}");
@@ -160,9 +179,8 @@ fn feature(transport: &str, name: &str, numbers: &[u32]) {
 }
 
 /// The client learns that its server is gone, and ends.
-fn killed(transport: &str) {
-    let place = Place::new(transport);
-    let mut server = place.start("server", "dapltest", "-T S -D udeck");
+fn killed(place: &Place) {
+    let mut server = place.serve("dapltest", "-T S -D udeck");
     server.say("Service Point Ready");
     let words = "-T T -D udeck -s localhost -d -i 100000000 -t 2 -w 2 client SR 256 server SR 256";
     let mut client = place.start("client", "dapltest", words);
@@ -171,15 +189,20 @@ fn killed(transport: &str) {
     client.end();
 }
 
+/// It wants extensions for InfiniBand, and says that there are none.
+fn refused(place: &Place) {
+    let said = place.start("alone", "dtestx", "-P udeck").end();
+    assert!(said.contains("IB extension not supported"), "{said}");
+}
+
 /// `dtest`'s two processes exchange parameters over this port of TCP's.
 const DTEST_PORT: u16 = 15828;
 
 /// They have fixed ports, so one pair runs at a time.
-fn pair(transport: &str, program: &str, words: &str, says: &str) {
+fn pair(place: &Place, program: &str, words: &str, says: &str) {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let place = Place::new(transport);
-    let mut server = place.start("server", program, &format!("-P udeck {words}"));
+    let mut server = place.serve(program, &format!("-P udeck {words}"));
     server.say(match program {
         "dtest" => "waiting for client",
         "dtestsrq" => "Accepting...",
@@ -189,7 +212,7 @@ fn pair(transport: &str, program: &str, words: &str, says: &str) {
         // It says that before it listens.
         server.listens(DTEST_PORT);
     }
-    let said = place.run(program, &format!("-P udeck {words} -h localhost"));
+    let said = place.run(program, &format!("-P udeck {words} -h {}", place.server()));
     let served = server.succeed();
     for said in [said, served] {
         assert!(said.contains(says), "it does not say {says:?}:\n{said}");

@@ -18,6 +18,29 @@ const LOOK: Duration = Duration::from_millis(5);
 pub struct Place {
     folder: PathBuf,
     names: u16,
+    elsewhere: Option<Elsewhere>,
+}
+
+/// Another host, on which servers run: its /etc/dat.conf has the adapter.
+#[derive(Clone)]
+struct Elsewhere {
+    /// `AGENT HOST COMMAND...` runs a command there, and says here what it says.
+    agent: String,
+    host: String,
+}
+
+impl Elsewhere {
+    fn asked_for() -> Option<Elsewhere> {
+        let agent = env::var("UDECK_DAT_AGENT").ok()?;
+        let host = env::var("UDECK_DAT_PEER").expect("UDECK_DAT_AGENT needs UDECK_DAT_PEER, the host");
+        Some(Elsewhere { agent, host })
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.agent);
+        command.arg(&self.host);
+        command
+    }
 }
 
 impl Place {
@@ -31,27 +54,51 @@ impl Place {
             .expect("UDECK_DAT_LIBRARY names the provider: cargo xtask test --only dat builds it");
         let line = format!("udeck u2.0 nonthreadsafe default {library} udeck.2.0 \"{transport}\" \"\"\n");
         fs::write(folder.join("dat.conf"), line).unwrap();
-        Place { folder, names: free_port() }
+        Place { folder, names: free_port(), elsewhere: Elsewhere::asked_for() }
+    }
+
+    pub fn servers_are_elsewhere() -> bool {
+        Elsewhere::asked_for().is_some()
     }
 
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
+    /// Where servers are.
+    pub fn server(&self) -> &str {
+        self.elsewhere.as_ref().map_or("localhost", |elsewhere| &elsewhere.host)
+    }
+
+    /// Starts a server with these words.
+    pub fn serve(&self, program: &str, words: &str) -> Running {
+        let Some(elsewhere) = &self.elsewhere else { return self.start("server", program, words) };
+        let mut command = elsewhere.command();
+        command.args(["env", "DAT_OVERRIDE=/etc/dat.conf", &format!("DECK_VIPL_PORT={}", self.names)]);
+        let secret = env::var("DECK_VIPL_SECRET").expect("hosts need DECK_VIPL_SECRET");
+        command.arg(format!("DECK_VIPL_SECRET={secret}"));
+        command.args(["stdbuf", "-oL", program]).args(words.split_whitespace());
+        self.spawn("server", command, format!("{program} {words}"))
+    }
+
     /// Starts a program with these words.
     pub fn start(&self, name: &str, program: impl AsRef<Path>, words: &str) -> Running {
-        let log = self.folder.join(name);
-        let output = fs::File::create(&log).unwrap();
         // Lines are in the file when they are said.
         let mut command = Command::new("stdbuf");
         command.arg("-oL").arg(program.as_ref()).args(words.split_whitespace()).current_dir(&self.folder);
         command
             .env("DAT_OVERRIDE", self.folder.join("dat.conf"))
             .env("DECK_VIPL_PORT", self.names.to_string());
+        self.spawn(name, command, format!("{} {words}", program.as_ref().display()))
+    }
+
+    fn spawn(&self, name: &str, mut command: Command, shown: String) -> Running {
+        let log = self.folder.join(name);
+        let output = fs::File::create(&log).unwrap();
         command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
-        let shown = format!("{} {words}", program.as_ref().display());
         let child = command.spawn().unwrap_or_else(|error| panic!("{shown}: {error}"));
-        Running { child, shown, log, until: Instant::now() + LIMIT }
+        let elsewhere = self.elsewhere.clone();
+        Running { child, shown, log, until: Instant::now() + LIMIT, elsewhere }
     }
 
     /// Runs one to its end: what it has said.
@@ -79,6 +126,8 @@ pub struct Running {
     shown: String,
     log: PathBuf,
     until: Instant,
+    /// Where it listens.
+    elsewhere: Option<Elsewhere>,
 }
 
 impl Running {
@@ -113,7 +162,14 @@ impl Running {
             let fields: Vec<&str> = line.split_whitespace().collect();
             fields.get(1).is_some_and(|own| own.ends_with(&at)) && fields.get(3) == Some(&"0A")
         };
-        let table = |name: &str| fs::read_to_string(name).unwrap_or_default();
+        let elsewhere = self.elsewhere.clone();
+        let table = |name: &str| match &elsewhere {
+            None => fs::read_to_string(name).unwrap_or_default(),
+            Some(there) => {
+                let said = there.command().args(["cat", name]).stdin(Stdio::null()).output().unwrap();
+                String::from_utf8_lossy(&said.stdout).into_owned()
+            }
+        };
         while !["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|name| table(name).lines().any(is_it)) {
             if Instant::now() > self.until {
                 self.fail(&format!("nobody listens at port {port}"));
@@ -134,14 +190,15 @@ impl Running {
         }
     }
 
-    /// Waits for its end, whatever it says of itself then.
-    pub fn end(mut self) {
+    /// Waits for its end, well or not. What it has said.
+    pub fn end(mut self) -> String {
         while self.child.try_wait().unwrap().is_none() {
             if Instant::now() > self.until {
                 self.fail("it has not ended in time");
             }
             sleep(LOOK);
         }
+        self.said()
     }
 
     /// Kills it, as nobody expects.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::bell::Bell;
 use super::cno::Cno;
@@ -34,8 +34,10 @@ pub struct Evd {
     bell: Arc<Bell>,
     /// Told when this one has lost an event.
     overflow: Weak<Evd>,
-    /// Of the queue; under its lock.
+    /// Events that can be taken; under the queue's lock.
     len: AtomicUsize,
+    /// Places in the queue whose events have yet to happen; under its lock.
+    reserved: AtomicUsize,
     inner: Mutex<Inner>,
     pub waiting: AtomicBool,
     pub unwaitable: AtomicBool,
@@ -67,6 +69,7 @@ impl Evd {
             bell,
             overflow,
             len: AtomicUsize::new(0),
+            reserved: AtomicUsize::new(0),
             inner: Mutex::new(inner),
             waiting: AtomicBool::new(false),
             unwaitable: AtomicBool::new(false),
@@ -101,7 +104,14 @@ impl Evd {
             return Err(Code::QUEUE_FULL);
         }
         inner.queue.push_back(event);
-        self.len.store(inner.queue.len(), Ordering::Relaxed);
+        self.count(&inner);
+        self.tell(inner);
+        Ok(())
+    }
+
+    /// There is news in the queue.
+    #[inline]
+    fn tell(&self, inner: MutexGuard<'_, Inner>) {
         if inner.cno.is_some() && inner.enabled {
             let cno = inner.cno.clone();
             drop(inner);
@@ -110,7 +120,39 @@ impl Evd {
             drop(inner);
         }
         self.bell.ring();
-        Ok(())
+    }
+
+    /// Keeps a place for an end point's connection event that is about to happen: what other threads learn of by that comes behind
+    /// it. Nothing behind it is taken before [`Evd::fill`].
+    pub fn reserve(&self, ep: usize) {
+        let mut inner = self.inner.lock();
+        if inner.queue.len() < inner.room {
+            inner.queue.push_back(Event::connection(number::RESERVED, ep, &[]));
+            self.reserved.fetch_add(1, Ordering::Relaxed);
+            self.count(&inner);
+        }
+    }
+
+    /// Puts the event at the end point's place; if there was no room for that, behind all others.
+    pub fn fill(&self, ep: usize, event: Event) {
+        let mut inner = self.inner.lock();
+        let Some(place) = inner.queue.iter_mut().rfind(|place| place.is_reserved_for(ep)) else {
+            drop(inner);
+            return self.push(event);
+        };
+        *place = event;
+        self.reserved.fetch_sub(1, Ordering::Relaxed);
+        self.count(&inner);
+        self.tell(inner);
+    }
+
+    #[inline]
+    fn count(&self, inner: &Inner) {
+        let mut len = inner.queue.len();
+        if self.reserved.load(Ordering::Relaxed) > 0 {
+            len = inner.queue.iter().position(|event| event.number == number::RESERVED).unwrap_or(len);
+        }
+        self.len.store(len, Ordering::Relaxed);
     }
 
     /// How many there are.
@@ -121,7 +163,8 @@ impl Evd {
 
     /// How many there are, for who is about to sleep: what was put before is counted.
     pub fn len_for_sure(&self) -> usize {
-        self.inner.lock().queue.len()
+        let _inner = self.inner.lock();
+        self.len()
     }
 
     /// The oldest.
@@ -131,8 +174,9 @@ impl Evd {
             return None;
         }
         let mut inner = self.inner.lock();
-        let event = inner.queue.pop_front();
-        self.len.store(inner.queue.len(), Ordering::Relaxed);
+        // Another thread may have taken what there was.
+        let event = if self.len() == 0 { None } else { inner.queue.pop_front() };
+        self.count(&inner);
         event
     }
 
@@ -193,5 +237,33 @@ impl Evd {
         self.dead.store(true, Ordering::Relaxed);
         self.set_cno(None);
         self.bell.ring_loudly();
+    }
+}
+
+#[cfg(test)]
+mod reserved {
+    use super::*;
+    use udeck::via::Cq;
+
+    /// What happens behind an event that is about to happen is not taken before it.
+    #[test]
+    fn a_reserved_place_keeps_its_turn() {
+        let nic = udeck::open_nic("shm0", &udeck::NicOptions::new([7; 32])).unwrap();
+        let cq = Cq::new(&nic).unwrap();
+        let evd = Evd::new(7, stream::ALL, 1, None, Arc::new(Bell::new(cq.handle())), Weak::new());
+        let event = |number, ep| Event::connection(number, ep, &[]);
+        evd.push(event(number::DISCONNECTED, 1));
+        evd.reserve(2);
+        evd.push(event(number::DISCONNECTED, 3));
+        assert_eq!((evd.len(), evd.len_for_sure()), (1, 1));
+        assert_eq!(evd.take(), Some(event(number::DISCONNECTED, 1)));
+        assert_eq!((evd.take(), evd.len()), (None, 0));
+        evd.fill(2, event(number::ESTABLISHED, 2));
+        assert_eq!(evd.len(), 2);
+        assert_eq!(evd.take(), Some(event(number::ESTABLISHED, 2)));
+        assert_eq!(evd.take(), Some(event(number::DISCONNECTED, 3)));
+        // Without a place it comes behind the others.
+        evd.fill(4, event(number::ESTABLISHED, 4));
+        assert_eq!((evd.take(), evd.take()), (Some(event(number::ESTABLISHED, 4)), None));
     }
 }

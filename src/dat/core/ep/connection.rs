@@ -7,7 +7,7 @@ use udeck::via::{Vi, ViAttributes};
 use super::{Ep, Status};
 use crate::core::address::SockAddr;
 use crate::core::code::{Code, Result, Sub};
-use crate::core::event::number;
+use crate::core::event::{Event, number};
 use crate::core::state::{EpCall, EpEvent, EpState};
 use crate::core::wire::Greeting;
 use udeck_directory::address::Host;
@@ -130,17 +130,24 @@ impl Ep {
         self.attempt = next_attempt();
         let (host, port) = (theirs.host, theirs.port);
         self.peer = Some(Peer::new(host, port, Vec::new(), None));
+        // The peer learns of it before this call is over, and what it does then is told by other threads.
+        let connect_evd = self.settings.connect_evd.clone();
+        connect_evd.iter().for_each(|evd| evd.reserve(self.handle));
+        let tell = |number, ep: usize| {
+            connect_evd.iter().for_each(|evd| evd.fill(ep, Event::connection(number, ep, &[])));
+        };
         match accept(&mut vi, &self.greeting(private_data).encode()) {
             Ok(()) => {
                 self.vi = Some(vi);
                 self.enter(EpEvent::Established);
-                self.tell(number::ESTABLISHED, &[]);
+                tell(number::ESTABLISHED, self.handle);
                 self.move_on();
             }
-            Err(_) => {
+            Err(why) => {
+                udeck::via::say!("uDAPL: dat_cr_accept: {why}");
                 self.enter(EpEvent::Failed);
                 self.flush(Status::Flushed);
-                self.tell(number::ACCEPT_COMPLETION_ERROR, &[]);
+                tell(number::ACCEPT_COMPLETION_ERROR, self.handle);
             }
         }
         Ok(())
