@@ -54,7 +54,7 @@ mod state;
 pub mod transport;
 mod vi;
 
-pub use attributes::{NetAddress, NicAttributes, Receive, Reliability, ViAttributes};
+pub use attributes::{NetAddress, NicAttributes, Receive, Reliability, ServiceLevel, ViAttributes};
 pub use caps::Caps;
 pub use connect::{Listener, Request};
 pub use cq::{Cno, Cq, CqEntry, CqHandle, Notify, Source, Watch, Watcher};

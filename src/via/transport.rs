@@ -36,7 +36,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use udeck_sys::atomic::AtomicU32;
 
-use crate::attributes::{NetAddress, NicAttributes, Reliability};
+use crate::attributes::{NetAddress, NicAttributes, Reliability, ServiceLevel};
 use crate::caps::Caps;
 use crate::error::{Error, Result};
 use crate::mem::{Arena, Block, Lent, LentSlice, MemHandle, Ptag, RemoteBuffer, Rights, SharedBytes};
@@ -237,6 +237,8 @@ pub struct Queues<'a> {
     pub receive: &'a Arc<dyn Notifier>,
     /// Named in what [`Waiter::poll`] returns.
     pub context: u64,
+    /// The level of what is sent.
+    pub level: ServiceLevel,
     /// Who learns that the connection was lost, at the moment when the transport does.
     pub reporter: &'a Arc<Reporter>,
 }

@@ -187,10 +187,15 @@ impl Vi {
         }
         let hello = self.hello(private_data)?;
         let places = CqEntryShares::take(send, receive)?;
-        let context = self.attributes.context;
+        let ViAttributes { context, level, .. } = self.attributes;
         let reporter = self.nic.alarm().reporter(context);
-        let queues =
-            Queues { send: send.notifier(), receive: receive.notifier(), context, reporter: &reporter };
+        let queues = Queues {
+            send: send.notifier(),
+            receive: receive.notifier(),
+            context,
+            level,
+            reporter: &reporter,
+        };
         self.state = State::ConnectPending;
         match self.nic.device().connect(to, self.attributes.peer, &hello, queues, deadline) {
             Ok((endpoint, theirs)) => {

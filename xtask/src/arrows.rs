@@ -19,7 +19,8 @@ const RULES: &[Rule] = &[
     Rule { folder: "src/auth", may: &[], tests_may: &[] },
     Rule { folder: "src/boot", may: &["src/auth", "src/sys"], tests_may: &[] },
     Rule { folder: "src/via", may: &["src/auth", "src/boot", "src/sys"], tests_may: &[] },
-    Rule { folder: "src/session", may: &["src/via", "src/sys"], tests_may: &["tests/faults"] },
+    // `qos`: whose turn it is to send.
+    Rule { folder: "src/session", may: &["src/via", "src/sys", "src/qos"], tests_may: &["tests/faults"] },
     Rule { folder: "src/segments", may: &["src/auth", "src/sys"], tests_may: &[] },
     Rule { folder: "src/trace", may: &["src/sys"], tests_may: &[] },
     // A network in one process, for what its tests need connections for.
@@ -30,7 +31,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         folder: ".",
-        may: &["src/deck", "src/trace", "src/via", "src/boot", "src/sys", "transports/*"],
+        may: &["src/deck", "src/trace", "src/via", "src/boot", "src/sys", "src/qos", "transports/*"],
         tests_may: &["tests/faults", "tests/mock-verbs"],
     },
     Rule {
