@@ -53,8 +53,10 @@ struct Known {
     wants: usize,
     /// Its part of what is not acknowledged.
     unacked: usize,
-    /// Since when the kernel has had something of it to send.
-    unsent_since: Option<Instant>,
+    /// Bytes that were written since it was added.
+    written: u64,
+    /// A turn that the kernel has not sent yet, as far as known: up to where, and since when.
+    turn: Option<(u64, Instant)>,
     is_slow: bool,
 }
 
@@ -79,7 +81,7 @@ impl SendOrder {
 
     pub fn add(&self, link: u64, level: ServiceLevel, socket: &Arc<Socket>) {
         let socket = socket.clone();
-        let known = Known { socket, level, wants: 0, unacked: 0, unsent_since: None, is_slow: false };
+        let known = Known { socket, level, wants: 0, unacked: 0, written: 0, turn: None, is_slow: false };
         self.state.lock().links.insert(link, known);
     }
 
@@ -141,7 +143,8 @@ impl State {
     fn sent(&mut self, link: u64, bytes: usize) {
         if let Some(known) = self.links.get_mut(&link) {
             known.unacked += bytes;
-            known.unsent_since.get_or_insert_with(Instant::now);
+            known.written += bytes as u64;
+            known.turn.get_or_insert_with(|| (known.written, Instant::now()));
             self.unacked += bytes;
         }
     }
@@ -196,14 +199,72 @@ impl Known {
             return 0;
         }
         let Unacked { all, unsent } = sys::unacked(&*self.socket);
-        let lasted = self.unsent_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-        if unsent == 0 {
-            self.is_slow = lasted >= SLOW;
-            self.unsent_since = None;
-        } else {
-            self.is_slow |= lasted >= SLOW;
-        }
+        self.judge(self.written - (unsent as u64).min(self.written), now);
         self.unacked = if self.is_slow { all - unsent } else { all };
         if self.is_slow { 0 } else { unsent }
+    }
+
+    /// The kernel has sent all before `sent` by now.
+    fn judge(&mut self, sent: u64, now: Instant) {
+        let Some((upto, since)) = self.turn else { return };
+        let is_late = now.saturating_duration_since(since) >= SLOW;
+        if sent >= upto {
+            // Of one that is seen late it is not known when it was sent.
+            self.is_slow &= is_late;
+            self.turn = (sent < self.written).then_some((self.written, now));
+        } else {
+            self.is_slow |= is_late;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known() -> Known {
+        let (ours, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        let socket = Arc::new(Socket::new(ours.into(), 0));
+        let level = ServiceLevel::default();
+        Known { socket, level, wants: 0, unacked: 0, written: 0, turn: None, is_slow: false }
+    }
+
+    #[test]
+    fn a_link_is_slow_while_its_turns_take_long() {
+        let (start, mut link) = (Instant::now(), known());
+        let at = |ms| start + Duration::from_millis(ms);
+        link.written = 100;
+        link.turn = Some((100, start));
+        link.judge(40, at(19));
+        assert!(!link.is_slow);
+        link.judge(60, at(20));
+        assert!(link.is_slow, "a turn of 20 ms");
+        link.written = 200;
+        link.judge(100, at(25));
+        assert!(link.is_slow && link.turn == Some((200, at(25))));
+        link.judge(200, at(30));
+        assert!(!link.is_slow && link.turn.is_none(), "a quick one");
+    }
+
+    #[test]
+    fn a_turn_that_is_looked_at_late_was_not_slow_for_that() {
+        let mut link = known();
+        link.written = 100;
+        link.turn = Some((100, Instant::now()));
+        link.judge(100, Instant::now() + Duration::from_secs(1));
+        assert!(!link.is_slow && link.turn.is_none());
+    }
+
+    /// A link that always has something in the kernel is not slow as long as each turn leaves in time.
+    #[test]
+    fn a_busy_link_is_not_slow() {
+        let (start, mut link) = (Instant::now(), known());
+        for turn in 0..100_u64 {
+            link.written += 100;
+            let now = start + Duration::from_millis(10 * turn);
+            link.turn.get_or_insert((link.written, now));
+            link.judge(link.written - 50, now);
+            assert!(!link.is_slow, "turn {turn}");
+        }
     }
 }
