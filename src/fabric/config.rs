@@ -1,6 +1,9 @@
 //! What switches, links and adapters are like. The same for all of a network.
 
-use crate::{arbitration::Scheme, congestion::Congestion};
+use crate::{
+    arbitration::Scheme,
+    congestion::{Congestion, OutOfRange},
+};
 use thiserror::Error;
 use udeck_qos::table::LANES;
 
@@ -47,17 +50,8 @@ impl Default for Config {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BadConfig {
     /// A number that is not possible.
-    #[error("{what} is {value}: take {least} to {most}")]
-    Range {
-        /// What it is.
-        what: &'static str,
-        /// As asked for.
-        value: u64,
-        /// At least.
-        least: u64,
-        /// At most.
-        most: u64,
-    },
+    #[error(transparent)]
+    Range(#[from] OutOfRange),
     /// Arbitration that leaves a level out.
     #[error("level {level} is in no table: it could never send")]
     Level {
@@ -82,7 +76,7 @@ impl Config {
         ];
         for (what, value, least, most) in ranges {
             if !(least..=most).contains(&value) {
-                return Err(BadConfig::Range { what, value, least, most });
+                return Err(OutOfRange { what, value, least, most }.into());
             }
         }
         self.congestion.check()?;

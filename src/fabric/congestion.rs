@@ -14,8 +14,8 @@ pub mod ecn;
 pub mod lhrp;
 pub mod srp;
 
-use crate::config::BadConfig;
 use std::time::Duration;
+use thiserror::Error;
 use udeck_qos::incast::{Limits, Receiver};
 
 /// What is done.
@@ -92,19 +92,33 @@ impl Congestion {
         }
     }
 
-    pub(crate) fn check(&self) -> Result<(), BadConfig> {
+    pub(crate) fn check(&self) -> Result<(), OutOfRange> {
         self.ecn().map_or(Ok(()), ecn::Ecn::check)?;
         self.speculation().map_or(Ok(()), srp::Speculation::check)?;
         self.lhrp().map_or(Ok(()), lhrp::Lhrp::check)
     }
 }
 
-pub(crate) fn within(what: &'static str, value: u32, least: u32, most: u32) -> Result<(), BadConfig> {
+/// A number that is not possible.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{what} is {value}: take {least} to {most}")]
+pub struct OutOfRange {
+    /// What it is.
+    pub what: &'static str,
+    /// As asked for.
+    pub value: u64,
+    /// At least.
+    pub least: u64,
+    /// At most.
+    pub most: u64,
+}
+
+pub(crate) fn within(what: &'static str, value: u32, least: u32, most: u32) -> Result<(), OutOfRange> {
     if (least..=most).contains(&value) {
         return Ok(());
     }
     let (value, least, most) = (value.into(), least.into(), most.into());
-    Err(BadConfig::Range { what, value, least, most })
+    Err(OutOfRange { what, value, least, most })
 }
 
 /// The time of a host, and until when it is sold: of the host itself, or of the switch before it.

@@ -1,6 +1,9 @@
 //! What is counted, from the end of the warm-up to the end of the run.
 
-use crate::packet::{KINDS, Kind};
+use crate::packet::KINDS;
+
+pub use crate::packet::Kind;
+
 use hdrhistogram::Histogram;
 
 /// Of a class of messages.

@@ -1,7 +1,6 @@
 //! Explicit congestion notification: a sender's gaps for each destination grow with each notification, and shrink with time.
 
-use super::within;
-use crate::config::BadConfig;
+use super::{OutOfRange, within};
 use std::collections::VecDeque;
 
 /// The parameters.
@@ -24,7 +23,7 @@ impl Default for Ecn {
 }
 
 impl Ecn {
-    pub(super) fn check(&self) -> Result<(), BadConfig> {
+    pub(super) fn check(&self) -> Result<(), OutOfRange> {
         within("ecn's threshold", self.threshold, 1, 1 << 20)?;
         within("ecn's step", self.step, 1, 1 << 20)?;
         within("ecn's decay", self.decay, 1, 1 << 20)?;

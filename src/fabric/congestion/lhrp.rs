@@ -1,7 +1,6 @@
 //! The last-hop reservation protocol: the switch before the host drops, and has the host's calendar.
 
-use super::within;
-use crate::config::BadConfig;
+use super::{OutOfRange, within};
 
 /// The parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +16,7 @@ impl Default for Lhrp {
 }
 
 impl Lhrp {
-    pub(super) fn check(&self) -> Result<(), BadConfig> {
+    pub(super) fn check(&self) -> Result<(), OutOfRange> {
         within("lhrp's threshold", self.threshold, 1, 1 << 20)
     }
 }

@@ -1,7 +1,6 @@
 //! The speculative reservation protocol, and its form for small messages: how long speculative packets may wait.
 
-use super::within;
-use crate::config::BadConfig;
+use super::{OutOfRange, within};
 
 /// The parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +16,7 @@ impl Default for Speculation {
 }
 
 impl Speculation {
-    pub(super) fn check(&self) -> Result<(), BadConfig> {
+    pub(super) fn check(&self) -> Result<(), OutOfRange> {
         within("the patience", self.patience, 1, 1 << 20)
     }
 }
