@@ -61,6 +61,7 @@ const RULES: &[Rule] = &[
     Rule { folder: "src/manual", may: &[], tests_may: &[] },
     // State machines that anything may use: nothing of messaging.
     Rule { folder: "src/qos", may: &[], tests_may: &[] },
+    Rule { folder: "src/fabric", may: &["src/qos"], tests_may: &[] },
     // The umbrella for `deckrun --doctor`: what a job would find, only the registry knows. `trace`: of a job that did not finish nobody
     // else merges it.
     Rule {
