@@ -30,9 +30,16 @@ const LONG: usize = 1 << 16;
 #[inline]
 pub fn array<'py>(value: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
     match Array::of(value) {
+        Some(array) if array.is_posted() => Err(posted(value.py())),
         Some(array) => Ok(array),
         None => other(value),
     }
+}
+
+#[cold]
+fn posted(py: Python<'_>) -> PyErr {
+    let refuse = || helper(py, intern!(py, "refuse_posted"))?.call0();
+    refuse().map_or_else(|error| error, |_| PyTypeError::new_err("the array was posted"))
 }
 
 #[cold]

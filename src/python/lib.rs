@@ -50,6 +50,6 @@ fn _udeck(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<message::Message>()?;
     module.add_class::<tasks::Task>()?;
     module.add_function(wrap_pyfunction!(world::init, module)?)?;
-    module.add_function(wrap_pyfunction!(numpy::set_posted_class, module)?)?;
+    module.add_function(wrap_pyfunction!(numpy::set_classes, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

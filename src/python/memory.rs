@@ -3,7 +3,7 @@
 //! Such an array is a view of another array, its *root*, whose base is a [`Memory`]. numpy makes each further view (a slice, a transpose)
 //! a view of the root. So the root's references tell whether the array is the only one that uses the memory, and an array that is
 //! not is not posted. Posting takes the buffer out of the `Memory`, and leaves the array without elements, in a class that says why.
-//! What has got hold of the address by other ways (a `memoryview`, a tensor) is not seen: it can still write what has become a
+//! What has got hold of the address by other ways (a `memoryview`, a tensor, `numpy.asarray`) is not seen: it can still write what has become a
 //! message, as a program in C can. The memory stays mapped as long as the array lives.
 #![allow(unsafe_code, reason = "arrays over message memory")]
 
@@ -51,9 +51,9 @@ pub fn array<'py>(
         Bound::new(py, Memory { buffer: Mutex::new(Some(buffer)), len: elements, _nic: nic })?.into_any();
     // SAFETY: the elements lie at the beginning of the buffer, which the memory keeps, and which nobody else uses: it is taken out by
     // posting only, and then this array and its only view have no elements.
-    let root = unsafe { numpy::view(dtype.clone(), dims, data, true, memory) }?;
+    let root = unsafe { numpy::movable_view(dtype.clone(), dims, data, memory) }?;
     // SAFETY: as above; the view keeps the root.
-    unsafe { numpy::view(dtype.clone(), dims, data, true, root.into_object()) }
+    unsafe { numpy::movable_view(dtype.clone(), dims, data, root.into_object()) }
 }
 
 /// The memory that an array is all of, and its root.
@@ -70,7 +70,7 @@ pub fn owned<'py>(array: &Array<'py>, elements: usize) -> Option<Owned<'py>> {
     let is_all = array.data() == root.data()
         && elements == memory.get().len
         && array.is_contiguous()
-        && array.is_exact();
+        && array.is_movable();
     is_all.then_some(Owned { memory, root })
 }
 

@@ -126,14 +126,30 @@ fn api() -> &'static Api {
     API.get().expect("the module was loaded")
 }
 
-/// The class of arrays that were posted (`udeck._array.Posted`).
+/// The class of arrays in message memory, and what one becomes when it is posted (`udeck/_array.py`). They live as long as the process.
+static MOVABLE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
 static POSTED: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Says which class an array gets when it was posted.
+/// Says which these classes are.
+///
+/// # Errors
+/// Their objects do not have the same layout.
 #[pyfunction]
-pub fn set_posted_class(class: Py<PyType>) {
-    // It lives as long as the process.
-    POSTED.store(class.into_ptr().cast(), Ordering::Release);
+pub fn set_classes(movable: &Bound<'_, PyType>, posted: &Bound<'_, PyType>) -> PyResult<()> {
+    for layout in ["__basicsize__", "__dictoffset__", "__weakrefoffset__"] {
+        if movable.getattr(layout)?.ne(posted.getattr(layout)?)? {
+            return Err(PyImportError::new_err(format!("udeck: the classes of arrays differ in {layout}")));
+        }
+    }
+    // The collector has a head of its own in front of each object of the classes that it looks at.
+    let is_collected =
+        |class: &Bound<'_, PyType>| PyResult::Ok(class.getattr("__flags__")?.extract::<u64>()? & (1 << 14));
+    if is_collected(movable)? != is_collected(posted)? {
+        return Err(PyImportError::new_err("udeck: the collector looks at one class of arrays only"));
+    }
+    MOVABLE.store(movable.clone().into_ptr().cast(), Ordering::Release);
+    POSTED.store(posted.clone().into_ptr().cast(), Ordering::Release);
+    Ok(())
 }
 
 /// An array of numpy's.
@@ -272,30 +288,37 @@ impl<'py> Array<'py> {
         }
     }
 
-    /// Leaves it without elements, and of the class that says why. Only for an array that is exactly numpy's own class.
+    /// Leaves it without elements, and of the class that says why. Only for an array in message memory.
     pub fn mark_posted(&self) {
-        let posted = POSTED.load(Ordering::Acquire);
-        if posted.is_null() {
+        if !self.is_movable() {
             return;
         }
-        let fields = self.fields();
-        // SAFETY: it is an array of numpy's own class, which is static: no reference to it is counted. The other class is a subclass
-        // without slots of its own, so that objects of both have the same layout and the same deallocation; an object of a class that
-        // is made by a program counts as a reference to it. Its base, which keeps the memory mapped, stays.
+        let (fields, posted) = (self.fields(), POSTED.load(Ordering::Acquire));
+        // SAFETY: it is an array of one class of two that a program makes, and whose objects have the same layout, the collector's head
+        // included (`set_classes`). An object of such a class counts as a reference to it. Its base, which keeps the memory mapped, stays.
         unsafe {
             for dim in 0..(*fields).nd as usize {
                 *(*fields).dims.add(dim) = 0;
             }
             (*fields).flags &= !WRITEABLE;
             ffi::Py_INCREF(posted.cast());
-            (*fields).class = posted;
+            let before = std::mem::replace(&mut (*fields).class, posted);
+            ffi::Py_DECREF(before.cast());
         }
     }
 
-    /// Whether it is of numpy's own class.
-    pub fn is_exact(&self) -> bool {
+    /// Whether it was posted.
+    #[inline]
+    pub fn is_posted(&self) -> bool {
         // SAFETY: it is an object.
-        unsafe { ffi::Py_TYPE(self.0.as_ptr()) == api().class }
+        unsafe { ffi::Py_TYPE(self.0.as_ptr()) == POSTED.load(Ordering::Relaxed) }
+    }
+
+    /// Whether it is of the class of arrays in message memory.
+    #[inline]
+    pub fn is_movable(&self) -> bool {
+        // SAFETY: it is an object.
+        unsafe { ffi::Py_TYPE(self.0.as_ptr()) == MOVABLE.load(Ordering::Relaxed) }
     }
 }
 
@@ -323,7 +346,7 @@ pub fn number_of_dtype(dtype: &Bound<'_, PyAny>) -> PyResult<Option<u8>> {
 #[inline]
 pub fn new<'py>(dtype: Bound<'py, PyAny>, dims: &[isize]) -> PyResult<Array<'py>> {
     // SAFETY: no memory is given.
-    unsafe { make(dtype, dims, std::ptr::null_mut(), 0) }
+    unsafe { make(api().class, dtype, dims, std::ptr::null_mut(), 0) }
 }
 
 /// An array of memory that `owner` keeps.
@@ -339,9 +362,42 @@ pub unsafe fn view<'py>(
     writeable: bool,
     owner: Bound<'py, PyAny>,
 ) -> PyResult<Array<'py>> {
+    // SAFETY: our contract.
+    unsafe { view_of(api().class, dtype, dims, data, writeable, owner) }
+}
+
+/// As [`view`], of the class of arrays in message memory.
+///
+/// # Safety
+/// As of [`view`].
+pub unsafe fn movable_view<'py>(
+    dtype: Bound<'py, PyAny>,
+    dims: &[isize],
+    data: *mut u8,
+    owner: Bound<'py, PyAny>,
+) -> PyResult<Array<'py>> {
+    let class = MOVABLE.load(Ordering::Acquire);
+    if class.is_null() {
+        return Err(PyImportError::new_err("import udeck, not udeck._udeck"));
+    }
+    // SAFETY: our contract; the class is a subclass of numpy's.
+    unsafe { view_of(class, dtype, dims, data, true, owner) }
+}
+
+/// # Safety
+/// As of [`view`]; the class is numpy's, or a subclass.
+#[inline]
+unsafe fn view_of<'py>(
+    class: *mut ffi::PyTypeObject,
+    dtype: Bound<'py, PyAny>,
+    dims: &[isize],
+    data: *mut u8,
+    writeable: bool,
+    owner: Bound<'py, PyAny>,
+) -> PyResult<Array<'py>> {
     let flags = if writeable { WRITEABLE } else { 0 };
     // SAFETY: our contract.
-    let array = unsafe { make(dtype, dims, data, flags) }?;
+    let array = unsafe { make(class, dtype, dims, data, flags) }?;
     // SAFETY: it is a new array; the call takes the reference, also when it fails.
     match unsafe { (api().set_base_object)(array.0.as_ptr(), owner.into_ptr()) } {
         0 => Ok(array),
@@ -353,6 +409,7 @@ pub unsafe fn view<'py>(
 /// The memory, if there is any, is that of an array of this type and shape.
 #[inline]
 unsafe fn make<'py>(
+    class: *mut ffi::PyTypeObject,
     dtype: Bound<'py, PyAny>,
     dims: &[isize],
     data: *mut u8,
@@ -360,10 +417,10 @@ unsafe fn make<'py>(
 ) -> PyResult<Array<'py>> {
     let py = dtype.py();
     // numpy finds out for itself whether the elements are aligned and in order.
-    // SAFETY: the class is that of arrays, whose call this is; it takes the reference to the type; dimensions are as many as it says.
+    // SAFETY: the class is that of arrays, whose call this is, or a subclass; it takes the reference to the type; dimensions are as many as it says.
     unsafe {
         let array = (api().new_from_descr)(
-            api().class,
+            class,
             dtype.into_ptr(),
             dims.len() as c_int,
             dims.as_ptr(),

@@ -48,7 +48,7 @@ from ._errors import (
 from ._local import run_local
 from ._udeck import Group, Mailbox, Message, Postbox, World, __version__, init
 
-_udeck.set_posted_class(_array.Posted)
+_udeck.set_classes(_array.Array, _array.Posted)
 
 __all__ = [
     "ArrayInUse",

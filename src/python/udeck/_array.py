@@ -19,10 +19,16 @@ def _refuse(*_args, **_options):
 _KEPT = frozenset({"__class__", "__doc__", "__module__", "__repr__", "__str__", "__sizeof__", "__del__"})
 
 
+class Array(numpy.ndarray):
+    """An array in memory from which messages are sent (`World.empty`): a numpy array like any other, until it is posted."""
+
+    __slots__ = ()
+
+
 class Posted(numpy.ndarray):
     """An array that was posted. It has no elements, and every use of it is an error that says so."""
 
-    # No slots: the library makes one of an array, which has no place for them.
+    # As of Array, of which the library makes one.
     __slots__ = ()
 
     def __getattribute__(self, name):

@@ -9,6 +9,7 @@ import functools
 import numpy
 from numpy.lib import format as _format
 
+from ._array import _refuse as refuse_posted  # noqa: F401
 from ._errors import NobodyLeft
 
 dtype = numpy.dtype

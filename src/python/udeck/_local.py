@@ -43,41 +43,16 @@ def run_local(n: int, function, *args, timeout: float | None = None) -> list:
         ) from error
     with tempfile.TemporaryDirectory(prefix="udeck-") as folder:
         (Path(folder) / "job").write_bytes(job)
-        command = [_deckrun(), "-n", str(n), "--", sys.executable, "-m", "udeck._local", folder]
+        command = [_deckrun(), "-n", str(n), "--", sys.executable, "-m", "udeck._rank", folder]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         done = subprocess.run(command, env=environment, timeout=timeout, stdin=subprocess.DEVNULL, check=False)
-        results = []
-        for rank in range(n):
-            file = Path(folder) / str(rank)
-            if not file.exists():
-                raise RuntimeError(f"rank {rank} of {n} returned nothing; deckrun ended with {done.returncode}")
-            failed, value = pickle.loads(file.read_bytes())
-            if failed:
-                raise RuntimeError(f"rank {rank} of {n}: {value}")
-            results.append(value)
-        return results
-
-
-def _main(folder: str) -> None:
-    import traceback
-
-    import udeck
-
-    function, args = pickle.loads((Path(folder) / "job").read_bytes())
-    world = udeck.init()
-    file = Path(folder) / str(world.rank)
-    try:
-        value = (False, function(world, *args))
-    except BaseException:
-        file.write_bytes(pickle.dumps((True, traceback.format_exc())))
-        raise
-    file.write_bytes(_pickler().dumps(value))
-    try:
-        world.finish()
-    except udeck.Closed:
-        # The function has done so.
-        pass
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1])
+        files = [Path(folder) / str(rank) for rank in range(n)]
+        ends = [pickle.loads(file.read_bytes()) if file.exists() else None for file in files]
+        # What failed first is why the others returned nothing.
+        for rank, end in enumerate(ends):
+            if end and end[0]:
+                raise RuntimeError(f"rank {rank} of {n}: {end[1]}")
+        if None in ends:
+            rank = ends.index(None)
+            raise RuntimeError(f"rank {rank} of {n} returned nothing; deckrun ended with {done.returncode}")
+        return [value for _, value in ends]
