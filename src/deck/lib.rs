@@ -27,7 +27,7 @@
 //! | `external_buf`, `payload`, `postable` | messages in memory of the program's own; what a mailbox carries; all that can be posted |
 //! | `exit_check` | whether a rank whose connection broke has finished or is lost |
 //! | `exchange` | deadlock-free orders for all-to-all patterns |
-//! | `wait_policy` | how long a call may wait |
+//! | `wait_policy`, `interrupt` | how long a call may wait; waits that a signal may end |
 //! | `trace`, `tracing_job` | what the trace has of messages; how it is begun, and gathered from all ranks |
 //! | `config`, `stats`, `metrics`, `error` | settings of a world, counters, counters as text, errors |
 //!
@@ -48,6 +48,7 @@ mod exit_check;
 mod exit_log;
 mod external_buf;
 mod group;
+mod interrupt;
 mod long_wait;
 mod mailbox;
 mod mailbox_options;
@@ -94,6 +95,7 @@ pub use error::{Error, PostEachError, PostError, Result};
 pub use exit_log::{ExitKind, RankExit};
 pub use external_buf::ExternalBuf;
 pub use group::{Algorithm, AlgorithmChoice, Group, Request, op};
+pub use interrupt::interruptible;
 #[cfg(feature = "async")]
 pub use mailbox::tasks::{Messages, Retrieve};
 pub use mailbox::{Iter, Mailbox, Retrieved};

@@ -57,6 +57,8 @@ const RULES: &[Rule] = &[
     },
     // uDAPL: NICs and VIs of the umbrella, the names by which its end points find each other, and copies of memory that others write.
     Rule { folder: "src/dat", may: &[".", "src/directory", "src/sys"], tests_may: &[] },
+    // The whole library in Python, but for interfaces of other layers.
+    Rule { folder: "src/python", may: &[".", "src/sys"], tests_may: &[] },
     // Command lines as pages and completions: nothing of messaging.
     Rule { folder: "src/manual", may: &[], tests_may: &[] },
     // State machines that anything may use: nothing of messaging.
