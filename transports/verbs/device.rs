@@ -144,7 +144,8 @@ unsafe impl Device for VerbsDevice {
         let core = &self.core;
         let slots = take_slots(core, &queues)?;
         let (number, mut queue) = core.queue(hello)?;
-        let admitted = core.admission.call(to, peer, hello, &core.parameters(&queue), deadline)?;
+        let until = queues.until(deadline);
+        let admitted = core.admission.call(to, peer, hello, &core.parameters(&queue), &until)?;
         if let Err(error) = core.meet(number, &mut queue, &admitted.parameters, deadline) {
             // The peer waits for us, and learns why we do not come.
             Oob::new(admitted.socket).send(&Word::Broken(error.to_string()));
