@@ -41,6 +41,7 @@ use crate::caps::Caps;
 use crate::error::{Error, Result};
 use crate::mem::{Arena, Block, Lent, LentSlice, MemHandle, Ptag, RemoteBuffer, Rights, SharedBytes};
 pub use crate::report::Reporter;
+use crate::withdrawal::Until;
 use udeck_sys::Deadline;
 
 pub use short::{Inline, ShortArrival};
@@ -241,6 +242,13 @@ pub struct Queues<'a> {
     pub level: ServiceLevel,
     /// Who learns that the connection was lost, at the moment when the transport does.
     pub reporter: &'a Arc<Reporter>,
+}
+
+impl Queues<'_> {
+    /// How long [`Device::connect`] waits.
+    pub fn until(&self, deadline: Deadline) -> Until {
+        Until::new(deadline, self.reporter.withdrawal())
+    }
 }
 
 /// A request that waits for an answer. Dropped unanswered, it is refused.

@@ -78,7 +78,7 @@ unsafe impl Network for Core {
         deadline: Deadline,
     ) -> Result<Connected> {
         let slots = take_slots(self, &queues)?;
-        let admitted = self.admission.call(to, peer, hello, &[], deadline)?;
+        let admitted = self.admission.call(to, peer, hello, &[], &queues.until(deadline))?;
         self.establish(admitted, hello, Side::Asked, slots, &queues)
     }
 

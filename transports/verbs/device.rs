@@ -146,7 +146,8 @@ unsafe impl Device for VerbsDevice {
         let slots = take_slots(core, &queues)?;
         let (number, mut queue) = core.queue(hello)?;
         queue.set_level(queues.level);
-        let admitted = core.admission.call(to, peer, hello, &core.parameters(&queue), deadline)?;
+        let until = queues.until(deadline);
+        let admitted = core.admission.call(to, peer, hello, &core.parameters(&queue), &until)?;
         if let Err(error) = core.meet(number, &mut queue, &admitted.parameters, deadline) {
             // The peer waits for us, and learns why we do not come.
             Oob::new(admitted.socket).send(&Word::Broken(error.to_string()));

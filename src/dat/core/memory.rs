@@ -65,6 +65,8 @@ pub struct Triplet {
 struct Place {
     generation: u32,
     piece: Option<Piece>,
+    /// Whether it may be touched: an RMR's part may when its bind has come to its turn.
+    is_open: bool,
 }
 
 static TABLE: RwLock<Vec<Place>> = RwLock::new(Vec::new());
@@ -85,8 +87,9 @@ fn split(context: u32) -> (usize, u32) {
 }
 
 impl Place {
+    #[inline]
     fn of(&self, generation: u32) -> Option<&Piece> {
-        self.piece.as_ref().filter(|_| self.generation == generation)
+        self.piece.as_ref().filter(|_| self.generation == generation && self.is_open)
     }
 }
 
@@ -95,6 +98,26 @@ impl Place {
 /// # Errors
 /// No place is left; or it is a part of an LMR that is gone.
 pub fn add(piece: Piece) -> Result<u32> {
+    put(piece, true)
+}
+
+/// Gives it a context by which nobody reaches it until it is [opened](open).
+///
+/// # Errors
+/// As [`add`].
+pub fn reserve(piece: Piece) -> Result<u32> {
+    put(piece, false)
+}
+
+/// What was reserved may be touched, unless it has ended.
+pub fn open(context: u32) {
+    let (at, generation) = split(context);
+    if let Some(place) = TABLE.write().get_mut(at).filter(|place| place.generation == generation) {
+        place.is_open = true;
+    }
+}
+
+fn put(piece: Piece, is_open: bool) -> Result<u32> {
     let mut table = TABLE.write();
     if piece.of != 0 && find_in(&table, piece.of).is_none() {
         return Err(Code::INVALID_HANDLE.of(Sub::HandleLmr));
@@ -103,7 +126,7 @@ pub fn add(piece: Piece) -> Result<u32> {
         Some(at) => at as usize,
         None if table.len() < MAX => {
             let generation = RANDOM.hash_one(table.len()) as u32 % GENERATIONS;
-            table.push(Place { generation, piece: None });
+            table.push(Place { generation, piece: None, is_open: false });
             table.len() - 1
         }
         None => return Err(Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceMemoryRegion)),
@@ -112,6 +135,7 @@ pub fn add(piece: Piece) -> Result<u32> {
     // Never 0; a context that was freed is not given again soon.
     place.generation = place.generation % GENERATIONS + 1;
     place.piece = Some(piece);
+    place.is_open = is_open;
     BOUND.fetch_add(usize::from(piece.of != 0), Ordering::Relaxed);
     Ok(place.generation << INDEX_BITS | at as u32)
 }
@@ -319,6 +343,26 @@ mod tests {
         remove(bound);
         assert!(remove_unbound(whole) && find(whole).is_none());
         assert_eq!(add(part), Err(Code::INVALID_HANDLE.of(Sub::HandleLmr)), "of what is gone");
+    }
+
+    #[test]
+    fn what_is_reserved_is_reached_once_it_is_open() {
+        let mut memory = vec![0_u8; 64];
+        let (address, whole) = register(&mut memory, 5, ALL_RIGHTS);
+        let part =
+            Piece { named: address, start: address as usize, len: 8, pz: 5, rights: ALL_RIGHTS, of: whole };
+        let context = reserve(part).unwrap();
+        let triplet = Triplet { address, len: 8, context };
+        let denied = Err(Code::PROTECTION_VIOLATION.of(Sub::ProtectionRdmaWrite));
+        assert_eq!(write(triplet, 5, Right::RemoteWrite, &[1; 8]), denied);
+        assert!(find(context).is_none() && !invalidate(context, 5), "a peer cannot end it either");
+        assert!(!remove_unbound(whole), "it is about to be bound");
+        open(context);
+        assert_eq!(write(triplet, 5, Right::RemoteWrite, &[1; 8]), Ok(()));
+        remove(context);
+        open(context);
+        assert_eq!(write(triplet, 5, Right::RemoteWrite, &[1; 8]), denied, "it has ended");
+        assert!(remove_unbound(whole));
     }
 
     proptest! {
