@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::ptr::NonNull;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
 use udeck_sys::{copy_in, copy_out};
@@ -35,6 +35,12 @@ pub struct Pz {
     /// Tells it from others; never 0.
     pub id: u32,
     pub handle: usize,
+}
+
+/// The number of a new one.
+pub fn next_zone() -> u32 {
+    static NUMBER: AtomicU32 = AtomicU32::new(1);
+    NUMBER.fetch_add(1, Ordering::Relaxed)
 }
 
 /// A piece of registered memory.
@@ -164,6 +170,20 @@ pub fn remove_unbound(context: u32) -> bool {
         remove_from(&mut table, context);
     }
     !is_bound
+}
+
+/// Ends an LMR and whatever names a part of it.
+pub fn remove_with_parts(context: u32) {
+    let mut table = TABLE.write();
+    if BOUND.load(Ordering::Relaxed) > 0 {
+        let parts = table
+            .iter()
+            .enumerate()
+            .filter(|(_, place)| place.piece.is_some_and(|piece| piece.of == context));
+        let parts: Vec<u32> = parts.map(|(at, place)| place.generation << INDEX_BITS | at as u32).collect();
+        parts.into_iter().for_each(|part| remove_from(&mut table, part));
+    }
+    remove_from(&mut table, context);
 }
 
 /// Ends an RMR that a peer of this protection zone invalidates. `false`: that is none.

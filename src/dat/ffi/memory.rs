@@ -2,7 +2,6 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::ia::adapter;
 use super::types::{Handle, LmrParam, Region, RmrParam, SrqAttr, SrqParam};
@@ -67,12 +66,11 @@ pub unsafe fn zone(ia: &Arc<Ia>, handle: Handle) -> Result<OwnPz> {
 /// # Safety
 /// NULL or what `udat.h` says, here and below.
 pub unsafe extern "C" fn pz_create(ia: Handle, out: *mut Handle) -> Code {
-    static NUMBER: AtomicU32 = AtomicU32::new(1);
     call(|| {
         // SAFETY: NULL or a handle, here and below.
         let ia = unsafe { adapter(ia) }?;
         some(out, 2)?;
-        let id = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let id = memory::next_zone();
         let slot = PZS.insert(ia.provider, |slot| OwnPz {
             pz: Arc::new(Pz { id, handle: slot.handle() }),
             ia: ia.clone(),
