@@ -248,7 +248,7 @@ mod tests {
             said: VecDeque::new(),
             said_room: 2 * LATE,
         };
-        let (mut weak, mut put) = (VecDeque::new(), |inner: &mut Inner, number: usize| {
+        let (mut weak, put) = (VecDeque::new(), |inner: &mut Inner, number: usize| {
             let said: Arc<[u8]> = number.to_le_bytes().into();
             let event = Event::connection(number::ESTABLISHED, 1, &said);
             let known = Arc::downgrade(&said);
