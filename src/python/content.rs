@@ -101,11 +101,9 @@ pub fn copy_elements(array: &Array<'_>, to: &mut [u8]) -> PyResult<()> {
     let from = Address(array.data());
     let len = to.len();
     let mut copy = || {
-        // As a whole: what is inside may not go to another thread by itself.
-        let source = from;
         // SAFETY: the array has so many bytes in a row, and the caller holds a reference to it. Another thread of the program may
         // write them meanwhile, as with any call of numpy's; the copy is one that allows that.
-        unsafe { copy_in(to, source) };
+        unsafe { copy_in(to, from) };
     };
     if len < LONG {
         copy()

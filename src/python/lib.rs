@@ -3,6 +3,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `world`, `mailbox`, `postbox`, `group` | the classes of the same names |
+//! | `handle` | the library's world, which they have in common |
 //! | `message` | what was received, as a view of where it lies |
 //! | `memory` | arrays in registered memory, and how they become messages |
 //! | `content` | what is posted: arrays, and objects with their buffers |
@@ -26,6 +27,7 @@
 mod content;
 mod errors;
 mod group;
+mod handle;
 mod mailbox;
 mod memory;
 mod message;

@@ -11,7 +11,7 @@ use udeck::{Error, Match};
 use crate::content;
 use crate::errors::{OrRaise, raise};
 use crate::message::{self, Arrived, Mailbox as Of, Message};
-use crate::tasks::{self, Task};
+use crate::tasks::{self, End, Lent, Task};
 use crate::wait::{self, Timeout};
 use crate::wire::PythonValues;
 
@@ -94,8 +94,11 @@ impl Inner {
         self.kept.take_if(|kept| wanted.takes(kept))
     }
 
-    pub fn take_any_kept(&mut self) -> Option<Arrived> {
-        self.kept.take()
+    async fn next_async(&mut self) -> udeck::Result<Arrived> {
+        match self.kept.take() {
+            Some(kept) => Ok(kept),
+            None => self.mailbox.retrieve_async().await,
+        }
     }
 
     #[inline]
@@ -318,7 +321,7 @@ impl Mailbox {
 
     /// The next message, in a task of asyncio: `await inbox.retrieve_async()`. The task's timeouts are asyncio's.
     fn retrieve_async<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        tasks::run(slf.py(), Task::retrieve(slf)?, false)
+        tasks::run(slf.py(), Mailbox::task(slf)?, false)
     }
 
     fn __aiter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -326,7 +329,7 @@ impl Mailbox {
     }
 
     fn __anext__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        tasks::run(slf.py(), Task::retrieve(slf)?, true)
+        tasks::run(slf.py(), Mailbox::task(slf)?, true)
     }
 
     fn __repr__(&self) -> String {
@@ -335,12 +338,29 @@ impl Mailbox {
 }
 
 impl Mailbox {
-    pub fn slot(&self) -> Slot {
-        self.slot.clone()
-    }
-
-    #[cold]
-    pub fn busy(&self, py: Python<'_>, closed: bool) -> PyErr {
-        self.unusable(py, if closed { &Unusable::Closed } else { &Unusable::Busy })
+    /// A retrieve in a task, which has the mailbox until it ends.
+    fn task(slf: &Bound<'_, Self>) -> PyResult<Task> {
+        let (py, this) = (slf.py(), slf.get());
+        let object = {
+            let mut place = this.slot.try_lock().ok_or_else(|| this.unusable(py, &Unusable::Busy))?;
+            match std::mem::replace(&mut *place, Place::Lent) {
+                Place::Here(object) => object,
+                other => {
+                    let why = if matches!(other, Place::Closed) { Unusable::Closed } else { Unusable::Busy };
+                    *place = other;
+                    return Err(this.unusable(py, &why));
+                }
+            }
+        };
+        let mut lent = Lent::new(this.slot.clone(), object, Place::Here);
+        let mailbox = slf.clone().unbind();
+        Ok(Task::new(async move {
+            let retrieved = lent.next_async().await;
+            let end: End = Box::new(move |py| {
+                let this = mailbox.get();
+                message::value(py, retrieved.or_raise(py, Some(&this.name))?, &this.of())
+            });
+            end
+        }))
     }
 }

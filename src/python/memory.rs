@@ -107,16 +107,6 @@ impl Owned<'_> {
     pub fn put_back(&self, buffer: Buffer) {
         *self.memory.get().buffer.lock() = Some(buffer);
     }
-
-    pub fn memory(&self) -> &Bound<'_, Memory> {
-        &self.memory
-    }
-}
-
-impl Memory {
-    pub fn put_back(&self, buffer: Buffer) {
-        *self.buffer.lock() = Some(buffer);
-    }
 }
 
 /// The shape that a program gives: a number, or several.

@@ -9,12 +9,12 @@ use udeck::{Error, PostError, Tagged};
 
 use crate::content;
 use crate::errors::{OrRaise, exception, raise};
+use crate::handle::Handle;
 use crate::memory::{self, Buffer, Owned};
 use crate::numpy::Array;
-use crate::tasks::{self, Task};
+use crate::tasks::{self, End, Lent, Task};
 use crate::wait::{self, Timeout};
 use crate::wire::{Head, PythonValues, bytes_mut, values};
-use crate::world::Handle;
 
 /// So many bytes are put together on the stack: the library has a place for short messages.
 const SHORT: usize = 256;
@@ -78,14 +78,6 @@ impl Postbox {
         Postbox { slot: Arc::new(Mutex::new(Place::Here(Box::new(postbox)))), name, world, limit }
     }
 
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub fn slot(&self) -> Slot {
-        self.slot.clone()
-    }
-
     #[cold]
     fn unusable(&self, py: Python<'_>, why: &Unusable) -> PyErr {
         let name = &self.name;
@@ -96,11 +88,6 @@ impl Postbox {
             }
         };
         raise(py, if matches!(why, Unusable::Closed) { "Closed" } else { "Busy" }, text, None, Some(name))
-    }
-
-    #[cold]
-    pub fn busy(&self, py: Python<'_>, closed: bool) -> PyErr {
-        self.unusable(py, if closed { &Unusable::Closed } else { &Unusable::Busy })
     }
 
     /// Posts a short array, put together on the stack. `false`: there is no room now, or the postbox is used.
@@ -269,7 +256,7 @@ impl Postbox {
         let this = slf.get();
         let mut prepared = this.prepare(content::array(array)?, Timeout::USUAL)?;
         prepared.buffer.set_tag(tag);
-        tasks::run(slf.py(), Task::post(slf, prepared)?, false)
+        tasks::run(slf.py(), Postbox::task(slf, prepared)?, false)
     }
 
     /// Waits until everything that was posted here was read.
@@ -321,5 +308,48 @@ impl Postbox {
 
     fn __repr__(&self) -> String {
         format!("Postbox({:?})", self.name)
+    }
+}
+
+impl Postbox {
+    /// A post in a task, which has the postbox until it ends.
+    fn task(slf: &Bound<'_, Self>, prepared: Prepared<'_>) -> PyResult<Task> {
+        let (py, this) = (slf.py(), slf.get());
+        let Prepared { buffer, moved } = prepared;
+        let lent = match this.lend() {
+            Ok(lent) => lent,
+            Err(why) => {
+                if let Some((_, owned)) = moved {
+                    owned.put_back(buffer);
+                }
+                return Err(this.unusable(py, &why));
+            }
+        };
+        let mut lent = Lent::new(this.slot.clone(), lent, Place::Here);
+        if let Some((array, _)) = moved {
+            // The message may go at any time: from now on it is not the program's.
+            array.mark_posted();
+        }
+        let name = this.name.clone();
+        Ok(Task::new(async move {
+            let posted = lent.post_async(buffer).await;
+            let end: End = Box::new(move |py| match posted {
+                Ok(()) => Ok(py.None().into_bound(py)),
+                Err(PostError { error, .. }) => Err(exception(py, &error, Some(&name))),
+            });
+            end
+        }))
+    }
+
+    fn lend(&self) -> Result<Box<udeck::Postbox<PythonValues>>, Unusable> {
+        let mut place = self.slot.try_lock().ok_or(Unusable::Busy)?;
+        match std::mem::replace(&mut *place, Place::Lent) {
+            Place::Here(object) => Ok(object),
+            other => {
+                let why = if matches!(other, Place::Closed) { Unusable::Closed } else { Unusable::Busy };
+                *place = other;
+                Err(why)
+            }
+        }
     }
 }

@@ -12,40 +12,30 @@ use std::task::{Context, Poll, Wake, Waker};
 use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
-use udeck::{Error, PostError};
 
 use crate::content::helper;
-use crate::errors::{OrRaise, exception};
-use crate::mailbox::{self, Mailbox};
-use crate::memory::{Buffer, Memory};
-use crate::message::{self, Arrived};
-use crate::postbox::{self, Postbox, Prepared};
 
-/// How it ended.
-enum Done {
-    Retrieved(udeck::Result<Arrived>),
-    Posted(Result<(), (Error, Option<Buffer>)>),
-}
-
-/// Whose it is.
-enum Of {
-    Mailbox(Py<Mailbox>),
-    /// With the array whose memory was moved.
-    Postbox(Py<Postbox>, Option<(Py<PyAny>, Py<Memory>)>),
-}
+/// What its end is to the program, made with the interpreter attached.
+pub type End = Box<dyn for<'py> FnOnce(Python<'py>) -> PyResult<Bound<'py, PyAny>> + Send>;
 
 /// A call that is under way.
 #[pyclass(frozen, module = "udeck")]
 pub struct Task {
-    future: Mutex<Option<Pin<Box<dyn Future<Output = Done> + Send>>>>,
-    of: Of,
+    future: Mutex<Option<Pin<Box<dyn Future<Output = End> + Send>>>>,
 }
 
 /// What a slot has lent: it is brought back when this is dropped.
-struct Lent<T, P> {
+pub struct Lent<T, P> {
     slot: Arc<Mutex<P>>,
     object: Option<Box<T>>,
     here: fn(Box<T>) -> P,
+}
+
+impl<T, P> Lent<T, P> {
+    /// `slot` says that it was lent, until this is dropped.
+    pub fn new(slot: Arc<Mutex<P>>, object: Box<T>, here: fn(Box<T>) -> P) -> Self {
+        Lent { slot, object: Some(object), here }
+    }
 }
 
 impl<T, P> Drop for Lent<T, P> {
@@ -71,86 +61,8 @@ impl<T, P> DerefMut for Lent<T, P> {
 }
 
 impl Task {
-    pub fn retrieve(of: &Bound<'_, Mailbox>) -> PyResult<Task> {
-        let this = of.get();
-        let slot = this.slot();
-        let lent = {
-            let mut place = slot.try_lock().ok_or_else(|| this.busy(of.py(), false))?;
-            match std::mem::replace(&mut *place, mailbox::Place::Lent) {
-                mailbox::Place::Here(object) => object,
-                other => {
-                    let closed = matches!(other, mailbox::Place::Closed);
-                    *place = other;
-                    return Err(this.busy(of.py(), closed));
-                }
-            }
-        };
-        let mut lent = Lent { slot, object: Some(lent), here: mailbox::Place::Here };
-        let future = Box::pin(async move { Done::Retrieved(lent.next_async().await) });
-        Ok(Task { future: Mutex::new(Some(future)), of: Of::Mailbox(of.clone().unbind()) })
-    }
-
-    pub fn post(of: &Bound<'_, Postbox>, prepared: Prepared<'_>) -> PyResult<Task> {
-        let this = of.get();
-        let slot = this.slot();
-        let Prepared { buffer, moved } = prepared;
-        let lent = {
-            let place = slot.try_lock();
-            let taken = place.map(|mut place| match std::mem::replace(&mut *place, postbox::Place::Lent) {
-                postbox::Place::Here(object) => Ok(object),
-                other => {
-                    let closed = matches!(other, postbox::Place::Closed);
-                    *place = other;
-                    Err(closed)
-                }
-            });
-            match taken.unwrap_or(Err(false)) {
-                Ok(object) => object,
-                Err(closed) => {
-                    if let Some((_, owned)) = moved {
-                        owned.put_back(buffer);
-                    }
-                    return Err(this.busy(of.py(), closed));
-                }
-            }
-        };
-        let mut lent = Lent { slot, object: Some(lent), here: postbox::Place::Here };
-        let future = Box::pin(async move {
-            let posted = lent.post_async(buffer).await;
-            Done::Posted(posted.map_err(|PostError { error, message }| (error, message)))
-        });
-        let moved = moved.map(|(array, owned)| {
-            // From now on it is not the program's: the message may go at any time.
-            array.mark_posted();
-            (array.into_object().unbind(), owned.memory().clone().unbind())
-        });
-        Ok(Task { future: Mutex::new(Some(future)), of: Of::Postbox(of.clone().unbind(), moved) })
-    }
-
-    fn result<'py>(&self, py: Python<'py>, done: Done) -> PyResult<Bound<'py, PyAny>> {
-        match (&self.of, done) {
-            (Of::Mailbox(mailbox), Done::Retrieved(retrieved)) => {
-                let of = mailbox.get().of();
-                message::value(py, retrieved.or_raise(py, Some(of.name))?, &of)
-            }
-            (Of::Postbox(..), Done::Posted(Ok(()))) => Ok(py.None().into_bound(py)),
-            (Of::Postbox(postbox, moved), Done::Posted(Err((error, back)))) => {
-                if let (Some((_, memory)), Some(buffer)) = (moved, back) {
-                    memory.get().put_back(buffer);
-                }
-                Err(exception(py, &error, Some(postbox.get().name())))
-            }
-            _ => unreachable!("a mailbox retrieves, and a postbox posts"),
-        }
-    }
-}
-
-impl mailbox::Inner {
-    async fn next_async(&mut self) -> udeck::Result<Arrived> {
-        match self.take_any_kept() {
-            Some(kept) => Ok(kept),
-            None => self.mailbox.retrieve_async().await,
-        }
+    pub fn new(future: impl Future<Output = End> + Send + 'static) -> Self {
+        Task { future: Mutex::new(Some(Box::pin(future))) }
     }
 }
 
@@ -179,7 +91,7 @@ impl Task {
             polled
         });
         match polled {
-            Some(Poll::Ready(done)) => Ok(Some((self.result(py, done)?,))),
+            Some(Poll::Ready(end)) => Ok(Some((end(py)?,))),
             Some(Poll::Pending) => Ok(None),
             None => Err(pyo3::exceptions::PyRuntimeError::new_err("the call was over")),
         }

@@ -1,72 +1,23 @@
 //! The job as this rank sees it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::RwLock;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use udeck::{Error, ExitKind};
+use udeck::ExitKind;
 
 use crate::content;
-use crate::errors::{OrRaise, raise};
+use crate::errors::OrRaise;
 use crate::group::Group;
+use crate::handle::{Handle, finished};
 use crate::mailbox::Mailbox;
-use crate::memory::{self, Buffer};
+use crate::memory;
 use crate::numpy::{self, FLOAT64};
 use crate::postbox::Postbox;
 use crate::wait::{self, Timeout};
 use crate::wire::bytes_mut;
-
-/// The library's world, until it is finished.
-pub struct Handle {
-    world: RwLock<Option<udeck::World>>,
-    /// Its deadline, and that of making mailboxes and postboxes.
-    deadline: Duration,
-    setup: Duration,
-}
-
-#[cold]
-fn finished(py: Python<'_>) -> PyErr {
-    raise(py, "Closed", "the world was finished: this rank has left its job".into(), None, None)
-}
-
-impl Handle {
-    /// Runs what does not wait.
-    #[inline]
-    fn with<R>(&self, py: Python<'_>, body: impl FnOnce(&udeck::World) -> R) -> PyResult<R> {
-        match self.world.try_read().as_deref() {
-            Some(Some(world)) => Ok(body(world)),
-            _ => Err(finished(py)),
-        }
-    }
-
-    /// Runs what may wait, without the interpreter's lock.
-    fn wait<R: Send>(
-        &self,
-        py: Python<'_>,
-        body: impl FnOnce(&udeck::World) -> udeck::Result<R> + Send,
-    ) -> PyResult<R> {
-        let done = wait::detached(py, || {
-            let world = self.world.try_read_for(self.deadline)?;
-            world.as_ref().map(body)
-        });
-        done.ok_or_else(|| finished(py))?.or_raise(py, None)
-    }
-
-    /// Memory for a message of so many bytes.
-    #[inline]
-    pub fn buffer(&self, py: Python<'_>, len: usize, timeout: Timeout) -> PyResult<Buffer> {
-        match self.with(py, |world| world.try_buf_reused(len))? {
-            Err(Error::WouldBlock { .. }) => {
-                let limit = timeout.or(self.deadline);
-                self.wait(py, |world| world.buf_reused_timeout(len, limit))
-            }
-            made => made.or_raise(py, None),
-        }
-    }
-}
 
 /// A job, as one rank sees it. Made by init().
 #[pyclass(frozen, module = "udeck")]
