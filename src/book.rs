@@ -19,6 +19,9 @@ struct Groups;
 #[doc = include_str!("../docs/protocols.md")]
 struct Protocols;
 
+#[doc = include_str!("../docs/qos.md")]
+struct Qos;
+
 #[doc = include_str!("../docs/traces.md")]
 struct Traces;
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use udeck_boot::{BootError, Client, ENV_CPUS, Ranks, Welcome, local, start};
 use udeck_deck::{Config, Error, Result, SkippedTransport, UnavailableTransport, World};
+use udeck_qos::levels::{BadLevels, Levels};
 use udeck_sys::Topology;
 use udeck_via::Nic;
 
@@ -110,12 +111,24 @@ fn world(client: Client, config: Config) -> Result<World> {
     let openings = choose(&places, wanted, TRANSPORTS)?;
     let mut options = NicOptions::new(client.keys());
     (options.arena, options.trusting, options.detect) = (config.arena, config.trusting, config.detect);
+    (options.levels, options.levels_in_flight) = (levels(&config)?, config.levels_in_flight);
     let (nics, mut unavailable) = open_all(&openings, options)?;
     if config.encrypt && config.transport.is_none() && places.has_others() {
         unavailable.extend(unencrypted(&nics));
     }
     let oversubscribed = places.here(welcome.size).saturating_mul(config.threads) > shared_cpus(welcome);
     World::with_unavailable(client, nics, unavailable, config, oversubscribed)
+}
+
+/// The shares that the settings give to service levels.
+fn levels(config: &Config) -> Result<Option<Levels>> {
+    let Some(text) = &config.levels else { return Ok(None) };
+    let bad = |why: BadLevels| Error::Config {
+        variable: "DECK_LEVELS",
+        value: text.clone(),
+        expected: format!("LEVEL:SHARE[@DISTANCE],...: {why}").into(),
+    };
+    text.parse().map(Some).map_err(bad)
 }
 
 /// What would be taken between hosts if it were encrypted: how many of `nics` are better, and why.

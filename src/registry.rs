@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use udeck_qos::levels::Levels;
 use udeck_sys::reactor::Reactor;
 use udeck_via::auth::Keys;
 use udeck_via::{Error, Nic, Result};
@@ -110,13 +111,26 @@ pub struct NicOptions {
     pub bind: Option<IpAddr>,
     /// How long another host may be silent before it is taken for dead; `None`: the transport's own time.
     pub detect: Option<Duration>,
+    /// The shares of service levels; `None`: the kernel or the network sends as it likes.
+    pub levels: Option<Levels>,
+    /// Where levels have shares: bytes that may be in flight at a time, of all connections; `None`: 256 KiB.
+    pub levels_in_flight: Option<usize>,
 }
 
 impl NicOptions {
     /// Trusting, with memory of its own and the usual bound of it. `keys`: those of a [rank](udeck_boot::Client::keys), or a
     /// secret, which connects it with whoever else knows that.
     pub fn new(keys: impl Into<Keys>) -> Self {
-        NicOptions { keys: keys.into(), arena: None, memory: None, trusting: true, bind: None, detect: None }
+        NicOptions {
+            keys: keys.into(),
+            arena: None,
+            memory: None,
+            trusting: true,
+            bind: None,
+            detect: None,
+            levels: None,
+            levels_in_flight: None,
+        }
     }
 }
 
@@ -178,6 +192,8 @@ fn open_tcp(options: &NicOptions) -> Result<Nic> {
     };
     tcp.bind = options.bind.map_or(tcp.bind, |address| SocketAddr::new(address, 0));
     tcp.detect = options.detect.unwrap_or(tcp.detect);
+    tcp.levels.clone_from(&options.levels);
+    tcp.in_flight = options.levels_in_flight.unwrap_or(tcp.in_flight);
     udeck_tcp::open(tcp)
 }
 

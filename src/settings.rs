@@ -19,6 +19,8 @@ const KNOWN: &[&str] = &[
     "DECK_GROUP",
     "DECK_IFACE",
     "DECK_LAUNCH",
+    "DECK_LEVELS",
+    "DECK_LEVELS_INFLIGHT",
     "DECK_PMIX_LIBRARY",
     "DECK_PROTOCOL",
     "DECK_QUEUE",

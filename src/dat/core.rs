@@ -5,7 +5,7 @@
 //! | `state.rs` | an end point's states: which call is allowed, what each event leads to |
 //! | `ep.rs` | end points: queues, RDMA, the connection as the state sees it |
 //! | `service.rs` | service points, connection requests, and who asks for a connection |
-//! | `evd.rs`, `cno.rs`, `event.rs` | event dispatchers, what waits for several, and events |
+//! | `evd.rs`, `cno.rs`, `agent.rs`, `event.rs` | event dispatchers, what waits for several, who is called then, and events |
 //! | `ia.rs`, `bell.rs` | an interface adapter, waiting, and the engine |
 //! | `memory.rs` | registered memory, by its contexts |
 //! | `srq.rs` | receives, shared or not |
@@ -13,6 +13,7 @@
 //! | `slot.rs`, `code.rs`, `address.rs` | handles, error codes, addresses |
 
 pub mod address;
+pub mod agent;
 pub mod bell;
 pub mod cno;
 pub mod code;

@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use crate::core::code::{Code, Result, Sub};
 use crate::core::evd::Evd;
+use crate::core::ia::Ia;
 use crate::core::slot::Pool;
 
 /// Runs a call's body. A panic ends here, and becomes an error of the call: unwinding through C's frames is undefined.
@@ -72,15 +73,19 @@ unsafe fn object<T: Clone>(pool: &Pool<T>, handle: usize, sub: Sub) -> Result<T>
     unsafe { pool.find(handle) }.and_then(|slot| slot.get()).ok_or(Code::INVALID_HANDLE.of(sub))
 }
 
-/// An event dispatcher, or none for NULL. It has to have the stream.
+/// What a call names together is of one adapter.
+fn same(ia: &Arc<Ia>, others: &Arc<Ia>, sub: Sub) -> Result {
+    if Arc::ptr_eq(ia, others) { Ok(()) } else { Err(Code::INVALID_HANDLE.of(sub)) }
+}
+
+/// An event dispatcher of that adapter, or none for NULL. It has to have the stream.
 ///
 /// # Safety
 /// As [`object`].
-unsafe fn evd_or_null(handle: usize, stream: u32, sub: Sub) -> Result<Option<Arc<Evd>>> {
+unsafe fn evd_or_null(ia: &Arc<Ia>, handle: usize, stream: u32, sub: Sub) -> Result<Option<Arc<Evd>>> {
     if handle == 0 {
         return Ok(None);
     }
     // SAFETY: as promised.
-    let evd = unsafe { events::evd_of(handle, sub) }?;
-    if evd.flags & stream == 0 { Err(Code::INVALID_HANDLE.of(sub)) } else { Ok(Some(evd)) }
+    Ok(Some(unsafe { events::evd_of(Some(ia), handle, stream, sub) }?))
 }

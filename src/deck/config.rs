@@ -57,6 +57,12 @@ pub struct Config {
     /// (`DECK_ENCRYPT`, `1` or `0`): this rank's postboxes take no others, and its mailboxes refuse others. Within a host any
     /// transport is taken: nothing leaves it.
     pub encrypt: bool,
+    /// The shares of service levels in what this rank sends, `LEVEL:SHARE[@DISTANCE],...` (`DECK_LEVELS`, e.g. `5:50,3:30,0:20`);
+    /// `None`: the kernel or the network sends as it likes. Which transports keep to it, [`crate::Postbox::route`] says.
+    pub levels: Option<String>,
+    /// Where levels have shares: bytes that may be in flight at a time, of all connections (`DECK_LEVELS_INFLIGHT`, e.g. `64K`; 256 KiB).
+    /// A high level waits behind no more than these. Below rate times round trip the link is not filled.
+    pub levels_in_flight: Option<usize>,
     /// How many threads of this rank wait for messages of their own, or in shared memory, at the same time (`DECK_THREADS`, from 1 on). Where all ranks'
     /// threads together are more than the processors of the host, those that wait yield instead of spinning.
     pub threads: usize,
@@ -86,6 +92,8 @@ impl Default for Config {
             transport: None,
             detect: None,
             encrypt: false,
+            levels: None,
+            levels_in_flight: None,
             threads: 1,
             explain: false,
             stats: false,
@@ -170,6 +178,15 @@ impl Config {
         config.trace = lookup("DECK_TRACE").filter(|path| !path.is_empty()).map(PathBuf::from);
         // Which there are, only whoever opens them knows.
         config.transport = lookup("DECK_TRANSPORT");
+        // What it says, whoever opens them knows, too.
+        config.levels = lookup("DECK_LEVELS").filter(|text| !text.is_empty());
+        if let Some(text) = lookup("DECK_LEVELS_INFLIGHT") {
+            let in_flight = bytes(&text).filter(|bytes| (16 << 10..1 << 30).contains(bytes));
+            config.levels_in_flight = Some(
+                in_flight
+                    .ok_or_else(|| bad("DECK_LEVELS_INFLIGHT", text, "bytes, from 16K to 1G (e.g. 64K)"))?,
+            );
+        }
         if let Some(text) = lookup("DECK_DETECT") {
             let detect = seconds(&text).filter(|detect| *detect >= Duration::from_secs(2));
             config.detect =

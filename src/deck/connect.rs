@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use udeck_boot::waits::Call;
 use udeck_boot::{BootError, Maker, family};
 use udeck_via::{
-    Caps, Cq, Deadline, Error as ViaError, NetAddress, NicAttributes, Receive, Vi, ViAttributes, stderr_line,
+    Caps, Cq, Deadline, Error as ViaError, NetAddress, NicAttributes, Receive, ServiceLevel, Vi,
+    ViAttributes, stderr_line,
 };
 
 use self::attempt::Attempt;
@@ -24,7 +25,7 @@ use crate::exit_check::MAX_WAIT;
 use crate::long_wait::{for_owner, publish};
 use crate::nics::WorldNic;
 use crate::payload::Payload;
-use crate::route::{Route, SkippedTransport, explanation, reasons};
+use crate::route::{Route, RouteLevel, SkippedTransport, explanation, reasons};
 use crate::send::{Channel, Target};
 use crate::wire::{Introduction, Role};
 use crate::world_state::WorldState;
@@ -139,6 +140,7 @@ pub(crate) fn connect<T: Payload>(
     world: &Arc<WorldState>,
     registered: &str,
     mode: LookupMode,
+    level: Option<ServiceLevel>,
     deadline: Deadline,
 ) -> Result<Channel> {
     let start = Instant::now();
@@ -158,7 +160,8 @@ pub(crate) fn connect<T: Payload>(
     let number = world.next_postbox();
     let queue = world.queue_limit(advert.queue);
     let (mailbox, registered) = (name.to_owned(), registered.to_owned());
-    let target = Target { mailbox, registered, owner: record.owner, number, queue };
+    let level = level.unwrap_or(advert.level);
+    let target = Target { mailbox, registered, owner: record.owner, number, queue, level };
     let waits = matches!(mode, LookupMode::Of(_));
     reach(world, target, &advert, Attempt { start, deadline, waits })
 }
@@ -203,7 +206,10 @@ fn reach(world: &Arc<WorldState>, target: Target, advert: &Advert, attempt: Atte
                         let place = world.nics().iter().position(|other| std::ptr::eq(other, *world_nic));
                         let skipped = world.nics().all_skipped(place.unwrap_or(0), skipped);
                         let encrypted = world_nic.nic.attributes().encrypted;
-                        let route = Route { transport: world_nic.transport.clone(), encrypted, skipped };
+                        let ordered = world_nic.nic.caps().has(Caps::SERVICE_LEVELS);
+                        let level = RouteLevel { level: target.level, ordered };
+                        let route =
+                            Route { transport: world_nic.transport.clone(), encrypted, level, skipped };
                         explain(world, target.owner, &route);
                         return Ok(Channel::new(vi, cq, world.clone(), to, target, route));
                     }
@@ -233,6 +239,7 @@ fn reach_by(
     attributes.receive = Receive::Lent;
     attributes.enable_rdma_read = world_nic.nic.caps().has(Caps::RDMA_READ);
     attributes.peer = Some(target.owner);
+    attributes.level = target.level;
     let mut vi = Vi::new(&world_nic.nic, attributes)?;
     let to =
         NetAddress { host: endpoint.address.clone(), discriminator: target.registered.as_bytes().to_vec() };
@@ -269,7 +276,7 @@ fn unreachable(
 /// Tells the user by which way this rank reaches another, once for each (`DECK_EXPLAIN`).
 fn explain(world: &WorldState, owner: u32, route: &Route) {
     if let Some(explained) = world.explained()
-        && explained.is_news(owner)
+        && explained.is_news(owner, route.level.level)
     {
         stderr_line(format_args!("{}", explanation(world.rank(), owner, route)));
     }
@@ -352,6 +359,7 @@ mod tests {
         let endpoints = vec![Endpoint { transport: "open".into(), address: vec![1] }];
         let advert = Advert {
             encrypt: false,
+            level: ServiceLevel::default(),
             queue: None,
             host: b"there".to_vec(),
             endpoints,

@@ -38,6 +38,9 @@ pub enum Error {
         /// Who should have acted.
         whom: String,
     },
+    /// A signal ended the wait ([`crate::interruptible`]).
+    #[error("a signal interrupted the wait")]
+    Interrupted,
     /// A `try_` call would have had to wait.
     #[error("{what} would have to wait for {whom}")]
     WouldBlock {

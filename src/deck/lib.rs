@@ -27,7 +27,7 @@
 //! | `external_buf`, `payload`, `postable` | messages in memory of the program's own; what a mailbox carries; all that can be posted |
 //! | `exit_check` | whether a rank whose connection broke has finished or is lost |
 //! | `exchange` | deadlock-free orders for all-to-all patterns |
-//! | `wait_policy` | how long a call may wait |
+//! | `wait_policy`, `interrupt` | how long a call may wait; waits that a signal may end |
 //! | `trace`, `tracing_job` | what the trace has of messages; how it is begun, and gathered from all ranks |
 //! | `config`, `stats`, `metrics`, `error` | settings of a world, counters, counters as text, errors |
 //!
@@ -48,8 +48,10 @@ mod exit_check;
 mod exit_log;
 mod external_buf;
 mod group;
+mod interrupt;
 mod long_wait;
 mod mailbox;
+mod mailbox_options;
 mod matching;
 mod memory_accounting;
 mod message;
@@ -93,9 +95,11 @@ pub use error::{Error, PostEachError, PostError, Result};
 pub use exit_log::{ExitKind, RankExit};
 pub use external_buf::ExternalBuf;
 pub use group::{Algorithm, AlgorithmChoice, Group, Request, op};
+pub use interrupt::interruptible;
 #[cfg(feature = "async")]
 pub use mailbox::tasks::{Messages, Retrieve};
 pub use mailbox::{Iter, Mailbox, Retrieved};
+pub use mailbox_options::MailboxOptions;
 pub use matching::Match;
 pub use message::{Message, Packed};
 pub use pack::{ItemType, PackError, PackType};
@@ -109,11 +113,12 @@ pub use protocol::auto::{Choice, Thresholds};
 pub use protocol::{Protocol, ReceiveModel};
 pub use rank_exits::RankExits;
 pub use received::{Nested, Received};
-pub use route::{Route, SkippedTransport, UnavailableTransport};
+pub use route::{Route, RouteLevel, SkippedTransport, UnavailableTransport};
 pub use select::{Selectable, select, select_timeout, try_select};
 pub use semaphore::{Permit, Semaphore};
 pub use shared_buf::{PostAllError, SharedBuf, post_all, post_all_timeout};
 pub use shared_mutex::{SharedMutex, SharedMutexGuard};
 pub use shared_segment::{AtomicElement, SegmentLock, SharedSegment};
 pub use stats::{PeerStats, Stats};
+pub use udeck_via::ServiceLevel;
 pub use world::World;

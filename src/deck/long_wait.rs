@@ -8,7 +8,8 @@ use std::time::Duration;
 use udeck_boot::waits::{Call, Entry, LONG, Wait};
 use udeck_via::Deadline;
 
-use crate::error::is_internal;
+use crate::error::{Result, is_internal};
+use crate::interrupt;
 use crate::trace;
 use crate::world_state::WorldState;
 
@@ -23,23 +24,30 @@ pub(crate) struct LongWait {
     on: &'static str,
     /// Once it has lasted: what it was published as, as its caller numbers it.
     published: Option<(u64, Option<Entry>)>,
+    /// When it was last asked whether a signal ends it.
+    asked: Deadline,
 }
 
 impl LongWait {
     /// It begins now. `on`: what the trace calls it.
     #[inline]
     pub fn begin(on: &'static str) -> Self {
-        LongWait { since: Deadline::now(), traced: trace::begin(), on, published: None }
+        let since = Deadline::now();
+        LongWait { since, traced: trace::begin(), on, published: None, asked: since }
     }
 
     pub fn elapsed(&self) -> Duration {
         self.since.since()
     }
 
-    /// How long to sleep: no longer than until it is to be made known.
+    /// How long to sleep: no longer than until it is to be made known, or a signal may have come.
     #[inline]
     pub fn slice(&self, deadline: Deadline) -> Deadline {
-        if self.published.is_some() { deadline } else { deadline.min(self.since.later_by(LONG)) }
+        match self.published {
+            None => deadline.min(self.since.later_by(LONG)),
+            Some(_) if interrupt::is_possible() => deadline.min(self.asked.later_by(LONG)),
+            Some(_) => deadline,
+        }
     }
 
     /// To be called when sleeping was in vain. Makes it known if it has lasted, again if `version` is another one.
@@ -48,6 +56,24 @@ impl LongWait {
         if !is_known && self.elapsed() >= LONG {
             self.publish(world, version, &wait());
         }
+    }
+
+    /// To be called when sleeping was in vain.
+    ///
+    /// # Errors
+    /// [`crate::Error::Interrupted`]: a signal ends it.
+    #[inline]
+    pub fn check_interrupt(&mut self) -> Result {
+        if interrupt::is_possible() { self.ask() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn ask(&mut self) -> Result {
+        if self.asked.since() < LONG {
+            return Ok(());
+        }
+        self.asked = Deadline::now();
+        interrupt::check()
     }
 
     /// Nobody is to know of it: it sleeps for as long as it likes.

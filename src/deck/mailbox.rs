@@ -16,6 +16,7 @@ use udeck_via::mem::Fill;
 use udeck_via::transport::Found;
 
 use crate::error::{Error, Result, check_process};
+use crate::mailbox_options::MailboxOptions;
 use crate::parcel::{Parcel, Stored};
 use crate::payload::Payload;
 use crate::received::Received;
@@ -47,10 +48,15 @@ pub struct Mailbox<T: Payload> {
 
 impl<T: Payload> Mailbox<T> {
     #[doc(alias = "deck_mbox_create")]
-    pub(crate) fn create(world: &Arc<WorldState>, registered: String, queue: Option<usize>) -> Result<Self> {
+    pub(crate) fn create(
+        world: &Arc<WorldState>,
+        registered: String,
+        options: &MailboxOptions,
+    ) -> Result<Self> {
         let name = family::parts(&registered).0.to_owned();
-        let inbox = Inbox::open(world, &registered).map_err(|error| world.taken_or(&registered, error))?;
-        world.advertise(&registered, T::kind(), T::SIZE, queue)?;
+        let inbox = Inbox::open(world, &registered, options.level)
+            .map_err(|error| world.taken_or(&registered, error))?;
+        world.advertise(&registered, T::kind(), T::SIZE, options)?;
         let (world, waker) = (world.clone(), world.exit_log().add_waker(inbox.handle()));
         let (inbox, turn) = (RefCell::new(inbox), Cell::default());
         Ok(Mailbox { inbox, world, name, registered, waker, turn, items: PhantomData })

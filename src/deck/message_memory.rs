@@ -72,6 +72,7 @@ impl WorldState {
                 Some(deadline) => {
                     self.pause_for_memory(&mut spinner, deadline);
                     wait.look(self, 0, || holders.wait());
+                    wait.check_interrupt()?;
                 }
             }
             match self.allocate_leaving_room(len, fill) {

@@ -50,6 +50,7 @@ use crate::protocol::ReceiveModel;
 use crate::stats::Counters;
 use crate::world_state::WorldState;
 pub(crate) use readiness::WaitConditions;
+use udeck_via::ServiceLevel;
 
 /// A mailbox's connections.
 pub(crate) struct Inbox {
@@ -92,7 +93,7 @@ pub(crate) struct Inbox {
 
 impl Inbox {
     /// `registered`: what the name service will know it by.
-    pub fn open(world: &Arc<WorldState>, registered: &str) -> Result<Self> {
+    pub fn open(world: &Arc<WorldState>, registered: &str, level: ServiceLevel) -> Result<Self> {
         let name = family::parts(registered).0;
         let failed = |error| Error::via(format!("creating {}", Titled(name)), error);
         let queues = CompletionQueues::new(world.nics(), world.oversubscribed()).map_err(failed)?;
@@ -103,7 +104,7 @@ impl Inbox {
             ptags.push(ptag);
             let open = WhileOpen { acceptor: acceptor.clone(), cq: cq.clone() };
             let admits = world.admitted_by(world_nic.nic.attributes());
-            let listener = NicListener { at, nic: world_nic.nic.clone(), cq, ptag, admits };
+            let listener = NicListener { at, nic: world_nic.nic.clone(), cq, ptag, level, admits };
             let admit = move |request| open.acceptor.admit(&listener, request);
             listeners
                 .push(Listener::with_handler(&world_nic.nic, registered.as_bytes(), admit).map_err(failed)?);

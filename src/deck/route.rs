@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use parking_lot::Mutex;
+use udeck_via::ServiceLevel;
 
 /// The transport that a postbox uses, and why it uses no better one ([`crate::Postbox::route`]).
 ///
@@ -15,8 +16,31 @@ pub struct Route {
     pub transport: String,
     /// Whether the transport encrypts and authenticates all data on the whole path.
     pub encrypted: bool,
+    /// The service level of the messages, and whether it counts.
+    pub level: RouteLevel,
     /// The transports that this rank prefers and that are not possible, the best first.
     pub skipped: Vec<SkippedTransport>,
+}
+
+/// A postbox's service level, and whether it counts for anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct RouteLevel {
+    /// The level.
+    pub level: ServiceLevel,
+    /// Whether the transport, or the network, sends by levels.
+    pub ordered: bool,
+}
+
+impl fmt::Display for RouteLevel {
+    /// Nothing, of level 0.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.level.get(), self.ordered) {
+            (0, _) => Ok(()),
+            (level, true) => write!(f, ", level {level}"),
+            (level, false) => write!(f, ", where level {level} counts for nothing (see DECK_LEVELS)"),
+        }
+    }
 }
 
 /// A transport through which a mailbox cannot be reached.
@@ -41,7 +65,7 @@ impl SkippedTransport {
 
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.transport)?;
+        write!(f, "{}{}", self.transport, self.level)?;
         for (nth, SkippedTransport { transport, why }) in self.skipped.iter().enumerate() {
             write!(f, "{}{transport} not possible: {why}", if nth == 0 { ": " } else { "; " })?;
         }
@@ -54,8 +78,8 @@ impl Route {
     fn brief(&self) -> String {
         let encrypted = if self.encrypted { ", encrypted" } else { "" };
         match self.skipped.len() {
-            0 => format!("{}{encrypted}", self.transport),
-            _ => format!("{}{encrypted} ({})", self.transport, reasons(&self.skipped)),
+            0 => format!("{}{encrypted}{}", self.transport, self.level),
+            _ => format!("{}{encrypted}{} ({})", self.transport, self.level, reasons(&self.skipped)),
         }
     }
 }
@@ -74,19 +98,22 @@ pub(crate) fn explanation(rank: usize, owner: u32, route: &Route) -> String {
     format!("deck: rank {rank} -> rank {owner}: {}", route.brief())
 }
 
-/// Ranks that the user was told the way to.
+/// Ranks that the user was told the way to, of each level.
 #[derive(Debug)]
-pub(crate) struct Explained(Mutex<BTreeSet<u32>>);
+pub(crate) struct Explained {
+    own: u32,
+    told: Mutex<BTreeSet<(u32, ServiceLevel)>>,
+}
 
 impl Explained {
     /// Nobody needs to be told the way to oneself.
     pub fn new(own: u32) -> Self {
-        Explained(Mutex::new(BTreeSet::from([own])))
+        Explained { own, told: Mutex::default() }
     }
 
     /// Whether the user was not told of that rank yet.
-    pub fn is_news(&self, rank: u32) -> bool {
-        self.0.lock().insert(rank)
+    pub fn is_news(&self, rank: u32, level: ServiceLevel) -> bool {
+        rank != self.own && self.told.lock().insert((rank, level))
     }
 }
 
@@ -103,6 +130,7 @@ mod tests {
         let mut route = Route {
             transport: "far".into(),
             encrypted: false,
+            level: RouteLevel::default(),
             skipped: vec![skipped("near", "it runs on another host")],
         };
         assert_eq!(route.to_string(), "far: near not possible: it runs on another host");
@@ -117,17 +145,25 @@ mod tests {
         let line =
             "deck: rank 2 -> rank 0: far, encrypted (near: it runs on another host; card: none is there)";
         assert_eq!(explanation(2, 0, &route), line);
-        let direct = Route { transport: "near".into(), encrypted: false, skipped: vec![] };
+        let level = RouteLevel::default();
+        let mut direct = Route { transport: "near".into(), encrypted: false, level, skipped: vec![] };
         assert_eq!(direct.to_string(), "near");
         assert_eq!(explanation(1, 3, &direct), "deck: rank 1 -> rank 3: near");
+        direct.level.level = ServiceLevel::new(5).unwrap();
+        let words = "deck: rank 1 -> rank 3: near, where level 5 counts for nothing (see DECK_LEVELS)";
+        assert_eq!(explanation(1, 3, &direct), words);
+        direct.level.ordered = true;
+        assert_eq!(explanation(1, 3, &direct), "deck: rank 1 -> rank 3: near, level 5");
     }
 
     #[test]
     fn a_rank_is_explained_once_and_oneself_never() {
         let explained = Explained::new(2);
         assert_eq!(
-            [2, 0, 1, 0, 1, 2].map(|rank| explained.is_news(rank)),
+            [2, 0, 1, 0, 1, 2].map(|rank| explained.is_news(rank, ServiceLevel::default())),
             [false, true, true, false, false, false]
         );
+        let other = ServiceLevel::new(3).unwrap();
+        assert_eq!([0, 0, 2].map(|rank| explained.is_news(rank, other)), [true, false, false]);
     }
 }

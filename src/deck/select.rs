@@ -252,6 +252,7 @@ impl<'a> Selection<'a> {
             if let Some(world) = self.world() {
                 wait.look(world, 0, || self.waits_for());
             }
+            wait.check_interrupt()?;
         }
     }
 

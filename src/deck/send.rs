@@ -47,6 +47,7 @@ use crate::protocol::side::SendSide;
 use crate::route::Route;
 use crate::stats::Counters;
 use crate::world_state::WorldState;
+use udeck_via::ServiceLevel;
 
 /// A failed post: why, and the message unless it was under way.
 pub(crate) type Failed = (Error, Option<Block>);
@@ -94,6 +95,7 @@ pub(crate) struct Target {
     pub number: u32,
     /// What may wait for it at the postbox, in bytes.
     pub queue: usize,
+    pub level: ServiceLevel,
 }
 
 impl Channel {

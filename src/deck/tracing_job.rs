@@ -23,6 +23,7 @@ use udeck_via::{Deadline, say};
 use crate::connect::{LookupMode, connect};
 use crate::error::{Error, INTERNAL, Result};
 use crate::mailbox::Mailbox;
+use crate::mailbox_options::MailboxOptions;
 use crate::postbox::Postbox;
 use crate::protocol::Protocol;
 use crate::received::Received;
@@ -363,12 +364,13 @@ fn name() -> String {
 }
 
 fn open_inbox(world: &Arc<WorldState>) -> Result<Mailbox<u8>> {
-    Mailbox::create(world, family::member(&name(), world.rank()), None)
+    Mailbox::create(world, family::member(&name(), world.rank()), &MailboxOptions::new())
 }
 
 fn postbox_of(world: &Arc<WorldState>, rank: usize, deadline: Deadline) -> Result<Postbox<u8>> {
     let registered = family::member(&name(), rank);
-    let channel = connect::<u8>(world, &registered, LookupMode::Of(Maker::Rank(rank as u32)), deadline)?;
+    let channel =
+        connect::<u8>(world, &registered, LookupMode::Of(Maker::Rank(rank as u32)), None, deadline)?;
     let postbox = Postbox::new(world, &name(), channel);
     postbox.set_protocol(Protocol::Auto)?; // whatever the program wants for its own messages
     Ok(postbox)

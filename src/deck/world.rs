@@ -20,6 +20,7 @@ use crate::exit_log::RankExit;
 use crate::group::Group;
 use crate::long_wait::publish;
 use crate::mailbox::Mailbox;
+use crate::mailbox_options::MailboxOptions;
 use crate::message::Message;
 use crate::metrics;
 use crate::nics::Nics;
@@ -33,6 +34,7 @@ use crate::trace;
 use crate::tracing_job::TracingJob;
 use crate::wait_policy::WaitPolicy;
 use crate::world_state::WorldState;
+use udeck_via::ServiceLevel;
 
 /// Longest name of a mailbox, in bytes. (The name service takes 255, with the number of a member's rank.)
 const MAX_NAME: usize = 200;
@@ -152,7 +154,7 @@ impl World {
     /// [`Error::NameTaken`] says who has it; [`Error::BadName`].
     #[doc(alias = "deck_mbox_create")]
     pub fn mailbox<T: Payload>(&self, name: &str) -> Result<Mailbox<T>> {
-        self.make_mailbox(name, None)
+        self.mailbox_with(name, &MailboxOptions::new())
     }
 
     /// As [`World::mailbox`], with a bound of its own for the messages that wait for room at each postbox of it
@@ -166,14 +168,19 @@ impl World {
     /// # Errors
     /// As [`World::mailbox`].
     pub fn mailbox_with_queue<T: Payload>(&self, name: &str, bytes: usize) -> Result<Mailbox<T>> {
-        self.make_mailbox(name, Some(bytes))
+        self.mailbox_with(name, &MailboxOptions::new().queue(bytes))
     }
 
-    fn make_mailbox<T: Payload>(&self, name: &str, queue: Option<usize>) -> Result<Mailbox<T>> {
+    /// As [`World::mailbox`], with what it asks of those who post: a [service level](MailboxOptions::level), a
+    /// [bound](MailboxOptions::queue).
+    ///
+    /// # Errors
+    /// As [`World::mailbox`].
+    pub fn mailbox_with<T: Payload>(&self, name: &str, options: &MailboxOptions) -> Result<Mailbox<T>> {
         check_process()?;
         check_name(name)?;
         check_payload::<T>()?;
-        Mailbox::create(&self.state, name.to_owned(), queue)
+        Mailbox::create(&self.state, name.to_owned(), options)
     }
 
     /// Creates this rank's mailbox of a family: each rank may create one of the same name, and [`World::postbox_of`] finds it by
@@ -185,7 +192,7 @@ impl World {
         check_process()?;
         check_name(name)?;
         check_payload::<T>()?;
-        Mailbox::create(&self.state, family::member(name, self.rank()), None)
+        Mailbox::create(&self.state, family::member(name, self.rank()), &MailboxOptions::new())
     }
 
     /// Makes a postbox of the mailbox `name`; waits until it exists and has a place for another connection, at most
@@ -214,7 +221,17 @@ impl World {
     /// As [`World::postbox`].
     pub fn postbox_timeout<T: Payload>(&self, name: &str, limit: Duration) -> Result<Postbox<T>> {
         check_name(name)?;
-        self.make_postbox(name, LookupMode::Of(Maker::Anyone), Deadline::after(limit))
+        self.make_postbox(name, LookupMode::Of(Maker::Anyone), None, Deadline::after(limit))
+    }
+
+    /// As [`World::postbox`], whose messages have this level and not the mailbox's ([`MailboxOptions::level`]).
+    ///
+    /// # Errors
+    /// As [`World::postbox`].
+    pub fn postbox_at<T: Payload>(&self, name: &str, level: ServiceLevel) -> Result<Postbox<T>> {
+        check_name(name)?;
+        let deadline = Deadline::after(self.state.config().setup);
+        self.make_postbox(name, LookupMode::Of(Maker::Anyone), Some(level), deadline)
     }
 
     /// Makes a postbox if the mailbox exists.
@@ -223,7 +240,7 @@ impl World {
     /// As [`World::postbox`], at once; [`Error::WouldBlock`] where there is no place for another connection now.
     pub fn try_postbox<T: Payload>(&self, name: &str) -> Result<Postbox<T>> {
         check_name(name)?;
-        self.make_postbox(name, LookupMode::Now, Deadline::after(self.state.config().setup))
+        self.make_postbox(name, LookupMode::Now, None, Deadline::after(self.state.config().setup))
     }
 
     /// Makes a postbox of the mailbox that `rank` makes, or has made, by [`World::mailboxes`] of that name; waits until it exists and has
@@ -255,7 +272,7 @@ impl World {
     /// As [`World::try_postbox`]; [`Error::NoSuchRank`].
     pub fn try_postbox_of<T: Payload>(&self, name: &str, rank: usize) -> Result<Postbox<T>> {
         let deadline = Deadline::after(self.state.config().setup);
-        self.make_postbox(&self.member(name, rank)?, LookupMode::Now, deadline)
+        self.make_postbox(&self.member(name, rank)?, LookupMode::Now, None, deadline)
     }
 
     /// Makes a postbox of each rank's mailbox by [`World::mailboxes`] of that name, this rank's own included: the one to rank `n` has
@@ -270,7 +287,7 @@ impl World {
 
     fn make_postbox_of<T: Payload>(&self, name: &str, rank: usize, deadline: Deadline) -> Result<Postbox<T>> {
         let mode = LookupMode::Of(Maker::Rank(rank as u32));
-        self.make_postbox(&self.member(name, rank)?, mode, deadline)
+        self.make_postbox(&self.member(name, rank)?, mode, None, deadline)
     }
 
     /// What the name service knows that rank's mailbox of a family by.
@@ -287,11 +304,12 @@ impl World {
         &self,
         registered: &str,
         mode: LookupMode,
+        level: Option<ServiceLevel>,
         deadline: Deadline,
     ) -> Result<Postbox<T>> {
         check_process()?;
         check_payload::<T>()?;
-        let channel = connect::<T>(&self.state, registered, mode, deadline)?;
+        let channel = connect::<T>(&self.state, registered, mode, level, deadline)?;
         channel.check(self.state.config().protocol)?;
         Ok(Postbox::new(&self.state, family::parts(registered).0, channel))
     }

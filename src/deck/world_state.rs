@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::connect::wire::{Advert, Endpoint};
 use crate::error::{Error, Result, is_internal};
 use crate::exit_log::ExitLog;
+use crate::mailbox_options::MailboxOptions;
 use crate::memory_accounting::{Accounting, Holders};
 use crate::nics::{Nics, WorldNic};
 use crate::progress::Progress;
@@ -207,8 +208,8 @@ impl WorldState {
 
     // ---- names ----
 
-    /// Makes a mailbox of ours known. `queue`: what may wait for it at each postbox, if it says that.
-    pub fn advertise(&self, registered: &str, kind: &str, size: usize, queue: Option<usize>) -> Result {
+    /// Makes a mailbox of ours known.
+    pub fn advertise(&self, registered: &str, kind: &str, size: usize, options: &MailboxOptions) -> Result {
         let endpoint = |world_nic: &WorldNic| {
             let (transport, address) =
                 (world_nic.transport.clone(), world_nic.nic.attributes().address.clone());
@@ -216,7 +217,8 @@ impl WorldState {
         };
         let advert = Advert {
             encrypt: self.config.encrypt,
-            queue: queue.map(|bytes| bytes as u64),
+            level: options.level,
+            queue: options.queue.map(|bytes| bytes as u64),
             host: self.host.clone(),
             endpoints: self.nics.iter().map(endpoint).collect(),
             kind: kind.to_owned(),

@@ -6,6 +6,7 @@
 //!   entries at a distance; [`dtable::Plan`] gives each level its share.
 //! - What tables promise: [`analysis`] has the shares and latencies of any of them. [`opensm`] writes and reads them as the
 //!   subnet manager's options.
+//! - What a user says: [`levels`] makes a table of `5:50,3:30,0:20`.
 //! - Many senders to one receiver: [`incast`] has the grants of SRP and SMSRP.
 //!
 //! `docs/qos.md` names the works that these come from. Nothing here knows a transport, so that the library, the simulator and the
@@ -16,6 +17,7 @@
 pub mod analysis;
 pub mod dtable;
 pub mod incast;
+pub mod levels;
 pub mod opensm;
 pub mod planner;
 pub mod sbt;

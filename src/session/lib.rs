@@ -14,6 +14,7 @@
 //! | `framed` | a connection over byte streams, and a guide for its drivers |
 //! | `memory` | the arenas, places in them, bodies of received messages |
 //! | `close`, `events`, `credits`, `unacked`, `recv_queue` | what every connection has: how it is closed, what its program is told, how far senders may go ahead, sends without an end yet, what was received |
+//! | `arbiter` | whose turn it is to send, where service levels have shares |
 //! | `watching` | who is told what happens on a connection |
 //! | `address` | `ip:port`, as NICs are told apart |
 //! | `admission` | how two NICs of a job meet over TCP, with a guide of its own |
@@ -25,6 +26,7 @@
 
 pub mod address;
 pub mod admission;
+mod arbiter;
 mod close;
 pub mod completion_queue;
 mod credits;
@@ -37,6 +39,7 @@ mod recv_queue;
 mod unacked;
 mod watching;
 
+pub use arbiter::{Arbiter, TURN_BYTES, Turn};
 pub use close::{Close, Violation, cut};
 pub use credits::{Credits, SendWindow};
 pub use events::Events;
@@ -47,6 +50,7 @@ pub use framed::{
 pub use listeners::{Listener, Listeners};
 pub use memory::{Acknowledge, ForDevice, Memory, Store};
 pub use recv_queue::{Item, PendingBody, RecvQueue, Taken, TakenBody};
+pub use udeck_qos::levels::{BadLevels, Levels};
 use udeck_via::NicAttributes;
 use udeck_via::transport::Inline;
 pub use unacked::{Unacked, keep};

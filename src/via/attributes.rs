@@ -1,5 +1,7 @@
 //! What a NIC and a VI are like: abilities, limits, settings.
 
+use std::fmt;
+
 use crate::caps::Caps;
 use crate::mem::Ptag;
 
@@ -23,6 +25,32 @@ impl Reliability {
             Reliability::Delivery => Caps::RELIABLE_DELIVERY,
             Reliability::Reception => Caps::RELIABLE_RECEPTION,
         }
+    }
+}
+
+/// A service level, 0 to 15 (InfiniBand's SL): whose data go first where a transport or a network has to choose. What a level
+/// means, the tables of the transport or the network say. 0 unless said otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ServiceLevel(u8);
+
+impl ServiceLevel {
+    /// The highest number.
+    pub const MAX: u8 = 15;
+
+    /// The level of that number; `None` above 15.
+    pub const fn new(level: u8) -> Option<Self> {
+        if level <= Self::MAX { Some(ServiceLevel(level)) } else { None }
+    }
+
+    /// Its number.
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+}
+
+impl fmt::Display for ServiceLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
     }
 }
 
@@ -153,6 +181,9 @@ pub struct ViAttributes {
     /// are, by the keys that their NICs were opened with; when it accepts one, the requester must have proved that. `None`:
     /// anybody who knows the job's secret, and this side says no more of itself either.
     pub peer: Option<u32>,
+    /// The level of what this VI sends, which is not the other end's (VIA: `QoS`). It counts where the NIC has
+    /// [`Caps::SERVICE_LEVELS`], and for nothing elsewhere.
+    pub level: ServiceLevel,
     /// Named by completion-queue entries; the program's own.
     pub context: u64,
 }
@@ -167,6 +198,7 @@ impl ViAttributes {
             enable_rdma_write: false,
             enable_rdma_read: false,
             peer: None,
+            level: ServiceLevel::default(),
             context: 0,
         }
     }

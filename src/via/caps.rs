@@ -20,13 +20,17 @@ impl Caps {
     /// Reliable reception.
     pub const RELIABLE_RECEPTION: Caps = Caps(1 << 5);
 
-    const NAMES: [(Caps, &'static str); 6] = [
+    /// It sends by [service levels](crate::ViAttributes::level), or the network does by what it marks.
+    pub const SERVICE_LEVELS: Caps = Caps(1 << 6);
+
+    const NAMES: [(Caps, &'static str); 7] = [
         (Caps::RDMA_WRITE, "rdma-write"),
         (Caps::RDMA_READ, "rdma-read"),
         (Caps::HAND_OFF, "hand-off"),
         (Caps::UNRELIABLE, "unreliable-delivery"),
         (Caps::RELIABLE_DELIVERY, "reliable-delivery"),
         (Caps::RELIABLE_RECEPTION, "reliable-reception"),
+        (Caps::SERVICE_LEVELS, "service-levels"),
     ];
 
     /// Whether all of `other` are here.

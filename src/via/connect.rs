@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::attributes::ViAttributes;
 use crate::cq::{CqEntryShares, CqHandle};
 use crate::error::{Error, NO_PLACE, Result};
 use crate::guests::Guest;
@@ -72,10 +73,15 @@ impl Request {
                 return Err(full);
             }
         };
-        let context = vi.attributes().context;
+        let ViAttributes { context, level, .. } = *vi.attributes();
         let reporter = vi.nic().alarm().reporter_of(context, Some(self.guest));
-        let queues =
-            Queues { send: send.notifier(), receive: receive.notifier(), context, reporter: &reporter };
+        let queues = Queues {
+            send: send.notifier(),
+            receive: receive.notifier(),
+            context,
+            level,
+            reporter: &reporter,
+        };
         let endpoint = self.incoming.accept(&hello, queues)?;
         vi.connected(endpoint, reporter, places);
         Ok(())

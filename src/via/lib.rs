@@ -53,8 +53,9 @@ mod shared;
 mod state;
 pub mod transport;
 mod vi;
+mod withdrawal;
 
-pub use attributes::{NetAddress, NicAttributes, Receive, Reliability, ViAttributes};
+pub use attributes::{NetAddress, NicAttributes, Receive, Reliability, ServiceLevel, ViAttributes};
 pub use caps::Caps;
 pub use connect::{Listener, Request};
 pub use cq::{Cno, Cq, CqEntry, CqHandle, Notify, Source, Watch, Watcher};
@@ -76,3 +77,4 @@ pub use udeck_sys::{
     Deadline, Home, Pause, PollBudget, Spinner, copy_bytes, fault, host_key, missed, say, stderr_line, thread,
 };
 pub use vi::{ReadDone, Reading, Vi};
+pub use withdrawal::{Until, Withdrawal};

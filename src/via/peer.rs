@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::attributes::NetAddress;
+use crate::attributes::{NetAddress, ServiceLevel};
 use crate::cq::CqHandle;
 use crate::error::{Error, Result};
 use crate::nic::Nic;
@@ -75,6 +75,7 @@ pub(crate) struct Side {
     pub send: CqHandle,
     pub receive: CqHandle,
     pub context: u64,
+    pub level: ServiceLevel,
     /// [`crate::ViAttributes::peer`].
     pub peer: Option<u32>,
 }
@@ -278,7 +279,7 @@ impl Side {
 
     fn queues<'a>(&'a self, reporter: &'a Arc<Reporter>) -> Queues<'a> {
         let (send, receive) = (self.send.notifier(), self.receive.notifier());
-        Queues { send, receive, context: self.context, reporter }
+        Queues { send, receive, context: self.context, level: self.level, reporter }
     }
 }
 

@@ -16,6 +16,7 @@ use udeck_sys::thread::{self, Callback};
 
 use crate::error::{Error, Result};
 use crate::guests::Guest;
+use crate::withdrawal::Withdrawal;
 
 /// An error as [`crate::Nic::on_error`] tells it (VIA: `VIP_ERROR_DESCRIPTOR`).
 #[derive(Clone, Debug)]
@@ -100,8 +101,22 @@ impl Alarm {
 
     /// As [`Alarm::reporter`], of a connection that a peer has asked for.
     pub(crate) fn reporter_of(self: &Arc<Self>, context: u64, guest: Option<Guest>) -> Arc<Reporter> {
+        self.make(context, guest, None)
+    }
+
+    /// As [`Alarm::reporter`], of a connection that is asked for, unless that is withdrawn.
+    pub(crate) fn reporter_unless(self: &Arc<Self>, context: u64, withdrawal: &Withdrawal) -> Arc<Reporter> {
+        self.make(context, None, Some(withdrawal.clone()))
+    }
+
+    fn make(
+        self: &Arc<Self>,
+        context: u64,
+        guest: Option<Guest>,
+        withdrawal: Option<Withdrawal>,
+    ) -> Arc<Reporter> {
         let stage = Mutex::new(ConnectionStage::Making);
-        Arc::new(Reporter { alarm: Arc::downgrade(self), context, stage, _guest: guest })
+        Arc::new(Reporter { alarm: Arc::downgrade(self), context, stage, withdrawal, _guest: guest })
     }
 
     pub(crate) fn set(&self, mut callback: impl FnMut(&ErrorEvent) + Send + 'static) -> Result {
@@ -141,6 +156,8 @@ pub struct Reporter {
     alarm: Weak<Alarm>,
     context: u64,
     stage: Mutex<ConnectionStage>,
+    /// Of who asks for the connection.
+    withdrawal: Option<Withdrawal>,
     /// The connection counts as its peer's until it is forgotten here.
     _guest: Option<Guest>,
 }
@@ -161,7 +178,11 @@ impl Reporter {
     /// Of a connection whose end nobody is told: for who drives an endpoint without a VI.
     pub fn nobody() -> Arc<Self> {
         let stage = Mutex::new(ConnectionStage::Making);
-        Arc::new(Reporter { alarm: Weak::new(), context: 0, stage, _guest: None })
+        Arc::new(Reporter { alarm: Weak::new(), context: 0, stage, withdrawal: None, _guest: None })
+    }
+
+    pub(crate) fn withdrawal(&self) -> Option<Withdrawal> {
+        self.withdrawal.clone()
     }
 
     /// A transport: the connection is lost, this is why. Does not wait, may be called under any lock and more than

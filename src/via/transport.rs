@@ -36,11 +36,12 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use udeck_sys::atomic::AtomicU32;
 
-use crate::attributes::{NetAddress, NicAttributes, Reliability};
+use crate::attributes::{NetAddress, NicAttributes, Reliability, ServiceLevel};
 use crate::caps::Caps;
 use crate::error::{Error, Result};
 use crate::mem::{Arena, Block, Lent, LentSlice, MemHandle, Ptag, RemoteBuffer, Rights, SharedBytes};
 pub use crate::report::Reporter;
+use crate::withdrawal::Until;
 use udeck_sys::Deadline;
 
 pub use short::{Inline, ShortArrival};
@@ -237,8 +238,17 @@ pub struct Queues<'a> {
     pub receive: &'a Arc<dyn Notifier>,
     /// Named in what [`Waiter::poll`] returns.
     pub context: u64,
+    /// The level of what is sent.
+    pub level: ServiceLevel,
     /// Who learns that the connection was lost, at the moment when the transport does.
     pub reporter: &'a Arc<Reporter>,
+}
+
+impl Queues<'_> {
+    /// How long [`Device::connect`] waits.
+    pub fn until(&self, deadline: Deadline) -> Until {
+        Until::new(deadline, self.reporter.withdrawal())
+    }
 }
 
 /// A request that waits for an answer. Dropped unanswered, it is refused.

@@ -25,6 +25,7 @@ use crate::state::State;
 use crate::transport::{
     Arrival, Found, Inline, LinkReport, Owner, PostedBuffer, Queues, Refused, ShortArrival, ViEndpoint,
 };
+use crate::withdrawal::Withdrawal;
 use limits::Limits;
 pub(crate) use queues::Pieces;
 use queues::{Staged, StandIn};
@@ -178,6 +179,34 @@ impl Vi {
         private_data: &[u8],
         deadline: Deadline,
     ) -> Result<Vec<u8>> {
+        let reporter = self.nic.alarm().reporter(self.attributes.context);
+        self.ask(to, (send, receive), private_data, deadline, reporter)
+    }
+
+    /// As [`Vi::connect`]: the wait also ends soon after the request was withdrawn, as if its time were over.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect_unless(
+        &mut self,
+        withdrawn: &Withdrawal,
+        to: &NetAddress,
+        (send, receive): (&CqHandle, &CqHandle),
+        private_data: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<u8>> {
+        let reporter = self.nic.alarm().reporter_unless(self.attributes.context, withdrawn);
+        self.ask(to, (send, receive), private_data, deadline, reporter)
+    }
+
+    fn ask(
+        &mut self,
+        to: &NetAddress,
+        (send, receive): (&CqHandle, &CqHandle),
+        private_data: &[u8],
+        deadline: Deadline,
+        reporter: Arc<Reporter>,
+    ) -> Result<Vec<u8>> {
         self.require_idle("connect")?;
         self.nic.check()?;
         let limit = self.nic.attributes().max_discriminator;
@@ -187,10 +216,14 @@ impl Vi {
         }
         let hello = self.hello(private_data)?;
         let places = CqEntryShares::take(send, receive)?;
-        let context = self.attributes.context;
-        let reporter = self.nic.alarm().reporter(context);
-        let queues =
-            Queues { send: send.notifier(), receive: receive.notifier(), context, reporter: &reporter };
+        let ViAttributes { context, level, .. } = self.attributes;
+        let queues = Queues {
+            send: send.notifier(),
+            receive: receive.notifier(),
+            context,
+            level,
+            reporter: &reporter,
+        };
         self.state = State::ConnectPending;
         match self.nic.device().connect(to, self.attributes.peer, &hello, queues, deadline) {
             Ok((endpoint, theirs)) => {

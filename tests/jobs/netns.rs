@@ -164,6 +164,17 @@ impl Network {
         try_run("tc", &[&["-n", self.host(index)], &words[..]].concat())
     }
 
+    /// Lets nothing reach a host faster than `rate` (`100mbit`): the switch keeps up to 1 MB for it, and drops the rest.
+    ///
+    /// # Errors
+    /// As [`slow_down`](Network::slow_down).
+    pub fn narrow(&self, index: usize, rate: &str) -> Result<(), String> {
+        let port = format!("p{index}");
+        let words =
+            ["qdisc", "add", "dev", &port, "root", "tbf", "rate", rate, "burst", "32kb", "limit", "1mb"];
+        try_run("tc", &[&["-n", self.switch.as_str()], &words[..]].concat())
+    }
+
     /// Any other change: `ip -n HOST` with these words.
     pub fn configure(&self, index: usize, words: &[&str]) {
         ip(&[&["-n", self.host(index)], words].concat());

@@ -364,7 +364,8 @@ unsafe impl Device for ShmDevice {
         deadline: Deadline,
     ) -> Result<Connected> {
         let device = self.this.upgrade().expect("called on a live device");
-        let peer_socket = self.peer_socket_to(&to.host, peer, deadline)?;
+        let until = queues.until(deadline);
+        let peer_socket = self.peer_socket_to(&to.host, peer, &until)?;
         self.check_retired(&peer_socket)?;
         let (fd, control) = segment::create("udeck-control", CONTROL_BYTES, PeerAccess::Write)
             .and_then(|(fd, control)| {
@@ -377,7 +378,7 @@ unsafe impl Device for ShmDevice {
         let asked =
             Connection::new(control.clone(), 0, peer_socket.clone(), doorbells, hello, queues.reporter);
         peer_socket.carry(&asked);
-        match peer_socket.request(doorbells, hello.clone(), &to.discriminator, fd.as_fd(), deadline) {
+        match peer_socket.request(doorbells, hello.clone(), &to.discriminator, fd.as_fd(), &until) {
             Ok(Answer::Accepted { doorbells, hello }) => {
                 let connection = Connection::new(control, 0, peer_socket, doorbells, &hello, queues.reporter);
                 let endpoint =

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use udeck_sys::closer::{Endpoint, Passed};
 use udeck_sys::segment::{self, CHUNK, Mapping, PeerAccess};
-use udeck_sys::{Deadline, job_time, socket};
+use udeck_sys::{job_time, socket};
 use udeck_via::transport::Hello;
-use udeck_via::{Error, Result};
+use udeck_via::{Error, Result, Until};
 
 use crate::arenas::MAX_ARENA;
 use crate::board::BoardView;
@@ -302,7 +302,7 @@ impl PeerSocket {
     ///
     /// # Errors
     /// [`Error::Lost`] when it went down, [`Error::Timeout`].
-    pub fn wait_up(&self, deadline: Deadline) -> Result {
+    pub fn wait_up(&self, until: &Until) -> Result {
         let start = Instant::now();
         let mut state = self.state.lock();
         loop {
@@ -311,7 +311,7 @@ impl PeerSocket {
                 Phase::Down(why) => return Err(Error::Lost(why.clone())),
                 Phase::Meeting(_) => {}
             }
-            if self.changed.wait_until(&mut state, deadline.instant()).timed_out() && deadline.passed() {
+            if self.changed.wait_until(&mut state, until.instant()).timed_out() && until.passed() {
                 let what = format!("the hand-shake with process {}", process(self.pid));
                 return Err(Error::Timeout { what, waited: start.elapsed() });
             }
@@ -340,7 +340,7 @@ impl PeerSocket {
         hello: Hello,
         discriminator: &[u8],
         control: BorrowedFd<'_>,
-        deadline: Deadline,
+        until: &Until,
     ) -> Result<Answer> {
         let start = Instant::now();
         let id = self.next_request.fetch_add(1, Ordering::Relaxed);
@@ -361,7 +361,7 @@ impl PeerSocket {
                 state.requests.remove(&id);
                 return Err(Error::Lost(why));
             }
-            if self.changed.wait_until(&mut state, deadline.instant()).timed_out() && deadline.passed() {
+            if self.changed.wait_until(&mut state, until.instant()).timed_out() && until.passed() {
                 state.requests.remove(&id);
                 // Not at which discriminator: who asked knows, and it may be a name that no user has given.
                 let what = format!("an answer from process {} to a connection request", process(self.pid));

@@ -259,9 +259,15 @@ unsafe impl Device for SimDevice {
         let notifiers = waiters_of(&self.shared, self.node, &queues)?;
         let waiters = [notifiers[0].number, notifiers[1].number];
         let number = self.request(to, peer, hello, waiters)?;
-        let answered = self.shared.wait(deadline.instant(), |world| {
-            world.pending.get(&number).is_none_or(|pending| pending.answer.is_some()).then_some(())
-        });
+        let until = queues.until(deadline);
+        let answered = loop {
+            let answered = self.shared.wait(until.instant(), |world| {
+                world.pending.get(&number).is_none_or(|pending| pending.answer.is_some()).then_some(())
+            });
+            if answered.is_some() || until.passed() {
+                break answered;
+            }
+        };
         if answered.is_none() {
             self.shared.await_listeners(Instant::now() + LISTENER_GRACE);
         }

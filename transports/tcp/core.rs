@@ -19,6 +19,7 @@ use udeck_via::{Error, Result};
 use crate::completion_queue::{Sockets, occupy};
 use crate::driver::TcpDriver;
 use crate::send_blocked::SendBlocked;
+use crate::send_order::SendOrder;
 use crate::socket::Socket;
 
 /// A VI's connection.
@@ -72,6 +73,8 @@ pub struct Core {
     next: AtomicU64,
     links: Mutex<HashMap<u64, Arc<TcpLink>>>,
     pub send_blocked: SendBlocked,
+    /// Where levels have shares.
+    pub send_order: Option<SendOrder>,
     pub completion_queues: CompletionQueues<Sockets>,
     pub listeners: Listeners,
     /// The NIC is closed: what is left is to be sent, and forgotten then.
@@ -83,7 +86,12 @@ pub struct Core {
 impl Core {
     /// # Errors
     /// The kernel's: no descriptors left.
-    pub fn new(admission: Admission, memory: Memory, max_transfer: usize) -> io::Result<Arc<Self>> {
+    pub fn new(
+        admission: Admission,
+        memory: Memory,
+        max_transfer: usize,
+        send_order: Option<SendOrder>,
+    ) -> io::Result<Arc<Self>> {
         let control = Arc::new(Poller::new()?);
         let bell = Bell::new()?;
         control.add(&bell, Token::Bell.encode(), EventFlags::IN)?;
@@ -97,6 +105,7 @@ impl Core {
             next: AtomicU64::new(0),
             links: Mutex::default(),
             send_blocked: SendBlocked::default(),
+            send_order,
             completion_queues: CompletionQueues::default(),
             listeners: Listeners::new(MAX_DISCRIMINATOR),
             closing: AtomicBool::new(false),
@@ -123,8 +132,19 @@ impl Core {
 
     /// A link is over. Called with its lock held: by one who holds it itself.
     pub fn forget_link(&self, number: u64) {
+        if let Some(order) = &self.send_order {
+            order.remove(number);
+        }
         let link = self.links.lock().remove(&number);
         drop(link); // never the last reference; outside the lock all the same
+        self.end_order();
+    }
+
+    /// When nobody will send any more, the thread that orders has nothing to do.
+    fn end_order(&self) {
+        if let Some(order) = self.send_order.as_ref().filter(|_| self.is_closing() && !self.has_links()) {
+            order.stop();
+        }
     }
 
     /// Something was sent by one of the links. (Of two at once one may be forgotten: who compares sees a change all the same.)
@@ -143,6 +163,7 @@ impl Core {
     pub fn shut(&self) {
         self.closing.store(true, Ordering::Release);
         self.listeners.clear();
+        self.end_order();
         self.rouse();
     }
 
@@ -193,6 +214,9 @@ impl Core {
         });
         let driver = TcpDriver::new(self.clone(), number, socket.clone(), peer);
         let link = Link::new(connection, driver);
+        if let Some(order) = &self.send_order {
+            order.add(number, queues.level, &socket);
+        }
         self.links.lock().insert(number, link.clone());
         // Later ones are told by `fail`.
         if let Some(why) = self.listeners.failure() {

@@ -8,12 +8,14 @@ use udeck_session::admission::{Admission, MAX_DISCRIMINATOR, MAX_PRIVATE};
 use udeck_session::framed::wire;
 use udeck_session::{Driver, Listeners, Memory, Network, SessionDevice, Side, Windows, address};
 use udeck_via::transport::{Connected, Hello, Queues, Waiter};
-use udeck_via::{Deadline, Error, NetAddress, Result};
+use udeck_via::{Caps, Deadline, Error, NetAddress, Result};
 
 use crate::completion_queue::take_slots;
 use crate::core::{Core, PROTOCOL, TcpLink};
 use crate::helper;
 use crate::options::Options;
+use crate::order_thread;
+use crate::send_order::SendOrder;
 use crate::waiter::TcpWaiter;
 
 /// The TCP NIC of a process.
@@ -30,13 +32,20 @@ pub fn open(options: &Options) -> Result<Arc<TcpDevice>> {
         withdrawal: wire::withdrawal(),
     };
     let listener = admission.listen(options.bind)?;
+    let port = listener.address().port();
     let mut attributes = udeck_session::attributes("tcp0", listener.address(), max_transfer);
     attributes.identity = options.keys.rank();
     attributes.max_discriminator = MAX_DISCRIMINATOR;
     attributes.max_private_data = MAX_PRIVATE;
-    let core = Core::new(admission, memory, max_transfer)
+    let send_order = options.levels.as_ref().map(|levels| SendOrder::new(levels, options.in_flight));
+    if send_order.is_some() {
+        attributes.caps = attributes.caps | Caps::SERVICE_LEVELS;
+    }
+    let core = Core::new(admission, memory, max_transfer, send_order)
         .map_err(|error| Error::os("opening a NIC's epoll", error))?;
     let device = SessionDevice::new(attributes, core.clone());
+    order_thread::start(&core, port)
+        .map_err(|error| Error::os("starting a NIC's thread that orders", error))?;
     helper::start(core, listener).map_err(|error| Error::os("starting a NIC's helper thread", error))?;
     Ok(device)
 }
@@ -69,7 +78,7 @@ unsafe impl Network for Core {
         deadline: Deadline,
     ) -> Result<Connected> {
         let slots = take_slots(self, &queues)?;
-        let admitted = self.admission.call(to, peer, hello, &[], deadline)?;
+        let admitted = self.admission.call(to, peer, hello, &[], &queues.until(deadline))?;
         self.establish(admitted, hello, Side::Asked, slots, &queues)
     }
 

@@ -43,6 +43,8 @@ pub struct TcpDriver {
     calm: Option<u32>,
     /// It is in the core's list of such links.
     is_send_blocked: bool,
+    /// It waits for its turn ([`crate::send_order`]).
+    waits_for_turn: bool,
     deferred_ack: DeferredAck,
     /// The peer's direction has ended.
     ended: bool,
@@ -63,6 +65,7 @@ impl TcpDriver {
             stalled: false,
             calm: None,
             is_send_blocked: false,
+            waits_for_turn: false,
             deferred_ack: DeferredAck::default(),
             ended: false,
             waits_since: None,
@@ -87,7 +90,8 @@ impl TcpDriver {
             return self.socket.is_some(); // as it was
         }
         if self.stalled {
-            self.write(connection);
+            self.stalled = false;
+            self.send(connection);
         } else if let Some(rounds) = self.calm {
             self.calm = Some(rounds + 1).filter(|rounds| *rounds < CALM);
             if self.calm.is_none() {
@@ -185,11 +189,52 @@ impl TcpDriver {
         true
     }
 
-    fn write(&mut self, connection: &mut Connection) {
+    /// Writes what there is, when it is this link's turn.
+    #[inline]
+    fn send(&mut self, connection: &mut Connection) {
+        match self.core.send_order.is_some() {
+            false => self.write(connection, u64::MAX),
+            true => self.send_in_order(connection),
+        }
+    }
+
+    fn send_in_order(&mut self, connection: &mut Connection) {
+        let upto = connection.queued();
+        let bytes = upto.saturating_sub(self.written) as usize;
+        let Some(order) = self.core.send_order.as_ref().filter(|_| bytes > 0 && !self.waits_for_turn) else {
+            return;
+        };
+        if order.may_send(self.number, bytes) {
+            self.write(connection, upto);
+        } else {
+            self.waits_for_turn = true;
+        }
+    }
+
+    /// It is its turn: it may write so many bytes.
+    pub fn take_turn(&mut self, connection: &mut Connection, bytes: usize) {
+        self.waits_for_turn = false;
+        if self.stalled {
+            return; // when there is room, it asks again
+        }
+        let before = self.written;
+        self.write(connection, before + bytes as u64);
+        if let Some(order) = &self.core.send_order {
+            order.sent(self.number, (self.written - before) as usize);
+        }
+        if self.written > before && !self.stalled {
+            self.send_in_order(connection);
+        }
+        self.settle(connection);
+    }
+
+    /// Writes what there is before `upto`.
+    fn write(&mut self, connection: &mut Connection, upto: u64) {
         loop {
             let Some(socket) = &self.socket else { return };
             let mut pieces = Pieces::new();
-            let len = connection.gather(self.written, WRITE, &mut pieces);
+            let most = usize::try_from(upto - self.written).map_or(WRITE, |most| most.min(WRITE));
+            let len = connection.gather(self.written, most, &mut pieces);
             if len == 0 {
                 self.stalled = false;
                 return;
@@ -243,7 +288,7 @@ impl TcpDriver {
 
     fn settle_end(&mut self, connection: &mut Connection) {
         if connection.phase() == Phase::Broken {
-            self.write(connection);
+            self.write(connection, u64::MAX);
             connection.lost(&format!("{} broke the protocol", self.peer));
         }
         match connection.phase() {
@@ -286,7 +331,7 @@ impl Driver for TcpDriver {
     fn pump(&mut self, connection: &mut Connection) {
         // A socket that was full is looked at when there is room.
         if !self.stalled {
-            self.write(connection);
+            self.send(connection);
         }
         self.settle(connection);
     }

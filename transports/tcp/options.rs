@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use udeck_session::Source;
+use udeck_session::{Levels, Source};
 use udeck_via::auth::Keys;
 
 /// How to open the device.
@@ -17,6 +17,11 @@ pub struct Options {
     pub bind: SocketAddr,
     /// How long a peer's host may be silent before it is taken for dead; from two seconds on.
     pub detect: Duration,
+    /// The shares of service levels ([`udeck_via::ViAttributes::level`]); `None`: the kernel sends as it likes.
+    pub levels: Option<Levels>,
+    /// Where levels have shares: bytes that may be in flight at a time, of all connections. Less makes a high level wait less
+    /// behind what was sent before; below rate times round trip, the link is not filled any more.
+    pub in_flight: usize,
 }
 
 impl Options {
@@ -27,6 +32,8 @@ impl Options {
             memory: Source::Fresh(1 << 30),
             bind: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
             detect: Duration::from_secs(10),
+            levels: None,
+            in_flight: 256 << 10,
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::mem::{align_of, offset_of, size_of, zeroed};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::net::RecvFlags;
 use udeck_session::{Direct, Piece, PieceMut, Pieces};
@@ -226,4 +226,27 @@ pub fn liveness(socket: BorrowedFd<'_>) -> io::Result<Liveness> {
         silent: info.tcpi_last_ack_recv,
         unanswered: info.tcpi_retransmits.max(info.tcpi_probes),
     })
+}
+
+/// Bytes that were written to a socket and that the peer's host has not acknowledged.
+#[derive(Debug, Clone, Copy)]
+pub struct Unacked {
+    pub all: usize,
+    /// Those of them that the kernel has not sent yet.
+    pub unsent: usize,
+}
+
+/// A socket that cannot tell any more has none.
+pub fn unacked(socket: impl AsFd) -> Unacked {
+    Unacked { all: bytes(socket.as_fd(), libc::TIOCOUTQ), unsent: bytes(socket.as_fd(), SIOCOUTQNSD) }
+}
+
+/// `linux/sockios.h`.
+const SIOCOUTQNSD: libc::Ioctl = 0x894b;
+
+fn bytes(socket: BorrowedFd<'_>, what: libc::Ioctl) -> usize {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: both requests write one `int`, to where we say.
+    let failed = unsafe { libc::ioctl(socket.as_raw_fd(), what, &raw mut bytes) };
+    if failed == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
 }

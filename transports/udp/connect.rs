@@ -13,7 +13,7 @@ use udeck_session::admission::wire::{Answer, Request, fits};
 use udeck_session::poll::Bell;
 use udeck_sys::job_time;
 use udeck_via::transport::{Connected, Hello, Queues};
-use udeck_via::{Deadline, Error, NetAddress, Result};
+use udeck_via::{Deadline, Error, NetAddress, Result, Until};
 
 use crate::completion_queue::take_slots;
 use crate::core::Core;
@@ -44,7 +44,8 @@ pub fn connect(
     let at = address::decode(to)?;
     let slots = take_slots(core, queues)?;
     let bell = Arc::new(Bell::new().map_err(|error| Error::os("calling a process", error))?);
-    let connector = Connector { core, at, since: Instant::now(), deadline, bell };
+    let until = queues.until(deadline);
+    let connector = Connector { core, at, since: Instant::now(), until: until.clone(), bell };
     let request =
         Request { discriminator: to.discriminator.clone(), hello: hello.clone(), parameters: Vec::new() };
     let mut attempts = 0;
@@ -58,8 +59,8 @@ pub fn connect(
             }
             RequestOutcome::Ended(_) if was_established && attempts < MAX_RECONNECTS => attempts += 1,
             // The peer evicted this connection for another caller, or closes its NIC.
-            RequestOutcome::Ended(ConnectionStatus::Closed) if !was_established && !deadline.passed() => {
-                core.socket_wait.wait(core, &connector.bell, POLL_INTERVAL.min(deadline.remaining()));
+            RequestOutcome::Ended(ConnectionStatus::Closed) if !was_established && !until.passed() => {
+                core.socket_wait.wait(core, &connector.bell, POLL_INTERVAL.min(until.remaining()));
             }
             outcome => return Err(connector.error(outcome, &request)),
         }
@@ -71,7 +72,7 @@ struct Connector<'a> {
     core: &'a Arc<Core>,
     at: SocketAddr,
     since: Instant,
-    deadline: Deadline,
+    until: Until,
     bell: Arc<Bell>,
 }
 
@@ -116,7 +117,7 @@ impl Connector<'_> {
     /// Waits until the handshake of a connection that the peer has opened is over, for a limited time: an idle connection
     /// more is no harm.
     fn await_handshake_from_peer(&self) {
-        let until = Instant::now() + SIMULTANEOUS_OPEN.min(self.deadline.remaining());
+        let until = Instant::now() + SIMULTANEOUS_OPEN.min(self.until.remaining());
         while let Some(incoming) = self.core.peers.handshake_from(self.at) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -180,14 +181,14 @@ impl Connector<'_> {
             if let Some(done) = done() {
                 return done;
             }
-            if self.deadline.passed() {
+            if self.until.passed() {
                 let waited = self.since.elapsed();
                 return Err(match peer.lock().outage() {
                     Some(outage) => address::late_by_outage(self.at, outage, waited),
                     None => Error::Timeout { what: format!("{what} at {}", self.at), waited },
                 });
             }
-            self.core.socket_wait.wait(self.core, &self.bell, POLL_INTERVAL.min(self.deadline.remaining()));
+            self.core.socket_wait.wait(self.core, &self.bell, POLL_INTERVAL.min(self.until.remaining()));
         }
     }
 

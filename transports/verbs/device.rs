@@ -62,7 +62,8 @@ impl VerbsDevice {
         let levels = Caps::UNRELIABLE | Caps::RELIABLE_DELIVERY | Caps::RELIABLE_RECEPTION;
         attributes.address = address::encode(listener.address());
         attributes.identity = admission.keys.rank();
-        attributes.caps = Caps::RDMA_WRITE | Caps::RDMA_READ | levels;
+        // The network orders what it marks.
+        attributes.caps = Caps::RDMA_WRITE | Caps::RDMA_READ | Caps::SERVICE_LEVELS | levels;
         attributes.max_descriptors_per_queue = MESSAGES as usize;
         attributes.max_segments = (elements(&hca.attributes) as usize / 2).clamp(1, SEGMENTS);
         attributes.max_transfer = max_transfer;
@@ -144,7 +145,9 @@ unsafe impl Device for VerbsDevice {
         let core = &self.core;
         let slots = take_slots(core, &queues)?;
         let (number, mut queue) = core.queue(hello)?;
-        let admitted = core.admission.call(to, peer, hello, &core.parameters(&queue), deadline)?;
+        queue.set_level(queues.level);
+        let until = queues.until(deadline);
+        let admitted = core.admission.call(to, peer, hello, &core.parameters(&queue), &until)?;
         if let Err(error) = core.meet(number, &mut queue, &admitted.parameters, deadline) {
             // The peer waits for us, and learns why we do not come.
             Oob::new(admitted.socket).send(&Word::Broken(error.to_string()));

@@ -36,6 +36,7 @@ impl Incoming for IncomingRequest {
         let IncomingRequest { core, pending } = *self;
         let slots = take_slots(&core, &queues)?;
         let (number, mut queue) = core.queue(hello)?;
+        queue.set_level(queues.level);
         let more = match core.expect(number, &mut queue, pending.parameters()) {
             Ok(more) => more,
             Err(error) => {

@@ -8,6 +8,8 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use udeck_via::ServiceLevel;
+
 use crate::cm::objects::Id;
 use crate::completions::{Share, name_of};
 use crate::connection::{CHAIN, How, MESSAGES, RECEIVES, Span, Work};
@@ -97,6 +99,8 @@ pub struct Queue {
     /// The ring of leads: what is in use, as offsets that go on for ever; and which requests use it, and up to where.
     used: std::ops::Range<u64>,
     leads: VecDeque<(u32, u64)>,
+    /// The service level of its VI, if it has one.
+    sl: Option<u8>,
 }
 
 /// Those of the windows that the peer may write and read.
@@ -164,6 +168,7 @@ impl Queue {
             flying: 0..0,
             used: 0..0,
             leads: VecDeque::new(),
+            sl: None,
         };
         if queue.recv_buffers.srq().is_some() {
             queue.share.add_pair(queue.qp.number());
@@ -171,6 +176,19 @@ impl Queue {
         queue.initialise(hca, settings)?;
         queue.post_emptied()?;
         Ok(queue)
+    }
+
+    /// What it sends has the VI's level; that of level 0, and of VIs without one, the one of the settings.
+    pub fn set_level(&mut self, level: ServiceLevel) {
+        self.sl = Some(level.get()).filter(|level| *level > 0);
+        if let Some(beside) = &mut self.unreliable {
+            beside.sl = self.sl;
+        }
+    }
+
+    /// The service level that its packets are marked with.
+    pub fn sl(&self, settings: &Settings) -> u8 {
+        self.sl.unwrap_or(settings.sl)
     }
 
     /// Puts one of the other kind beside it.
@@ -255,7 +273,7 @@ impl Queue {
             ah_attr: ffi::AhAttr {
                 grh: if global { grh } else { ffi::GlobalRoute::default() },
                 dlid: peer.lid,
-                sl: settings.sl,
+                sl: self.sl(settings),
                 is_global: global.into(),
                 port_num: hca.port,
                 ..ffi::AhAttr::default()

@@ -19,7 +19,8 @@ const RULES: &[Rule] = &[
     Rule { folder: "src/auth", may: &[], tests_may: &[] },
     Rule { folder: "src/boot", may: &["src/auth", "src/sys"], tests_may: &[] },
     Rule { folder: "src/via", may: &["src/auth", "src/boot", "src/sys"], tests_may: &[] },
-    Rule { folder: "src/session", may: &["src/via", "src/sys"], tests_may: &["tests/faults"] },
+    // `qos`: whose turn it is to send.
+    Rule { folder: "src/session", may: &["src/via", "src/sys", "src/qos"], tests_may: &["tests/faults"] },
     Rule { folder: "src/segments", may: &["src/auth", "src/sys"], tests_may: &[] },
     Rule { folder: "src/trace", may: &["src/sys"], tests_may: &[] },
     // A network in one process, for what its tests need connections for.
@@ -30,7 +31,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         folder: ".",
-        may: &["src/deck", "src/trace", "src/via", "src/boot", "src/sys", "transports/*"],
+        may: &["src/deck", "src/trace", "src/via", "src/boot", "src/sys", "src/qos", "transports/*"],
         tests_may: &["tests/faults", "tests/mock-verbs"],
     },
     Rule {
@@ -56,10 +57,13 @@ const RULES: &[Rule] = &[
     },
     // uDAPL: NICs and VIs of the umbrella, the names by which its end points find each other, and copies of memory that others write.
     Rule { folder: "src/dat", may: &[".", "src/directory", "src/sys"], tests_may: &[] },
+    // The whole library in Python, but for interfaces of other layers.
+    Rule { folder: "src/python", may: &[".", "src/sys"], tests_may: &[] },
     // Command lines as pages and completions: nothing of messaging.
     Rule { folder: "src/manual", may: &[], tests_may: &[] },
     // State machines that anything may use: nothing of messaging.
     Rule { folder: "src/qos", may: &[], tests_may: &[] },
+    Rule { folder: "src/fabric", may: &["src/qos"], tests_may: &[] },
     // The umbrella for `deckrun --doctor`: what a job would find, only the registry knows. `trace`: of a job that did not finish nobody
     // else merges it.
     Rule {

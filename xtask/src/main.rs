@@ -23,6 +23,7 @@ mod steps;
 mod test;
 mod test_counts;
 mod unsafe_policy;
+mod wheel;
 mod workspace;
 
 use clap::{Parser, Subcommand};
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Soak(options) => soak::run(&options),
         Command::Peers(options) => peers::run(&options),
         Command::Install(options) => install::run(&options),
+        Command::Wheel => wheel::run(),
         Command::VerbsOracle { bindgen } => oracle::run(bindgen, ORACLE_LIMIT),
     };
     match outcome {
@@ -74,6 +76,9 @@ enum Command {
     /// downloaded once, to `udeck/rdma-guest` in the user's cache; nothing is installed, and root is not needed. Where it
     /// cannot be done it is skipped, with the reason; UDECK_RDMA=require makes that a failure.
     Test(test::TestOptions),
+
+    /// Build the package for Python: a wheel in target/wheels, with deckrun in it. Needs maturin (pip install maturin)
+    Wheel,
 
     /// Weaken each sync point in turn, and expect a loom model to notice
     ///

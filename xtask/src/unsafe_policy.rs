@@ -40,8 +40,15 @@ const UNSAFE_PLACES: &[Place] = &[
     Place { at: "tests/conformance/counting.rs", what: What::Call("raw_device") },
     Place { at: "transports/", what: What::Anything },
     Place { at: "src/capi/", what: What::Anything },
+    // numpy's C interface; arrays over message memory, and calls on the program's arrays.
+    Place { at: "src/python/numpy.rs", what: What::Anything },
+    Place { at: "src/python/content.rs", what: What::Anything },
+    Place { at: "src/python/memory.rs", what: What::Anything },
+    Place { at: "src/python/message.rs", what: What::Anything },
+    Place { at: "src/python/group.rs", what: What::Anything },
     // C's pointers and handles; the program's memory, at addresses that it has registered.
     Place { at: "src/dat/ffi", what: What::Anything },
+    Place { at: "src/dat/api/memory.rs", what: What::Anything },
     Place { at: "src/dat/core/memory.rs", what: What::Anything },
     Place { at: "src/dat/core/slot.rs", what: What::Anything },
     // The C library's `atexit`.

@@ -40,6 +40,11 @@ impl SockAddr {
         }
     }
 
+    /// The host that it names.
+    pub fn host_of(address: &SockAddr) -> Option<Host> {
+        SockAddr::host(&address.0)
+    }
+
     /// The host that such bytes name.
     pub fn host(bytes: &[u8]) -> Option<Host> {
         let family = u16::from_ne_bytes(*bytes.first_chunk()?);

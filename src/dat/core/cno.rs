@@ -5,16 +5,12 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Sender};
 
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
-use udeck::via::thread;
 
+use super::agent::{Agent, Called};
 use super::bell::Bell;
-
-/// Called with the event dispatcher that has news.
-pub type Agent = Box<dyn Fn(usize) + Send>;
 
 pub struct Cno {
     pub handle: usize,
@@ -25,19 +21,6 @@ pub struct Cno {
     fd: Option<OwnedFd>,
     pub waiters: AtomicUsize,
     pub dead: AtomicBool,
-}
-
-/// An agent, on its thread.
-struct Called {
-    news: Sender<usize>,
-    /// Until it is replaced, or its object is gone: a call that has begun then ends, and no other begins.
-    is_wanted: Arc<AtomicBool>,
-}
-
-impl Drop for Called {
-    fn drop(&mut self) {
-        self.is_wanted.store(false, Ordering::SeqCst);
-    }
 }
 
 impl Cno {
@@ -66,26 +49,14 @@ impl Cno {
         self.fd.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    /// Who is called from now on, on a thread of the library.
+    /// Who is called from now on, on a thread of the library. Waits for a call of the one before: `false` if that does not return.
     ///
     /// # Errors
     /// There is no thread to be had.
-    pub fn set_agent(&self, agent: Option<Agent>) -> io::Result<()> {
-        let called = match agent {
-            None => None,
-            Some(agent) => {
-                let (sender, news) = mpsc::channel();
-                let is_wanted = Arc::new(AtomicBool::new(true));
-                let wanted = is_wanted.clone();
-                let serve = move || {
-                    news.into_iter().take_while(|_| wanted.load(Ordering::SeqCst)).for_each(agent);
-                };
-                thread::spawn("dat-agent", serve, |_| {})?;
-                Some(Called { news: sender, is_wanted })
-            }
-        };
-        *self.agent.lock() = called;
-        Ok(())
+    pub fn set_agent(&self, agent: Option<Agent>) -> io::Result<bool> {
+        let called = agent.map(Called::start).transpose()?;
+        let before = std::mem::replace(&mut *self.agent.lock(), called);
+        Ok(before.is_none_or(Called::end))
     }
 
     /// That event dispatcher has news.
@@ -97,7 +68,7 @@ impl Cno {
             }
         }
         if let Some(agent) = &*self.agent.lock() {
-            let _ = agent.news.send(evd); // its thread has panicked, which was told
+            agent.tell(evd);
         }
         if let Some(fd) = &self.fd {
             let _ = rustix::io::write(fd, &1_u64.to_ne_bytes()); // full: it is readable already
@@ -120,12 +91,15 @@ impl Cno {
     /// That event dispatcher is gone.
     pub fn forget(&self, evd: usize) {
         self.triggered.lock().retain(|other| *other != evd);
+        if let Some(agent) = &*self.agent.lock() {
+            agent.forget(evd);
+        }
     }
 
     /// Who waits gives up.
     pub fn end(&self) {
         self.dead.store(true, Ordering::Relaxed);
-        *self.agent.lock() = None;
+        *self.agent.lock() = None; // its end was waited for
         self.bell.ring_loudly();
     }
 }

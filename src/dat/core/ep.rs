@@ -12,9 +12,8 @@ mod sends;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
 
-use udeck::via::Vi;
+use udeck::via::{Vi, Withdrawal};
 
 use super::code::{Code, Result, Sub};
 use super::evd::Evd;
@@ -24,7 +23,8 @@ use super::memory::{Pz, Triplet};
 use super::slot::Pool;
 use super::srq::{Receive, Srq};
 use super::state::{EpCall, EpEvent, EpState};
-pub use connection::Peer;
+use arrivals::Held;
+pub use connection::{Attempt, Peer};
 pub use sends::Operation;
 use sends::{Answer, Posted};
 
@@ -70,6 +70,8 @@ pub struct Ep {
     vi: Option<Vi>,
     /// Tells an attempt to connect from all others, of end points that had this place before, too; 0: none yet.
     attempt: u64,
+    /// Ends that attempt.
+    asking: Option<Withdrawal>,
     pub port: u64,
     pub peer: Option<Peer>,
     receives: VecDeque<Receive>,
@@ -81,7 +83,7 @@ pub struct Ep {
     /// What the peer has yet to be told.
     answers: VecDeque<Answer>,
     /// A message that has found no receive yet, and since when.
-    held: Option<(Vec<u8>, Instant)>,
+    held: Option<Held>,
     is_stuck: bool,
 }
 
@@ -98,6 +100,7 @@ impl Ep {
             pz,
             vi: None,
             attempt: 0,
+            asking: None,
             port: 0,
             peer: None,
             receives: VecDeque::new(),
@@ -234,7 +237,7 @@ impl Ep {
         }
         self.flush(first);
         self.note_stuck();
-        self.tell(told, &[]);
+        self.tell(told);
         // As with hardware: it takes no more from the shared queue.
         if self.settings.srq.is_some()
             && let Some(asynchronous) = self.ia.asynchronous().upgrade()
@@ -259,9 +262,9 @@ impl Ep {
         self.end(Status::Flushed, number::BROKEN);
     }
 
-    fn tell(&self, number: u32, private_data: &[u8]) {
+    fn tell(&self, number: u32) {
         if let Some(evd) = &self.settings.connect_evd {
-            evd.push(Event::connection(number, self.handle, private_data));
+            evd.push(Event::connection(number, self.handle, &[]));
         }
     }
 
@@ -271,6 +274,7 @@ impl Ep {
             vi.disconnect();
         }
         self.attempt += 1;
+        self.withdraw();
         if self.is_linked() {
             self.ia.count_connected(false);
         }

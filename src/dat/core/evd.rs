@@ -24,6 +24,9 @@ pub mod stream {
 
 /// Events that each can keep, at least: a program that asks for fewer does not lose any that it is slow to take.
 pub const LEAST: usize = 8192;
+/// Private data of connection events that stay for the program after it has taken the events, at least, whatever becomes of their
+/// end points.
+const LATE: usize = 256;
 /// Events that one can be asked to keep.
 pub const MOST: usize = 1 << 20;
 
@@ -32,6 +35,8 @@ pub struct Evd {
     /// Streams that feed it.
     pub flags: u32,
     bell: Arc<Bell>,
+    /// Connection requests of all service points that nobody has answered.
+    pub requests: Arc<AtomicUsize>,
     /// Told when this one has lost an event.
     overflow: Weak<Evd>,
     /// Events that can be taken; under the queue's lock.
@@ -50,6 +55,21 @@ struct Inner {
     cno: Option<Arc<Cno>>,
     enabled: bool,
     overflowed: bool,
+    /// Private data that connection events point to: of those in the queue, and of the last ones before.
+    said: VecDeque<Arc<[u8]>>,
+    /// How many of them there may be before it is looked which are needed.
+    said_room: usize,
+}
+
+impl Inner {
+    fn keep(&mut self, said: Arc<[u8]>) {
+        self.said.push_back(said);
+        if self.said.len() > self.said_room {
+            let needed = LATE + self.queue.iter().filter(|event| event.has_private_data()).count();
+            self.said.drain(..self.said.len().saturating_sub(needed));
+            self.said_room = 2 * needed;
+        }
+    }
 }
 
 impl Evd {
@@ -61,12 +81,20 @@ impl Evd {
         bell: Arc<Bell>,
         overflow: Weak<Evd>,
     ) -> Evd {
-        let inner =
-            Inner { queue: VecDeque::new(), room: len.max(LEAST), cno, enabled: true, overflowed: false };
+        let inner = Inner {
+            queue: VecDeque::new(),
+            room: len.max(LEAST),
+            cno,
+            enabled: true,
+            overflowed: false,
+            said: VecDeque::new(),
+            said_room: 2 * LATE,
+        };
         Evd {
             handle,
             flags,
             bell,
+            requests: Arc::default(),
             overflow,
             len: AtomicUsize::new(0),
             reserved: AtomicUsize::new(0),
@@ -83,6 +111,14 @@ impl Evd {
         if self.put(event).is_err() {
             self.lost();
         }
+    }
+
+    /// As [`Evd::push`], of a connection event and the private data that it points to.
+    pub fn push_said(&self, event: Event, said: &Arc<[u8]>) {
+        if !said.is_empty() {
+            self.inner.lock().keep(said.clone());
+        }
+        self.push(event);
     }
 
     #[cold]
@@ -265,5 +301,43 @@ mod reserved {
         // Without a place it comes behind the others.
         evd.fill(4, event(number::ESTABLISHED, 4));
         assert_eq!((evd.take(), evd.take()), (Some(event(number::ESTABLISHED, 4)), None));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What an event in the queue points to stays; what was taken long ago does not.
+    #[test]
+    fn private_data_stay_as_long_as_events_point_to_them() {
+        let mut inner = Inner {
+            queue: VecDeque::new(),
+            room: LEAST,
+            cno: None,
+            enabled: true,
+            overflowed: false,
+            said: VecDeque::new(),
+            said_room: 2 * LATE,
+        };
+        let (mut weak, put) = (VecDeque::new(), |inner: &mut Inner, number: usize| {
+            let said: Arc<[u8]> = number.to_le_bytes().into();
+            let event = Event::connection(number::ESTABLISHED, 1, &said);
+            let known = Arc::downgrade(&said);
+            inner.keep(said);
+            inner.queue.push_back(event);
+            known
+        });
+        for number in 0..4 * LATE {
+            weak.push_back(put(&mut inner, number));
+        }
+        assert!(weak.iter().all(|said| said.upgrade().is_some()), "all are in the queue");
+        for number in 0..10 * LATE {
+            weak.push_back(put(&mut inner, number));
+            let _ = inner.queue.pop_front();
+        }
+        let queued = inner.queue.len();
+        assert!(weak.iter().rev().take(queued + LATE).all(|said| said.upgrade().is_some()));
+        assert!(inner.said.len() <= 2 * (queued + LATE), "{} for {queued} events", inner.said.len());
     }
 }

@@ -103,6 +103,11 @@ impl Event {
         (self.number, self.data[0]) == (number::RESERVED, ep as u64)
     }
 
+    /// Whether it points to private data of a peer's.
+    pub fn has_private_data(&self) -> bool {
+        self.number & !0xff == number::ESTABLISHED & !0xff && self.data[1] > 0
+    }
+
     pub fn asynchronous(number: u32, handle: usize, reason: u32) -> Event {
         Event { number, data: [handle as u64, reason.into(), 0, 0, 0] }
     }

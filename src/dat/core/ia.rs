@@ -27,8 +27,9 @@ const ASIDE: Duration = Duration::from_millis(1);
 const BESIDE: usize = 4096;
 /// Longest message.
 const MAX_TRANSFER: usize = 64 << 20;
-/// Private data of a connection request or its answer.
-pub const MAX_PRIVATE: usize = 256;
+/// Bytes of messages that have found no receive, of all connections together: two of the longest.
+const MAX_HELD: usize = 2 * MAX_TRANSFER;
+pub use super::wire::MAX_PRIVATE;
 
 /// Moves the end point of that number on. (End points use this file, and not the other way round.)
 pub type MoveOn = fn(u64);
@@ -60,6 +61,8 @@ pub struct Ia {
     /// End points that have found no room, or no receive: they are asked now and then.
     stuck: Mutex<HashSet<u64>>,
     is_any_stuck: AtomicBool,
+    /// Bytes of messages that have found no receive.
+    held: AtomicUsize,
     /// Objects of the program's.
     pub objects: Mutex<HashSet<usize>>,
     /// Gives each connection a port.
@@ -97,6 +100,7 @@ impl Ia {
             engine: Mutex::default(),
             stuck: Mutex::default(),
             is_any_stuck: AtomicBool::new(false),
+            held: AtomicUsize::new(0),
             objects: Mutex::default(),
             ports: AtomicU64::new(1),
             closed: AtomicBool::new(false),
@@ -123,6 +127,13 @@ impl Ia {
     /// A number for one end of a connection.
     pub fn port(&self) -> u64 {
         u64::from(std::process::id()) << 32 | self.ports.fetch_add(1, Ordering::Relaxed) & 0xffff_ffff
+    }
+
+    /// Counts a message of so many bytes that has found no receive. `None`: there are too many of them.
+    pub fn hold(self: &Arc<Self>, len: usize) -> Option<HeldBytes> {
+        let before = self.held.fetch_add(len, Ordering::Relaxed);
+        let counted = HeldBytes { ia: self.clone(), len };
+        (before.saturating_add(len) <= MAX_HELD).then_some(counted)
     }
 
     /// Who waits gives up.
@@ -284,5 +295,17 @@ impl Ia {
         {
             let _ = running.join();
         }
+    }
+}
+
+/// Counts until it is dropped.
+pub struct HeldBytes {
+    ia: Arc<Ia>,
+    len: usize,
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        self.ia.held.fetch_sub(self.len, Ordering::Relaxed);
     }
 }

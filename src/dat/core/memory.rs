@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::ptr::NonNull;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
 use udeck_sys::{copy_in, copy_out};
@@ -35,6 +35,12 @@ pub struct Pz {
     /// Tells it from others; never 0.
     pub id: u32,
     pub handle: usize,
+}
+
+/// The number of a new one.
+pub fn next_zone() -> u32 {
+    static NUMBER: AtomicU32 = AtomicU32::new(1);
+    NUMBER.fetch_add(1, Ordering::Relaxed)
 }
 
 /// A piece of registered memory.
@@ -65,6 +71,8 @@ pub struct Triplet {
 struct Place {
     generation: u32,
     piece: Option<Piece>,
+    /// Whether it may be touched: an RMR's part may when its bind has come to its turn.
+    is_open: bool,
 }
 
 static TABLE: RwLock<Vec<Place>> = RwLock::new(Vec::new());
@@ -85,8 +93,9 @@ fn split(context: u32) -> (usize, u32) {
 }
 
 impl Place {
+    #[inline]
     fn of(&self, generation: u32) -> Option<&Piece> {
-        self.piece.as_ref().filter(|_| self.generation == generation)
+        self.piece.as_ref().filter(|_| self.generation == generation && self.is_open)
     }
 }
 
@@ -95,6 +104,26 @@ impl Place {
 /// # Errors
 /// No place is left; or it is a part of an LMR that is gone.
 pub fn add(piece: Piece) -> Result<u32> {
+    put(piece, true)
+}
+
+/// Gives it a context by which nobody reaches it until it is [opened](open).
+///
+/// # Errors
+/// As [`add`].
+pub fn reserve(piece: Piece) -> Result<u32> {
+    put(piece, false)
+}
+
+/// What was reserved may be touched, unless it has ended.
+pub fn open(context: u32) {
+    let (at, generation) = split(context);
+    if let Some(place) = TABLE.write().get_mut(at).filter(|place| place.generation == generation) {
+        place.is_open = true;
+    }
+}
+
+fn put(piece: Piece, is_open: bool) -> Result<u32> {
     let mut table = TABLE.write();
     if piece.of != 0 && find_in(&table, piece.of).is_none() {
         return Err(Code::INVALID_HANDLE.of(Sub::HandleLmr));
@@ -103,7 +132,7 @@ pub fn add(piece: Piece) -> Result<u32> {
         Some(at) => at as usize,
         None if table.len() < MAX => {
             let generation = RANDOM.hash_one(table.len()) as u32 % GENERATIONS;
-            table.push(Place { generation, piece: None });
+            table.push(Place { generation, piece: None, is_open: false });
             table.len() - 1
         }
         None => return Err(Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceMemoryRegion)),
@@ -112,6 +141,7 @@ pub fn add(piece: Piece) -> Result<u32> {
     // Never 0; a context that was freed is not given again soon.
     place.generation = place.generation % GENERATIONS + 1;
     place.piece = Some(piece);
+    place.is_open = is_open;
     BOUND.fetch_add(usize::from(piece.of != 0), Ordering::Relaxed);
     Ok(place.generation << INDEX_BITS | at as u32)
 }
@@ -140,6 +170,20 @@ pub fn remove_unbound(context: u32) -> bool {
         remove_from(&mut table, context);
     }
     !is_bound
+}
+
+/// Ends an LMR and whatever names a part of it.
+pub fn remove_with_parts(context: u32) {
+    let mut table = TABLE.write();
+    if BOUND.load(Ordering::Relaxed) > 0 {
+        let parts = table
+            .iter()
+            .enumerate()
+            .filter(|(_, place)| place.piece.is_some_and(|piece| piece.of == context));
+        let parts: Vec<u32> = parts.map(|(at, place)| place.generation << INDEX_BITS | at as u32).collect();
+        parts.into_iter().for_each(|part| remove_from(&mut table, part));
+    }
+    remove_from(&mut table, context);
 }
 
 /// Ends an RMR that a peer of this protection zone invalidates. `false`: that is none.
@@ -319,6 +363,26 @@ mod tests {
         remove(bound);
         assert!(remove_unbound(whole) && find(whole).is_none());
         assert_eq!(add(part), Err(Code::INVALID_HANDLE.of(Sub::HandleLmr)), "of what is gone");
+    }
+
+    #[test]
+    fn what_is_reserved_is_reached_once_it_is_open() {
+        let mut memory = vec![0_u8; 64];
+        let (address, whole) = register(&mut memory, 5, ALL_RIGHTS);
+        let part =
+            Piece { named: address, start: address as usize, len: 8, pz: 5, rights: ALL_RIGHTS, of: whole };
+        let context = reserve(part).unwrap();
+        let triplet = Triplet { address, len: 8, context };
+        let denied = Err(Code::PROTECTION_VIOLATION.of(Sub::ProtectionRdmaWrite));
+        assert_eq!(write(triplet, 5, Right::RemoteWrite, &[1; 8]), denied);
+        assert!(find(context).is_none() && !invalidate(context, 5), "a peer cannot end it either");
+        assert!(!remove_unbound(whole), "it is about to be bound");
+        open(context);
+        assert_eq!(write(triplet, 5, Right::RemoteWrite, &[1; 8]), Ok(()));
+        remove(context);
+        open(context);
+        assert_eq!(write(triplet, 5, Right::RemoteWrite, &[1; 8]), denied, "it has ended");
+        assert!(remove_unbound(whole));
     }
 
     proptest! {

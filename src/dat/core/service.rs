@@ -1,14 +1,15 @@
 //! Service points, connection requests, and who asks for a connection.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use udeck::via::{Deadline, Error, Listener, NetAddress, Request, Vi, thread};
+use udeck::via::{Deadline, Error, Listener, NetAddress, Request, Vi, Withdrawal, thread};
 use udeck_directory::address::{Host, ip_of, job_host};
 
 use super::address::SockAddr;
 use super::code::{Code, Result, Sub};
-use super::ep::{EPS, Ep};
+use super::ep::{Attempt, EPS, Ep};
 use super::evd::Evd;
 use super::event::{Event, number};
 use super::ia::{Ia, MAX_PRIVATE};
@@ -23,6 +24,8 @@ pub static RSPS: Pool<ServicePoint> = Pool::new(9);
 
 /// How long who asks for a connection waits for somebody to listen there.
 const PATIENCE: Duration = Duration::from_millis(250);
+/// Requests of a service point that nobody has answered: as many as wait at a socket that listens. Who asks beyond that asks again.
+const MAX_PENDING: usize = 128;
 /// How long who asks waits before it asks again.
 const AGAIN: Duration = Duration::from_millis(5);
 
@@ -36,6 +39,7 @@ pub struct Cr {
     /// Handle of the end point that a reserved service point has for it.
     pub local_ep: usize,
     reserved: Option<&'static Slot<Ep>>,
+    pending: Pending,
 }
 
 /// A public or reserved service point.
@@ -46,6 +50,48 @@ pub struct ServicePoint {
     /// Of a reserved one.
     pub ep: Option<&'static Slot<Ep>>,
     listener: Option<Listener>,
+    door: Arc<Door>,
+}
+
+/// What a service point and its requests share.
+#[derive(Default)]
+struct Door {
+    /// Requests that nobody has answered.
+    pending: AtomicUsize,
+    is_closed: AtomicBool,
+}
+
+/// A request that nobody has answered, counted at its service point and at the event dispatcher.
+struct Pending {
+    door: Arc<Door>,
+    requests: Arc<AtomicUsize>,
+}
+
+impl Pending {
+    /// `None`: there are too many. One event dispatcher keeps at least half of its room for other events.
+    fn count(door: &Arc<Door>, evd: &Evd) -> Option<Pending> {
+        let here = door.pending.fetch_add(1, Ordering::Relaxed);
+        let all = evd.requests.fetch_add(1, Ordering::Relaxed);
+        let counted = Pending { door: door.clone(), requests: evd.requests.clone() };
+        (here < MAX_PENDING && all < evd.room() / 2).then_some(counted)
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.door.pending.fetch_sub(1, Ordering::Relaxed);
+        self.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A reserved service point's end point, whose request was refused: reserved as before, or free if the service point is gone.
+fn refused_at(slot: &'static Slot<Ep>, door: &Door) {
+    if let Some(ep) = &mut *slot.lock() {
+        let _ = ep.reserve(EpEvent::Refused); // it has gone its way
+        if door.is_closed.load(Ordering::SeqCst) {
+            let _ = ep.reserve(EpEvent::Unreserved);
+        }
+    }
 }
 
 fn key(ia: &Ia, qualifier: u64) -> String {
@@ -53,14 +99,14 @@ fn key(ia: &Ia, qualifier: u64) -> String {
 }
 
 /// The discriminator below: no other part of the library listens at such a one.
-fn door(qualifier: u64) -> Vec<u8> {
+fn discriminator(qualifier: u64) -> Vec<u8> {
     [&b"dat/"[..], &qualifier.to_be_bytes()].concat()
 }
 
 impl ServicePoint {
     /// One that listens nowhere yet.
     pub fn new(ia: Arc<Ia>, qualifier: u64, evd: Arc<Evd>, ep: Option<&'static Slot<Ep>>) -> ServicePoint {
-        ServicePoint { ia, qualifier, evd, ep, listener: None }
+        ServicePoint { ia, qualifier, evd, ep, listener: None, door: Arc::default() }
     }
 
     /// Listens. `handle` is its own, `address` where requests come to.
@@ -69,6 +115,7 @@ impl ServicePoint {
     /// `DAT_CONN_QUAL_IN_USE`, or what the directory lacks.
     pub fn listen(&mut self, handle: usize, address: usize) -> Result {
         let (ia, evd, qualifier) = (self.ia.clone(), self.evd.clone(), self.qualifier);
+        let door = self.door.clone();
         // Once, for a reserved one.
         let mut reserved = self.ep;
         let is_reserved = reserved.is_some();
@@ -79,6 +126,11 @@ impl ServicePoint {
             if is_reserved && reserved.is_none() {
                 return request.reject("the reserved service point there has had its request");
             }
+            let Some(pending) = Pending::count(&door, &evd) else {
+                return request.reject_for_now(
+                    "the program has as many connection requests as it may leave unanswered",
+                );
+            };
             let ep = reserved.take();
             let came = ep.is_none_or(|slot| {
                 slot.lock().as_mut().is_some_and(|ep| ep.reserve(EpEvent::RequestCame).is_ok())
@@ -94,23 +146,24 @@ impl ServicePoint {
                 address: Box::new(SockAddr::of(&host)),
                 local_ep: ep.map_or(0, Slot::handle),
                 reserved: ep,
+                pending,
             });
             ia.objects.lock().insert(cr.handle());
             if evd.put(Event::request(handle, address, qualifier, cr.handle())).is_err()
                 && let Ok(cr) = take(cr)
             {
                 cr.request.reject_for_now("the program's event dispatcher for connection requests is full");
-                if let Some(slot) = ep
-                    && let Some(ep) = &mut *slot.lock()
-                {
-                    let _ = ep.reserve(EpEvent::Refused); // it has gone its way
+                if let Some(slot) = ep {
+                    refused_at(slot, &door);
                 }
             }
         };
         let listener =
-            Listener::with_handler(&self.ia.nic, &door(qualifier), on_request).map_err(|why| match why {
-                Error::InvalidParameter(_) => Code::CONN_QUAL_IN_USE,
-                _ => Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceDevice),
+            Listener::with_handler(&self.ia.nic, &discriminator(qualifier), on_request).map_err(|why| {
+                match why {
+                    Error::InvalidParameter(_) => Code::CONN_QUAL_IN_USE,
+                    _ => Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceDevice),
+                }
             })?;
         match self.ia.names.publish(&key(&self.ia, qualifier), &self.ia.nic.attributes().address) {
             Ok(true) => {}
@@ -124,11 +177,12 @@ impl ServicePoint {
         Ok(())
     }
 
-    /// Listens no more.
+    /// Listens no more. A request that has come stays, as does the end point that is reserved for it.
     pub fn close(&mut self) {
         if self.listener.take().is_some() {
             self.ia.names.withdraw(&key(&self.ia, self.qualifier));
         }
+        self.door.is_closed.store(true, Ordering::SeqCst);
         if let Some(slot) = self.ep
             && let Some(ep) = &mut *slot.lock()
         {
@@ -164,11 +218,11 @@ pub fn accept(cr: &'static Slot<Cr>, ep: Option<&'static Slot<Ep>>, private_data
     let ep = held.as_mut().ok_or(Code::INVALID_HANDLE.of(Sub::HandleEp))?;
     use super::state::EpCall;
     ep.state().check(if reserved.is_some() { EpCall::AcceptReserved } else { EpCall::Accept })?;
-    let Cr { request, theirs, ia, .. } = take(cr)?;
-    if !Arc::ptr_eq(&ia, &ep.ia) {
-        request.reject("the program there accepted with an end point of another interface adapter");
+    let is_own = |cr: &Cr| Arc::ptr_eq(&cr.ia, &ep.ia);
+    if !cr.lock().as_ref().is_some_and(is_own) {
         return Err(Code::INVALID_HANDLE.of(Sub::HandleEp));
     }
+    let Cr { request, theirs, ia, .. } = take(cr)?;
     let cq = ia.cq_handle();
     // Does not wait: it answers, and the other side has its ring ready.
     ep.accept(reserved.is_some(), &theirs, private_data, |vi, greeting| request.accept(vi, cq, cq, greeting))
@@ -179,12 +233,10 @@ pub fn accept(cr: &'static Slot<Cr>, ep: Option<&'static Slot<Ep>>, private_data
 /// # Errors
 /// It was answered.
 pub fn reject(cr: &'static Slot<Cr>, private_data: &[u8]) -> Result {
-    let Cr { request, reserved, .. } = take(cr)?;
+    let Cr { request, reserved, pending, .. } = take(cr)?;
     request.reject(&wire::refusal(private_data));
-    if let Some(slot) = reserved
-        && let Some(ep) = &mut *slot.lock()
-    {
-        let _ = ep.reserve(EpEvent::Refused); // it has gone its way
+    if let Some(slot) = reserved {
+        refused_at(slot, &pending.door);
     }
     Ok(())
 }
@@ -208,9 +260,10 @@ pub fn connect(
     // Under a launcher hosts have numbers; this one is also known by its loopback address.
     let own = ep.ia.address;
     let host = if job_host(&own).is_some() && ip_of(&host).is_loopback() { own } else { host };
-    let (vi, greeting, attempt) = ep.begin_connecting(host, qualifier, private_data)?;
-    let asking =
-        Asking { slot, ia: ep.ia.clone(), host, qualifier, greeting, attempt, until: Deadline::after(limit) };
+    let Attempt { vi, greeting, number: attempt, withdrawal } =
+        ep.begin_connecting(host, qualifier, private_data)?;
+    let until = Deadline::after(limit);
+    let asking = Asking { slot, ia: ep.ia.clone(), host, qualifier, greeting, attempt, withdrawal, until };
     drop(held);
     let failed = move |_: &str| {
         if let Some(ep) = slot.lock().as_mut().filter(|ep| ep.is_connecting(attempt)) {
@@ -231,6 +284,8 @@ struct Asking {
     qualifier: u64,
     greeting: Vec<u8>,
     attempt: u64,
+    /// The end point has gone another way.
+    withdrawal: Withdrawal,
     until: Deadline,
 }
 
@@ -246,7 +301,7 @@ impl Asking {
     }
 
     fn is_wanted(&self) -> bool {
-        !self.ia.is_closed() && self.slot.lock().as_ref().is_some_and(|ep| ep.is_connecting(self.attempt))
+        !self.ia.is_closed() && !self.withdrawal.is_withdrawn()
     }
 
     fn ask(&self, vi: &mut Vi) -> std::result::Result<Greeting, Failed> {
@@ -261,9 +316,9 @@ impl Asking {
                 Ok(None) => return Err((number::NON_PEER_REJECTED, Vec::new())),
                 Err(why) => return Err(unreachable(&why)),
             };
-            let to = NetAddress { host: address, discriminator: door(self.qualifier) };
+            let to = NetAddress { host: address, discriminator: discriminator(self.qualifier) };
             let cq = self.ia.cq_handle();
-            match vi.connect(&to, cq, cq, &self.greeting, self.until) {
+            match vi.connect_unless(&self.withdrawal, &to, (cq, cq), &self.greeting, self.until) {
                 Ok(theirs) => {
                     return Greeting::decode(&theirs).ok_or_else(|| {
                         vi.disconnect();
@@ -275,6 +330,7 @@ impl Asking {
                 Err(why) if why.is_no_place() && !self.until.passed() && self.is_wanted() => {
                     std::thread::sleep(AGAIN)
                 }
+                Err(why) if why.is_no_place() => return Err((number::TIMED_OUT, Vec::new())),
                 Err(Error::Rejected(words)) => {
                     return Err(match wire::refused(&words) {
                         Some(private_data) => (number::PEER_REJECTED, private_data),

@@ -111,6 +111,12 @@ impl<T> Pool<T> {
         self.slots.read().get(usize::try_from(id).ok()?).copied()
     }
 
+    /// As [`Pool::find`], of a handle that may be anything: by a search.
+    pub fn by_handle(&self, handle: usize) -> Option<&'static Slot<T>> {
+        let in_use = |slot: &&&'static Slot<T>| slot.kind.load(Ordering::Acquire) == self.kind;
+        self.slots.read().iter().filter(in_use).find(|slot| slot.handle() == handle).copied()
+    }
+
     /// The place of that handle, if it is one of this kind and in use.
     ///
     /// # Safety

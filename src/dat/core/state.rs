@@ -69,7 +69,7 @@ pub enum EpEvent {
     Asks,
     /// A reserved service point has it.
     Reserved,
-    /// Its reserved service point is gone.
+    /// Its reserved service point is gone. (A request that has come stays.)
     Unreserved,
     /// A request came to its reserved service point.
     RequestCame,
@@ -164,7 +164,7 @@ impl EpState {
         Some(match (self, event) {
             (S::Unconnected, E::Asks) => S::ActivePending,
             (S::Unconnected, E::Reserved) => S::Reserved,
-            (S::Reserved | S::TentativePending, E::Unreserved) => S::Unconnected,
+            (S::Reserved, E::Unreserved) => S::Unconnected,
             (S::Reserved, E::RequestCame) => S::TentativePending,
             (S::TentativePending, E::Refused) => S::Reserved,
             (S::Unconnected | S::ActivePending | S::PassivePending | S::TentativePending, E::Established) => {

@@ -20,6 +20,9 @@ pub const READ: u8 = 3;
 pub const DATA: u8 = 4;
 pub const BROKEN: u8 = 5;
 
+/// Private data of a connection request or its answer.
+pub const MAX_PRIVATE: usize = 256;
+
 /// A SEND invalidates the RMR of the word.
 pub const INVALIDATES: u8 = 1;
 
@@ -111,6 +114,9 @@ impl Greeting {
         let rest = bytes.strip_prefix(GREETING)?;
         let (host, rest) = rest.split_first_chunk::<HOST>()?;
         let (port, private_data) = rest.split_first_chunk::<8>()?;
+        if private_data.len() > MAX_PRIVATE {
+            return None;
+        }
         Some(Greeting { host: *host, port: u64::from_le_bytes(*port), private_data: private_data.to_vec() })
     }
 }
@@ -124,7 +130,7 @@ pub fn refusal(private_data: &[u8]) -> String {
 
 /// The private data; `None`: nobody's program refused, but the transport, or what is no uDAPL program.
 pub fn refused(words: &str) -> Option<Vec<u8>> {
-    let figures = words.strip_prefix(REFUSED)?.as_bytes();
+    let figures = words.strip_prefix(REFUSED).filter(|figures| figures.len() <= 2 * MAX_PRIVATE)?.as_bytes();
     let digit = |byte: u8| (byte as char).to_digit(16).map(|value| value as u8);
     figures.as_chunks::<2>().0.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect()
 }

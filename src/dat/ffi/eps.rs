@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 
 use super::events::limit;
 use super::ia::{adapter, address_of};
-use super::memory::{PZS, SRQS};
+use super::memory::{OwnSrq, SRQS, zone};
 use super::types::{EpAttr, EpParam, Handle};
-use super::{bytes, call, evd_or_null, object, put, some};
+use super::{bytes, call, evd_or_null, object, put, same, some};
 use crate::core::address::SockAddr;
 use crate::core::code::{Code, Result, Sub};
 use crate::core::ep::{EPS, Ep, MAX_DTOS, MAX_SEGMENTS, Operation, Settings};
@@ -18,7 +18,6 @@ use crate::core::ia::Ia;
 use crate::core::memory::Triplet;
 use crate::core::service::{self, free_ep};
 use crate::core::slot::Slot;
-use crate::core::srq::Srq;
 
 /// Of an end point that the program says nothing of.
 const DEFAULT_DTOS: usize = 256;
@@ -107,23 +106,24 @@ unsafe fn make(
     ia: Handle,
     pz: Handle,
     [recv, request, connect]: [Handle; 3],
-    srq: Option<Arc<Srq>>,
+    srq: Option<OwnSrq>,
     attr: *const EpAttr,
     out: *mut Handle,
 ) -> Result {
     // SAFETY: NULL or handles, here and below.
     let ia = unsafe { adapter(ia) }?;
     // SAFETY: as above.
-    let pz = if pz == 0 { None } else { Some(unsafe { object(&PZS, pz, Sub::HandlePz) }?.pz) };
+    let pz = if pz == 0 { None } else { Some(unsafe { zone(&ia, pz) }?.pz) };
     // SAFETY: as above.
     let [receive_evd, request_evd, connect_evd] = unsafe {
         [
-            evd_or_null(recv, stream::DTO, Sub::HandleEvdRecv)?,
-            evd_or_null(request, stream::DTO | stream::RMR_BIND, Sub::HandleEvdRequest)?,
-            evd_or_null(connect, stream::CONNECTION, Sub::HandleEvdConn)?,
+            evd_or_null(&ia, recv, stream::DTO, Sub::HandleEvdRecv)?,
+            evd_or_null(&ia, request, stream::DTO | stream::RMR_BIND, Sub::HandleEvdRequest)?,
+            evd_or_null(&ia, connect, stream::CONNECTION, Sub::HandleEvdConn)?,
         ]
     };
-    some(out, 7)?;
+    let srq = srq.map(|own| same(&ia, &own.pz.ia, Sub::HandleSrq).map(|()| own.srq)).transpose()?;
+    some(out, if srq.is_some() { 8 } else { 7 })?;
     let mut settings = Settings {
         pz,
         receive_evd,
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn create_with_srq(
 ) -> Code {
     call(|| {
         // SAFETY: as above.
-        let srq = unsafe { object(&SRQS, srq, Sub::HandleSrq) }?.srq;
+        let srq = unsafe { object(&SRQS, srq, Sub::HandleSrq) }?;
         // SAFETY: as above.
         unsafe { make(ia, pz, [recv, request, connect], Some(srq), attr, out) }
     })
@@ -273,20 +273,23 @@ pub unsafe extern "C" fn modify(handle: Handle, mask: u64, param: *const EpParam
         // SAFETY: NULL or handles, throughout.
         unsafe {
             if mask & field::PZ != 0 {
-                settings.pz = Some(object(&PZS, param.pz, Sub::HandlePz)?.pz);
+                settings.pz = Some(zone(&ia, param.pz)?.pz);
             }
             if mask & field::RECV_EVD != 0 {
-                settings.receive_evd = evd_or_null(param.recv_evd, stream::DTO, Sub::HandleEvdRecv)?;
+                settings.receive_evd = evd_or_null(&ia, param.recv_evd, stream::DTO, Sub::HandleEvdRecv)?;
             }
             if mask & field::REQUEST_EVD != 0 {
-                settings.request_evd = evd_or_null(param.request_evd, stream::DTO, Sub::HandleEvdRequest)?;
+                settings.request_evd =
+                    evd_or_null(&ia, param.request_evd, stream::DTO, Sub::HandleEvdRequest)?;
             }
             if mask & field::CONNECT_EVD != 0 {
                 settings.connect_evd =
-                    evd_or_null(param.connect_evd, stream::CONNECTION, Sub::HandleEvdConn)?;
+                    evd_or_null(&ia, param.connect_evd, stream::CONNECTION, Sub::HandleEvdConn)?;
             }
             if mask & field::SRQ != 0 {
-                settings.srq = Some(object(&SRQS, param.srq, Sub::HandleSrq)?.srq);
+                let own = object(&SRQS, param.srq, Sub::HandleSrq)?;
+                same(&ia, &own.pz.ia, Sub::HandleSrq)?;
+                settings.srq = Some(own.srq);
             }
         }
         if mask & field::ATTR != 0 {
@@ -361,8 +364,13 @@ pub unsafe extern "C" fn dup_connect(
         // SAFETY: NULL or handles.
         let slot = unsafe { slot(ep) }?;
         // SAFETY: as above.
+        let own = unsafe { with(ep, |ep| Ok(ep.ia.clone())) }?;
+        // SAFETY: as above.
         let peer = unsafe {
-            with(other, |ep| ep.peer.as_ref().and_then(|peer| peer.asked_at).ok_or(ep.state().refusal()))
+            with(other, |ep| {
+                same(&own, &ep.ia, Sub::HandleEp)?;
+                ep.peer.as_ref().and_then(|peer| peer.asked_at).ok_or(ep.state().refusal())
+            })
         }?;
         if timeout == 0 {
             return Err(Code::argument(3));

@@ -9,7 +9,8 @@ use udeck::via::Deadline;
 
 use super::ia::adapter;
 use super::types::{Agent, CEvent, CnoParam, EvdParam, Handle};
-use super::{call, object, put, some};
+use super::{call, object, put, same, some};
+use crate::core::agent;
 use crate::core::cno::Cno;
 use crate::core::code::{Code, Result, Sub};
 use crate::core::evd::{self, Evd, stream};
@@ -33,13 +34,17 @@ impl<T> Clone for Owned<T> {
     }
 }
 
-/// The event dispatcher of a handle.
+/// The event dispatcher of a handle: of that adapter, if one is given, and with that stream.
 ///
 /// # Safety
 /// As `object`.
-pub unsafe fn evd_of(handle: Handle, sub: Sub) -> Result<Arc<Evd>> {
+pub unsafe fn evd_of(ia: Option<&Arc<Ia>>, handle: Handle, stream: u32, sub: Sub) -> Result<Arc<Evd>> {
     // SAFETY: as promised.
-    Ok(unsafe { object(&EVDS, handle, sub) }?.object)
+    let owned = unsafe { object(&EVDS, handle, sub) }?;
+    if let Some(ia) = ia {
+        same(ia, &owned.ia, sub)?;
+    }
+    if owned.object.flags & stream == 0 { Err(Code::INVALID_HANDLE.of(sub)) } else { Ok(owned.object) }
 }
 
 /// As [`evd_of`], for calls of which it is the first argument.
@@ -53,12 +58,14 @@ unsafe fn first(handle: Handle) -> Result<Owned<Evd>> {
 
 /// # Safety
 /// As `object`.
-unsafe fn cno_or_null(handle: Handle) -> Result<Option<Arc<Cno>>> {
+unsafe fn cno_or_null(ia: &Arc<Ia>, handle: Handle) -> Result<Option<Arc<Cno>>> {
     if handle == 0 {
         return Ok(None);
     }
     // SAFETY: as promised.
-    Ok(Some(unsafe { object(&CNOS, handle, Sub::HandleCno) }?.object))
+    let owned = unsafe { object(&CNOS, handle, Sub::HandleCno) }?;
+    same(ia, &owned.ia, Sub::HandleCno)?;
+    Ok(Some(owned.object))
 }
 
 /// Microseconds; all ones: for ever.
@@ -88,7 +95,7 @@ pub unsafe extern "C" fn create(ia: Handle, qlen: c_int, cno: Handle, flags: u32
             return Err(Code::argument(2));
         }
         // SAFETY: as above.
-        let cno = unsafe { cno_or_null(cno) }?;
+        let cno = unsafe { cno_or_null(&ia, cno) }?;
         if flags == 0 || flags & !stream::ALL != 0 {
             return Err(Code::argument(4));
         }
@@ -132,7 +139,9 @@ pub unsafe extern "C" fn query(handle: Handle, _mask: u32, out: *mut EvdParam) -
 pub unsafe extern "C" fn modify_cno(handle: Handle, cno: Handle) -> Code {
     call(|| {
         // SAFETY: as above.
-        let (evd, cno) = unsafe { (first(handle)?, cno_or_null(cno)?) };
+        let evd = unsafe { first(handle) }?;
+        // SAFETY: as above.
+        let cno = unsafe { cno_or_null(&evd.ia, cno) }?;
         evd.object.set_cno(cno);
         Ok(())
     })
@@ -312,14 +321,23 @@ pub fn free_own(handle: Handle) {
 
 // ---- consumer notification objects ----
 
-fn agent_of(agent: Agent) -> Option<crate::core::cno::Agent> {
+fn agent_of(agent: Agent) -> Option<agent::Agent> {
     let function = agent.function?;
     let data = agent.data as usize;
     Some(Box::new(move |evd| function(data as *mut _, evd)))
 }
 
-fn no_thread(_: std::io::Error) -> Code {
-    Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceMemory)
+fn set_agent(cno: &Cno, agent: Option<agent::Agent>) -> Result {
+    match cno.set_agent(agent) {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            udeck::via::say!(
+                "uDAPL: a call of a CNO's agent has not returned for ten seconds: it has to, before its CNO can go"
+            );
+            Err(Code::INVALID_STATE.of(Sub::CnoInUse))
+        }
+        Err(_) => Err(Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceMemory)),
+    }
 }
 
 /// `dat_cno_create`.
@@ -335,10 +353,13 @@ pub unsafe extern "C" fn cno_create(ia: Handle, agent: Agent, out: *mut Handle) 
             object: Arc::new(Cno::new(slot.handle(), ia.bell.clone())),
             ia: ia.clone(),
         });
-        ia.objects.lock().insert(slot.handle());
-        if let Some(owned) = slot.get() {
-            owned.object.set_agent(agent_of(agent)).map_err(no_thread)?;
+        if let Some(owned) = slot.get()
+            && let Err(why) = set_agent(&owned.object, agent_of(agent))
+        {
+            drop(CNOS.remove(slot, (), |_| Ok(())));
+            return Err(why);
         }
+        ia.objects.lock().insert(slot.handle());
         // SAFETY: not NULL, so valid.
         unsafe { put(out, slot.handle()) };
         Ok(())
@@ -385,7 +406,7 @@ pub unsafe extern "C" fn cno_modify_agent(handle: Handle, agent: Agent) -> Code 
     call(|| {
         // SAFETY: as above.
         let cno = unsafe { object(&CNOS, handle, Sub::HandleCno) }?;
-        cno.object.set_agent(agent_of(agent)).map_err(no_thread)
+        set_agent(&cno.object, agent_of(agent))
     })
 }
 
@@ -447,7 +468,7 @@ pub unsafe extern "C" fn cno_trigger(handle: Handle, out: *mut Handle) -> Code {
     })
 }
 
-/// `dat_cno_free`. Who waits gives up.
+/// `dat_cno_free`. Who waits gives up. A call of its agent that has begun is waited for, unless this is called in it.
 ///
 /// # Safety
 /// As above.
@@ -456,11 +477,17 @@ pub unsafe extern "C" fn cno_free(handle: Handle) -> Code {
         let gone = Code::INVALID_HANDLE.of(Sub::HandleCno);
         // SAFETY: as above.
         let slot = unsafe { CNOS.find(handle) }.ok_or(gone)?;
-        let Owned { object, ia } = CNOS.remove(slot, gone, |owned| {
+        let in_use = |owned: &Owned<Cno>, ours: usize| {
             let waiters = owned.object.waiters.load(Ordering::Relaxed);
-            let used = Arc::strong_count(&owned.object) > 1 + waiters;
+            let used = Arc::strong_count(&owned.object) > 1 + ours + waiters;
             if used { Err(Code::INVALID_STATE.of(Sub::CnoInUse)) } else { Ok(()) }
-        })?;
+        };
+        // Without the place's lock: the agent may call for its object.
+        let owned = slot.get().ok_or(gone)?;
+        in_use(&owned, 1)?;
+        set_agent(&owned.object, None)?;
+        drop(owned);
+        let Owned { object, ia } = CNOS.remove(slot, gone, |owned| in_use(owned, 0))?;
         object.end();
         ia.objects.lock().remove(&handle);
         Ok(())

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use super::types::{Handle, IaAttr, NAME, NamedAttr, ProviderAttr};
-use super::{call, evd_or_null, events, object, provider, put, some};
+use super::{call, events, object, provider, put, some};
 use crate::core::address::SockAddr;
 use crate::core::code::{Code, Result, Sub};
 use crate::core::ep::{self, MAX_DTOS, MAX_SEGMENTS};
@@ -65,7 +65,11 @@ pub unsafe extern "C" fn open(
         let given = unsafe { *asynchronous };
         // SAFETY: NULL, 1 (`DAT_EVD_ASYNC_EXISTS`), or a handle.
         let existing = unsafe {
-            if given == 1 { None } else { evd_or_null(given, stream::ASYNC, Sub::HandleEvdAsync)? }
+            match given {
+                0 | 1 => None,
+                // Of any adapter: several may tell one.
+                given => Some(events::evd_of(None, given, stream::ASYNC, Sub::HandleEvdAsync)?),
+            }
         };
         let failed = |why: &dyn std::fmt::Display| {
             udeck::via::say!("uDAPL: dat_ia_open {name:?} ({device}): {why}");

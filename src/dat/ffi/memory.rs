@@ -2,11 +2,10 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::ia::adapter;
 use super::types::{Handle, LmrParam, Region, RmrParam, SrqAttr, SrqParam};
-use super::{call, object, put, some};
+use super::{call, object, put, same, some};
 use crate::core::code::{Code, Result, Sub};
 use crate::core::ep::{EPS, MAX_SEGMENTS, Operation};
 use crate::core::evd;
@@ -24,7 +23,7 @@ pub static SRQS: Pool<OwnSrq> = Pool::new(11);
 #[derive(Clone)]
 pub struct OwnPz {
     pub pz: Arc<Pz>,
-    ia: Arc<Ia>,
+    pub ia: Arc<Ia>,
 }
 
 #[derive(Clone)]
@@ -49,7 +48,17 @@ struct Rmr {
 #[derive(Clone)]
 pub struct OwnSrq {
     pub srq: Arc<Srq>,
-    pz: OwnPz,
+    pub pz: OwnPz,
+}
+
+/// A protection zone of that adapter.
+///
+/// # Safety
+/// As `object`.
+pub unsafe fn zone(ia: &Arc<Ia>, handle: Handle) -> Result<OwnPz> {
+    // SAFETY: as promised.
+    let pz = unsafe { object(&PZS, handle, Sub::HandlePz) }?;
+    same(ia, &pz.ia, Sub::HandlePz).map(|()| pz)
 }
 
 /// `dat_pz_create`.
@@ -57,12 +66,11 @@ pub struct OwnSrq {
 /// # Safety
 /// NULL or what `udat.h` says, here and below.
 pub unsafe extern "C" fn pz_create(ia: Handle, out: *mut Handle) -> Code {
-    static NUMBER: AtomicU32 = AtomicU32::new(1);
     call(|| {
         // SAFETY: NULL or a handle, here and below.
         let ia = unsafe { adapter(ia) }?;
         some(out, 2)?;
-        let id = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let id = memory::next_zone();
         let slot = PZS.insert(ia.provider, |slot| OwnPz {
             pz: Arc::new(Pz { id, handle: slot.handle() }),
             ia: ia.clone(),
@@ -131,7 +139,9 @@ pub unsafe extern "C" fn lmr_create(
 ) -> Code {
     call(|| {
         // SAFETY: as above.
-        let (ia, pz) = unsafe { (adapter(ia)?, object(&PZS, pz, Sub::HandlePz)?) };
+        let ia = unsafe { adapter(ia) }?;
+        // SAFETY: as above.
+        let pz = unsafe { zone(&ia, pz) }?;
         some(out, 8)?;
         if rights & !ALL_RIGHTS != 0 {
             return Err(Code::argument(6));
@@ -141,6 +151,7 @@ pub unsafe extern "C" fn lmr_create(
             OF_LMR => {
                 // SAFETY: as above.
                 let of = unsafe { object(&LMRS, region.first, Sub::HandleLmr) }?;
+                same(&ia, &of.pz.ia, Sub::HandleLmr)?;
                 (of.piece.start, of.piece.len as u64)
             }
             _ => return Err(Code::MODEL_NOT_SUPPORTED),
@@ -318,14 +329,16 @@ pub unsafe extern "C" fn rmr_bind(
         if triplet.len > 0 {
             // SAFETY: as above.
             let lmr = unsafe { object(&LMRS, lmr, Sub::HandleLmr) }?;
+            same(&rmr.pz.ia, &lmr.pz.ia, Sub::HandleLmr)?;
             // Otherwise peers of one zone would reach memory of another.
             if lmr.pz.pz.id != rmr.pz.pz.id {
                 return Err(Code::PROTECTION_VIOLATION.of(Sub::ProtectionRdmaRead));
             }
-            context = memory::add(part(&lmr, triplet, rights, va_type)?)?;
+            context = memory::reserve(part(&lmr, triplet, rights, va_type)?)?;
         }
         let operation = Operation::Bind { rmr: handle, old: rmr.context, new: context };
         let posted = match &mut *ep.lock() {
+            Some(ep) if !Arc::ptr_eq(&ep.ia, &rmr.pz.ia) => Err(Code::INVALID_HANDLE.of(Sub::HandleEp)),
             Some(ep) if ep.pz() == rmr.pz.pz.id => ep.post_request(operation, &[], cookie, flags),
             Some(_) => Err(Code::PROTECTION_VIOLATION.of(Sub::ProtectionRdmaRead)),
             None => Err(Code::INVALID_HANDLE.of(Sub::HandleEp)),
@@ -388,7 +401,9 @@ pub unsafe extern "C" fn rmr_free(handle: Handle) -> Code {
 pub unsafe extern "C" fn srq_create(ia: Handle, pz: Handle, attr: *const SrqAttr, out: *mut Handle) -> Code {
     call(|| {
         // SAFETY: as above.
-        let (ia, pz) = unsafe { (adapter(ia)?, object(&PZS, pz, Sub::HandlePz)?) };
+        let ia = unsafe { adapter(ia) }?;
+        // SAFETY: as above.
+        let pz = unsafe { zone(&ia, pz) }?;
         some(attr.cast_mut(), 3)?;
         some(out, 4)?;
         // SAFETY: not NULL, so valid.

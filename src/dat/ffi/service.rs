@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use super::events::evd_of;
 use super::ia::{adapter, address_of};
 use super::types::{CrParam, Handle, PspParam, RspParam};
-use super::{bytes, call, put, some};
+use super::{bytes, call, put, same, some};
 use crate::core::code::{Code, Result, Sub};
 use crate::core::ep::EPS;
 use crate::core::evd::stream;
@@ -26,10 +26,9 @@ unsafe fn listen(
     ep: Option<&'static Slot<crate::core::ep::Ep>>,
 ) -> Result<Handle> {
     // SAFETY: as promised.
-    let (ia, evd) = unsafe { (adapter(ia)?, evd_of(evd, Sub::HandleEvdCr)?) };
-    if evd.flags & stream::CR == 0 {
-        return Err(Code::INVALID_HANDLE.of(Sub::HandleEvdCr));
-    }
+    let ia = unsafe { adapter(ia) }?;
+    // SAFETY: as promised.
+    let evd = unsafe { evd_of(Some(&ia), evd, stream::CR, Sub::HandleEvdCr) }?;
     let address = address_of(&ia.address) as usize;
     let slot = pool.insert(ia.provider, |_| ServicePoint::new(ia.clone(), qualifier, evd, ep));
     let listening =
@@ -164,9 +163,16 @@ pub unsafe extern "C" fn rsp_create(
 ) -> Code {
     call(|| {
         // SAFETY: as above.
-        let slot = unsafe { EPS.find(ep) }.ok_or(Code::INVALID_HANDLE.of(Sub::HandleEp))?;
+        let own = unsafe { adapter(ia) }?;
+        let gone = Code::INVALID_HANDLE.of(Sub::HandleEp);
+        // SAFETY: as above.
+        let slot = unsafe { EPS.find(ep) }.ok_or(gone)?;
         some(out, 5)?;
-        slot.lock().as_mut().ok_or(Code::INVALID_HANDLE.of(Sub::HandleEp))?.reserve(EpEvent::Reserved)?;
+        let mut held = slot.lock();
+        let reserved = held.as_mut().ok_or(gone)?;
+        same(&own, &reserved.ia, Sub::HandleEp)?;
+        reserved.reserve(EpEvent::Reserved)?;
+        drop(held);
         // SAFETY: as above.
         let listening = unsafe { listen(&RSPS, ia, qualifier, evd, Some(slot)) };
         if listening.is_err()

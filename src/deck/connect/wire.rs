@@ -1,15 +1,17 @@
 //! What a mailbox says of itself in the name service. Whoever reads it checks it: any rank can register anything.
 //!
 //! ```text
-//! byte 0         1          5            6           14
-//!      | version | u32 size | u8 encrypt | u64 queue | host: u8 length, bytes | u8 count of endpoints | endpoints | kind: text |
-//!                  queue: bytes; all ones: not said    endpoint: u8 length, transport (a-z, 0-9); u8 length, address
+//! byte 0         1          5            6          7           15
+//!      | version | u32 size | u8 encrypt | u8 level | u64 queue | host: u8 length, bytes | u8 count of endpoints | endpoints | kind: text |
+//!       level: 0 to 15    queue: bytes; all ones: not said    endpoint: u8 length, transport (a-z, 0-9); u8 length, address
 //! ```
+
+use udeck_via::ServiceLevel;
 
 use crate::wire::Malformed;
 
 /// The version that this build speaks.
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 /// NICs that a mailbox may be reached by. (Public documentation names it: [`crate::World::new`].)
 pub(crate) const MAX_ENDPOINTS: usize = 8;
 /// Bytes of a transport's name.
@@ -25,6 +27,8 @@ const UNSAID: u64 = u64::MAX;
 pub(crate) struct Advert {
     /// Whether its owner refuses connections from other hosts that are not encrypted.
     pub encrypt: bool,
+    /// Of what is posted to it.
+    pub level: ServiceLevel,
     /// What may wait for it at each postbox, in bytes; `None`: what the postbox's rank allows.
     pub queue: Option<u64>,
     /// What names the owner's host; nothing: it does not know.
@@ -50,6 +54,7 @@ impl Advert {
         let mut out = vec![VERSION];
         out.extend(self.size.to_le_bytes());
         out.push(self.encrypt.into());
+        out.push(self.level.get());
         out.extend(self.queue.map_or(UNSAID, |queue| queue.min(UNSAID - 1)).to_le_bytes());
         put(&mut out, &self.host);
         out.push(self.endpoints.len() as u8);
@@ -65,9 +70,10 @@ impl Advert {
         let (&[VERSION, size @ ..], mut rest) = bytes.split_first_chunk::<5>().ok_or(Malformed)? else {
             return Err(Malformed);
         };
-        let (&encrypt @ (0 | 1), behind) = rest.split_first().ok_or(Malformed)? else {
+        let (&[encrypt @ (0 | 1), level], behind) = rest.split_first_chunk().ok_or(Malformed)? else {
             return Err(Malformed);
         };
+        let level = ServiceLevel::new(level).ok_or(Malformed)?;
         let (queue, behind) = behind.split_first_chunk::<8>().ok_or(Malformed)?;
         let queue = Some(u64::from_le_bytes(*queue)).filter(|queue| *queue != UNSAID);
         rest = behind;
@@ -78,7 +84,15 @@ impl Advert {
         }
         let endpoints = (0..count).map(|_| Endpoint::take(&mut rest)).collect::<Result<_, _>>()?;
         let kind = std::str::from_utf8(rest).map_err(|_| Malformed)?.to_owned();
-        Ok(Advert { encrypt: encrypt == 1, queue, host, endpoints, kind, size: u32::from_le_bytes(size) })
+        Ok(Advert {
+            encrypt: encrypt == 1,
+            level,
+            queue,
+            host,
+            endpoints,
+            kind,
+            size: u32::from_le_bytes(size),
+        })
     }
 }
 
@@ -130,13 +144,15 @@ mod tests {
         #[test]
         fn prop_adverts_round_trip(
             encrypt: bool,
+            level in 0..=ServiceLevel::MAX,
             queue in prop::option::of(0..UNSAID),
             host in bytes(),
             endpoints in endpoints(),
             kind in ".{0,50}",
             size: u32,
         ) {
-            let advert = Advert { encrypt, queue, host, endpoints, kind, size };
+            let level = ServiceLevel::new(level).unwrap();
+            let advert = Advert { encrypt, level, queue, host, endpoints, kind, size };
             prop_assert_eq!(Advert::decode(&advert.encode()), Ok(advert));
         }
 
@@ -153,7 +169,8 @@ mod tests {
         #[test]
         fn prop_a_spoilt_advert_decodes_or_fails(endpoints in endpoints(), at: prop::sample::Index, to: u8) {
             let kind = "u8".into();
-            let mut bytes = Advert { encrypt: true, queue: Some(7), host: vec![7; 24], endpoints, kind, size: 1 }.encode();
+            let (level, queue, host) = (ServiceLevel::default(), Some(7), vec![7; 24]);
+            let mut bytes = Advert { encrypt: true, level, queue, host, endpoints, kind, size: 1 }.encode();
             let at = at.index(bytes.len());
             bytes[at] = to;
             if let Ok(advert) = Advert::decode(&bytes) {
@@ -166,7 +183,8 @@ mod tests {
     fn bounds() {
         let endpoint = |transport: &str| Endpoint { transport: transport.into(), address: vec![1] };
         let advert = |endpoints| {
-            Advert { encrypt: false, queue: None, host: vec![], endpoints, kind: "u8".into(), size: 1 }
+            let level = ServiceLevel::default();
+            Advert { encrypt: false, level, queue: None, host: vec![], endpoints, kind: "u8".into(), size: 1 }
                 .encode()
         };
         assert!(Advert::decode(&advert(vec![endpoint("near"); MAX_ENDPOINTS])).is_ok());
@@ -180,6 +198,9 @@ mod tests {
         let mut neither = advert(vec![endpoint("near")]);
         neither[5] = 2;
         assert_eq!(Advert::decode(&neither), Err(Malformed), "encrypted or not");
+        let mut too_high = advert(vec![endpoint("near")]);
+        too_high[6] = ServiceLevel::MAX + 1;
+        assert_eq!(Advert::decode(&too_high), Err(Malformed), "a level");
         for len in 0..advert(vec![]).len() - 2 {
             assert_eq!(Advert::decode(&advert(vec![])[..len]), Err(Malformed), "{len} bytes");
         }

@@ -89,7 +89,7 @@ pub(super) fn tell(
         }
         let met = || -> Result<Postbox<u8>> {
             let name = state.mailbox_of(member);
-            Ok(Postbox::new(world, &name, connect::<u8>(world, &name, LookupMode::Now, until)?))
+            Ok(Postbox::new(world, &name, connect::<u8>(world, &name, LookupMode::Now, None, until)?))
         };
         if let Some(postbox) = postbox(member).or_else(|| met().ok()) {
             // Whoever does not hear of it waits no longer than until its deadline.

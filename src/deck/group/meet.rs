@@ -101,7 +101,7 @@ fn attempt(
     deadline: Deadline,
 ) -> Result<Option<Channel>> {
     let (name, rank) = (state.mailbox_of(to), state.layout().ranks[to]);
-    match connect::<u8>(state.world(), &name, mode, deadline) {
+    match connect::<u8>(state.world(), &name, mode, None, deadline) {
         // Names are for whoever comes first.
         Ok(channel) if channel.owner() as usize != rank => {
             Err(Error::NameTaken { name, rank: channel.owner() as usize })

@@ -12,6 +12,7 @@ use super::meet::{agree, bad};
 use super::state::{GroupState, mailbox_name};
 use crate::error::Result;
 use crate::mailbox::Mailbox;
+use crate::mailbox_options::MailboxOptions;
 use crate::world_state::WorldState;
 
 /// One member's part of a group.
@@ -45,7 +46,7 @@ pub(super) fn make(world: &Arc<WorldState>, making: Making) -> Result<Membership
     let Making { name, id, ranks, agreed } = making;
     let me = ranks.iter().position(|rank| *rank == world.rank());
     let me = me.ok_or_else(|| bad(&name, format!("rank {} is no member", world.rank())))?;
-    let inbox = Mailbox::create(world, mailbox_name(&id, world.rank()), None)?;
+    let inbox = Mailbox::create(world, mailbox_name(&id, world.rank()), &MailboxOptions::new())?;
     inbox.expect(ranks.iter().copied()); // whoever is lost comes to no call
     let agreed = match agreed {
         Some(agreed) => agreed,

@@ -103,6 +103,7 @@ impl Engine {
             Err(Error::Deadline { .. }) => {
                 let (wait, _) = clock.began();
                 wait.look(state.world(), rank as u64, || waits_for(state, call, rank));
+                wait.check_interrupt()?;
                 state.lost().map_or(Ok(()), |(rank, how)| Err(Error::PeerLost { rank, how }))
             }
             Err(Error::NobodyLeft { .. }) => Err(state.ended(rank, call)),

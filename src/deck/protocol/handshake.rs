@@ -138,6 +138,7 @@ fn pair<H: Host>(host: &mut H, time: Time) -> Result<u32> {
     let number = host.pairs().made;
     let mut attributes = ViAttributes::new(host.side().ptag());
     attributes.reliability = Reliability::Reception;
+    attributes.level = host.side().vi.attributes().level;
     let vi = host.connect(attributes, Role::Data(number), time)?;
     host.pairs().data = Some(Box::new(SendData { vi, number, answer: None }));
     Ok(number)

@@ -12,6 +12,7 @@ use super::connection::Connection;
 use crate::config::ENCRYPT_ALL;
 use crate::protocol::handshake::RecvData;
 use crate::wire::{Introduction, Role};
+use udeck_via::ServiceLevel;
 
 /// Set in the context of a data VI; the rest of it is that of its control VI.
 pub(super) const DATA: u64 = 1 << 63;
@@ -69,6 +70,8 @@ pub(super) struct NicListener {
     pub nic: Nic,
     pub cq: CqHandle,
     pub ptag: Ptag,
+    /// Of what goes back.
+    pub level: ServiceLevel,
     /// The ranks that may connect by this NIC ([`crate::world_state::WorldState::admitted_by`]); `None`: all.
     pub admits: Option<Vec<u32>>,
 }
@@ -164,6 +167,7 @@ impl Acceptor {
     ) {
         let context = self.contexts.lock().take(postbox);
         let mut attributes = ViAttributes::new(listener.ptag);
+        attributes.level = listener.level;
         attributes.receive = Receive::Lent;
         attributes.enable_rdma_write = listener.nic.caps().has(Caps::RDMA_WRITE);
         attributes.context = context as u64;
@@ -184,6 +188,7 @@ impl Acceptor {
             return request.reject("that postbox has no control VI here");
         };
         let mut attributes = ViAttributes::new(listener.ptag);
+        attributes.level = listener.level;
         attributes.reliability = Reliability::Reception;
         attributes.context = context as u64 | DATA;
         // Meanwhile that connection may have ended, and its context be another one's, who came in by another NIC: the owner

@@ -115,6 +115,7 @@ impl Inbox {
             if deadline.passed() {
                 return Err(self.too_late(wait.elapsed()));
             }
+            wait.check_interrupt()?;
             // A barrier tells by itself for whom it waits.
             if is_internal(&self.name) {
                 wait.keep();

@@ -142,6 +142,7 @@ impl Attempt<'_> {
         let mut known = LongWait::begin("a segment");
         let go_on = || {
             known.look(world, 0, || self.awaits());
+            known.check_interrupt()?;
             if let Some(how) = world.exit_log().how_lost(self.maker) {
                 return Err(Error::PeerLost { rank: self.maker as usize, how });
             }

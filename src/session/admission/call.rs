@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use udeck_via::transport::Hello;
-use udeck_via::{Deadline, Error, NetAddress, Result};
+use udeck_via::{Deadline, Error, NetAddress, Result, Until};
 
 use super::handshake::{ConnectStep, Connector, Refusal};
 use super::socket::{connect_to, prepare, reset_when_closed};
@@ -22,7 +22,7 @@ use crate::address::{self, is_outage, late_by_outage};
 const AGAIN: Duration = Duration::from_millis(50);
 
 impl Admission {
-    /// Asks for a connection with rank `peer`, or with anybody of the job. Waits until `deadline` at most; given up, the other side learns it.
+    /// Asks for a connection with rank `peer`, or with anybody of the job. Waits `until` then at most; given up, the other side learns it.
     ///
     /// # Errors
     /// [`Error::NoMatch`] (also when another process is there than `peer`), [`Error::Rejected`] (also when no NIC of this protocol, version and job is there),
@@ -34,7 +34,7 @@ impl Admission {
         peer: Option<u32>,
         hello: &Hello,
         parameters: &[u8],
-        deadline: Deadline,
+        until: &Until,
     ) -> Result<Admitted> {
         fits(&to.discriminator, hello, parameters)?;
         let at = address::decode(to)?;
@@ -42,7 +42,7 @@ impl Admission {
         let request = Request { discriminator, hello: hello.clone(), parameters };
         let pair = self.keys.call(peer).map_err(|error| Error::InvalidParameter(error.to_string()))?;
         let (handshake, meet) = Connector::new(pair, self.protocol, nonce()?, &request);
-        match Call::start_in_time(self, at, deadline)?.ask(handshake, &meet)? {
+        match Call::start_in_time(self, at, until)?.ask(handshake, &meet)? {
             (Answer::Accepted(theirs, parameters), socket) => {
                 Ok(Admitted { socket, peer: at, theirs, parameters })
             }
@@ -66,20 +66,20 @@ struct Call<'a> {
     has_asked: bool,
     at: SocketAddr,
     since: Instant,
-    deadline: Deadline,
+    until: &'a Until,
 }
 
 impl<'a> Call<'a> {
     /// Bears a network that is down for as long as an open connection does.
-    fn start_in_time(admission: &'a Admission, at: SocketAddr, deadline: Deadline) -> Result<Self> {
+    fn start_in_time(admission: &'a Admission, at: SocketAddr, until: &'a Until) -> Result<Self> {
         let since = Instant::now();
         let patience = Deadline::after(admission.detect);
         loop {
-            match Call::start(admission, at, since, deadline)? {
+            match Call::start(admission, at, since, until)? {
                 Ok(call) => return Ok(call),
                 Err(error) if !is_outage(&error) || patience.passed() => return Err(nobody(at, error)),
-                Err(error) if deadline.passed() => return Err(late_by_outage(at, &error, since.elapsed())),
-                Err(_) => thread::sleep(AGAIN.min(deadline.remaining())),
+                Err(error) if until.passed() => return Err(late_by_outage(at, &error, since.elapsed())),
+                Err(_) => thread::sleep(AGAIN.min(until.remaining())),
             }
         }
     }
@@ -90,14 +90,14 @@ impl<'a> Call<'a> {
         admission: &'a Admission,
         at: SocketAddr,
         since: Instant,
-        deadline: Deadline,
+        until: &'a Until,
     ) -> Result<io::Result<Self>> {
         let socket = match connect_to(at) {
             Ok(socket) => socket,
             Err(error) => return Ok(Err(error)),
         };
         prepare(socket.as_fd(), admission.detect).map_err(|error| nobody(at, error))?;
-        let call = Call { admission, socket: Some(socket), has_asked: false, at, since, deadline };
+        let call = Call { admission, socket: Some(socket), has_asked: false, at, since, until };
         call.wait(PollFlags::OUT, "connecting to the process")?;
         let socket = call.socket.as_ref().expect("just made");
         let connected = sockopt::socket_error(socket).map_err(|error| nobody(at, error.into()))?;
@@ -164,10 +164,10 @@ impl<'a> Call<'a> {
     fn wait(&self, flags: PollFlags, what: &str) -> Result {
         let Some(socket) = &self.socket else { return Ok(()) };
         loop {
-            let limit = Timespec::try_from(self.deadline.remaining()).ok();
+            let limit = Timespec::try_from(self.until.remaining()).ok();
             match poll(&mut [PollFd::new(socket, flags)], limit.as_ref()) {
                 Ok(1..) => return Ok(()),
-                Ok(0) if self.deadline.passed() => {
+                Ok(0) if self.until.passed() => {
                     let what = format!("{what} at {}", self.at);
                     return Err(Error::Timeout { what, waited: self.since.elapsed() });
                 }

@@ -69,7 +69,7 @@ fn call(
 ) -> Result<Admitted> {
     let to = to(listener);
     std::thread::scope(|scope| {
-        let calling = scope.spawn(|| caller.call(&to, None, &hello(b"asks"), parameters, soon()));
+        let calling = scope.spawn(|| caller.call(&to, None, &hello(b"asks"), parameters, &soon().into()));
         drive(listener, &mut answer, |_| calling.is_finished());
         calling.join().unwrap()
     })
@@ -120,7 +120,7 @@ fn each_refusal_is_an_error_of_its_own() {
         assert!(error.to_string().contains("257 bytes"), "{error}");
     });
     assert!(matches!(too_long, Error::Rejected(_)), "{too_long}");
-    let error = caller.call(&to(&listener), None, &hello(b""), &[0; 257], soon()).unwrap_err();
+    let error = caller.call(&to(&listener), None, &hello(b""), &[0; 257], &soon().into()).unwrap_err();
     assert!(matches!(error, Error::InvalidParameter(_)), "{error}");
 }
 

@@ -3,7 +3,7 @@
 use udeck_sys::Deadline;
 
 use super::Vi;
-use crate::attributes::NetAddress;
+use crate::attributes::{NetAddress, ViAttributes};
 use crate::cq::{CqEntryShares, CqHandle};
 use crate::error::Result;
 use crate::peer::{Made, Peering, Side};
@@ -27,10 +27,10 @@ impl Vi {
     ) -> Result {
         self.require_idle("peer_request")?;
         self.nic().check()?;
-        let (hello, context) = (self.hello(private_data)?, self.attributes().context);
-        let peer = self.attributes().peer;
+        let hello = self.hello(private_data)?;
+        let ViAttributes { context, level, peer, .. } = *self.attributes();
         let alarm = self.nic().alarm().clone();
-        let side = Side { alarm, hello, send: send.clone(), receive: receive.clone(), context, peer };
+        let side = Side { alarm, hello, send: send.clone(), receive: receive.clone(), context, level, peer };
         let places = CqEntryShares::take(send, receive)?;
         self.pending(Peering::start(self.nic(), remote, side, deadline)?, places);
         Ok(())

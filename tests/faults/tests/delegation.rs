@@ -15,7 +15,7 @@ use udeck_via::transport::Reporter;
 use udeck_via::transport::{
     Device, Incoming, PostedBuffer, Queue, Queues, Registration, TransferStatus, ViEndpoint, Waiter,
 };
-use udeck_via::{NetAddress, NicAttributes, Reliability};
+use udeck_via::{NetAddress, NicAttributes, Reliability, ServiceLevel};
 
 fn interposers() -> [(&'static str, Box<dyn Interpose>); 4] {
     [
@@ -83,7 +83,13 @@ fn address() -> NetAddress {
 fn connected(device: &dyn Device) -> (Box<dyn ViEndpoint>, Box<dyn Waiter>) {
     let waiter = device.waiter().unwrap();
     let notifier = waiter.notifier();
-    let queues = Queues { send: &notifier, receive: &notifier, context: 9, reporter: &Reporter::nobody() };
+    let queues = Queues {
+        send: &notifier,
+        receive: &notifier,
+        context: 9,
+        level: ServiceLevel::default(),
+        reporter: &Reporter::nobody(),
+    };
     let hello = hello(Reliability::Reception);
     (device.connect(&address(), None, &hello, queues, Deadline::now()).unwrap().0, waiter)
 }
@@ -93,8 +99,13 @@ fn a_device() {
     same(|device, _, _| {
         let waiter = device.waiter().unwrap();
         let notifier = waiter.notifier();
-        let queues =
-            Queues { send: &notifier, receive: &notifier, context: 9, reporter: &Reporter::nobody() };
+        let queues = Queues {
+            send: &notifier,
+            receive: &notifier,
+            context: 9,
+            level: ServiceLevel::default(),
+            reporter: &Reporter::nobody(),
+        };
         let connected =
             device.connect(&address(), None, &hello(Reliability::Delivery), queues, Deadline::now());
         let answers = vec![
@@ -133,8 +144,13 @@ fn a_request() {
             request();
             inbox.lock().pop().unwrap()
         };
-        let queues =
-            Queues { send: &notifier, receive: &notifier, context: 5, reporter: &Reporter::nobody() };
+        let queues = Queues {
+            send: &notifier,
+            receive: &notifier,
+            context: 5,
+            level: ServiceLevel::default(),
+            reporter: &Reporter::nobody(),
+        };
         let answer = format!("{:?}", next().hello());
         let mut endpoint = next().accept(&hello(Reliability::Delivery), queues).unwrap();
         endpoint.send(None, b"a", b"b").unwrap();

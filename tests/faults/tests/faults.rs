@@ -12,7 +12,7 @@ use udeck_via::transport::Reporter;
 use udeck_via::transport::{
     Body, Device, Notifier, PostedBuffer, Queue, Queues, Refused, TransferStatus, ViEndpoint, Waiter,
 };
-use udeck_via::{NetAddress, Reliability};
+use udeck_via::{NetAddress, Reliability, ServiceLevel};
 
 const LEVELS: [Reliability; 3] = [Reliability::Unreliable, Reliability::Delivery, Reliability::Reception];
 
@@ -39,7 +39,13 @@ fn connect(
     notifier: &Arc<dyn Notifier>,
     reliability: Reliability,
 ) -> Box<dyn ViEndpoint> {
-    let queues = Queues { send: notifier, receive: notifier, context: 9, reporter: &Reporter::nobody() };
+    let queues = Queues {
+        send: notifier,
+        receive: notifier,
+        context: 9,
+        level: ServiceLevel::default(),
+        reporter: &Reporter::nobody(),
+    };
     let to = NetAddress { host: vec![1], discriminator: vec![2] };
     device.connect(&to, None, &hello(reliability), queues, Deadline::now()).unwrap().0
 }
@@ -290,7 +296,13 @@ fn each_queue_is_forgotten_where_it_reports() {
     let luck = Luck { busy: When::Chance(1.0), ..Luck::default() };
     let Rig { device, mut waiter, notifier, .. } = lucky(luck);
     let elsewhere = device.waiter().unwrap().notifier();
-    let queues = Queues { send: &notifier, receive: &elsewhere, context: 9, reporter: &Reporter::nobody() };
+    let queues = Queues {
+        send: &notifier,
+        receive: &elsewhere,
+        context: 9,
+        level: ServiceLevel::default(),
+        reporter: &Reporter::nobody(),
+    };
     let to = NetAddress { host: vec![1], discriminator: vec![2] };
     let mut endpoint =
         device.connect(&to, None, &hello(Reliability::Delivery), queues, Deadline::now()).unwrap().0;

@@ -14,13 +14,19 @@ use udeck_via::transport::Reporter;
 use udeck_via::transport::{
     Device, Incoming, PostedBuffer, Queue, Queues, TransferStatus, ViEndpoint, Waiter,
 };
-use udeck_via::{NetAddress, Reliability};
+use udeck_via::{NetAddress, Reliability, ServiceLevel};
 
 fn connected(script: &Script, trace: Trace) -> (Box<dyn ViEndpoint>, Box<dyn Waiter>) {
     let device = Wrapped::new(script.device(), trace);
     let waiter = device.waiter().unwrap();
     let notifier = waiter.notifier();
-    let queues = Queues { send: &notifier, receive: &notifier, context: 9, reporter: &Reporter::nobody() };
+    let queues = Queues {
+        send: &notifier,
+        receive: &notifier,
+        context: 9,
+        level: ServiceLevel::default(),
+        reporter: &Reporter::nobody(),
+    };
     let to = NetAddress { host: vec![1], discriminator: vec![2] };
     (device.connect(&to, None, &hello(Reliability::Delivery), queues, Deadline::now()).unwrap().0, waiter)
 }
@@ -96,7 +102,13 @@ fn connections_and_waiters_are_told_apart() {
     let device = Wrapped::new(script.device(), Trace::new(move |event: Event| sink.lock().push(event)));
     let mut waiters = [device.waiter().unwrap(), device.waiter().unwrap()];
     let notifier = waiters[0].notifier();
-    let queues = Queues { send: &notifier, receive: &notifier, context: 9, reporter: &Reporter::nobody() };
+    let queues = Queues {
+        send: &notifier,
+        receive: &notifier,
+        context: 9,
+        level: ServiceLevel::default(),
+        reporter: &Reporter::nobody(),
+    };
     let to = NetAddress { host: vec![1], discriminator: vec![2] };
     let mut endpoints = [0, 1].map(|_| {
         device.connect(&to, None, &hello(Reliability::Delivery), queues, Deadline::now()).unwrap().0
@@ -120,8 +132,13 @@ fn accepted_connections_are_wrapped_like_requested_ones() {
     let accepted = Arc::new(Mutex::new(None));
     let place = accepted.clone();
     let accept = move |incoming: Box<dyn Incoming>| {
-        let queues =
-            Queues { send: &notifier, receive: &notifier, context: 4, reporter: &Reporter::nobody() };
+        let queues = Queues {
+            send: &notifier,
+            receive: &notifier,
+            context: 4,
+            level: ServiceLevel::default(),
+            reporter: &Reporter::nobody(),
+        };
         *place.lock() = Some(incoming.accept(&hello(Reliability::Reception), queues).unwrap());
     };
     device.listen(b"here", Box::new(accept)).unwrap();

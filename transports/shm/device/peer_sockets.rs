@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use udeck_sys::closer::{Endpoint, Passed};
 use udeck_sys::reactor::{Interest, Token};
-use udeck_sys::{Deadline, is_shortage, socket};
-use udeck_via::{Error, PollBudget, Result};
+use udeck_sys::{is_shortage, socket};
+use udeck_via::{Error, PollBudget, Result, Until};
 
 use super::ShmDevice;
 use super::accept::nonce;
@@ -42,17 +42,17 @@ impl ShmDevice {
         &self,
         address: &[u8],
         peer: Option<u32>,
-        deadline: Deadline,
+        until: &Until,
     ) -> Result<Arc<PeerSocket>> {
         let pair =
             self.options.keys.call(peer).map_err(|error| Error::InvalidParameter(error.to_string()))?;
         let whom = (address.to_vec(), peer);
         if let Some(peer_socket) = self.made_to(&whom) {
-            peer_socket.wait_up(deadline)?;
+            peer_socket.wait_up(until)?;
             return Ok(peer_socket);
         }
         // May wait: without the lock, which the reactor takes, and whoever takes a window back.
-        let socket = connect_socket(address, deadline)?;
+        let socket = connect_socket(address, until)?;
         let (uid, pid) =
             socket::peer_identity(socket.as_fd()).map_err(|e| Error::os("asking who the peer is", e))?;
         if uid != socket::own_uid() {
@@ -65,7 +65,7 @@ impl ShmDevice {
             peer_sockets.made.get(&whom).filter(|peer_socket| peer_socket.is_usable()).cloned()
         {
             drop(peer_sockets);
-            others.wait_up(deadline)?;
+            others.wait_up(until)?;
             return Ok(others);
         }
         let peer_socket = PeerSocket::new(socket, pid, handshake, &self.space);
@@ -78,7 +78,7 @@ impl ShmDevice {
             self.forget_peer_socket(&peer_socket);
             return Err(Error::Lost(why));
         }
-        peer_socket.wait_up(deadline)?;
+        peer_socket.wait_up(until)?;
         Ok(peer_socket)
     }
 
@@ -244,11 +244,11 @@ impl ShmDevice {
 }
 
 /// Connects, waiting while the peer's backlog is full.
-fn connect_socket(address: &[u8], deadline: Deadline) -> Result<Endpoint> {
+fn connect_socket(address: &[u8], until: &Until) -> Result<Endpoint> {
     loop {
         match socket::connect_to(address) {
             Ok(socket) => return Ok(socket),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !deadline.passed() => {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !until.passed() => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             Err(error) => {

@@ -75,7 +75,7 @@ fn a_nic_of_another_transport_is_told_so() {
     };
     let hello = rogue::hello();
     let to = NetAddress { host, discriminator: b"door".to_vec() };
-    let error = admission.call(&to, None, &hello, b"", soon()).unwrap_err().to_string();
+    let error = admission.call(&to, None, &hello, b"", &soon().into()).unwrap_err().to_string();
     assert!(error.contains("it is a NIC of the tcp transport, and this one of verbs"), "{error}");
 
     let mut door = admission.listen("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -94,8 +94,9 @@ impl Queue {
         if attr.ah_attr.is_global != 0 && settings.traffic_class != 0 {
             attr.ah_attr.grh.traffic_class = settings.traffic_class;
         }
-        if settings.sl != 0 {
-            attr.ah_attr.sl = settings.sl;
+        let sl = self.sl(settings);
+        if sl != 0 {
+            attr.ah_attr.sl = sl;
         }
         attr.min_rnr_timer = MIN_RNR_TIMER;
         (attr.timeout, attr.retry_cnt, attr.rnr_retry) =

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use udeck_via::Reliability;
 use udeck_via::mem::Fill;
 use udeck_via::transport::{Body, Hello, PostedBuffer, Refused};
+use udeck_via::{Reliability, ServiceLevel};
 
 use super::early::core_with;
 use super::{LentEnd, alone, inject, options, pair, soon, unreliable};
@@ -39,6 +39,21 @@ fn pinned(settings: Settings, connections: usize) -> usize {
     drop(queues);
     assert_eq!(core.pinned(), 0, "nothing is left");
     pinned
+}
+
+/// A VI's level is what its queue pairs' packets are marked with; the settings' counts where it has none.
+#[test]
+fn queue_pairs_have_the_level_of_their_vi() {
+    let _alone = alone();
+    let core = core_with(Settings::default());
+    let unreliable = Hello { reliability: Reliability::Unreliable, ..hello() };
+    let (_, mut queue) = core.queue(&unreliable).unwrap();
+    let settings = Settings { sl: 3, ..core.settings.clone() };
+    for (level, marked) in [(0, 3), (5, 5), (15, 15), (0, 3)] {
+        queue.set_level(ServiceLevel::new(level).unwrap());
+        assert_eq!(queue.sl(&settings), marked, "level {level}");
+        assert_eq!(queue.beside().map(|beside| beside.sl(&settings)), Some(marked), "level {level}");
+    }
 }
 
 #[test]

@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use udeck::via::transport::{Body, Found, Inline};
-use udeck::via::{Arrival, Error};
+use udeck::via::{Arrival, Error, Lent};
 
 use super::Ep;
 use crate::core::event::{Dto, Status, number};
+use crate::core::ia::HeldBytes;
 use crate::core::memory::{self, Right, Triplet};
 use crate::core::srq::Receive;
 use crate::core::wire::{self, Head};
@@ -15,6 +16,36 @@ use crate::core::wire::{self, Head};
 const BOUND: usize = 64;
 /// How long a message waits for a receive. (Hardware asks again for about as long, before it gives up.)
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A message that has found no receive yet. It stays where it has arrived, so it takes no memory of ours beside that.
+pub struct Held {
+    message: Message,
+    since: Instant,
+    _bytes: HeldBytes,
+}
+
+enum Message {
+    Short(Inline),
+    Lent(Inline, Lent),
+}
+
+/// The pieces of a message's body behind its first one.
+fn parts_of(lent: &Lent) -> [&[u8]; Lent::MAX_PARTS] {
+    let mut parts: [&[u8]; Lent::MAX_PARTS] = [&[]; Lent::MAX_PARTS];
+    for (place, part) in parts.iter_mut().zip(lent.parts()) {
+        *place = part;
+    }
+    parts
+}
+
+impl Message {
+    fn len(&self) -> usize {
+        match self {
+            Message::Short(bytes) => bytes.bytes().len(),
+            Message::Lent(head, lent) => head.bytes().len() + lent.len(),
+        }
+    }
+}
 
 impl Ep {
     /// Takes what has arrived.
@@ -28,8 +59,9 @@ impl Ep {
             let Some(vi) = &mut self.vi else { return };
             match vi.arrival_short(&mut short) {
                 Found::Short(_) => {
-                    let bytes = short.bytes();
-                    self.take(bytes, &[]);
+                    if !self.take(short.bytes(), &[]) {
+                        self.hold(Message::Short(short));
+                    }
                 }
                 Found::Nothing => return,
                 Found::Other => match vi.arrival() {
@@ -45,33 +77,38 @@ impl Ep {
     }
 
     fn take_arrival(&mut self, arrival: Arrival) {
-        match &arrival.body {
-            Body::Inline(bytes) => self.take(bytes.bytes(), &[]),
-            Body::Lent(head, lent) => {
-                let mut parts: [&[u8]; 3] = [&[]; 3];
-                for (place, part) in parts.iter_mut().zip(lent.parts()) {
-                    *place = part;
+        match arrival.body {
+            Body::Inline(bytes) => {
+                if !self.take(bytes.bytes(), &[]) {
+                    self.hold(Message::Short(bytes));
                 }
-                self.take(head.bytes(), &parts);
+            }
+            Body::Lent(head, lent) => {
+                if !self.take(head.bytes(), &parts_of(&lent)) {
+                    self.hold(Message::Lent(head, lent));
+                }
             }
             // No window is exposed to anybody, and a confirmation has no bytes.
             Body::Written(_) => self.nonsense(),
         }
     }
 
-    /// A frame: its head and what of its body lies behind it, and the rest of the body.
+    /// A frame: its head and what of its body lies behind it, and the rest of the body. `false`: a message without a receive, which
+    /// is not taken.
     #[inline]
-    fn take(&mut self, first: &[u8], rest: &[&[u8]]) {
-        let Some(head) = Head::read(first) else { return self.nonsense() };
+    fn take(&mut self, first: &[u8], rest: &[&[u8]]) -> bool {
+        let Some(head) = Head::read(first) else {
+            self.nonsense();
+            return true;
+        };
         let body = &first[wire::HEAD..];
         if head.kind == wire::SEND {
-            match self.next_receive() {
-                Some(receive) => self.take_send(head, &receive, body, rest),
-                None => self.hold(first, rest),
-            }
+            let Some(receive) = self.next_receive() else { return false };
+            self.take_send(head, &receive, body, rest);
         } else {
             self.take_other(head, body, rest);
         }
+        true
     }
 
     #[inline]
@@ -107,27 +144,30 @@ impl Ep {
 
     /// No receive is posted: the message waits for one, as it would with hardware, whose peer asks again.
     #[cold]
-    fn hold(&mut self, first: &[u8], rest: &[&[u8]]) {
-        let bytes = std::iter::once(first).chain(rest.iter().copied()).flatten().copied().collect();
-        self.held = Some((bytes, Instant::now()));
+    fn hold(&mut self, message: Message) {
+        match self.ia.hold(message.len()) {
+            Some(bytes) => self.held = Some(Held { message, since: Instant::now(), _bytes: bytes }),
+            // Others wait already: peers that send without receives get so much memory and no more.
+            None => self.break_connection(Status::ReceiverNotReady),
+        }
     }
 
     /// Whether it has found a receive, or the end.
     #[cold]
     fn take_held(&mut self) -> bool {
-        let Some((bytes, since)) = self.held.take() else { return true };
-        if let Some(receive) = self.next_receive() {
-            if let Some(head) = Head::read(&bytes) {
-                self.take_send(head, &receive, &bytes[wire::HEAD..], &[]);
+        let Some(held) = self.held.take() else { return true };
+        let is_taken = match &held.message {
+            Message::Short(bytes) => self.take(bytes.bytes(), &[]),
+            Message::Lent(head, lent) => self.take(head.bytes(), &parts_of(lent)),
+        };
+        if !is_taken {
+            if held.since.elapsed() <= PATIENCE {
+                self.held = Some(held);
+                return false;
             }
-            return true;
-        }
-        if since.elapsed() > PATIENCE {
             self.break_connection(Status::ReceiverNotReady);
-            return true;
         }
-        self.held = Some((bytes, since));
-        false
+        true
     }
 
     #[cold]

@@ -1,8 +1,9 @@
 //! An end point's connection, as its state sees it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use udeck::via::{Vi, ViAttributes};
+use udeck::via::{Vi, ViAttributes, Withdrawal};
 
 use super::{Ep, Status};
 use crate::core::address::SockAddr;
@@ -19,15 +20,26 @@ pub struct Peer {
     pub address: Box<SockAddr>,
     pub port: u64,
     /// What it sent along. The program has a pointer to it.
-    pub private_data: Vec<u8>,
+    pub private_data: Arc<[u8]>,
     /// By which service point it was reached, if this end has asked.
     pub asked_at: Option<(Host, u64)>,
 }
 
 impl Peer {
-    fn new(host: Host, port: u64, private_data: Vec<u8>, asked_at: Option<(Host, u64)>) -> Peer {
-        Peer { address: Box::new(SockAddr::of(&host)), port, private_data, asked_at }
+    fn new(host: Host, port: u64, private_data: &[u8], asked_at: Option<(Host, u64)>) -> Peer {
+        Peer { address: Box::new(SockAddr::of(&host)), port, private_data: private_data.into(), asked_at }
     }
+}
+
+/// Of an end point that asks for a connection.
+pub struct Attempt {
+    /// Idle.
+    pub vi: Vi,
+    /// What to say.
+    pub greeting: Vec<u8>,
+    pub number: u64,
+    /// Ends it when the end point has gone another way.
+    pub withdrawal: Withdrawal,
 }
 
 fn next_attempt() -> u64 {
@@ -50,16 +62,11 @@ impl Ep {
         Greeting { host: self.ia.address, port: self.port, private_data: private_data.to_vec() }
     }
 
-    /// It asks for a connection: an idle interface for that, what to say, and the attempt's number.
+    /// It asks for a connection.
     ///
     /// # Errors
     /// The state forbids it.
-    pub fn begin_connecting(
-        &mut self,
-        host: Host,
-        qualifier: u64,
-        private_data: &[u8],
-    ) -> Result<(Vi, Vec<u8>, u64)> {
+    pub fn begin_connecting(&mut self, host: Host, qualifier: u64, private_data: &[u8]) -> Result<Attempt> {
         self.state.check(EpCall::Connect)?;
         if self.settings.connect_evd.is_none() {
             return Err(Code::INVALID_STATE.of(Sub::EpEvdConnect));
@@ -67,9 +74,16 @@ impl Ep {
         let vi = self.new_vi()?;
         self.port = self.ia.port();
         self.attempt = next_attempt();
-        self.peer = Some(Peer::new(host, 0, Vec::new(), Some((host, qualifier))));
+        self.peer = Some(Peer::new(host, 0, &[], Some((host, qualifier))));
         self.enter(EpEvent::Asks);
-        Ok((vi, self.greeting(private_data).encode(), self.attempt))
+        let withdrawal = self.asking.insert(Withdrawal::default()).clone();
+        let greeting = self.greeting(private_data).encode();
+        Ok(Attempt { vi, greeting, number: self.attempt, withdrawal })
+    }
+
+    /// Who asks for it may stop.
+    pub(super) fn withdraw(&mut self) {
+        self.asking.take().iter().for_each(Withdrawal::withdraw);
     }
 
     /// Whether it still asks.
@@ -88,29 +102,31 @@ impl Ep {
             vi.disconnect();
             return;
         }
+        self.asking = None;
         let asked_at = self.peer.take().and_then(|peer| peer.asked_at);
         match outcome {
             Ok(Greeting { host, port, private_data }) => {
                 self.vi = Some(vi);
-                self.peer = Some(Peer::new(host, port, private_data, asked_at));
+                self.peer = Some(Peer::new(host, port, &private_data, asked_at));
                 self.enter(EpEvent::Established);
-                self.tell_established();
+                self.tell_said(number::ESTABLISHED);
                 self.move_on();
             }
             Err((number, private_data)) => {
                 let (host, _) = asked_at.unwrap_or_default();
                 self.enter(EpEvent::Failed);
                 self.flush(Status::Flushed);
-                self.peer = Some(Peer::new(host, 0, private_data, asked_at));
-                let said = self.peer.as_ref().map_or(&[][..], |peer| &peer.private_data);
-                self.tell(number, said);
+                self.peer = Some(Peer::new(host, 0, &private_data, asked_at));
+                self.tell_said(number);
             }
         }
     }
 
-    fn tell_established(&self) {
-        let said = self.peer.as_ref().map_or(&[][..], |peer| &peer.private_data);
-        self.tell(number::ESTABLISHED, said);
+    /// Tells of what the peer has said.
+    fn tell_said(&self, number: u32) {
+        if let (Some(evd), Some(peer)) = (&self.settings.connect_evd, &self.peer) {
+            evd.push_said(Event::connection(number, self.handle, &peer.private_data), &peer.private_data);
+        }
     }
 
     /// It accepts a request: `accept` connects the interface, and says what is given it.
@@ -129,7 +145,7 @@ impl Ep {
         self.port = self.ia.port();
         self.attempt = next_attempt();
         let (host, port) = (theirs.host, theirs.port);
-        self.peer = Some(Peer::new(host, port, Vec::new(), None));
+        self.peer = Some(Peer::new(host, port, &[], None));
         // The peer learns of it before this call is over, and what it does then is told by other threads.
         let connect_evd = self.settings.connect_evd.clone();
         connect_evd.iter().for_each(|evd| evd.reserve(self.handle));
@@ -173,6 +189,7 @@ impl Ep {
         match self.state {
             EpState::ActivePending | EpState::PassivePending => {
                 self.attempt = next_attempt();
+                self.withdraw();
                 self.end(Status::Flushed, number::DISCONNECTED);
             }
             EpState::Connected if graceful => {

@@ -253,8 +253,9 @@ impl Ep {
             Operation::Read(address, context) => {
                 self.send_small(Head::plain(wire::READ), &wire::read_request(address, context, len))
             }
-            Operation::Bind { old, .. } => {
+            Operation::Bind { old, new, .. } => {
                 memory::remove(old);
+                memory::open(new);
                 Ok(())
             }
         }

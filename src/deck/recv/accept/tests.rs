@@ -9,7 +9,7 @@ use udeck_via::{Cq, Deadline, NetAddress, Vi, ViAttributes};
 
 use super::super::Inbox;
 use crate::wire::{Introduction, Role};
-use crate::{Config, Protocol, World};
+use crate::{Config, MailboxOptions, Protocol, ServiceLevel, World};
 
 /// The last step of a data VI's way in, and another NIC's request, may come the other way round: the connection that the data
 /// VI belongs to has ended meanwhile, and its context is another postbox's.
@@ -24,8 +24,8 @@ fn a_data_vi_that_comes_late_is_not_another_postboxs() {
     });
     let mut next = || worlds.next().unwrap();
     let (owner, first, second) = (next(), next(), next());
-    let mut inbox = Inbox::open(&owner.state, "in").unwrap();
-    owner.state.advertise("in", "u8", 1, None).unwrap();
+    let mut inbox = Inbox::open(&owner.state, "in", ServiceLevel::default()).unwrap();
+    owner.state.advertise("in", "u8", 1, &MailboxOptions::new()).unwrap();
     let acceptor = inbox.acceptor.clone();
     let wait_for = |connections| {
         while acceptor.accepted() < connections {

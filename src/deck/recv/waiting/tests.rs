@@ -3,7 +3,7 @@
 use udeck_boot::{Client, Event, local::Job};
 
 use super::*;
-use crate::{Config, World};
+use crate::{Config, ServiceLevel, World};
 
 #[test]
 fn nobody_waits_in_place_who_has_a_loss_to_tell() {
@@ -12,7 +12,7 @@ fn nobody_waits_in_place_who_has_a_loss_to_tell() {
     let options = udeck_sim::Options { keys: client.keys(), ..udeck_sim::Options::default() };
     let nic = udeck_sim::Fabric::new(1).nic("a", options).unwrap();
     let world = World::new(client, vec![nic], Config::default(), false).unwrap();
-    let mut inbox = Inbox::open(&world.state, "in").unwrap();
+    let mut inbox = Inbox::open(&world.state, "in", ServiceLevel::default()).unwrap();
     inbox.expect([1, 2]);
     assert!(inbox.is_quiet());
     for rank in [1, 2] {

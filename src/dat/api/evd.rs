@@ -1,0 +1,228 @@
+//! Event dispatchers.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use udeck::via::{Deadline, is_forked};
+
+use super::error::{Error, Result};
+use super::event::{Asynchronous, Completion, Connection, Event, Operation, Status};
+use super::ia::Ia;
+use super::id::{self, EpId, EvdId, RmrId, ServiceId, SrqId};
+use super::memory::take_posted;
+use super::request::ConnectionRequest;
+use crate::core::evd::{self, stream};
+use crate::core::event::{self, number};
+use crate::core::service::CRS;
+
+/// A queue of events: of any end points, service points and streams of one adapter (`DAT_EVD`). A clone is the same dispatcher.
+///
+/// It lives as long as an object that feeds it. When it goes, requests in it are rejected, and memory in it is freed.
+/// It keeps at least 8192 events; one that overflows loses events, and memory that was posted with lost work is not given
+/// back while the process lives.
+#[derive(Clone)]
+pub struct Evd(Arc<Queue>);
+
+struct Queue {
+    id: EvdId,
+    core: Arc<evd::Evd>,
+    ia: Ia,
+}
+
+impl Evd {
+    /// A dispatcher with room for so many events, or for 8192 if that is more (`dat_evd_create`).
+    pub fn new(ia: &Ia, room: usize) -> Evd {
+        let id = id::next();
+        let overflow = ia.core().asynchronous();
+        let room = room.min(evd::MOST);
+        let bell = ia.core().bell.clone();
+        let core = evd::Evd::new(id as usize, stream::ALL, room, None, bell, overflow);
+        Evd(Arc::new(Queue { id: EvdId(id), core: Arc::new(core), ia: ia.clone() }))
+    }
+
+    /// Which one it is.
+    pub fn id(&self) -> EvdId {
+        self.0.id
+    }
+
+    /// Its adapter.
+    pub fn ia(&self) -> &Ia {
+        &self.0.ia
+    }
+
+    /// From now on, asynchronous events of the adapter come here. Once for each adapter, before its other dispatchers are made.
+    ///
+    /// # Errors
+    /// [`Error::InUse`]: they come somewhere already.
+    pub fn take_asynchronous(&self) -> Result {
+        let set = self.0.ia.core().asynchronous.set((self.0.core.clone(), false));
+        set.map_err(|_| Error::InUse {
+            call: "dat_ia_open",
+            what: "the adapter has a dispatcher for asynchronous events",
+        })
+    }
+
+    /// The oldest event, after a look at the adapter if there is none (`dat_evd_dequeue`). Does not block.
+    #[inline]
+    pub fn dequeue(&self) -> Option<Event> {
+        loop {
+            let event = match self.0.core.take() {
+                Some(event) => event,
+                None => {
+                    self.0.ia.core().look();
+                    self.0.core.take()?
+                }
+            };
+            if let Some(event) = self.0.typed(event) {
+                return Some(event);
+            }
+        }
+    }
+
+    /// How many events there are.
+    pub fn len(&self) -> usize {
+        self.0.core.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Waits for an event (`dat_evd_wait`): spins for a moment, then sleeps.
+    ///
+    /// # Errors
+    /// As [`Evd::wait_for`].
+    pub fn wait(&self, deadline: Deadline) -> Result<Event> {
+        self.wait_for(1, deadline)
+    }
+
+    /// Waits until there are `threshold` events, and gives the oldest (`dat_evd_wait`).
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]; [`Error::InUse`]: another thread waits here; [`Error::Aborted`];
+    /// [`Error::InvalidParameter`]: `threshold` is 0, or more than there is room for.
+    pub fn wait_for(&self, threshold: usize, deadline: Deadline) -> Result<Event> {
+        const CALL: &str = "dat_evd_wait";
+        let (core, ia) = (&self.0.core, self.0.ia.core());
+        if threshold == 0 || threshold > core.room() {
+            let what = format!("a threshold of {threshold}, where there is room for {}", core.room());
+            return Err(Error::parameter(CALL, what));
+        }
+        let limit = deadline.remaining();
+        loop {
+            if core.waiting.swap(true, Ordering::Acquire) {
+                return Err(Error::InUse { call: CALL, what: "another thread waits for this dispatcher" });
+            }
+            let found = ia.wait(deadline, |sleeps| {
+                let len = if sleeps { core.len_for_sure() } else { core.len() };
+                match (len >= threshold).then(|| core.take()).flatten() {
+                    Some(event) => Some(Ok(event)),
+                    None => core.unwaitable.load(Ordering::Relaxed).then_some(Err(())),
+                }
+            });
+            core.waiting.store(false, Ordering::Release);
+            match found {
+                Some(Ok(event)) => {
+                    if let Some(event) = self.0.typed(event) {
+                        return Ok(event);
+                    }
+                }
+                Some(Err(())) => return Err(Error::Aborted { call: CALL }),
+                None => return Err(Error::Timeout { call: CALL, waited: limit }),
+            }
+        }
+    }
+
+    /// An event of the program's (`dat_evd_post_se`).
+    ///
+    /// # Errors
+    /// [`Error::Full`].
+    pub fn post_software(&self, value: u64) -> Result {
+        let put = self.0.core.put(event::Event::software(value as usize));
+        put.map_err(|_| Error::Full { call: "dat_evd_post_se", what: "the event dispatcher" })
+    }
+
+    /// Whether waiting is refused: who waits gives up (`dat_evd_set_unwaitable`, `dat_evd_clear_unwaitable`).
+    pub fn set_unwaitable(&self, unwaitable: bool) {
+        self.0.core.set_unwaitable(unwaitable);
+    }
+
+    pub(super) fn core(&self) -> Arc<evd::Evd> {
+        self.0.core.clone()
+    }
+}
+
+impl Queue {
+    /// The event, with what it carries. `None`: a request whose asker's adapter has closed.
+    #[inline]
+    fn typed(&self, event: event::Event) -> Option<Event> {
+        if event.number == number::DTO_COMPLETION {
+            return Some(Event::Dto(completion(&event.data)));
+        }
+        self.other(event)
+    }
+
+    #[inline(never)]
+    fn other(&self, event: event::Event) -> Option<Event> {
+        let [first, second, third, fourth, _] = event.data;
+        let connection = |what| Some(Event::Connection { ep: EpId(first), what });
+        match event.number {
+            number::RMR_BIND_COMPLETION => {
+                Some(Event::Bind { rmr: RmrId(first), cookie: second, status: Status::of(third as u32) })
+            }
+            number::CONNECTION_REQUEST => {
+                let slot = CRS.by_handle(fourth as usize)?;
+                ConnectionRequest::new(slot, ServiceId(first), third).map(Event::Request)
+            }
+            number::ESTABLISHED => connection(Connection::Established),
+            number::PEER_REJECTED => connection(Connection::PeerRejected),
+            number::NON_PEER_REJECTED => connection(Connection::NonPeerRejected),
+            number::ACCEPT_COMPLETION_ERROR => connection(Connection::AcceptFailed),
+            number::DISCONNECTED => connection(Connection::Disconnected),
+            number::TIMED_OUT => connection(Connection::TimedOut),
+            number::UNREACHABLE => connection(Connection::Unreachable),
+            number::ASYNC_EVD_OVERFLOW => Some(Event::Asynchronous(Asynchronous::Overflow(EvdId(first)))),
+            number::ASYNC_EP_BROKEN if second == 0 => {
+                Some(Event::Asynchronous(Asynchronous::EpBroken(EpId(first))))
+            }
+            number::ASYNC_EP_BROKEN => Some(Event::Asynchronous(Asynchronous::LowWatermark(SrqId(first)))),
+            number::SOFTWARE => Some(Event::Software(first)),
+            _ => connection(Connection::Broken),
+        }
+    }
+}
+
+#[inline]
+fn completion(data: &[u64; 5]) -> Completion {
+    let (iov, ep, cookie) = take_posted(data[1]);
+    let operation = match data[3] as u32 {
+        0 => Operation::Send,
+        1 => Operation::RdmaWrite,
+        2 => Operation::RdmaRead,
+        4 => Operation::ReceiveWithInvalidate((data[3] >> 32) as u32),
+        _ => Operation::Receive,
+    };
+    let length = (data[2] >> 32) as usize;
+    Completion { ep, cookie, operation, status: Status::of(data[2] as u32), length, iov }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if is_forked() {
+            return;
+        }
+        self.core.end();
+        // Nobody feeds it any more. What is in it is dropped as the program would have dropped it.
+        while let Some(event) = self.core.take() {
+            drop(self.typed(event));
+        }
+    }
+}
+
+impl fmt::Debug for Evd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Evd({} events)", self.len())
+    }
+}

@@ -1,0 +1,474 @@
+//! Registered memory: a program's own, which posting moves, and memory that peers reach.
+//!
+//! The library touches registered memory for whoever posted it, and for peers, on any thread. So safe code has slices of memory only
+//! while nothing is posted with it and no peer reaches it: an [`Lmr`] is one or the other as a whole, and a [`SharedLmr`] gives
+//! copies only.
+
+#![allow(
+    unsafe_code,
+    reason = "memory that is posted is owned as a pointer, until its completion gives it back"
+)]
+
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::error::{Error, Result};
+use super::ia::Pz;
+use super::id::EpId;
+use crate::core::memory::{self as table, Piece, Right, Triplet};
+
+/// Segments of a post.
+pub(super) type Triplets = SmallVec<[Triplet; 2]>;
+
+/// Bytes of the heap, owned as a pointer: others may have it, too.
+struct Bytes {
+    at: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: owned memory; who touches it when, its owners say.
+unsafe impl Send for Bytes {}
+// SAFETY: as above: nothing is touched by a `&Bytes` alone.
+unsafe impl Sync for Bytes {}
+
+impl Bytes {
+    fn new(bytes: Box<[u8]>) -> Bytes {
+        let len = bytes.len();
+        // A box is not NULL.
+        let at = NonNull::new(Box::into_raw(bytes).cast::<u8>()).unwrap_or(NonNull::dangling());
+        Bytes { at, len }
+    }
+
+    fn into_box(self) -> Box<[u8]> {
+        let bytes = std::mem::ManuallyDrop::new(self);
+        // SAFETY: made of such a box, once, and nobody else has a part of it any more: the callers are its only owners.
+        unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(bytes.at.as_ptr(), bytes.len)) }
+    }
+
+    /// Registers it.
+    fn register(&self, pz: &Pz, rights: u32) -> Result<u32> {
+        let start = self.at.as_ptr().expose_provenance();
+        let piece = Piece { named: start as u64, start, len: self.len, pz: pz.id(), rights, of: 0 };
+        table::add(piece).map_err(|_| Error::Full { call: CREATE, what: "the table of memory regions" })
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        // SAFETY: as in `into_box`, which does not come here.
+        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.at.as_ptr(), self.len)) });
+    }
+}
+
+const CREATE: &str = "dat_lmr_create";
+
+/// Registered memory of the program's own: what is sent, received into, read into and written from (`DAT_LMR`). No peer
+/// reaches it.
+///
+/// Posting moves it, and its [`Completion`](super::Completion) gives it back. So nobody reads or writes it meanwhile.
+pub struct Lmr(Box<Held>);
+
+/// What a post moves: one word on the stack.
+pub(super) struct Held {
+    /// Of what the next post names.
+    triplet: Triplet,
+    pub cookie: u64,
+    pub ep: u64,
+    /// What else is posted with it.
+    next: Option<Box<Held>>,
+    /// Ends its registration before its memory, which is dropped after this.
+    _registered: Registration,
+    bytes: Bytes,
+    pz: Pz,
+}
+
+struct Registration(u32);
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // Also what is bound to a part of it. The table's lock waits for whoever is inside.
+        table::remove_with_parts(self.0);
+    }
+}
+
+impl Lmr {
+    /// So many bytes, zeroed (`dat_lmr_create`, `DAT_MEM_TYPE_VIRTUAL`, with the local rights).
+    ///
+    /// # Errors
+    /// [`Error::Full`]: no more memory regions can be registered. [`Error::Length`]: above 4 GiB.
+    pub fn new(pz: &Pz, len: usize) -> Result<Lmr> {
+        Lmr::of(pz, vec![0; len].into_boxed_slice())
+    }
+
+    /// Memory of the program's: its bytes stay, and where they lie.
+    ///
+    /// # Errors
+    /// As [`Lmr::new`]; the memory is dropped.
+    pub fn of(pz: &Pz, bytes: Box<[u8]>) -> Result<Lmr> {
+        let len = length(bytes.len())?;
+        let bytes = Bytes::new(bytes);
+        let context = bytes.register(pz, Right::LocalRead as u32 | Right::LocalWrite as u32)?;
+        let triplet = Triplet { address: bytes.at.as_ptr().addr() as u64, len, context };
+        Ok(Lmr(Box::new(Held {
+            triplet,
+            cookie: 0,
+            ep: 0,
+            next: None,
+            _registered: Registration(context),
+            bytes,
+            pz: pz.clone(),
+        })))
+    }
+
+    /// Chooses the part that posts name, until the next call; at first that is all. A receive or a read fills it, a send or a write
+    /// takes it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`]: it is not within the memory; the choice stays.
+    pub fn select(&mut self, part: Range<usize>) -> Result {
+        if part.start > part.end || part.end > self.0.bytes.len {
+            let what = format!("part {part:?} of {} bytes", self.0.bytes.len);
+            return Err(Error::parameter("dat_lmr_create", what));
+        }
+        let held = &mut *self.0;
+        held.triplet.address = (held.bytes.at.as_ptr().addr() + part.start) as u64;
+        held.triplet.len = part.len() as u32;
+        Ok(())
+    }
+
+    /// The part that posts name.
+    pub fn selected(&self) -> Range<usize> {
+        let start = self.0.triplet.address as usize - self.0.bytes.at.as_ptr().addr();
+        start..start + self.0.triplet.len as usize
+    }
+
+    /// Its protection zone.
+    pub fn pz(&self) -> &Pz {
+        &self.0.pz
+    }
+
+    /// Ends the registration, and gives the bytes (`dat_lmr_free`).
+    pub fn into_bytes(self) -> Box<[u8]> {
+        let Held { _registered, bytes, .. } = *self.0;
+        drop(_registered);
+        bytes.into_box()
+    }
+}
+
+impl Deref for Lmr {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        let bytes = &self.0.bytes;
+        // SAFETY: initialised, and owned by this: what is posted is no `Lmr`, and the registration gives peers no right.
+        unsafe { std::slice::from_raw_parts(bytes.at.as_ptr(), bytes.len) }
+    }
+}
+
+impl DerefMut for Lmr {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let bytes = &self.0.bytes;
+        // SAFETY: as above, and borrowed for writing.
+        unsafe { std::slice::from_raw_parts_mut(bytes.at.as_ptr(), bytes.len) }
+    }
+}
+
+impl fmt::Debug for Lmr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lmr({} bytes, {:?} selected)", self.len(), self.selected())
+    }
+}
+
+/// What is posted in one piece of work, in this order (`local_iov`): one [`Lmr`], or several.
+pub struct Iov(Box<Held>);
+
+impl From<Lmr> for Iov {
+    #[inline]
+    fn from(lmr: Lmr) -> Iov {
+        Iov(lmr.0)
+    }
+}
+
+impl<const N: usize> From<[Lmr; N]> for Iov {
+    /// Does not compile for no memory at all: there is always a first.
+    fn from(several: [Lmr; N]) -> Iov {
+        const { assert!(N > 0, "an empty message has memory, too: select none of it") };
+        let mut head: Option<Box<Held>> = None;
+        for lmr in several.into_iter().rev() {
+            let mut held = lmr.0;
+            held.next = head.take();
+            head = Some(held);
+        }
+        Iov(head.unwrap_or_else(|| unreachable!("there is a first")))
+    }
+}
+
+impl Iov {
+    /// The first, which most have alone. What else there is is dropped.
+    #[inline]
+    pub fn into_lmr(self) -> Lmr {
+        let mut held = self.0;
+        if held.next.is_some() {
+            held.next = None;
+        }
+        Lmr(held)
+    }
+
+    /// All, in order.
+    pub fn into_vec(self) -> Vec<Lmr> {
+        let mut all = Vec::new();
+        let mut next = Some(self.0);
+        while let Some(mut held) = next {
+            next = held.next.take();
+            all.push(Lmr(held));
+        }
+        all
+    }
+
+    /// Bytes of all selected parts.
+    pub fn len(&self) -> usize {
+        self.triplets().iter().map(|triplet| triplet.len as usize).sum()
+    }
+
+    /// Whether no byte is selected.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[inline]
+    pub(super) fn triplets(&self) -> Triplets {
+        let mut all = Triplets::new();
+        let mut next = Some(&self.0);
+        while let Some(held) = next {
+            all.push(held.triplet);
+            next = held.next.as_ref();
+        }
+        all
+    }
+
+    /// The only segment, if there are no others.
+    #[inline]
+    pub(super) fn single(&self) -> Option<Triplet> {
+        self.0.next.is_none().then_some(self.0.triplet)
+    }
+
+    /// Marks it for a post, of which it then is the cookie: whoever gets that as an event has it again.
+    #[inline]
+    pub(super) fn into_cookie(mut self, ep: EpId, cookie: u64) -> u64 {
+        self.0.ep = ep.0;
+        self.0.cookie = cookie;
+        Box::into_raw(self.0).expose_provenance() as u64
+    }
+}
+
+impl fmt::Debug for Iov {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Iov({} bytes in {} parts)", self.len(), self.triplets().len())
+    }
+}
+
+/// What was posted by that cookie of [`Iov::into_cookie`], with the end point's number and the program's cookie. To be called once,
+/// when the library is done with it: for the cookie of a completion that has been dequeued, or of a post that was refused. (This folder
+/// alone makes such cookies and gets such events.)
+#[inline]
+pub(super) fn take_posted(cookie: u64) -> (Iov, EpId, u64) {
+    // SAFETY: a box that nobody else has, as said above: an end point of this interface has one event, or one refusal, for each post.
+    let held = unsafe { Box::from_raw(std::ptr::with_exposed_provenance_mut::<Held>(cookie as usize)) };
+    let (ep, cookie) = (EpId(held.ep), held.cookie);
+    (Iov(held), ep, cookie)
+}
+
+fn length(len: usize) -> Result<u32> {
+    u32::try_from(len).map_err(|_| Error::Length { call: CREATE, len, room: u32::MAX as usize })
+}
+
+/// What peers may do with memory (`DAT_MEM_PRIV_REMOTE_READ_FLAG`, `DAT_MEM_PRIV_REMOTE_WRITE_FLAG`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Rights {
+    /// RDMA reads.
+    pub read: bool,
+    /// RDMA writes.
+    pub write: bool,
+}
+
+impl Rights {
+    /// Nothing: peers reach it not at all.
+    pub const NONE: Rights = Rights { read: false, write: false };
+    /// Reading.
+    pub const READ: Rights = Rights { read: true, write: false };
+    /// Writing.
+    pub const WRITE: Rights = Rights { read: false, write: true };
+    /// Both.
+    pub const READ_WRITE: Rights = Rights { read: true, write: true };
+
+    pub(super) fn bits(self) -> u32 {
+        let bit = |set: bool, right: Right| if set { right as u32 } else { 0 };
+        bit(self.read, Right::RemoteRead) | bit(self.write, Right::RemoteWrite)
+    }
+}
+
+/// Where a peer's memory is: what RDMA names (`DAT_RMR_TRIPLET`). A value: send it, in [16 bytes](RemoteMemory::to_bytes).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteMemory {
+    /// The target address, which only its owner can interpret.
+    pub address: u64,
+    /// Bytes.
+    pub len: u32,
+    /// The RMR context.
+    pub context: u32,
+}
+
+impl RemoteMemory {
+    /// A part of it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`]: it is not within it.
+    pub fn part(self, part: Range<usize>) -> Result<RemoteMemory> {
+        if part.start > part.end || part.end > self.len as usize {
+            let what = format!("part {part:?} of {} bytes of remote memory", self.len);
+            return Err(Error::parameter("dat_ep_post_rdma_write", what));
+        }
+        Ok(RemoteMemory {
+            address: self.address.wrapping_add(part.start as u64),
+            len: part.len() as u32,
+            context: self.context,
+        })
+    }
+
+    /// As bytes, little-endian, in the order of the fields.
+    pub fn to_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.address.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.len.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.context.to_le_bytes());
+        bytes
+    }
+
+    /// Of such bytes. Any are some place; whether it is memory of the peer's, the peer's adapter decides at each access.
+    pub fn from_bytes(bytes: [u8; 16]) -> RemoteMemory {
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let address = u64::from(word(0)) | u64::from(word(4)) << 32;
+        RemoteMemory { address, len: word(8), context: word(12) }
+    }
+}
+
+/// Memory that peers may read and write by RDMA, at any moment (an LMR with remote rights). So
+/// there is no slice of it, only copies. A clone is the same memory, and keeps it.
+#[derive(Clone)]
+pub struct SharedLmr(Arc<Shared>);
+
+struct Shared {
+    context: u32,
+    rights: Rights,
+    /// Ends before the memory.
+    registered: Registration,
+    bytes: Bytes,
+    pz: Pz,
+}
+
+impl SharedLmr {
+    /// So many bytes, zeroed, that peers of end points of this zone reach by [`SharedLmr::remote`] (`dat_lmr_create` with remote rights).
+    ///
+    /// # Errors
+    /// As [`Lmr::new`].
+    pub fn new(pz: &Pz, len: usize, rights: Rights) -> Result<SharedLmr> {
+        SharedLmr::of(pz, vec![0; len].into_boxed_slice(), rights)
+    }
+
+    /// Memory of the program's: its bytes stay.
+    ///
+    /// # Errors
+    /// As [`Lmr::new`].
+    pub fn of(pz: &Pz, bytes: Box<[u8]>, rights: Rights) -> Result<SharedLmr> {
+        length(bytes.len())?;
+        let bytes = Bytes::new(bytes);
+        let local = Right::LocalRead as u32 | Right::LocalWrite as u32;
+        let context = bytes.register(pz, local | rights.bits())?;
+        let registered = Registration(context);
+        Ok(SharedLmr(Arc::new(Shared { context, rights, registered, bytes, pz: pz.clone() })))
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.0.bytes.len
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What peers may do with it by [`SharedLmr::remote`].
+    pub fn rights(&self) -> Rights {
+        self.0.rights
+    }
+
+    /// Its protection zone.
+    pub fn pz(&self) -> &Pz {
+        &self.0.pz
+    }
+
+    /// What a peer needs to reach it.
+    pub fn remote(&self) -> RemoteMemory {
+        let Triplet { address, len, context } = self.triplet();
+        RemoteMemory { address, len, context }
+    }
+
+    pub(super) fn triplet(&self) -> Triplet {
+        let bytes = &self.0.bytes;
+        Triplet { address: bytes.at.as_ptr().addr() as u64, len: bytes.len as u32, context: self.0.context }
+    }
+
+    fn check(&self, call: &'static str, offset: usize, len: usize) -> Result {
+        if offset.checked_add(len).is_none_or(|end| end > self.len()) {
+            let what = format!("{len} bytes at {offset} of {} bytes of memory", self.len());
+            return Err(Error::parameter(call, what));
+        }
+        Ok(())
+    }
+
+    /// Copies `to.len()` bytes out, as they are at this moment.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`]: beyond its end.
+    pub fn read(&self, offset: usize, to: &mut [u8]) -> Result {
+        self.check("reading shared memory", offset, to.len())?;
+        // SAFETY: within memory that stays as long as this; peers and other threads write there at the same time by such copies only,
+        // which `copy_in` allows for.
+        unsafe { udeck_sys::copy_in(to, self.0.bytes.at.add(offset)) };
+        Ok(())
+    }
+
+    /// Copies `from` in. A peer or a thread that reads at this moment may see a part of it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`]: beyond its end.
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result {
+        self.check("writing shared memory", offset, from.len())?;
+        // SAFETY: as above.
+        unsafe { udeck_sys::copy_out(self.0.bytes.at.add(offset), from) };
+        Ok(())
+    }
+
+    /// Ends what peers may do, waits until none is inside, and gives the bytes (`dat_lmr_free`).
+    ///
+    /// # Errors
+    /// It comes back if there are other clones of it.
+    pub fn into_bytes(self) -> Result<Box<[u8]>, SharedLmr> {
+        let Shared { registered, bytes, .. } = Arc::try_unwrap(self.0).map_err(SharedLmr)?;
+        drop(registered); // whoever is inside has the table locked, which this waits for
+        Ok(bytes.into_box())
+    }
+}
+
+impl fmt::Debug for SharedLmr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedLmr({} bytes, {:?})", self.len(), self.0.rights)
+    }
+}

@@ -1,0 +1,94 @@
+//! Connection requests.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use udeck_directory::address::ip_of;
+
+use super::error::{Error, Result};
+use super::ia::MAX_PRIVATE_DATA;
+use super::id::ServiceId;
+use crate::core::service::{self, Cr};
+use crate::core::slot::Slot;
+
+/// Somebody asks for a connection (`DAT_CR`). [`Ep::accept`](super::Ep::accept) answers it, or [`ConnectionRequest::reject`]. Dropped, it is rejected.
+pub struct ConnectionRequest {
+    /// `None` only while it is answered.
+    slot: Option<&'static Slot<Cr>>,
+    service: ServiceId,
+    qualifier: u64,
+    peer: IpAddr,
+    private_data: Vec<u8>,
+}
+
+impl ConnectionRequest {
+    /// `None`: the asker's adapter has closed meanwhile.
+    pub(super) fn new(
+        slot: &'static Slot<Cr>,
+        service: ServiceId,
+        qualifier: u64,
+    ) -> Option<ConnectionRequest> {
+        let held = slot.lock();
+        let theirs = &held.as_ref()?.theirs;
+        let (peer, private_data) = (ip_of(&theirs.host), theirs.private_data.clone());
+        drop(held);
+        Some(ConnectionRequest { slot: Some(slot), service, qualifier, peer, private_data })
+    }
+
+    /// The service point that it came to.
+    pub fn service(&self) -> ServiceId {
+        self.service
+    }
+
+    /// The connection qualifier that it came to.
+    pub fn qualifier(&self) -> u64 {
+        self.qualifier
+    }
+
+    /// Where the asker says that it is (`remote_ia_address`).
+    pub fn peer(&self) -> IpAddr {
+        self.peer
+    }
+
+    /// What the asker sent along: up to [`MAX_PRIVATE_DATA`] bytes (`dat_cr_query`).
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// Says no, with data for the asker (`dat_cr_reject`). Does not block.
+    ///
+    /// # Errors
+    /// [`Error::Length`]: more than [`MAX_PRIVATE_DATA`] bytes. Then the asker gets none of them.
+    pub fn reject(mut self, private_data: &[u8]) -> Result {
+        let (len, room) = (private_data.len(), MAX_PRIVATE_DATA);
+        let fits = len <= room;
+        if let Some(slot) = self.slot.take() {
+            let _ = service::reject(slot, if fits { private_data } else { &[] }); // it has gone
+        }
+        if fits { Ok(()) } else { Err(Error::Length { call: "dat_cr_reject", len, room }) }
+    }
+
+    /// For whoever answers it.
+    pub(super) fn slot(&self) -> Option<&'static Slot<Cr>> {
+        self.slot
+    }
+
+    /// It was answered.
+    pub(super) fn answered(mut self) {
+        self.slot = None;
+    }
+}
+
+impl Drop for ConnectionRequest {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            let _ = service::reject(slot, &[]); // it has gone
+        }
+    }
+}
+
+impl fmt::Debug for ConnectionRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ConnectionRequest(qualifier {}, from {})", self.qualifier, self.peer)
+    }
+}

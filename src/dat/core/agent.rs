@@ -1,0 +1,180 @@
+//! Agents of consumer notification objects: functions of the program's, each called on a thread of its own.
+//!
+//! News of an event dispatcher wait once for the agent, however many events they stand for: an agent that does not return holds up
+//! no memory. An agent that is replaced, or whose object goes, is not called any more, and who takes it away waits for a call that
+//! has begun, unless the call itself does it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use udeck::via::{Deadline, thread};
+
+/// Called with the event dispatcher that has news.
+pub type Agent = Box<dyn Fn(usize) + Send>;
+
+/// How long who takes an agent away waits for a call that has begun.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An agent, on its thread. Dropped, it is called no more.
+pub struct Called(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Event dispatchers of which it has yet to hear, each once.
+    news: VecDeque<usize>,
+    is_over: bool,
+    /// Where it is called at the moment.
+    calling: Option<ThreadId>,
+}
+
+impl Called {
+    /// An agent that is called from now on.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn start(agent: Agent) -> io::Result<Called> {
+        let shared = Arc::<Shared>::default();
+        let serving = shared.clone();
+        thread::spawn("dat-agent", move || serving.serve(&agent), |_| {})?;
+        Ok(Called(shared))
+    }
+
+    /// That event dispatcher has news.
+    pub fn tell(&self, evd: usize) {
+        let mut state = self.0.state.lock();
+        if !state.is_over && !state.news.contains(&evd) {
+            state.news.push_back(evd);
+            self.0.changed.notify_all();
+        }
+    }
+
+    /// That event dispatcher is gone.
+    pub fn forget(&self, evd: usize) {
+        self.0.state.lock().news.retain(|other| *other != evd);
+    }
+
+    /// Ends it. `false`: a call that has begun does not return.
+    pub fn end(self) -> bool {
+        let mut state = self.0.over();
+        let deadline = Deadline::after(PATIENCE);
+        while state.calling.is_some_and(|thread| thread != std::thread::current().id()) {
+            if self.0.changed.wait_until(&mut state, deadline.instant()).timed_out() && deadline.passed() {
+                return state.calling.is_none();
+            }
+        }
+        true
+    }
+}
+
+impl Drop for Called {
+    fn drop(&mut self) {
+        drop(self.0.over());
+    }
+}
+
+/// A call under way, also if it ends by a panic.
+struct Calling<'a>(&'a Shared);
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().calling = None;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn over(&self) -> parking_lot::MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        state.is_over = true;
+        state.news.clear();
+        self.changed.notify_all();
+        state
+    }
+
+    fn serve(&self, agent: &Agent) -> Result<(), String> {
+        loop {
+            let evd = {
+                let mut state = self.state.lock();
+                loop {
+                    if state.is_over {
+                        return Ok(());
+                    }
+                    if let Some(evd) = state.news.pop_front() {
+                        state.calling = Some(std::thread::current().id());
+                        break evd;
+                    }
+                    self.changed.wait(&mut state); // until it is told, or over
+                }
+            };
+            let _calling = Calling(self);
+            agent(evd);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn news_wait_once_and_the_end_waits_for_a_call() {
+        let (began, begins) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let returned = Arc::new(AtomicBool::new(false));
+        let told = returned.clone();
+        let called = Called::start(Box::new(move |evd| {
+            began.send(evd).unwrap();
+            let _ = released.recv_timeout(LIMIT);
+            told.store(true, Ordering::SeqCst);
+        }))
+        .unwrap();
+        called.tell(1);
+        assert_eq!(begins.recv_timeout(LIMIT), Ok(1));
+        for _ in 0..1000 {
+            called.tell(1);
+            called.tell(2);
+        }
+        assert_eq!(called.0.state.lock().news, [1, 2]);
+        called.forget(2);
+        assert_eq!(called.0.state.lock().news, [1]);
+        let ending = std::thread::spawn(move || (called.end(), returned.load(Ordering::SeqCst)));
+        std::thread::sleep(Duration::from_millis(50)); // it waits, most often
+        release.send(()).unwrap();
+        assert_eq!(ending.join().unwrap(), (true, true));
+        assert!(begins.recv_timeout(LIMIT).is_err(), "called after its end");
+    }
+
+    #[test]
+    fn a_call_may_end_its_own_agent() {
+        let place: Arc<Mutex<Option<Called>>> = Arc::default();
+        let (from, calls) = (place.clone(), Arc::new(AtomicUsize::new(0)));
+        let (counted, (ended, ends)) = (calls.clone(), mpsc::channel());
+        let agent = Called::start(Box::new(move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let own = from.lock().take();
+            ended.send(own.is_some_and(Called::end)).unwrap();
+        }));
+        let mut held = place.lock();
+        held.insert(agent.unwrap()).tell(1);
+        held.as_ref().unwrap().tell(2);
+        drop(held);
+        assert_eq!(ends.recv_timeout(LIMIT), Ok(true));
+        assert!(ends.recv_timeout(LIMIT).is_err(), "called after its end");
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+    }
+}

@@ -1,0 +1,62 @@
+//! Waits that a signal may end: for languages that handle signals between two of their own instructions, as Python does.
+
+use std::cell::Cell;
+
+use crate::error::{Error, Result};
+
+thread_local! {
+    static CHECK: Cell<Option<fn() -> bool>> = const { Cell::new(None) };
+}
+
+/// Runs `body`. Waits in it, on this thread, ask `check` about ten times a second, and end by [`Error::Interrupted`] when it says
+/// `true`: retrieving, selecting, waiting for memory, and collective calls. (A collective call that was interrupted leaves its group
+/// unusable, as any that failed.) Posts and flushes do not ask: they have forms with a time limit, and can be called again.
+///
+/// For bindings of other languages, whose signal handlers run only when they are asked.
+pub fn interruptible<R>(check: fn() -> bool, body: impl FnOnce() -> R) -> R {
+    let _before = Before(CHECK.replace(Some(check)));
+    body()
+}
+
+/// What was asked before; also after a panic.
+struct Before(Option<fn() -> bool>);
+
+impl Drop for Before {
+    fn drop(&mut self) {
+        CHECK.set(self.0);
+    }
+}
+
+/// Whether anybody is to be asked.
+#[inline]
+pub(crate) fn is_possible() -> bool {
+    CHECK.get().is_some()
+}
+
+/// # Errors
+/// [`Error::Interrupted`].
+pub(crate) fn check() -> Result {
+    match CHECK.get() {
+        Some(check) if check() => Err(Error::Interrupted),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_asks_within_the_body_only() {
+        assert!(!is_possible() && check().is_ok());
+        interruptible(
+            || true,
+            || {
+                assert!(matches!(check(), Err(Error::Interrupted)));
+                interruptible(|| false, || assert!(is_possible() && check().is_ok()));
+                assert!(check().is_err(), "the outer one again");
+            },
+        );
+        assert!(!is_possible());
+    }
+}

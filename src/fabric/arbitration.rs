@@ -1,0 +1,195 @@
+//! Who goes next at a port: one of the arbiters of `udeck-qos`, or one of two simple ones.
+
+use udeck_qos::{
+    dtable::{DTable, Head, Slot, WhenStalled},
+    sbt::{Cycle, Sbt},
+    table::{LANES, VlTables},
+    vl_arbiter::{LowTurn, VlArbiter},
+};
+
+/// Bytes of a flit, where tables count in bytes.
+pub const FLIT_BYTES: u32 = 64;
+
+/// How ports choose among levels. All ports of a network have the same.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scheme {
+    /// A packet of each level in turn.
+    RoundRobin,
+    /// The highest level that has a packet.
+    Priority,
+    /// A weight in packets for each level.
+    Sbt {
+        /// By level.
+        weights: [u32; LANES],
+        /// How a cycle begins.
+        cycle: Cycle,
+    },
+    /// A table with deficits.
+    DTable {
+        /// The table.
+        slots: Vec<Slot>,
+        /// What a level without credits keeps.
+        when_stalled: WhenStalled,
+    },
+    /// InfiniBand's two tables; the lane of a level is the level.
+    Vl {
+        /// The tables.
+        tables: VlTables,
+        /// What goes of the low one.
+        low_turn: LowTurn,
+    },
+}
+
+/// What a level has at a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// Nothing.
+    Nothing,
+    /// A packet for which the next buffer has no room.
+    Stalled,
+    /// A packet of so many flits.
+    Ready(u16),
+}
+
+/// The state of a port.
+#[derive(Clone, Debug)]
+pub enum Arbiter {
+    /// The level that sent last.
+    RoundRobin(u8),
+    /// No state.
+    Priority,
+    /// A weight in packets.
+    Sbt(Sbt),
+    /// A table with deficits.
+    DTable(DTable),
+    /// Two tables.
+    Vl(Box<VlArbiter>),
+}
+
+impl Arbiter {
+    /// As ports begin.
+    pub fn new(scheme: &Scheme) -> Self {
+        match scheme {
+            Scheme::RoundRobin => Self::RoundRobin(LANES as u8 - 1),
+            Scheme::Priority => Self::Priority,
+            Scheme::Sbt { weights, cycle } => Self::Sbt(Sbt::new(*weights, *cycle)),
+            Scheme::DTable { slots, when_stalled } => Self::DTable(DTable::new(slots.clone(), *when_stalled)),
+            Scheme::Vl { tables, low_turn } => Self::Vl(Box::new(VlArbiter::new(tables.clone(), *low_turn))),
+        }
+    }
+
+    /// The level that sends now, if any that has a packet may. Each level below `levels` is asked.
+    pub fn next(&mut self, levels: u8, waiting: impl Fn(u8) -> Waiting) -> Option<u8> {
+        let is_ready = |level: u8| level < levels && matches!(waiting(level), Waiting::Ready(_));
+        match self {
+            Self::RoundRobin(last) => {
+                let turn = (1..=levels).map(|step| (*last + step) % levels);
+                let level = turn.into_iter().find(|level| is_ready(*level))?;
+                *last = level;
+                Some(level)
+            }
+            Self::Priority => (0..levels).rev().find(|level| is_ready(*level)),
+            Self::Sbt(table) => table.next(is_ready),
+            Self::DTable(table) => {
+                let head = |level| match if level < levels { waiting(level) } else { Waiting::Nothing } {
+                    Waiting::Nothing => Head::Empty,
+                    Waiting::Stalled => Head::Stalled,
+                    Waiting::Ready(flits) => Head::Ready(flits),
+                };
+                table.next(head).map(|(level, _)| level)
+            }
+            Self::Vl(port) => {
+                let head = |level| match if level < levels { waiting(level) } else { Waiting::Nothing } {
+                    Waiting::Ready(flits) => Some(u32::from(flits) * FLIT_BYTES),
+                    _ => None,
+                };
+                port.next(head).map(|choice| choice.vl)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::{collection::vec, prelude::*};
+
+    fn any_scheme() -> impl Strategy<Value = Scheme> {
+        let slot = (0u8..4, 1u32..40).prop_map(|(level, weight)| Slot { level, weight });
+        let entry = (0u8..4, 1u8..=255).prop_map(|(vl, weight)| udeck_qos::table::Entry { vl, weight });
+        // Each has every level, so that none may starve for ever.
+        let all_slots = vec(slot, 0..60).prop_map(|mut slots| {
+            slots.extend((0..4).map(|level| Slot { level, weight: 1 }));
+            slots
+        });
+        let low = vec(entry, 0..30).prop_map(|mut low| {
+            low.extend((0..4).map(|vl| udeck_qos::table::Entry { vl, weight: 1 }));
+            low
+        });
+        prop_oneof![
+            Just(Scheme::RoundRobin),
+            Just(Scheme::Priority),
+            (vec(1u32..50, 4), any::<bool>()).prop_map(|(some, literal)| {
+                let mut weights = [0; LANES];
+                weights[..4].copy_from_slice(&some);
+                Scheme::Sbt { weights, cycle: if literal { Cycle::Literal } else { Cycle::Exact } }
+            }),
+            (all_slots, any::<bool>()).prop_map(|(slots, keep)| {
+                let when_stalled = if keep { WhenStalled::Keep } else { WhenStalled::Lose };
+                Scheme::DTable { slots, when_stalled }
+            }),
+            (low, prop_oneof![0u8..=16, Just(255u8)]).prop_map(|(low, high_limit)| {
+                let tables = VlTables { high: low[..low.len() / 2].to_vec(), low, high_limit };
+                Scheme::Vl { tables, low_turn: LowTurn::Packet }
+            }),
+        ]
+    }
+
+    proptest! {
+        /// Whoever is chosen may send, and somebody is chosen whenever somebody may.
+        #[test]
+        fn proptest_an_arbiter_chooses_whoever_may_send(
+            scheme in any_scheme(),
+            rounds in vec(vec(prop_oneof![Just(Waiting::Nothing), Just(Waiting::Stalled), (1u16..30).prop_map(Waiting::Ready)], 4), 1..200),
+        ) {
+            let mut arbiter = Arbiter::new(&scheme);
+            for waiting in rounds {
+                let may = |level: u8| matches!(waiting[usize::from(level)], Waiting::Ready(_));
+                match arbiter.next(4, |level| waiting[usize::from(level)]) {
+                    Some(level) => prop_assert!(level < 4 && may(level)),
+                    None => prop_assert!(!(0..4).any(may)),
+                }
+            }
+        }
+
+        /// Where all have packets, every level of the fair ones goes sooner or later.
+        #[test]
+        fn proptest_no_level_starves(scheme in any_scheme()) {
+            let unlimited = matches!(&scheme, Scheme::Vl { tables, .. } if tables.high_limit == 255);
+            prop_assume!(scheme != Scheme::Priority && !unlimited);
+            let mut arbiter = Arbiter::new(&scheme);
+            let mut sent = [0; 4];
+            // The high table may send 64 times 255 units between two packets of the low one.
+            for _ in 0..2_000_000 {
+                let level = arbiter.next(4, |_| Waiting::Ready(4)).expect("all may");
+                sent[usize::from(level)] += 1;
+                if sent.iter().all(|sent| *sent > 0) {
+                    return Ok(());
+                }
+            }
+            prop_assert!(false, "{:?}", sent);
+        }
+    }
+
+    #[test]
+    fn the_simple_ones() {
+        let order = |scheme: &Scheme, ready: &[u8]| {
+            let mut arbiter = Arbiter::new(scheme);
+            let waiting = |level| if ready.contains(&level) { Waiting::Ready(1) } else { Waiting::Nothing };
+            (0..4).filter_map(|_| arbiter.next(8, waiting)).collect::<Vec<_>>()
+        };
+        assert_eq!(order(&Scheme::RoundRobin, &[0, 2, 7]), [0, 2, 7, 0]);
+        assert_eq!(order(&Scheme::Priority, &[0, 2, 7]), [7; 4]);
+        assert_eq!(order(&Scheme::RoundRobin, &[]), []);
+    }
+}

@@ -1,0 +1,156 @@
+//! What switches, links and adapters are like. The same for all of a network.
+
+use crate::{
+    arbitration::Scheme,
+    congestion::{Congestion, OutOfRange},
+};
+use thiserror::Error;
+use udeck_qos::table::LANES;
+
+/// Levels of congestion control, above those of the traffic: what is speculative, and what controls it.
+pub const OWN_LEVELS: u8 = 2;
+
+/// The configuration of a network.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Service levels of the traffic, from 0.
+    pub levels: u8,
+    /// How ports choose among them.
+    pub arbitration: Scheme,
+    /// Flits of a packet, at most.
+    pub packet: u16,
+    /// Flits that a switch's buffer takes, for each port, level and virtual channel.
+    pub buffer: u32,
+    /// Cycles that a flit is on a link.
+    pub link: u32,
+    /// Cycles that a head needs from a switch's input to the choice at its output.
+    pub switch: u32,
+    /// What is done when many send to one.
+    pub congestion: Congestion,
+    /// Whether every packet of data is acknowledged, or only those that may be dropped.
+    pub acks: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            levels: 1,
+            arbitration: Scheme::RoundRobin,
+            packet: 4,
+            buffer: 64,
+            link: 2,
+            switch: 4,
+            congestion: Congestion::None,
+            acks: false,
+        }
+    }
+}
+
+/// Why a configuration is none.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BadConfig {
+    /// A number that is not possible.
+    #[error(transparent)]
+    Range(#[from] OutOfRange),
+    /// Arbitration that leaves a level out.
+    #[error("level {level} is in no table: it could never send")]
+    Level {
+        /// Which one.
+        level: u8,
+    },
+    /// InfiniBand's tables.
+    #[error(transparent)]
+    Table(#[from] udeck_qos::table::BadTable),
+}
+
+impl Config {
+    /// Whether a network can be like that.
+    pub fn check(&self) -> Result<(), BadConfig> {
+        let most_levels = LANES as u64 - 1 - u64::from(self.own_levels());
+        let ranges = [
+            ("levels", u64::from(self.levels), 1, most_levels),
+            ("packet", u64::from(self.packet), 1, 1 << 12),
+            ("buffer", u64::from(self.buffer), u64::from(self.packet), 1 << 20),
+            ("link", u64::from(self.link), 1, 1 << 10),
+            ("switch", u64::from(self.switch), 0, 1 << 10),
+        ];
+        for (what, value, least, most) in ranges {
+            if !(least..=most).contains(&value) {
+                return Err(OutOfRange { what, value, least, most }.into());
+            }
+        }
+        self.congestion.check()?;
+        match (0..self.levels).find(|level| !self.has_turns(*level)) {
+            Some(level) => Err(BadConfig::Level { level }),
+            None => {
+                if let Scheme::Vl { tables, .. } = &self.arbitration {
+                    tables.check()?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn has_turns(&self, level: u8) -> bool {
+        match &self.arbitration {
+            Scheme::RoundRobin | Scheme::Priority => true,
+            Scheme::Sbt { weights, .. } => weights[usize::from(level)] > 0,
+            Scheme::DTable { slots, .. } => slots.iter().any(|slot| slot.level == level && slot.weight > 0),
+            Scheme::Vl { tables, .. } => {
+                let entries = tables.high.iter().chain(&tables.low);
+                entries.into_iter().any(|entry| entry.vl == level && entry.weight > 0)
+            }
+        }
+    }
+
+    fn own_levels(&self) -> u8 {
+        if self.congestion == Congestion::None && !self.acks { 0 } else { OWN_LEVELS }
+    }
+
+    /// All levels, also those of congestion control.
+    pub fn all_levels(&self) -> u8 {
+        self.levels + self.own_levels()
+    }
+
+    /// The level of speculative packets: below all others.
+    pub fn speculative_level(&self) -> u8 {
+        self.levels
+    }
+
+    /// The level of reservations and answers: above all others.
+    pub fn control_level(&self) -> u8 {
+        self.levels + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use udeck_qos::table::{Entry, VlTables};
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let reason = |change: fn(&mut Config)| {
+            let mut config = Config::default();
+            change(&mut config);
+            config.check().unwrap_err().to_string()
+        };
+        assert_eq!(Config::default().check(), Ok(()));
+        assert_eq!(reason(|config| config.levels = 0), "levels is 0: take 1 to 15");
+        assert_eq!(reason(|config| config.buffer = 3), "buffer is 3: take 4 to 1048576");
+        assert_eq!(reason(|config| config.link = 0), "link is 0: take 1 to 1024");
+        assert_eq!(
+            reason(|config| config.arbitration =
+                Scheme::DTable { slots: vec![], when_stalled: Default::default() }),
+            "level 0 is in no table: it could never send"
+        );
+        assert_eq!(
+            reason(|config| {
+                let low = vec![Entry { vl: 0, weight: 1 }, Entry { vl: 15, weight: 1 }];
+                let tables = VlTables { low, ..VlTables::default() };
+                config.arbitration = Scheme::Vl { tables, low_turn: Default::default() };
+            }),
+            "entry 1 of the low table is for VL 15: tables have the VLs 0 to 14"
+        );
+    }
+}

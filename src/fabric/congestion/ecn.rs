@@ -1,0 +1,78 @@
+//! Explicit congestion notification: a sender's gaps for each destination grow with each notification, and shrink with time.
+
+use super::{OutOfRange, within};
+use std::collections::VecDeque;
+
+/// The parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ecn {
+    /// Flits in an output's queue above which packets are marked.
+    pub threshold: u32,
+    /// Cycles that a notification adds to the gap.
+    pub step: u32,
+    /// The gap is a cycle shorter after so many cycles.
+    pub decay: u32,
+    /// The largest gap, in cycles.
+    pub largest: u32,
+}
+
+impl Default for Ecn {
+    fn default() -> Self {
+        Self { threshold: 32, step: 24, decay: 8, largest: 2000 }
+    }
+}
+
+impl Ecn {
+    pub(super) fn check(&self) -> Result<(), OutOfRange> {
+        within("ecn's threshold", self.threshold, 1, 1 << 20)?;
+        within("ecn's step", self.step, 1, 1 << 20)?;
+        within("ecn's decay", self.decay, 1, 1 << 20)?;
+        within("ecn's largest gap", self.largest, 1, 1 << 20)
+    }
+}
+
+/// A sender's packets to one destination: one is on its way out, the others wait here.
+#[derive(Debug, Default)]
+pub(crate) struct Flow {
+    pub waiting: VecDeque<u32>,
+    /// One is on its way out, or a time is awaited.
+    pub busy: bool,
+    gap: u64,
+    /// When the gap was as it says.
+    since: u64,
+}
+
+impl Flow {
+    /// The gap now.
+    pub fn gap(&mut self, now: u64, ecn: &Ecn) -> u64 {
+        let steps = (now - self.since) / u64::from(ecn.decay);
+        self.gap = self.gap.saturating_sub(steps);
+        self.since = if self.gap == 0 { now } else { self.since + steps * u64::from(ecn.decay) };
+        self.gap
+    }
+
+    /// A notification has arrived.
+    pub fn notified(&mut self, now: u64, ecn: &Ecn) {
+        let gap = self.gap(now, ecn);
+        self.gap = (gap + u64::from(ecn.step)).min(u64::from(ecn.largest));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_grows_by_notifications_and_shrinks_with_time() {
+        let ecn = Ecn { threshold: 1, step: 10, decay: 5, largest: 25 };
+        let mut flow = Flow::default();
+        assert_eq!(flow.gap(1000, &ecn), 0);
+        flow.notified(1000, &ecn);
+        assert_eq!(flow.gap(1004, &ecn), 10);
+        assert_eq!(flow.gap(1007, &ecn), 9, "what is left of a step is not lost");
+        assert_eq!(flow.gap(1010, &ecn), 8);
+        (0..3).for_each(|_| flow.notified(1010, &ecn));
+        assert_eq!(flow.gap(1010, &ecn), 25);
+        assert_eq!(flow.gap(1_000_000, &ecn), 0);
+    }
+}

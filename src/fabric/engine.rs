@@ -1,0 +1,295 @@
+//! Moves packets: events in the order of their times, and then, in each cycle, the choices of all ports where something has changed.
+
+mod deliver;
+mod drop;
+mod source;
+#[cfg(test)]
+mod tests;
+mod transmit;
+
+use crate::{
+    config::{BadConfig, Config},
+    congestion::{Calendar, ecn::Flow},
+    measure::Measures,
+    packet::{Arena, Message, NONE, Packet},
+    ports::Ports,
+    topology::Network,
+    wheel::Wheel,
+    workload::{Wishes, Workload},
+};
+use std::collections::BTreeMap;
+use thiserror::Error;
+
+/// What happens at a time.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// A packet's head is ready for the choice at a switch, or its tail has arrived at a host.
+    Arrive { port: u32, packet: u32 },
+    /// A port's link has nothing to carry any more.
+    Free { port: u32 },
+    /// Room in the buffer behind a port.
+    Credit { port: u32, lane: u8, flits: u16 },
+    /// A packet has waited too long, if it is still there.
+    Expire { packet: u32, serial: u32 },
+    /// A message's reserved time has begun.
+    Begin { message: u32, generation: u32 },
+    /// A packet whose time has come.
+    Submit { packet: u32 },
+    /// A host's gap to a destination is over.
+    Gap { host: u32, to: u32 },
+    /// The workload's.
+    Timer { token: u32 },
+}
+
+/// Why a run cannot begin.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CannotRun {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] BadConfig),
+    /// Levels and channels.
+    #[error("{levels} levels in {channels} virtual channels are more than 32 lanes: take fewer levels")]
+    Lanes {
+        /// Also those of congestion control.
+        levels: u8,
+        /// Of the network's routes.
+        channels: usize,
+    },
+}
+
+/// Packets are under way, and nothing will ever happen to them.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "{packets} packets and {messages} messages are under way and nothing moves at cycle {now}: {problem}"
+)]
+pub struct Stuck {
+    /// When.
+    pub now: u64,
+    /// How many.
+    pub packets: usize,
+    /// How many.
+    pub messages: usize,
+    /// Where it was seen first.
+    pub problem: String,
+}
+
+/// Why a run has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Stopped {
+    /// The network.
+    #[error(transparent)]
+    Stuck(#[from] Stuck),
+    /// The workload.
+    #[error(transparent)]
+    BadPost(#[from] BadPost),
+}
+
+/// What a workload has posted and must not.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "a message of {flits} flits of level {level} from host {from} to host {to} cannot be posted: there are {hosts} hosts, {levels} levels and {classes} classes"
+)]
+pub struct BadPost {
+    from: u32,
+    to: u32,
+    flits: u32,
+    level: u8,
+    hosts: usize,
+    levels: u8,
+    classes: usize,
+}
+
+/// A network that is running.
+pub struct Engine<'network, W> {
+    network: &'network Network,
+    config: Config,
+    ports: Ports,
+    packets: Arena<Packet>,
+    messages: Arena<Message>,
+    wheel: Wheel<Event>,
+    free_at: Vec<u64>,
+    /// Ports whose choice is due in this cycle.
+    due: Vec<u32>,
+    is_due: Vec<bool>,
+    /// By host: its own, or with LHRP that of its switch.
+    calendars: Vec<Calendar>,
+    /// By host, then by destination: of ECN.
+    flows: Vec<BTreeMap<u32, Flow>>,
+    measures: Measures,
+    workload: W,
+    wishes: Wishes,
+    error: Option<BadPost>,
+}
+
+impl<'network, W: Workload> Engine<'network, W> {
+    /// Nothing is under way; the workload begins.
+    pub fn new(network: &'network Network, config: &Config, workload: W) -> Result<Self, CannotRun> {
+        config.check()?;
+        let (levels, channels) = (config.all_levels(), network.channels());
+        if usize::from(levels) * channels > 32 {
+            return Err(CannotRun::Lanes { levels, channels });
+        }
+        let ports = Ports::new(network, config);
+        let hosts = network.hosts();
+        let mut engine = Self {
+            network,
+            config: config.clone(),
+            free_at: vec![0; ports.count()],
+            is_due: vec![false; ports.count()],
+            ports,
+            packets: Arena::new(),
+            messages: Arena::new(),
+            wheel: Wheel::new(),
+            due: Vec::new(),
+            calendars: (0..hosts).map(|_| Calendar::new()).collect(),
+            flows: (0..hosts).map(|_| BTreeMap::new()).collect(),
+            measures: Measures::new(workload.classes(), hosts),
+            workload,
+            wishes: Wishes::default(),
+            error: None,
+        };
+        engine.workload.begin(&mut engine.wishes);
+        engine.fulfil();
+        engine.choose_all();
+        Ok(engine)
+    }
+
+    /// The cycle that has been played last.
+    pub fn now(&self) -> u64 {
+        self.wheel.now()
+    }
+
+    /// The workload.
+    pub fn workload(&self) -> &W {
+        &self.workload
+    }
+
+    /// Counts begin anew: what was before was warming up.
+    pub fn restart_measures(&mut self) {
+        let now = self.now();
+        self.measures.restart(now);
+    }
+
+    /// What has been counted.
+    pub fn measures(&self) -> Measures {
+        Measures { cycles: self.now() - self.measures.from, ..self.measures.clone() }
+    }
+
+    /// Packets that are under way or wait at a host.
+    pub fn under_way(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Plays all cycles up to `until`.
+    pub fn run_until(&mut self, until: u64) -> Result<(), BadPost> {
+        let mut events = Vec::new();
+        while self.step(until, &mut events)? {}
+        Ok(())
+    }
+
+    /// Plays until nothing happens any more, or until a cycle. `Ok(true)` if nothing is under way then.
+    ///
+    /// # Errors
+    /// Nothing moves, and something is still under way: buffers wait for one another, or packets were lost.
+    pub fn run_dry(&mut self, until: u64) -> Result<bool, Stopped> {
+        let mut events = Vec::new();
+        while self.step(until, &mut events)? {
+            if self.wheel.is_empty() && self.error.is_none() {
+                return self.rest().map(|()| true);
+            }
+        }
+        Ok(self.packets.len() + self.messages.len() == 0)
+    }
+
+    /// Nothing will happen any more: nothing must be left.
+    fn rest(&self) -> Result<(), Stopped> {
+        let problem = match self.ports.idle() {
+            Err(problem) => problem,
+            Ok(()) if self.packets.len() + self.messages.len() == 0 => return Ok(()),
+            Ok(()) => "all queues are empty: something was lost".into(),
+        };
+        let (packets, messages) = (self.packets.len(), self.messages.len());
+        Err(Stuck { now: self.now(), packets, messages, problem }.into())
+    }
+
+    /// Plays the next cycle that has events, if it is not behind `until`.
+    fn step(&mut self, until: u64, events: &mut Vec<Event>) -> Result<bool, BadPost> {
+        if let Some(error) = self.error.take() {
+            return Err(error);
+        }
+        let Some(now) = self.wheel.next(until, events) else { return Ok(false) };
+        self.measures.events += events.len() as u64;
+        for &event in &*events {
+            self.happen(now, event);
+        }
+        self.choose_all();
+        Ok(true)
+    }
+
+    fn happen(&mut self, now: u64, event: Event) {
+        match event {
+            Event::Arrive { port, packet } => self.arrive(now, port, packet),
+            Event::Free { port } => self.is_now_due(port),
+            Event::Credit { port, lane, flits } => {
+                self.ports.refund(port, lane, flits);
+                self.is_now_due(port);
+            }
+            Event::Expire { packet, serial } => self.expire(now, packet, serial),
+            Event::Begin { message, generation } => self.begin_reserved(now, message, generation),
+            Event::Submit { packet } => self.submit(now, packet),
+            Event::Gap { host, to } => self.gap_is_over(now, host, to),
+            Event::Timer { token } => {
+                self.workload.timer(now, token, &mut self.wishes);
+                self.fulfil();
+            }
+        }
+    }
+
+    /// Posts and sets what the workload wants.
+    fn fulfil(&mut self) {
+        while !(self.wishes.posts.is_empty() && self.wishes.timers.is_empty()) {
+            let wishes = std::mem::take(&mut self.wishes);
+            for (time, token) in wishes.timers {
+                self.wheel.schedule(time.max(self.wheel.now() + 1), Event::Timer { token });
+            }
+            for post in wishes.posts {
+                if let Err(error) = self.post(post) {
+                    self.error.get_or_insert(error);
+                }
+            }
+        }
+    }
+
+    fn is_now_due(&mut self, port: u32) {
+        if !self.is_due[port as usize] && self.ports.has_packets(port) {
+            self.is_due[port as usize] = true;
+            self.due.push(port);
+        }
+    }
+
+    fn choose_all(&mut self) {
+        let now = self.wheel.now();
+        // More than once only if a workload posts because something has left.
+        while !self.due.is_empty() {
+            let mut due = std::mem::take(&mut self.due);
+            for port in due.drain(..) {
+                self.is_due[port as usize] = false;
+                if self.free_at[port as usize] <= now {
+                    self.transmit(now, port);
+                }
+            }
+            if self.due.is_empty() {
+                self.due = due;
+            }
+        }
+    }
+
+    /// A packet that is made now.
+    fn make(&mut self, packet: Packet) -> u32 {
+        let renew = |old: Option<&mut Packet>| {
+            let serial = old.map_or(0, |old| old.serial.wrapping_add(1));
+            Packet { serial, next: NONE, before: NONE, came_by: NONE, ..packet }
+        };
+        self.packets.add(renew)
+    }
+}

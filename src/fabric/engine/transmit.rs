@@ -1,0 +1,89 @@
+//! A packet leaves a port, and comes to the next one.
+
+use super::{Engine, Event};
+use crate::{
+    packet::{Kind, NONE, Packet},
+    workload::Workload,
+};
+
+impl<W: Workload> Engine<'_, W> {
+    /// Sends the packet that is chosen at a port whose link is free.
+    pub(super) fn transmit(&mut self, now: u64, port: u32) {
+        let Some(at) = self.choose(now, port) else { return };
+        let packet = &mut self.packets[at];
+        let (flits, lane, out_lane, came_by) = (packet.flits, packet.lane, packet.out_lane, packet.came_by);
+        let tail_leaves = now + u64::from(flits);
+        if came_by == NONE {
+            packet.injected = now;
+        } else {
+            packet.waited =
+                packet.waited.saturating_add((now - packet.queued_at).min(u64::from(u32::MAX)) as u32);
+            let upstream = self.ports.peer(came_by);
+            let event = Event::Credit { port: upstream, lane, flits };
+            self.wheel.schedule(tail_leaves + u64::from(self.config.link), event);
+        }
+        packet.lane = out_lane;
+        self.ports.spend(port, out_lane, flits);
+        self.free_at[port as usize] = tail_leaves;
+        self.wheel.schedule(tail_leaves, Event::Free { port });
+        self.measures.flit_hops += u64::from(flits);
+        let peer = self.ports.peer(port);
+        let link = now + u64::from(self.config.link);
+        let is_host = self.ports.node(peer) as usize >= self.network.switches();
+        let arrives = link + if is_host { u64::from(flits) } else { u64::from(self.config.switch) };
+        self.wheel.schedule(arrives, Event::Arrive { port: peer, packet: at });
+        if came_by == NONE && self.ports.node(port) as usize >= self.network.switches() {
+            self.has_left(now, at);
+        }
+    }
+
+    /// The packet that goes, taken out of its queue. At a host, speculative ones whose message has a grant meanwhile are withdrawn.
+    fn choose(&mut self, now: u64, port: u32) -> Option<u32> {
+        loop {
+            let at = self.ports.choose(&self.packets, port)?;
+            self.ports.remove(&mut self.packets, at);
+            let Packet { kind, came_by, .. } = self.packets[at];
+            if kind == Kind::Speculative && came_by == NONE && self.withdraw(now, at) {
+                continue;
+            }
+            return Some(at);
+        }
+    }
+
+    pub(super) fn arrive(&mut self, now: u64, port: u32, at: u32) {
+        let node = self.ports.node(port) as usize;
+        if node >= self.network.switches() {
+            self.deliver(now, at);
+            return;
+        }
+        let packet = &mut self.packets[at];
+        (packet.came_by, packet.input, packet.queued_at) = (port, self.ports.input(port), now);
+        self.queue_at(now, node, at);
+    }
+
+    /// Puts a packet into the queue of its next hop.
+    pub(super) fn queue_at(&mut self, now: u64, node: usize, at: u32) {
+        let packet = &mut self.packets[at];
+        let to = packet.to as usize;
+        let route = self.network.route(node, to);
+        let out = self.ports.port(node as u32, usize::from(route.port));
+        (packet.out, packet.out_lane) = (out, self.ports.lane(packet.level, route.vc));
+        let is_last_hop = self.ports.node(self.ports.peer(out)) as usize >= self.network.switches();
+        if packet.kind == Kind::Speculative && self.drops(now, at, is_last_hop) {
+            return;
+        }
+        self.mark(at, out);
+        self.ports.enqueue(&mut self.packets, at);
+        self.is_now_due(out);
+    }
+
+    /// ECN: a packet that joins a long queue is marked.
+    fn mark(&mut self, at: u32, out: u32) {
+        let Some(ecn) = self.config.congestion.ecn() else { return };
+        let packet = &mut self.packets[at];
+        if packet.kind == Kind::Data && !packet.marked && self.ports.waiting(out) > ecn.threshold {
+            packet.marked = true;
+            self.measures.marked += 1;
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What is counted, from the end of the warm-up to the end of the run.
+
+use crate::packet::KINDS;
+
+pub use crate::packet::Kind;
+
+use hdrhistogram::Histogram;
+
+/// Of a class of messages.
+#[derive(Clone, Debug)]
+pub struct Class {
+    /// As the workload calls it.
+    pub name: String,
+    /// Messages and flits that were posted.
+    pub posted: (u64, u64),
+    /// Messages and flits that have arrived.
+    pub delivered: (u64, u64),
+    /// Cycles from the post to the last flit's arrival, of messages.
+    pub latency: Histogram<u64>,
+    /// Cycles from a packet's first flit on the host's link to its last flit's arrival.
+    pub network: Histogram<u64>,
+}
+
+/// Of a run.
+#[derive(Clone, Debug)]
+pub struct Measures {
+    /// Cycles that were measured.
+    pub cycles: u64,
+    /// By class.
+    pub classes: Vec<Class>,
+    /// Flits that hosts have taken, by host and kind.
+    pub taken: Vec<[u64; KINDS]>,
+    /// Speculative packets that switches have dropped.
+    pub dropped: u64,
+    /// Packets that switches have marked.
+    pub marked: u64,
+    /// Flits over links, all of the run.
+    pub flit_hops: u64,
+    /// Events, all of the run.
+    pub events: u64,
+    /// When measuring began, in cycles.
+    pub from: u64,
+}
+
+impl Measures {
+    pub(crate) fn new(classes: Vec<String>, hosts: usize) -> Self {
+        let histogram = || Histogram::new(3).expect("three digits are possible");
+        let class = |name| {
+            let (latency, network) = (histogram(), histogram());
+            Class { name, posted: (0, 0), delivered: (0, 0), latency, network }
+        };
+        Self {
+            cycles: 0,
+            classes: classes.into_iter().map(class).collect(),
+            taken: vec![[0; KINDS]; hosts],
+            dropped: 0,
+            marked: 0,
+            flit_hops: 0,
+            events: 0,
+            from: 0,
+        }
+    }
+
+    /// Begins anew, but for what is of all of the run.
+    pub(crate) fn restart(&mut self, now: u64) {
+        let names = self.classes.iter().map(|class| class.name.clone()).collect();
+        let fresh = Self::new(names, self.taken.len());
+        *self = Self { flit_hops: self.flit_hops, events: self.events, from: now, ..fresh };
+    }
+
+    /// Flits of messages that hosts have taken, for each host and cycle.
+    pub fn throughput(&self) -> f64 {
+        let flits: u64 = self.taken.iter().map(payload).sum();
+        flits as f64 / (self.taken.len() as f64 * self.cycles.max(1) as f64)
+    }
+
+    /// The same of one class.
+    pub fn class_throughput(&self, class: usize) -> f64 {
+        self.classes[class].delivered.1 as f64 / (self.taken.len() as f64 * self.cycles.max(1) as f64)
+    }
+
+    /// Each class's part of all flits that have arrived.
+    pub fn shares(&self) -> Vec<f64> {
+        let all: u64 = self.classes.iter().map(|class| class.delivered.1).sum();
+        self.classes.iter().map(|class| class.delivered.1 as f64 / all.max(1) as f64).collect()
+    }
+
+    /// What these hosts' links have carried to them, for each host and cycle, of one kind.
+    pub fn taken_by(&self, hosts: &[u32], kind: Kind) -> f64 {
+        let flits: u64 = hosts.iter().map(|host| self.taken[*host as usize][kind as usize]).sum();
+        flits as f64 / (hosts.len().max(1) as f64 * self.cycles.max(1) as f64)
+    }
+}
+
+fn payload(kinds: &[u64; KINDS]) -> u64 {
+    kinds[Kind::Data as usize] + kinds[Kind::Speculative as usize]
+}

@@ -1,0 +1,52 @@
+//! Dragonflies: groups of switches, all of a group connected with one another, and a link between each two groups. Routes are minimal: to
+//! the switch that has the link, over it, and to the destination. Channel 0 before that link and on it, channel 1 behind it.
+
+use super::{BadTopology, Network, Peer, Route, within};
+
+/// A dragonfly of full size: `hosts` hosts at each switch, `group` switches in a group, `global` links from each switch to other
+/// groups, so `group * global + 1` groups. 4, 8 and 4 give 1,056 hosts.
+pub fn dragonfly(hosts: usize, group: usize, global: usize) -> Result<Network, BadTopology> {
+    within("hosts at each switch", hosts, 1, 32)?;
+    within("switches in a group", group, 1, 32)?;
+    within("global links of a switch", global, 1, 32)?;
+    let groups = group * global + 1;
+    let (switches, local, first_global) = (groups * group, hosts, hosts + group - 1);
+    let name = format!("dragonfly {hosts}, {group}, {global}");
+    let mut network = Network::new(name, switches, first_global + global, switches * hosts)?;
+    let local_port = |from: usize, to: usize| local + if to < from { to } else { to - 1 };
+    for switch in 0..switches {
+        (0..hosts).for_each(|nth| network.attach(switch * hosts + nth, switch, nth));
+        let (own_group, own) = (switch / group, switch % group);
+        for other in own + 1..group {
+            let (a, b) = (local_port(own, other), local_port(other, own));
+            network
+                .connect(Peer { node: switch, port: a }, Peer { node: own_group * group + other, port: b });
+        }
+        // The group's channel c leads to the group that is c + 1 further on, where it is the channel `groups - 2 - c`.
+        for nth in 0..global {
+            let channel = own * global + nth;
+            let to_group = (own_group + channel + 1) % groups;
+            let back = groups - 2 - channel;
+            if own_group < to_group {
+                let peer =
+                    Peer { node: to_group * group + back / global, port: first_global + back % global };
+                network.connect(Peer { node: switch, port: first_global + nth }, peer);
+            }
+        }
+    }
+    Ok(network.route_by(2, |switch, host| {
+        let (own_group, own, goal) = (switch / group, switch % group, host / hosts);
+        let (port, vc) = if switch == goal {
+            (host % hosts, 0)
+        } else if goal / group == own_group {
+            (local_port(own, goal % group), 1)
+        } else {
+            let channel = (goal / group + groups - own_group - 1) % groups;
+            match channel / global {
+                gate if gate == own => (first_global + channel % global, 0),
+                gate => (local_port(own, gate), 0),
+            }
+        };
+        Route { port: port as u8, vc }
+    }))
+}

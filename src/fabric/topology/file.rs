@@ -1,0 +1,113 @@
+//! A network from a text: one `switch NAME`, `host NAME` or `link NAME NAME` a line; `#` begins a comment.
+
+use super::{BadTopology, MOST_PORTS, Network, Peer, up_down};
+use std::collections::BTreeMap;
+use thiserror::Error;
+
+/// What is wrong, and where.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("line {line}: {reason}")]
+pub struct BadLine {
+    /// From 1.
+    pub line: usize,
+    /// In words.
+    pub reason: String,
+}
+
+struct Node {
+    name: String,
+    line: usize,
+    is_host: bool,
+    ports: usize,
+}
+
+/// Reads a network; routes go up and down ([`super::irregular`] has the same).
+pub fn parse(name: &str, text: &str) -> Result<Network, BadLine> {
+    let (mut nodes, mut names) = (Vec::<Node>::new(), BTreeMap::new());
+    let mut cables = Vec::new();
+    let mut last = 1;
+    for (line, words) in words(text) {
+        last = line;
+        let bad = |reason: String| Err(BadLine { line, reason });
+        match words[..] {
+            [kind @ ("switch" | "host"), name] => {
+                if let Some(&first) = names.get(name) {
+                    let first: &Node = &nodes[first];
+                    return bad(format!("{name:?} again: line {} has it", first.line));
+                }
+                names.insert(name, nodes.len());
+                nodes.push(Node { name: name.into(), line, is_host: kind == "host", ports: 0 });
+            }
+            ["link", a, b] => {
+                let mut ends = Vec::new();
+                for end in [a, b] {
+                    match names.get(end) {
+                        Some(&node) => ends.push(node),
+                        None => return bad(format!("{end:?} is not known here: its line comes first")),
+                    }
+                }
+                if let Err(reason) = cable(&mut nodes, ends[0], ends[1]) {
+                    return bad(reason);
+                }
+                cables.push((ends[0], ends[1]));
+            }
+            _ => return bad("a line is `switch NAME`, `host NAME` or `link NAME NAME`".into()),
+        }
+    }
+    for node in &nodes {
+        if node.is_host && node.ports == 0 {
+            return Err(BadLine { line: node.line, reason: format!("host {:?} has no link", node.name) });
+        }
+    }
+    build(name, &nodes, &cables).map_err(|bad| BadLine { line: last, reason: bad.to_string() })
+}
+
+fn words(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
+    let lines = (1..).zip(text.lines());
+    let words =
+        lines.map(|(line, text)| (line, text.split('#').next().unwrap_or("").split_whitespace().collect()));
+    words.filter(|(_, words): &(usize, Vec<&str>)| !words.is_empty())
+}
+
+fn cable(nodes: &mut [Node], a: usize, b: usize) -> Result<(), String> {
+    if a == b {
+        return Err(format!("{:?} is linked with itself", nodes[a].name));
+    }
+    if nodes[a].is_host && nodes[b].is_host {
+        return Err(format!(
+            "{:?} and {:?} are both hosts: a host has a link to a switch",
+            nodes[a].name, nodes[b].name
+        ));
+    }
+    for end in [a, b] {
+        let node = &mut nodes[end];
+        let most = if node.is_host { 1 } else { MOST_PORTS };
+        if node.ports == most {
+            return Err(format!("{:?} has {most} links already", node.name));
+        }
+        node.ports += 1;
+    }
+    Ok(())
+}
+
+fn build(name: &str, nodes: &[Node], cables: &[(usize, usize)]) -> Result<Network, BadTopology> {
+    let hosts = nodes.iter().filter(|node| node.is_host).count();
+    let switches = nodes.len() - hosts;
+    let ports = nodes.iter().map(|node| node.ports).max().unwrap_or(0);
+    let mut network = Network::new(name.into(), switches, ports, hosts)?;
+    let (mut switch, mut host) = (0..switches, switches..nodes.len());
+    let numbers: Vec<_> = nodes
+        .iter()
+        .map(|node| if node.is_host { host.next() } else { switch.next() }.unwrap_or(0))
+        .collect();
+    let mut used = vec![0; nodes.len()];
+    let mut end = |node: usize| {
+        used[node] += 1;
+        Peer { node: numbers[node], port: used[node] - 1 }
+    };
+    for &(a, b) in cables {
+        let (a, b) = (end(a), end(b));
+        network.connect(a, b);
+    }
+    up_down::route(network)
+}

@@ -1,0 +1,439 @@
+//! Groups of ranks, and their collective calls on arrays.
+//!
+//! Data that only move are bytes. Reductions work on whole elements, combined by a function for their type (`reduction`). Arrays are
+//! used where they lie, without the interpreter's lock: as with numpy's own calls, no other thread may touch them meanwhile.
+#![allow(unsafe_code, reason = "collective calls on the program's arrays")]
+
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use udeck::Pod;
+
+use crate::content;
+use crate::errors::OrRaise;
+use crate::numpy::{self, Array};
+use crate::reduction::{OfType, operator};
+use crate::wait::{self, Timeout};
+
+/// Ranks that do something together: each call is made by all members, in the same order.
+#[pyclass(frozen, module = "udeck")]
+pub struct Group {
+    group: Arc<udeck::Group>,
+}
+
+/// Memory of an array that the caller keeps.
+#[derive(Clone, Copy)]
+struct Bytes {
+    data: *mut u8,
+    len: usize,
+}
+
+// SAFETY: an address and a length; what may be done there is said where it is done.
+unsafe impl Send for Bytes {}
+// SAFETY: as above.
+unsafe impl Sync for Bytes {}
+
+impl Bytes {
+    /// # Safety
+    /// The array lives, nobody else writes it meanwhile, and its elements are numbers of this width.
+    unsafe fn read<'a, T: Pod>(self) -> &'a [T] {
+        // SAFETY: our contract; numpy's arrays are aligned if they say so, which was asked.
+        unsafe { std::slice::from_raw_parts(self.data.cast(), self.len / size_of::<T>()) }
+    }
+
+    /// # Safety
+    /// As [`Bytes::read`], and nobody else reads it.
+    unsafe fn write<'a, T: Pod>(self) -> &'a mut [T] {
+        // SAFETY: our contract.
+        unsafe { std::slice::from_raw_parts_mut(self.data.cast(), self.len / size_of::<T>()) }
+    }
+
+    fn overlaps(self, other: Bytes) -> bool {
+        let (mine, theirs) = (self.data.addr(), other.data.addr());
+        mine < theirs + other.len && theirs < mine + self.len
+    }
+}
+
+fn check_rows(array: &Array<'_>, what: &str) -> PyResult<()> {
+    match array.is_contiguous() && array.is_aligned() {
+        true => Ok(()),
+        false => Err(PyValueError::new_err(format!(
+            "{what}: the elements do not lie in a row in C order, each aligned: pass numpy.ascontiguousarray(...)"
+        ))),
+    }
+}
+
+/// An array that is read.
+fn read<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<(Array<'py>, Bytes)> {
+    let array = content::array(value)?;
+    check_rows(&array, what)?;
+    if array.type_number().is_none() {
+        // Objects are addresses of this process.
+        content::describe(&array.dtype())?;
+    }
+    let bytes = Bytes { data: array.data(), len: array.len_bytes()? };
+    Ok((array, bytes))
+}
+
+/// An array that is written.
+fn written<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<(Array<'py>, Bytes)> {
+    if Array::of(value).is_none() {
+        return Err(PyTypeError::new_err(format!(
+            "{what} is to be a numpy array: the result is written into it"
+        )));
+    }
+    let (array, bytes) = read(value, what)?;
+    match array.is_writeable() {
+        true => Ok((array, bytes)),
+        false => Err(PyValueError::new_err(format!(
+            "{what} is read only (as received arrays are), and the result is written into it: pass a copy"
+        ))),
+    }
+}
+
+fn check_apart(one: Bytes, other: Bytes) -> PyResult<()> {
+    match one.overlaps(other) {
+        true => Err(PyValueError::new_err("the arrays overlap: one is read while the other one is written")),
+        false => Ok(()),
+    }
+}
+
+fn same_type(one: &Array<'_>, other: &Array<'_>) -> PyResult<()> {
+    match one.dtype().eq(other.dtype())? {
+        true => Ok(()),
+        false => Err(PyTypeError::new_err(format!(
+            "the arrays have elements of {} and {}",
+            one.dtype(),
+            other.dtype()
+        ))),
+    }
+}
+
+/// A call that combines, for elements of one width.
+trait Reduction: Send {
+    fn run<T: Pod>(self, group: &udeck::Group, op: OfType) -> udeck::Result;
+}
+
+/// Elements of the program's, which become the result.
+struct InPlace {
+    data: Bytes,
+    which: Which,
+}
+
+enum Which {
+    Reduce(usize),
+    AllReduce,
+    Scan,
+    ExScan,
+}
+
+impl Reduction for InPlace {
+    fn run<T: Pod>(self, group: &udeck::Group, op: OfType) -> udeck::Result {
+        // SAFETY: an array that is written and kept by its caller, whose elements have this width.
+        let data = unsafe { self.data.write::<T>() };
+        match self.which {
+            Which::Reduce(root) => group.reduce(root, data, op),
+            Which::AllReduce => group.all_reduce(data, op),
+            Which::Scan => group.scan(data, op),
+            Which::ExScan => group.exscan(data, op),
+        }
+    }
+}
+
+struct Scattered {
+    from: Bytes,
+    to: Bytes,
+}
+
+impl Reduction for Scattered {
+    fn run<T: Pod>(self, group: &udeck::Group, op: OfType) -> udeck::Result {
+        // SAFETY: arrays that their caller keeps, apart from each other, whose elements have this width.
+        let (from, to) = unsafe { (self.from.read::<T>(), self.to.write::<T>()) };
+        group.reduce_scatter(from, to, op)
+    }
+}
+
+impl Group {
+    pub fn new(group: udeck::Group) -> Self {
+        Group { group: Arc::new(group) }
+    }
+
+    /// Runs a call that may wait.
+    fn call<R: Send>(
+        &self,
+        py: Python<'_>,
+        timeout: Timeout,
+        body: impl FnOnce(&udeck::Group) -> udeck::Result<R> + Send,
+    ) -> PyResult<R> {
+        let done = wait::detached(py, || match timeout.0 {
+            Some(limit) => body(&self.group.within(limit)),
+            None => body(&self.group),
+        });
+        done.or_raise(py, None)
+    }
+
+    fn reduce_by(
+        &self,
+        array: &Array<'_>,
+        op: &str,
+        timeout: Timeout,
+        reduction: impl Reduction,
+    ) -> PyResult<()> {
+        let op = operator(op, array.type_number(), &array.dtype())?;
+        let width = array.item_size()?;
+        self.call(array.object().py(), timeout, |group| match width {
+            1 => reduction.run::<u8>(group, op),
+            2 => reduction.run::<u16>(group, op),
+            4 => reduction.run::<u32>(group, op),
+            16 => reduction.run::<[u64; 2]>(group, op),
+            _ => reduction.run::<u64>(group, op),
+        })
+    }
+
+    fn in_place(&self, array: &Bound<'_, PyAny>, op: &str, timeout: Timeout, which: Which) -> PyResult<()> {
+        let (array, data) = written(array, "array")?;
+        self.reduce_by(&array, op, timeout, InPlace { data, which })
+    }
+
+    /// An array for what `n` members have, if the program gives none.
+    fn room<'py>(
+        given: Option<&Bound<'py, PyAny>>,
+        like: &Array<'py>,
+        n: usize,
+    ) -> PyResult<(Array<'py>, Bytes)> {
+        let made;
+        let given = match given {
+            Some(given) => given,
+            None => {
+                let dims: Vec<isize> = [n as isize].into_iter().chain(like.dims().iter().copied()).collect();
+                made = numpy::new(like.dtype(), &dims)?.into_object();
+                &made
+            }
+        };
+        let (array, bytes) = written(given, "out")?;
+        same_type(&array, like)?;
+        Ok((array, bytes))
+    }
+}
+
+#[pymethods]
+impl Group {
+    /// This rank's number in the group.
+    #[getter]
+    fn rank(&self) -> usize {
+        self.group.rank()
+    }
+
+    /// How many members there are.
+    #[getter]
+    fn size(&self) -> usize {
+        self.group.size()
+    }
+
+    /// The members' ranks in the world.
+    #[getter]
+    fn ranks(&self) -> Vec<usize> {
+        self.group.ranks().to_vec()
+    }
+
+    /// The same group, whose calls wait at most so many seconds.
+    fn within(&self, timeout: Timeout) -> Group {
+        match timeout.0 {
+            Some(limit) => Group::new(self.group.within(limit)),
+            None => Group { group: self.group.clone() },
+        }
+    }
+
+    /// Parts the group: members of one colour are together in a new one. A member without one (None) gets None.
+    #[pyo3(signature = (colour, key=0))]
+    fn split(&self, py: Python<'_>, colour: Option<usize>, key: i64) -> PyResult<Option<Group>> {
+        let part = self.call(py, Timeout::USUAL, |group| group.split(colour, key))?;
+        Ok(part.map(Group::new))
+    }
+
+    /// Waits until all members have come here.
+    #[pyo3(signature = (timeout=Timeout::USUAL), text_signature = "($self, timeout=None)")]
+    fn barrier(&self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
+        self.call(py, timeout, udeck::Group::barrier)
+    }
+
+    /// All get the root's elements, in place.
+    #[pyo3(signature = (array, root=0, timeout=Timeout::USUAL), text_signature = "($self, array, root=0, timeout=None)")]
+    fn broadcast(
+        &self,
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        root: usize,
+        timeout: Timeout,
+    ) -> PyResult<()> {
+        let (_array, bytes) = written(array, "array")?;
+        // SAFETY: the array is kept here, and the program leaves it alone meanwhile.
+        self.call(py, timeout, |group| group.broadcast(root, unsafe { bytes.write::<u8>() }))
+    }
+
+    /// The root's elements become the combination of all members'; the others' stay.
+    #[pyo3(signature = (array, op="sum", root=0, timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', root=0, timeout=None)")]
+    fn reduce(&self, array: &Bound<'_, PyAny>, op: &str, root: usize, timeout: Timeout) -> PyResult<()> {
+        self.in_place(array, op, timeout, Which::Reduce(root))
+    }
+
+    /// Everybody's elements become the combination of all members', in place, the same to the last bit.
+    #[pyo3(signature = (array, op="sum", timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', timeout=None)")]
+    fn allreduce(&self, array: &Bound<'_, PyAny>, op: &str, timeout: Timeout) -> PyResult<()> {
+        self.in_place(array, op, timeout, Which::AllReduce)
+    }
+
+    /// Member k's elements become the combination of members 0 to k, in place.
+    #[pyo3(signature = (array, op="sum", timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', timeout=None)")]
+    fn scan(&self, array: &Bound<'_, PyAny>, op: &str, timeout: Timeout) -> PyResult<()> {
+        self.in_place(array, op, timeout, Which::Scan)
+    }
+
+    /// Member k's elements become the combination of members 0 to k - 1, in place; member 0 keeps its own.
+    #[pyo3(signature = (array, op="sum", timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', timeout=None)")]
+    fn exscan(&self, array: &Bound<'_, PyAny>, op: &str, timeout: Timeout) -> PyResult<()> {
+        self.in_place(array, op, timeout, Which::ExScan)
+    }
+
+    /// Member k gets the k-th part of the combination of all members' arrays, in `out`.
+    #[pyo3(signature = (array, out, op="sum", timeout=Timeout::USUAL), text_signature = "($self, array, out, op='sum', timeout=None)")]
+    fn reduce_scatter(
+        &self,
+        array: &Bound<'_, PyAny>,
+        out: &Bound<'_, PyAny>,
+        op: &str,
+        timeout: Timeout,
+    ) -> PyResult<()> {
+        let (array, from) = read(array, "array")?;
+        let (out, to) = written(out, "out")?;
+        same_type(&array, &out)?;
+        check_apart(from, to)?;
+        self.reduce_by(&array, op, timeout, Scattered { from, to })
+    }
+
+    /// The root gets what all members have: an array with a row for each. The others get None.
+    #[pyo3(signature = (array, root=0, out=None, timeout=Timeout::USUAL), text_signature = "($self, array, root=0, out=None, timeout=None)")]
+    fn gather<'py>(
+        &self,
+        py: Python<'py>,
+        array: &Bound<'py, PyAny>,
+        root: usize,
+        out: Option<&Bound<'py, PyAny>>,
+        timeout: Timeout,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (array, from) = read(array, "array")?;
+        if self.group.rank() != root {
+            // SAFETY: the array is kept here.
+            self.call(py, timeout, |group| group.gather(root, unsafe { from.read::<u8>() }, &mut []))?;
+            return Ok(None);
+        }
+        let (out, to) = Self::room(out, &array, self.group.size())?;
+        check_apart(from, to)?;
+        // SAFETY: both arrays are kept here, and lie apart.
+        self.call(py, timeout, |group| unsafe { group.gather(root, from.read::<u8>(), to.write::<u8>()) })?;
+        Ok(Some(out.into_object()))
+    }
+
+    /// Everybody gets what all members have: an array with a row for each.
+    #[pyo3(signature = (array, out=None, timeout=Timeout::USUAL), text_signature = "($self, array, out=None, timeout=None)")]
+    fn allgather<'py>(
+        &self,
+        py: Python<'py>,
+        array: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+        timeout: Timeout,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (array, from) = read(array, "array")?;
+        let (out, to) = Self::room(out, &array, self.group.size())?;
+        check_apart(from, to)?;
+        // SAFETY: both arrays are kept here, and lie apart.
+        self.call(py, timeout, |group| unsafe { group.all_gather(from.read::<u8>(), to.write::<u8>()) })?;
+        Ok(out.into_object())
+    }
+
+    /// Each member gets its part of the root's array, in `out`. The others pass None for the array.
+    #[pyo3(signature = (array, out, root=0, timeout=Timeout::USUAL), text_signature = "($self, array, out, root=0, timeout=None)")]
+    fn scatter(
+        &self,
+        py: Python<'_>,
+        array: Option<&Bound<'_, PyAny>>,
+        out: &Bound<'_, PyAny>,
+        root: usize,
+        timeout: Timeout,
+    ) -> PyResult<()> {
+        let (out, to) = written(out, "out")?;
+        if self.group.rank() != root {
+            // SAFETY: the array is kept here.
+            return self.call(py, timeout, |group| group.scatter(root, &[], unsafe { to.write::<u8>() }));
+        }
+        let array = array.ok_or_else(|| PyTypeError::new_err("the root of a scatter passes the array"))?;
+        let (array, from) = read(array, "array")?;
+        same_type(&array, &out)?;
+        check_apart(from, to)?;
+        // SAFETY: both arrays are kept here, and lie apart.
+        self.call(py, timeout, |group| unsafe { group.scatter(root, from.read::<u8>(), to.write::<u8>()) })
+    }
+
+    /// Member k gets the k-th part of everybody's array; the k-th part of the result is of member k.
+    #[pyo3(signature = (array, out=None, timeout=Timeout::USUAL), text_signature = "($self, array, out=None, timeout=None)")]
+    fn alltoall<'py>(
+        &self,
+        py: Python<'py>,
+        array: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+        timeout: Timeout,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (array, from) = read(array, "array")?;
+        let made;
+        let out = match out {
+            Some(out) => out,
+            None => {
+                made = numpy::new(array.dtype(), array.dims())?.into_object();
+                &made
+            }
+        };
+        let (out, to) = written(out, "out")?;
+        same_type(&array, &out)?;
+        check_apart(from, to)?;
+        // SAFETY: both arrays are kept here, and lie apart.
+        self.call(py, timeout, |group| unsafe { group.all_to_all(from.read::<u8>(), to.write::<u8>()) })?;
+        Ok(out.into_object())
+    }
+
+    /// A halo exchange: sends arrays to some members, and receives into arrays from some.
+    #[pyo3(signature = (to, from_, timeout=Timeout::USUAL), text_signature = "($self, to, from_, timeout=None)")]
+    fn neighbours(
+        &self,
+        py: Python<'_>,
+        to: Vec<(usize, Bound<'_, PyAny>)>,
+        from_: Vec<(usize, Bound<'_, PyAny>)>,
+        timeout: Timeout,
+    ) -> PyResult<()> {
+        let sent = to.iter().map(|(member, array)| Ok((*member, read(array, "to")?)));
+        let sent: Vec<_> = sent.collect::<PyResult<_>>()?;
+        let room = from_.iter().map(|(member, array)| Ok((*member, written(array, "from_")?)));
+        let room: Vec<_> = room.collect::<PyResult<_>>()?;
+        for (nth, (_, (_, one))) in room.iter().enumerate() {
+            let others = room[..nth].iter().map(|(_, (_, other))| other);
+            for other in sent.iter().map(|(_, (_, other))| other).chain(others) {
+                check_apart(*one, *other)?;
+            }
+        }
+        let sent: Vec<(usize, Bytes)> = sent.iter().map(|(member, (_, bytes))| (*member, *bytes)).collect();
+        let room: Vec<(usize, Bytes)> = room.iter().map(|(member, (_, bytes))| (*member, *bytes)).collect();
+        self.call(py, timeout, |group| {
+            // SAFETY: the lists keep the arrays, and what is written lies apart from all the others.
+            let sent: Vec<_> =
+                sent.iter().map(|(member, bytes)| (*member, unsafe { bytes.read::<u8>() })).collect();
+            // SAFETY: as above.
+            let mut room: Vec<_> =
+                room.iter().map(|(member, bytes)| (*member, unsafe { bytes.write::<u8>() })).collect();
+            group.neighbours(&sent, &mut room)
+        })
+    }
+
+    fn __repr__(&self) -> String {
+        format!("{:?}", self.group)
+    }
+}

@@ -1,0 +1,60 @@
+//! The world that the objects of a job have in common.
+
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use pyo3::prelude::*;
+use udeck::Error;
+
+use crate::errors::{OrRaise, raise};
+use crate::memory::Buffer;
+use crate::wait::{self, Timeout};
+
+/// The library's world, until it is finished.
+pub struct Handle {
+    pub world: RwLock<Option<udeck::World>>,
+    /// Its deadline, and that of making mailboxes and postboxes.
+    pub deadline: Duration,
+    pub setup: Duration,
+}
+
+#[cold]
+pub fn finished(py: Python<'_>) -> PyErr {
+    raise(py, "Closed", "the world was finished: this rank has left its job".into(), None, None)
+}
+
+impl Handle {
+    /// Runs what does not wait.
+    #[inline]
+    pub fn with<R>(&self, py: Python<'_>, body: impl FnOnce(&udeck::World) -> R) -> PyResult<R> {
+        match self.world.try_read().as_deref() {
+            Some(Some(world)) => Ok(body(world)),
+            _ => Err(finished(py)),
+        }
+    }
+
+    /// Runs what may wait, without the interpreter's lock.
+    pub fn wait<R: Send>(
+        &self,
+        py: Python<'_>,
+        body: impl FnOnce(&udeck::World) -> udeck::Result<R> + Send,
+    ) -> PyResult<R> {
+        let done = wait::detached(py, || {
+            let world = self.world.try_read_for(self.deadline)?;
+            world.as_ref().map(body)
+        });
+        done.ok_or_else(|| finished(py))?.or_raise(py, None)
+    }
+
+    /// Memory for a message of so many bytes.
+    #[inline]
+    pub fn buffer(&self, py: Python<'_>, len: usize, timeout: Timeout) -> PyResult<Buffer> {
+        match self.with(py, |world| world.try_buf_reused(len))? {
+            Err(Error::WouldBlock { .. }) => {
+                let limit = timeout.or(self.deadline);
+                self.wait(py, |world| world.buf_reused_timeout(len, limit))
+            }
+            made => made.or_raise(py, None),
+        }
+    }
+}

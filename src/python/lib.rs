@@ -1,0 +1,57 @@
+//! µDECK for Python: the extension module of the package `udeck`, whose Python files lie in `udeck/`.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `world`, `mailbox`, `postbox`, `group` | the classes of the same names |
+//! | `handle` | the library's world, which they have in common |
+//! | `message` | what was received, as a view of where it lies |
+//! | `memory` | arrays in registered memory, and how they become messages |
+//! | `content` | what is posted: arrays, and objects with their buffers |
+//! | `wire` | how an array or object is described behind its bytes |
+//! | `numpy` | numpy's C interface, as far as it is needed |
+//! | `reduction` | operators on elements of numpy's types |
+//! | `tasks` | retrieving and posting in tasks of asyncio |
+//! | `wait` | waits: without the interpreter's lock, and ended by signals |
+//! | `errors` | errors as exceptions |
+//!
+//! Two rules hold everywhere. Nobody waits for anything with the interpreter's lock held: a call tries first, and gives the lock up if
+//! that was not enough. And nobody waits for the interpreter's lock with a lock of this module held, but for the look at signals in a
+//! wait: so those who have the interpreter's lock only *try* to take one.
+
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
+#![allow(
+    missing_docs,
+    reason = "classes are documented for Python, in udeck/_udeck.pyi and their docstrings"
+)]
+
+mod content;
+mod errors;
+mod group;
+mod handle;
+mod mailbox;
+mod memory;
+mod message;
+mod numpy;
+mod postbox;
+mod reduction;
+mod tasks;
+mod wait;
+mod wire;
+mod world;
+
+use pyo3::prelude::*;
+
+/// The compiled part of the package udeck: use `import udeck`.
+#[pymodule]
+fn _udeck(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    numpy::load(module.py())?;
+    module.add_class::<world::World>()?;
+    module.add_class::<mailbox::Mailbox>()?;
+    module.add_class::<postbox::Postbox>()?;
+    module.add_class::<group::Group>()?;
+    module.add_class::<message::Message>()?;
+    module.add_class::<tasks::Task>()?;
+    module.add_function(wrap_pyfunction!(world::init, module)?)?;
+    module.add_function(wrap_pyfunction!(numpy::set_classes, module)?)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))
+}

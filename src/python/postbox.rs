@@ -1,0 +1,355 @@
+//! Postboxes: where a rank posts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+use pyo3::prelude::*;
+use udeck::{Error, PostError, Tagged};
+
+use crate::content;
+use crate::errors::{OrRaise, exception, raise};
+use crate::handle::Handle;
+use crate::memory::{self, Buffer, Owned};
+use crate::numpy::Array;
+use crate::tasks::{self, End, Lent, Task};
+use crate::wait::{self, Timeout};
+use crate::wire::{Head, PythonValues, bytes_mut, values};
+
+/// So many bytes are put together on the stack: the library has a place for short messages.
+const SHORT: usize = 256;
+
+/// Where the postbox is now.
+pub enum Place {
+    Here(Box<udeck::Postbox<PythonValues>>),
+    /// A task has it, and brings it back.
+    Lent,
+    Closed,
+}
+
+/// Shared with tasks.
+pub type Slot = Arc<Mutex<Place>>;
+
+/// A way to a mailbox. Made by World.postbox() and World.postbox_of().
+#[pyclass(frozen, module = "udeck")]
+pub struct Postbox {
+    slot: Slot,
+    name: String,
+    world: Arc<Handle>,
+    /// The world's deadline.
+    limit: Duration,
+}
+
+enum Unusable {
+    Closed,
+    Busy,
+}
+
+/// Why a message was not posted, and the message, if it was none that is copied.
+enum Unposted {
+    Unusable(Unusable, Option<Buffer>),
+    Failed(Error, Option<Buffer>),
+}
+
+impl From<Unusable> for Unposted {
+    fn from(why: Unusable) -> Self {
+        Unposted::Unusable(why, None)
+    }
+}
+
+/// What is to be posted, with its memory.
+pub struct Prepared<'py> {
+    pub buffer: Buffer,
+    /// The array that the memory was taken from, and whose it is again if it is not posted.
+    pub moved: Option<(Array<'py>, Owned<'py>)>,
+}
+
+fn postbox<'a>(place: &'a MutexGuard<'_, Place>) -> Result<&'a udeck::Postbox<PythonValues>, Unusable> {
+    match &**place {
+        Place::Here(postbox) => Ok(postbox),
+        Place::Lent => Err(Unusable::Busy),
+        Place::Closed => Err(Unusable::Closed),
+    }
+}
+
+impl Postbox {
+    pub fn new(postbox: udeck::Postbox<PythonValues>, world: Arc<Handle>, limit: Duration) -> Self {
+        let name = postbox.name().to_owned();
+        Postbox { slot: Arc::new(Mutex::new(Place::Here(Box::new(postbox)))), name, world, limit }
+    }
+
+    #[cold]
+    fn unusable(&self, py: Python<'_>, why: &Unusable) -> PyErr {
+        let name = &self.name;
+        let text = match why {
+            Unusable::Closed => format!("the postbox of mailbox {name:?} was closed"),
+            Unusable::Busy => {
+                format!("another thread or task of this rank uses the postbox of mailbox {name:?}")
+            }
+        };
+        raise(py, if matches!(why, Unusable::Closed) { "Closed" } else { "Busy" }, text, None, Some(name))
+    }
+
+    /// Posts a short array, put together on the stack. `false`: there is no room now, or the postbox is used.
+    #[inline]
+    fn post_short(
+        &self,
+        py: Python<'_>,
+        array: &Array<'_>,
+        head: &Head<'_>,
+        elements: usize,
+        tag: u32,
+    ) -> PyResult<bool> {
+        let Some(place) = self.slot.try_lock() else { return Ok(false) };
+        let postbox = postbox(&place).map_err(|why| self.unusable(py, &why))?;
+        let mut room = [0; SHORT];
+        let message = &mut room[..elements + head.len()];
+        content::copy_elements(array, &mut message[..elements])?;
+        head.write(message, elements);
+        match postbox.try_post(Tagged(values(message), tag)) {
+            Ok(()) => Ok(true),
+            Err(PostError { error: Error::WouldBlock { .. }, .. }) => Ok(false),
+            Err(PostError { error, .. }) => Err(exception(py, &error, Some(&self.name))),
+        }
+    }
+
+    /// An array's message: its own memory, or a copy.
+    pub fn prepare<'py>(&self, array: Array<'py>, timeout: Timeout) -> PyResult<Prepared<'py>> {
+        let (elements, text) = (array.len_bytes()?, content::text(&array)?);
+        let text = text.as_ref().map(|text| text.to_cow()).transpose()?;
+        // Its shape is changed when it is moved.
+        let dims = array.dims().to_vec();
+        let head = content::head(array.type_number(), text.as_deref(), &dims)?;
+        if let Some(owned) = memory::owned(&array, elements)
+            && let Some(buffer) = owned.take(&head, &self.name)?
+        {
+            return Ok(Prepared { buffer, moved: Some((array, owned)) });
+        }
+        let mut buffer = self.world.buffer(array.object().py(), elements + head.len(), timeout)?;
+        let message = bytes_mut(&mut buffer);
+        content::copy_elements(&array, &mut message[..elements])?;
+        head.write(message, elements);
+        Ok(Prepared { buffer, moved: None })
+    }
+
+    /// An object's message.
+    pub fn prepare_object<'py>(
+        &self,
+        value: &Bound<'py, PyAny>,
+        timeout: Timeout,
+    ) -> PyResult<Prepared<'py>> {
+        let pickled = content::pickle(value)?;
+        let layout = pickled.layout()?;
+        let mut buffer = self.world.buffer(value.py(), layout.len, timeout)?;
+        pickled.write(&layout, bytes_mut(&mut buffer))?;
+        Ok(Prepared { buffer, moved: None })
+    }
+
+    /// Posts a message, and waits for room if it must.
+    fn send(&self, py: Python<'_>, mut prepared: Prepared<'_>, tag: u32, timeout: Timeout) -> PyResult<()> {
+        prepared.buffer.set_tag(tag);
+        let Prepared { buffer, moved } = prepared;
+        let posted = match self.try_send(buffer) {
+            Err(
+                Unposted::Failed(Error::WouldBlock { .. }, Some(buffer))
+                | Unposted::Unusable(Unusable::Busy, Some(buffer)),
+            ) => {
+                let limit = timeout.or(self.limit);
+                wait::detached(py, || self.send_within(buffer, limit))
+            }
+            posted => posted,
+        };
+        self.sent(py, posted, moved)
+    }
+
+    /// What became of it: of an array that was moved, nothing is left.
+    fn sent(
+        &self,
+        py: Python<'_>,
+        posted: Result<(), Unposted>,
+        moved: Option<(Array<'_>, Owned<'_>)>,
+    ) -> PyResult<()> {
+        let (error, back) = match posted {
+            Ok(()) => {
+                if let Some((array, _)) = moved {
+                    array.mark_posted();
+                }
+                return Ok(());
+            }
+            Err(Unposted::Unusable(why, back)) => (self.unusable(py, &why), back),
+            Err(Unposted::Failed(error, back)) => (exception(py, &error, Some(&self.name)), back),
+        };
+        match (moved, back) {
+            (Some((_, owned)), Some(buffer)) => owned.put_back(buffer),
+            // It was under way.
+            (Some((array, _)), None) => array.mark_posted(),
+            (None, _) => {}
+        }
+        Err(error)
+    }
+
+    fn try_send(&self, buffer: Buffer) -> Result<(), Unposted> {
+        let Some(place) = self.slot.try_lock() else {
+            return Err(Unposted::Unusable(Unusable::Busy, Some(buffer)));
+        };
+        match postbox(&place) {
+            Ok(postbox) => {
+                postbox.try_post(buffer).map_err(|failed| Unposted::Failed(failed.error, failed.message))
+            }
+            Err(why) => Err(Unposted::Unusable(why, Some(buffer))),
+        }
+    }
+
+    fn send_within(&self, buffer: Buffer, limit: Duration) -> Result<(), Unposted> {
+        let Some(place) = self.slot.try_lock_for(limit) else {
+            return Err(Unposted::Unusable(Unusable::Busy, Some(buffer)));
+        };
+        let postbox = match postbox(&place) {
+            Ok(postbox) => postbox,
+            Err(why) => return Err(Unposted::Unusable(why, Some(buffer))),
+        };
+        wait::in_slices(limit, buffer, |buffer, slice| {
+            postbox.post_timeout(buffer, slice).map_err(|failed| (failed.error, failed.message))
+        })
+        .map_err(|(error, back)| Unposted::Failed(error, back))
+    }
+}
+
+#[pymethods]
+impl Postbox {
+    /// Posts an array: moves it if it is one of World.empty(), and copies it otherwise.
+    #[pyo3(signature = (array, tag=0, timeout=Timeout::USUAL), text_signature = "($self, array, tag=0, timeout=None)")]
+    fn post(&self, py: Python<'_>, array: &Bound<'_, PyAny>, tag: u32, timeout: Timeout) -> PyResult<()> {
+        let array = content::array(array)?;
+        let number = array.type_number();
+        if number.is_some() && array.base_array().is_none() {
+            let elements = array.len_bytes()?;
+            let head = content::head(number, None, array.dims())?;
+            if elements + head.len() <= SHORT && self.post_short(py, &array, &head, elements, tag)? {
+                return Ok(());
+            }
+        }
+        let prepared = self.prepare(array, timeout)?;
+        self.send(py, prepared, tag, timeout)
+    }
+
+    /// Posts any object that can be pickled. Long buffers in it are not copied into the pickle.
+    #[pyo3(signature = (value, tag=0, timeout=Timeout::USUAL), text_signature = "($self, value, tag=0, timeout=None)")]
+    fn post_object(
+        &self,
+        py: Python<'_>,
+        value: &Bound<'_, PyAny>,
+        tag: u32,
+        timeout: Timeout,
+    ) -> PyResult<()> {
+        let prepared = self.prepare_object(value, timeout)?;
+        self.send(py, prepared, tag, timeout)
+    }
+
+    /// As post(), in a task of asyncio: waits for room without holding the thread.
+    #[pyo3(signature = (array, tag=0))]
+    fn post_async<'py>(
+        slf: &Bound<'py, Self>,
+        array: &Bound<'py, PyAny>,
+        tag: u32,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let this = slf.get();
+        let mut prepared = this.prepare(content::array(array)?, Timeout::USUAL)?;
+        prepared.buffer.set_tag(tag);
+        tasks::run(slf.py(), Postbox::task(slf, prepared)?, false)
+    }
+
+    /// Waits until everything that was posted here was read.
+    #[pyo3(signature = (timeout=Timeout::USUAL), text_signature = "($self, timeout=None)")]
+    fn flush(&self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
+        let limit = timeout.or(self.limit);
+        let flushed = wait::detached(py, || {
+            let place = self.slot.try_lock_for(limit).ok_or(Unusable::Busy)?;
+            let postbox = postbox(&place)?;
+            Ok(wait::in_slices_again(limit, |slice| postbox.flush_timeout(slice)))
+        });
+        flushed.map_err(|why| self.unusable(py, &why))?.or_raise(py, Some(&self.name))
+    }
+
+    /// The mailbox's name.
+    #[getter(name)]
+    fn mailbox_name(&self) -> &str {
+        &self.name
+    }
+
+    /// By which transport messages travel from here, and why by no better one.
+    #[getter]
+    fn route(&self, py: Python<'_>) -> PyResult<String> {
+        let place = self.slot.try_lock().ok_or_else(|| self.unusable(py, &Unusable::Busy))?;
+        Ok(postbox(&place).map_err(|why| self.unusable(py, &why))?.route().to_string())
+    }
+
+    /// Ends the connection. What was posted is still delivered.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let closed = py.detach(|| {
+            let mut place = self.slot.try_lock_for(self.limit).ok_or(Unusable::Busy)?;
+            if matches!(*place, Place::Lent) {
+                return Err(Unusable::Busy);
+            }
+            *place = Place::Closed;
+            Ok(())
+        });
+        closed.map_err(|why| self.unusable(py, &why))
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_raised))]
+    fn __exit__(&self, py: Python<'_>, _raised: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
+        self.close(py)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Postbox({:?})", self.name)
+    }
+}
+
+impl Postbox {
+    /// A post in a task, which has the postbox until it ends.
+    fn task(slf: &Bound<'_, Self>, prepared: Prepared<'_>) -> PyResult<Task> {
+        let (py, this) = (slf.py(), slf.get());
+        let Prepared { buffer, moved } = prepared;
+        let lent = match this.lend() {
+            Ok(lent) => lent,
+            Err(why) => {
+                if let Some((_, owned)) = moved {
+                    owned.put_back(buffer);
+                }
+                return Err(this.unusable(py, &why));
+            }
+        };
+        let mut lent = Lent::new(this.slot.clone(), lent, Place::Here);
+        if let Some((array, _)) = moved {
+            // The message may go at any time: from now on it is not the program's.
+            array.mark_posted();
+        }
+        let name = this.name.clone();
+        Ok(Task::new(async move {
+            let posted = lent.post_async(buffer).await;
+            let end: End = Box::new(move |py| match posted {
+                Ok(()) => Ok(py.None().into_bound(py)),
+                Err(PostError { error, .. }) => Err(exception(py, &error, Some(&name))),
+            });
+            end
+        }))
+    }
+
+    fn lend(&self) -> Result<Box<udeck::Postbox<PythonValues>>, Unusable> {
+        let mut place = self.slot.try_lock().ok_or(Unusable::Busy)?;
+        match std::mem::replace(&mut *place, Place::Lent) {
+            Place::Here(object) => Ok(object),
+            other => {
+                let why = if matches!(other, Place::Closed) { Unusable::Closed } else { Unusable::Busy };
+                *place = other;
+                Err(why)
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+"""Several ranks from a notebook: processes that deckrun starts."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+
+def _pickler():
+    """cloudpickle, which takes functions of a notebook, if it is installed."""
+    try:
+        import cloudpickle
+    except ImportError:
+        return pickle
+    return cloudpickle
+
+
+def _deckrun() -> str:
+    beside = Path(sysconfig.get_path("scripts")) / "deckrun"
+    found = os.environ.get("DECKRUN") or (str(beside) if beside.exists() else shutil.which("deckrun"))
+    if not found:
+        raise FileNotFoundError("deckrun was not found beside Python or on PATH: set DECKRUN to its path")
+    return found
+
+
+def run_local(n: int, function, *args, timeout: float | None = None) -> list:
+    """Runs ``function(world, *args)`` in `n` new processes, each a rank, and returns what they returned, by rank.
+
+    The function and its arguments are pickled: a function of a module, or with cloudpickle installed one of a notebook. If a rank
+    raises, so does this, in the words of the rank. `timeout`: seconds for all of it; None: no limit.
+    """
+    try:
+        job = _pickler().dumps((function, args))
+    except Exception as error:
+        raise TypeError(
+            f"{function!r} cannot be pickled ({error}): put it into a module, or install cloudpickle"
+        ) from error
+    with tempfile.TemporaryDirectory(prefix="udeck-") as folder:
+        (Path(folder) / "job").write_bytes(job)
+        command = [_deckrun(), "-n", str(n), "--", sys.executable, "-m", "udeck._rank", folder]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        done = subprocess.run(command, env=environment, timeout=timeout, stdin=subprocess.DEVNULL, check=False)
+        files = [Path(folder) / str(rank) for rank in range(n)]
+        ends = [pickle.loads(file.read_bytes()) if file.exists() else None for file in files]
+        # What failed first is why the others returned nothing.
+        for rank, end in enumerate(ends):
+            if end and end[0]:
+                raise RuntimeError(f"rank {rank} of {n}: {end[1]}")
+        if None in ends:
+            rank = ends.index(None)
+            raise RuntimeError(f"rank {rank} of {n} returned nothing; deckrun ended with {done.returncode}")
+        return [value for _, value in ends]

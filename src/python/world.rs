@@ -1,0 +1,214 @@
+//! The job as this rank sees it.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use udeck::ExitKind;
+
+use crate::content;
+use crate::errors::OrRaise;
+use crate::group::Group;
+use crate::handle::{Handle, finished};
+use crate::mailbox::Mailbox;
+use crate::memory;
+use crate::numpy::{self, FLOAT64};
+use crate::postbox::Postbox;
+use crate::wait::{self, Timeout};
+use crate::wire::bytes_mut;
+
+/// A job, as one rank sees it. Made by init().
+#[pyclass(frozen, module = "udeck")]
+pub struct World {
+    handle: Arc<Handle>,
+    /// This rank's number, from 0.
+    #[pyo3(get)]
+    rank: usize,
+    /// How many ranks there are.
+    #[pyo3(get)]
+    size: usize,
+}
+
+/// Joins the job that this process was started in; alone, a job of one rank.
+#[pyfunction]
+pub fn init(py: Python<'_>) -> PyResult<World> {
+    let world = py.detach(udeck::init).or_raise(py, None)?;
+    let (rank, size) = (world.rank(), world.size());
+    let (deadline, setup) = (world.config().deadline, world.config().setup);
+    let handle = Arc::new(Handle { world: RwLock::new(Some(world)), deadline, setup });
+    Ok(World { handle, rank, size })
+}
+
+#[pymethods]
+impl World {
+    /// Creates a mailbox of this rank's. Its name is the only one in the job.
+    #[pyo3(signature = (name, objects=false, queue=None))]
+    fn mailbox(&self, py: Python<'_>, name: &str, objects: bool, queue: Option<usize>) -> PyResult<Mailbox> {
+        let made = self.handle.wait(py, |world| match queue {
+            Some(bytes) => world.mailbox_with_queue(name, bytes),
+            None => world.mailbox(name),
+        })?;
+        Ok(Mailbox::new(made, objects, self.handle.deadline))
+    }
+
+    /// Creates this rank's mailbox of a family: each rank may have one of the same name.
+    #[pyo3(signature = (name, objects=false))]
+    fn mailboxes(&self, py: Python<'_>, name: &str, objects: bool) -> PyResult<Mailbox> {
+        let made = self.handle.wait(py, |world| world.mailboxes(name))?;
+        Ok(Mailbox::new(made, objects, self.handle.deadline))
+    }
+
+    /// A way to the mailbox of this name. Waits until it exists.
+    #[pyo3(signature = (name, timeout=Timeout::USUAL), text_signature = "($self, name, timeout=None)")]
+    fn postbox(&self, py: Python<'_>, name: &str, timeout: Timeout) -> PyResult<Postbox> {
+        let limit = timeout.or(self.handle.setup);
+        let made = self
+            .handle
+            .wait(py, |world| wait::in_slices_again(limit, |slice| world.postbox_timeout(name, slice)))?;
+        Ok(Postbox::new(made, self.handle.clone(), self.handle.deadline))
+    }
+
+    /// A way to a rank's mailbox of a family. Waits until it exists.
+    #[pyo3(signature = (name, rank, timeout=Timeout::USUAL), text_signature = "($self, name, rank, timeout=None)")]
+    fn postbox_of(&self, py: Python<'_>, name: &str, rank: usize, timeout: Timeout) -> PyResult<Postbox> {
+        let limit = timeout.or(self.handle.setup);
+        let made = self.handle.wait(py, |world| {
+            wait::in_slices_again(limit, |slice| world.postbox_of_timeout(name, rank, slice))
+        })?;
+        Ok(Postbox::new(made, self.handle.clone(), self.handle.deadline))
+    }
+
+    /// An array in registered memory, whose elements are whatever was there. Posting it copies nothing.
+    #[pyo3(signature = (shape, dtype=None, timeout=Timeout::USUAL), text_signature = "($self, shape, dtype=None, timeout=None)")]
+    fn empty<'py>(
+        &self,
+        shape: &Bound<'py, PyAny>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        timeout: Timeout,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.make(shape, dtype, timeout, false)
+    }
+
+    /// As empty(), of zeros.
+    #[pyo3(signature = (shape, dtype=None, timeout=Timeout::USUAL), text_signature = "($self, shape, dtype=None, timeout=None)")]
+    fn zeros<'py>(
+        &self,
+        shape: &Bound<'py, PyAny>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        timeout: Timeout,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.make(shape, dtype, timeout, true)
+    }
+
+    /// Waits until all ranks have come here.
+    #[pyo3(signature = (timeout=Timeout::USUAL), text_signature = "($self, timeout=None)")]
+    fn barrier(&self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
+        let limit = timeout.or(self.handle.deadline);
+        self.handle.wait(py, |world| world.barrier_timeout(limit))
+    }
+
+    /// The group of all ranks. The first call is made by all of them.
+    fn all(&self, py: Python<'_>) -> PyResult<Group> {
+        self.handle.wait(py, |world| Ok(world.all()?.within(world.config().deadline))).map(Group::new)
+    }
+
+    /// A group of these ranks, numbered in this order. All of them make the call, with the same list.
+    #[pyo3(signature = (ranks, name=None))]
+    fn group(&self, py: Python<'_>, ranks: Vec<usize>, name: Option<&str>) -> PyResult<Group> {
+        let made = self.handle.wait(py, |world| match name {
+            Some(name) => world.group(name, &ranks),
+            None => world.anonymous_group(&ranks),
+        })?;
+        Ok(Group::new(made))
+    }
+
+    /// The ranks that have ended so far: pairs of a rank, and how it was lost, or None if it finished.
+    fn exited_ranks(&self, py: Python<'_>) -> PyResult<Vec<(usize, Option<String>)>> {
+        self.handle.with(py, |world| {
+            let exits = world.exited_ranks();
+            exits
+                .map(|exit| match exit.how {
+                    ExitKind::Lost(how) => (exit.rank, Some(how)),
+                    _ => (exit.rank, None),
+                })
+                .collect()
+        })
+    }
+
+    /// Counters of what the library did on this rank: messages and bytes.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.handle.with(py, udeck::World::stats)?;
+        let all = PyDict::new(py);
+        all.set_item("messages_posted", stats.messages_posted)?;
+        all.set_item("bytes_posted", stats.bytes_posted)?;
+        all.set_item("messages_retrieved", stats.messages_retrieved)?;
+        all.set_item("bytes_retrieved", stats.bytes_retrieved)?;
+        all.set_item("bytes_copied", stats.bytes_copied)?;
+        Ok(all)
+    }
+
+    /// Ends the whole job now, and this process.
+    #[pyo3(signature = (code=1, why="the program gave up"))]
+    fn abort(&self, py: Python<'_>, code: u8, why: &str) -> PyResult<()> {
+        self.handle.wait(py, |world| world.abort(code, why))
+    }
+
+    /// Ends this rank's part in the job: delivers what was posted, and says goodbye.
+    #[pyo3(signature = (timeout=Timeout::USUAL), text_signature = "($self, timeout=None)")]
+    fn finish(&self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
+        let limit = timeout.or(self.handle.deadline);
+        let ended = wait::detached(py, || {
+            let world = self.handle.world.try_write_for(limit)?.take();
+            world.map(|world| world.finish_timeout(limit))
+        });
+        ended.ok_or_else(|| finished(py))?.or_raise(py, None)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    /// Finishes, unless the block ended by an exception: then this rank is lost to the others, as it has not done its part.
+    #[pyo3(signature = (*raised))]
+    fn __exit__(&self, py: Python<'_>, raised: &Bound<'_, PyTuple>) -> PyResult<()> {
+        let is_finished = self.handle.with(py, |_| ()).is_err();
+        let has_failed = raised.iter().any(|one| !one.is_none());
+        if is_finished || has_failed { Ok(()) } else { self.finish(py, Timeout::USUAL) }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("World(rank {} of {})", self.rank, self.size)
+    }
+}
+
+impl World {
+    fn make<'py>(
+        &self,
+        shape: &Bound<'py, PyAny>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        timeout: Timeout,
+        zeroed: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = shape.py();
+        let dims = memory::shape(shape)?;
+        let (dtype, number) = match dtype {
+            None => (numpy::dtype_of_number(py, FLOAT64)?, Some(FLOAT64)),
+            Some(dtype) => {
+                let dtype = content::helper(py, intern!(py, "dtype"))?.call1((dtype,))?;
+                let number = numpy::number_of_dtype(&dtype)?;
+                (dtype, number)
+            }
+        };
+        let (elements, text) = memory::measure(&dtype, number, &dims)?;
+        let text = text.as_ref().map(|text| text.to_cow()).transpose()?;
+        let head = content::head(number, text.as_deref(), &dims)?;
+        let mut buffer = self.handle.buffer(py, memory::len_for(elements, &head), timeout)?;
+        if zeroed {
+            py.detach(|| bytes_mut(&mut buffer)[..elements].fill(0));
+        }
+        let nic = self.handle.with(py, |world| world.nic().clone())?;
+        Ok(memory::array(buffer, nic, &dtype, &dims, elements)?.into_object())
+    }
+}

@@ -1,0 +1,204 @@
+//! The shares of service levels, as a user says them: `5:50,3:30,0:20`.
+//!
+//! ```text
+//! LEVEL:SHARE[@DISTANCE],...      5:5,3:3,0:2      7:10@2,0:90
+//! ```
+//!
+//! Shares are parts of their sum. A level with the distance d has every d-th entry of the [table](crate::dtable), so it waits at
+//! most for d - 1 entries of others; without one, all such levels have the same. Levels that are not named are sent as the lowest
+//! that is.
+
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::dtable::{BadShare, Class, DTable, Plan, WhenStalled, plan};
+use crate::table::LANES;
+
+/// Entries of the table.
+const ENTRIES: usize = 64;
+/// Bytes of a credit.
+pub const CREDIT: usize = 64;
+/// The most that one turn sends, in credits: 16 KiB. Others wait while it goes, and a turn is a system call.
+pub const TURN: u16 = 256;
+
+/// Levels and their table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Levels {
+    plan: Plan,
+    /// The level that each one is sent as.
+    sent_as: [u8; LANES],
+}
+
+/// Why a text has no shares in it.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum BadLevels {
+    /// Not of the form.
+    #[error("{part:?} is not LEVEL:SHARE or LEVEL:SHARE@DISTANCE (for example 5:50,3:30,0:20)")]
+    Form {
+        /// What it says.
+        part: String,
+    },
+    /// Not a level.
+    #[error("level {level} is named twice, or is above 15")]
+    Level {
+        /// What it says.
+        level: u8,
+    },
+    /// No table has it.
+    #[error("{why}{}", level.map_or(String::new(), |level| format!(" (level {level})")))]
+    Share {
+        /// Of which.
+        level: Option<u8>,
+        /// The planner's words.
+        why: BadShare,
+    },
+}
+
+impl Levels {
+    /// A table at its start. A level whose data cannot go at the moment keeps what it has saved.
+    pub fn table(&self) -> DTable {
+        DTable::new(self.plan.slots.clone(), WhenStalled::Keep)
+    }
+
+    /// The level that `level` is sent as: itself, if it has a share.
+    ///
+    /// # Panics
+    /// Above 15.
+    pub fn sent_as(&self, level: u8) -> u8 {
+        self.sent_as[usize::from(level)]
+    }
+
+    /// Each level that has one, and its share of 1, as the table has it.
+    pub fn shares(&self) -> impl Iterator<Item = (u8, f64)> + '_ {
+        let all = self.plan.credits() as f64;
+        self.plan.classes.iter().map(move |class| (class.class.level, class.credits as f64 / all))
+    }
+}
+
+/// What a text says of a level.
+struct Wanted {
+    level: u8,
+    share: f64,
+    distance: Option<u32>,
+}
+
+impl FromStr for Wanted {
+    type Err = BadLevels;
+
+    fn from_str(part: &str) -> Result<Self, BadLevels> {
+        let form = || BadLevels::Form { part: part.to_owned() };
+        let (level, rest) = part.split_once(':').ok_or_else(form)?;
+        let (share, distance) =
+            rest.split_once('@').map_or((rest, None), |(share, distance)| (share, Some(distance)));
+        let share: f64 = share.trim().parse().map_err(|_| form())?;
+        let distance = distance.map(|distance| distance.trim().parse()).transpose().map_err(|_| form())?;
+        if !(share > 0.0 && share.is_finite()) {
+            return Err(form());
+        }
+        Ok(Wanted { level: level.trim().parse().map_err(|_| form())?, share, distance })
+    }
+}
+
+impl FromStr for Levels {
+    type Err = BadLevels;
+
+    fn from_str(text: &str) -> Result<Self, BadLevels> {
+        let wanted: Vec<Wanted> = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
+        for (at, Wanted { level, .. }) in wanted.iter().enumerate() {
+            if usize::from(*level) >= LANES || wanted[..at].iter().any(|other| other.level == *level) {
+                return Err(BadLevels::Level { level: *level });
+            }
+        }
+        let sum: f64 = wanted.iter().map(|wanted| wanted.share).sum();
+        let usual = usual_distance(&wanted);
+        let classes: Vec<Class> = wanted
+            .iter()
+            .map(|Wanted { level, share, distance }| Class {
+                level: *level,
+                distance: distance.unwrap_or(usual),
+                share: share / sum,
+                mtu: TURN.into(),
+            })
+            .collect();
+        let plan = plan(ENTRIES, TURN.into(), &classes)
+            .map_err(|why| BadLevels::Share { level: why.class().map(|class| classes[class].level), why })?;
+        let lowest = wanted.iter().map(|wanted| wanted.level).min().unwrap_or_default();
+        let is_named = |level: u8| wanted.iter().any(|wanted| wanted.level == level);
+        let sent_as = std::array::from_fn(|level| if is_named(level as u8) { level as u8 } else { lowest });
+        Ok(Levels { plan, sent_as })
+    }
+}
+
+/// The distance of levels that say none: what those leave that do, divided among the others.
+fn usual_distance(wanted: &[Wanted]) -> u32 {
+    let taken: usize = wanted
+        .iter()
+        .filter_map(|wanted| wanted.distance)
+        .map(|distance| ENTRIES.div_ceil(distance.max(1) as usize))
+        .sum();
+    let others = wanted.iter().filter(|wanted| wanted.distance.is_none()).count().max(1);
+    let each = ENTRIES.saturating_sub(taken) / others;
+    let entries = each.checked_ilog2().map_or(1, |log| 1 << log);
+    (ENTRIES / entries) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtable::Head;
+
+    fn shares(text: &str) -> Vec<(u8, f64)> {
+        text.parse::<Levels>()
+            .unwrap()
+            .shares()
+            .map(|(level, share)| (level, (share * 1000.0).round()))
+            .collect()
+    }
+
+    #[test]
+    fn shares_are_parts_of_their_sum() {
+        assert_eq!(shares("5:5,3:3,0:2"), [(5, 500.0), (3, 300.0), (0, 200.0)]);
+        assert_eq!(shares("0:1"), [(0, 1000.0)]);
+        for (level, share) in shares("7:10@2, 4:30@8, 0:60") {
+            let wanted = [(7, 100.0), (4, 300.0), (0, 600.0)].iter().find(|one| one.0 == level).unwrap().1;
+            assert!((share - wanted).abs() < 5.0, "{level}: {share}");
+        }
+    }
+
+    #[test]
+    fn a_level_without_a_share_is_sent_as_the_lowest() {
+        let levels: Levels = "5:50,3:50".parse().unwrap();
+        assert_eq!([0, 3, 4, 5, 15].map(|level| levels.sent_as(level)), [3, 3, 3, 5, 3]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let words = |text: &str| text.parse::<Levels>().unwrap_err().to_string();
+        for text in ["", "5", "5:", "x:1", "1:-1", "1:nan", "1:1@", "1:0", "5:50;3:50"] {
+            assert!(words(text).contains("LEVEL:SHARE"), "{text}: {}", words(text));
+        }
+        assert!(words("5:1,5:2").contains("level 5 is named twice"));
+        assert!(words("16:1").contains("above 15"));
+        assert!(words("5:1@3,0:1").contains("(level 5)"), "{}", words("5:1@3,0:1"));
+        assert!(words("5:1@1,0:1").contains("no entry is left"), "{}", words("5:1@1,0:1"));
+    }
+
+    /// Each level sends as its part says, whatever it sends at a time.
+    #[test]
+    fn tables_keep_to_the_shares() {
+        let levels: Levels = "5:50,3:30,0:20".parse().unwrap();
+        let mut table = levels.table();
+        let mut sent = [0_u64; LANES];
+        for _ in 0..20_000 {
+            let (level, credits) =
+                table.next(|level| Head::Ready([TURN, 1, 1, 17, 1, 200][level as usize])).unwrap();
+            sent[usize::from(level)] += u64::from(credits);
+        }
+        let all: u64 = sent.iter().sum();
+        for (level, share) in levels.shares() {
+            let got = sent[usize::from(level)] as f64 / all as f64;
+            assert!((got - share).abs() < 0.005, "level {level}: {got} for {share}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Connection requests that their program may not want any more while they wait for an answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use udeck_sys::Deadline;
+
+/// How soon who waits sees that a request is not wanted any more.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Ends a [`crate::Vi::connect_unless`] that another thread waits in, within a tenth of a second. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Withdrawal(Arc<AtomicBool>);
+
+impl Withdrawal {
+    /// The request is not wanted any more.
+    pub fn withdraw(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether [`Withdrawal::withdraw`] was called.
+    pub fn is_withdrawn(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// How long a transport waits for the answer to a connection request: until a deadline, or until nobody wants it
+/// ([`crate::transport::Queues::until`]).
+#[derive(Clone, Debug)]
+pub struct Until {
+    deadline: Deadline,
+    withdrawal: Option<Withdrawal>,
+}
+
+impl Until {
+    pub(crate) fn new(deadline: Deadline, withdrawal: Option<Withdrawal>) -> Until {
+        Until { deadline, withdrawal }
+    }
+
+    /// Whether the wait is over.
+    pub fn passed(&self) -> bool {
+        self.deadline.passed() || self.withdrawal.as_ref().is_some_and(Withdrawal::is_withdrawn)
+    }
+
+    /// How long to sleep before the next look: not until the deadline, if the request may be withdrawn.
+    pub fn remaining(&self) -> Duration {
+        let left = self.deadline.remaining();
+        if self.withdrawal.is_some() { left.min(LOOK) } else { left }
+    }
+
+    /// The same, as a point on the monotonic clock.
+    pub fn instant(&self) -> Instant {
+        match &self.withdrawal {
+            Some(_) => Deadline::after(self.remaining()).instant(),
+            None => self.deadline.instant(),
+        }
+    }
+}
+
+impl From<Deadline> for Until {
+    /// Of a request that is wanted until then.
+    fn from(deadline: Deadline) -> Until {
+        Until::new(deadline, None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_looks_again_and_sees_that_it_is_withdrawn() {
+        let withdrawal = Withdrawal::default();
+        let until = Until::new(Deadline::after(Duration::MAX), Some(withdrawal.clone()));
+        assert!(!until.passed() && until.remaining() <= LOOK);
+        assert!(until.instant() <= Instant::now() + LOOK);
+        withdrawal.withdraw();
+        assert!(until.passed());
+        let until = Until::from(Deadline::after(Duration::from_secs(3600)));
+        assert!(!until.passed() && until.remaining() > LOOK && until.instant() > Instant::now() + LOOK);
+        assert!(Until::from(Deadline::now()).passed());
+    }
+}

@@ -1,0 +1,221 @@
+"""Whole jobs through deckrun."""
+
+import signal
+import sys
+
+import numpy
+import pytest
+
+import udeck
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp", "udp"])
+def test_arrays_go_around(job, transport):
+    done = job(
+        3,
+        """
+        with udeck.init() as world:
+            inbox = world.mailboxes("halo", objects=True)
+            outs = [world.postbox_of("halo", rank) for rank in range(world.size)]
+            for shape in [(), (5,), (100, 3), (700, 1000)]:
+                for out in outs:
+                    out.post(numpy.full(shape, world.rank))
+                    array = world.empty(shape)
+                    array[...] = world.rank
+                    out.post(array)
+                    out.post_object({"big": numpy.full(shape, world.rank), "rank": world.rank})
+                for rank in range(world.size):
+                    for _ in range(2):
+                        got = inbox.retrieve(source=rank)
+                        assert got.shape == shape and (got == rank).all()
+                    got = inbox.retrieve(source=rank)
+                    assert got["rank"] == rank and (got["big"] == rank).all()
+            del got
+            world.barrier()
+            print("good", flush=True)
+        """,
+        DECK_TRANSPORT=transport,
+    )
+    assert done.code == 0 and done.out.count("good") == 3, done
+
+
+def test_groups(job):
+    done = job(
+        4,
+        """
+        with udeck.init() as world:
+            group, me, size = world.all(), world.rank, world.size
+            for kind in ["i1", "u2", "i4", "u8", "f4", "f8", "c8", "c16", "?"]:
+                for n in [1, 7, 100_000]:
+                    parts = [((numpy.arange(n) + rank) % 5).astype(kind) for rank in range(size)]
+                    array = parts[me].copy()
+                    group.allreduce(array)
+                    total = parts[0]
+                    for part in parts[1:]:
+                        total = (total + part).astype(kind)
+                    assert (array == total).all(), (kind, n)
+            array = numpy.full(3, me + 1)
+            group.allreduce(array, op="max"); assert array[0] == size
+            array = numpy.full(3, me + 1.0)
+            group.reduce(array, "product", root=1); assert array[0] == (24 if me == 1 else me + 1)
+            array = numpy.full(2, me)
+            group.broadcast(array, root=2); assert (array == 2).all()
+            rows = group.allgather(numpy.full(2, me)); assert rows.shape == (4, 2) and list(rows[:, 0]) == [0, 1, 2, 3]
+            rows = group.gather(numpy.full(2, me), root=3)
+            assert (rows is None) == (me != 3) and (rows is None or list(rows[:, 1]) == [0, 1, 2, 3])
+            mine = numpy.zeros(2, dtype=int)
+            group.scatter(numpy.arange(8) if me == 0 else None, mine); assert list(mine) == [2 * me, 2 * me + 1]
+            assert list(group.alltoall(numpy.arange(4) + 10 * me)) == [me, me + 10, me + 20, me + 30]
+            out = numpy.zeros(2)
+            group.reduce_scatter(numpy.arange(8.0), out); assert list(out) == [8.0 * me, 8.0 * me + 4]
+            array = numpy.full(1, me + 1); group.scan(array); assert array[0] == [1, 3, 6, 10][me]
+            array = numpy.full(1, me + 1); group.exscan(array); assert array[0] == [1, 1, 3, 6][me]
+            left, right = (me - 1) % size, (me + 1) % size
+            one, two = numpy.zeros(5), numpy.zeros(5)
+            group.neighbours([(left, numpy.full(5, me)), (right, numpy.full(5, me))], [(left, one), (right, two)])
+            assert one.view(int)[0] == left and two.view(int)[0] == right
+            part = group.split(me % 2)
+            assert part.size == 2 and part.ranks == [me % 2, me % 2 + 2]
+            assert group.split(None if me else 0) is None or me == 0
+            part = world.group([3, 0], name="two") if me in (0, 3) else None
+            if part:
+                array = numpy.ones(1); part.allreduce(array); assert array[0] == 2 and part.ranks == [3, 0]
+            try:
+                group.allgather(numpy.ones(2), out=numpy.ones((4, 2), dtype="f4"))
+            except TypeError as error:
+                assert "float32" in str(error)
+            else:
+                sys.exit("two types went together")
+            group.barrier()
+            print("good", flush=True)
+        """,
+    )
+    assert done.code == 0 and done.out.count("good") == 4, done
+
+
+def test_a_killed_rank_is_an_exception_at_the_others(job):
+    done = job(
+        3,
+        """
+        world = udeck.init()
+        inbox = world.mailboxes("all")
+        outs = [world.postbox_of("all", rank) for rank in range(3)]
+        for out in outs:
+            out.post(numpy.zeros(1))
+        for _ in range(3):
+            inbox.retrieve()
+        world.barrier()
+        if world.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        start = time.monotonic()
+        if world.rank == 0:
+            try:
+                inbox.retrieve()
+            except udeck.PeerLost as error:
+                print("heard", error.rank, error.mailbox, error, f"{time.monotonic() - start:.3f} s", flush=True)
+        else:
+            try:
+                world.barrier()
+            except udeck.PeerLost as error:
+                print("heard", error.rank, error, f"{time.monotonic() - start:.3f} s", flush=True)
+        world.finish()
+        """,
+        ["--on-failure", "continue"],
+    )
+    assert done.out.count("heard 1") == 2 and "heard 1 all" in done.out and "SIGKILL" in done.out, done
+    print(done.out)
+
+
+@pytest.mark.parametrize("waits", [
+    "inbox.retrieve()", "world.barrier()", "world.all().allreduce(numpy.zeros(9))", "world.postbox('none')", "full()",
+])
+def test_a_signal_interrupts_a_wait(job, waits):
+    done = job(
+        2,
+        f"""
+        world = udeck.init()
+        inbox = world.mailboxes("box")
+        out = world.postbox_of("box", 1 - world.rank)
+        world.barrier()
+        def full():
+            while True:
+                out.post(numpy.zeros(1 << 20))
+        if world.rank == 0:
+            threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            try:
+                {waits}
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+                os._exit(0)
+            sys.exit("it was not")
+        time.sleep(3)
+        os._exit(0)
+        """,
+        DECK_SETUP_TIMEOUT="20",
+        DECK_ARENA="64M",
+    )
+    assert "interrupted" in done.out, done
+
+
+def test_a_signal_handler_that_returns_ends_no_wait(job):
+    done = job(
+        2,
+        """
+        with udeck.init() as world:
+            inbox = world.mailboxes("box")
+            out = world.postbox_of("box", 1 - world.rank)
+            if world.rank == 0:
+                handled = []
+                signal.signal(signal.SIGUSR1, lambda *_: handled.append(1))
+                threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
+                inbox.retrieve()
+                print("handled", len(handled), flush=True)
+            else:
+                time.sleep(1)
+                out.post(numpy.zeros(1))
+            world.barrier()
+        """,
+    )
+    assert done.code == 0 and "handled 1" in done.out, done
+
+
+def test_an_exception_in_the_block_is_a_loss_to_the_others(job):
+    done = job(
+        2,
+        """
+        with udeck.init() as world:
+            if world.rank == 1:
+                raise ValueError("mine")
+            try:
+                world.barrier()
+            except udeck.PeerLost as error:
+                print("heard", error.rank, flush=True)
+        """,
+        ["--on-failure", "continue"],
+    )
+    assert done.code != 0 and "heard 1" in done.out and "ValueError: mine" in done.err, done
+
+
+def rank_and_sum(world, array):
+    mine = array * (world.rank + 1)
+    world.all().allreduce(mine)
+    return world.rank, mine
+
+
+def fails(world):
+    if world.rank == 1:
+        raise KeyError("no way")
+
+
+def test_run_local_returns_what_the_ranks_did(monkeypatch):
+    results = udeck.run_local(3, rank_and_sum, numpy.ones(4), timeout=60)
+    assert [rank for rank, _ in results] == [0, 1, 2] and all((array == 6).all() for _, array in results)
+    with pytest.raises(RuntimeError, match="rank 1 of 2(.|\n)*no way"):
+        udeck.run_local(2, fails, timeout=60)
+    with pytest.raises(TypeError, match="cloudpickle"):
+        udeck.run_local(2, lambda world: (yield), timeout=60) if "cloudpickle" not in sys.modules else None
+
+
+def test_ring(example):
+    done = example(4, "ring.py")
+    assert done.code == 0 and done.out.splitlines() == [f"round {n}: 4 ranks have had the token" for n in (1, 2, 3)], done

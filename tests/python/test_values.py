@@ -1,0 +1,318 @@
+"""What is posted and what is retrieved, in one rank."""
+
+import asyncio
+import os
+import pickle
+import threading
+import time
+
+import numpy
+import pytest
+
+import udeck
+
+
+@pytest.fixture(scope="module")
+def world():
+    # The process ends with the tests: a rank joins its job once.
+    return udeck.init()
+
+
+@pytest.fixture
+def ends(world, request):
+    name = request.node.name
+    with world.mailbox(name) as inbox, world.postbox(name) as out:
+        yield inbox, out
+
+
+TYPES = ["?", "b", "B", "h", "H", "i", "I", "l", "L", "f", "d", "F", "D", "e", "g", ">f8", "S5", "U3", "M8[ns]", "i4,f8"]
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (4, 0, 2), (40, 50)])
+def test_arrays_come_as_they_went(world, kind, shape):
+    name = f"{kind} {shape}"
+    array = numpy.zeros(shape, dtype=kind)
+    array.reshape(-1).view(numpy.uint8)[:] = 1
+    with world.mailbox(name) as inbox, world.postbox(name) as out:
+        out.post(array, tag=7)
+        message = inbox.retrieve_message()
+        got = message.value
+        assert (message.source, message.tag) == (0, 7)
+        assert got.dtype == array.dtype and got.shape == array.shape
+        assert got.tobytes() == array.tobytes()
+        assert not got.flags.writeable
+
+
+def test_strided_arrays_are_posted_in_c_order(ends):
+    inbox, out = ends
+    for array in [numpy.arange(60000.0).reshape(200, 300).T, numpy.arange(20)[::-2], numpy.arange(6).reshape(2, 3).T]:
+        out.post(array)
+        assert (inbox.retrieve() == array).all()
+
+
+@pytest.mark.parametrize("value", [b"bytes", bytearray(b"more"), memoryview(b"view"), numpy.float32(3)])
+def test_anything_with_the_buffer_protocol(ends, value):
+    inbox, out = ends
+    out.post(value)
+    assert inbox.retrieve().tobytes() == bytes(value)
+
+
+def test_dlpack_in_and_out(ends):
+    class Tensor:
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack__(self, **options):
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+    inbox, out = ends
+    out.post(Tensor(numpy.arange(1000.0)))
+    got = inbox.retrieve()
+    again = numpy.from_dlpack(got)
+    assert numpy.shares_memory(got, again) and again[999] == 999
+
+
+def test_what_is_no_array_is_refused_with_words(ends):
+    with pytest.raises(TypeError, match="post_object"):
+        ends[1].post({"a": 1})
+    with pytest.raises(TypeError, match="post_object"):
+        ends[1].post(numpy.array([object()]))
+
+
+def test_received_arrays_keep_their_message(ends):
+    inbox, out = ends
+    arrays = []
+    for n in range(20):
+        out.post(numpy.full(10_000, n))
+        arrays.append(inbox.retrieve()[5:])
+    assert [int(array[0]) for array in arrays] == list(range(20))
+    with pytest.raises(ValueError, match="read-only"):
+        arrays[0][0] = 1
+
+
+def test_memory_of_the_world_moves(world, ends):
+    inbox, out = ends
+    array = world.empty((300, 400), dtype="f4")
+    array[:] = 3
+    copied = world.stats()["bytes_copied"]
+    out.post(array)
+    assert world.stats()["bytes_copied"] == copied
+    got = inbox.retrieve()
+    assert got.shape == (300, 400) and got.dtype == numpy.float32 and (got == 3).all()
+    for use in [lambda: array[0], lambda: array + 1, lambda: array.sum(), lambda: len(array), lambda: numpy.sum(array),
+                lambda: array.fill(1), lambda: out.post(array), lambda: array == 1, lambda: array.base]:
+        with pytest.raises((udeck.ArrayPosted, udeck.ArrayInUse), match="posted"):
+            use()
+    assert repr(array) == "<array that was posted>"
+
+
+def test_memory_with_views_is_not_posted(world, ends):
+    inbox, out = ends
+    array = world.zeros(1000)
+    part = array[10:]
+    with pytest.raises(udeck.ArrayInUse, match="1 more array") as raised:
+        out.post(array)
+    assert raised.value.mailbox == inbox.name
+    out.post(part)  # a part is copied
+    assert len(inbox.retrieve()) == 990
+    del part
+    out.post(array.reshape(10, 100).copy())
+    assert inbox.retrieve().shape == (10, 100)
+    out.post(array)
+    assert inbox.retrieve().shape == (1000,)
+
+
+def test_a_reshaped_array_moves_whole(world, ends):
+    inbox, out = ends
+    array = world.zeros(1200).reshape(3, 4, 100)
+    copied = world.stats()["bytes_copied"]
+    out.post(array)
+    assert world.stats()["bytes_copied"] == copied
+    assert inbox.retrieve().shape == (3, 4, 100)
+
+
+def test_objects_with_buffers_beside(world):
+    big = numpy.arange(100_000)
+    with world.mailbox("objects", objects=True) as inbox, world.postbox("objects") as out:
+        out.post_object({"big": big, "text": "x", "none": None, "more": [numpy.ones(3)] * 2})
+        got = inbox.retrieve()
+        assert (got["big"] == big).all() and got["text"] == "x" and got["more"][1][2] == 1
+        assert not got["big"].flags.writeable, "it lies in the message"
+        out.post(big)
+        assert (inbox.retrieve() == big).all()
+
+
+def test_a_mailbox_of_arrays_refuses_pickles(ends):
+    inbox, out = ends
+
+    class Bomb:
+        def __reduce__(self):
+            return (os.abort, ())
+
+    out.post_object(1)
+    with pytest.raises(udeck.WrongType, match="objects=True") as raised:
+        inbox.retrieve()
+    assert (raised.value.rank, raised.value.mailbox) == (0, inbox.name)
+
+
+def test_retrieving_into_an_array(ends):
+    inbox, out = ends
+    to = numpy.zeros(10)
+    out.post(numpy.arange(4.0))
+    assert inbox.retrieve_into(to) == 4 and list(to[:5]) == [0, 1, 2, 3, 0]
+    out.post(numpy.arange(11.0))
+    with pytest.raises(udeck.TooSmall, match="11 elements"):
+        inbox.retrieve_into(to)
+    with pytest.raises(udeck.WrongType, match="float64"):
+        inbox.retrieve_into(numpy.zeros(20, dtype="f4"))
+    assert len(inbox.retrieve()) == 11
+    with pytest.raises(ValueError, match="read only"):
+        out.post(to)
+        inbox.retrieve_into(inbox.retrieve())
+
+
+def test_source_and_tag_choose(ends):
+    inbox, out = ends
+    for tag in [1, 2, 3]:
+        out.post(numpy.full(1, tag), tag=tag)
+    assert inbox.retrieve(tag=2)[0] == 2 and inbox.retrieve(source=0)[0] == 1
+    assert inbox.try_retrieve(tag=9) is None and inbox.try_retrieve().tag == 3
+
+
+def test_deadlines_name_what_was_waited_for(world, ends):
+    with pytest.raises(udeck.Deadline, match="retrieving") as raised:
+        ends[0].retrieve(timeout=0.25)
+    assert isinstance(raised.value, TimeoutError) and raised.value.mailbox == ends[0].name
+    with pytest.raises(ValueError, match="timeout"):
+        ends[0].retrieve(timeout=-1)
+    with pytest.raises((udeck.NoSuchMailbox, udeck.NobodyLeft)) as raised:
+        world.postbox("none of that name", timeout=0.1)
+    assert raised.value.mailbox == "none of that name"
+
+
+def test_names_are_taken_once(world, ends):
+    with pytest.raises(udeck.NameTaken) as raised:
+        world.mailbox(ends[0].name)
+    assert raised.value.rank == 0
+
+
+def test_a_closed_end_says_so(world):
+    inbox, out = world.mailbox("closed"), world.postbox("closed")
+    inbox.close()
+    with pytest.raises(udeck.Closed):
+        inbox.retrieve()
+    with pytest.raises(udeck.MailboxGone):
+        out.flush()
+        out.post(numpy.zeros(1))
+        out.flush()
+    out.close()
+    with pytest.raises(udeck.Closed):
+        out.post(numpy.zeros(1))
+
+
+def test_other_threads_run_while_one_waits(ends):
+    inbox, out = ends
+    counted = 0
+    waiter = threading.Thread(target=inbox.retrieve)
+    waiter.start()
+    # A wait that kept the interpreter's lock would keep this from running, and the message from coming.
+    for _ in range(1000):
+        counted += 1
+    out.post(numpy.zeros(1))
+    waiter.join(30)
+    assert counted == 1000 and not waiter.is_alive()
+
+
+def test_two_threads_retrieve_one_after_another(ends):
+    inbox, out = ends
+    got = []
+    waiters = [threading.Thread(target=lambda: got.append(int(inbox.retrieve()[0]))) for _ in range(4)]
+    for waiter in waiters:
+        waiter.start()
+    for n in range(4):
+        out.post(numpy.full(1, n))
+    for waiter in waiters:
+        waiter.join(30)
+    assert sorted(got) == [0, 1, 2, 3]
+
+
+def test_tasks_retrieve_and_post(world, ends):
+    inbox, out = ends
+
+    async def produce():
+        for n in range(5):
+            array = world.zeros(1000)
+            array[0] = n
+            await out.post_async(array)
+            await asyncio.sleep(0)
+
+    async def consume():
+        seen = []
+        async for value in inbox:
+            seen.append(int(value[0]))
+            if len(seen) == 5:
+                return seen
+
+    async def both():
+        return (await asyncio.gather(consume(), produce()))[0]
+
+    assert asyncio.run(asyncio.wait_for(both(), 30)) == [0, 1, 2, 3, 4]
+
+
+def test_a_cancelled_task_loses_nothing(ends):
+    inbox, out = ends
+
+    async def cancelled():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(inbox.retrieve_async(), 0.05)
+        out.post(numpy.full(1, 3))
+        return await asyncio.wait_for(inbox.retrieve_async(), 30)
+
+    assert asyncio.run(cancelled())[0] == 3
+    out.post(numpy.full(1, 4))
+    assert inbox.retrieve()[0] == 4
+
+
+def test_a_forked_child_can_use_nothing(world, ends):
+    inbox, out = ends
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        words = []
+        for call in [lambda: out.post(numpy.zeros(1)), lambda: inbox.retrieve(timeout=1), lambda: world.barrier(),
+                     lambda: world.mailbox("child"), lambda: world.empty(100_000)]:
+            try:
+                call()
+                words.append("it worked")
+            except udeck.Error as error:
+                words.append(str(error))
+        os.write(writer, pickle.dumps(words))
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as words:
+        words = pickle.loads(words.read())
+    os.waitpid(child, 0)
+    assert len(words) == 5 and all("was forked" in one and "exec" in one for one in words if one != words[2]), words
+
+
+def test_groups_of_one(world):
+    group = world.all()
+    array = numpy.arange(3.0)
+    group.allreduce(array)
+    assert list(array) == [0, 1, 2] and group.allgather(array).shape == (1, 3)
+    with pytest.raises(ValueError, match="read only"):
+        array.flags.writeable = False
+        group.allreduce(array)
+    with pytest.raises(TypeError, match="no xor"):
+        group.allreduce(numpy.zeros(2), op="xor")
+    with pytest.raises(ValueError, match="op="):
+        group.allreduce(numpy.zeros(2), op="mean")
+
+
+def test_pickled_errors_are_ordinary_exceptions():
+    error = udeck.PeerLost("text")
+    assert str(error) == "text" and error.rank is None and isinstance(error, udeck.Error)
