@@ -4,8 +4,8 @@
 //! `cargo xtask test --only dat` builds the provider, and names it in `UDECK_DAT_LIBRARY`. What this machine lacks is skipped, with
 //! the reason; `UDECK_DAT=require` makes that a failure.
 //!
-//! `cargo xtask test --only rdma` runs the same program in guests with an RDMA device: `UDECK_DAT_TRANSPORTS=verbs` are the transports
-//! there, `UDECK_DAT_PROGRAMS` names the folder of our compiled programs, and `UDECK_DAT_AGENT` a program that runs commands on the
+//! For hosts with an RDMA device (nothing runs it there by itself yet): `UDECK_DAT_TRANSPORTS=verbs` are the transports,
+//! `UDECK_DAT_PROGRAMS` names the folder of our compiled programs, and `UDECK_DAT_AGENT` a program that runs commands on the
 //! host `UDECK_DAT_PEER`. If it is set, servers run on that host, and the cases are those that have a server.
 
 mod own;

@@ -93,6 +93,8 @@ const RULES: &[Rule] = &[
     Rule { folder: "tests/capi", may: &[], tests_may: &["tests/jobs"] },
     // It starts a program, and looks at what it has written.
     Rule { folder: "tests/page", may: &[], tests_may: &[] },
+    // It builds a wheel, and runs pytest.
+    Rule { folder: "tests/python", may: &[], tests_may: &[] },
     Rule { folder: "tests/jobs", may: &["*"], tests_may: &["*"] },
     Rule { folder: "tests/soak", may: &["*"], tests_may: &["*"] },
     Rule { folder: "xtask", may: &[], tests_may: &[] },

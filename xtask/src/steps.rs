@@ -62,7 +62,7 @@ pub const PROGRAMS: &str =
 const SAME_FEATURES: &str = "-p xtask";
 
 /// The packages whose tests are steps of their own.
-const OWN_STEPS: &str = "--exclude udeck-capi-tests --exclude udeck-conformance --exclude udeck-dat-tests --exclude udeck-engines --exclude udeck-jobs --exclude udeck-page-tests";
+const OWN_STEPS: &str = "--exclude udeck-capi-tests --exclude udeck-conformance --exclude udeck-dat-tests --exclude udeck-engines --exclude udeck-jobs --exclude udeck-page-tests --exclude udeck-python-tests";
 
 pub fn all(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     let tests = if fail_fast { "test" } else { "test --no-fail-fast" };
@@ -72,6 +72,7 @@ pub fn all(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     steps.extend(whole_jobs(tests, &folder("release"), &folder("debug")));
     steps.push(c_programs(tests, &folder("capi")));
     steps.push(dat_programs(tests, workspace));
+    steps.push(python(tests));
     steps.push(page(tests, &folder("release")));
     let about = "verbs over a real RDMA device, in guests of QEMU's; skipped without Debian's packages";
     steps.push(step("rdma", about, Work::Rdma).on(Lane::Third).by_program());
@@ -260,6 +261,14 @@ fn dat_programs(tests: &str, workspace: &Workspace) -> Step {
     let about = "dapltest, dtest and others of Debian's dapl2-utils, and programs of ours, over uDAPL; skipped without them";
     let build = Cargo::new("build --release -p udeck-dat");
     step("dat", about, Work::Commands(vec![(Role::Prepare, build), (Role::SomeTests, run)])).on(Lane::Second)
+}
+
+/// The package for Python, by its wheel.
+fn python(tests: &str) -> Step {
+    let run = Cargo::new(tests).args("-p udeck-python-tests").args(SAME_FEATURES).args("--test python");
+    let about =
+        "the wheel for Python in a fresh environment, tested by pytest; skipped without Python and maturin";
+    step("python", about, Work::Commands(vec![(Role::SomeTests, run)])).on(Lane::Second)
 }
 
 /// What a browser makes of a report.

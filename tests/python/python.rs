@@ -1,0 +1,115 @@
+//! The package for Python as a user gets it: the wheel is built, installed into a fresh virtual environment, and the files beside this one
+//! are run there by pytest.
+//!
+//! `UDECK_PYTHON` names an interpreter that has maturin (`python3` otherwise). What is missing is a skip, with the reason;
+//! `UDECK_PYTHON_TESTS=require` makes it a failure. The environment's packages come from the network.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+    sync::OnceLock,
+};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// What the tests use, and `run_local` for functions of a notebook.
+const PACKAGES: [&str; 3] = ["numpy", "pytest", "cloudpickle"];
+const FILES: [&str; 2] = ["test_values", "test_jobs"];
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let required = env::var("UDECK_PYTHON_TESTS").is_ok_and(|word| word == "require");
+    let missing = missing().filter(|_| !arguments.list);
+    let trial = |file: &'static str| {
+        let missing = missing.clone();
+        let ignored = missing.is_some() && !required;
+        let run = move || missing.map_or_else(|| test(file), |why| Err(Failed::from(why)));
+        Trial::test(format!("pytest::{file}"), run).with_ignored_flag(ignored)
+    };
+    let conclusion = libtest_mimic::run(&arguments, FILES.map(trial).into());
+    if let Some(why) = missing {
+        println!("skipped: {why}");
+    }
+    conclusion.exit_code()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace is there")
+}
+
+fn interpreter() -> OsString {
+    env::var_os("UDECK_PYTHON").unwrap_or_else(|| "python3".into())
+}
+
+/// Why the wheel cannot be built here.
+fn missing() -> Option<String> {
+    let mut python = Command::new(interpreter());
+    let found =
+        python.args(["-c", "import sys, venv, maturin; sys.exit(sys.version_info < (3, 9))"]).output();
+    let is_there = found.is_ok_and(|output| output.status.success());
+    let name = interpreter();
+    (!is_there).then(|| {
+        format!("{} is not Python 3.9 or later with venv and maturin (pip install maturin)", name.display())
+    })
+}
+
+/// Runs a file in the environment, which the first one makes.
+fn test(file: &str) -> Result<(), Failed> {
+    static ENVIRONMENT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let python = ENVIRONMENT.get_or_init(environment).clone().map_err(Failed::from)?;
+    let mut pytest = Command::new(python);
+    pytest.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]);
+    said(pytest.arg(root().join("tests/python").join(file).with_extension("py"))).map_err(Failed::from)?;
+    Ok(())
+}
+
+/// The interpreter of a fresh environment that has the wheel.
+fn environment() -> Result<PathBuf, String> {
+    let target = root().join("target");
+    said(Command::new(env!("CARGO")).current_dir(root()).env("PATH", path()).args([
+        "run",
+        "--quiet",
+        "--package",
+        "xtask",
+        "--",
+        "wheel",
+    ]))?;
+    let folder = target.join("python-tests");
+    said(Command::new(interpreter()).args(["-m", "venv", "--clear"]).arg(&folder))?;
+    let python = folder.join("bin/python");
+    let mut pip = Command::new(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+    said(pip.args(PACKAGES).arg(newest_wheel(&target.join("wheels"))?))?;
+    Ok(python)
+}
+
+/// With the interpreter's own programs first: maturin is one.
+fn path() -> OsString {
+    let interpreter = PathBuf::from(interpreter());
+    let before = env::var_os("PATH").unwrap_or_default();
+    let own = interpreter.parent().filter(|parent| parent.is_absolute()).map(Path::to_path_buf);
+    env::join_paths(own.into_iter().chain(env::split_paths(&before))).expect("no name has a colon")
+}
+
+fn newest_wheel(folder: &Path) -> Result<PathBuf, String> {
+    let wheels = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let wheels = wheels.flatten().map(|entry| entry.path());
+    let wheels = wheels.filter(|path| path.extension().is_some_and(|extension| extension == "whl"));
+    let newest = wheels.max_by_key(|path| path.metadata().and_then(|about| about.modified()).ok());
+    newest.ok_or_else(|| format!("{} has no wheel", folder.display()))
+}
+
+/// Runs it to its end; its last words, if it fails, are the error.
+fn said(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    let said = [&output.stdout[..], &output.stderr[..]].map(String::from_utf8_lossy).concat();
+    if output.status.success() {
+        return Ok(said);
+    }
+    let lines: Vec<&str> = said.lines().collect();
+    let last = lines[lines.len().saturating_sub(60)..].join("\n");
+    Err(format!("{command:?} ended with {}:\n{last}", output.status))
+}
