@@ -5,7 +5,7 @@ use std::{path::Path, process::Command};
 use super::Case;
 use super::running::Place;
 
-const PROGRAMS: [&str; 4] = ["states", "memory", "events", "srq"];
+const PROGRAMS: [&str; 6] = ["states", "memory", "events", "srq", "requests", "orders"];
 const TRANSPORTS: [&str; 3] = ["shm", "tcp", "udp"];
 const NEEDS: [(&str, &str); 3] =
     [("/usr/include/dat2/udat.h", "libdapl-dev"), ("/etc/dat.conf", "libdapl2"), ("/usr/bin/cc", "gcc")];
