@@ -9,7 +9,7 @@ use std::{
 use super::Case;
 use super::running::Place;
 
-const PROGRAMS: [&str; 4] = ["states", "memory", "events", "srq"];
+const PROGRAMS: [&str; 6] = ["states", "memory", "events", "srq", "requests", "orders"];
 const TRANSPORTS: &[&str] = &["shm", "tcp", "udp"];
 /// Where they lie if somebody else has compiled them.
 const COMPILED: &str = "UDECK_DAT_PROGRAMS";

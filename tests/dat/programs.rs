@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use super::Case;
 use super::running::Place;
 
-const TRANSPORTS: &[&str] = &["shm", "tcp"];
+const TRANSPORTS: &[&str] = &["shm", "tcp", "udp"];
 
 const REGISTRY: (&str, &str) = ("/etc/dat.conf", "libdapl2");
 

@@ -26,8 +26,10 @@ pub static RSPS: Pool<ServicePoint> = Pool::new(9);
 const PATIENCE: Duration = Duration::from_millis(250);
 /// Requests of a service point that nobody has answered: as many as wait at a socket that listens. Who asks beyond that asks again.
 const MAX_PENDING: usize = 128;
-/// How long who asks waits before it asks again.
+/// How long who asks waits before it asks again, at first; then longer each time.
 const AGAIN: Duration = Duration::from_millis(5);
+/// At most so long: many who ask again and again keep who answers from answering.
+const AGAIN_AT_MOST: Duration = Duration::from_millis(100);
 
 /// A connection request.
 pub struct Cr {
@@ -306,6 +308,7 @@ impl Asking {
 
     fn ask(&self, vi: &mut Vi) -> std::result::Result<Greeting, Failed> {
         let patience = Deadline::after(self.until.remaining().min(PATIENCE));
+        let mut again = AGAIN;
         loop {
             let found = self
                 .ia
@@ -328,7 +331,8 @@ impl Asking {
                 // It has stopped to listen, and the directory does not know yet; or it has room again soon.
                 Err(Error::NoMatch(_)) if !patience.passed() && self.is_wanted() => std::thread::sleep(AGAIN),
                 Err(why) if why.is_no_place() && !self.until.passed() && self.is_wanted() => {
-                    std::thread::sleep(AGAIN)
+                    std::thread::sleep(again.min(self.until.remaining()));
+                    again = (2 * again).min(AGAIN_AT_MOST);
                 }
                 Err(why) if why.is_no_place() => return Err((number::TIMED_OUT, Vec::new())),
                 Err(Error::Rejected(words)) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::events::limit;
+use super::events::{evd_of, limit};
 use super::ia::{adapter, address_of};
 use super::memory::{OwnSrq, SRQS, zone};
 use super::types::{EpAttr, EpParam, Handle};
@@ -13,7 +13,7 @@ use super::{bytes, call, evd_or_null, object, put, same, some};
 use crate::core::address::SockAddr;
 use crate::core::code::{Code, Result, Sub};
 use crate::core::ep::{EPS, Ep, MAX_DTOS, MAX_SEGMENTS, Operation, Settings};
-use crate::core::evd::stream;
+use crate::core::evd::{Evd, stream};
 use crate::core::ia::Ia;
 use crate::core::memory::Triplet;
 use crate::core::service::{self, free_ep};
@@ -42,6 +42,16 @@ unsafe fn with<R>(handle: Handle, with: impl FnOnce(&mut Ep) -> Result<R>) -> Re
         Some(ep) => with(ep),
         None => Err(Code::INVALID_HANDLE.of(Sub::HandleEp)),
     }
+}
+
+/// Where connection events go, or nowhere for NULL. It may be of any adapter: programs use one for several (`dapltest -T L` does).
+///
+/// # Safety
+/// As [`slot`].
+unsafe fn connect_evd_of(handle: Handle) -> Result<Option<Arc<Evd>>> {
+    let stream = stream::CONNECTION;
+    // SAFETY: as promised.
+    if handle == 0 { Ok(None) } else { unsafe { evd_of(None, handle, stream, Sub::HandleEvdConn) }.map(Some) }
 }
 
 /// The segments of a DTO.
@@ -119,7 +129,7 @@ unsafe fn make(
         [
             evd_or_null(&ia, recv, stream::DTO, Sub::HandleEvdRecv)?,
             evd_or_null(&ia, request, stream::DTO | stream::RMR_BIND, Sub::HandleEvdRequest)?,
-            evd_or_null(&ia, connect, stream::CONNECTION, Sub::HandleEvdConn)?,
+            connect_evd_of(connect)?,
         ]
     };
     let srq = srq.map(|own| same(&ia, &own.pz.ia, Sub::HandleSrq).map(|()| own.srq)).transpose()?;
@@ -188,7 +198,7 @@ pub unsafe extern "C" fn create_with_srq(
 
 fn describe(ep: &Ep) -> EpParam {
     let settings = &ep.settings;
-    let evd = |evd: &Option<Arc<crate::core::evd::Evd>>| evd.as_ref().map_or(0, |evd| evd.handle);
+    let evd = |evd: &Option<Arc<Evd>>| evd.as_ref().map_or(0, |evd| evd.handle);
     let longest = ep.ia.max_transfer() as u32;
     let attr = EpAttr {
         service_type: 0,
@@ -283,8 +293,7 @@ pub unsafe extern "C" fn modify(handle: Handle, mask: u64, param: *const EpParam
                     evd_or_null(&ia, param.request_evd, stream::DTO, Sub::HandleEvdRequest)?;
             }
             if mask & field::CONNECT_EVD != 0 {
-                settings.connect_evd =
-                    evd_or_null(&ia, param.connect_evd, stream::CONNECTION, Sub::HandleEvdConn)?;
+                settings.connect_evd = connect_evd_of(param.connect_evd)?;
             }
             if mask & field::SRQ != 0 {
                 let own = object(&SRQS, param.srq, Sub::HandleSrq)?;
