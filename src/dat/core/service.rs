@@ -306,20 +306,23 @@ impl Asking {
         !self.ia.is_closed() && !self.withdrawal.is_withdrawn()
     }
 
+    /// Where somebody listens, or will before the patience ends. A directory that is slow to answer is waited for longer.
+    fn find(&self, patience: Deadline) -> std::result::Result<Vec<u8>, Failed> {
+        let key = key(&self.ia, self.qualifier);
+        match self.ia.names.find(&self.host, &key, self.until, &|| !patience.passed() && self.is_wanted()) {
+            Ok(Some(place)) => Ok(place),
+            Ok(None) if self.until.passed() => Err((number::TIMED_OUT, Vec::new())),
+            Ok(None) => Err((number::NON_PEER_REJECTED, Vec::new())),
+            Err(why) => Err(unreachable(&why)),
+        }
+    }
+
     fn ask(&self, vi: &mut Vi) -> std::result::Result<Greeting, Failed> {
-        let patience = Deadline::after(self.until.remaining().min(PATIENCE));
         let mut again = AGAIN;
+        let patience = Deadline::after(PATIENCE);
+        let mut place = self.find(patience)?;
         loop {
-            let found = self
-                .ia
-                .names
-                .find(&self.host, &key(&self.ia, self.qualifier), patience, &|| self.is_wanted());
-            let address = match found {
-                Ok(Some(address)) => address,
-                Ok(None) => return Err((number::NON_PEER_REJECTED, Vec::new())),
-                Err(why) => return Err(unreachable(&why)),
-            };
-            let to = NetAddress { host: address, discriminator: discriminator(self.qualifier) };
+            let to = NetAddress { host: place.clone(), discriminator: discriminator(self.qualifier) };
             let cq = self.ia.cq_handle();
             match vi.connect_unless(&self.withdrawal, &to, (cq, cq), &self.greeting, self.until) {
                 Ok(theirs) => {
@@ -328,8 +331,12 @@ impl Asking {
                         (number::NON_PEER_REJECTED, Vec::new())
                     });
                 }
-                // It has stopped to listen, and the directory does not know yet; or it has room again soon.
-                Err(Error::NoMatch(_)) if !patience.passed() && self.is_wanted() => std::thread::sleep(AGAIN),
+                // It has stopped to listen, and the directory does not know yet.
+                Err(Error::NoMatch(_)) if !patience.passed() && self.is_wanted() => {
+                    std::thread::sleep(AGAIN);
+                    place = self.find(patience)?;
+                }
+                // It has room again soon.
                 Err(why) if why.is_no_place() && !self.until.passed() && self.is_wanted() => {
                     std::thread::sleep(again.min(self.until.remaining()));
                     again = (2 * again).min(AGAIN_AT_MOST);
