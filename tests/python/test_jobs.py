@@ -219,3 +219,20 @@ def test_run_local_returns_what_the_ranks_did(monkeypatch):
 def test_ring(example):
     done = example(4, "ring.py")
     assert done.code == 0 and done.out.splitlines() == [f"round {n}: 4 ranks have had the token" for n in (1, 2, 3)], done
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_pi(example, ranks):
+    done = example(ranks, "pi.py", "100000")
+    assert done.code == 0 and done.out.startswith("pi is 3.14159265"), done
+
+
+def test_parameter_server(example):
+    done = example(3, "parameter_server.py", "200")
+    assert done.code == 0 and float(done.out.split()[-1]) < 1e-3, done
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_heat2d(example, ranks):
+    done = example(ranks, "heat2d.py")
+    assert done.code == 0 and "57600 of 57600 cells are right" in done.out, done

@@ -28,16 +28,21 @@ fn main() -> Result {
         world.barrier()?;
         return world.finish();
     };
+    let die = move || {
+        thread::sleep(Duration::from_millis(ms));
+        kill_process(getpid(), Signal::KILL).expect("it is this process");
+    };
+    // Who has come through this barrier knows that all others are in it, or behind it: what they are told of a death from here on is
+    // no failure of theirs, however late they are.
+    let mut done = world.all()?.barrier();
     if world.rank() == 1 {
-        thread::spawn(move || {
-            thread::sleep(Duration::from_millis(ms));
-            kill_process(getpid(), Signal::KILL).expect("it is this process");
-        });
+        thread::spawn(die);
     }
     let error = loop {
-        if let Err(error) = make(&call, &world, world.all()?) {
+        if let Err(error) = done {
             break error;
         }
+        done = make(&call, &world, world.all()?);
     };
     let left: Vec<usize> = (0..world.size()).filter(|rank| *rank != 1).collect();
     let left = world.group("left", &left)?;
