@@ -23,8 +23,8 @@ const CLOCK: &str = "shift=2";
 /// For the kernel: a quick start, and few words.
 const KERNEL_OPTIONS: &str = "console=ttyS0 panic=-1 quiet loglevel=4 apparmor=0 audit=0 nokaslr mitigations=off \
      cryptomgr.notests no_timer_check clocksource=acpi_pm random.trust_cpu=on";
-/// Half of what is left of it beside the files as they are loaded holds the files.
-const MEMORY_MIB: u32 = 1280;
+/// A guest has this much memory, or more for more files.
+const MEMORY_MIB: u64 = 1280;
 
 /// For an answer of QEMU's.
 const MONITOR_LIMIT: Duration = Duration::from_secs(20);
@@ -110,7 +110,9 @@ impl Guest<'_> {
         // While all of it waits, time leaps to the next event; but two that are joined have to agree how long a wait is.
         let waiting = if self.link.is_some() { "on" } else { "off" };
         command.args(["-icount", &format!("{CLOCK},sleep={waiting}")]);
-        command.args(["-m", &MEMORY_MIB.to_string(), "-nodefaults", "-no-user-config", "-no-reboot"]);
+        let files =
+            self.image.metadata().map_err(|error| format!("{}: {error}", self.image.display()))?.len();
+        command.args(["-m", &memory_mib(files).to_string(), "-nodefaults", "-no-user-config", "-no-reboot"]);
         command.args(["-display", "none", "-serial", "stdio"]);
         command.arg("-kernel").arg(self.cache.kernel()).arg("-initrd").arg(self.image);
         command
@@ -212,10 +214,26 @@ impl Console {
     }
 }
 
+/// Files of so many bytes lie in it twice while they are unpacked, and what unpacks them may take half of what is left beside the
+/// archive.
+fn memory_mib(files: u64) -> u64 {
+    MEMORY_MIB.max((files >> 20) * 7 / 2)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::test_counts::Counts;
+
+    /// With 1280 MiB, 404 MiB of files were "Initramfs unpacking failed: write error".
+    #[test]
+    fn more_files_need_more_memory() {
+        let room = |memory: u64, files: u64| (memory - files - 64) / 2;
+        for files in [64, 300, 404, 600] {
+            let memory = memory_mib(files << 20);
+            assert!(memory >= MEMORY_MIB && room(memory, files) > files + files / 20, "{files}: {memory}");
+        }
+    }
 
     #[test]
     fn a_console_is_counted_and_asks_for_what_it_wants() {
