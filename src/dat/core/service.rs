@@ -23,7 +23,7 @@ pub static PSPS: Pool<ServicePoint> = Pool::new(6);
 pub static RSPS: Pool<ServicePoint> = Pool::new(9);
 
 /// How long who asks for a connection waits for somebody to listen there.
-const PATIENCE: Duration = Duration::from_millis(250);
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Requests of a service point that nobody has answered: as many as wait at a socket that listens. Who asks beyond that asks again.
 const MAX_PENDING: usize = 128;
 /// How long who asks waits before it asks again, at first; then longer each time.

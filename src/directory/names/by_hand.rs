@@ -99,10 +99,10 @@ impl ByHand {
         Ok(names)
     }
 
-    fn call(&self, to: SocketAddr, until: Deadline) -> io::Result<Line<Dated>> {
-        let stream = TcpStream::connect_timeout(&to, patience(until))?;
+    fn call(&self, to: SocketAddr, limit: Duration) -> io::Result<Line<Dated>> {
+        let stream = TcpStream::connect_timeout(&to, limit)?;
         stream.set_nodelay(true)?;
-        let stream = Dated::new(Arc::new(stream), patience(until));
+        let stream = Dated::new(Arc::new(stream), limit);
         Line::ask(stream, self.keys.call(None).map_err(io::Error::other)?)
     }
 
@@ -158,7 +158,7 @@ impl ByHand {
                     Err(_) => {} // a host without IPv6; if it is something else, nobody answers either
                 }
             }
-            match self.call(self.own_table(), until) {
+            match self.call(self.own_table(), patience(until)) {
                 Ok(line) => return Ok(Way::Asking(line)),
                 Err(error) => why = error.to_string(),
             }
@@ -347,6 +347,8 @@ impl Names for ByHand {
             ));
         }
         let to = if is_own { self.own_table() } else { SocketAddr::new(ip, self.port) };
+        // On this host a table that nobody serves refuses at once, and one that is served answers, if late where the host is busy.
+        let limit = |until| if is_own { ANSWER } else { patience(until) };
         let mut line: Option<Line<Dated>> = None;
         loop {
             // Whoever has it locked may wait for a table that does not answer.
@@ -359,10 +361,10 @@ impl Names for ByHand {
                 None => {
                     let called = match line.take() {
                         Some(line) => Ok(line),
-                        None => self.call(to, deadline),
+                        None => self.call(to, limit(deadline)),
                     };
                     let asked = called.and_then(|mut called| {
-                        Ok((ask(&mut called, wire::GET, key, &[], patience(deadline))?, called))
+                        Ok((ask(&mut called, wire::GET, key, &[], limit(deadline))?, called))
                     });
                     match asked {
                         Ok((found, called)) => {

@@ -159,8 +159,7 @@ impl Ep {
                 tell(number::ESTABLISHED, self.handle);
                 self.move_on();
             }
-            Err(why) => {
-                udeck::via::say!("uDAPL: dat_cr_accept: {why}");
+            Err(_) => {
                 self.enter(EpEvent::Failed);
                 self.flush(Status::Flushed);
                 tell(number::ACCEPT_COMPLETION_ERROR, self.handle);
