@@ -10,6 +10,8 @@
 //! | `error.rs`, `id.rs` | errors, and numbers of objects |
 
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod tests;
 
 mod ep;

@@ -101,7 +101,7 @@ fn key(ia: &Ia, qualifier: u64) -> String {
 }
 
 /// The discriminator below: no other part of the library listens at such a one.
-fn discriminator(qualifier: u64) -> Vec<u8> {
+pub fn discriminator(qualifier: u64) -> Vec<u8> {
     [&b"dat/"[..], &qualifier.to_be_bytes()].concat()
 }
 
