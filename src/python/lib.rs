@@ -21,7 +21,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 #![allow(
     missing_docs,
-    reason = "classes are documented for Python, in udeck/_udeck.pyi and their docstrings"
+    reason = "classes are documented for Python, in their docstrings"
 )]
 
 mod content;
