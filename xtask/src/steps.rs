@@ -268,7 +268,7 @@ fn python(tests: &str) -> Step {
     let run = Cargo::new(tests).args("-p udeck-python-tests").args(SAME_FEATURES).args("--test python");
     let about =
         "the wheel for Python in a fresh environment, tested by pytest; skipped without Python and maturin";
-    step("python", about, Work::Commands(vec![(Role::SomeTests, run)])).on(Lane::Second)
+    step("python", about, Work::Commands(vec![(Role::Tests, run)])).on(Lane::Second)
 }
 
 /// What a browser makes of a report.
