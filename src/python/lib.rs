@@ -19,10 +19,7 @@
 //! wait: so those who have the interpreter's lock only *try* to take one.
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
-#![allow(
-    missing_docs,
-    reason = "classes are documented for Python, in their docstrings"
-)]
+#![allow(missing_docs, reason = "classes are documented for Python, in their docstrings")]
 
 mod content;
 mod errors;
