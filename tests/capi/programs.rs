@@ -1,5 +1,7 @@
 //! The programs, each in one line: where it is, what it is linked with, how many ranks run it, and what one of them says.
 
+use udeck_jobs::memcheck;
+
 use super::tools::{Tool, alone, compiled, has_said, launched, ranks};
 use super::{Case, case};
 
@@ -82,14 +84,11 @@ fn run(program: &Program, compiler: Tool) {
     }
 }
 
-/// No read of what was not written, no access outside of what was allocated, nothing lost.
 fn under_valgrind(file: &str) {
     let program = of(file);
     let name = format!("{}-valgrind", title(file));
     let compiled = compiled(Tool::Gcc, file, program.flags, &name);
-    let leaks = ["--leak-check=full", "--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"];
-    let valgrind = ["valgrind", "--quiet", "--error-exitcode=9"].into_iter().chain(leaks);
-    let _ = alone(&compiled).inside(valgrind).run().ok();
+    let _ = alone(&compiled).inside(memcheck()).run().ok();
 }
 
 fn with_sanitizer(file: &str, compiler: Tool) {

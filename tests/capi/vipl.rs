@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use udeck_jobs::Job;
+use udeck_jobs::{Job, memcheck};
 
 use super::tools::{Tool, alone, compiled, deckcc, has_said, output, ranks, source};
 use super::{Case, case};
@@ -214,14 +214,10 @@ fn peers(program: &Path) {
     }
 }
 
-/// No read of what was not written, no access outside of what was allocated, nothing lost.
 fn under_valgrind(name: &str, says: &str) {
     let program = test(Tool::Gcc, name, &[]);
-    let suppressions = format!("--suppressions={}", source("tests/capi/valgrind.supp").display());
-    let leaks = ["--leak-check=full", "--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"];
     for transport in TRANSPORTS {
-        let valgrind = ["valgrind", "--quiet", "--error-exitcode=9", &suppressions].into_iter().chain(leaks);
-        has_said(ByHand::new(transport).job(&program, &[]).inside(valgrind).run(), says);
+        has_said(ByHand::new(transport).job(&program, &[]).inside(memcheck()).run(), says);
     }
 }
 

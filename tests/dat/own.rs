@@ -6,11 +6,14 @@ use std::{
     process::Command,
 };
 
+use udeck_jobs::memcheck;
+
 use super::Case;
 use super::running::Place;
 
 const PROGRAMS: [&str; 6] = ["states", "memory", "events", "srq", "requests", "orders"];
 const TRANSPORTS: &[&str] = &["shm", "tcp", "udp"];
+const VALGRIND: (&str, &str) = ("/usr/bin/valgrind", "valgrind");
 /// Where they lie if somebody else has compiled them.
 const COMPILED: &str = "UDECK_DAT_PROGRAMS";
 const REGISTRY: (&str, &str) = ("/etc/dat.conf", "libdapl2");
@@ -23,6 +26,10 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for name in PROGRAMS {
         for transport in super::transports(TRANSPORTS) {
+            // Where others have compiled them there are no tools.
+            if env::var_os(COMPILED).is_none() {
+                cases.extend(checked(name, &transport, &needs));
+            }
             let (case, compiled) = (format!("own::{name}::{transport}"), compiled.clone());
             let run = Box::new(move || run(name, &transport, compiled.as_deref()));
             cases.push(Case { name: case, needs: needs.clone(), run });
@@ -31,21 +38,47 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
+/// The same under valgrind, and with AddressSanitizer.
+fn checked(name: &'static str, transport: &str, needs: &[(&'static str, &'static str)]) -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut case = |title: &str, needs: Vec<(&'static str, &'static str)>, run: fn(&str, &str)| {
+        let (name, transport, title) =
+            (name, transport.to_owned(), format!("own::{name}::{title}::{transport}"));
+        cases.push(Case { name: title, needs, run: Box::new(move || run(name, &transport)) });
+    };
+    // What QUIC has encrypted is undefined to valgrind, which does not follow the instructions that do it.
+    if transport != "udp" {
+        let with_valgrind = needs.iter().copied().chain([VALGRIND]).collect();
+        case("valgrind", with_valgrind, |name, transport| {
+            let place = Place::new(transport);
+            let program = compile(name, place.folder(), &[]);
+            let said = place.run_inside(&memcheck(), &program);
+            assert!(said.lines().any(|line| line == "well"), "{said}");
+        });
+    }
+    case("address_sanitizer", needs.to_vec(), |name, transport| {
+        let place = Place::new(transport);
+        let program = compile(name, place.folder(), &["-fsanitize=address"]);
+        assert_eq!(place.run_inside(&[], &program).trim(), "well");
+    });
+    cases
+}
+
 fn run(name: &str, transport: &str, compiled: Option<&Path>) {
     let place = Place::new(transport);
     let program = match compiled {
         Some(folder) => folder.join(name),
-        None => compile(name, place.folder()),
+        None => compile(name, place.folder(), &[]),
     };
     let said = place.run(&program, "");
     assert_eq!(said.trim(), "well");
 }
 
-fn compile(name: &str, to: &Path) -> PathBuf {
+fn compile(name: &str, to: &Path, flags: &[&str]) -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("c");
     let program = to.join(name);
     let mut compile = Command::new("/usr/bin/cc");
-    compile.arg(format!("@{}", sources.join("flags").display())).arg("-o").arg(&program);
+    compile.arg(format!("@{}", sources.join("flags").display())).args(flags).arg("-o").arg(&program);
     let output = compile.arg(sources.join(format!("{name}.c"))).arg("-ldat2").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     program

@@ -1,7 +1,9 @@
 //! Processes of a test: each has its output in a file, and a time by which it is to end.
 
 use std::{
-    env, fs,
+    env,
+    ffi::OsStr,
+    fs,
     net::{Ipv4Addr, TcpListener},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -85,11 +87,17 @@ impl Place {
     pub fn start(&self, name: &str, program: impl AsRef<Path>, words: &str) -> Running {
         // Lines are in the file when they are said.
         let mut command = Command::new("stdbuf");
-        command.arg("-oL").arg(program.as_ref()).args(words.split_whitespace()).current_dir(&self.folder);
+        command.arg("-oL").arg(program.as_ref()).args(words.split_whitespace());
+        self.spawn(name, self.here(command), format!("{} {words}", program.as_ref().display()))
+    }
+
+    /// With the settings of this place.
+    fn here(&self, mut command: Command) -> Command {
         command
+            .current_dir(&self.folder)
             .env("DAT_OVERRIDE", self.folder.join("dat.conf"))
             .env("DECK_VIPL_PORT", self.names.to_string());
-        self.spawn(name, command, format!("{} {words}", program.as_ref().display()))
+        command
     }
 
     fn spawn(&self, name: &str, mut command: Command, shown: String) -> Running {
@@ -104,6 +112,14 @@ impl Place {
     /// Runs one to its end: what it has said.
     pub fn run(&self, program: impl AsRef<Path>, words: &str) -> String {
         self.start("alone", program, words).succeed()
+    }
+
+    /// The same inside of another command, and with nothing preloaded: AddressSanitizer wants to be the first.
+    pub fn run_inside(&self, words: &[String], program: &Path) -> String {
+        let words: Vec<&OsStr> = words.iter().map(OsStr::new).chain([program.as_os_str()]).collect();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]);
+        self.spawn("alone", self.here(command), program.display().to_string()).succeed()
     }
 }
 

@@ -14,8 +14,10 @@ pub mod pairs;
 mod processes;
 pub mod trace_format;
 pub mod traffic;
+mod valgrind;
 
 pub use job::{Ended, Job, Running};
+pub use valgrind::memcheck;
 
 use std::{
     env,

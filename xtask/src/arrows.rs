@@ -89,7 +89,7 @@ const RULES: &[Rule] = &[
     },
     Rule { folder: "tests/engines", may: &["."], tests_may: &["tests/jobs"] },
     // Programs, through the registry.
-    Rule { folder: "tests/dat", may: &[], tests_may: &[] },
+    Rule { folder: "tests/dat", may: &[], tests_may: &["tests/jobs"] },
     Rule { folder: "tests/capi", may: &[], tests_may: &["tests/jobs"] },
     // It starts a program, and looks at what it has written.
     Rule { folder: "tests/page", may: &[], tests_may: &[] },

@@ -59,6 +59,7 @@ static void is_connected_and_ends(void) {
     connect_both();
     CHECK(state_of(ep[A]) == DAT_EP_STATE_CONNECTED && state_of(ep[B]) == DAT_EP_STATE_CONNECTED);
     FAILS(dat_ep_reset(ep[A]), DAT_INVALID_STATE, DAT_INVALID_STATE_EP_CONNECTED);
+    memset(&param, 0, sizeof param);
     FAILS(dat_ep_modify(ep[A], DAT_EP_FIELD_PZ_HANDLE, &param), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_PZ);
     OK(dat_ep_query(ep[A], DAT_EP_FIELD_ALL, &param));
     CHECK(param.ep_state == DAT_EP_STATE_CONNECTED && param.pz_handle == pz && param.remote_port_qual == qualifier);
