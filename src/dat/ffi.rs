@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `provider.rs` | `DAT_PROVIDER`, the table of all calls, and how the registry loads it |
 //! | `types.rs` | the structures of `udat.h` |
-//! | `ia.rs`, `events.rs`, `eps.rs`, `memory.rs`, `service.rs` | the calls, by object |
+//! | `ia.rs`, `events.rs`, `eps.rs`, `posts.rs`, `memory.rs`, `srqs.rs`, `service.rs` | the calls, by object |
 
 #![allow(unsafe_code, reason = "C's pointers, checked for NULL, and handles, checked for their kind")]
 
@@ -12,8 +12,10 @@ mod eps;
 mod events;
 mod ia;
 mod memory;
+mod posts;
 mod provider;
 mod service;
+mod srqs;
 mod types;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

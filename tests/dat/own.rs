@@ -11,7 +11,7 @@ use udeck_jobs::memcheck;
 use super::Case;
 use super::running::Place;
 
-const PROGRAMS: [&str; 6] = ["states", "memory", "events", "srq", "requests", "orders"];
+const PROGRAMS: [&str; 7] = ["states", "memory", "events", "srq", "requests", "orders", "refusals"];
 const TRANSPORTS: &[&str] = &["shm", "tcp", "udp"];
 const VALGRIND: (&str, &str) = ("/usr/bin/valgrind", "valgrind");
 /// Where they lie if somebody else has compiled them.

@@ -71,6 +71,8 @@ pub enum Dto {
 pub mod flags {
     pub const SUPPRESS: u32 = 0x01;
     pub const BARRIER_FENCE: u32 = 0x08;
+    /// All that there are.
+    pub const ALL: u32 = 0x3f;
 }
 
 const fn pair(low: u32, high: u32) -> u64 {

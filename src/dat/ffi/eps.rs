@@ -1,21 +1,19 @@
-//! End points, and what is posted to them.
+//! End points: their attributes, states and connections.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::events::{evd_of, limit};
 use super::ia::{adapter, address_of};
-use super::memory::{OwnSrq, SRQS, zone};
+use super::memory::zone;
+use super::srqs::{OwnSrq, SRQS};
 use super::types::{EpAttr, EpParam, Handle};
 use super::{bytes, call, evd_or_null, object, put, same, some};
 use crate::core::address::SockAddr;
 use crate::core::code::{Code, Result, Sub};
-use crate::core::ep::{EPS, Ep, MAX_DTOS, MAX_SEGMENTS, Operation, Settings};
+use crate::core::ep::{EPS, Ep, MAX_DTOS, MAX_SEGMENTS, Settings};
 use crate::core::evd::{Evd, stream};
-use crate::core::ia::Ia;
-use crate::core::memory::Triplet;
+use crate::core::ia::{Ia, MAX_PRIVATE};
 use crate::core::service::{self, free_ep};
 use crate::core::slot::Slot;
 
@@ -36,7 +34,7 @@ unsafe fn slot(handle: Handle) -> Result<&'static Slot<Ep>> {
 /// # Safety
 /// As [`slot`].
 #[inline(always)]
-unsafe fn with<R>(handle: Handle, with: impl FnOnce(&mut Ep) -> Result<R>) -> Result<R> {
+pub unsafe fn with<R>(handle: Handle, with: impl FnOnce(&mut Ep) -> Result<R>) -> Result<R> {
     // SAFETY: as promised.
     match &mut *unsafe { slot(handle) }?.lock() {
         Some(ep) => with(ep),
@@ -54,57 +52,27 @@ unsafe fn connect_evd_of(handle: Handle) -> Result<Option<Arc<Evd>>> {
     if handle == 0 { Ok(None) } else { unsafe { evd_of(None, handle, stream, Sub::HandleEvdConn) }.map(Some) }
 }
 
-/// The segments of a DTO.
-///
-/// # Safety
-/// Valid for so many, unless that is refused.
-#[inline(always)]
-unsafe fn segments<'a>(count: c_int, iov: *const Triplet) -> Result<&'a [Triplet]> {
-    if count == 0 {
-        return Ok(&[]);
-    }
-    if count < 0 || count as usize > MAX_SEGMENTS {
-        return Err(Code::argument(2));
-    }
-    if iov.is_null() {
-        return Err(Code::argument(3));
-    }
-    // SAFETY: not NULL, so valid, as promised.
-    Ok(unsafe { std::slice::from_raw_parts(iov, count as usize) })
-}
-
-/// The remote segment of RDMA, which has room for so many bytes.
-///
-/// # Safety
-/// NULL, or valid.
-unsafe fn remote(triplet: *const Triplet, len: usize) -> Result<Triplet> {
-    some(triplet.cast_mut(), 5)?;
-    // SAFETY: not NULL, so valid.
-    let triplet = unsafe { *triplet };
-    if len > triplet.len as usize { Err(Code::LENGTH_ERROR) } else { Ok(triplet) }
-}
-
-fn within(wanted: c_int, most: usize, default: usize) -> Result<usize> {
+fn within(wanted: c_int, most: usize, default: usize, nth: u32) -> Result<usize> {
     match usize::try_from(wanted) {
         Ok(0) => Ok(default),
         Ok(wanted) if wanted <= most => Ok(wanted),
-        _ => Err(Code::argument(6)),
+        _ => Err(Code::argument(nth)),
     }
 }
 
-/// What the attributes ask for.
-fn apply(settings: &mut Settings, attr: &EpAttr, ia: &Ia) -> Result {
+/// What the attributes ask for; they are the argument of this number.
+fn apply(settings: &mut Settings, attr: &EpAttr, ia: &Ia, nth: u32) -> Result {
     let longest = ia.max_transfer();
     if attr.service_type != 0
         || attr.max_message_size as usize > longest
         || attr.max_rdma_size as usize > longest
     {
-        return Err(Code::argument(6));
+        return Err(Code::argument(nth));
     }
-    settings.max_receives = within(attr.max_recv_dtos, MAX_DTOS, DEFAULT_DTOS)?;
-    settings.max_requests = within(attr.max_request_dtos, MAX_DTOS, DEFAULT_DTOS)?;
-    settings.max_receive_segments = within(attr.max_recv_iov, MAX_SEGMENTS, DEFAULT_SEGMENTS)?;
-    settings.max_request_segments = within(attr.max_request_iov, MAX_SEGMENTS, DEFAULT_SEGMENTS)?;
+    settings.max_receives = within(attr.max_recv_dtos, MAX_DTOS, DEFAULT_DTOS, nth)?;
+    settings.max_requests = within(attr.max_request_dtos, MAX_DTOS, DEFAULT_DTOS, nth)?;
+    settings.max_receive_segments = within(attr.max_recv_iov, MAX_SEGMENTS, DEFAULT_SEGMENTS, nth)?;
+    settings.max_request_segments = within(attr.max_request_iov, MAX_SEGMENTS, DEFAULT_SEGMENTS, nth)?;
     Ok(())
 }
 
@@ -133,7 +101,9 @@ unsafe fn make(
         ]
     };
     let srq = srq.map(|own| same(&ia, &own.pz.ia, Sub::HandleSrq).map(|()| own.srq)).transpose()?;
-    some(out, if srq.is_some() { 8 } else { 7 })?;
+    // Behind the shared queue, if there is one.
+    let attr_nth = if srq.is_some() { 7 } else { 6 };
+    some(out, attr_nth + 1)?;
     let mut settings = Settings {
         pz,
         receive_evd,
@@ -147,7 +117,7 @@ unsafe fn make(
     };
     if !attr.is_null() {
         // SAFETY: not NULL, so valid.
-        apply(&mut settings, unsafe { &*attr }, &ia)?;
+        apply(&mut settings, unsafe { &*attr }, &ia, attr_nth)?;
     }
     let made = EPS.insert(ia.provider, |slot| Ep::new(slot.id(), slot.handle(), ia.clone(), settings));
     ia.objects.lock().insert(made.handle());
@@ -313,7 +283,7 @@ pub unsafe extern "C" fn modify(handle: Handle, mask: u64, param: *const EpParam
             attr.max_request_dtos = keep(19, attr.max_request_dtos, settings.max_requests);
             attr.max_recv_iov = keep(20, attr.max_recv_iov, settings.max_receive_segments);
             attr.max_request_iov = keep(21, attr.max_request_iov, settings.max_request_segments);
-            apply(&mut settings, &attr, &ia)?;
+            apply(&mut settings, &attr, &ia, 3)?;
         }
         // SAFETY: a handle.
         unsafe { with(handle, |ep| ep.modify(settings)) }
@@ -351,6 +321,10 @@ pub unsafe extern "C" fn connect(
         if flags & 2 != 0 {
             return Err(Code::MODEL_NOT_SUPPORTED); // several paths
         }
+        // That several are asked for, and not required, is known.
+        if flags > 1 {
+            return Err(Code::argument(8));
+        }
         // SAFETY: valid for so many bytes.
         let private_data = unsafe { bytes(private_data, size, 5) }?;
         service::connect(slot, host, qualifier, limit(timeout), private_data)
@@ -386,6 +360,9 @@ pub unsafe extern "C" fn dup_connect(
         }
         // SAFETY: valid for so many bytes.
         let private_data = unsafe { bytes(private_data, size, 4) }?;
+        if private_data.len() > MAX_PRIVATE {
+            return Err(Code::argument(4));
+        }
         service::connect(slot, peer.0, peer.1, limit(timeout), private_data)
     })
 }
@@ -401,129 +378,6 @@ pub unsafe extern "C" fn disconnect(ep: Handle, flags: u32) -> Code {
         }
         // SAFETY: NULL or a handle.
         unsafe { with(ep, |ep| ep.disconnect(flags == 1)) }
-    })
-}
-
-/// `dat_ep_post_send`.
-///
-/// # Safety
-/// As above.
-pub unsafe extern "C" fn post_send(
-    ep: Handle,
-    count: c_int,
-    iov: *const Triplet,
-    cookie: u64,
-    flags: u32,
-) -> Code {
-    call(|| {
-        // SAFETY: valid for so many.
-        let segments = unsafe { segments(count, iov) }?;
-        // SAFETY: NULL or a handle.
-        unsafe { with(ep, |ep| ep.post_send(segments, cookie, flags)) }
-    })
-}
-
-/// `dat_ep_post_send_with_invalidate`.
-///
-/// # Safety
-/// As above.
-#[allow(clippy::too_many_arguments, reason = "udat.h's")]
-pub unsafe extern "C" fn post_send_with_invalidate(
-    ep: Handle,
-    count: c_int,
-    iov: *const Triplet,
-    cookie: u64,
-    flags: u32,
-    invalidates: u32,
-    context: u32,
-) -> Code {
-    call(|| {
-        // SAFETY: valid for so many.
-        let segments = unsafe { segments(count, iov) }?;
-        let operation =
-            if invalidates != 0 { Operation::SendAndInvalidate(context) } else { Operation::Send };
-        // SAFETY: NULL or a handle.
-        unsafe { with(ep, |ep| ep.post_request(operation, segments, cookie, flags)) }
-    })
-}
-
-/// `dat_ep_post_recv`.
-///
-/// # Safety
-/// As above.
-pub unsafe extern "C" fn post_recv(
-    ep: Handle,
-    count: c_int,
-    iov: *const Triplet,
-    cookie: u64,
-    _flags: u32,
-) -> Code {
-    call(|| {
-        // SAFETY: valid for so many.
-        let segments = unsafe { segments(count, iov) }?;
-        // SAFETY: NULL or a handle.
-        unsafe { with(ep, |ep| ep.post_receive(segments, cookie)) }
-    })
-}
-
-/// `dat_ep_post_rdma_read`.
-///
-/// # Safety
-/// As above.
-pub unsafe extern "C" fn post_rdma_read(
-    ep: Handle,
-    count: c_int,
-    iov: *const Triplet,
-    cookie: u64,
-    from: *const Triplet,
-    flags: u32,
-) -> Code {
-    call(|| {
-        // SAFETY: valid for so many.
-        let segments = unsafe { segments(count, iov) }?;
-        some(from.cast_mut(), 5)?;
-        // SAFETY: not NULL, so valid. A read is as long as what it reads.
-        let from = unsafe { *from };
-        let mut left = from.len;
-        let cut: SmallVec<[Triplet; 2]> = segments
-            .iter()
-            .map(|segment| {
-                let len = segment.len.min(left);
-                left -= len;
-                Triplet { len, ..*segment }
-            })
-            .collect();
-        if left > 0 {
-            return Err(Code::LENGTH_ERROR);
-        }
-        // SAFETY: NULL or a handle.
-        unsafe {
-            with(ep, |ep| ep.post_request(Operation::Read(from.address, from.context), &cut, cookie, flags))
-        }
-    })
-}
-
-/// `dat_ep_post_rdma_write`.
-///
-/// # Safety
-/// As above.
-pub unsafe extern "C" fn post_rdma_write(
-    ep: Handle,
-    count: c_int,
-    iov: *const Triplet,
-    cookie: u64,
-    to: *const Triplet,
-    flags: u32,
-) -> Code {
-    call(|| {
-        // SAFETY: valid for so many.
-        let segments = unsafe { segments(count, iov) }?;
-        // SAFETY: NULL or valid.
-        let to = unsafe { remote(to, crate::core::event::total(segments)) }?;
-        // SAFETY: NULL or a handle.
-        unsafe {
-            with(ep, |ep| ep.post_request(Operation::Write(to.address, to.context), segments, cookie, flags))
-        }
     })
 }
 

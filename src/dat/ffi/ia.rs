@@ -257,7 +257,7 @@ fn end(handle: Handle) {
             8 => drop(super::memory::rmr_free(handle)),
             9 => drop(super::service::rsp_free(handle)),
             10 => drop(events::cno_free(handle)),
-            11 => drop(super::memory::srq_free(handle)),
+            11 => drop(super::srqs::srq_free(handle)),
             _ => {}
         }
     }

@@ -1,24 +1,21 @@
-//! Protection zones, memory regions, and shared receive queues.
+//! Protection zones and memory regions.
 
-use std::ffi::c_int;
 use std::sync::Arc;
 
 use super::ia::adapter;
-use super::types::{Handle, LmrParam, Region, RmrParam, SrqAttr, SrqParam};
+use super::posts::completion;
+use super::types::{Handle, LmrParam, Region, RmrParam};
 use super::{call, object, put, same, some};
 use crate::core::code::{Code, Result, Sub};
-use crate::core::ep::{EPS, MAX_SEGMENTS, Operation};
-use crate::core::evd;
+use crate::core::ep::{EPS, Operation};
 use crate::core::ia::Ia;
 use crate::core::memory::{self, ALL_RIGHTS, Piece, Pz, Triplet};
 use crate::core::slot::Pool;
-use crate::core::srq::{Receive, Srq};
 
 /// Kinds are `DAT_HANDLE_TYPE`s + 1.
 pub static PZS: Pool<OwnPz> = Pool::new(7);
 static LMRS: Pool<Lmr> = Pool::new(5);
 static RMRS: Pool<Rmr> = Pool::new(8);
-pub static SRQS: Pool<OwnSrq> = Pool::new(11);
 
 #[derive(Clone)]
 pub struct OwnPz {
@@ -43,12 +40,6 @@ struct Rmr {
     va_type: u32,
     /// 0: it is not bound.
     context: u32,
-}
-
-#[derive(Clone)]
-pub struct OwnSrq {
-    pub srq: Arc<Srq>,
-    pub pz: OwnPz,
 }
 
 /// A protection zone of that adapter.
@@ -323,6 +314,7 @@ pub unsafe extern "C" fn rmr_bind(
         if rights & !ALL_RIGHTS != 0 {
             return Err(Code::argument(4));
         }
+        completion(flags, 8)?;
         let mut held = slot.lock();
         let rmr = held.as_mut().ok_or(Code::INVALID_HANDLE.of(Sub::HandleRmr))?;
         let mut context = 0;
@@ -388,148 +380,6 @@ pub unsafe extern "C" fn rmr_free(handle: Handle) -> Code {
         let rmr = RMRS.remove(slot, gone, |_| Ok(()))?;
         memory::remove(rmr.context);
         rmr.pz.ia.objects.lock().remove(&handle);
-        Ok(())
-    })
-}
-
-// ---- shared receive queues ----
-
-/// `dat_srq_create`.
-///
-/// # Safety
-/// As above.
-pub unsafe extern "C" fn srq_create(ia: Handle, pz: Handle, attr: *const SrqAttr, out: *mut Handle) -> Code {
-    call(|| {
-        // SAFETY: as above.
-        let ia = unsafe { adapter(ia) }?;
-        // SAFETY: as above.
-        let pz = unsafe { zone(&ia, pz) }?;
-        some(attr.cast_mut(), 3)?;
-        some(out, 4)?;
-        // SAFETY: not NULL, so valid.
-        let attr = unsafe { &*attr };
-        let is_right = attr.max_recv_dtos > 0
-            && attr.max_recv_dtos as usize <= evd::MOST
-            && attr.max_recv_iov >= 0
-            && attr.max_recv_iov as usize <= MAX_SEGMENTS
-            && (0..=attr.max_recv_dtos).contains(&attr.low_watermark);
-        if !is_right {
-            return Err(Code::argument(3));
-        }
-        let (max, low) = (attr.max_recv_dtos as usize, attr.low_watermark as usize);
-        let slot = SRQS.insert(ia.provider, |slot| OwnSrq {
-            srq: Arc::new(Srq::new(slot.handle(), pz.pz.id, max, low, ia.asynchronous())),
-            pz: pz.clone(),
-        });
-        ia.objects.lock().insert(slot.handle());
-        // SAFETY: not NULL, so valid.
-        unsafe { put(out, slot.handle()) };
-        Ok(())
-    })
-}
-
-/// `dat_srq_free`.
-///
-/// # Safety
-/// As above.
-pub unsafe extern "C" fn srq_free(handle: Handle) -> Code {
-    call(|| {
-        let gone = Code::INVALID_HANDLE.of(Sub::HandleSrq);
-        // SAFETY: as above.
-        let slot = unsafe { SRQS.find(handle) }.ok_or(gone)?;
-        let freed = SRQS.remove(slot, gone, |own| {
-            if Arc::strong_count(&own.srq) > 1 { Err(Code::INVALID_STATE.of(Sub::SrqInUse)) } else { Ok(()) }
-        })?;
-        freed.pz.ia.objects.lock().remove(&handle);
-        Ok(())
-    })
-}
-
-/// `dat_srq_post_recv`.
-///
-/// # Safety
-/// As above.
-pub unsafe extern "C" fn srq_post_recv(
-    handle: Handle,
-    count: c_int,
-    iov: *const Triplet,
-    cookie: u64,
-) -> Code {
-    call(|| {
-        // SAFETY: as above.
-        let own = unsafe { object(&SRQS, handle, Sub::HandleSrq) }?;
-        if !(0..=MAX_SEGMENTS as c_int).contains(&count) {
-            return Err(Code::argument(2));
-        }
-        let segments: &[Triplet] = if count == 0 {
-            &[]
-        } else {
-            some(iov.cast_mut(), 3)?;
-            // SAFETY: not NULL, so valid for so many.
-            unsafe { std::slice::from_raw_parts(iov, count as usize) }
-        };
-        own.srq.post(Receive::new(segments, cookie))?;
-        // A message may wait for it.
-        own.pz.ia.bell.ring();
-        Ok(())
-    })
-}
-
-/// `dat_srq_query`.
-///
-/// # Safety
-/// As above.
-pub unsafe extern "C" fn srq_query(handle: Handle, _mask: u32, out: *mut SrqParam) -> Code {
-    call(|| {
-        // SAFETY: as above.
-        let own = unsafe { object(&SRQS, handle, Sub::HandleSrq) }?;
-        some(out, 3)?;
-        let (posted, max, low) = own.srq.counts();
-        let param = SrqParam {
-            ia: own.pz.ia.handle(),
-            // `DAT_SRQ_STATE_OPERATIONAL`.
-            state: 1,
-            pz: own.pz.pz.handle,
-            max_recv_dtos: max as c_int,
-            max_recv_iov: MAX_SEGMENTS as c_int,
-            low_watermark: low as c_int,
-            available: posted as c_int,
-            // `DAT_VALUE_UNKNOWN`: what end points have taken is over at once.
-            outstanding: -2,
-        };
-        // SAFETY: not NULL, so valid.
-        unsafe { put(out, param) };
-        Ok(())
-    })
-}
-
-/// `dat_srq_resize`.
-///
-/// # Safety
-/// As above.
-pub unsafe extern "C" fn srq_resize(handle: Handle, max: c_int) -> Code {
-    call(|| {
-        // SAFETY: as above.
-        let own = unsafe { object(&SRQS, handle, Sub::HandleSrq) }?;
-        if max <= 0 || max as usize > evd::MOST {
-            return Err(Code::argument(2));
-        }
-        own.srq.resize(max as usize)
-    })
-}
-
-/// `dat_srq_set_lw`.
-///
-/// # Safety
-/// As above.
-pub unsafe extern "C" fn srq_set_lw(handle: Handle, low: c_int) -> Code {
-    call(|| {
-        // SAFETY: as above.
-        let own = unsafe { object(&SRQS, handle, Sub::HandleSrq) }?;
-        if low < 0 || low as usize > own.srq.counts().1 {
-            return Err(Code::argument(2));
-        }
-        own.srq.set_low(low as usize);
         Ok(())
     })
 }

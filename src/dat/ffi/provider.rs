@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use parking_lot::Mutex;
 
 use super::types::{NAME, ProviderInfo};
-use super::{call, eps, events, ia, memory, service};
+use super::{call, eps, events, ia, memory, posts, service, srqs};
 use crate::core::code::Code;
 
 /// Calls that a provider has, `handle_extendedop` included.
@@ -79,10 +79,10 @@ table! {
     "ep_connect" => eps::connect,
     "ep_dup_connect" => eps::dup_connect,
     "ep_disconnect" => eps::disconnect,
-    "ep_post_send" => eps::post_send,
-    "ep_post_recv" => eps::post_recv,
-    "ep_post_rdma_read" => eps::post_rdma_read,
-    "ep_post_rdma_write" => eps::post_rdma_write,
+    "ep_post_send" => posts::post_send,
+    "ep_post_recv" => posts::post_recv,
+    "ep_post_rdma_read" => posts::post_rdma_read,
+    "ep_post_rdma_write" => posts::post_rdma_write,
     "ep_get_status" => eps::get_status,
     "ep_free" => eps::free,
     "lmr_create" => memory::lmr_create,
@@ -110,18 +110,18 @@ table! {
     "ep_create_with_srq" => eps::create_with_srq,
     "ep_recv_query" => eps::recv_query,
     "ep_set_watermark" => not_implemented,
-    "srq_create" => memory::srq_create,
-    "srq_free" => memory::srq_free,
-    "srq_post_recv" => memory::srq_post_recv,
-    "srq_query" => memory::srq_query,
-    "srq_resize" => memory::srq_resize,
-    "srq_set_lw" => memory::srq_set_lw,
+    "srq_create" => srqs::srq_create,
+    "srq_free" => srqs::srq_free,
+    "srq_post_recv" => srqs::srq_post_recv,
+    "srq_query" => srqs::srq_query,
+    "srq_resize" => srqs::srq_resize,
+    "srq_set_lw" => srqs::srq_set_lw,
     "csp_create" => not_implemented,
     "csp_query" => not_implemented,
     "csp_free" => not_implemented,
     "ep_common_connect" => not_implemented,
     "rmr_create_for_ep" => not_implemented,
-    "ep_post_send_with_invalidate" => eps::post_send_with_invalidate,
+    "ep_post_send_with_invalidate" => posts::post_send_with_invalidate,
     "ep_post_rdma_read_to_rmr" => not_implemented,
     "cno_fd_create" => events::cno_fd_create,
     "cno_trigger" => events::cno_trigger,

@@ -56,6 +56,15 @@ unsafe fn close(pool: &Pool<ServicePoint>, handle: Handle, sub: Sub) -> Result {
 /// `DAT_PSP_PROVIDER_FLAG`: the provider makes end points.
 const PROVIDER: u32 = 1;
 
+/// Whose end points a public service point has: the program's.
+fn owner(flags: u32) -> Result {
+    match flags {
+        0 => Ok(()),
+        PROVIDER => Err(Code::MODEL_NOT_SUPPORTED),
+        _ => Err(Code::argument(4)),
+    }
+}
+
 /// `dat_psp_create`.
 ///
 /// # Safety
@@ -69,11 +78,7 @@ pub unsafe extern "C" fn psp_create(
 ) -> Code {
     call(|| {
         some(out, 5)?;
-        match flags {
-            0 => {}
-            PROVIDER => return Err(Code::MODEL_NOT_SUPPORTED),
-            _ => return Err(Code::argument(4)),
-        }
+        owner(flags)?;
         // SAFETY: as above.
         let handle = unsafe { listen(&PSPS, ia, qualifier, evd, None) }?;
         // SAFETY: not NULL, so valid.
@@ -100,9 +105,7 @@ pub unsafe extern "C" fn psp_create_any(
     call(|| {
         some(qualifier, 2)?;
         some(out, 5)?;
-        if flags != 0 {
-            return Err(Code::MODEL_NOT_SUPPORTED);
-        }
+        owner(flags)?;
         let start = u64::from(std::process::id()) % (LAST_FREE - FIRST_FREE + 1);
         for nth in 0..=LAST_FREE - FIRST_FREE {
             let free = FIRST_FREE + (start + nth) % (LAST_FREE - FIRST_FREE + 1);
