@@ -6,7 +6,7 @@ use std::{
     process::Command,
 };
 
-use udeck_jobs::memcheck;
+use udeck_jobs::{Bin, Job, memcheck};
 
 use super::Case;
 use super::running::Place;
@@ -35,7 +35,39 @@ pub fn cases() -> Vec<Case> {
             cases.push(Case { name: case, needs: needs.clone(), run });
         }
     }
+    if env::var_os(COMPILED).is_none() {
+        for transport in super::transports(TRANSPORTS) {
+            let (talks, dies) = (transport.clone(), transport.clone());
+            let mut case = |title: &str, run: Box<dyn FnOnce() + Send>| {
+                let name = format!("own::job::{title}::{transport}");
+                cases.push(Case { name, needs: needs.clone(), run });
+            };
+            case("two_ranks_talk", Box::new(move || two_ranks_talk(&talks)));
+            case("a_rank_dies", Box::new(move || a_rank_dies(&dies)));
+        }
+    }
     cases
+}
+
+/// Two ranks of deckrun's: its name service takes the table's place.
+fn ranks(place: &Place, words: &[&str], arguments: &[&str]) -> Job {
+    let program = compile("job", place.folder(), &[]);
+    let job =
+        Job::new(Bin::deckrun().path()).args(words).args(["-n", "2", "--"]).arg(program).args(arguments);
+    job.env("DAT_OVERRIDE", place.folder().join("dat.conf"))
+}
+
+fn two_ranks_talk(transport: &str) {
+    let place = Place::new(transport);
+    let ended = ranks(&place, &[], &[]).run().ok();
+    assert_eq!(ended.stdout.matches("well").count(), 2, "{ended}");
+}
+
+/// The other one is told, and goes on; the job has failed.
+fn a_rank_dies(transport: &str) {
+    let place = Place::new(transport);
+    let ended = ranks(&place, &["--on-failure", "continue"], &["dies"]).run().fails();
+    assert_eq!(ended.stdout.matches("well").count(), 1, "{ended}");
 }
 
 /// The same under valgrind, and with AddressSanitizer.

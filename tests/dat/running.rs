@@ -50,7 +50,8 @@ impl Place {
     pub fn new(transport: &str) -> Place {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let folder = env::temp_dir().join(format!("udeck-dat-{}-{number}", std::process::id()));
+        // Not named as what jobs leave behind: other tests of this program look for that.
+        let folder = env::temp_dir().join(format!("dat-{}-{number}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let library = env::var("UDECK_DAT_LIBRARY")
             .expect("UDECK_DAT_LIBRARY names the provider: cargo xtask test --only dat builds it");

@@ -252,14 +252,16 @@ fn c_programs(tests: &str, prefix: &str) -> Step {
 
 /// Programs of uDAPL, through the registry that Debian has.
 fn dat_programs(tests: &str, workspace: &Workspace) -> Step {
-    let library = workspace.target.join("release/libudeck_dat.so").display().to_string();
+    let programs = workspace.target.join("release");
+    let library = programs.join("libudeck_dat.so").display().to_string();
     let run = Cargo::new(tests)
         .args("-p udeck-dat-tests")
         .args(SAME_FEATURES)
         .args("--test dat")
+        .env("DECK_BIN_DIR", programs.display().to_string())
         .env("UDECK_DAT_LIBRARY", &library);
     let about = "dapltest, dtest and others of Debian's dapl2-utils, and programs of ours, over uDAPL; skipped without them";
-    let build = Cargo::new("build --release -p udeck-dat");
+    let build = Cargo::new("build --release -p udeck-dat -p deckrun");
     step("dat", about, Work::Commands(vec![(Role::Prepare, build), (Role::SomeTests, run)])).on(Lane::Second)
 }
 

@@ -82,8 +82,8 @@ pub struct Ep {
     reads: usize,
     /// What the peer has yet to be told.
     answers: VecDeque<Answer>,
-    /// A message that has found no receive yet, and since when.
-    held: Option<Held>,
+    /// A message that has found no receive yet, and what came behind it.
+    held: VecDeque<Held>,
     is_stuck: bool,
 }
 
@@ -108,7 +108,7 @@ impl Ep {
             unsent: 0,
             reads: 0,
             answers: VecDeque::new(),
-            held: None,
+            held: VecDeque::new(),
             is_stuck: false,
         }
     }
@@ -187,7 +187,7 @@ impl Ep {
             return Err(Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceMemory));
         }
         self.receives.push_back(Receive::new(segments, cookie));
-        if self.held.is_some() {
+        if !self.held.is_empty() {
             self.move_on();
         }
         Ok(())
@@ -218,7 +218,7 @@ impl Ep {
     }
 
     fn note_stuck(&mut self) {
-        let is_stuck = self.is_linked() && (self.unsent + self.answers.len() > 0 || self.held.is_some());
+        let is_stuck = self.is_linked() && (self.unsent + self.answers.len() > 0 || !self.held.is_empty());
         if is_stuck != self.is_stuck {
             self.is_stuck = is_stuck;
             self.ia.set_stuck(self.id, is_stuck);
@@ -249,7 +249,7 @@ impl Ep {
     fn flush(&mut self, first: Status) {
         self.flush_sends(first);
         self.answers.clear();
-        self.held = None;
+        self.held.clear();
         for receive in std::mem::take(&mut self.receives) {
             self.receive_over(receive.cookie, Status::Flushed, 0, Dto::Receive, 0);
         }

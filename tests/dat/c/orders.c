@@ -185,8 +185,31 @@ static void ends_with_its_agent(void) {
     OK(dat_evd_free(evd));
 }
 
+/* A message without a receive does not keep back the answer to a read: the program may post the receive when it has read. */
+static void reads_while_a_message_waits(void) {
+    DAT_LMR_TRIPLET message = piece(A, 0, 8), into = piece(B, 0, 8);
+    DAT_RMR_TRIPLET there = remote(A, 64, 8, rmr_context[A]);
+    int at;
+    make_ep(A);
+    make_ep(B);
+    connect_both();
+    memcpy(memory[A] + 64, "answer", 7);
+    for (at = 0; at < 20; at++) OK(dat_ep_post_send(ep[A], 1, &message, cookie(at), DAT_COMPLETION_SUPPRESS_FLAG));
+    OK(dat_ep_post_rdma_read(ep[B], 1, &into, cookie(1), &there, DAT_COMPLETION_DEFAULT_FLAG));
+    DONE(request_evd[B], 1, DAT_DTO_SUCCESS);
+    CHECK(strcmp(memory[B], "answer") == 0);
+    for (at = 0; at < 20; at++) OK(dat_ep_post_recv(ep[B], 1, &into, cookie(at), 0));
+    for (at = 0; at < 20; at++) DONE(recv_evd[B], at, DAT_DTO_SUCCESS);
+    OK(dat_ep_disconnect(ep[A], DAT_CLOSE_GRACEFUL_FLAG));
+    NEXT(connect_evd[A], DAT_CONNECTION_EVENT_DISCONNECTED);
+    NEXT(connect_evd[B], DAT_CONNECTION_EVENT_DISCONNECTED);
+    OK(dat_ep_free(ep[A]));
+    OK(dat_ep_free(ep[B]));
+}
+
 int main(void) {
     open_all();
+    reads_while_a_message_waits();
     binds_in_its_turn();
     /* Elsewhere so many bytes may take longer than a message waits. */
     if (strcmp(ia_attr.adapter_name, "shm0") == 0) bears_so_many_bytes_without_a_receive();

@@ -14,19 +14,25 @@ use crate::core::wire::{self, Head};
 
 /// Arrivals that one look takes, at most: a peer that only sends does not keep us here.
 const BOUND: usize = 64;
+/// What waits at a time: a message without a receive, and what came behind it.
+const MAX_HELD: usize = 256;
 /// How long a message waits for a receive. (Hardware asks again for about as long, before it gives up.)
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A message that has found no receive yet. It stays where it has arrived, so it takes no memory of ours beside that.
+/// A message that has found no receive yet, or what came behind it. It stays where it has arrived, so it takes no memory of ours
+/// beside that.
 pub struct Held {
-    message: Message,
-    since: Instant,
+    what: Message,
+    /// Since when it is the next, and finds no receive.
+    since: Option<Instant>,
     _bytes: HeldBytes,
 }
 
 enum Message {
     Short(Inline),
     Lent(Inline, Lent),
+    /// The connection's.
+    End(Error),
 }
 
 /// The pieces of a message's body behind its first one.
@@ -43,7 +49,13 @@ impl Message {
         match self {
             Message::Short(bytes) => bytes.bytes().len(),
             Message::Lent(head, lent) => head.bytes().len() + lent.len(),
+            Message::End(_) => 0,
         }
+    }
+
+    fn is_answer(&self) -> bool {
+        let (Message::Short(first) | Message::Lent(first, _)) = self else { return false };
+        Head::read(first.bytes()).is_some_and(|head| head.kind == wire::DATA)
     }
 }
 
@@ -51,7 +63,7 @@ impl Ep {
     /// Takes what has arrived.
     #[inline]
     pub(super) fn take_arrivals(&mut self) {
-        if self.held.is_some() && !self.take_held() {
+        if !self.held.is_empty() && !self.take_held() {
             return;
         }
         let mut short = Inline::EMPTY;
@@ -59,7 +71,7 @@ impl Ep {
             let Some(vi) = &mut self.vi else { return };
             match vi.arrival_short(&mut short) {
                 Found::Short(_) => {
-                    if !self.take(short.bytes(), &[]) {
+                    if !self.held.is_empty() || !self.take(short.bytes(), &[]) {
                         self.hold(Message::Short(short));
                     }
                 }
@@ -67,24 +79,26 @@ impl Ep {
                 Found::Other => match vi.arrival() {
                     Ok(Some(arrival)) => self.take_arrival(arrival),
                     Ok(None) => return,
-                    Err(error) => return self.ended(&error),
+                    Err(error) if self.held.is_empty() => return self.ended(&error),
+                    Err(error) => return self.hold(Message::End(error)),
                 },
             }
-            if self.held.is_some() {
+            if self.held.len() >= MAX_HELD {
                 return;
             }
         }
     }
 
     fn take_arrival(&mut self, arrival: Arrival) {
+        let waits = !self.held.is_empty();
         match arrival.body {
             Body::Inline(bytes) => {
-                if !self.take(bytes.bytes(), &[]) {
+                if waits || !self.take(bytes.bytes(), &[]) {
                     self.hold(Message::Short(bytes));
                 }
             }
             Body::Lent(head, lent) => {
-                if !self.take(head.bytes(), &parts_of(&lent)) {
+                if waits || !self.take(head.bytes(), &parts_of(&lent)) {
                     self.hold(Message::Lent(head, lent));
                 }
             }
@@ -142,30 +156,46 @@ impl Ep {
         }
     }
 
-    /// No receive is posted: the message waits for one, as it would with hardware, whose peer asks again.
+    /// No receive is posted: the message waits for one, as it would with hardware, whose peer asks again. What comes behind it waits, too,
+    /// but for answers to our reads: the program may post the receive when it has read.
     #[cold]
-    fn hold(&mut self, message: Message) {
-        match self.ia.hold(message.len()) {
-            Some(bytes) => self.held = Some(Held { message, since: Instant::now(), _bytes: bytes }),
+    fn hold(&mut self, what: Message) {
+        if !self.held.is_empty() && what.is_answer() {
+            self.take_message(&what);
+            return;
+        }
+        match self.ia.hold(what.len()) {
+            Some(bytes) => self.held.push_back(Held { what, since: None, _bytes: bytes }),
             // Others wait already: peers that send without receives get so much memory and no more.
             None => self.break_connection(Status::ReceiverNotReady),
         }
     }
 
-    /// Whether it has found a receive, or the end.
-    #[cold]
-    fn take_held(&mut self) -> bool {
-        let Some(held) = self.held.take() else { return true };
-        let is_taken = match &held.message {
+    fn take_message(&mut self, what: &Message) -> bool {
+        match what {
             Message::Short(bytes) => self.take(bytes.bytes(), &[]),
             Message::Lent(head, lent) => self.take(head.bytes(), &parts_of(lent)),
-        };
-        if !is_taken {
-            if held.since.elapsed() <= PATIENCE {
-                self.held = Some(held);
-                return false;
+            Message::End(error) => {
+                self.ended(error);
+                true
             }
-            self.break_connection(Status::ReceiverNotReady);
+        }
+    }
+
+    /// Takes what waits, as far as there are receives. `false`: no more can wait.
+    #[cold]
+    fn take_held(&mut self) -> bool {
+        while let Some(mut held) = self.held.pop_front() {
+            if self.take_message(&held.what) {
+                continue;
+            }
+            if held.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                self.break_connection(Status::ReceiverNotReady);
+                return true;
+            }
+            self.held.push_front(held);
+            let is_over = matches!(self.held.back(), Some(Held { what: Message::End(_), .. }));
+            return self.held.len() < MAX_HELD && !is_over;
         }
         true
     }
