@@ -51,6 +51,8 @@ pub struct Ia {
     pub bell: Arc<Bell>,
     /// Where asynchronous events go, and whether the adapter has made it itself.
     pub asynchronous: OnceLock<(Arc<Evd>, bool)>,
+    /// Whether who spins keeps the peer from its processor.
+    is_crowded: bool,
     cq: Mutex<Cq>,
     cq_handle: CqHandle,
     /// End points that are connected.
@@ -70,6 +72,11 @@ pub struct Ia {
     closed: AtomicBool,
 }
 
+/// Both ends may be on this host, and there is one processor for them.
+fn is_crowded() -> bool {
+    std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1)
+}
+
 impl Ia {
     pub fn new(
         provider: usize,
@@ -79,7 +86,9 @@ impl Ia {
         names: Arc<dyn Names>,
         move_on: MoveOn,
     ) -> udeck::via::Result<Arc<Ia>> {
-        let cq = Cq::new(&nic)?;
+        let mut cq = Cq::new(&nic)?;
+        let is_crowded = is_crowded();
+        cq.set_oversubscribed(is_crowded);
         let bell = Arc::new(Bell::new(cq.handle()));
         Ok(Arc::new(Ia {
             handle: OnceLock::new(),
@@ -93,6 +102,7 @@ impl Ia {
             names,
             bell,
             asynchronous: OnceLock::new(),
+            is_crowded,
             cq_handle: cq.handle(),
             cq: Mutex::new(cq),
             connected: AtomicUsize::new(0),
@@ -146,7 +156,7 @@ impl Ia {
     /// Looks until there is something, at most until then. `look` is told whether it is the last before a sleep: then it has to look
     /// under a lock.
     pub fn wait<T>(&self, deadline: Deadline, mut look: impl FnMut(bool) -> Option<T>) -> Option<T> {
-        let mut spinner = Spinner::new(false);
+        let mut spinner = Spinner::new(self.is_crowded);
         loop {
             if let Some(found) = look(false) {
                 return Some(found);
