@@ -105,8 +105,8 @@ enum Command {
 
     /// Boot guests with an RDMA device, and run in them what the step `rdma` of `test` runs, or a part
     ///
-    /// `dat-cost` is not in the step: programs of uDAPL over us, and over Debian's own provider, on the same device. It prints how many
-    /// instructions each operation takes, all of both processes and of the kernel.
+    /// `dat-cost` is not in the step: programs of uDAPL over us, and over Debian's own provider, on the same device. It prints
+    /// adapter, operation, bytes, and operations a second of the guest's time, which is instructions executed.
     Rdma(rdma::RdmaOptions),
 
     /// Run tests under AddressSanitizer, or under ThreadSanitizer
