@@ -65,6 +65,8 @@ pub struct Ia {
     is_any_stuck: AtomicBool,
     /// Bytes of messages that have found no receive.
     held: AtomicUsize,
+    /// Held while the end of an end point with a shared receive queue is told.
+    pub ends: Mutex<()>,
     /// Objects of the program's.
     pub objects: Mutex<HashSet<usize>>,
     /// Gives each connection a port.
@@ -111,6 +113,7 @@ impl Ia {
             stuck: Mutex::default(),
             is_any_stuck: AtomicBool::new(false),
             held: AtomicUsize::new(0),
+            ends: Mutex::default(),
             objects: Mutex::default(),
             ports: AtomicU64::new(1),
             closed: AtomicBool::new(false),
