@@ -84,7 +84,7 @@ const PAIRS: [(&str, &str, &str, &str); 20] = [
     ("dtest", "late_accept", "-d 1 -B 8 -b 4096", "DAPL Test Complete. PASSED"),
     ("dtest", "verbose", "-v -B 2 -b 4096", "DAPL Test Complete. PASSED"),
     ("dtestcm", "thousand_connections", "", "EP free:"),
-    ("dtestcm", "burst", "-b 20", "EP free:"),
+    ("dtestcm", "burst", "-b 20 -c 200", "EP free:"),
     ("dtestcm", "waiting", "-w -c 100", "EP free:"),
     ("dtestcm", "many_service_points", "-m -c 100", "EP free:"),
     ("dtestsrq", "one_connection", "-b 1024", "RC SRQ Test Complete."),

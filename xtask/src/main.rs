@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         Command::Counts { write: false } => counts::run(COUNTS_LIMIT),
         Command::Counts { write: true } => counts::write(COUNTS_LIMIT),
         Command::Sanitize(options) => sanitize::run(&options),
+        Command::Rdma(options) => rdma::command(&options),
         Command::Soak(options) => soak::run(&options),
         Command::Peers(options) => peers::run(&options),
         Command::Install(options) => install::run(&options),
@@ -101,6 +102,12 @@ enum Command {
     /// that fails keeps its logs, and prints the command that replays it. A minute of it is the step `soak` of `test`.
     /// `--sanitize address` plays whole jobs under AddressSanitizer; it is not part of `test`.
     Soak(soak::SoakOptions),
+
+    /// Boot guests with an RDMA device, and run in them what the step `rdma` of `test` runs, or a part
+    ///
+    /// `dat-cost` is not in the step: programs of uDAPL over us, and over Debian's own provider, on the same device. It prints
+    /// adapter, operation, bytes, and operations a second of the guest's time, which is instructions executed.
+    Rdma(rdma::RdmaOptions),
 
     /// Run tests under AddressSanitizer, or under ThreadSanitizer
     ///

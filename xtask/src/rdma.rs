@@ -4,11 +4,13 @@
 //! So it runs in a guest: Debian's kernel, booted by Debian's QEMU, without KVM. Guests get the programs as they
 //! were built here, and run a script of `tests/rdma`, whose results are read from their consoles. Two go through the
 //! conformance suite, one runs jobs, one both with connections that stock librdmacm makes, one jobs in which something fails or is
-//! set wrong, and two that are joined by a cable run jobs over both, also while it loses packets, until it is pulled.
+//! set wrong, one programs of uDAPL, and two that are joined by a cable run jobs over both, also while it loses packets, until it is
+//! pulled.
 //!
 //! Nothing is installed on this machine, and nobody need be root (see `packages`). This checks what happens, never how
 //! fast: a processor that is emulated says nothing about that.
 
+mod dat;
 mod guest;
 mod image;
 mod modules;
@@ -17,11 +19,13 @@ mod programs;
 mod root;
 
 use crate::console::say;
+use crate::test_counts::Counts;
 use crate::workspace::Workspace;
+use clap::builder::PossibleValuesParser;
 use guest::{Cable, Guest, GuestResult};
 use image::Image;
 use packages::{Cache, os_release};
-use programs::Programs;
+use programs::{Programs, Wanted};
 use root::LIBRARIES;
 use std::{
     env, fs,
@@ -35,6 +39,8 @@ use std::{
 const TRANSPORT: &str = "verbs";
 /// Where the scripts of the guests lie, below the root.
 const SCRIPTS: &str = "tests/rdma";
+/// Our programs of uDAPL.
+const DAT_SOURCES: &str = "tests/dat/c";
 /// Stock programs of the packages, by which one can tell the device's faults from ours.
 const TOOLS: &[&str] = &["sbin/ip", "sbin/tc", "bin/rdma", "bin/ibv_devinfo", "bin/ibv_rc_pingpong"];
 /// What libibverbs and we load when running. A provider has its place.
@@ -50,6 +56,49 @@ const SINGLE_LIMIT: Duration = Duration::from_secs(3000);
 const PAIR_LIMIT: Duration = Duration::from_secs(2400);
 /// `require` here makes a failure of what would be a skip.
 const VARIABLE: &str = "UDECK_RDMA";
+
+/// Those that are alone: a name, the script, and what that is told.
+const SINGLE: [(&str, &str, &str); 6] = [
+    ("suite", "conformance", "cases=verbs::"),
+    ("shared", "conformance", "cases=verbs-shared-memory::"),
+    ("jobs", "jobs", ""),
+    ("cm", "cm", ""),
+    ("failures", "failures", ""),
+    ("dat", "dat", ""),
+];
+/// Two that are joined.
+const PAIR: &str = "pair";
+/// Not in the step: how much more uDAPL costs over us than over Debian's own provider.
+const COST: (&str, &str, &str) = ("dat-cost", "dat-cost", "");
+
+#[derive(clap::Args)]
+pub struct RdmaOptions {
+    /// Guests: suite, shared, jobs, cm, failures, dat, pair; and dat-cost, which is not in the step. Without names those of the step
+    #[arg(value_name = "GUEST", value_parser = PossibleValuesParser::new(names()))]
+    guests: Vec<String>,
+
+    /// Minutes for each build
+    #[arg(long, default_value_t = 30)]
+    limit: u64,
+}
+
+fn names() -> impl Iterator<Item = &'static str> {
+    SINGLE.into_iter().chain([COST]).map(|(name, ..)| name).chain([PAIR])
+}
+
+/// Which guests are run.
+struct Chosen(Vec<String>);
+
+impl Chosen {
+    fn has(&self, name: &str) -> bool {
+        if self.0.is_empty() { name != COST.0 } else { self.0.iter().any(|chosen| chosen == name) }
+    }
+
+    fn wanted(&self) -> Wanted {
+        let is_dat = |name: &String| name.starts_with("dat");
+        if !self.0.is_empty() && self.0.iter().all(is_dat) { Wanted::Dat } else { Wanted::All }
+    }
+}
 
 /// What came of the step.
 #[derive(Debug, Default)]
@@ -70,11 +119,32 @@ enum Stop {
     Fail(String),
 }
 
+/// `cargo xtask rdma`: runs the guests that are named.
+pub fn command(options: &RdmaOptions) -> Result<bool, String> {
+    let workspace = Workspace::load()?;
+    let mut report = RdmaReport::default();
+    let limit = Duration::from_secs(60 * options.limit);
+    match run(&workspace, &Chosen(options.guests.clone()), limit, &mut report) {
+        Ok(()) => {}
+        Err(Stop::Skip(problem) | Stop::Fail(problem)) => return Err(problem),
+    }
+    let guests = report.guests.iter();
+    let problems =
+        guests.filter_map(|guest| guest.problem.as_ref().map(|why| format!("{}: {why}", guest.name)));
+    let problems: Vec<_> = problems.chain(report.problems.iter().cloned()).collect();
+    problems.iter().for_each(|problem| say!("{problem}"));
+    for guest in &report.guests {
+        let Counts { passed, failed, skipped } = guest.tally.total();
+        say!("{}: {passed} passed, {failed} failed, {skipped} skipped", guest.name);
+    }
+    Ok(problems.is_empty() && report.guests.iter().all(|guest| guest.tally.total().failed == 0))
+}
+
 /// Runs everything. Blocks for the downloads, which are kept, the builds, each at most `limit`, and the guests.
 pub fn check(workspace: &Workspace, limit: Duration) -> RdmaReport {
     let mut report = RdmaReport::default();
     let required = env::var(VARIABLE).is_ok_and(|value| value == "require");
-    match run(workspace, limit, &mut report) {
+    match run(workspace, &Chosen(Vec::new()), limit, &mut report) {
         Ok(()) => {}
         Err(Stop::Skip(reason)) if !required => report.skipped = Some(reason),
         Err(Stop::Skip(reason)) => report.problems.push(format!("{reason} ({VARIABLE}=require)")),
@@ -83,17 +153,20 @@ pub fn check(workspace: &Workspace, limit: Duration) -> RdmaReport {
     report
 }
 
-fn run(workspace: &Workspace, limit: Duration, report: &mut RdmaReport) -> Result<(), Stop> {
+fn run(workspace: &Workspace, chosen: &Chosen, limit: Duration, report: &mut RdmaReport) -> Result<(), Stop> {
     machine_fits()?;
     let cache = Cache::ready(cache_folder(workspace))?;
-    let programs = Programs::build(workspace, limit).map_err(Stop::Fail)?;
+    let programs = Programs::build(workspace, chosen.wanted(), limit).map_err(Stop::Fail)?;
     let path = cache.folder.join("image");
-    let image = image(&cache, &programs, &workspace.root.join(SCRIPTS)).map_err(Stop::Fail)?;
+    let mut image = image(&cache, &programs, &workspace.root.join(SCRIPTS)).map_err(Stop::Fail)?;
+    let sources = workspace.root.join(DAT_SOURCES);
+    dat::pack(&mut image, &cache.root, &programs.dat, &sources, &cache.folder.join("dat"))
+        .map_err(Stop::Fail)?;
     let bytes = image.write(&path).map_err(Stop::Fail)?;
     say!("the guests' files: {} MiB", bytes >> 20);
     let late = programs.with_verbs().map(|program| programs::loads_verbs_late(&cache.root, program));
     report.checked(late);
-    report.guests = run_guests(&cache, &path).map_err(Stop::Fail)?;
+    report.guests = run_guests(&cache, &path, chosen).map_err(Stop::Fail)?;
     // One that was ended has been told of.
     let suites = report.guests.iter().filter(|guest| guest.part == "conformance" && guest.problem.is_none());
     let whole: Vec<_> = suites.map(|guest| programs.suite_is_whole(guest)).collect();
@@ -168,28 +241,26 @@ fn image(cache: &Cache, programs: &Programs, scripts: &Path) -> Result<Image, St
     Ok(image)
 }
 
-fn run_guests(cache: &Cache, image: &Path) -> Result<Vec<GuestResult>, String> {
+fn run_guests(cache: &Cache, image: &Path, chosen: &Chosen) -> Result<Vec<GuestResult>, String> {
     let guest = |name, part, more: &str, limit: Duration| {
         let settings = format!("transport={TRANSPORT} limit={} {more}", limit.as_secs());
         Guest { cache, image, name, part, settings, link: None, limit }
     };
-    let mut ended = side_by_side(vec![
-        guest("suite", "conformance", &format!("cases={TRANSPORT}::"), SINGLE_LIMIT),
-        guest("shared", "conformance", &format!("cases={TRANSPORT}-shared-memory::"), SINGLE_LIMIT),
-        guest("jobs", "jobs", "", SINGLE_LIMIT),
-        guest("cm", "cm", "", SINGLE_LIMIT),
-        guest("failures", "failures", "", SINGLE_LIMIT),
-    ]);
-    // Not in the cache: the paths of sockets have to be short.
-    let folder = env::temp_dir().join(format!("xtask-rdma-{}", std::process::id()));
-    let link = Cable::both(&folder).map_err(|error| format!("the guests' link: {error}"))?;
-    let [first, second] = link.map(Some);
-    ended.extend(side_by_side(vec![
-        Guest { link: first, ..guest("root", "root", "node=0", PAIR_LIMIT) },
-        Guest { link: second, ..guest("node", "node", "node=1", PAIR_LIMIT) },
-    ]));
-    // What cannot be removed does no harm.
-    let _ = fs::remove_dir_all(&folder);
+    let single = SINGLE.into_iter().chain([COST]).filter(|(name, ..)| chosen.has(name));
+    let mut ended =
+        side_by_side(single.map(|(name, part, more)| guest(name, part, more, SINGLE_LIMIT)).collect());
+    if chosen.has(PAIR) {
+        // Not in the cache: the paths of sockets have to be short.
+        let folder = env::temp_dir().join(format!("xtask-rdma-{}", std::process::id()));
+        let link = Cable::both(&folder).map_err(|error| format!("the guests' link: {error}"))?;
+        let [first, second] = link.map(Some);
+        ended.extend(side_by_side(vec![
+            Guest { link: first, ..guest("root", "root", "node=0", PAIR_LIMIT) },
+            Guest { link: second, ..guest("node", "node", "node=1", PAIR_LIMIT) },
+        ]));
+        // What cannot be removed does no harm.
+        let _ = fs::remove_dir_all(&folder);
+    }
     let times =
         ended.iter().map(|GuestResult { name, took, .. }| format!("{name} {:.1} s", took.as_secs_f64()));
     say!("{}", times.collect::<Vec<_>>().join(", "));

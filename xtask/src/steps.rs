@@ -57,6 +57,9 @@ pub enum Role {
 pub const PROGRAMS: &str =
     "build --release -p deckrun -p hadb -p nas-ft -p deckperf -p udeck -p udeck-jobs --bins --examples";
 
+/// What `dat` and `rdma` load.
+pub const DAT_PROVIDER: &str = "build --release -p udeck-dat";
+
 /// Named beside a package of tests, although it has none of that name: it needs the largest set of features of the third-party
 /// packages. So those are built once for all steps, and not again for each set of features.
 const SAME_FEATURES: &str = "-p xtask";
@@ -261,7 +264,7 @@ fn dat_programs(tests: &str, workspace: &Workspace) -> Step {
         .env("DECK_BIN_DIR", programs.display().to_string())
         .env("UDECK_DAT_LIBRARY", &library);
     let about = "dapltest, dtest and others of Debian's dapl2-utils, and programs of ours, over uDAPL; skipped without them";
-    let build = Cargo::new("build --release -p udeck-dat -p deckrun");
+    let build = Cargo::new(DAT_PROVIDER).args("-p deckrun");
     step("dat", about, Work::Commands(vec![(Role::Prepare, build), (Role::SomeTests, run)])).on(Lane::Second)
 }
 

@@ -237,11 +237,15 @@ impl Ep {
         }
         self.flush(first);
         self.note_stuck();
+        if self.settings.srq.is_none() {
+            return self.tell(told);
+        }
+        // Several end points end at the same time: both dispatchers have their ends in the same order (dtestsrq compares them).
+        let ia = self.ia.clone();
+        let _in_order = ia.ends.lock();
         self.tell(told);
         // As with hardware: it takes no more from the shared queue.
-        if self.settings.srq.is_some()
-            && let Some(asynchronous) = self.ia.asynchronous().upgrade()
-        {
+        if let Some(asynchronous) = ia.asynchronous().upgrade() {
             asynchronous.push(Event::asynchronous(number::ASYNC_EP_BROKEN, self.handle, 0));
         }
     }

@@ -51,6 +51,8 @@ pub struct Ia {
     pub bell: Arc<Bell>,
     /// Where asynchronous events go, and whether the adapter has made it itself.
     pub asynchronous: OnceLock<(Arc<Evd>, bool)>,
+    /// Whether who spins keeps the peer from its processor.
+    is_crowded: bool,
     cq: Mutex<Cq>,
     cq_handle: CqHandle,
     /// End points that are connected.
@@ -63,11 +65,18 @@ pub struct Ia {
     is_any_stuck: AtomicBool,
     /// Bytes of messages that have found no receive.
     held: AtomicUsize,
+    /// Held while the end of an end point with a shared receive queue is told.
+    pub ends: Mutex<()>,
     /// Objects of the program's.
     pub objects: Mutex<HashSet<usize>>,
     /// Gives each connection a port.
     ports: AtomicU64,
     closed: AtomicBool,
+}
+
+/// Both ends may be on this host, and there is one processor for them.
+fn is_crowded() -> bool {
+    std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1)
 }
 
 impl Ia {
@@ -79,7 +88,9 @@ impl Ia {
         names: Arc<dyn Names>,
         move_on: MoveOn,
     ) -> udeck::via::Result<Arc<Ia>> {
-        let cq = Cq::new(&nic)?;
+        let mut cq = Cq::new(&nic)?;
+        let is_crowded = is_crowded();
+        cq.set_oversubscribed(is_crowded);
         let bell = Arc::new(Bell::new(cq.handle()));
         Ok(Arc::new(Ia {
             handle: OnceLock::new(),
@@ -93,6 +104,7 @@ impl Ia {
             names,
             bell,
             asynchronous: OnceLock::new(),
+            is_crowded,
             cq_handle: cq.handle(),
             cq: Mutex::new(cq),
             connected: AtomicUsize::new(0),
@@ -101,6 +113,7 @@ impl Ia {
             stuck: Mutex::default(),
             is_any_stuck: AtomicBool::new(false),
             held: AtomicUsize::new(0),
+            ends: Mutex::default(),
             objects: Mutex::default(),
             ports: AtomicU64::new(1),
             closed: AtomicBool::new(false),
@@ -146,7 +159,7 @@ impl Ia {
     /// Looks until there is something, at most until then. `look` is told whether it is the last before a sleep: then it has to look
     /// under a lock.
     pub fn wait<T>(&self, deadline: Deadline, mut look: impl FnMut(bool) -> Option<T>) -> Option<T> {
-        let mut spinner = Spinner::new(false);
+        let mut spinner = Spinner::new(self.is_crowded);
         loop {
             if let Some(found) = look(false) {
                 return Some(found);

@@ -26,6 +26,10 @@ const PACKAGES: &[&str] = &[
     "ibverbs-utils",
     "librdmacm1",
     "libgcc-s1",
+    "libdapl2",
+    "libdapl-dev",
+    "dapl2-utils",
+    "coreutils",
 ];
 /// How lines of apt's begin that show progress, or trouble.
 const APT_SAYS: &[&str] = &["Get:", "Ign:", "Err:", "Fetched ", "W:", "E:"];

@@ -1,7 +1,13 @@
 //! Our programs that the guests run, as they are built here for anybody.
 
 use super::{guest::GuestResult, root::Root};
-use crate::{child::Cargo, console::say, steps::PROGRAMS, test_counts::Counts, workspace::Workspace};
+use crate::{
+    child::Cargo,
+    console::say,
+    steps::{DAT_PROVIDER, PROGRAMS},
+    test_counts::Counts,
+    workspace::Workspace,
+};
 use std::{
     collections::BTreeMap,
     fs,
@@ -16,50 +22,76 @@ const OTHER_SUITE: &str = "tcp";
 /// What must be loaded when it is first used: programs run where there is none.
 const LATE: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
 
+/// What is to be built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    All,
+    /// What guests run that do uDAPL only.
+    Dat,
+}
+
 /// Where they lie.
 #[derive(Debug)]
 pub struct Programs {
     /// Those that jobs are made of, by name.
     jobs: BTreeMap<&'static str, PathBuf>,
-    suite: PathBuf,
-    /// How many cases the suite has, over any transport.
+    suite: Option<Suite>,
+    /// uDAPL's provider, and the program that runs other people's programs over it.
+    pub dat: PathBuf,
+    dat_tests: PathBuf,
+}
+
+#[derive(Debug)]
+struct Suite {
+    path: PathBuf,
+    /// How many cases it has, over any transport.
     cases: u64,
 }
 
 impl Programs {
-    /// Blocks for two builds, each at most `limit`.
-    pub fn build(workspace: &Workspace, limit: Duration) -> Result<Programs, String> {
-        run(&Cargo::new(PROGRAMS), workspace, limit, |_| {})?;
+    /// Blocks for the builds, each at most `limit`.
+    pub fn build(workspace: &Workspace, wanted: Wanted, limit: Duration) -> Result<Programs, String> {
         let release = workspace.target.join("release");
-        let jobs = ["deckrun", "nas-ft", "hadb", "deckperf", "hosts-talker", "hosts-lossy", "leave-rank"]
-            .map(|name| (name, release.join(name)))
-            .into();
-        let suites = format!("--test {SUITE} --test {OTHER_SUITE}");
-        let suites = Cargo::new("test --release --no-run -p udeck-conformance -p xtask").args(&suites);
+        let (mut jobs, mut suites) = (BTreeMap::new(), "");
+        if wanted == Wanted::All {
+            run(&Cargo::new(PROGRAMS), workspace, limit, |_| {})?;
+            let names =
+                ["deckrun", "nas-ft", "hadb", "deckperf", "hosts-talker", "hosts-lossy", "leave-rank"];
+            jobs.extend(names.map(|name| (name, release.join(name))));
+            suites = "-p udeck-conformance --test verbs --test tcp";
+        }
+        run(&Cargo::new(DAT_PROVIDER), workspace, limit, |_| {})?;
+        let tests = Cargo::new("test --release --no-run -p xtask -p udeck-dat-tests --test dat").args(suites);
         let mut built = BTreeMap::new();
-        run(&suites, workspace, limit, |line| built.extend(executable(line)))?;
-        let suite = |name: &str| {
+        run(&tests, workspace, limit, |line| built.extend(executable(line)))?;
+        let test = |name: &str| {
             let path = built.get(name).map(|path| workspace.root.join(path));
-            path.ok_or_else(|| format!("`{suites}` did not say where the suite {name} lies"))
+            path.ok_or_else(|| format!("`{tests}` did not say where {name} lies"))
         };
-        Ok(Programs { jobs, suite: suite(SUITE)?, cases: count_cases(&suite(OTHER_SUITE)?)? })
+        let suite = match wanted {
+            Wanted::All => Some(Suite { path: test(SUITE)?, cases: count_cases(&test(OTHER_SUITE)?)? }),
+            Wanted::Dat => None,
+        };
+        Ok(Programs { jobs, suite, dat: release.join("libudeck_dat.so"), dat_tests: test("dat")? })
     }
 
     /// With the names that they have in the guests.
     pub fn packed(&self) -> impl Iterator<Item = (&str, &Path)> {
         let jobs = self.jobs.iter().map(|(name, path)| (*name, path.as_path()));
-        jobs.chain([("conformance", self.suite.as_path())])
+        let suite = self.suite.iter().map(|suite| ("conformance", suite.path.as_path()));
+        jobs.chain(suite).chain([("dat", self.dat_tests.as_path())])
     }
 
     /// Those that have the transport in them.
     pub fn with_verbs(&self) -> impl Iterator<Item = &Path> {
-        self.packed().filter(|(name, _)| *name != "deckrun").map(|(_, path)| path)
+        let programs = self.packed().filter(|(name, _)| !["deckrun", "dat"].contains(name));
+        programs.map(|(_, path)| path).chain([self.dat.as_path()])
     }
 
     /// Whether a guest that runs the suite has gone through as many cases as the suite has, with those that it skipped.
     pub fn suite_is_whole(&self, guest: &GuestResult) -> Result<(), String> {
         let Counts { passed, failed, skipped } = guest.tally.total();
-        let (seen, wanted) = (passed + failed + skipped, self.cases);
+        let (seen, wanted) = (passed + failed + skipped, self.suite.as_ref().map_or(0, |suite| suite.cases));
         if seen == wanted {
             return Ok(());
         }

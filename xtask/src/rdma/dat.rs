@@ -1,0 +1,78 @@
+//! What guests have of uDAPL: Debian's registry, its providers and its programs, our provider, and our programs in C.
+
+use super::{image::Image, root::Root};
+use crate::child;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+/// `stdbuf` is for the program that runs the others: lines are in its files when they are said.
+const PROGRAMS: [&str; 6] = ["dapltest", "dtest", "dtestcm", "dtestsrq", "dtestx", "stdbuf"];
+const STDBUF: &str = "libexec/coreutils/libstdbuf.so";
+/// Debian's providers: by librdmacm, and by verbs alone with sockets for connections.
+const PROVIDERS: [&str; 2] = ["libdaplofa.so.2", "libdaploscm.so.2"];
+/// Where the guests have what is built here.
+const LIBRARY: &str = "usr/lib/x86_64-linux-gnu/libudeck-dat.so.0";
+const OWN: &str = "test/dat-own";
+/// Adapters: ours, and Debian's over the same device. (`dummy0` is the device's interface in a guest that is alone.)
+const ADAPTERS: &str = "\
+udeck u2.0 nonthreadsafe default /usr/lib/x86_64-linux-gnu/libudeck-dat.so.0 udeck.2.0 \"verbs\" \"\"
+stock-cm u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"dummy0 0\" \"\"
+stock-scm u2.0 nonthreadsafe default libdaploscm.so.2 dapl.2.0 \"rxe0 1\" \"\"
+";
+/// For one of our programs, to be compiled.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Compiles our programs against the packages' headers, to this folder, and puts everything into the guests' files.
+pub fn pack(
+    image: &mut Image,
+    root: &Root,
+    provider: &Path,
+    sources: &Path,
+    folder: &Path,
+) -> Result<(), String> {
+    for program in PROGRAMS {
+        image.program(root, &format!("usr/bin/{program}"), &root.find(&format!("bin/{program}"))?)?;
+    }
+    image.copy(&format!("usr/{STDBUF}"), root.find(STDBUF)?);
+    for library in PROVIDERS {
+        let at = format!("lib/x86_64-linux-gnu/{library}");
+        image.program(root, &format!("usr/{at}"), &root.find(&at)?)?;
+    }
+    image.program(root, LIBRARY, provider)?;
+    image.text("etc/dat.conf", ADAPTERS);
+    image.text("etc/hosts", "127.0.0.1 localhost\n");
+    for (name, program) in compile(root, sources, folder)? {
+        image.program(root, &format!("{OWN}/{name}"), &program)?;
+    }
+    Ok(())
+}
+
+/// All there are.
+fn compile(root: &Root, sources: &Path, folder: &Path) -> Result<Vec<(String, PathBuf)>, String> {
+    let problem = |what: &Path, error| format!("{}: {error}", what.display());
+    fs::create_dir_all(folder).map_err(|error| problem(folder, error))?;
+    let mut programs = Vec::new();
+    for entry in sources.read_dir().map_err(|error| problem(sources, error))?.flatten() {
+        let source = entry.path();
+        if source.extension().is_none_or(|extension| extension != "c") {
+            continue;
+        }
+        let name = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let program = folder.join(&name);
+        let mut cc = Command::new("cc");
+        cc.arg(format!("@{}", sources.join("flags").display()));
+        cc.arg("-I").arg(root.find("include")?).arg("-o").arg(&program).arg(&source);
+        // The linker of this machine does not look there for the registry's own libraries.
+        cc.arg(root.find("lib/x86_64-linux-gnu/libdat2.so.2")?);
+        child::run_quoted(cc, LIMIT, |_| true)?;
+        programs.push((name, program));
+    }
+    if programs.is_empty() {
+        return Err(format!("{} has no program in C", sources.display()));
+    }
+    Ok(programs)
+}
