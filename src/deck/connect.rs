@@ -10,8 +10,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use udeck_boot::waits::Call;
-use udeck_boot::{BootError, Maker, family};
+use udeck_boot::waits::{Call, LONG};
+use udeck_boot::{BootError, Maker, Record, family};
 use udeck_via::{
     Caps, Cq, Deadline, Error as ViaError, NetAddress, NicAttributes, Receive, ServiceLevel, Vi,
     ViAttributes, stderr_line,
@@ -22,6 +22,7 @@ use self::wire::{Advert, Endpoint};
 use crate::config::ENCRYPT_ALL;
 use crate::error::{Error, Result, is_internal};
 use crate::exit_check::MAX_WAIT;
+use crate::interrupt;
 use crate::long_wait::{for_owner, publish};
 use crate::nics::WorldNic;
 use crate::payload::Payload;
@@ -146,7 +147,7 @@ pub(crate) fn connect<T: Payload>(
     let start = Instant::now();
     let record = match mode {
         LookupMode::Now => world.client().lookup(registered, false, deadline.instant()),
-        LookupMode::Of(maker) => world.client().lookup_of(registered, maker, deadline.instant()),
+        LookupMode::Of(maker) => look_up(world, registered, maker, deadline)?,
     };
     let record = record.map_err(|error| lookup_error(world, registered, error))?;
     let name = family::parts(registered).0;
@@ -164,6 +165,32 @@ pub(crate) fn connect<T: Payload>(
     let target = Target { mailbox, registered, owner: record.owner, number, queue, level };
     let waits = matches!(mode, LookupMode::Of(_));
     reach(world, target, &advert, Attempt { start, deadline, waits })
+}
+
+/// Waits for the mailbox's record. Where a signal may end waits, asks again and again, and looks for one in between: connecting, which
+/// follows, has the whole time then.
+///
+/// # Errors
+/// [`Error::Interrupted`].
+fn look_up(
+    world: &WorldState,
+    registered: &str,
+    maker: Maker,
+    deadline: Deadline,
+) -> Result<Result<Record, BootError>> {
+    let begun = Instant::now();
+    loop {
+        let until = if interrupt::is_possible() { deadline.min(Deadline::after(LONG)) } else { deadline };
+        match world.client().lookup_of(registered, maker, until.instant()) {
+            Err(BootError::NoSuchName { .. } | BootError::Deadline { .. }) if !deadline.passed() => {
+                interrupt::check()?;
+            }
+            Err(BootError::NoSuchName { name, existing, total, .. }) => {
+                return Ok(Err(BootError::NoSuchName { name, existing, total, waited: begun.elapsed() }));
+            }
+            found => return Ok(found),
+        }
+    }
 }
 
 /// Why a mailbox could not be found.

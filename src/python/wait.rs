@@ -66,16 +66,13 @@ pub fn in_slices<S, R>(
 }
 
 fn is_time_up(error: &Error) -> bool {
-    matches!(error, Error::Deadline { .. } | Error::NoSuchMailbox { .. })
+    matches!(error, Error::Deadline { .. })
 }
 
 /// An error of the last slice, for all of them.
 fn with_time(error: Error, all: Duration) -> Error {
     match error {
         Error::Deadline { what, whom, .. } => Error::Deadline { what, waited: all, whom },
-        Error::NoSuchMailbox { name, rank, existing, lost, .. } => {
-            Error::NoSuchMailbox { name, rank, existing, waited: all, lost }
-        }
         other => other,
     }
 }

@@ -64,9 +64,7 @@ impl World {
     #[pyo3(signature = (name, timeout=Timeout::USUAL), text_signature = "($self, name, timeout=None)")]
     fn postbox(&self, py: Python<'_>, name: &str, timeout: Timeout) -> PyResult<Postbox> {
         let limit = timeout.or(self.handle.setup);
-        let made = self
-            .handle
-            .wait(py, |world| wait::in_slices_again(limit, |slice| world.postbox_timeout(name, slice)))?;
+        let made = self.handle.wait(py, |world| world.postbox_timeout(name, limit))?;
         Ok(Postbox::new(made, self.handle.clone(), self.handle.deadline))
     }
 
@@ -74,9 +72,7 @@ impl World {
     #[pyo3(signature = (name, rank, timeout=Timeout::USUAL), text_signature = "($self, name, rank, timeout=None)")]
     fn postbox_of(&self, py: Python<'_>, name: &str, rank: usize, timeout: Timeout) -> PyResult<Postbox> {
         let limit = timeout.or(self.handle.setup);
-        let made = self.handle.wait(py, |world| {
-            wait::in_slices_again(limit, |slice| world.postbox_of_timeout(name, rank, slice))
-        })?;
+        let made = self.handle.wait(py, |world| world.postbox_of_timeout(name, rank, limit))?;
         Ok(Postbox::new(made, self.handle.clone(), self.handle.deadline))
     }
 

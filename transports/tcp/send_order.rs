@@ -4,7 +4,7 @@
 //! kernel, and at most [`SendOrder::most`] bytes are written and not acknowledged. What is posted beyond that stays in the links'
 //! streams, and the [arbiter](Arbiter) says whose turn it is. While nobody waits and there is room, a post writes to the socket
 //! itself, as without levels. Otherwise the thread `tcp-order-PORT` writes, a turn at a time. The kernel tells nobody that the network
-//! has taken something; while that is what the thread waits for, it asks every 50 µs (`order_thread`).
+//! has taken something; while that is what the thread waits for, it asks every [`PAUSE`].
 //!
 //! A link whose path or peer takes nothing for [`SLOW`] is *slow*: what the kernel has of it does not count any more, so that it
 //! holds up nobody. It has its next turn when the kernel has nothing of it left.
@@ -21,6 +21,11 @@ use udeck_via::ServiceLevel;
 
 use crate::socket::Socket;
 use crate::sys::{self, Unacked};
+
+/// Between two looks at what the network has taken; the longer one once it has taken nothing for [`SHORT_LOOKS`] looks.
+const PAUSE: Duration = Duration::from_micros(50);
+const LONG_PAUSE: Duration = Duration::from_millis(1);
+const SHORT_LOOKS: u32 = 200;
 
 /// What may wait in the kernel, of all links: one turn on its way out, and the next.
 const IN_KERNEL: usize = 2 * TURN_BYTES;
@@ -63,7 +68,6 @@ struct Known {
 /// What the thread does next.
 pub enum Step {
     Send { link: u64, bytes: usize },
-    Pause,
     Stop,
 }
 
@@ -122,7 +126,7 @@ impl SendOrder {
 
     /// What the thread is to do. Waits until somebody has something to send.
     pub fn next_step(&self) -> Step {
-        let mut state = self.state.lock();
+        let (mut state, mut looks) = (self.state.lock(), 0);
         loop {
             if state.stopped {
                 return Step::Stop;
@@ -130,8 +134,10 @@ impl SendOrder {
             state.unpark();
             if state.arbiter.is_empty() && state.parked.is_empty() {
                 self.changed.wait(&mut state);
+                looks = 0;
             } else if state.arbiter.is_empty() || !state.has_room(TURN_BYTES, self.most) {
-                return Step::Pause;
+                looks += 1;
+                self.changed.wait_for(&mut state, if looks < SHORT_LOOKS { PAUSE } else { LONG_PAUSE });
             } else if let Some(step) = state.take_turn() {
                 return step;
             }
@@ -200,7 +206,8 @@ impl Known {
         }
         let Unacked { all, unsent } = sys::unacked(&*self.socket);
         self.judge(self.written - (unsent as u64).min(self.written), now);
-        self.unacked = if self.is_slow { all - unsent } else { all };
+        // Posts write meanwhile, so the second answer may be the larger one.
+        self.unacked = if self.is_slow { all.saturating_sub(unsent) } else { all };
         if self.is_slow { 0 } else { unsent }
     }
 

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::queues;
 use super::script::{Script, hello, ready};
 use crate::{Disguise, Fault, Interpose, Lies, Luck, Trace, Wrapped};
 use udeck_sys::Deadline;
 use udeck_via::mem::{MemHandle, Ptag, RemoteBuffer, Rights};
-use udeck_via::transport::Reporter;
 use udeck_via::transport::{
-    Device, Incoming, PostedBuffer, Queue, Queues, Registration, TransferStatus, ViEndpoint, Waiter,
+    Device, Incoming, PostedBuffer, Queue, Registration, TransferStatus, ViEndpoint, Waiter,
 };
-use udeck_via::{NetAddress, NicAttributes, Reliability, ServiceLevel};
+use udeck_via::{NetAddress, NicAttributes, Reliability};
 
 fn interposers() -> [(&'static str, Box<dyn Interpose>); 4] {
     [
@@ -83,13 +83,7 @@ fn address() -> NetAddress {
 fn connected(device: &dyn Device) -> (Box<dyn ViEndpoint>, Box<dyn Waiter>) {
     let waiter = device.waiter().unwrap();
     let notifier = waiter.notifier();
-    let queues = Queues {
-        send: &notifier,
-        receive: &notifier,
-        context: 9,
-        level: ServiceLevel::default(),
-        reporter: &Reporter::nobody(),
-    };
+    let queues = queues(&notifier, &notifier, 9);
     let hello = hello(Reliability::Reception);
     (device.connect(&address(), None, &hello, queues, Deadline::now()).unwrap().0, waiter)
 }
@@ -99,13 +93,7 @@ fn a_device() {
     same(|device, _, _| {
         let waiter = device.waiter().unwrap();
         let notifier = waiter.notifier();
-        let queues = Queues {
-            send: &notifier,
-            receive: &notifier,
-            context: 9,
-            level: ServiceLevel::default(),
-            reporter: &Reporter::nobody(),
-        };
+        let queues = queues(&notifier, &notifier, 9);
         let connected =
             device.connect(&address(), None, &hello(Reliability::Delivery), queues, Deadline::now());
         let answers = vec![
@@ -144,13 +132,7 @@ fn a_request() {
             request();
             inbox.lock().pop().unwrap()
         };
-        let queues = Queues {
-            send: &notifier,
-            receive: &notifier,
-            context: 5,
-            level: ServiceLevel::default(),
-            reporter: &Reporter::nobody(),
-        };
+        let queues = queues(&notifier, &notifier, 5);
         let answer = format!("{:?}", next().hello());
         let mut endpoint = next().accept(&hello(Reliability::Delivery), queues).unwrap();
         endpoint.send(None, b"a", b"b").unwrap();

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::queues;
 use super::script::{Script, hello, ready, woken};
 use crate::{Fault, Lies, Luck, When, Wrapped};
 use udeck_sys::Deadline;
 use udeck_via::mem::Fill;
-use udeck_via::transport::Reporter;
 use udeck_via::transport::{
-    Body, Device, Notifier, PostedBuffer, Queue, Queues, Refused, TransferStatus, ViEndpoint, Waiter,
+    Body, Device, Notifier, PostedBuffer, Queue, Refused, TransferStatus, ViEndpoint, Waiter,
 };
-use udeck_via::{NetAddress, Reliability, ServiceLevel};
+use udeck_via::{NetAddress, Reliability};
 
 const LEVELS: [Reliability; 3] = [Reliability::Unreliable, Reliability::Delivery, Reliability::Reception];
 
@@ -39,13 +39,7 @@ fn connect(
     notifier: &Arc<dyn Notifier>,
     reliability: Reliability,
 ) -> Box<dyn ViEndpoint> {
-    let queues = Queues {
-        send: notifier,
-        receive: notifier,
-        context: 9,
-        level: ServiceLevel::default(),
-        reporter: &Reporter::nobody(),
-    };
+    let queues = queues(notifier, notifier, 9);
     let to = NetAddress { host: vec![1], discriminator: vec![2] };
     device.connect(&to, None, &hello(reliability), queues, Deadline::now()).unwrap().0
 }
@@ -296,13 +290,7 @@ fn each_queue_is_forgotten_where_it_reports() {
     let luck = Luck { busy: When::Chance(1.0), ..Luck::default() };
     let Rig { device, mut waiter, notifier, .. } = lucky(luck);
     let elsewhere = device.waiter().unwrap().notifier();
-    let queues = Queues {
-        send: &notifier,
-        receive: &elsewhere,
-        context: 9,
-        level: ServiceLevel::default(),
-        reporter: &Reporter::nobody(),
-    };
+    let queues = queues(&notifier, &elsewhere, 9);
     let to = NetAddress { host: vec![1], discriminator: vec![2] };
     let mut endpoint =
         device.connect(&to, None, &hello(Reliability::Delivery), queues, Deadline::now()).unwrap().0;

@@ -6,27 +6,19 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::queues;
 use super::script::{Script, hello, ready};
 use crate::{Call, Event, Outcome, Trace, Who, Wrapped};
 use udeck_sys::Deadline;
 use udeck_via::mem::{MemHandle, RemoteBuffer};
-use udeck_via::transport::Reporter;
-use udeck_via::transport::{
-    Device, Incoming, PostedBuffer, Queue, Queues, TransferStatus, ViEndpoint, Waiter,
-};
-use udeck_via::{NetAddress, Reliability, ServiceLevel};
+use udeck_via::transport::{Device, Incoming, PostedBuffer, Queue, TransferStatus, ViEndpoint, Waiter};
+use udeck_via::{NetAddress, Reliability};
 
 fn connected(script: &Script, trace: Trace) -> (Box<dyn ViEndpoint>, Box<dyn Waiter>) {
     let device = Wrapped::new(script.device(), trace);
     let waiter = device.waiter().unwrap();
     let notifier = waiter.notifier();
-    let queues = Queues {
-        send: &notifier,
-        receive: &notifier,
-        context: 9,
-        level: ServiceLevel::default(),
-        reporter: &Reporter::nobody(),
-    };
+    let queues = queues(&notifier, &notifier, 9);
     let to = NetAddress { host: vec![1], discriminator: vec![2] };
     (device.connect(&to, None, &hello(Reliability::Delivery), queues, Deadline::now()).unwrap().0, waiter)
 }
@@ -102,13 +94,7 @@ fn connections_and_waiters_are_told_apart() {
     let device = Wrapped::new(script.device(), Trace::new(move |event: Event| sink.lock().push(event)));
     let mut waiters = [device.waiter().unwrap(), device.waiter().unwrap()];
     let notifier = waiters[0].notifier();
-    let queues = Queues {
-        send: &notifier,
-        receive: &notifier,
-        context: 9,
-        level: ServiceLevel::default(),
-        reporter: &Reporter::nobody(),
-    };
+    let queues = queues(&notifier, &notifier, 9);
     let to = NetAddress { host: vec![1], discriminator: vec![2] };
     let mut endpoints = [0, 1].map(|_| {
         device.connect(&to, None, &hello(Reliability::Delivery), queues, Deadline::now()).unwrap().0
@@ -132,13 +118,7 @@ fn accepted_connections_are_wrapped_like_requested_ones() {
     let accepted = Arc::new(Mutex::new(None));
     let place = accepted.clone();
     let accept = move |incoming: Box<dyn Incoming>| {
-        let queues = Queues {
-            send: &notifier,
-            receive: &notifier,
-            context: 4,
-            level: ServiceLevel::default(),
-            reporter: &Reporter::nobody(),
-        };
+        let queues = queues(&notifier, &notifier, 4);
         *place.lock() = Some(incoming.accept(&hello(Reliability::Reception), queues).unwrap());
     };
     device.listen(b"here", Box::new(accept)).unwrap();
