@@ -12,6 +12,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 #: Ends a hang.
 PATIENCE = 120
+#: What a rank prints is one write: those of several would mix.
+PROLOGUE = """import numpy, os, signal, sys, time, threading
+import udeck
+def print(*words, **_): os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+"""
 
 
 class Job:
@@ -45,7 +50,7 @@ def job(tmp_path):
 
     def run(n, text, options=(), **environment):
         program = tmp_path / "program.py"
-        program.write_text("import numpy, os, signal, sys, time, threading\nimport udeck\n" + textwrap.dedent(text))
+        program.write_text(PROLOGUE + textwrap.dedent(text))
         return start(n, [program], options, **environment)
 
     return run
