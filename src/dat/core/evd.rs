@@ -277,7 +277,7 @@ impl Evd {
 }
 
 #[cfg(test)]
-mod reserved {
+mod tests {
     use super::*;
     use udeck::via::Cq;
 
@@ -302,11 +302,6 @@ mod reserved {
         evd.fill(4, event(number::ESTABLISHED, 4));
         assert_eq!((evd.take(), evd.take()), (Some(event(number::ESTABLISHED, 4)), None));
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     /// What an event in the queue points to stays; what was taken long ago does not.
     #[test]
