@@ -174,6 +174,7 @@ mod tests {
             .map(|(name, folder, uses)| Package {
                 name: (*name).to_owned(),
                 folder: (*folder).to_owned(),
+                tests: Vec::new(),
                 uses: uses
                     .iter()
                     .map(|used| match used.strip_prefix("dev:") {

@@ -1,31 +1,38 @@
 //! Runs one command, passes its output on line by line, and stops it at its time limit.
 
-use crate::{console::say, workspace::cargo};
+use crate::{console::say, soak, workspace::cargo};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     collections::HashMap,
     fmt, fs, io,
     io::{BufRead, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread,
     time::{Duration, Instant},
 };
 
-/// A cargo command and what it adds to the environment.
+/// A cargo command, or one of a program that cargo has built, and what it adds to the environment.
 pub struct Cargo {
+    program: Option<PathBuf>,
     args: Vec<String>,
     env: Vec<(&'static str, String)>,
 }
 
-/// The soak names a run so, by its seed.
+/// The driver of the soak names a run so, by its seed.
 const SEED: &str = "soak::seed_";
 
 impl Cargo {
     /// The command as words between blanks.
     pub fn new(words: &str) -> Self {
-        Self { args: words.split_whitespace().map(str::to_owned).collect(), env: Vec::new() }
+        let args = words.split_whitespace().map(str::to_owned).collect();
+        Self { program: None, args, env: Vec::new() }
+    }
+
+    /// A program that lies here, with words between blanks.
+    pub fn program(path: PathBuf, words: &str) -> Self {
+        Self { program: Some(path), ..Self::new(words) }
     }
 
     pub fn arg(mut self, arg: impl Into<String>) -> Self {
@@ -47,17 +54,20 @@ impl Cargo {
     /// The same command for the tests of these names alone. `None`: it is none that goes on behind a program in which a
     /// test failed, and no soak.
     pub fn only_tests<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
-        let args: Vec<&str> = self.args.iter().map(String::as_str).take_while(|arg| *arg != "--").collect();
-        let filters: Vec<&str> = match args[..] {
-            ["test", "--no-fail-fast", ..] => ["--nocapture", "--exact"].into_iter().chain(names).collect(),
-            ["run", "-p", "udeck-soak", ..] => names
+        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+        let args = match &self.program {
+            Some(program) if program.ends_with(soak::DRIVER) => names
                 .into_iter()
-                .flat_map(|name| ["--seed", name.strip_prefix(SEED).unwrap_or(name)])
+                .flat_map(|name| words(&["--seed", name.strip_prefix(SEED).unwrap_or(name)]))
                 .collect(),
+            None if self.args.starts_with(&words(&["test", "--no-fail-fast"])) => {
+                let before = self.args.iter().take_while(|arg| *arg != "--").cloned();
+                let only = ["--", "--nocapture", "--exact"].into_iter().chain(names);
+                before.chain(only.map(str::to_owned)).collect()
+            }
             _ => return None,
         };
-        let args = args.into_iter().chain(["--"]).chain(filters).map(str::to_owned).collect();
-        Some(Self { args, env: self.env.clone() })
+        Some(Self { program: self.program.clone(), args, env: self.env.clone() })
     }
 
     /// Puts `flags` behind those that the user has in this variable (`RUSTFLAGS`, `RUSTDOCFLAGS`).
@@ -74,7 +84,7 @@ impl Cargo {
         limit: Duration,
         mut each_line: impl FnMut(&str),
     ) -> io::Result<Option<String>> {
-        let mut command = Command::new(cargo());
+        let mut command = Command::new(self.program.as_ref().map_or_else(cargo, |path| path.into()));
         command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
         // Colour codes would hide the words that `test_counts` looks for.
         command.env("CARGO_TERM_COLOR", "never").current_dir(folder);
@@ -142,7 +152,8 @@ impl fmt::Display for Cargo {
         for (name, value) in &self.env {
             write!(f, "{name}={} ", quoted(value))?;
         }
-        write!(f, "cargo")?;
+        let program = self.program.as_ref().map_or("cargo".into(), |path| path.display().to_string());
+        write!(f, "{}", quoted(&program))?;
         self.args.iter().try_for_each(|arg| write!(f, " {}", quoted(arg)))
     }
 }
@@ -227,9 +238,9 @@ mod tests {
         let words = "DECK_BIN_DIR=bin cargo test --no-fail-fast -p udeck -- --nocapture --exact a::b c";
         assert_eq!(some.to_string(), words);
         assert!(Cargo::new("test -p udeck").only_tests(["a"]).is_none());
-        let soak = Cargo::new("run -p udeck-soak --bin udeck-soak -- --minutes 1");
+        let soak = Cargo::program("debug/udeck-soak".into(), "--minutes 1");
         let some = soak.only_tests(["soak::seed_5", "soak::seed_7"]).unwrap();
-        assert_eq!(some.to_string(), "cargo run -p udeck-soak --bin udeck-soak -- --seed 5 --seed 7");
+        assert_eq!(some.to_string(), "debug/udeck-soak --seed 5 --seed 7");
     }
 
     #[test]

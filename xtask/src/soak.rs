@@ -37,8 +37,12 @@ pub struct SoakOptions {
     sanitize: Option<sanitize::Sanitizer>,
 }
 
-/// The launcher, the ranks and the driver, and what verbs runs over.
-pub const BUILD: &str = "build -p deckrun -p udeck-soak -p udeck-mock-verbs";
+/// The launcher, the ranks and the driver, and what verbs runs over, a library: chosen by their names, as all tests are.
+pub const BUILD: &str = "build --workspace --lib --bin deckrun --bin udeck-soak --bin soak-rank";
+/// As above, and no more than that.
+const SANITIZED: &str = "build -p deckrun -p udeck-soak -p udeck-mock-verbs";
+/// Plays random jobs, and judges them.
+pub const DRIVER: &str = "udeck-soak";
 
 /// A run that hangs is looked at and ended by its driver, which takes this long at most.
 const LAST_RUN: Duration = Duration::from_secs(600);
@@ -52,7 +56,7 @@ pub fn run(options: &SoakOptions) -> Result<bool, String> {
     let (build, programs) = match options.sanitize {
         None => (Cargo::new(BUILD), workspace.target.join("debug")),
         Some(sanitizer) => {
-            (sanitizer.instrument(Cargo::new(BUILD), &workspace)?, sanitizer.programs(&workspace)?)
+            (sanitizer.instrument(Cargo::new(SANITIZED), &workspace)?, sanitizer.programs(&workspace)?)
         }
     };
     println!("$ {build}");
@@ -84,7 +88,7 @@ pub fn run(options: &SoakOptions) -> Result<bool, String> {
 
 /// One driver, with this variable in its environment; false if it failed.
 fn drive(programs: &Path, variable: Option<(&str, String)>, arguments: &[String], limit: Duration) -> bool {
-    let mut driver = Command::new(programs.join("udeck-soak"));
+    let mut driver = Command::new(programs.join(DRIVER));
     driver.args(arguments).env("DECK_BIN_DIR", programs).envs(variable);
     let mut tally = TestCounts::default();
     let ended = child::run(driver, limit, |line| {

@@ -1,6 +1,7 @@
 //! What `cargo xtask test` runs, in order: the one list of the project's checks.
 
 use crate::{child::Cargo, soak, workspace::Workspace};
+use std::path::Path;
 
 pub struct Step {
     pub name: &'static str,
@@ -53,26 +54,28 @@ pub enum Role {
     SomeTests,
 }
 
-/// What `jobs`, `kill`, `hosts`, `engines` and `rdma` run, in the profile that users build: one build for all of them.
-pub const PROGRAMS: &str =
-    "build --release -p deckrun -p hadb -p nas-ft -p deckperf -p udeck -p udeck-jobs --bins --examples";
+/// All that users get, in the profile that they build, and what our jobs run. One build for all steps that need it, as for the
+/// tests: commands choose what they want by its name in the whole workspace. Chosen by its package, third-party packages would
+/// have other features, and nearly everything would be built again for each step.
+pub const RELEASE: &str = "build --release --workspace --lib --bins --examples";
 
-/// What `dat` and `rdma` load.
-pub const DAT_PROVIDER: &str = "build --release -p udeck-dat";
-
-/// Named beside a package of tests, although it has none of that name: it needs the largest set of features of the third-party
-/// packages. So those are built once for all steps, and not again for each set of features.
-const SAME_FEATURES: &str = "-p xtask";
-
-/// The packages whose tests are steps of their own.
-const OWN_STEPS: &str = "--exclude udeck-capi-tests --exclude udeck-conformance --exclude udeck-dat-tests --exclude udeck-engines --exclude udeck-jobs --exclude udeck-page-tests --exclude udeck-python-tests";
+/// The packages whose test programs are steps of their own.
+const OWN_STEPS: [&str; 7] = [
+    "udeck-capi-tests",
+    "udeck-conformance",
+    "udeck-dat-tests",
+    "udeck-engines",
+    "udeck-jobs",
+    "udeck-page-tests",
+    "udeck-python-tests",
+];
 
 pub fn all(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
-    let tests = if fail_fast { "test" } else { "test --no-fail-fast" };
+    let tests = if fail_fast { "test --workspace" } else { "test --no-fail-fast --workspace" };
     let folder = |name: &str| workspace.target.join(name).display().to_string();
     let mut steps = static_checks();
-    steps.extend(in_process_tests(tests, &folder("loom")));
-    steps.extend(whole_jobs(tests, &folder("release"), &folder("debug")));
+    steps.extend(in_process_tests(tests, workspace));
+    steps.extend(whole_jobs(tests, &folder("release"), &workspace.target.join("debug")));
     steps.push(c_programs(tests, &folder("capi")));
     steps.push(dat_programs(tests, workspace));
     steps.push(python(tests));
@@ -82,6 +85,13 @@ pub fn all(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     let about = "no fast path needs 5 % more instructions than recorded; skipped without valgrind";
     steps.push(step("counts", about, Work::Counts).on(Lane::Third));
     steps
+}
+
+/// `--test NAME` for the test programs of these packages.
+fn programs_of(workspace: &Workspace, wanted: impl Fn(&str) -> bool) -> String {
+    let packages = workspace.packages.iter().filter(|package| wanted(&package.name));
+    let tests = packages.flat_map(|package| &package.tests).map(|test| format!("--test {test}"));
+    tests.collect::<Vec<_>>().join(" ")
 }
 
 fn static_checks() -> Vec<Step> {
@@ -111,35 +121,23 @@ fn static_checks() -> Vec<Step> {
     ]
 }
 
-fn in_process_tests(tests: &str, loom_target: &str) -> Vec<Step> {
-    let unit = Cargo::new(tests)
-        .args("--workspace --lib --bins --tests")
-        .args(OWN_STEPS)
-        .args("-- --skip proptest --skip prop_ --skip compile_fail");
-    let doc_tests = Cargo::new(tests).args("--workspace --doc");
+fn in_process_tests(tests: &str, workspace: &Workspace) -> Vec<Step> {
+    let others = programs_of(workspace, |package| !OWN_STEPS.contains(&package));
+    let unit = |filter| Cargo::new(tests).args("--lib --bins").args(&others).args(filter);
+    let doc_tests = Cargo::new(tests).args("--doc");
     let doc = Cargo::new("doc --workspace --no-deps").add_flags("RUSTDOCFLAGS", "-D warnings");
-    let properties = Cargo::new(tests)
-        .args("--workspace --lib --bins --tests")
-        .args(OWN_STEPS)
-        .args("-- --nocapture proptest prop_");
-    let ui = Cargo::new(tests)
-        .args("-p udeck-via -p udeck-deck")
-        .args(SAME_FEATURES)
-        .args("--test ui -- compile_fail");
-    let conformance = Cargo::new(tests)
-        .args("-p udeck-conformance")
-        .args(SAME_FEATURES)
-        .args("--lib --test * -- --nocapture");
+    let ui = Cargo::new(tests).args("--test ui -- compile_fail");
+    let suite = programs_of(workspace, |package| package == "udeck-conformance");
+    let conformance = Cargo::new(tests).args(&suite).args("-- --nocapture");
     // A target folder of its own: with other flags nothing can be shared.
-    let loom = Cargo::new(tests)
+    let loom = Cargo::new(tests.trim_end_matches(" --workspace"))
         .args("--release -p udeck-sys --lib --tests --target-dir")
-        .arg(loom_target)
+        .arg(workspace.target.join("loom").display().to_string())
         .args("-- loom_")
         .add_flags("RUSTFLAGS", "--cfg loom");
-    let lines = Cargo::new(tests)
-        .args("-p udeck-jobs")
-        .args(SAME_FEATURES)
-        .args("--features udeck-jobs/access-trace --test lines");
+    let lines = Cargo::new(tests).args("--features udeck-jobs/access-trace --test lines");
+    let properties = unit("-- --nocapture proptest prop_");
+    let unit = unit("-- --skip proptest --skip prop_ --skip compile_fail");
     let one = |role, command| Work::Commands(vec![(role, command)]);
     vec![
         step("unit", "tests of one package each, and the umbrella's", one(Role::SomeTests, unit)),
@@ -171,49 +169,26 @@ fn in_process_tests(tests: &str, loom_target: &str) -> Vec<Step> {
     ]
 }
 
-fn whole_jobs(tests: &str, programs: &str, debug: &str) -> Vec<Step> {
-    let build = || vec![(Role::Prepare, Cargo::new(PROGRAMS))];
-    let mut jobs = build();
-    let run = Cargo::new(tests)
-        .args("-p udeck-jobs")
-        .args(SAME_FEATURES)
-        .args("--lib --test jobs")
-        .env("DECK_BIN_DIR", programs);
-    jobs.push((Role::SomeTests, run));
-
-    // The feature is in the profile of tests only: the programs above, which are what users get, have it not.
-    let mut kill = build();
-    let run = Cargo::new(tests)
-        .args("-p udeck-jobs")
-        .args(SAME_FEATURES)
-        .args("--features udeck-jobs/fault --test kill")
-        // They wait more than they compute: 287 s become 118.
-        .args("-- --test-threads 6")
-        .env("DECK_BIN_DIR", programs);
-    kill.push((Role::SomeTests, run));
-    // Random jobs, so that each run of the tests sees other ones. In the profile of tests: debug builds check more.
-    let random = Cargo::new("run -p udeck-soak --bin udeck-soak -- --minutes 1").env("DECK_BIN_DIR", debug);
-    let soak = vec![(Role::Prepare, Cargo::new(soak::BUILD)), (Role::SomeTests, random)];
-    let mut hosts = build();
-    let run = Cargo::new(tests)
-        .args("-p udeck-jobs")
-        .args(SAME_FEATURES)
-        .args("--test hosts")
-        .env("DECK_BIN_DIR", programs);
+fn whole_jobs(tests: &str, release: &str, debug: &Path) -> Vec<Step> {
+    let over_release = |words: &str| {
+        let run = Cargo::new(tests).args(words).env("DECK_BIN_DIR", release);
+        vec![(Role::Prepare, Cargo::new(RELEASE)), (Role::SomeTests, run)]
+    };
+    // The feature is in the profile of tests only: the programs, which are what users get, have it not. They wait more than they
+    // compute: 287 s become 118.
+    let kill = over_release("--features udeck-jobs/fault --test kill -- --test-threads 6");
+    let mut hosts = over_release("--test hosts");
     // Where there can be no namespaces all of them are skipped, and that is no failure.
-    hosts.push((Role::Tests, run));
-    let mut engines = build();
-    let run = Cargo::new(tests)
-        .args("-p udeck-engines")
-        .args(SAME_FEATURES)
-        .args("--test engines")
-        .env("DECK_BIN_DIR", programs);
-    engines.push((Role::SomeTests, run));
+    hosts[1].0 = Role::Tests;
+    // Random jobs, so that each run of the tests sees other ones. In the profile of tests: debug builds check more.
+    let random = Cargo::program(debug.join(soak::DRIVER), "--minutes 1")
+        .env("DECK_BIN_DIR", debug.display().to_string());
+    let soak = vec![(Role::Prepare, Cargo::new(soak::BUILD)), (Role::SomeTests, random)];
     vec![
         step(
             "jobs",
             "whole jobs: the examples and bench-apps, alone and through deckrun",
-            Work::Commands(jobs),
+            Work::Commands(over_release("--test jobs")),
         )
         .on(Lane::Second),
         step("kill", "processes killed at every named point leave nothing behind", Work::Commands(kill))
@@ -234,7 +209,7 @@ fn whole_jobs(tests: &str, programs: &str, debug: &str) -> Vec<Step> {
         step(
             "engines",
             "jobs under Slurm, Hydra, Open MPI and PRRTE; each is skipped where it is not installed",
-            Work::Commands(engines),
+            Work::Commands(over_release("--test engines")),
         )
         .on(Lane::Second),
     ]
@@ -242,15 +217,13 @@ fn whole_jobs(tests: &str, programs: &str, debug: &str) -> Vec<Step> {
 
 /// What users of the library for C get is installed, and their programs are compiled by each compiler that is there.
 fn c_programs(tests: &str, prefix: &str) -> Step {
-    let install = Cargo::new("run --quiet --package xtask -- install --prefix").arg(prefix);
-    let run = Cargo::new(tests)
-        .args("-p udeck-capi-tests")
-        .args(SAME_FEATURES)
-        .args("--test capi")
-        .env("UDECK_INSTALLED", prefix);
+    let install = Cargo::new("run --quiet --package xtask -- install --no-build --prefix").arg(prefix);
+    let run = Cargo::new(tests).args("--test capi").env("UDECK_INSTALLED", prefix);
     let about =
         "programs in C, C++ and Fortran over both interfaces; each compiler that is missing is skipped";
-    step("c", about, Work::Commands(vec![(Role::Prepare, install), (Role::SomeTests, run)])).on(Lane::Second)
+    let commands =
+        vec![(Role::Prepare, Cargo::new(RELEASE)), (Role::Prepare, install), (Role::SomeTests, run)];
+    step("c", about, Work::Commands(commands)).on(Lane::Second)
 }
 
 /// Programs of uDAPL, through the registry that Debian has.
@@ -258,19 +231,17 @@ fn dat_programs(tests: &str, workspace: &Workspace) -> Step {
     let programs = workspace.target.join("release");
     let library = programs.join("libudeck_dat.so").display().to_string();
     let run = Cargo::new(tests)
-        .args("-p udeck-dat-tests")
-        .args(SAME_FEATURES)
         .args("--test dat")
         .env("DECK_BIN_DIR", programs.display().to_string())
         .env("UDECK_DAT_LIBRARY", &library);
     let about = "dapltest, dtest and others of Debian's dapl2-utils, and programs of ours, over uDAPL; skipped without them";
-    let build = Cargo::new(DAT_PROVIDER).args("-p deckrun");
-    step("dat", about, Work::Commands(vec![(Role::Prepare, build), (Role::SomeTests, run)])).on(Lane::Second)
+    let commands = vec![(Role::Prepare, Cargo::new(RELEASE)), (Role::SomeTests, run)];
+    step("dat", about, Work::Commands(commands)).on(Lane::Second)
 }
 
 /// The package for Python, by its wheel.
 fn python(tests: &str) -> Step {
-    let run = Cargo::new(tests).args("-p udeck-python-tests").args(SAME_FEATURES).args("--test python");
+    let run = Cargo::new(tests).args("--test python");
     let about =
         "the wheel for Python in a fresh environment, tested by pytest; skipped without Python and maturin";
     step("python", about, Work::Commands(vec![(Role::Tests, run)])).on(Lane::Second)
@@ -278,13 +249,9 @@ fn python(tests: &str) -> Step {
 
 /// What a browser makes of a report.
 fn page(tests: &str, programs: &str) -> Step {
-    let run = Cargo::new(tests)
-        .args("-p udeck-page-tests")
-        .args(SAME_FEATURES)
-        .args("--test page")
-        .env("DECK_BIN_DIR", programs);
+    let run = Cargo::new(tests).args("--test page").env("DECK_BIN_DIR", programs);
     let about = "the page of `deckperf report` in a headless Chromium; skipped without one";
-    let commands = vec![(Role::Prepare, Cargo::new(PROGRAMS)), (Role::SomeTests, run)];
+    let commands = vec![(Role::Prepare, Cargo::new(RELEASE)), (Role::SomeTests, run)];
     step("page", about, Work::Commands(commands)).on(Lane::Second)
 }
 
@@ -307,10 +274,13 @@ mod tests {
     use super::*;
     use std::{collections::HashSet, path::PathBuf};
 
+    /// This workspace, built elsewhere.
+    fn workspace() -> Workspace {
+        Workspace { target: PathBuf::from("/w/out"), ..Workspace::load().expect("cargo metadata") }
+    }
+
     fn steps(fail_fast: bool) -> Vec<Step> {
-        let workspace =
-            Workspace { root: PathBuf::from("/w"), target: PathBuf::from("/w/out"), packages: Vec::new() };
-        all(&workspace, fail_fast)
+        all(&workspace(), fail_fast)
     }
 
     fn commands(step: &Step) -> Vec<String> {
@@ -321,12 +291,36 @@ mod tests {
     }
 
     #[test]
-    fn every_package_left_out_of_the_unit_step_has_a_step_of_its_own() {
-        let steps = steps(false);
-        let own: HashSet<_> = OWN_STEPS.split("--exclude").map(str::trim).filter(|p| !p.is_empty()).collect();
-        for package in own {
-            let named = steps.iter().flat_map(commands).any(|c| c.contains(&format!("-p {package} ")));
-            assert!(named, "{package} is tested nowhere");
+    fn every_test_program_is_in_a_step() {
+        let all: Vec<_> = steps(false).iter().flat_map(commands).collect();
+        let named = |test: &str| {
+            let words = |command: &String| command.split(' ').any(|word| word == test);
+            all.iter().any(words)
+        };
+        for test in workspace().packages.iter().flat_map(|package| &package.tests) {
+            assert!(named(test), "{test} runs nowhere");
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_test_program_of_its_own_step_is_no_other_packages() {
+        let packages = workspace().packages;
+        let (own, others): (Vec<_>, Vec<_>) =
+            packages.iter().partition(|package| OWN_STEPS.contains(&package.name.as_str()));
+        let own: Vec<_> = own.into_iter().flat_map(|package| &package.tests).collect();
+        assert_eq!(own.iter().collect::<HashSet<_>>().len(), own.len(), "{own:?}");
+        for package in others {
+            let taken = package.tests.iter().find(|test| own.contains(test));
+            assert_eq!(taken, None, "{}: its test would run in the step of another one", package.name);
+        }
+    }
+
+    #[test]
+    fn tests_choose_by_name_in_the_whole_workspace() {
+        // Those with other flags, or of what a user types, cannot share what is built.
+        let apart = |command: &String| command.contains("--cfg loom") || command.contains("--package xtask");
+        for command in steps(false).iter().flat_map(commands).filter(|command| !apart(command)) {
+            assert!(!command.contains("-p "), "{command}");
         }
     }
 
@@ -357,7 +351,7 @@ mod tests {
     #[test]
     fn what_users_build_has_no_feature_of_the_tests() {
         for command in steps(false).iter().flat_map(commands) {
-            assert!(!(command.contains("--release") && command.contains("--features")), "{command}");
+            assert!(!(command.contains(RELEASE) && command.contains("--features")), "{command}");
         }
     }
 

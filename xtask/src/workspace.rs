@@ -22,6 +22,8 @@ pub struct Package {
     pub folder: String,
     /// Dependencies on other packages of this workspace, by package name.
     pub uses: Vec<Use>,
+    /// Its test programs (`tests/*.rs`), by name.
+    pub tests: Vec<String>,
 }
 
 pub struct Use {
@@ -76,7 +78,9 @@ impl Package {
                 uses.push(Use { name: name.to_owned(), dev: dependency["kind"] == "dev" });
             }
         }
-        Ok(Self { name, folder, uses })
+        let tests = list(described, "targets")?.iter().filter(|target| target["kind"][0] == "test");
+        let tests = tests.map(|test| text(test, "name").map(str::to_owned)).collect::<Result<_, _>>()?;
+        Ok(Self { name, folder, uses, tests })
     }
 
     /// The manifest below the root.
@@ -101,9 +105,10 @@ mod tests {
         "workspace_root": "/w", "target_directory": "/w/target",
         "packages": [
             {"name": "udeck", "manifest_path": "/w/Cargo.toml", "dependencies": [
-                {"name": "udeck-sys", "kind": null}, {"name": "libc", "kind": null}]},
+                {"name": "udeck-sys", "kind": null}, {"name": "libc", "kind": null}], "targets": [
+                {"name": "udeck", "kind": ["lib"]}, {"name": "it", "kind": ["test"]}]},
             {"name": "udeck-sys", "manifest_path": "/w/src/sys/Cargo.toml", "dependencies": [
-                {"name": "udeck", "kind": "dev"}]}
+                {"name": "udeck", "kind": "dev"}], "targets": []}
         ]}"#;
 
     #[test]
@@ -114,6 +119,7 @@ mod tests {
         assert_eq!((sys.folder.as_str(), sys.manifest().as_str()), ("src/sys", "src/sys/Cargo.toml"));
         assert_eq!(umbrella.uses.len(), 1, "libc is not ours");
         assert!(!umbrella.uses[0].dev && sys.uses[0].dev);
+        assert_eq!((&umbrella.tests[..], sys.tests.len()), (&["it".to_owned()][..], 0));
     }
 
     #[test]

@@ -1,13 +1,7 @@
 //! Our programs that the guests run, as they are built here for anybody.
 
 use super::{guest::GuestResult, root::Root};
-use crate::{
-    child::Cargo,
-    console::say,
-    steps::{DAT_PROVIDER, PROGRAMS},
-    test_counts::Counts,
-    workspace::Workspace,
-};
+use crate::{child::Cargo, console::say, steps::RELEASE, test_counts::Counts, workspace::Workspace};
 use std::{
     collections::BTreeMap,
     fs,
@@ -54,14 +48,15 @@ impl Programs {
         let release = workspace.target.join("release");
         let (mut jobs, mut suites) = (BTreeMap::new(), "");
         if wanted == Wanted::All {
-            run(&Cargo::new(PROGRAMS), workspace, limit, |_| {})?;
+            run(&Cargo::new(RELEASE), workspace, limit, |_| {})?;
             let names =
                 ["deckrun", "nas-ft", "hadb", "deckperf", "hosts-talker", "hosts-lossy", "leave-rank"];
             jobs.extend(names.map(|name| (name, release.join(name))));
-            suites = "-p udeck-conformance --test verbs --test tcp";
+            suites = "--test verbs --test tcp";
+        } else {
+            run(&Cargo::new("build --release --workspace --lib"), workspace, limit, |_| {})?;
         }
-        run(&Cargo::new(DAT_PROVIDER), workspace, limit, |_| {})?;
-        let tests = Cargo::new("test --release --no-run -p xtask -p udeck-dat-tests --test dat").args(suites);
+        let tests = Cargo::new("test --release --no-run --workspace --test dat").args(suites);
         let mut built = BTreeMap::new();
         run(&tests, workspace, limit, |line| built.extend(executable(line)))?;
         let test = |name: &str| {
