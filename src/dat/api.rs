@@ -4,8 +4,9 @@
 //! |---|---|
 //! | `ia.rs` | interface adapters and protection zones, and where service points are |
 //! | `memory.rs` | memory that posting moves, memory that peers reach, and where a peer's is |
-//! | `ep.rs` | end points: connections and work |
-//! | `evd.rs`, `event.rs` | event dispatchers, and typed events |
+//! | `rmr.rs` | windows that are opened to peers in order with other work |
+//! | `ep.rs`, `srq.rs` | end points: connections and work; receives that they share |
+//! | `evd.rs`, `event.rs`, `cno.rs` | event dispatchers, typed events, and a wait for several dispatchers |
 //! | `service.rs`, `request.rs` | service points and connection requests |
 //! | `error.rs`, `id.rs` | errors, and numbers of objects |
 
@@ -14,6 +15,7 @@ mod hostile;
 #[cfg(test)]
 mod tests;
 
+mod cno;
 mod ep;
 mod error;
 mod evd;
@@ -22,15 +24,21 @@ mod ia;
 mod id;
 mod memory;
 mod request;
+mod rmr;
 mod service;
+mod srq;
 
+pub use crate::core::qos::Qos;
 pub use crate::core::state::EpState;
-pub use ep::{Ep, EpAttributes, Flags, Peer, Refused};
+pub use cno::Cno;
+pub use ep::{Ep, EpAttributes, Flags, Peer};
 pub use error::{Error, Result};
 pub use evd::Evd;
 pub use event::{Asynchronous, Completion, Connection, Event, Operation, Status};
 pub use ia::{Ia, MAX_PRIVATE_DATA, Pz, ServiceAddress};
 pub use id::{EpId, EvdId, RmrId, ServiceId, SrqId};
-pub use memory::{Iov, Lmr, RemoteMemory, Rights, SharedLmr};
+pub use memory::{Iov, Lmr, Refused, RemoteMemory, Rights, SharedLmr};
 pub use request::ConnectionRequest;
-pub use service::Psp;
+pub use rmr::Rmr;
+pub use service::{Psp, Rsp};
+pub use srq::Srq;

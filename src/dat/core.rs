@@ -9,6 +9,7 @@
 //! | `ia.rs`, `bell.rs` | an interface adapter, waiting, and the engine |
 //! | `memory.rs` | registered memory, by its contexts |
 //! | `srq.rs` | receives, shared or not |
+//! | `qos.rs` | qualities of service, and their levels |
 //! | `wire.rs` | what the two ends of a connection say |
 //! | `slot.rs`, `code.rs`, `address.rs` | handles, error codes, addresses |
 
@@ -22,6 +23,7 @@ pub mod evd;
 pub mod event;
 pub mod ia;
 pub mod memory;
+pub mod qos;
 pub mod service;
 pub mod slot;
 pub mod srq;

@@ -1,6 +1,6 @@
 //! uDAPL over µDECK's Virtual Interface layer: a provider for the DAT registry (`libdat2`), which programs load by a line of dat.conf.
 //!
-//! Rust programs get the same objects, safe: [`Ia`], [`Pz`], [`Lmr`], [`SharedLmr`], [`Ep`], [`Evd`], [`Psp`].
+//! Rust programs get the same objects, safe: [`Ia`], [`Pz`], [`Lmr`], [`SharedLmr`], [`Rmr`], [`Ep`], [`Srq`], [`Evd`], [`Cno`], [`Psp`], [`Rsp`].
 //!
 //! `core/` has uDAPL's objects, of which `core/state.rs` is without I/O; `ffi/` is the C side: the table of calls that the registry
 //! goes through, structures, pointers; `api/` is the Rust side. The book's page "Coming from uDAPL" has the state of each call.

@@ -1,4 +1,6 @@
-//! End points.
+//! End points. What is posted to them is in `ep/posts.rs`.
+
+mod posts;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,14 +13,15 @@ use super::error::{Error, Result};
 use super::evd::Evd;
 use super::ia::{Ia, MAX_PRIVATE_DATA, Pz, ServiceAddress};
 use super::id::{self, EpId};
-use super::memory::{Iov, RemoteMemory, Triplets, take_posted};
 use super::request::ConnectionRequest;
-use crate::core::code::{self, Code};
+use super::srq::Srq;
+use crate::core::code::{self, Code, Sub};
 use crate::core::ep::{self, EPS, MAX_DTOS, MAX_SEGMENTS, Settings};
 use crate::core::event::flags;
+use crate::core::qos::Qos;
 use crate::core::service;
 use crate::core::slot::Slot;
-use crate::core::state::EpState;
+use crate::core::state::{EpEvent, EpState};
 
 /// What an end point is made with (`DAT_EP_ATTR`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,12 +30,41 @@ pub struct EpAttributes {
     pub max_receives: usize,
     /// Sends, reads, writes and binds that may be posted at a time: 1 to 8192.
     pub max_requests: usize,
+    /// The quality of service of what this end sends. What it has, [`Ep::qos`] says.
+    pub qos: Qos,
 }
 
 impl Default for EpAttributes {
-    /// 256 of each.
+    /// 256 of each, best effort.
     fn default() -> Self {
-        EpAttributes { max_receives: 256, max_requests: 256 }
+        EpAttributes { max_receives: 256, max_requests: 256, qos: Qos::BestEffort }
+    }
+}
+
+impl EpAttributes {
+    /// So many receives at a time.
+    #[must_use]
+    pub fn max_receives(self, max_receives: usize) -> Self {
+        EpAttributes { max_receives, ..self }
+    }
+
+    /// So many requests at a time.
+    #[must_use]
+    pub fn max_requests(self, max_requests: usize) -> Self {
+        EpAttributes { max_requests, ..self }
+    }
+
+    /// This quality of service.
+    #[must_use]
+    pub fn qos(self, qos: Qos) -> Self {
+        EpAttributes { qos, ..self }
+    }
+
+    fn check(self, call: &'static str) -> Result {
+        if [self.max_receives, self.max_requests].iter().all(|max| (1..=MAX_DTOS).contains(max)) {
+            return Ok(());
+        }
+        Err(Error::parameter(call, format!("a queue of 0 or of more than {MAX_DTOS}: {self:?}")))
     }
 }
 
@@ -75,10 +107,8 @@ pub struct Ep {
     _requests: Evd,
     _receives: Evd,
     _connections: Evd,
+    srq: Option<Srq>,
 }
-
-/// What a rejected post gives back.
-pub type Refused = (Error, Iov);
 
 impl Ep {
     /// An end point of that zone, whose requests, receives and connection tell these dispatchers (`dat_ep_create`). They may be one.
@@ -92,27 +122,51 @@ impl Ep {
         connections: &Evd,
         attributes: EpAttributes,
     ) -> Result<Ep> {
-        const CALL: &str = "dat_ep_create";
+        Ep::make("dat_ep_create", pz, [requests, receives, connections], None, attributes)
+    }
+
+    /// As [`Ep::new`], of one that takes its receives from a shared queue (`dat_ep_create_with_srq`).
+    ///
+    /// # Errors
+    /// As [`Ep::new`].
+    pub fn with_srq(
+        pz: &Pz,
+        requests: &Evd,
+        receives: &Evd,
+        connections: &Evd,
+        srq: &Srq,
+        attributes: EpAttributes,
+    ) -> Result<Ep> {
+        const CALL: &str = "dat_ep_create_with_srq";
+        if !srq.pz().ia().is(pz.ia()) {
+            return Err(Error::parameter(CALL, "end point and shared receive queue are of two adapters"));
+        }
+        Ep::make(CALL, pz, [requests, receives, connections], Some(srq), attributes)
+    }
+
+    fn make(
+        call: &'static str,
+        pz: &Pz,
+        [requests, receives, connections]: [&Evd; 3],
+        srq: Option<&Srq>,
+        attributes: EpAttributes,
+    ) -> Result<Ep> {
         if ![requests, receives, connections].iter().all(|evd| evd.ia().is(pz.ia())) {
-            return Err(Error::parameter(CALL, "zone and dispatchers are of several adapters"));
+            return Err(Error::parameter(call, "zone and dispatchers are of several adapters"));
         }
-        let EpAttributes { max_receives, max_requests } = attributes;
-        if ![max_receives, max_requests].iter().all(|max| (1..=MAX_DTOS).contains(max)) {
-            return Err(Error::parameter(
-                CALL,
-                format!("a queue of 0 or of more than {MAX_DTOS}: {attributes:?}"),
-            ));
-        }
+        attributes.check(call)?;
+        let EpAttributes { max_receives, max_requests, qos } = attributes;
         let settings = Settings {
             pz: Some(pz.core().clone()),
             receive_evd: Some(receives.core()),
             request_evd: Some(requests.core()),
             connect_evd: Some(connections.core()),
-            srq: None,
+            srq: srq.map(Srq::core),
             max_receives,
             max_requests,
             max_receive_segments: MAX_SEGMENTS,
             max_request_segments: MAX_SEGMENTS,
+            qos,
         };
         let number = id::next();
         let core = pz.ia().core().clone();
@@ -124,6 +178,7 @@ impl Ep {
             _requests: requests.clone(),
             _receives: receives.clone(),
             _connections: connections.clone(),
+            srq: srq.cloned(),
         })
     }
 
@@ -140,6 +195,60 @@ impl Ep {
     /// Its state (`dat_ep_get_status`).
     pub fn state(&self) -> EpState {
         self.slot.lock().as_ref().map_or(EpState::Disconnected, ep::Ep::state)
+    }
+
+    /// What it is made with, or was changed to (`dat_ep_query`).
+    pub fn attributes(&self) -> EpAttributes {
+        let held = self.slot.lock();
+        let settings = held.as_ref().map(|ep| &ep.settings);
+        settings.map_or_else(EpAttributes::default, |settings| EpAttributes {
+            max_receives: settings.max_receives,
+            max_requests: settings.max_requests,
+            qos: settings.qos,
+        })
+    }
+
+    /// Changes them, while it has no connection (`dat_ep_modify`). Zone and dispatchers stay.
+    ///
+    /// # Errors
+    /// [`Error::InvalidState`]; [`Error::InvalidParameter`]: a number is out of range.
+    pub fn modify(&self, attributes: EpAttributes) -> Result {
+        const CALL: &str = "dat_ep_modify";
+        attributes.check(CALL)?;
+        let EpAttributes { max_receives, max_requests, qos } = attributes;
+        let change =
+            |ep: &mut ep::Ep| ep.modify(Settings { max_receives, max_requests, qos, ..ep.settings.clone() });
+        self.with(change).map_err(|code| self.error(CALL, code))
+    }
+
+    /// The quality of service that its connection has, or will have: what its attributes ask for, or [`Qos::BestEffort`] where the NIC
+    /// knows no service levels ([`Ia::quality`]).
+    pub fn qos(&self) -> Qos {
+        self.slot.lock().as_ref().map_or(Qos::BestEffort, ep::Ep::qos)
+    }
+
+    /// The queue that it takes its receives from, if that is shared.
+    pub fn srq(&self) -> Option<&Srq> {
+        self.srq.as_ref()
+    }
+
+    /// Receives that are posted: to the shared queue, if it has one (`dat_ep_recv_query`).
+    pub fn receives_posted(&self) -> usize {
+        self.slot.lock().as_ref().map_or(0, ep::Ep::receives_posted)
+    }
+
+    /// Whether no request of its is under way (`dat_ep_get_status`).
+    pub fn is_idle(&self) -> bool {
+        self.slot.lock().as_ref().is_none_or(|ep| ep.idle().1)
+    }
+
+    /// For a reserved service point.
+    pub(super) fn reserve(&self, call: &'static str, event: EpEvent) -> Result {
+        self.with(|ep| ep.reserve(event)).map_err(|code| self.error(call, code))
+    }
+
+    pub(super) fn slot(&self) -> &'static Slot<ep::Ep> {
+        self.slot
     }
 
     /// The other end, as far as it is known (`dat_ep_query`).
@@ -161,7 +270,10 @@ impl Ep {
 
     #[cold]
     fn error(&self, call: &'static str, code: Code) -> Error {
-        Error::of(call, code, "the end point's queue", self.state())
+        match code {
+            code if code == Code::INVALID_HANDLE.of(Sub::HandleEp) => Error::parameter(call, MISPLACED),
+            code => Error::of(call, code, "the end point's queue", self.state()),
+        }
     }
 
     // ---- the connection ----
@@ -183,7 +295,7 @@ impl Ep {
             ));
         }
         let host = ia.host_of(to);
-        service::connect(self.slot, host, to.qualifier(), limit, private_data)
+        service::connect(self.slot, host, to.qualifier(), limit, None, private_data)
             .map_err(|code| self.error(CALL, code))
     }
 
@@ -191,7 +303,8 @@ impl Ep {
     /// [`Connection::AcceptFailed`](super::Connection::AcceptFailed) follows.
     ///
     /// # Errors
-    /// The request comes back with [`Error::InvalidState`] unless unconnected, and with [`Error::Length`].
+    /// The request comes back with [`Error::InvalidState`] unless unconnected, with [`Error::Length`], and with
+    /// [`Error::InvalidParameter`] if it came to a reserved service point for another end point.
     #[allow(clippy::result_large_err, reason = "a request that was not answered comes back")]
     pub fn accept(
         &self,
@@ -230,124 +343,11 @@ impl Ep {
     pub fn reset(&self) -> Result {
         self.with(ep::Ep::reset).map_err(|code| self.error("dat_ep_reset", code))
     }
-
-    // ---- work ----
-
-    /// Sends the selected parts as one message (`dat_ep_post_send`). Does not wait. Posted to an end point that is disconnected, it is flushed.
-    ///
-    /// # Errors
-    /// The memory comes back with [`Error::InvalidState`], [`Error::Full`], [`Error::Length`] or [`Error::Protection`].
-    #[inline]
-    pub fn post_send(&self, iov: impl Into<Iov>, cookie: u64) -> Result<(), Refused> {
-        let iov = iov.into();
-        let Some(segment) = iov.single() else {
-            return self.post("dat_ep_post_send", ep::Operation::Send, iov, cookie, Flags::NONE, usize::MAX);
-        };
-        let posted = iov.into_cookie(self.id, cookie);
-        match self.with(|ep| ep.post_send(&[segment], posted, 0)) {
-            Ok(()) => Ok(()),
-            Err(code) => Err(self.refused("dat_ep_post_send", code, posted)),
-        }
-    }
-
-    /// As [`Ep::post_send`], with flags.
-    ///
-    /// # Errors
-    /// As [`Ep::post_send`].
-    pub fn post_send_with(&self, iov: impl Into<Iov>, cookie: u64, flags: Flags) -> Result<(), Refused> {
-        self.post("dat_ep_post_send", ep::Operation::Send, iov.into(), cookie, flags, usize::MAX)
-    }
-
-    /// Sends a message that ends an RMR context of the peer's (`dat_ep_post_send_with_invalidate`).
-    ///
-    /// # Errors
-    /// As [`Ep::post_send`].
-    pub fn post_send_with_invalidate(
-        &self,
-        iov: impl Into<Iov>,
-        cookie: u64,
-        context: u32,
-        flags: Flags,
-    ) -> Result<(), Refused> {
-        let operation = ep::Operation::SendAndInvalidate(context);
-        self.post("dat_ep_post_send_with_invalidate", operation, iov.into(), cookie, flags, usize::MAX)
-    }
-
-    /// A place for a message (`dat_ep_post_recv`). A message that is longer breaks the connection.
-    ///
-    /// # Errors
-    /// The memory comes back with [`Error::Full`] or [`Error::InvalidParameter`].
-    #[inline]
-    pub fn post_receive(&self, iov: impl Into<Iov>, cookie: u64) -> Result<(), Refused> {
-        let iov = iov.into();
-        let single = iov.single();
-        let several = if single.is_none() { iov.triplets() } else { Triplets::new() };
-        let posted = iov.into_cookie(self.id, cookie);
-        let segments = single.as_ref().map_or(&several[..], std::slice::from_ref);
-        match self.with(|ep| ep.post_receive(segments, posted)) {
-            Ok(()) => Ok(()),
-            Err(code) => Err(self.refused("dat_ep_post_recv", code, posted)),
-        }
-    }
-
-    /// Writes the selected parts to the beginning of the peer's memory (`dat_ep_post_rdma_write`). A message that is posted behind it
-    /// arrives when the data are in place.
-    ///
-    /// # Errors
-    /// As [`Ep::post_send`]; [`Error::Length`] also if the remote memory is shorter.
-    pub fn post_rdma_write(
-        &self,
-        iov: impl Into<Iov>,
-        to: RemoteMemory,
-        cookie: u64,
-        flags: Flags,
-    ) -> Result<(), Refused> {
-        let operation = ep::Operation::Write(to.address, to.context);
-        self.post("dat_ep_post_rdma_write", operation, iov.into(), cookie, flags, to.len as usize)
-    }
-
-    /// Reads the beginning of the peer's memory, as much as is selected (`dat_ep_post_rdma_read`).
-    ///
-    /// # Errors
-    /// As [`Ep::post_rdma_write`].
-    pub fn post_rdma_read(
-        &self,
-        iov: impl Into<Iov>,
-        from: RemoteMemory,
-        cookie: u64,
-        flags: Flags,
-    ) -> Result<(), Refused> {
-        let operation = ep::Operation::Read(from.address, from.context);
-        self.post("dat_ep_post_rdma_read", operation, iov.into(), cookie, flags, from.len as usize)
-    }
-
-    fn post(
-        &self,
-        call: &'static str,
-        operation: ep::Operation,
-        iov: Iov,
-        cookie: u64,
-        flags: Flags,
-        remote: usize,
-    ) -> Result<(), Refused> {
-        let segments = iov.triplets();
-        let (len, room) = (iov.len(), self.ia().max_transfer().min(remote));
-        if len > room {
-            return Err((Error::Length { call, len, room }, iov));
-        }
-        let posted = iov.into_cookie(self.id, cookie);
-        match self.with(|ep| ep.post_request(operation, &segments, posted, flags.bits())) {
-            Ok(()) => Ok(()),
-            Err(code) => Err(self.refused(call, code, posted)),
-        }
-    }
-
-    /// What was refused has not been posted: it is the program's again.
-    #[cold]
-    fn refused(&self, call: &'static str, code: Code, posted: u64) -> Refused {
-        (self.error(call, code), take_posted(posted).0)
-    }
 }
+
+/// What `DAT_INVALID_HANDLE` means, where handles are objects.
+const MISPLACED: &str = "that is not this end point's: receives go to its shared queue, if it has one, and \
+                         the request of a reserved service point to its end point";
 
 fn check_private(call: &'static str, private_data: &[u8]) -> Result {
     let (len, room) = (private_data.len(), MAX_PRIVATE_DATA);

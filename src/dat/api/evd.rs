@@ -6,12 +6,14 @@ use std::sync::atomic::Ordering;
 
 use udeck::via::{Deadline, is_forked};
 
+use super::cno::Cno;
 use super::error::{Error, Result};
 use super::event::{Asynchronous, Completion, Connection, Event, Operation, Status};
 use super::ia::Ia;
-use super::id::{self, EpId, EvdId, RmrId, ServiceId, SrqId};
+use super::id::{self, EpId, EvdId, ServiceId, SrqId};
 use super::memory::take_posted;
 use super::request::ConnectionRequest;
+use super::rmr::take_bound;
 use crate::core::evd::{self, stream};
 use crate::core::event::{self, number};
 use crate::core::service::CRS;
@@ -101,14 +103,20 @@ impl Evd {
     /// Waits until there are `threshold` events, and gives the oldest (`dat_evd_wait`).
     ///
     /// # Errors
-    /// [`Error::Timeout`]; [`Error::InUse`]: another thread waits here; [`Error::Aborted`];
-    /// [`Error::InvalidParameter`]: `threshold` is 0, or more than there is room for.
+    /// [`Error::Timeout`]; [`Error::InUse`]: another thread waits here, or `threshold` is above 1 and a [`Cno`] is told of each event;
+    /// [`Error::Aborted`]; [`Error::InvalidParameter`]: `threshold` is 0, or more than there is room for.
     pub fn wait_for(&self, threshold: usize, deadline: Deadline) -> Result<Event> {
         const CALL: &str = "dat_evd_wait";
         let (core, ia) = (&self.0.core, self.0.ia.core());
         if threshold == 0 || threshold > core.room() {
             let what = format!("a threshold of {threshold}, where there is room for {}", core.room());
             return Err(Error::parameter(CALL, what));
+        }
+        if threshold > 1 && core.cno().is_some() && core.is_enabled() {
+            return Err(Error::InUse {
+                call: CALL,
+                what: "a CNO is told of each event, so there is no threshold: disable that first",
+            });
         }
         let limit = deadline.remaining();
         loop {
@@ -144,6 +152,41 @@ impl Evd {
         put.map_err(|_| Error::Full { call: "dat_evd_post_se", what: "the event dispatcher" })
     }
 
+    /// How many events there may be.
+    pub fn room(&self) -> usize {
+        self.0.core.room()
+    }
+
+    /// Changes how many there may be; at least 8192 (`dat_evd_resize`).
+    ///
+    /// # Errors
+    /// [`Error::InUse`]: there are more. [`Error::InvalidParameter`]: more than 1,048,576.
+    pub fn resize(&self, room: usize) -> Result {
+        const CALL: &str = "dat_evd_resize";
+        if room > evd::MOST {
+            return Err(Error::parameter(CALL, format!("room for {room} events: {} at most", evd::MOST)));
+        }
+        let in_use = |_| Error::InUse { call: CALL, what: "it holds more events than that" };
+        self.0.core.resize(room).map_err(in_use)
+    }
+
+    /// Whom it tells that it has events, or nobody (`dat_evd_modify_cno`). If it has some, that is told at once.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`]: that is of another adapter.
+    pub fn set_cno(&self, cno: Option<&Cno>) -> Result {
+        if cno.is_some_and(|cno| !cno.ia().is(self.ia())) {
+            return Err(Error::parameter("dat_evd_modify_cno", "dispatcher and CNO are of two adapters"));
+        }
+        self.0.core.set_cno(cno.map(|cno| cno.core().clone()));
+        Ok(())
+    }
+
+    /// Whether its [`Cno`] is told (`dat_evd_enable`, `dat_evd_disable`); at first it is.
+    pub fn set_enabled(&self, enabled: bool) {
+        self.0.core.set_enabled(enabled);
+    }
+
     /// Whether waiting is refused: who waits gives up (`dat_evd_set_unwaitable`, `dat_evd_clear_unwaitable`).
     pub fn set_unwaitable(&self, unwaitable: bool) {
         self.0.core.set_unwaitable(unwaitable);
@@ -170,7 +213,9 @@ impl Queue {
         let connection = |what| Some(Event::Connection { ep: EpId(first), what });
         match event.number {
             number::RMR_BIND_COMPLETION => {
-                Some(Event::Bind { rmr: RmrId(first), cookie: second, status: Status::of(third as u32) })
+                let status = Status::of(third as u32);
+                let (rmr, cookie) = take_bound(second, status == Status::Success)?;
+                Some(Event::Bind { rmr, cookie, status })
             }
             number::CONNECTION_REQUEST => {
                 let slot = CRS.by_handle(fourth as usize)?;
@@ -196,7 +241,7 @@ impl Queue {
 
 #[inline]
 fn completion(data: &[u64; 5]) -> Completion {
-    let (iov, ep, cookie) = take_posted(data[1]);
+    let (ep, (iov, cookie)) = (EpId(data[0]), take_posted(data[1]));
     let operation = match data[3] as u32 {
         0 => Operation::Send,
         1 => Operation::RdmaWrite,

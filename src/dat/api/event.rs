@@ -1,8 +1,9 @@
 //! Events, with what they carry.
 
-use super::id::{EpId, EvdId, RmrId, ServiceId, SrqId};
+use super::id::{EpId, EvdId, ServiceId, SrqId};
 use super::memory::Iov;
 use super::request::ConnectionRequest;
+use super::rmr::Rmr;
 
 /// What an event dispatcher gives (`DAT_EVENT`).
 #[derive(Debug)]
@@ -12,8 +13,8 @@ pub enum Event {
     Dto(Completion),
     /// A bind is over (`DAT_RMR_BIND_COMPLETION_EVENT`).
     Bind {
-        /// Of which region.
-        rmr: RmrId,
+        /// The region, which is the program's again. Unless it succeeded, it is bound to nothing.
+        rmr: Rmr,
         /// The program's.
         cookie: u64,
         /// How.

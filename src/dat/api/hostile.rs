@@ -274,6 +274,11 @@ impl Honest {
     /// An end point of its, connected with the peer.
     fn accepts(&self, peer: &mut Peer) -> Ep {
         let ep = self.ep();
+        self.accepts_with(peer, &ep);
+        ep
+    }
+
+    fn accepts_with(&self, peer: &mut Peer, ep: &Ep) {
         std::thread::scope(|scope| {
             let greeting = Greeting { host: [0; 16], port: 1, private_data: b"trust me".to_vec() };
             let connecting = scope.spawn(move || peer.connect(&self.psp, &greeting.encode()));
@@ -288,7 +293,12 @@ impl Honest {
         else {
             panic!()
         };
-        ep
+    }
+
+    /// One that takes its receives from a shared queue.
+    fn ep_with(&self, srq: &Srq) -> Ep {
+        let attributes = EpAttributes::default();
+        Ep::with_srq(&self.pz, &self.work, &self.work, &self.connections, srq, attributes).unwrap()
     }
 
     fn lmr(&self, len: usize) -> Lmr {
@@ -296,13 +306,19 @@ impl Honest {
     }
 }
 
-/// One hostile peer, from its connection to its end.
-fn meet(honest: &Honest, nic: &Nic, receives: usize, frames: &[Frame]) {
+/// One hostile peer, from its connection to its end. Receives are the end point's own, or those of a queue that it shares.
+fn meet(honest: &Honest, nic: &Nic, is_shared: bool, receives: usize, frames: &[Frame]) {
     let mut peer = Peer::new(nic);
     let memory = Memory::new(&honest.ia, &honest.pz);
-    let ep = honest.accepts(&mut peer);
+    let srq = is_shared.then(|| Srq::new(&honest.pz, RECEIVES).unwrap());
+    let ep = srq.as_ref().map_or_else(|| honest.ep(), |srq| honest.ep_with(srq));
+    honest.accepts_with(&mut peer, &ep);
     for nth in 0..receives {
-        ep.post_receive(honest.lmr(REGION), nth as u64).map_err(|(error, _)| error).unwrap();
+        let posted = match &srq {
+            Some(srq) => srq.post_receive(honest.lmr(REGION), nth as u64),
+            None => ep.post_receive(honest.lmr(REGION), nth as u64),
+        };
+        posted.map_err(|(error, _)| error).unwrap();
     }
     // So that some answers are to something.
     for nth in 0..READS {
@@ -335,7 +351,10 @@ fn meet(honest: &Honest, nic: &Nic, receives: usize, frames: &[Frame]) {
         assert!(matches!(event, Event::Dto(_)), "{event:?}");
         completions += 1;
     }
-    assert_eq!(completions, receives + READS);
+    // What the peer has not taken of a shared queue stays there, for others.
+    let left = srq.as_ref().map_or(0, Srq::posted);
+    assert_eq!(completions + left, receives + READS);
+    drop(srq);
     memory.check();
 }
 
@@ -345,10 +364,13 @@ fn cases(transport: &str, default: u32) {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(default);
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     runner
-        .run(&(0..RECEIVES, prop::collection::vec(frame(), 0..40)), |(receives, frames)| {
-            meet(&honest, &there, receives, &frames);
-            Ok(())
-        })
+        .run(
+            &(any::<bool>(), 0..RECEIVES, prop::collection::vec(frame(), 0..40)),
+            |(is_shared, receives, frames)| {
+                meet(&honest, &there, is_shared, receives, &frames);
+                Ok(())
+            },
+        )
         .unwrap_or_else(|why| panic!("{transport}: {why}"));
 }
 
@@ -450,5 +472,39 @@ fn a_flood_of_reads_leaves_room_for_others() {
             }
         }
         peer.vi.disconnect();
+    }
+}
+
+/// A peer that takes all receives of a shared queue, and then breaks its connection, leaves others theirs: messages wait for the
+/// next receive.
+#[test]
+fn a_peer_that_empties_a_shared_queue_ends_no_other_connection() {
+    for transport in TRANSPORTS {
+        let (here, there) = (nic(transport), nic(transport));
+        let honest = Honest::new(&here);
+        let (mut greedy, mut modest) = (Peer::new(&there), Peer::new(&there));
+        let srq = Srq::new(&honest.pz, RECEIVES).unwrap();
+        let (first, second) = (honest.ep_with(&srq), honest.ep_with(&srq));
+        honest.accepts_with(&mut greedy, &first);
+        honest.accepts_with(&mut modest, &second);
+        for nth in 0..4 {
+            srq.post_receive(honest.lmr(16), nth).map_err(|(error, _)| error).unwrap();
+        }
+        let message = [&Head::plain(wire::SEND).bytes()[..], &[7; 16]].concat();
+        for _ in 0..6 {
+            assert!(greedy.say(&message));
+        }
+        for _ in 0..4 {
+            let Event::Dto(taken) = honest.work.wait(Deadline::after(LIMIT)).unwrap() else { panic!() };
+            assert_eq!((taken.ep, taken.status), (first.id(), Status::Success), "{transport}");
+        }
+        assert!(modest.say(&message));
+        greedy.say(&Head::plain(99).bytes()); // behind messages that wait
+        greedy.vi.disconnect();
+        drop(first);
+        srq.post_receive(honest.lmr(16), 9).map_err(|(error, _)| error).unwrap();
+        let Event::Dto(taken) = honest.work.wait(Deadline::after(LIMIT)).unwrap() else { panic!() };
+        assert_eq!((taken.ep, taken.cookie, taken.length), (second.id(), 9, 16), "{transport}");
+        assert_eq!((second.state(), srq.posted()), (EpState::Connected, 0));
     }
 }

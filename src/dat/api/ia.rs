@@ -13,6 +13,7 @@ use udeck_directory::Names;
 use udeck_directory::address::{Host, ip_of, of_ip};
 
 use super::error::{Error, Result};
+use crate::core::qos::Qos;
 use crate::core::{self, ep, memory};
 
 /// Private data of a connection request or its answer, in bytes.
@@ -114,6 +115,12 @@ impl Ia {
     /// The longest message, and the longest RDMA, in bytes (`max_message_size`, `max_rdma_size`).
     pub fn max_transfer(&self) -> usize {
         self.0.core.max_transfer()
+    }
+
+    /// Which quality a connection has that asks for this one (`dat_qos_supported`): the same, or [`Qos::BestEffort`] where the NIC knows
+    /// no service levels.
+    pub fn quality(&self, asked: Qos) -> Qos {
+        self.0.core.quality(asked)
     }
 
     /// The NIC below.

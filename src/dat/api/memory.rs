@@ -18,7 +18,6 @@ use smallvec::SmallVec;
 
 use super::error::{Error, Result};
 use super::ia::Pz;
-use super::id::EpId;
 use crate::core::memory::{self as table, Piece, Right, Triplet};
 
 /// Segments of a post.
@@ -77,7 +76,6 @@ pub(super) struct Held {
     /// Of what the next post names.
     triplet: Triplet,
     pub cookie: u64,
-    pub ep: u64,
     /// What else is posted with it.
     next: Option<Box<Held>>,
     /// Ends its registration before its memory, which is dropped after this.
@@ -116,7 +114,6 @@ impl Lmr {
         Ok(Lmr(Box::new(Held {
             triplet,
             cookie: 0,
-            ep: 0,
             next: None,
             _registered: Registration(context),
             bytes,
@@ -252,6 +249,18 @@ impl Iov {
         all
     }
 
+    /// Whether all is of that zone.
+    pub(super) fn is_of(&self, pz: &Pz) -> bool {
+        let mut next = Some(&self.0);
+        while let Some(held) = next {
+            if held.pz.id() != pz.id() {
+                return false;
+            }
+            next = held.next.as_ref();
+        }
+        true
+    }
+
     /// The only segment, if there are no others.
     #[inline]
     pub(super) fn single(&self) -> Option<Triplet> {
@@ -260,8 +269,7 @@ impl Iov {
 
     /// Marks it for a post, of which it then is the cookie: whoever gets that as an event has it again.
     #[inline]
-    pub(super) fn into_cookie(mut self, ep: EpId, cookie: u64) -> u64 {
-        self.0.ep = ep.0;
+    pub(super) fn into_cookie(mut self, cookie: u64) -> u64 {
         self.0.cookie = cookie;
         Box::into_raw(self.0).expose_provenance() as u64
     }
@@ -273,15 +281,19 @@ impl fmt::Debug for Iov {
     }
 }
 
-/// What was posted by that cookie of [`Iov::into_cookie`], with the end point's number and the program's cookie. To be called once,
+/// What a rejected post gives back.
+pub type Refused = (Error, Iov);
+
+/// What was posted by that cookie of [`Iov::into_cookie`], and the program's cookie. To be called once,
 /// when the library is done with it: for the cookie of a completion that has been dequeued, or of a post that was refused. (This folder
 /// alone makes such cookies and gets such events.)
 #[inline]
-pub(super) fn take_posted(cookie: u64) -> (Iov, EpId, u64) {
-    // SAFETY: a box that nobody else has, as said above: an end point of this interface has one event, or one refusal, for each post.
+pub(super) fn take_posted(cookie: u64) -> (Iov, u64) {
+    // SAFETY: a box that nobody else has, as said above: an end point of this interface has one event, or one refusal, for each post,
+    // and a receive of a shared queue is taken from it once.
     let held = unsafe { Box::from_raw(std::ptr::with_exposed_provenance_mut::<Held>(cookie as usize)) };
-    let (ep, cookie) = (EpId(held.ep), held.cookie);
-    (Iov(held), ep, cookie)
+    let cookie = held.cookie;
+    (Iov(held), cookie)
 }
 
 fn length(len: usize) -> Result<u32> {
@@ -420,6 +432,17 @@ impl SharedLmr {
         RemoteMemory { address, len, context }
     }
 
+    /// A part of it, for a window with such rights.
+    pub(super) fn piece(&self, call: &'static str, part: Range<usize>, rights: Rights) -> Result<Piece> {
+        if part.is_empty() || part.end > self.len() {
+            let what = format!("part {part:?} of {} bytes of memory", self.len());
+            return Err(Error::parameter(call, what));
+        }
+        let start = self.0.bytes.at.as_ptr().expose_provenance() + part.start;
+        let (pz, rights, of) = (self.0.pz.id(), rights.bits(), self.0.context);
+        Ok(Piece { named: start as u64, start, len: part.len(), pz, rights, of })
+    }
+
     pub(super) fn triplet(&self) -> Triplet {
         let bytes = &self.0.bytes;
         Triplet { address: bytes.at.as_ptr().addr() as u64, len: bytes.len as u32, context: self.0.context }
@@ -459,7 +482,7 @@ impl SharedLmr {
     /// Ends what peers may do, waits until none is inside, and gives the bytes (`dat_lmr_free`).
     ///
     /// # Errors
-    /// It comes back if there are other clones of it.
+    /// It comes back if there are other clones of it, or an [`Rmr`](super::Rmr) is bound to it.
     pub fn into_bytes(self) -> Result<Box<[u8]>, SharedLmr> {
         let Shared { registered, bytes, .. } = Arc::try_unwrap(self.0).map_err(SharedLmr)?;
         drop(registered); // whoever is inside has the table locked, which this waits for

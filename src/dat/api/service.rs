@@ -1,13 +1,15 @@
-//! Service points.
+//! Service points, public and reserved.
 
 use std::fmt;
 
+use super::ep::Ep;
 use super::error::{Error, Result};
 use super::evd::Evd;
 use super::ia::{Ia, ServiceAddress};
-use super::id::{self, ServiceId};
+use super::id::{self, EpId, ServiceId};
 use crate::core::code::{Code, Sub};
 use crate::core::service::ServicePoint;
+use crate::core::state::EpEvent;
 
 /// A public service point: who asks for a connection there comes to its dispatcher as a [`ConnectionRequest`](super::ConnectionRequest)
 /// (`DAT_PSP`). Dropped, it listens no more.
@@ -29,14 +31,9 @@ impl Psp {
         const CALL: &str = "dat_psp_create";
         let number = id::next();
         let mut point = ServicePoint::new(evd.ia().core().clone(), qualifier, evd.core(), None);
-        match point.listen(number as usize, 0) {
-            Ok(()) => Ok(Psp { id: ServiceId(number), point, evd: evd.clone() }),
-            Err(Code::CONN_QUAL_IN_USE) => Err(Error::QualifierInUse { call: CALL, qualifier }),
-            Err(code) if code == Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceDevice) => {
-                Err(Error::unavailable(CALL, "the NIC or the directory refuses it; stderr says why"))
-            }
-            Err(code) => Err(Error::parameter(CALL, format!("refused with {:#010x}", code.0))),
-        }
+        let listening = point.listen(number as usize, 0);
+        listening.map_err(|code| refused(CALL, qualifier, code))?;
+        Ok(Psp { id: ServiceId(number), point, evd: evd.clone() })
     }
 
     /// Listens at a qualifier that nobody has, of 49152 to 65535 (`dat_psp_create_any`).
@@ -73,8 +70,97 @@ impl Psp {
 
     /// Where it is, by its NIC: for whoever gets it from the program.
     pub fn address(&self) -> ServiceAddress {
-        let nic = self.ia().nic().attributes().address.clone();
-        ServiceAddress::Nic { nic, qualifier: self.qualifier() }
+        address(self.ia(), self.qualifier())
+    }
+}
+
+fn address(ia: &Ia, qualifier: u64) -> ServiceAddress {
+    ServiceAddress::Nic { nic: ia.nic().attributes().address.clone(), qualifier }
+}
+
+#[cold]
+fn refused(call: &'static str, qualifier: u64, code: Code) -> Error {
+    match code {
+        Code::CONN_QUAL_IN_USE => Error::QualifierInUse { call, qualifier },
+        code if code == Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceDevice) => {
+            Error::unavailable(call, "the NIC or the directory refuses it; stderr says why")
+        }
+        code => Error::parameter(call, format!("refused with {:#010x}", code.0)),
+    }
+}
+
+/// A reserved service point: it takes one connection request, for one end point (`DAT_RSP`). Whoever asks later is refused.
+///
+/// The end point is [`Reserved`](super::EpState::Reserved) until the request comes, and [`TentativePending`](super::EpState::TentativePending) until it is
+/// answered: it alone [accepts](Ep::accept) it. A refusal makes it reserved again. Dropped, the service point listens no more, and frees an end point
+/// that is still reserved; a request that has come stays, and can be answered.
+pub struct Rsp {
+    id: ServiceId,
+    point: ServicePoint,
+    evd: Evd,
+    ep: EpId,
+}
+
+impl Rsp {
+    /// Listens at that qualifier of this host, for this end point (`dat_rsp_create`). The request comes to the dispatcher.
+    ///
+    /// # Errors
+    /// [`Error::InvalidState`] unless it is unconnected; [`Error::InvalidParameter`]: end point and dispatcher are of two adapters;
+    /// [`Error::QualifierInUse`]; [`Error::Unavailable`]: the directory cannot be reached.
+    pub fn new(qualifier: u64, evd: &Evd, ep: &Ep) -> Result<Rsp> {
+        const CALL: &str = "dat_rsp_create";
+        if !ep.ia().is(evd.ia()) {
+            return Err(Error::parameter(CALL, "end point and dispatcher are of two adapters"));
+        }
+        ep.reserve(CALL, EpEvent::Reserved)?;
+        let number = id::next();
+        let mut point = ServicePoint::new(evd.ia().core().clone(), qualifier, evd.core(), Some(ep.slot()));
+        match point.listen(number as usize, 0) {
+            Ok(()) => Ok(Rsp { id: ServiceId(number), point, evd: evd.clone(), ep: ep.id() }),
+            Err(code) => {
+                let _ = ep.reserve(CALL, EpEvent::Unreserved); // as it was
+                Err(refused(CALL, qualifier, code))
+            }
+        }
+    }
+
+    /// Which one it is: the request names it.
+    pub fn id(&self) -> ServiceId {
+        self.id
+    }
+
+    /// The qualifier (`dat_rsp_query`).
+    pub fn qualifier(&self) -> u64 {
+        self.point.qualifier
+    }
+
+    /// The end point that it is for.
+    pub fn ep(&self) -> EpId {
+        self.ep
+    }
+
+    /// Its adapter.
+    pub fn ia(&self) -> &Ia {
+        self.evd.ia()
+    }
+
+    /// Where it is, by its NIC: for whoever gets it from the program.
+    pub fn address(&self) -> ServiceAddress {
+        address(self.ia(), self.qualifier())
+    }
+}
+
+impl Drop for Rsp {
+    fn drop(&mut self) {
+        if !udeck::via::is_forked() {
+            self.point.close();
+        }
+    }
+}
+
+impl fmt::Debug for Rsp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rsp({}, for {:?}, {:?})", self.qualifier(), self.ep, self.ia())
     }
 }
 

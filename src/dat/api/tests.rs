@@ -1,5 +1,11 @@
 //! Two ends in one process, over shm, tcp and udp.
 
+mod cno;
+mod qos;
+mod rmr;
+mod rsp;
+mod srq;
+
 use std::time::Duration;
 
 use udeck::NicOptions;
@@ -18,8 +24,30 @@ struct End {
     ep: Ep,
 }
 
+const TRANSPORTS: [&str; 3] = ["shm", "tcp", "udp"];
+
 fn nic(transport: &str) -> Nic {
     udeck::open_nic(&format!("{transport}0"), &NicOptions::new(Keys::from([3; 32]))).unwrap()
+}
+
+/// The next event, and a failure if there is none.
+fn next(evd: &Evd) -> Event {
+    evd.wait(Deadline::after(LIMIT)).unwrap()
+}
+
+fn request(evd: &Evd) -> ConnectionRequest {
+    match next(evd) {
+        Event::Request(request) => request,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What became of that end point's connection.
+fn told(evd: &Evd, ep: &Ep) -> Connection {
+    match next(evd) {
+        Event::Connection { ep: of, what } if of == ep.id() => what,
+        other => panic!("{other:?}"),
+    }
 }
 
 fn end(nic: &Nic) -> End {

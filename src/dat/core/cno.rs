@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -47,6 +47,11 @@ impl Cno {
 
     pub fn fd(&self) -> Option<i32> {
         self.fd.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    /// As [`Cno::fd`], for Rust.
+    pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(AsFd::as_fd)
     }
 
     /// Who is called from now on, on a thread of the library. Waits for a call of the one before: `false` if that does not return.

@@ -20,6 +20,7 @@ use super::evd::Evd;
 use super::event::{Dto, Event, Status, flags, number};
 use super::ia::Ia;
 use super::memory::{Pz, Triplet};
+use super::qos::Qos;
 use super::slot::Pool;
 use super::srq::{Receive, Srq};
 use super::state::{EpCall, EpEvent, EpState};
@@ -57,6 +58,8 @@ pub struct Settings {
     pub max_requests: usize,
     pub max_receive_segments: usize,
     pub max_request_segments: usize,
+    /// Of connections that are not asked for with another one.
+    pub qos: Qos,
 }
 
 pub struct Ep {
@@ -67,6 +70,8 @@ pub struct Ep {
     state: EpState,
     /// Of the protection zone; no region has 0.
     pz: u32,
+    /// What its connection was asked for with, or will be.
+    qos: Qos,
     vi: Option<Vi>,
     /// Tells an attempt to connect from all others, of end points that had this place before, too; 0: none yet.
     attempt: u64,
@@ -91,6 +96,7 @@ impl Ep {
     pub fn new(id: u64, handle: usize, ia: Arc<Ia>, settings: Settings) -> Ep {
         let state = if settings.pz.is_some() { EpState::Unconnected } else { EpState::Unconfigured };
         let pz = settings.pz.as_ref().map_or(0, |pz| pz.id);
+        let qos = settings.qos;
         Ep {
             id,
             handle,
@@ -98,6 +104,7 @@ impl Ep {
             settings,
             state,
             pz,
+            qos,
             vi: None,
             attempt: 0,
             asking: None,
@@ -117,8 +124,24 @@ impl Ep {
         self.state
     }
 
+    /// What its events name it by: another end point that gets this place later may have another one.
+    pub fn handle(&self) -> usize {
+        self.handle
+    }
+
+    /// The quality of service that its connection has, or will have.
+    pub fn qos(&self) -> Qos {
+        self.ia.quality(self.qos)
+    }
+
     pub fn pz(&self) -> u32 {
         self.pz
+    }
+
+    /// The level that the interface below sends at, if there is one.
+    #[cfg(test)]
+    pub fn level_below(&self) -> Option<udeck::via::ServiceLevel> {
+        self.vi.as_ref().map(|vi| vi.attributes().level)
     }
 
     /// Whether nothing is posted to receive, and whether nothing is to be sent.
@@ -138,6 +161,7 @@ impl Ep {
     pub fn modify(&mut self, settings: Settings) -> Result {
         self.state.check(EpCall::Modify)?;
         self.pz = settings.pz.as_ref().map_or(0, |pz| pz.id);
+        self.qos = settings.qos;
         self.settings = settings;
         if self.pz != 0 {
             self.enter(EpEvent::Configured);

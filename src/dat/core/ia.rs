@@ -12,12 +12,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use udeck::via::{Cq, CqHandle, Deadline, Nic, Pause, Ptag, Spinner, thread};
+use udeck::via::{Caps, Cq, CqHandle, Deadline, Nic, Pause, Ptag, Spinner, thread};
 use udeck_directory::Names;
 use udeck_directory::address::Host;
 
 use super::bell::Bell;
 use super::evd::Evd;
+use super::qos::Qos;
 
 /// How long a look of who leads, or of who follows, lasts at most.
 const LOOK: Duration = Duration::from_millis(100);
@@ -130,6 +131,11 @@ impl Ia {
 
     pub fn max_transfer(&self) -> usize {
         self.nic.attributes().max_transfer.saturating_sub(BESIDE).min(MAX_TRANSFER)
+    }
+
+    /// What a connection has that asks for this.
+    pub fn quality(&self, asked: Qos) -> Qos {
+        if self.nic.caps().has(Caps::SERVICE_LEVELS) { asked } else { Qos::BestEffort }
     }
 
     /// Where asynchronous events go.

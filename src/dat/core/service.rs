@@ -13,6 +13,7 @@ use super::ep::{Attempt, EPS, Ep};
 use super::evd::Evd;
 use super::event::{Event, number};
 use super::ia::{Ia, MAX_PRIVATE};
+use super::qos::Qos;
 use super::slot::{Pool, Slot};
 use super::state::EpEvent;
 use super::wire::{self, Greeting};
@@ -40,7 +41,7 @@ pub struct Cr {
     pub address: Box<SockAddr>,
     /// Handle of the end point that a reserved service point has for it.
     pub local_ep: usize,
-    reserved: Option<&'static Slot<Ep>>,
+    reserved: Option<Reserved>,
     pending: Pending,
 }
 
@@ -51,8 +52,28 @@ pub struct ServicePoint {
     pub evd: Arc<Evd>,
     /// Of a reserved one.
     pub ep: Option<&'static Slot<Ep>>,
+    /// The same, once it listens.
+    reserved: Option<Reserved>,
     listener: Option<Listener>,
     door: Arc<Door>,
+}
+
+/// The end point of a reserved service point. It may go before that: then its place may be another's.
+#[derive(Clone, Copy)]
+struct Reserved {
+    slot: &'static Slot<Ep>,
+    handle: usize,
+}
+
+impl Reserved {
+    fn of(slot: &'static Slot<Ep>) -> Reserved {
+        Reserved { slot, handle: slot.lock().as_ref().map_or(0, Ep::handle) }
+    }
+
+    /// `None`: it has gone.
+    fn with<R>(self, with: impl FnOnce(&mut Ep) -> R) -> Option<R> {
+        self.slot.lock().as_mut().filter(|ep| ep.handle() == self.handle).map(with)
+    }
 }
 
 /// What a service point and its requests share.
@@ -87,13 +108,13 @@ impl Drop for Pending {
 }
 
 /// A reserved service point's end point, whose request was refused: reserved as before, or free if the service point is gone.
-fn refused_at(slot: &'static Slot<Ep>, door: &Door) {
-    if let Some(ep) = &mut *slot.lock() {
+fn refused_at(reserved: Reserved, door: &Door) {
+    reserved.with(|ep| {
         let _ = ep.reserve(EpEvent::Refused); // it has gone its way
         if door.is_closed.load(Ordering::SeqCst) {
             let _ = ep.reserve(EpEvent::Unreserved);
         }
-    }
+    });
 }
 
 fn key(ia: &Ia, qualifier: u64) -> String {
@@ -108,7 +129,7 @@ pub fn discriminator(qualifier: u64) -> Vec<u8> {
 impl ServicePoint {
     /// One that listens nowhere yet.
     pub fn new(ia: Arc<Ia>, qualifier: u64, evd: Arc<Evd>, ep: Option<&'static Slot<Ep>>) -> ServicePoint {
-        ServicePoint { ia, qualifier, evd, ep, listener: None, door: Arc::default() }
+        ServicePoint { ia, qualifier, evd, ep, reserved: None, listener: None, door: Arc::default() }
     }
 
     /// Listens. `handle` is its own, `address` where requests come to.
@@ -119,7 +140,8 @@ impl ServicePoint {
         let (ia, evd, qualifier) = (self.ia.clone(), self.evd.clone(), self.qualifier);
         let door = self.door.clone();
         // Once, for a reserved one.
-        let mut reserved = self.ep;
+        self.reserved = self.ep.map(Reserved::of);
+        let mut reserved = self.reserved;
         let is_reserved = reserved.is_some();
         let on_request = move |request: Request| {
             let Some(theirs) = Greeting::decode(request.private_data()) else {
@@ -134,8 +156,8 @@ impl ServicePoint {
                 );
             };
             let ep = reserved.take();
-            let came = ep.is_none_or(|slot| {
-                slot.lock().as_mut().is_some_and(|ep| ep.reserve(EpEvent::RequestCame).is_ok())
+            let came = ep.is_none_or(|reserved| {
+                reserved.with(|ep| ep.reserve(EpEvent::RequestCame)).is_some_and(|came| came.is_ok())
             });
             if !came {
                 return request.reject("the end point of the reserved service point is gone");
@@ -146,7 +168,7 @@ impl ServicePoint {
                 request,
                 theirs,
                 address: Box::new(SockAddr::of(&host)),
-                local_ep: ep.map_or(0, Slot::handle),
+                local_ep: ep.map_or(0, |reserved| reserved.slot.handle()),
                 reserved: ep,
                 pending,
             });
@@ -155,8 +177,8 @@ impl ServicePoint {
                 && let Ok(cr) = take(cr)
             {
                 cr.request.reject_for_now("the program's event dispatcher for connection requests is full");
-                if let Some(slot) = ep {
-                    refused_at(slot, &door);
+                if let Some(reserved) = ep {
+                    refused_at(reserved, &door);
                 }
             }
         };
@@ -185,10 +207,8 @@ impl ServicePoint {
             self.ia.names.withdraw(&key(&self.ia, self.qualifier));
         }
         self.door.is_closed.store(true, Ordering::SeqCst);
-        if let Some(slot) = self.ep
-            && let Some(ep) = &mut *slot.lock()
-        {
-            let _ = ep.reserve(EpEvent::Unreserved); // it has gone its way
+        if let Some(reserved) = self.reserved {
+            let _ = reserved.with(|ep| ep.reserve(EpEvent::Unreserved)); // it has gone its way
         }
     }
 }
@@ -211,13 +231,14 @@ pub fn take(cr: &'static Slot<Cr>) -> Result<Cr> {
 pub fn accept(cr: &'static Slot<Cr>, ep: Option<&'static Slot<Ep>>, private_data: &[u8]) -> Result {
     let reserved = cr.lock().as_ref().ok_or(Code::INVALID_HANDLE.of(Sub::HandleCr))?.reserved;
     let slot = match (reserved, ep) {
-        (Some(reserved), None) => reserved,
-        (Some(reserved), Some(ep)) if std::ptr::eq(reserved, ep) => reserved,
+        (Some(reserved), None) => reserved.slot,
+        (Some(reserved), Some(ep)) if std::ptr::eq(reserved.slot, ep) => ep,
         (None, Some(ep)) => ep,
         _ => return Err(Code::INVALID_HANDLE.of(Sub::HandleEp)),
     };
     let mut held = slot.lock();
-    let ep = held.as_mut().ok_or(Code::INVALID_HANDLE.of(Sub::HandleEp))?;
+    let is_it = |ep: &&mut Ep| reserved.is_none_or(|reserved| reserved.handle == ep.handle());
+    let ep = held.as_mut().filter(is_it).ok_or(Code::INVALID_HANDLE.of(Sub::HandleEp))?;
     use super::state::EpCall;
     ep.state().check(if reserved.is_some() { EpCall::AcceptReserved } else { EpCall::Accept })?;
     let is_own = |cr: &Cr| Arc::ptr_eq(&cr.ia, &ep.ia);
@@ -237,13 +258,13 @@ pub fn accept(cr: &'static Slot<Cr>, ep: Option<&'static Slot<Ep>>, private_data
 pub fn reject(cr: &'static Slot<Cr>, private_data: &[u8]) -> Result {
     let Cr { request, reserved, pending, .. } = take(cr)?;
     request.reject(&wire::refusal(private_data));
-    if let Some(slot) = reserved {
-        refused_at(slot, &pending.door);
+    if let Some(reserved) = reserved {
+        refused_at(reserved, &pending.door);
     }
     Ok(())
 }
 
-/// `dat_ep_connect`: asks on a thread of its own.
+/// `dat_ep_connect`: asks on a thread of its own. The quality is that of the end point's settings, unless another one is named.
 ///
 /// # Errors
 /// The end point's state forbids it, or there is too much private data.
@@ -252,6 +273,7 @@ pub fn connect(
     host: Host,
     qualifier: u64,
     limit: Duration,
+    qos: Option<Qos>,
     private_data: &[u8],
 ) -> Result {
     if private_data.len() > MAX_PRIVATE {
@@ -263,7 +285,7 @@ pub fn connect(
     let own = ep.ia.address;
     let host = if job_host(&own).is_some() && ip_of(&host).is_loopback() { own } else { host };
     let Attempt { vi, greeting, number: attempt, withdrawal } =
-        ep.begin_connecting(host, qualifier, private_data)?;
+        ep.begin_connecting(host, qualifier, qos, private_data)?;
     let until = Deadline::after(limit);
     let asking = Asking { slot, ia: ep.ia.clone(), host, qualifier, greeting, attempt, withdrawal, until };
     drop(held);

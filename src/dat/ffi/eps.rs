@@ -14,6 +14,7 @@ use crate::core::code::{Code, Result, Sub};
 use crate::core::ep::{EPS, Ep, MAX_DTOS, MAX_SEGMENTS, Settings};
 use crate::core::evd::{Evd, stream};
 use crate::core::ia::{Ia, MAX_PRIVATE};
+use crate::core::qos::Qos;
 use crate::core::service::{self, free_ep};
 use crate::core::slot::Slot;
 
@@ -69,6 +70,7 @@ fn apply(settings: &mut Settings, attr: &EpAttr, ia: &Ia, nth: u32) -> Result {
     {
         return Err(Code::argument(nth));
     }
+    settings.qos = Qos::of(attr.qos).ok_or(Code::argument(nth))?;
     settings.max_receives = within(attr.max_recv_dtos, MAX_DTOS, DEFAULT_DTOS, nth)?;
     settings.max_requests = within(attr.max_request_dtos, MAX_DTOS, DEFAULT_DTOS, nth)?;
     settings.max_receive_segments = within(attr.max_recv_iov, MAX_SEGMENTS, DEFAULT_SEGMENTS, nth)?;
@@ -114,6 +116,7 @@ unsafe fn make(
         max_requests: DEFAULT_DTOS,
         max_receive_segments: DEFAULT_SEGMENTS,
         max_request_segments: DEFAULT_SEGMENTS,
+        qos: Qos::BestEffort,
     };
     if !attr.is_null() {
         // SAFETY: not NULL, so valid.
@@ -174,7 +177,7 @@ fn describe(ep: &Ep) -> EpParam {
         service_type: 0,
         max_message_size: longest,
         max_rdma_size: longest,
-        qos: 0,
+        qos: ep.qos() as u32,
         recv_completion_flags: 0,
         request_completion_flags: 0,
         max_recv_dtos: settings.max_receives as c_int,
@@ -279,6 +282,7 @@ pub unsafe extern "C" fn modify(handle: Handle, mask: u64, param: *const EpParam
             attr.service_type = if mask >> 12 & 1 != 0 { attr.service_type } else { 0 };
             attr.max_message_size = if mask >> 13 & 1 != 0 { attr.max_message_size } else { 0 };
             attr.max_rdma_size = if mask >> 14 & 1 != 0 { attr.max_rdma_size } else { 0 };
+            attr.qos = if mask >> 15 & 1 != 0 { attr.qos } else { settings.qos as u32 };
             attr.max_recv_dtos = keep(18, attr.max_recv_dtos, settings.max_receives);
             attr.max_request_dtos = keep(19, attr.max_request_dtos, settings.max_requests);
             attr.max_recv_iov = keep(20, attr.max_recv_iov, settings.max_receive_segments);
@@ -288,6 +292,12 @@ pub unsafe extern "C" fn modify(handle: Handle, mask: u64, param: *const EpParam
         // SAFETY: a handle.
         unsafe { with(handle, |ep| ep.modify(settings)) }
     })
+}
+
+/// The quality that a call asks for. `DAT_QOS_BEST_EFFORT` asks for nothing: the end point's attributes may.
+fn quality(asked: u32, nth: u32) -> Result<Option<Qos>> {
+    let qos = Qos::of(asked).ok_or(Code::argument(nth))?;
+    Ok(Some(qos).filter(|qos| *qos != Qos::BestEffort))
 }
 
 /// `dat_ep_connect`: its event tells how it went.
@@ -302,7 +312,7 @@ pub unsafe extern "C" fn connect(
     timeout: u32,
     size: c_int,
     private_data: *const u8,
-    _qos: u32,
+    qos: u32,
     flags: u32,
 ) -> Code {
     call(|| {
@@ -325,9 +335,10 @@ pub unsafe extern "C" fn connect(
         if flags > 1 {
             return Err(Code::argument(8));
         }
+        let qos = quality(qos, 7)?;
         // SAFETY: valid for so many bytes.
         let private_data = unsafe { bytes(private_data, size, 5) }?;
-        service::connect(slot, host, qualifier, limit(timeout), private_data)
+        service::connect(slot, host, qualifier, limit(timeout), qos, private_data)
     })
 }
 
@@ -341,7 +352,7 @@ pub unsafe extern "C" fn dup_connect(
     timeout: u32,
     size: c_int,
     private_data: *const u8,
-    _qos: u32,
+    qos: u32,
 ) -> Code {
     call(|| {
         // SAFETY: NULL or handles.
@@ -363,7 +374,7 @@ pub unsafe extern "C" fn dup_connect(
         if private_data.len() > MAX_PRIVATE {
             return Err(Code::argument(4));
         }
-        service::connect(slot, peer.0, peer.1, limit(timeout), private_data)
+        service::connect(slot, peer.0, peer.1, limit(timeout), quality(qos, 6)?, private_data)
     })
 }
 

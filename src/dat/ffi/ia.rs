@@ -14,6 +14,7 @@ use crate::core::ep::{self, MAX_DTOS, MAX_SEGMENTS};
 use crate::core::evd::{self, stream};
 use crate::core::ia::{Ia, MAX_PRIVATE};
 use crate::core::memory as regions;
+use crate::core::qos::Qos;
 use crate::core::slot::{Pool, context_of, kind_of};
 
 /// `DAT_HANDLE_TYPE_IA` + 1.
@@ -214,7 +215,7 @@ fn describe_provider(ia: &Ia) -> ProviderAttr {
         // Virtual memory, and LMRs of it.
         lmr_mem_types_supported: 1,
         iov_ownership_on_return: 0,
-        dat_qos_supported: 0,
+        dat_qos_supported: Qos::ALL.into_iter().fold(0, |all, qos| all | ia.quality(qos) as u32),
         // Suppressed, solicited, unsignalled, fenced: all but thresholds of receives.
         completion_flags_supported: 0x0f,
         is_thread_safe: provider::is_thread_safe(&ia.name),

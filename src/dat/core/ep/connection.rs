@@ -1,7 +1,7 @@
 //! An end point's connection, as its state sees it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 
 use udeck::via::{Vi, ViAttributes, Withdrawal};
 
@@ -9,6 +9,7 @@ use super::{Ep, Status};
 use crate::core::address::SockAddr;
 use crate::core::code::{Code, Result, Sub};
 use crate::core::event::{Event, number};
+use crate::core::qos::Qos;
 use crate::core::state::{EpCall, EpEvent, EpState};
 use crate::core::wire::Greeting;
 use udeck_directory::address::Host;
@@ -52,25 +53,49 @@ impl Ep {
         let mut attributes = ViAttributes::new(self.ia.ptag);
         attributes.receive = udeck::via::Receive::Lent;
         attributes.context = self.id;
+        attributes.level = self.qos().level();
+        if self.qos() != self.qos {
+            self.say_levels_lack();
+        }
         Vi::new(&self.ia.nic, attributes).map_err(|why| {
             udeck::via::say!("uDAPL: {why}");
             Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceTep)
         })
     }
 
+    /// Once: a program may make thousands.
+    #[cold]
+    fn say_levels_lack(&self) {
+        static SAID: Once = Once::new();
+        let (asked, nic) = (self.qos, &self.ia.nic.attributes().name);
+        SAID.call_once(|| {
+            udeck::via::say!(
+                "uDAPL: a connection shall be {asked:?}, and {nic} knows no service levels: it is best effort. \
+                 tcp with DECK_LEVELS has some, and verbs."
+            );
+        });
+    }
+
     fn greeting(&self, private_data: &[u8]) -> Greeting {
         Greeting { host: self.ia.address, port: self.port, private_data: private_data.to_vec() }
     }
 
-    /// It asks for a connection.
+    /// It asks for a connection, of this quality or of that of its settings.
     ///
     /// # Errors
     /// The state forbids it.
-    pub fn begin_connecting(&mut self, host: Host, qualifier: u64, private_data: &[u8]) -> Result<Attempt> {
+    pub fn begin_connecting(
+        &mut self,
+        host: Host,
+        qualifier: u64,
+        qos: Option<Qos>,
+        private_data: &[u8],
+    ) -> Result<Attempt> {
         self.state.check(EpCall::Connect)?;
         if self.settings.connect_evd.is_none() {
             return Err(Code::INVALID_STATE.of(Sub::EpEvdConnect));
         }
+        self.qos = qos.unwrap_or(self.settings.qos);
         let vi = self.new_vi()?;
         self.port = self.ia.port();
         self.attempt = next_attempt();
@@ -141,6 +166,7 @@ impl Ep {
         accept: impl FnOnce(&mut Vi, &[u8]) -> udeck::via::Result,
     ) -> Result {
         self.state.check(if reserved { EpCall::AcceptReserved } else { EpCall::Accept })?;
+        self.qos = self.settings.qos;
         let mut vi = self.new_vi()?;
         self.port = self.ia.port();
         self.attempt = next_attempt();
@@ -210,6 +236,7 @@ impl Ep {
     pub fn reset(&mut self) -> Result {
         self.state.check(EpCall::Reset)?;
         self.enter(EpEvent::Reset);
+        self.qos = self.settings.qos;
         self.peer = None;
         Ok(())
     }

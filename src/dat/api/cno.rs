@@ -1,0 +1,97 @@
+//! Consumer notification objects: one wait for several event dispatchers.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use udeck::via::{Deadline, is_forked};
+
+use super::error::{Error, Result};
+use super::ia::Ia;
+use super::id::{self, EvdId};
+use crate::core::cno;
+
+/// Tells which of several event dispatchers have events (`DAT_CNO`). A clone is the same object.
+///
+/// A dispatcher tells it while it has [been given it](super::Evd::set_cno): once for each time that events have come, not for each event.
+/// So who is told of a dispatcher takes all that it has ([`Evd::dequeue`](super::Evd::dequeue)). Several threads may wait; each dispatcher is told to one of
+/// them. There are no agents: a thread that waits does what they do.
+#[derive(Clone)]
+pub struct Cno(Arc<Notifier>);
+
+struct Notifier {
+    core: Arc<cno::Cno>,
+    ia: Ia,
+}
+
+impl Cno {
+    /// For dispatchers of that adapter (`dat_cno_create`).
+    pub fn new(ia: &Ia) -> Cno {
+        Cno::of(ia, cno::Cno::new(id::next() as usize, ia.core().bell.clone()))
+    }
+
+    /// One with a file descriptor, which is readable while there is news (`dat_cno_fd_create`): for `epoll`, or an async runtime.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`]: the system has no descriptor.
+    pub fn with_fd(ia: &Ia) -> Result<Cno> {
+        let made = cno::Cno::with_fd(id::next() as usize, ia.core().bell.clone());
+        made.map(|core| Cno::of(ia, core)).map_err(|why| Error::unavailable("dat_cno_fd_create", why))
+    }
+
+    fn of(ia: &Ia, core: cno::Cno) -> Cno {
+        Cno(Arc::new(Notifier { core: Arc::new(core), ia: ia.clone() }))
+    }
+
+    /// Its adapter.
+    pub fn ia(&self) -> &Ia {
+        &self.0.ia
+    }
+
+    /// The descriptor, if it was made [with one](Cno::with_fd). It is for waiting: [`Cno::poll`] takes the news.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.core.as_fd()
+    }
+
+    /// Waits for a dispatcher that has events, and names it (`dat_cno_wait`). The one that has waited longest comes first.
+    ///
+    /// Another thread may have taken the events meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`].
+    pub fn wait(&self, deadline: Deadline) -> Result<EvdId> {
+        let limit = deadline.remaining();
+        let found = self.0.ia.core().wait(deadline, |_| self.0.core.take());
+        found.map(EvdId::of).ok_or(Error::Timeout { call: "dat_cno_wait", waited: limit })
+    }
+
+    /// The same, after a look at the adapter and without waiting (`dat_cno_trigger`).
+    pub fn poll(&self) -> Option<EvdId> {
+        self.0.ia.core().look();
+        self.0.core.take().map(EvdId::of)
+    }
+
+    pub(super) fn core(&self) -> &Arc<cno::Cno> {
+        &self.0.core
+    }
+}
+
+impl EvdId {
+    fn of(handle: usize) -> EvdId {
+        EvdId(handle as u64)
+    }
+}
+
+impl Drop for Notifier {
+    fn drop(&mut self) {
+        if !is_forked() {
+            self.core.end();
+        }
+    }
+}
+
+impl fmt::Debug for Cno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cno({:?})", self.ia())
+    }
+}
