@@ -10,6 +10,7 @@ use udeck_deck::{Config, Error, Result, SkippedTransport, UnavailableTransport, 
 use udeck_qos::levels::{BadLevels, Levels};
 use udeck_sys::Topology;
 use udeck_via::Nic;
+use udeck_via::auth::Keys;
 
 use crate::registry::{NicOptions, TRANSPORTS, open_nic};
 use crate::settings;
@@ -109,15 +110,26 @@ fn world(client: Client, config: Config) -> Result<World> {
     let places = Places { rank: welcome.rank, hosts: &hosts, interface: welcome.address };
     let wanted = Wanted { transports: config.transport.as_deref(), encrypt: config.encrypt };
     let openings = choose(&places, wanted, TRANSPORTS)?;
-    let mut options = NicOptions::new(client.keys());
-    (options.arena, options.trusting, options.detect) = (config.arena, config.trusting, config.detect);
-    (options.levels, options.levels_in_flight) = (levels(&config)?, config.levels_in_flight);
+    let options = NicOptions::configured(client.keys(), &config)?;
     let (nics, mut unavailable) = open_all(&openings, options)?;
     if config.encrypt && config.transport.is_none() && places.has_others() {
         unavailable.extend(unencrypted(&nics));
     }
     let oversubscribed = places.here(welcome.size).saturating_mul(config.threads) > shared_cpus(welcome);
     World::with_unavailable(client, nics, unavailable, config, oversubscribed)
+}
+
+impl NicOptions {
+    /// As [`NicOptions::new`], with what the settings say of memory, trust, silence and service levels.
+    ///
+    /// # Errors
+    /// [`Error::Config`]: `DECK_LEVELS` has no shares in it.
+    pub fn configured(keys: impl Into<Keys>, config: &Config) -> Result<Self> {
+        let mut options = NicOptions::new(keys);
+        (options.arena, options.trusting, options.detect) = (config.arena, config.trusting, config.detect);
+        (options.levels, options.levels_in_flight) = (levels(config)?, config.levels_in_flight);
+        Ok(options)
+    }
 }
 
 /// The shares that the settings give to service levels.

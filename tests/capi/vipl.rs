@@ -63,6 +63,7 @@ pub fn cases() -> Vec<Case> {
             one(&test(Tool::Gcc, name, &["-fsanitize=address"]), says)
         }));
     }
+    cases.push(case("vip_codes::service_levels", &[Tool::Gcc], service_levels));
     cases.push(case("vip_lost::gcc", &[Tool::Gcc], dead_peer));
     cases.push(case("vip_largest::gcc", &[Tool::Gcc], largest));
     cases.push(case("vip_names::another_process_takes_over", &[Tool::Gcc], takes_over));
@@ -179,6 +180,14 @@ fn pair(program: &Path, says: &str) {
         has_said(by_hand.job(program, &["client", "localhost"]).run(), says);
         server.ends_well();
     }
+}
+
+/// Over tcp a VI has the level that it asks for, where levels have shares.
+fn service_levels() {
+    let (program, says) = (test(Tool::Gcc, "vip_codes", &[]), ALONE[0].1);
+    let (name, shares) = ("DECK_LEVELS", "5:50,0:50");
+    has_said(ranks(&program, 1, "tcp").env(name, shares).run().clean(), says);
+    has_said(ByHand::new("tcp").with(name, shares).job(&program, &[]).run().clean(), says);
 }
 
 /// The client kills itself.

@@ -41,6 +41,12 @@ pub fn cases() -> Vec<Case> {
     }
     if env::var_os(COMPILED).is_none() {
         for transport in super::transports(TRANSPORTS) {
+            let own = transport.clone();
+            cases.push(Case {
+                name: format!("own::qos::{transport}"),
+                needs: needs.clone(),
+                run: Box::new(move || qualities(&own)),
+            });
             let (talks, dies) = (transport.clone(), transport.clone());
             let mut case = |title: &str, run: Box<dyn FnOnce() + Send>| {
                 let name = format!("own::job::{title}::{transport}");
@@ -51,6 +57,19 @@ pub fn cases() -> Vec<Case> {
         }
     }
     cases
+}
+
+/// Where there are no service levels, a program that asks for a quality of service is told once. Over tcp there are some, if they have shares.
+fn qualities(transport: &str) {
+    let place = Place::new(transport);
+    let program = compile("qos", place.folder(), &[]);
+    let said = place.run(&program, "");
+    let lacks = said.lines().filter(|line| line.contains("knows no service levels")).count();
+    assert!(lacks == 1 && said.lines().last() == Some("well"), "{said}");
+    if transport == "tcp" {
+        let with_levels = ["/usr/bin/env".into(), "DECK_LEVELS=8:30@2,2:20@4,1:30,0:15,4:5".into()];
+        assert_eq!(place.run_inside(&with_levels, &program).trim(), "well");
+    }
 }
 
 /// Two ranks of deckrun's: its name service takes the table's place.

@@ -34,6 +34,7 @@ typedef VIP_PVOID VIP_VI_HANDLE;
 typedef VIP_PVOID VIP_PROTECTION_HANDLE;
 typedef VIP_PVOID VIP_CONN_HANDLE;
 typedef VIP_PVOID VIP_CQ_HANDLE;
+/* A service level, 0 to 15, in place of a pointer: (VIP_QOS)7. What a VI has, VipQueryVi says. */
 typedef VIP_PVOID VIP_QOS;
 typedef VIP_UINT32 VIP_MEM_HANDLE;
 

@@ -15,9 +15,10 @@ mod sends;
 mod tests;
 
 use std::collections::VecDeque;
+use std::ffi::c_void;
 use std::sync::Arc;
 
-use udeck::via::{self, Ptag, Reliability, Vi, ViAttributes as Below};
+use udeck::via::{self, Caps, Ptag, Reliability, ServiceLevel, Vi, ViAttributes as Below};
 
 use super::cq::CqState;
 use super::engine::{Job, NicState, Notify, Visits};
@@ -49,6 +50,18 @@ pub(super) static VISITS: Visits = Visits {
 
 /// Descriptors on one queue.
 pub(super) const MAX_DESCRIPTORS: usize = 4096;
+
+/// What `VIP_QOS` asks for: the number of a service level, in place of a pointer. Where the NIC has no levels that is 0, as `VipQueryVi`
+/// then says.
+fn service_level(nic: &NicState, qos: *mut c_void) -> Result<ServiceLevel, VipReturn> {
+    let level = u8::try_from(qos.addr()).ok().and_then(ServiceLevel::new).ok_or(VipReturn::INVALID_QOS)?;
+    Ok(if nic.nic.caps().has(Caps::SERVICE_LEVELS) { level } else { ServiceLevel::default() })
+}
+
+/// As the program is told it.
+pub(super) fn qos_of(level: ServiceLevel) -> *mut c_void {
+    std::ptr::without_provenance_mut(level.get().into())
+}
 
 pub(super) struct ViObject {
     handle: Handle,
@@ -139,7 +152,8 @@ impl ViObject {
         if attributes.rdma_read != 0 && reliability == Reliability::Unreliable {
             return Err(VipReturn::INVALID_RDMAREAD);
         }
-        Ok(Below { reliability, receive: via::Receive::Lent, ..Below::new(ptag) })
+        let level = service_level(nic, attributes.qos)?;
+        Ok(Below { reliability, receive: via::Receive::Lent, level, ..Below::new(ptag) })
     }
 
     pub fn nic(&self) -> &Arc<NicState> {
@@ -182,6 +196,7 @@ impl ViObject {
         if attributes.max_transfer == 0 {
             attributes.max_transfer = self.nic.max_transfer() as types::Ulong;
         }
+        attributes.qos = qos_of(wanted.level);
         below.set_attributes(wanted).map_err(|error| error::code(&error))?;
         (self.attributes, self.ptag, self.level) = (attributes, wanted.ptag, wanted.reliability);
         Ok(())

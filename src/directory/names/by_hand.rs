@@ -33,8 +33,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(20);
 
 pub(crate) struct ByHand {
-    keys: Keys,
-    config: Config,
+    options: NicOptions,
     port: u16,
     own: IpAddr,
     /// Nobody has given a secret: this host only.
@@ -80,13 +79,15 @@ impl ByHand {
             Err(_) => PORT,
         };
         let own = if secret.of_host { Ipv4Addr::LOCALHOST.into() } else { own_address()? };
+        let mut options =
+            NicOptions::configured(Keys::from(secret.key), &config).map_err(|why| why.to_string())?;
+        options.bind = (!own.is_loopback()).then_some(own);
         let names = Arc::new(ByHand {
-            keys: Keys::from(secret.key),
+            options,
             port,
             own,
             of_host: secret.of_host,
             nic: asked_for(&config).unwrap_or("tcp0"),
-            config,
             table: Mutex::default(),
             asked: Mutex::default(),
             keeper: Mutex::default(),
@@ -103,7 +104,7 @@ impl ByHand {
         let stream = TcpStream::connect_timeout(&to, limit)?;
         stream.set_nodelay(true)?;
         let stream = Dated::new(Arc::new(stream), limit);
-        Line::ask(stream, self.keys.call(None).map_err(io::Error::other)?)
+        Line::ask(stream, self.options.keys.call(None).map_err(io::Error::other)?)
     }
 
     fn own_table(&self) -> SocketAddr {
@@ -152,7 +153,7 @@ impl ByHand {
         // Who serves may end between the two.
         for _ in 0..3 {
             for place in places {
-                match Serving::start(SocketAddr::new(*place, self.port), self.keys.clone()) {
+                match Serving::start(SocketAddr::new(*place, self.port), self.options.keys.clone()) {
                     Ok(serving) => return Ok(Way::Serving(serving)),
                     Err(error) if error.kind() == io::ErrorKind::AddrInUse => break,
                     Err(_) => {} // a host without IPv6; if it is something else, nobody answers either
@@ -247,11 +248,7 @@ impl Names for ByHand {
     }
 
     fn options(&self) -> NicOptions {
-        let mut options = NicOptions::new(self.keys.clone());
-        (options.arena, options.trusting) = (self.config.arena, self.config.trusting);
-        options.detect = self.config.detect;
-        options.bind = (!self.own.is_loopback()).then_some(self.own);
-        options
+        self.options.clone()
     }
 
     fn default_nic(&self) -> &'static str {

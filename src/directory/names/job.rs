@@ -21,7 +21,7 @@ const DETECT: Duration = Duration::from_secs(10);
 
 pub(crate) struct Job {
     client: &'static Client,
-    config: Config,
+    options: NicOptions,
     /// The host of this rank.
     own: u32,
     nic: &'static str,
@@ -62,7 +62,9 @@ impl Job {
         let own = placement.host_of(client.welcome().rank).unwrap_or(0) as u32;
         let by_hosts = if placement.hosts().len() > 1 { "tcp0" } else { "shm0" };
         let nic = asked_for(&config).unwrap_or(by_hosts);
-        Ok(Job { client, config, own, nic })
+        let mut options = NicOptions::configured(client.keys(), &config).map_err(|why| why.to_string())?;
+        options.bind = client.welcome().address;
+        Ok(Job { client, options, own, nic })
     }
 
     fn host_names(&self) -> &[String] {
@@ -84,10 +86,7 @@ impl Names for Job {
     }
 
     fn options(&self) -> NicOptions {
-        let mut options = NicOptions::new(self.client.keys());
-        (options.arena, options.trusting) = (self.config.arena, self.config.trusting);
-        (options.detect, options.bind) = (self.config.detect, self.client.welcome().address);
-        options
+        self.options.clone()
     }
 
     fn default_nic(&self) -> &'static str {

@@ -1,5 +1,6 @@
 /* What each call of VIPL returns for what it cannot do: a code, and never a crash. */
 #include <stddef.h>
+#include <stdlib.h>
 
 #include "vip_test.h"
 
@@ -143,6 +144,8 @@ static void vis(VIP_NIC_HANDLE nic) {
     GIVES(VIP_INVALID_MTU, VipCreateVi(nic, &a, NULL, NULL, &vi));
     a = good, a.Ptag = NULL;
     GIVES(VIP_INVALID_PTAG, VipCreateVi(nic, &a, NULL, NULL, &vi));
+    a = good, a.QoS = (VIP_QOS)16;
+    GIVES(VIP_INVALID_QOS, VipCreateVi(nic, &a, NULL, NULL, &vi));
     a = good, a.ReliabilityLevel = VIP_SERVICE_UNRELIABLE;
     GIVES((limits.ReliabilityLevelSupport & VIP_SERVICE_UNRELIABLE) ? VIP_INVALID_RDMAREAD : VIP_INVALID_RELIABILITY_LEVEL,
           VipCreateVi(nic, &a, NULL, NULL, &vi));
@@ -151,6 +154,15 @@ static void vis(VIP_NIC_HANDLE nic) {
     OK(VipCreateVi(nic, &good, NULL, NULL, &vi));
     OK(VipQueryVi(vi, &state, &a, &send_empty, &receive_empty));
     HOLDS(state == VIP_STATE_IDLE && a.Ptag == ptag && send_empty && receive_empty);
+    /* A service level, where there are levels. */
+    VIP_QOS has = getenv("DECK_LEVELS") != NULL ? (VIP_QOS)5 : (VIP_QOS)0;
+    a = good, a.QoS = (VIP_QOS)5;
+    OK(VipSetViAttributes(vi, &a));
+    OK(VipQueryVi(vi, &state, &a, &send_empty, &receive_empty));
+    HOLDS(a.QoS == has);
+    a = good, a.QoS = (VIP_QOS)(VIP_UINTPTR)~0UL;
+    GIVES(VIP_INVALID_QOS, VipSetViAttributes(vi, &a));
+    OK(VipSetViAttributes(vi, &good));
     GIVES(VIP_INVALID_PARAMETER, VipQueryVi(vi, NULL, &a, &send_empty, &receive_empty));
     a = good, a.Ptag = other;
     OK(VipSetViAttributes(vi, &a));

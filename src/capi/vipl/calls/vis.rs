@@ -9,7 +9,7 @@ use crate::vipl::error::code;
 use crate::vipl::handle::Handle;
 use crate::vipl::order::Queue;
 use crate::vipl::types::{Boolean, ViAttributes, ViState, VipReturn};
-use crate::vipl::vi::{VIS, ViObject};
+use crate::vipl::vi::{VIS, ViObject, qos_of};
 
 /// VIs of a NIC, by what its completion queue below can watch.
 pub(super) fn most(nic: &NicState) -> usize {
@@ -44,6 +44,7 @@ pub unsafe extern "C" fn VipCreateVi(
         if attributes.max_transfer == 0 {
             attributes.max_transfer = nic.max_transfer() as _;
         }
+        attributes.qos = qos_of(wanted.level);
         if nic.vis.lock().len() >= most(&nic) {
             return Err(VipReturn::ERROR_RESOURCE);
         }
