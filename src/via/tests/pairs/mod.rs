@@ -3,7 +3,7 @@
 //!
 //! The twin is what makes the first a proof: without it, a misspelt name would do as a reason not to compile. A change
 //! of the compiler's words is taken over by `TRYBUILD=overwrite cargo test -p PACKAGE --test ui`, and read before it is
-//! committed. `udeck-deck` uses this file too.
+//! committed. `udeck-deck` and `udeck-dat` use this file too.
 
 use std::collections::BTreeSet;
 use std::fs;

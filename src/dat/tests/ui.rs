@@ -1,0 +1,14 @@
+//! What safe code must not do with memory that was posted, lent or opened to peers does not compile.
+
+#[macro_use]
+#[path = "../../via/tests/pairs/mod.rs"]
+mod pairs;
+
+pairs! {
+    lmr_after_post,
+    lmr_after_post_to_a_shared_queue,
+    lmr_read_while_posted,
+    rmr_after_post_bind,
+    request_accepted_twice,
+    shared_memory_has_no_slices,
+}

@@ -1,0 +1,12 @@
+//! A post takes the memory; if it is refused, the error has it.
+
+use udeck_dat::{Ep, Lmr};
+
+fn send(ep: &Ep, lmr: Lmr) -> bool {
+    let error = ep.post_send(lmr, 1).err().map(|(error, _)| (error, lmr.len()));
+    error.is_none()
+}
+
+fn main() {
+    let _ = send;
+}

@@ -1,0 +1,12 @@
+//! Posting to a shared receive queue takes the memory, too.
+
+use udeck_dat::{Lmr, Srq};
+
+fn post(srq: &Srq, lmr: Lmr) -> usize {
+    let _ = srq.post_receive(lmr, 1);
+    lmr.len()
+}
+
+fn main() {
+    let _ = post;
+}

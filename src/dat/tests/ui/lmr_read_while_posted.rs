@@ -1,0 +1,13 @@
+//! A slice of the memory must have gone before it is posted.
+
+use udeck_dat::{Ep, Lmr};
+
+fn receive(ep: &Ep, lmr: Lmr) -> u8 {
+    let bytes: &[u8] = &lmr;
+    let _ = ep.post_receive(lmr, 1);
+    bytes[0]
+}
+
+fn main() {
+    let _ = receive;
+}
