@@ -1,6 +1,6 @@
 //! Runs one command, passes its output on line by line, and stops it at its time limit.
 
-use crate::{console::say, soak, workspace::cargo};
+use crate::{console::say, workspace::cargo};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     collections::HashMap,
@@ -20,7 +20,10 @@ pub struct Cargo {
     env: Vec<(&'static str, String)>,
 }
 
-/// The driver of the soak names a run so, by its seed.
+/// Plays random jobs, and judges them: the soak.
+pub const DRIVER: &str = "udeck-soak";
+
+/// It names a run so, by its seed.
 const SEED: &str = "soak::seed_";
 
 impl Cargo {
@@ -56,7 +59,7 @@ impl Cargo {
     pub fn only_tests<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
         let args = match &self.program {
-            Some(program) if program.ends_with(soak::DRIVER) => names
+            Some(program) if program.ends_with(DRIVER) => names
                 .into_iter()
                 .flat_map(|name| words(&["--seed", name.strip_prefix(SEED).unwrap_or(name)]))
                 .collect(),

@@ -3,7 +3,7 @@
 //! They are built in the profile of tests: what debug builds check is checked. With a sanitizer they lie in its target folder.
 
 use crate::{
-    child::{self, Cargo},
+    child::{self, Cargo, DRIVER},
     sanitize,
     test_counts::TestCounts,
     workspace::Workspace,
@@ -41,8 +41,6 @@ pub struct SoakOptions {
 pub const BUILD: &str = "build --workspace --lib --bin deckrun --bin udeck-soak --bin soak-rank";
 /// As above, and no more than that.
 const SANITIZED: &str = "build -p deckrun -p udeck-soak -p udeck-mock-verbs";
-/// Plays random jobs, and judges them.
-pub const DRIVER: &str = "udeck-soak";
 
 /// A run that hangs is looked at and ended by its driver, which takes this long at most.
 const LAST_RUN: Duration = Duration::from_secs(600);

@@ -1,6 +1,10 @@
 //! What `cargo xtask test` runs, in order: the one list of the project's checks.
 
-use crate::{child::Cargo, soak, workspace::Workspace};
+use crate::{
+    child::{Cargo, DRIVER},
+    soak,
+    workspace::Workspace,
+};
 use std::path::Path;
 
 pub struct Step {
@@ -181,8 +185,8 @@ fn whole_jobs(tests: &str, release: &str, debug: &Path) -> Vec<Step> {
     // Where there can be no namespaces all of them are skipped, and that is no failure.
     hosts[1].0 = Role::Tests;
     // Random jobs, so that each run of the tests sees other ones. In the profile of tests: debug builds check more.
-    let random = Cargo::program(debug.join(soak::DRIVER), "--minutes 1")
-        .env("DECK_BIN_DIR", debug.display().to_string());
+    let random =
+        Cargo::program(debug.join(DRIVER), "--minutes 1").env("DECK_BIN_DIR", debug.display().to_string());
     let soak = vec![(Role::Prepare, Cargo::new(soak::BUILD)), (Role::SomeTests, random)];
     vec![
         step(
