@@ -178,7 +178,7 @@ pub struct Usage {
     pub sent: u64,
     /// Messages received of each server.
     pub of_servers: [u64; 2],
-    /// Datagrams sent, where the program makes them itself.
+    /// Datagrams sent, or sends and RDMA writes posted, where the program makes them itself.
     pub datagrams: u64,
     /// Of these, such as had been sent before.
     pub again: u64,

@@ -81,6 +81,11 @@ impl MixReport {
         }
     }
 
+    /// Microseconds of all processes that lived to the end of the mix.
+    fn processor(&self) -> u64 {
+        self.servers.iter().chain(&self.clients).sum()
+    }
+
     fn each(&self, whole: u64) -> f64 {
         whole as f64 / self.transactions.max(1) as f64
     }
@@ -90,7 +95,7 @@ impl MixReport {
     }
 
     /// Name and value of every figure, in the order of the columns.
-    fn figures(&self) -> [(&'static str, f64); 12] {
+    fn figures(&self) -> [(&'static str, f64); 13] {
         [
             ("transactions_per_s", self.rate(self.transactions)),
             ("messages_per_s", self.rate(self.messages)),
@@ -104,6 +109,7 @@ impl MixReport {
             ("client_user_us", self.each(self.clients[0])),
             ("client_system_us", self.each(self.clients[1])),
             ("datagrams_per_transaction", self.each(self.datagrams)),
+            ("cpu_per_message_us", self.processor() as f64 / self.messages.max(1) as f64),
         ]
     }
 }
@@ -170,7 +176,7 @@ impl Report {
                  processor time (us each)\n\
                  # mix      actions/s     each       mean       50%       99%        max  servers: user system  clients: user system\n";
         for mix in &self.mixes {
-            let [rate, _, each, mean, p50, p99, max, su, ss, cu, cs, _] =
+            let [rate, _, each, mean, p50, p99, max, su, ss, cu, cs, _, _] =
                 mix.figures().map(|(_, value)| value);
             let _ = writeln!(
                 text,
@@ -191,11 +197,12 @@ impl Report {
         let name = mix.mix.name();
         let _ = writeln!(
             text,
-            "# {name}: {} transactions and {} messages in {:.2} s, {:.0} messages/s",
+            "# {name}: {} transactions and {} messages in {:.2} s, {:.0} messages/s, {:.2} us of processor time each",
             mix.transactions,
             mix.messages,
             mix.seconds,
-            mix.rate(mix.messages)
+            mix.rate(mix.messages),
+            mix.processor() as f64 / mix.messages.max(1) as f64
         );
         if mix.datagrams > 0 {
             let _ = writeln!(

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use udeck::World;
 
@@ -238,7 +239,7 @@ impl BareLink {
 fn decode(bytes: &[u8]) -> Option<(Body, Option<Blob>)> {
     let (len, rest) = bytes.split_first_chunk::<4>()?;
     let (body, blob) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
-    let blob = (!blob.is_empty()).then(|| Blob::Bytes(blob.into()));
+    let blob = (!blob.is_empty()).then(|| Blob::Bytes(Arc::new(blob.to_vec())));
     Some((postcard::from_bytes(body).ok()?, blob))
 }
 
