@@ -98,7 +98,7 @@ impl BareLink {
         window.transmit(now, |datagram, again| {
             refused |= is_refused(socket.send(datagram));
             *sent = now;
-            usage.datagrams += 1;
+            usage.packets += 1;
             usage.again += u64::from(again);
         });
         if refused {
@@ -148,7 +148,7 @@ impl BareLink {
             if peer.window.owes() || now >= peer.sent + ALIVE {
                 refused = is_refused(peer.socket.send(&peer.window.acknowledgement()));
                 peer.sent = now;
-                self.usage.datagrams += 1;
+                self.usage.packets += 1;
             }
             next = next.min(peer.sent + ALIVE);
             if let Some(at) = peer.window.repeat_at() {

@@ -8,7 +8,8 @@
 //! sender's: a write with the message behind it goes one way, where a read waits for an answer of the sender's and then has to tell it
 //! that its memory is free again. The receiver's slots are what bounds the sender, and nothing of it is left to wait for when it dies.
 //!
-//! Messages are packed: what a rank says in answer to one packet leaves when it next waits, in one packet for each other rank.
+//! Messages are packed: what a rank says in answer to the packets that are there leaves when they have all been answered, in one packet for
+//! each other rank.
 //!
 //! A connection that breaks is no proof of a death. That a rank is dead, the launcher says; a connection that breaks is only looked after sooner.
 
@@ -29,6 +30,8 @@ use udeck_dat::{
     RemoteMemory, SharedLmr, Status,
 };
 
+/// Events that are taken before what they cause is sent: so long answers wait to be packed.
+const BATCH: usize = 16;
 /// How often it is looked who has died.
 const LOOK: Duration = Duration::from_millis(20);
 /// The same, while a connection is broken of which it is not known why.
@@ -105,7 +108,7 @@ impl DatLink {
         }
     }
 
-    /// Sends what there is to send, and takes the next event, until then.
+    /// Sends what there is to send, and takes the next events: waits for the first until then.
     fn step(&mut self, now: Instant, deadline: Instant) -> Result {
         self.flush()?;
         let is_broken = |peer: &Peer| matches!(peer.state, State::Broken(_));
@@ -115,10 +118,15 @@ impl DatLink {
             return self.look_for_deaths(now);
         }
         match self.evd.wait(Deadline::after(next.min(deadline) - now)) {
-            Ok(event) => self.handle(event),
-            Err(Error::Timeout { .. }) => Ok(()),
-            Err(error) => Err(error.into()),
+            Ok(event) => self.handle(event)?,
+            Err(Error::Timeout { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
         }
+        for _ in 1..BATCH {
+            let Some(event) = self.evd.dequeue() else { break };
+            self.handle(event)?;
+        }
+        Ok(())
     }
 
     /// Makes packets of what waits, as far as there are places for it.
@@ -133,7 +141,7 @@ impl DatLink {
                     piece[..bytes.len()].copy_from_slice(bytes);
                     piece.select(0..bytes.len())?;
                     let place = remote.part(slot * SLOT..slot * SLOT + bytes.len())?;
-                    usage.datagrams += 1;
+                    usage.packets += 1;
                     let posted = ep.post_rdma_write(piece, place, 0, Flags::NONE);
                     posted.or_else(|refused| keep(refused, pieces)).map(|()| true)
                 });
@@ -142,7 +150,7 @@ impl DatLink {
                     break;
                 };
                 packet.select(0..len)?;
-                usage.datagrams += 1;
+                usage.packets += 1;
                 ep.post_send(packet, 0).or_else(|refused| keep(refused, packets))?;
             }
         }

@@ -137,7 +137,7 @@ fn what_waits_goes_into_one_packet() {
 #[test]
 fn both_may_send_all_that_they_can_at_the_same_time() {
     let (mut one, mut other) = (Side::new(), Side::new());
-    for _ in 0..10 * RECEIVES {
+    for _ in 0..10 * usize::from(RECEIVES) {
         one.push(message(PACKET - 20, 0, 1));
         other.push(message(PACKET - 20, 0, 2));
     }
