@@ -77,6 +77,8 @@ fn settle(one: &mut Side, other: &mut Side) {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn prop_messages_arrive_once_in_order_and_find_a_place(
         messages in prop::collection::vec((
@@ -146,6 +148,36 @@ fn both_may_send_all_that_they_can_at_the_same_time() {
     assert_eq!([one.sent, other.sent], [usize::from(RECEIVES - KEPT); 2]);
     settle(&mut one, &mut other);
     assert_eq!([one.arrived.len(), other.arrived.len()], [10 * usize::from(RECEIVES); 2]);
+}
+
+/// What the bounds forbid is no packet: `None` for the last of so many, and `Some` for those before.
+fn is_refused_at_last(packets: &[&[u8]]) {
+    let mut stream = Stream::default();
+    for (nth, packet) in packets.iter().enumerate() {
+        let taken = stream.receive(packet, |_, _| Some(()), |_, _| Some(()));
+        assert_eq!(taken.is_none(), nth + 1 == packets.len(), "packet {nth}: {packet:?}");
+    }
+}
+
+#[test]
+fn a_peer_that_goes_beyond_what_it_was_given_is_refused() {
+    const BULK_OF_A_GIB: [u8; 13] = [0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 64];
+    let with = |at: usize, byte: u8| {
+        let mut packet = BULK_OF_A_GIB;
+        (packet[12], packet[at]) = (0, byte);
+        packet
+    };
+    let byte_by_byte: &[u8] = &[0, 0, 2, 1, 0, 0, 0];
+    is_refused_at_last(&vec![&[0, 0][..]; usize::from(RECEIVES) + 1]);
+    is_refused_at_last(&[&[1, 0]]);
+    is_refused_at_last(&[&[0, 1]]);
+    is_refused_at_last(&[&BULK_OF_A_GIB]);
+    is_refused_at_last(&[&with(0, 0)]);
+    is_refused_at_last(&[byte_by_byte]);
+    is_refused_at_last(&[&with(9, 1), byte_by_byte, byte_by_byte]);
+    let nine_more = vec![byte_by_byte; usize::from(SLOTS) + 1];
+    is_refused_at_last(&[vec![&with(10, 1)[..]], nine_more].concat());
+    is_refused_at_last(&[&with(10, 1), &[0, 0, 0, 1, 0, 7]]);
 }
 
 #[test]
