@@ -24,6 +24,7 @@ const ROOM: usize = 8192;
 /// To be called by all ranks. Waits for them. `world` is used only to tell where the service points are, and later for who has died.
 pub fn connect(world: World) -> Result<DatLink> {
     let ia = Ia::on_nic(world.nic())?;
+    ia.set_oversubscribed(ranks_here(&world) > udeck::sys::usable_cpus().len());
     let (pz, evd) = (Pz::new(&ia), Evd::new(&ia, ROOM));
     let (rank, size) = (world.rank(), world.size());
     let peers = (0..size).map(|other| (other != rank).then(|| peer(&pz, &evd)).transpose());
@@ -64,6 +65,13 @@ pub fn connect(world: World) -> Result<DatLink> {
     }
     link.world.barrier()?;
     Ok(link)
+}
+
+/// How many ranks of the job run on this host.
+fn ranks_here(world: &World) -> usize {
+    let placement = &world.client().welcome().placement;
+    let own = placement.host_of(world.rank() as u32);
+    (0..world.size()).filter(|rank| placement.host_of(*rank as u32) == own).count()
 }
 
 /// An end point, with all of its receives and its landing memory.

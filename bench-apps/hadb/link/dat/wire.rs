@@ -124,16 +124,16 @@ pub fn next<'a>(entries: &mut &'a [u8]) -> Option<Entry<'a>> {
     let bytes = *entries;
     let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?) as usize);
     let short = || Some(usize::from(u16::from_le_bytes(*bytes.get(1..)?.first_chunk()?)));
-    let (entry, len) = match bytes.first()? {
-        &MESSAGE => {
+    let (entry, len) = match *bytes.first()? {
+        MESSAGE => {
             let end = MESSAGE_HEAD + short()?;
             (Entry::Message(bytes.get(MESSAGE_HEAD..end)?), end)
         }
-        &BULK => {
+        BULK => {
             let end = BULK_HEAD + short()?;
             (Entry::Bulk { body: bytes.get(BULK_HEAD..end)?, rest: word(3)?, blob: word(7)? }, end)
         }
-        &PIECE => (Entry::Piece(word(1)?), PIECE_HEAD),
+        PIECE => (Entry::Piece(word(1)?), PIECE_HEAD),
         _ => return None,
     };
     *entries = bytes.get(len..)?;
