@@ -8,6 +8,8 @@ pub enum Failure {
     #[error(transparent)]
     Messaging(#[from] udeck::Error),
     #[error(transparent)]
+    Dat(#[from] udeck_dat::Error),
+    #[error(transparent)]
     Launch(#[from] deckrun::LaunchError),
     #[error("{0}")]
     Options(String),
@@ -19,6 +21,12 @@ pub enum Failure {
     BadMessage { from: usize },
     #[error("rank {peer} has acknowledged nothing for {} s, and is not known to be dead", after.as_secs())]
     Silent { peer: usize, after: Duration },
+    #[error("no connection with rank {peer}: {what:?}")]
+    Unconnected { peer: usize, what: udeck_dat::Connection },
+    #[error("the connection with rank {peer} broke {} s ago, and the rank is not known to be dead", after.as_secs())]
+    Broken { peer: usize, after: Duration },
+    #[error("rank {peer} takes nothing: as many messages wait for it as may")]
+    Full { peer: usize },
     #[error("waited {} s in vain for {what}", after.as_secs())]
     Overdue { what: String, after: Duration },
     #[error("rank {0} has died, and it was not to: the run has no result")]

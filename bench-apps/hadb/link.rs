@@ -1,12 +1,14 @@
-//! How messages travel: by mailboxes, or by UDP sockets alone. Servers and clients know only this.
+//! How messages travel: by mailboxes, by uDAPL's end points, or by UDP sockets alone. Servers and clients know only this.
 
 mod bare;
+mod dat;
 mod deck;
 mod window;
 
 use crate::failure::Result;
 use crate::message::{Body, Outgoing, Usage};
 use bare::BareLink;
+use dat::DatLink;
 use deck::DeckLink;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -21,7 +23,7 @@ pub enum Blob {
     /// As it was received. It may lie in its sender's memory.
     Lent(Arc<Received<u8>>),
     /// Anywhere.
-    Bytes(Arc<[u8]>),
+    Bytes(Arc<Vec<u8>>),
 }
 
 impl Deref for Blob {
@@ -53,6 +55,7 @@ pub enum Event {
 /// A rank's connections with all others.
 pub enum Link {
     Deck(Box<DeckLink>),
+    Dat(Box<DatLink>),
     Bare(Box<BareLink>),
 }
 
@@ -60,6 +63,11 @@ impl Link {
     /// To be called by all ranks. Waits for them.
     pub fn mailboxes(world: World) -> Result<Link> {
         Ok(Link::Deck(Box::new(DeckLink::connect(world)?)))
+    }
+
+    /// The same, with an end point for each other rank, on the world's NIC.
+    pub fn end_points(world: World) -> Result<Link> {
+        DatLink::connect(world).map(|link| Link::Dat(Box::new(link)))
     }
 
     /// The same, with a UDP socket for each other rank; `world` is used only to tell their ports.
@@ -71,6 +79,7 @@ impl Link {
     pub fn send(&mut self, message: Outgoing<Blob>) -> Result {
         match self {
             Link::Deck(link) => link.send(message),
+            Link::Dat(link) => link.send(message),
             Link::Bare(link) => link.send(message),
         }
     }
@@ -79,6 +88,7 @@ impl Link {
     pub fn receive(&mut self, limit: Duration) -> Result<Event> {
         match self {
             Link::Deck(link) => link.receive(limit),
+            Link::Dat(link) => link.receive(limit),
             Link::Bare(link) => link.receive(limit),
         }
     }
@@ -91,10 +101,10 @@ impl Link {
                 fill(&mut bytes);
                 Ok(Blob::Shared(bytes.share()))
             }
-            Link::Bare(_) => {
+            Link::Dat(_) | Link::Bare(_) => {
                 let mut bytes = vec![0; len];
                 fill(&mut bytes);
-                Ok(Blob::Bytes(bytes.into()))
+                Ok(Blob::Bytes(Arc::new(bytes)))
             }
         }
     }
@@ -107,10 +117,11 @@ impl Link {
         }
     }
 
-    /// Messages and datagrams so far.
+    /// Messages, and packets or datagrams, so far.
     pub fn usage(&self) -> Usage {
         match self {
             Link::Deck(link) => link.usage,
+            Link::Dat(link) => link.usage,
             Link::Bare(link) => link.usage,
         }
     }
@@ -119,6 +130,7 @@ impl Link {
     pub fn describe(&self) -> String {
         match self {
             Link::Deck(link) => link.describe(),
+            Link::Dat(link) => link.describe(),
             Link::Bare(_) => bare::DESCRIPTION.to_owned(),
         }
     }
@@ -127,6 +139,7 @@ impl Link {
     pub fn finish(self, last: Option<usize>) -> Result {
         match self {
             Link::Deck(link) => link.finish(),
+            Link::Dat(link) => link.finish(last),
             Link::Bare(link) => link.finish(last),
         }
     }

@@ -1,4 +1,4 @@
-//! `hadb`: a highly available database's message flows, over mailboxes or over UDP sockets alone.
+//! `hadb`: a highly available database's message flows, over mailboxes, uDAPL's end points, or UDP sockets alone.
 //!
 //! Two servers, each the primary of one half of the rows and the hot standby of the other half, and one or two clients for each. What
 //! messages a transaction takes, as they are counted when it runs:
@@ -13,7 +13,7 @@
 //! | `blob`, written | 4 or 6 | as `tpcb`; the BLOB is beside Run, and beside Log or Prepare |
 //! | `blob`, read | 2 or 6 | as `1tup-read`; the BLOB is beside Found, and beside Fetched |
 //!
-//! `server`, `client`, `locks`, `table` and `link::window` are state machines without I/O; `simulation` plays them against each other and
+//! `server`, `client`, `locks`, `table`, `link::dat::stream` and `link::window` are state machines without I/O; `simulation` plays them against each other and
 //! kills a server at any message. `serve` and `drive` are the processes, `conduct` is what the first client does beyond that.
 
 mod client;
@@ -46,7 +46,7 @@ use conduct::LEADER;
 use deckrun::{End, Job, OnFailure, Outcome};
 use failure::{Failure, Result};
 use link::Link;
-use options::{Options, Transport};
+use options::{By, Options, Transport};
 use serve::SERVERS;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -111,9 +111,10 @@ fn be_a_rank(options: &Options) -> Result<ExitCode> {
         world.finish()?;
         return Err(Failure::Ranks(size));
     }
-    let mut link = match options.transport {
-        Some(Transport::BareUdp) => Link::sockets(world)?,
-        _ => Link::mailboxes(world)?,
+    let mut link = match options.by() {
+        By::Mailboxes => Link::mailboxes(world)?,
+        By::Dat => Link::end_points(world)?,
+        By::Bare => Link::sockets(world)?,
     };
     if rank < SERVERS {
         serve::serve(&mut link, rank)?;

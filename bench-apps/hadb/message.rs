@@ -178,8 +178,8 @@ pub struct Usage {
     pub sent: u64,
     /// Messages received of each server.
     pub of_servers: [u64; 2],
-    /// Datagrams sent, where the program makes them itself.
-    pub datagrams: u64,
+    /// Datagrams sent, or sends and RDMA writes posted, where the program makes them itself.
+    pub packets: u64,
     /// Of these, such as had been sent before.
     pub again: u64,
 }
@@ -192,7 +192,7 @@ impl Usage {
             system: self.system - before.system,
             sent: self.sent - before.sent,
             of_servers: [0, 1].map(|server| self.of_servers[server] - before.of_servers[server]),
-            datagrams: self.datagrams - before.datagrams,
+            packets: self.packets - before.packets,
             again: self.again - before.again,
         }
     }

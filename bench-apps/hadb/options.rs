@@ -10,7 +10,8 @@ Examples:
                                     starts its ranks itself
   hadb --transport tcp --mix tpcb --time 10
                                     one mix over TCP, for 10 s
-  hadb --transport bare-udp         the baseline: UDP sockets alone, without the library
+  hadb --link dat --transport tcp   by uDAPL's end points, over TCP
+  hadb --link bare                  the baseline: UDP sockets alone, without the library
   hadb --clients-per-node 2 --remote 1
                                     four clients, and every row is on the other server
   hadb --time 8 --kill 15           a server is killed after 15 s; nothing acknowledged is lost
@@ -45,7 +46,10 @@ pub struct Options {
     /// The share of rows that are on the other server than a client's own: 0 to 1
     #[arg(long, value_name = "FRACTION", default_value = "0.15", value_parser = fraction)]
     pub remote: f64,
-    /// What messages travel by: shm, tcp, udp, verbs, or bare-udp: sockets without the library. By default as the launcher says, else shm
+    /// What carries messages
+    #[arg(long, value_enum, value_name = "NAME")]
+    link: Option<By>,
+    /// What they travel over: shm, tcp, udp or verbs. By default as the launcher says, else shm. (bare-udp: the same as --link bare)
     #[arg(long, value_name = "NAME", value_parser = transport)]
     pub transport: Option<Transport>,
     /// Kill a server by SIGKILL so many seconds after the first mix has begun
@@ -111,9 +115,20 @@ pub enum Format {
 }
 
 /// What carries messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum By {
+    /// Mailboxes; this is the default
+    Mailboxes,
+    /// uDAPL's end points: sends, and RDMA writes of BLOBs
+    Dat,
+    /// UDP sockets, without the library: the baseline
+    Bare,
+}
+
+/// What messages travel over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Mailboxes, over this transport.
+    /// This one of the library's.
     Deck(&'static str),
     /// UDP sockets of our own.
     BareUdp,
@@ -134,8 +149,28 @@ impl Options {
         Mix::ALL.into_iter().filter(wants).collect()
     }
 
-    /// A kill that would come after the end is a mistake.
+    /// What carries messages.
+    pub fn by(&self) -> By {
+        match (self.link, self.transport) {
+            (Some(link), _) => link,
+            (None, Some(Transport::BareUdp)) => By::Bare,
+            (None, _) => By::Mailboxes,
+        }
+    }
+
+    /// Sockets of our own are no transport of the library's. A kill that would come after the end is a mistake.
     pub fn check(self) -> Result<Self, String> {
+        match (self.by(), self.transport) {
+            (By::Bare, Some(Transport::Deck(name))) => {
+                return Err(format!("--link bare: has no transport; leave --transport {name} out"));
+            }
+            (By::Mailboxes | By::Dat, Some(Transport::BareUdp)) => {
+                return Err(
+                    "--transport bare-udp: is --link bare; say a transport of the library's".to_owned()
+                );
+            }
+            _ => {}
+        }
         let whole = self.time * self.mixes().len() as u32;
         match self.kill {
             Some(kill) if kill >= whole => Err(format!(
@@ -199,6 +234,9 @@ mod tests {
         for wrong in [
             "--remote 1.1",
             "--transport pigeon",
+            "--link pigeon",
+            "--link bare --transport tcp",
+            "--link dat --transport bare-udp",
             "--clients-per-node 3",
             "--kill 12",
             "--victim 1",
@@ -206,7 +244,16 @@ mod tests {
         ] {
             assert!(parse(&format!("hadb {wrong}")).is_err(), "{wrong}");
         }
-        let transport = parse("hadb --kill 11.9 --victim 0 --transport bare-udp").expect("fits").transport;
-        assert_eq!(transport, Some(Transport::BareUdp));
+    }
+
+    #[test]
+    fn what_carries_messages_has_a_name_and_bare_sockets_have_two() {
+        let by = |line: &str| parse(line).expect("fits").by();
+        assert_eq!(by("hadb"), By::Mailboxes);
+        assert_eq!(by("hadb --transport shm"), By::Mailboxes);
+        assert_eq!(by("hadb --link dat --transport tcp"), By::Dat);
+        for bare in ["--link bare", "--transport bare-udp", "--link bare --transport bare-udp"] {
+            assert_eq!(by(&format!("hadb --kill 11.9 --victim 0 {bare}")), By::Bare, "{bare}");
+        }
     }
 }

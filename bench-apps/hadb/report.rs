@@ -3,7 +3,7 @@
 use crate::drive::{Measured, Outage, response_times};
 use crate::machine::Machine;
 use crate::message::Usage;
-use crate::options::{Format, Mix, Options};
+use crate::options::{By, Format, Mix, Options};
 use crate::serve::SERVERS;
 use crate::verdict::Verdict;
 use serde_json::{Value, json};
@@ -15,6 +15,7 @@ pub struct Report {
     machine: Machine,
     method: Vec<String>,
     format: Format,
+    by: By,
     pub mixes: Vec<MixReport>,
     /// The server that has died.
     pub killed: Option<usize>,
@@ -29,7 +30,7 @@ pub struct MixReport {
     seconds: f64,
     /// As counted where they were sent, or of a server that died, where they came.
     messages: u64,
-    datagrams: u64,
+    packets: u64,
     again: u64,
     /// Microseconds.
     mean: f64,
@@ -65,7 +66,7 @@ impl MixReport {
             transactions: measured.iter().map(|client| client.transactions).sum(),
             seconds: measured.iter().map(|client| client.micros).max().unwrap_or(0) as f64 / 1e6,
             messages: sum(|usage| usage.sent) + of_the_dead,
-            datagrams: sum(|usage| usage.datagrams),
+            packets: sum(|usage| usage.packets),
             again: sum(|usage| usage.again),
             mean: micros(times.mean()),
             p50: micros(times.value_at_quantile(0.5) as f64),
@@ -81,6 +82,11 @@ impl MixReport {
         }
     }
 
+    /// Microseconds of all processes that lived to the end of the mix.
+    fn processor(&self) -> u64 {
+        self.servers.iter().chain(&self.clients).sum()
+    }
+
     fn each(&self, whole: u64) -> f64 {
         whole as f64 / self.transactions.max(1) as f64
     }
@@ -90,7 +96,7 @@ impl MixReport {
     }
 
     /// Name and value of every figure, in the order of the columns.
-    fn figures(&self) -> [(&'static str, f64); 12] {
+    fn figures(&self) -> [(&'static str, f64); 13] {
         [
             ("transactions_per_s", self.rate(self.transactions)),
             ("messages_per_s", self.rate(self.messages)),
@@ -103,7 +109,8 @@ impl MixReport {
             ("server_system_us", self.each(self.servers[1])),
             ("client_user_us", self.each(self.clients[0])),
             ("client_system_us", self.each(self.clients[1])),
-            ("datagrams_per_transaction", self.each(self.datagrams)),
+            ("packets_per_transaction", self.each(self.packets)),
+            ("cpu_per_message_us", self.processor() as f64 / self.messages.max(1) as f64),
         ]
     }
 }
@@ -123,7 +130,7 @@ impl Report {
             ),
             "every answer is checked when it comes, and all tables when the run is over".to_owned(),
             "messages are counted where they are sent; a BLOB counts with its message".to_owned(),
-            "processor time is that of whole processes, waiting included, for each transaction".to_owned(),
+            "processor time is that of whole processes, waiting included, for each transaction and each message".to_owned(),
         ];
         if let Some(kill) = options.kill {
             method.push(format!("server {} is killed after {} s", options.victim, kill.as_secs_f64()));
@@ -132,6 +139,7 @@ impl Report {
             machine: Machine::describe(pinning, transport),
             method,
             format: options.format,
+            by: options.by(),
             mixes: Vec::new(),
             killed: None,
             verdict: Verdict::default(),
@@ -170,7 +178,7 @@ impl Report {
                  processor time (us each)\n\
                  # mix      actions/s     each       mean       50%       99%        max  servers: user system  clients: user system\n";
         for mix in &self.mixes {
-            let [rate, _, each, mean, p50, p99, max, su, ss, cu, cs, _] =
+            let [rate, _, each, mean, p50, p99, max, su, ss, cu, cs, _, _] =
                 mix.figures().map(|(_, value)| value);
             let _ = writeln!(
                 text,
@@ -191,20 +199,23 @@ impl Report {
         let name = mix.mix.name();
         let _ = writeln!(
             text,
-            "# {name}: {} transactions and {} messages in {:.2} s, {:.0} messages/s",
+            "# {name}: {} transactions and {} messages in {:.2} s, {:.0} messages/s, {:.2} us of processor time each",
             mix.transactions,
             mix.messages,
             mix.seconds,
-            mix.rate(mix.messages)
+            mix.rate(mix.messages),
+            mix.processor() as f64 / mix.messages.max(1) as f64
         );
-        if mix.datagrams > 0 {
-            let _ = writeln!(
+        let packets = mix.each(mix.packets);
+        let _ = match self.by {
+            By::Mailboxes => Ok(()),
+            By::Dat => writeln!(text, "# {name}: {packets:.2} sends and RDMA writes for each transaction"),
+            By::Bare => writeln!(
                 text,
-                "# {name}: {:.2} datagrams for each transaction, with acknowledgements; {} were sent again",
-                mix.each(mix.datagrams),
+                "# {name}: {packets:.2} datagrams for each transaction, with acknowledgements; {} were sent again",
                 mix.again
-            );
-        }
+            ),
+        };
         if mix.died {
             let _ = writeln!(text, "# {name}: the dead server's processor time is not in it");
         }

@@ -78,8 +78,12 @@ const RULES: &[Rule] = &[
     },
     // The counts of a wait need a feature of `sys`. `via`: how two VIs are connected is a file that verbs' paths have, too.
     Rule { folder: "bench-apps/fast-paths", may: &[".", "src/sys", "src/via"], tests_may: &[] },
-    // `boot`: whether any launcher has started it, or it starts its own ranks.
-    Rule { folder: "bench-apps/hadb", may: &[".", "src/boot", "src/launch", "src/manual"], tests_may: &[] },
+    // `boot`: whether any launcher has started it, or it starts its own ranks. `dat`: one of its links.
+    Rule {
+        folder: "bench-apps/hadb",
+        may: &[".", "src/boot", "src/dat", "src/launch", "src/manual"],
+        tests_may: &[],
+    },
     Rule { folder: "bench-apps/deckqos", may: &["src/qos", "src/manual"], tests_may: &[] },
     Rule { folder: "bench-apps/nas-ft", may: &[".", "src/manual"], tests_may: &[] },
     Rule {

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use udeck::World;
 
@@ -97,7 +98,7 @@ impl BareLink {
         window.transmit(now, |datagram, again| {
             refused |= is_refused(socket.send(datagram));
             *sent = now;
-            usage.datagrams += 1;
+            usage.packets += 1;
             usage.again += u64::from(again);
         });
         if refused {
@@ -147,7 +148,7 @@ impl BareLink {
             if peer.window.owes() || now >= peer.sent + ALIVE {
                 refused = is_refused(peer.socket.send(&peer.window.acknowledgement()));
                 peer.sent = now;
-                self.usage.datagrams += 1;
+                self.usage.packets += 1;
             }
             next = next.min(peer.sent + ALIVE);
             if let Some(at) = peer.window.repeat_at() {
@@ -238,7 +239,7 @@ impl BareLink {
 fn decode(bytes: &[u8]) -> Option<(Body, Option<Blob>)> {
     let (len, rest) = bytes.split_first_chunk::<4>()?;
     let (body, blob) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
-    let blob = (!blob.is_empty()).then(|| Blob::Bytes(blob.into()));
+    let blob = (!blob.is_empty()).then(|| Blob::Bytes(Arc::new(blob.to_vec())));
     Some((postcard::from_bytes(body).ok()?, blob))
 }
 

@@ -123,6 +123,12 @@ impl Ia {
         self.0.core.quality(asked)
     }
 
+    /// More processes that wait than processors run on this host: then who waits yields instead of spinning. At first that is so where
+    /// there is one processor. May block for as long as another thread takes to look at the adapter, a tenth of a second at most.
+    pub fn set_oversubscribed(&self, oversubscribed: bool) {
+        self.0.core.set_oversubscribed(oversubscribed);
+    }
+
     /// The NIC below.
     pub fn nic(&self) -> &Nic {
         &self.0.core.nic

@@ -53,7 +53,7 @@ pub struct Ia {
     /// Where asynchronous events go, and whether the adapter has made it itself.
     pub asynchronous: OnceLock<(Arc<Evd>, bool)>,
     /// Whether who spins keeps the peer from its processor.
-    is_crowded: bool,
+    is_oversubscribed: AtomicBool,
     cq: Mutex<Cq>,
     cq_handle: CqHandle,
     /// End points that are connected.
@@ -105,7 +105,7 @@ impl Ia {
             names,
             bell,
             asynchronous: OnceLock::new(),
-            is_crowded,
+            is_oversubscribed: AtomicBool::new(is_crowded),
             cq_handle: cq.handle(),
             cq: Mutex::new(cq),
             connected: AtomicUsize::new(0),
@@ -160,12 +160,19 @@ impl Ia {
         self.closed.load(Ordering::Relaxed)
     }
 
+    /// Whether who spins keeps others that are waited for from their processors.
+    pub fn set_oversubscribed(&self, oversubscribed: bool) {
+        self.is_oversubscribed.store(oversubscribed, Ordering::Relaxed);
+        self.bell.ring_loudly(); // who sleeps there has it locked
+        self.cq.lock().set_oversubscribed(oversubscribed);
+    }
+
     // ---- waiting ----
 
     /// Looks until there is something, at most until then. `look` is told whether it is the last before a sleep: then it has to look
     /// under a lock.
     pub fn wait<T>(&self, deadline: Deadline, mut look: impl FnMut(bool) -> Option<T>) -> Option<T> {
-        let mut spinner = Spinner::new(self.is_crowded);
+        let mut spinner = Spinner::new(self.is_oversubscribed.load(Ordering::Relaxed));
         loop {
             if let Some(found) = look(false) {
                 return Some(found);

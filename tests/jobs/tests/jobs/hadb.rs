@@ -10,9 +10,8 @@ fn run(line: &str) -> Ended {
 }
 
 /// A server is killed in the middle of it: at the end of one mix, and in the beginning of the next.
-fn survives(transport: &str, victim: usize) {
-    let line =
-        format!("--transport {transport} --time 0.5 --kill 0.7 --victim {victim} --mix 4tup-run,tpcb,blob");
+fn survives(link: &str, victim: usize) {
+    let line = format!("{link} --time 0.5 --kill 0.7 --victim {victim} --mix 4tup-run,tpcb,blob");
     let ended = run(&line).ok();
     assert!(ended.line_with(CHECKED).contains(&format!("server {victim} was killed")), "{ended}");
     let resumed = |what: &str| ended.stdout.lines().filter(|line| line.contains(what)).count();
@@ -21,30 +20,42 @@ fn survives(transport: &str, victim: usize) {
 
 #[test]
 fn nothing_acknowledged_is_lost_when_a_server_is_killed_over_shared_memory() {
-    survives("shm", 0);
-    survives("shm", 1);
+    survives("--transport shm", 0);
+    survives("--transport shm", 1);
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_when_a_server_is_killed_over_tcp() {
-    survives("tcp", 0);
-    survives("tcp", 1);
+    survives("--transport tcp", 0);
+    survives("--transport tcp", 1);
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_when_a_server_is_killed_over_udp() {
-    survives("udp", 1);
+    survives("--transport udp", 1);
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_when_a_server_is_killed_over_bare_sockets() {
-    survives("bare-udp", 0);
-    survives("bare-udp", 1);
+    survives("--link bare", 0);
+    survives("--link bare", 1);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_when_a_server_is_killed_over_udapl_and_shared_memory() {
+    survives("--link dat --transport shm", 0);
+    survives("--link dat --transport shm", 1);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_when_a_server_is_killed_over_udapl_and_networks() {
+    survives("--link dat --transport tcp", 0);
+    survives("--link dat --transport udp", 1);
 }
 
 /// As they were counted, of a run of nothing else.
-fn messages_of(mix: &str, remote: u32, transport: &str) -> f64 {
-    let line = format!("--transport {transport} --mix {mix} --remote {remote} --time 0.2 --format csv");
+fn messages_of(mix: &str, remote: u32, link: &str) -> f64 {
+    let line = format!("{link} --mix {mix} --remote {remote} --time 0.2 --format csv");
     let ended = run(&line).ok();
     let [names, values] = [0, 1].map(|at| ended.stdout.lines().nth(at).unwrap_or("").split(','));
     let column = names.zip(values).find(|(name, _)| *name == "messages_per_transaction");
@@ -54,10 +65,10 @@ fn messages_of(mix: &str, remote: u32, transport: &str) -> f64 {
 #[test]
 fn transactions_take_the_messages_of_their_flows() {
     let flows = [("1tup-read", [2.0, 6.0]), ("4tup-run", [12.0, 14.0]), ("tpcb", [4.0, 6.0])];
-    for transport in ["shm", "bare-udp"] {
+    for link in ["--transport shm", "--transport bare-udp", "--link dat"] {
         for (mix, messages) in flows {
-            let counted = [0, 1].map(|remote| messages_of(mix, remote, transport));
-            assert_eq!(counted, messages, "{mix} over {transport}");
+            let counted = [0, 1].map(|remote| messages_of(mix, remote, link));
+            assert_eq!(counted, messages, "{mix}, {link}");
         }
     }
 }
@@ -66,6 +77,17 @@ fn transactions_take_the_messages_of_their_flows() {
 fn four_clients_and_both_servers_agree() {
     let ended = run("--time 0.3 --clients-per-node 2 --remote 0.5").ok();
     assert!(ended.line_with(CHECKED).contains("on server 0 and server 1, alike on both"), "{ended}");
+}
+
+/// Each server's BLOBs are at both, and at the clients that read them: by RDMA, over each transport.
+#[test]
+fn all_mixes_over_udapl_are_what_was_acknowledged() {
+    for transport in ["shm", "tcp", "udp"] {
+        let line = format!("--link dat --transport {transport} --time 0.3 --clients-per-node 2 --remote 0.5");
+        let ended = run(&line).ok();
+        assert!(ended.line_with(CHECKED).contains("on server 0 and server 1, alike on both"), "{ended}");
+        assert!(ended.line_with("end points over").contains(transport), "{ended}");
+    }
 }
 
 #[test]

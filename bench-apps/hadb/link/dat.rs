@@ -1,0 +1,277 @@
+//! By uDAPL's objects, through their Rust interface: as HADB's messages once were moved to uDAPL.
+//!
+//! A rank has an end point for each other rank, and one event dispatcher for all that happens at them. Packets go by send and receive; what is in
+//! them, and that none comes without a posted receive, says `stream`. All memory is registered when the connections are made, and goes to
+//! and fro: packets to be sent, receives, and slots for RDMA.
+//!
+//! BLOBs are *written* by RDMA, into landing memory that the receiver has announced with the connection, and not read from the
+//! sender's: a write with the message behind it goes one way, where a read waits for an answer of the sender's and then has to tell it
+//! that its memory is free again. The receiver's slots are what bounds the sender, and nothing of it is left to wait for when it dies.
+//!
+//! Messages are packed: what a rank says in answer to the packets that are there leaves when they have all been answered, in one packet for
+//! each other rank.
+//!
+//! A connection that breaks is no proof of a death. That a rank is dead, the launcher says; a connection that breaks is only looked after sooner.
+
+mod connect;
+mod stream;
+mod wire;
+
+use super::{Blob, Event, count_received, count_sent};
+use crate::failure::{Failure, Result};
+use crate::message::{Body, Outgoing, Usage};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+use stream::{SLOT, Stream};
+use udeck::via::Deadline;
+use udeck::{ExitKind, World};
+use udeck_dat::{
+    Completion, Connection, Ep, EpId, Error, Evd, Event as DatEvent, Flags, Iov, Lmr, Operation,
+    RemoteMemory, SharedLmr, Status,
+};
+
+/// Events that are taken before what they cause is sent: so long answers wait to be packed.
+const BATCH: usize = 16;
+/// How often it is looked who has died.
+const LOOK: Duration = Duration::from_millis(20);
+/// The same, while a connection is broken of which it is not known why.
+const LOOK_SOON: Duration = Duration::from_millis(1);
+/// Until a broken connection, or one that does not end, ends the run.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub struct DatLink {
+    /// By rank; `None` at its own place.
+    peers: Vec<Option<Peer>>,
+    ready: VecDeque<Event>,
+    /// Registered memory that is free: for packets, and for pieces of BLOBs. What all connections' credits allow is there.
+    packets: Vec<Lmr>,
+    pieces: Vec<Lmr>,
+    evd: Evd,
+    /// When it was last looked who has died.
+    looked: Instant,
+    pub usage: Usage,
+    // Behind what is made of its NIC.
+    world: World,
+}
+
+struct Peer {
+    ep: Ep,
+    stream: Stream,
+    /// Where the peer's pieces come, and where ours go.
+    landing: SharedLmr,
+    remote: RemoteMemory,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Connected,
+    /// It has said goodbye.
+    Left,
+    /// Since then.
+    Broken(Instant),
+    Dead,
+}
+
+impl DatLink {
+    pub fn connect(world: World) -> Result<DatLink> {
+        connect::connect(world)
+    }
+
+    pub fn describe(&self) -> String {
+        format!("uDAPL's end points over {}", self.evd.ia().name())
+    }
+
+    /// It leaves at the next [`DatLink::receive`].
+    pub fn send(&mut self, message: Outgoing<Blob>) -> Result {
+        let Outgoing { to, body, blob } = message;
+        count_sent(&mut self.usage, &body);
+        let Some(Some(peer)) = self.peers.get_mut(to) else { return Ok(()) };
+        if peer.state != State::Connected {
+            return Ok(());
+        }
+        let bytes = postcard::to_allocvec(&body).map_err(|_| Failure::BadMessage { from: to })?;
+        if peer.stream.push(bytes, blob) { Ok(()) } else { Err(Failure::Full { peer: to }) }
+    }
+
+    pub fn receive(&mut self, limit: Duration) -> Result<Event> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Ok(event);
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                return Ok(Event::Idle);
+            }
+            self.step(now, deadline)?;
+        }
+    }
+
+    /// Sends what there is to send, and takes the next events: waits for the first until then.
+    fn step(&mut self, now: Instant, deadline: Instant) -> Result {
+        self.flush()?;
+        let is_broken = |peer: &Peer| matches!(peer.state, State::Broken(_));
+        let look = if self.peers.iter().flatten().any(is_broken) { LOOK_SOON } else { LOOK };
+        let next = self.looked + look;
+        if now >= next {
+            return self.look_for_deaths(now);
+        }
+        match self.evd.wait(Deadline::after(next.min(deadline) - now)) {
+            Ok(event) => self.handle(event)?,
+            Err(Error::Timeout { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        for _ in 1..BATCH {
+            let Some(event) = self.evd.dequeue() else { break };
+            self.handle(event)?;
+        }
+        Ok(())
+    }
+
+    /// Makes packets of what waits, as far as there are places for it.
+    fn flush(&mut self) -> Result {
+        let DatLink { peers, packets, pieces, usage, .. } = self;
+        for peer in peers.iter_mut().flatten().filter(|peer| peer.state == State::Connected) {
+            let Peer { ep, stream, remote, .. } = peer;
+            while stream.is_due() {
+                let Some(mut packet) = packets.pop() else { return Ok(()) };
+                let filled = stream.fill(&mut packet, |slot, bytes| {
+                    let Some(mut piece) = pieces.pop() else { return Ok(false) };
+                    piece[..bytes.len()].copy_from_slice(bytes);
+                    piece.select(0..bytes.len())?;
+                    let place = remote.part(slot * SLOT..slot * SLOT + bytes.len())?;
+                    usage.packets += 1;
+                    let posted = ep.post_rdma_write(piece, place, 0, Flags::NONE);
+                    posted.or_else(|refused| keep(refused, pieces)).map(|()| true)
+                });
+                let Some(len) = filled? else {
+                    packets.push(packet);
+                    break;
+                };
+                packet.select(0..len)?;
+                usage.packets += 1;
+                ep.post_send(packet, 0).or_else(|refused| keep(refused, packets))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, event: DatEvent) -> Result {
+        match event {
+            DatEvent::Dto(completion) => match completion.operation {
+                Operation::Send => self.packets.push(completion.iov.into_lmr()),
+                Operation::RdmaWrite => self.pieces.push(completion.iov.into_lmr()),
+                // What a connection's end has flushed is not needed any more.
+                _ if completion.status != Status::Success => {}
+                _ => return self.received(completion),
+            },
+            DatEvent::Connection { ep, what } => {
+                let now = Instant::now();
+                if let Some((_, peer)) = self.peer_of(ep)
+                    && peer.state == State::Connected
+                {
+                    let in_order = what == Connection::Disconnected;
+                    peer.state = if in_order { State::Left } else { State::Broken(now) };
+                }
+            }
+            // Nobody else is to connect; what is dropped is rejected.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn peer_of(&mut self, ep: EpId) -> Option<(usize, &mut Peer)> {
+        let ranks = self.peers.iter_mut().enumerate();
+        ranks.filter_map(|(rank, peer)| Some((rank, peer.as_mut()?))).find(|(_, peer)| peer.ep.id() == ep)
+    }
+
+    /// Takes a packet, and posts its receive again.
+    fn received(&mut self, completion: Completion) -> Result {
+        let Completion { ep, length, iov, .. } = completion;
+        let mut ready = std::mem::take(&mut self.ready);
+        let mut usage = self.usage;
+        let Some((rank, peer)) = self.peer_of(ep).filter(|(_, peer)| peer.state != State::Dead) else {
+            self.ready = ready;
+            return Ok(());
+        };
+        let lmr = iov.into_lmr();
+        let landing = &peer.landing;
+        let taken = peer.stream.receive(
+            lmr.get(..length).unwrap_or_default(),
+            |slot, to| landing.read(slot * SLOT, to).ok(),
+            |body, blob| {
+                let body: Body = postcard::from_bytes(body).ok()?;
+                count_received(&mut usage, rank, &body);
+                ready.push_back(Event::Message { from: rank, body, blob });
+                Some(())
+            },
+        );
+        let posted = peer.ep.post_receive(lmr, 0).or_else(|refused| keep(refused, &mut Vec::new()));
+        (self.ready, self.usage) = (ready, usage);
+        taken.ok_or(Failure::BadMessage { from: rank })?;
+        posted
+    }
+
+    /// What the launcher says.
+    fn look_for_deaths(&mut self, now: Instant) -> Result {
+        self.looked = now;
+        for exit in self.world.exited_ranks() {
+            let Some(Some(peer)) = self.peers.get_mut(exit.rank) else { continue };
+            if matches!(exit.how, ExitKind::Lost(_)) && peer.state != State::Dead {
+                peer.state = State::Dead;
+                // What is posted comes back.
+                peer.ep.disconnect(false)?;
+                self.ready.push_back(Event::Lost(exit.rank));
+            }
+        }
+        for (rank, peer) in self.peers.iter().enumerate() {
+            if let Some(Peer { state: State::Broken(since), .. }) = peer
+                && now > *since + PATIENCE
+            {
+                return Err(Failure::Broken { peer: rank, after: PATIENCE });
+            }
+        }
+        Ok(())
+    }
+
+    /// Delivers what waits, says goodbye and leaves; `last` has to have heard of it, and without a `last`, all others leave first.
+    ///
+    /// That they leave is how it is known that they have what was sent to them last: that the run is over.
+    pub fn finish(mut self, last: Option<usize>) -> Result {
+        self.step_while("that the last messages leave", |peer| {
+            peer.state == State::Connected && !peer.stream.is_empty()
+        })?;
+        if last.is_some() {
+            for peer in self.peers.iter().flatten().filter(|peer| peer.state == State::Connected) {
+                peer.ep.disconnect(true)?;
+            }
+        }
+        self.step_while("the end of all connections", |peer| peer.state == State::Connected)?;
+        let DatLink { peers, packets, pieces, evd, world, .. } = self;
+        drop((peers, packets, pieces, evd));
+        match world.finish() {
+            Err(udeck::Error::PeerLost { .. } | udeck::Error::Undelivered { .. }) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    fn step_while(&mut self, what: &str, is_awaited: impl Fn(&Peer) -> bool) -> Result {
+        let deadline = Instant::now() + PATIENCE;
+        while self.peers.iter().flatten().any(&is_awaited) {
+            self.ready.clear();
+            let now = Instant::now();
+            if now >= deadline {
+                return Err(Failure::Overdue { what: what.to_owned(), after: PATIENCE });
+            }
+            self.step(now, deadline)?;
+        }
+        Ok(())
+    }
+}
+
+/// A post that was refused because the connection has ended: the dispatcher says that, too.
+fn keep((error, iov): (Error, Iov), free: &mut Vec<Lmr>) -> Result {
+    free.push(iov.into_lmr());
+    if matches!(error, Error::InvalidState { .. }) { Ok(()) } else { Err(error.into()) }
+}
