@@ -79,6 +79,7 @@ fn peer(pz: &Pz, evd: &Evd) -> Result<Peer> {
     let attributes = EpAttributes {
         max_receives: RECEIVES.into(),
         max_requests: usize::from(RECEIVES) + usize::from(SLOTS),
+        ..EpAttributes::default()
     };
     let ep = Ep::new(pz, evd, evd, evd, attributes)?;
     for _ in 0..RECEIVES {
