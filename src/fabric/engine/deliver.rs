@@ -38,6 +38,7 @@ impl<W: Workload> Engine<'_, W> {
         whole.delivered += 1;
         let class = &mut self.measures.classes[usize::from(whole.class)];
         class.delivered.1 += u64::from(flits);
+        class.by_sender[packet.from as usize] += u64::from(flits);
         class.network.record(now - injected).expect("a histogram of any size");
         let is_whole = whole.delivered == whole.parts;
         if is_whole {

@@ -1,0 +1,187 @@
+//! Scenarios as their users write them, good and bad.
+
+use super::*;
+use clap::ValueEnum;
+use options::Format;
+use proptest::prelude::*;
+
+const SMALL: &str = "\
+seed = 1
+warm-up = 500
+measured = 2000
+loads = [0.5, 1.0]
+[topology]
+kind = \"tree\"
+k = 3
+n = 2
+[network]
+buffer = 32
+[congestion]
+schemes = [\"none\", \"lhrp\"]
+[[traffic]]
+name = \"all\"
+pattern = \"uniform\"
+load = 0.3
+flits = [1, 9]
+[[traffic]]
+name = \"hot\"
+pattern = \"hot-spot\"
+senders = 5
+receivers = 2
+load = 0.9
+flits = 4
+arrivals = \"bursts\"
+burst = 3
+";
+
+fn printed(text: &str, seed: Option<u64>, format: Format) -> Result<String, Problem> {
+    let scenario = input::read(text, seed)?;
+    let outcome = run::all(&scenario, Path::new(""))?;
+    Ok(report::print(&scenario, &outcome, format))
+}
+
+fn problem(text: &str) -> Problem {
+    printed(text, None, Format::Text).expect_err(text)
+}
+
+fn spoilt(from: &str, to: &str) -> String {
+    assert!(SMALL.contains(from), "{from}");
+    SMALL.replacen(from, to, 1)
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_and_another_one_others() {
+    for format in Format::value_variants() {
+        let run = |seed| printed(SMALL, seed, *format).expect("figures");
+        assert_eq!(run(None), run(Some(1)));
+        assert_ne!(run(Some(1)).replace("seed 1", ""), run(Some(2)).replace("seed 2", ""));
+    }
+}
+
+/// With fewer cycles: that they are what they say is what users see.
+#[test]
+fn the_examples_run() {
+    for example in Example::value_variants() {
+        let text = example.text();
+        let short = |text: &str, key: &str, cycles: u64| {
+            let lines = text.lines().map(|line| match line.starts_with(&format!("{key} =")) {
+                true => format!("{key} = {cycles}\n"),
+                false => format!("{line}\n"),
+            });
+            lines.collect::<String>()
+        };
+        let text = short(&short(text, "warm-up", 50), "measured", 500);
+        let text = printed(&text, None, Format::Csv).expect("figures");
+        assert!(text.lines().count() > 2, "{text}");
+        input::read(example.text(), None).expect("a scenario");
+    }
+}
+
+#[test]
+fn what_is_offered_below_saturation_is_accepted_and_named() {
+    let json: serde_json::Value =
+        serde_json::from_str(&printed(SMALL, None, Format::Json).expect("figures")).expect("JSON");
+    let points = json["points"].as_array().expect("runs");
+    let names: Vec<_> =
+        points.iter().map(|point| (point["scheme"].as_str(), point["load"].as_f64())).collect();
+    let expected = [("none", 0.5), ("none", 1.0), ("lhrp", 0.5), ("lhrp", 1.0)];
+    assert_eq!(names, expected.map(|(scheme, load)| (Some(scheme), Some(load))));
+    for point in points {
+        for (class, load) in [(0, 0.3), (1, 0.9 * 2.0 / 5.0)] {
+            let class = &point["classes"][class];
+            let [offered, accepted] = ["offered_flits_per_cycle", "accepted_flits_per_cycle"]
+                .map(|key| class[key].as_f64().expect(key));
+            let factor = point["load"].as_f64().expect("a load");
+            assert!((offered / load / factor - 1.0).abs() < 0.3, "{class}");
+            // At 1.0 both classes together want more of the receivers than there is.
+            assert!(factor == 1.0 || (accepted / offered - 1.0).abs() < 0.1, "{class}");
+        }
+    }
+}
+
+/// Each with the line and a part of the reason.
+#[test]
+fn what_is_wrong_has_its_line_and_a_reason() {
+    let cases = [
+        ("seed = 1", "seed = -1", 1, "expected u64"),
+        ("warm-up = 500", "warm-up = 1000000001", 2, "take 0 to 1000000000"),
+        ("measured = 2000", "measured = 0", 3, "take 1 to"),
+        ("measured = 2000", "", 1, "missing field `measured`"),
+        ("[0.5, 1.0]", "[]", 4, "0 factors"),
+        ("[0.5, 1.0]", "[0.5, nan]", 4, "factors are above 0"),
+        ("kind = \"tree\"", "kind = \"bush\"", 6, "unknown variant `bush`"),
+        ("k = 3", "k = 99", 5, "k is 99: take 2 to 31"),
+        ("kind = \"tree\"\nk = 3\nn = 2", "kind = \"file\"\npath = \"none\"", 5, "none cannot be read"),
+        ("buffer = 32", "buffer = 3", 9, "buffer is 3: take 4 to"),
+        ("buffer = 32", "bufer = 32", 10, "unknown field `bufer`"),
+        ("[\"none\", \"lhrp\"]", "[\"all\"]", 12, "unknown variant `all`"),
+        ("name = \"all\"", "name = \"\"", 14, "a name has 1 to 32"),
+        ("pattern = \"uniform\"", "pattern = \"round\"", 15, "unknown variant `round`"),
+        ("pattern = \"uniform\"", "pattern = \"hot-spot\"", 14, "needs senders"),
+        ("load = 0.3", "load = -0.3", 14, "the load is -0.15"),
+        ("flits = [1, 9]", "flits = [9, 1]", 14, "the shorter first"),
+        ("flits = [1, 9]", "flits = 4\nlevel = 16", 9, "levels is 17"),
+        ("senders = 5", "senders = 8", 19, "8 senders and 2 receivers of 9 hosts"),
+        (
+            "receivers = 2",
+            "receivers = 9223372036854775807",
+            19,
+            "5 senders and 9223372036854775807 receivers",
+        ),
+        ("burst = 3", "", 19, "bursts have a number of messages"),
+        ("burst = 3", "burst = 3\nfrom = 5\nuntil = 5", 19, "it ends before it begins"),
+        ("[topology]", "[topology", 5, ""),
+    ];
+    let mut wrong = Vec::new();
+    for (from, to, line, reason) in cases {
+        let problem = problem(&spoilt(from, to));
+        if problem.line != Some(line) || !problem.reason.contains(reason) || problem.stopped {
+            wrong.push(format!("{to}: {problem:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let none = SMALL.split("[[traffic]]").next().expect("its beginning");
+    assert!(problem(none).reason.contains("no [[traffic]]"));
+    let table = "[arbitration]\nkind = \"dtable\"\ntable = [[1, 4]]\n[congestion]";
+    let alone = problem(&spoilt("[congestion]", table));
+    assert_eq!((alone.line, &*alone.reason), (Some(11), "level 0 is in no table: it could never send"));
+}
+
+#[test]
+fn a_network_from_a_file_is_beside_the_scenario() {
+    let folder = std::env::temp_dir().join(format!("deckfabric-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let text = "switch s\nhost a\nhost b\nhost c\nlink a s\nlink b s\nlink c s\n";
+    fs::write(folder.join("star.txt"), text).expect("a file");
+    let scenario = spoilt("kind = \"tree\"\nk = 3\nn = 2", "kind = \"file\"\npath = \"star.txt\"");
+    let scenario = scenario.replace("senders = 5\nreceivers = 2", "senders = 2\nreceivers = 1");
+    let file = folder.join("scenario.toml");
+    fs::write(&file, scenario).expect("a file");
+    let facts = perform(&Command::Topologies { file: Some(file.clone()) }).expect("facts");
+    assert!(
+        facts.lines().nth(1).is_some_and(|line| line.starts_with("star.txt      3         1")),
+        "{facts}"
+    );
+    let run = Command::Run { file: Some(file), example: None, format: Format::Text, seed: None };
+    assert!(perform(&run).expect("figures").starts_with("star.txt, 3 hosts"));
+    fs::write(folder.join("star.txt"), "switch s\nhosts a\n").expect("a file");
+    let bad = perform(&run).expect_err("no network").to_string();
+    assert!(bad.contains("scenario.toml:5: ") && bad.contains("star.txt: line 2: a line is"), "{bad}");
+    fs::remove_dir_all(folder).expect("the folder");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// A part of a good file replaced by anything: a scenario or a problem, and never a panic. It is not run: it could be of any length.
+    #[test]
+    fn proptest_any_file_is_a_scenario_or_a_problem(which in 0usize..4, at in 0usize..1500, cut in 0usize..60, text in ".{0,40}") {
+        let good: Vec<_> = Example::value_variants()[which].text().chars().collect();
+        let (from, to) = (at.min(good.len()), (at + cut).min(good.len()));
+        let spoilt: String = good[..from].iter().copied().chain(text.chars()).chain(good[to..].iter().copied()).collect();
+        if let Ok(scenario) = input::read(&spoilt, None) {
+            let _ = network::config(&scenario, input::Scheme::Ecn);
+            let _ = network::streams(&scenario, 100, 1.0);
+        }
+    }
+}
