@@ -29,8 +29,12 @@ pub enum Failure {
     Read { file: String, why: io::Error },
     #[error("{file}:{}{}", .problem.line.map(|line| format!("{line}: ")).unwrap_or_else(|| " ".into()), .problem.reason)]
     File { file: String, problem: Problem },
+    #[error("{file} cannot be written: {why}")]
+    Write { file: String, why: io::Error },
     #[error("{0}")]
     Run(String),
+    #[error("not all that must hold does:\n\n{0}")]
+    Claims(String),
     #[error("standard output: {0}")]
     Output(#[from] io::Error),
 }
@@ -40,7 +44,7 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::File { problem, .. } if problem.stopped => 1,
-            Self::Run(_) => 1,
+            Self::Run(_) | Self::Claims(_) => 1,
             _ => 2,
         }
     }

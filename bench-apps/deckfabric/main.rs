@@ -6,6 +6,7 @@ mod failure;
 mod input;
 mod network;
 mod options;
+mod papers;
 mod progress;
 mod report;
 mod run;
@@ -59,6 +60,7 @@ fn perform(command: &Command) -> Result<String, Failure> {
                 Ok(report::print(&scenario, &outcome, *format))
             })
         }
+        Command::Papers { quick, output } => compare(*quick, output.as_deref()),
         Command::Topologies { file: None } => topologies::known().map_err(Failure::Run),
         Command::Topologies { file: Some(file) } => about(file, |text, folder| {
             let scenario = input::read(text, None)?;
@@ -66,6 +68,24 @@ fn perform(command: &Command) -> Result<String, Failure> {
                 .map_err(|why| Problem::wrong(None, why))
         }),
     }
+}
+
+/// The literature's figures and ours.
+fn compare(quick: bool, output: Option<&Path>) -> Result<String, Failure> {
+    let (extent, words) = match quick {
+        true => (papers::Extent::Quick, "quick: small networks"),
+        false => (papers::Extent::Reduced, "the published networks, for fewer cycles"),
+    };
+    let unwritable =
+        |why| Failure::Write { file: output.unwrap_or(Path::new("")).display().to_string(), why };
+    // Before minutes are spent on figures that have no place to go to.
+    let file = output.map(fs::File::create).transpose().map_err(unwritable)?;
+    let sections = papers::play(extent).map_err(Failure::Run)?;
+    let text = papers::text(&sections);
+    if let Some(mut file) = file {
+        file.write_all(papers::html(&sections, words).as_bytes()).map_err(unwritable)?;
+    }
+    if papers::holds(&sections) { Ok(text) } else { Err(Failure::Claims(text)) }
 }
 
 /// Reads a file, and says whose problem it is. Files that it names are beside it.

@@ -11,6 +11,8 @@ Examples:
   deckfabric run hot-spot.toml  latencies, throughput and drops, by scheme, load and class
   deckfabric run hot-spot.toml --format csv > hot-spot.csv
                                 the same for programs
+  deckfabric papers -o papers.html
+                                the literature's figures beside ours, some minutes; --quick for seconds
   deckfabric topologies         networks that there are: hosts, links, distances, what they can carry
 
 Environment:
@@ -18,7 +20,7 @@ Environment:
 
 Exit code:
   0  there is an answer
-  1  the run came to a stop: standard error says where
+  1  a run came to a stop, or something that must hold does not: standard error says which
   2  a file or an option is wrong";
 
 /// Simulates networks of switches: virtual lanes, credits, arbitration tables, congestion control.
@@ -51,6 +53,19 @@ pub enum Command {
         /// In place of the scenario's
         #[arg(long)]
         seed: Option<u64>,
+    },
+    /// Repeat what the literature has published, and print its figures beside what comes out here
+    ///
+    /// Admission and deadlines of InfiniBand's tables (Alfaro), shares, throughput and times of tables with deficits (DTable), and a
+    /// dragonfly with a hot spot under ECN, SRP, SMSRP and LHRP (Jiang, Dennison, Dally). What is reduced is said. Orderings that must
+    /// hold are checked.
+    Papers {
+        /// Small networks, in seconds
+        #[arg(long)]
+        quick: bool,
+        /// Write a page for a browser, with curves
+        #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        output: Option<PathBuf>,
     },
     /// Print facts on networks: those of the literature, or that of a scenario
     Topologies {
