@@ -20,6 +20,7 @@ pub struct Scenario {
     #[serde(default = "one")]
     pub seed: u64,
     /// Cycles that are not measured.
+    #[serde(default = "nowhere")]
     pub warm_up: Spanned<u64>,
     /// Cycles that are.
     pub measured: Spanned<u64>,
@@ -33,6 +34,10 @@ pub struct Scenario {
     pub congestion: Spanned<Congestion>,
     #[serde(default)]
     pub traffic: Vec<Traffic>,
+    /// In place of `traffic`.
+    pub trace: Option<TraceKeys>,
+    /// In place of `traffic`.
+    pub collective: Option<Collective>,
     /// Of what is above.
     #[serde(skip)]
     pub lines: Lines,
@@ -46,6 +51,8 @@ pub struct Lines {
     pub arbitration: Option<usize>,
     pub congestion: usize,
     pub traffic: Vec<usize>,
+    /// Of `trace` or `collective`.
+    pub work: usize,
 }
 
 /// `[topology]`
@@ -178,6 +185,51 @@ pub struct Traffic {
     pub until: Option<u64>,
 }
 
+/// `[trace]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct TraceKeys {
+    pub path: Spanned<PathBuf>,
+    /// Picoseconds that a link needs for a flit.
+    pub cycle_ps: u64,
+}
+
+/// `[collective]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Collective {
+    pub operation: Spanned<Operation>,
+    pub ranks: usize,
+    /// From each rank to each other one; a barrier has none.
+    #[serde(default)]
+    pub bytes: u64,
+    #[serde(default)]
+    pub order: Order,
+    /// One after another.
+    #[serde(default = "once")]
+    pub times: u16,
+    /// Cycles before each.
+    #[serde(default)]
+    pub compute: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    Barrier,
+    AllToAll,
+    Transpose,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    #[default]
+    Tournament,
+    Hypercube,
+    Triangle,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
@@ -211,6 +263,10 @@ fn one() -> u64 {
     1
 }
 
+fn once() -> u16 {
+    1
+}
+
 fn yes() -> bool {
     true
 }
@@ -236,6 +292,11 @@ pub fn read(text: &str, seed: Option<u64>) -> Result<Scenario, Problem> {
         network: line(scenario.network.span()),
         arbitration: scenario.arbitration.as_ref().map(|spanned| line(spanned.span())),
         congestion: line(scenario.congestion.span()),
+        work: match (&scenario.trace, &scenario.collective) {
+            (Some(trace), _) => line(trace.path.span()),
+            (None, Some(collective)) => line(collective.operation.span()),
+            (None, None) => 0,
+        },
         traffic: scenario.traffic.iter().map(|traffic| line(traffic.name.span())).collect(),
     };
     for (what, cycles, least) in [("warm-up", &scenario.warm_up, 0), ("measured", &scenario.measured, 1)] {
@@ -246,7 +307,7 @@ pub fn read(text: &str, seed: Option<u64>) -> Result<Scenario, Problem> {
         }
     }
     check_loads(&scenario, line)?;
-    check_traffic(&scenario)?;
+    check_traffic(&scenario, line)?;
     Ok(scenario)
 }
 
@@ -265,12 +326,24 @@ fn check_loads(scenario: &Scenario, line: impl Fn(std::ops::Range<usize>) -> usi
     }
 }
 
-fn check_traffic(scenario: &Scenario) -> Result<(), Problem> {
-    if scenario.traffic.is_empty() {
-        return Err(Problem::wrong(
-            None,
-            "there is no [[traffic]]; `deckfabric run --example` prints a scenario to begin with",
-        ));
+fn check_traffic(scenario: &Scenario, line: impl Fn(std::ops::Range<usize>) -> usize) -> Result<(), Problem> {
+    let kinds = [!scenario.traffic.is_empty(), scenario.trace.is_some(), scenario.collective.is_some()];
+    match kinds.iter().filter(|is_there| **is_there).count() {
+        1 => {}
+        0 => {
+            return Err(Problem::wrong(
+                None,
+                "there is no [[traffic]], [trace] or [collective]; `deckfabric run --example` prints a scenario to begin with",
+            ));
+        }
+        _ => {
+            let reason =
+                "there is more than one of [[traffic]], [trace] and [collective]: a scenario has one of them";
+            return Err(Problem::wrong(None, reason));
+        }
+    }
+    if let (Some(loads), true) = (&scenario.loads, scenario.traffic.is_empty()) {
+        return Err(Problem::wrong(line(loads.span()), "loads is for [[traffic]]"));
     }
     for (traffic, &line) in scenario.traffic.iter().zip(&scenario.lines.traffic) {
         let name = traffic.name.get_ref();

@@ -2,6 +2,7 @@
 
 #[path = "../deckqos/columns.rs"]
 mod columns;
+mod dependent;
 mod failure;
 mod input;
 mod network;
@@ -56,6 +57,9 @@ fn perform(command: &Command) -> Result<String, Failure> {
             let file = file.as_deref().unwrap_or(Path::new("-"));
             about(file, |text, folder| {
                 let scenario = input::read(text, *seed)?;
+                if scenario.traffic.is_empty() {
+                    return dependent::run(&scenario, folder, *format);
+                }
                 let outcome = run::all(&scenario, folder)?;
                 Ok(report::print(&scenario, &outcome, *format))
             })
@@ -109,6 +113,9 @@ impl Example {
             Self::Uniform => include_str!("uniform.toml"),
             Self::HotSpot => include_str!("hot-spot.toml"),
             Self::Classes => include_str!("classes.toml"),
+            Self::Transpose => include_str!("transpose.toml"),
+            Self::Trace => include_str!("trace.toml"),
+            Self::Vef => include_str!("sample.vef"),
             Self::Mix => include_str!("mix.toml"),
         }
     }

@@ -85,6 +85,12 @@ pub enum Example {
     Classes,
     /// Long and short messages, a permutation, and bursts
     Mix,
+    /// NAS FT's transpose over 1,024 ranks
+    Transpose,
+    /// A trace in the format VEF3
+    Trace,
+    /// That trace
+    Vef,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -103,6 +103,11 @@ impl Programs {
         &self.ended
     }
 
+    /// Whether all ranks are through.
+    pub fn is_done(&self) -> bool {
+        self.ended.iter().all(Option::is_some)
+    }
+
     fn go_on(&mut self, now: u64, rank: u32, wishes: &mut Wishes) {
         while let Some(op) = self.programs[rank as usize].get(self.at[rank as usize]) {
             match *op {

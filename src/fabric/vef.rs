@@ -266,6 +266,11 @@ impl Replay {
         self.done
     }
 
+    /// Whether all have.
+    pub fn is_done(&self) -> bool {
+        self.done == self.records.len()
+    }
+
     /// When the last one arrived.
     pub fn ended(&self) -> u64 {
         self.ended
