@@ -16,7 +16,7 @@ pub struct FabricOptions {
 }
 
 /// What runs; its options follow.
-pub const COMMAND: &str = "run --release -p deckfabric -- papers";
+const COMMAND: &str = "run --release -p deckfabric -- papers";
 
 /// For a build from nothing and some minutes of one processor, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(3600);
