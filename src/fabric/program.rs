@@ -184,6 +184,13 @@ mod tests {
     }
 
     #[test]
+    fn a_message_is_retrieved_once() {
+        let post = Op::Post { to: 1, flits: 4 };
+        let twice = vec![Op::Compute(100), Op::Retrieve { from: 0 }, Op::Retrieve { from: 0 }];
+        assert_eq!(run(vec![vec![post, Op::Compute(1000), post], twice])[1], Some(1 + 1000 + 12));
+    }
+
+    #[test]
     fn who_waits_for_ever_is_not_through() {
         let both = |peer| vec![Op::Retrieve { from: peer }, Op::Post { to: peer, flits: 1 }];
         assert_eq!(run(vec![both(1), both(0)]), [None, None]);
