@@ -25,6 +25,8 @@ pub struct Config {
     pub link: u32,
     /// Cycles that a head needs from a switch's input to the choice at its output.
     pub switch: u32,
+    /// Whether packets from other switches go before those that a switch's own hosts inject, in a level. Without it they take turns.
+    pub passing_first: bool,
     /// What is done when many send to one.
     pub congestion: Congestion,
     /// Whether every packet of data is acknowledged, or only those that may be dropped.
@@ -40,6 +42,7 @@ impl Default for Config {
             buffer: 64,
             link: 2,
             switch: 4,
+            passing_first: false,
             congestion: Congestion::None,
             acks: false,
         }

@@ -8,7 +8,8 @@
 //! | [`lhrp`] | the last switch, whose queue to the host is long | it drops the packet, and says when to send it again |
 //!
 //! A reservation is [`udeck_qos::incast::Receiver`]'s: `t = max(now, next_free); next_free = t + size`, with a flit for a byte and a
-//! cycle for a nanosecond. What can be dropped is kept by its sender until it is acknowledged.
+//! cycle for a nanosecond. What arrives beside messages (reservations, grants, acknowledgements) takes the host's link, too, so it takes
+//! time of its calendar: otherwise more is granted than the link can carry. What can be dropped is kept by its sender until it is acknowledged.
 
 pub mod ecn;
 pub mod lhrp;
@@ -68,6 +69,14 @@ impl Congestion {
             Self::Lhrp(_) => Protocol::LastHop,
             Self::BySize { most, .. } if flits <= *most => Protocol::LastHop,
             Self::BySize { .. } => Protocol::Reserve,
+        }
+    }
+
+    /// How many messages of a pair of hosts are under way at most, where it counts messages of so many flits.
+    pub(crate) fn window(&self, flits: u32) -> Option<u32> {
+        match self.protocol(flits) {
+            Protocol::Reserve | Protocol::ReserveIfDropped => self.speculation().map(|srp| srp.window),
+            _ => None,
         }
     }
 

@@ -9,7 +9,7 @@ mod transmit;
 
 use crate::{
     config::{BadConfig, Config},
-    congestion::{Calendar, ecn::Flow},
+    congestion::{Calendar, ecn::Flow, srp::Pair},
     measure::Measures,
     packet::{Arena, Message, NONE, Packet},
     ports::Ports,
@@ -115,6 +115,8 @@ pub struct Engine<'network, W> {
     calendars: Vec<Calendar>,
     /// By host, then by destination: of ECN.
     flows: Vec<BTreeMap<u32, Flow>>,
+    /// By host, then by destination: of SRP and SMSRP.
+    pairs: Vec<BTreeMap<u32, Pair>>,
     measures: Measures,
     workload: W,
     wishes: Wishes,
@@ -143,6 +145,7 @@ impl<'network, W: Workload> Engine<'network, W> {
             due: Vec::new(),
             calendars: (0..hosts).map(|_| Calendar::new()).collect(),
             flows: (0..hosts).map(|_| BTreeMap::new()).collect(),
+            pairs: (0..hosts).map(|_| BTreeMap::new()).collect(),
             measures: Measures::new(workload.classes(), hosts),
             workload,
             wishes: Wishes::default(),

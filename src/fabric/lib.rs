@@ -5,7 +5,8 @@
 //!   channels can wait for itself.
 //! - What happens: [`engine`] moves packets; [`config`] has what switches and adapters are like, [`arbitration`] who goes first,
 //!   [`congestion`] what adapters and switches do when many send to one.
-//! - What is sent: a [`workload::Workload`], for example [`traffic`] of random messages.
+//! - What is sent: a [`workload::Workload`]: [`traffic`] of random messages, [`program`]s of ranks that wait for one another, or a trace
+//!   in the format [`vef`].
 //! - What comes out: [`measure`].
 //!
 //! Left out: a switch's inputs can be read by all its outputs at once (no limit of a crossbar), all links are alike, and routes do not
@@ -25,7 +26,9 @@ pub mod engine;
 pub mod measure;
 mod packet;
 mod ports;
+pub mod program;
 pub mod topology;
 pub mod traffic;
+pub mod vef;
 mod wheel;
 pub mod workload;

@@ -19,6 +19,8 @@ pub struct Class {
     pub latency: Histogram<u64>,
     /// Cycles from a packet's first flit on the host's link to its last flit's arrival.
     pub network: Histogram<u64>,
+    /// Flits that have arrived, by the host that sent them.
+    pub by_sender: Vec<u64>,
 }
 
 /// Of a run.
@@ -47,7 +49,7 @@ impl Measures {
         let histogram = || Histogram::new(3).expect("three digits are possible");
         let class = |name| {
             let (latency, network) = (histogram(), histogram());
-            Class { name, posted: (0, 0), delivered: (0, 0), latency, network }
+            Class { name, posted: (0, 0), delivered: (0, 0), latency, network, by_sender: vec![0; hosts] }
         };
         Self {
             cycles: 0,

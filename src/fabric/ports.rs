@@ -28,6 +28,8 @@ struct Head {
     has_room: bool,
     lane: u8,
     input: u8,
+    /// It comes from another switch, and not from a host of this one.
+    passes: bool,
 }
 
 pub struct Ports {
@@ -53,6 +55,9 @@ pub struct Ports {
     first: Vec<u32>,
     peers: Vec<u32>,
     nodes: Vec<u32>,
+    /// By node: the inputs from its hosts and from itself, a bit each.
+    injecting: Vec<u64>,
+    passing_first: bool,
     buffer: u32,
 }
 
@@ -71,6 +76,7 @@ impl Ports {
         let stride = most_ports + 1;
         let (mut peers, mut owner) = (vec![NONE; count], vec![0; count]);
         let mut credits = vec![config.buffer; count * lanes];
+        let mut injecting = vec![1u64 << most_ports; nodes];
         for node in 0..nodes {
             for (port, peer) in network.peers(node).iter().enumerate() {
                 let own = first[node] as usize + port;
@@ -79,6 +85,7 @@ impl Ports {
                 peers[own] = first[peer.node] + peer.port as u32;
                 if peer.node >= network.switches() {
                     credits[own * lanes..][..lanes].fill(UNLIMITED);
+                    injecting[node] |= 1 << port;
                 }
             }
         }
@@ -99,6 +106,8 @@ impl Ports {
             first,
             peers,
             nodes: owner,
+            injecting,
+            passing_first: config.passing_first,
             buffer: config.buffer,
         }
     }
@@ -199,7 +208,12 @@ impl Ports {
             let level = &mut heads[usize::from(lane / self.channels)];
             // Among the channels of a level, one that has room; among these, not the one that sent last.
             let last = self.last_lanes[port as usize] & 1 << level.lane != 0;
-            if level.flits == 0 || (head.has_room && (!level.has_room || last)) {
+            let is_better = match (head.passes, level.passes) {
+                (true, false) if self.passing_first => true,
+                (false, true) if self.passing_first => false,
+                _ => last,
+            };
+            if level.flits == 0 || (head.has_room && (!level.has_room || is_better)) {
                 *level = head;
             }
         }
@@ -229,12 +243,17 @@ impl Ports {
 
     fn head(&self, packets: &Arena<Packet>, port: u32, lane: u8) -> Head {
         let at = port as usize * self.lanes + usize::from(lane);
-        let (inputs, last) = (self.inputs[at], u32::from(self.turns[at]));
+        let (mut inputs, last) = (self.inputs[at], u32::from(self.turns[at]));
+        let passing = inputs & !self.injecting[self.nodes[port as usize] as usize];
+        if self.passing_first && passing != 0 {
+            inputs = passing;
+        }
         // The next input that has packets behind the one that sent last.
         let behind = inputs & (u64::MAX << last << 1);
         let input = if behind != 0 { behind.trailing_zeros() } else { inputs.trailing_zeros() } as u8;
         let flits = packets[self.queues[self.queue(port, lane, input)].head].flits;
-        Head { flits, has_room: u32::from(flits) <= self.credits[at], lane, input }
+        let passes = passing & 1 << input != 0;
+        Head { flits, has_room: u32::from(flits) <= self.credits[at], lane, input, passes }
     }
 
     /// Takes credits for a packet that leaves.

@@ -16,7 +16,7 @@ const SETTINGS: &str = "All settings are environment variables that begin with D
 const ENVIRONMENT: &str = "ENVIRONMENT";
 /// What each page begins with; once is enough.
 const PREAMBLE: [&str; 2] = [r".ie \n(.g .ds Aq \(aq", ".el .ds Aq '"];
-const SEE_ALSO: [&str; 5] = ["deckrun", "deckperf", "deckqos", "nas-ft", "hadb"];
+const SEE_ALSO: [&str; 6] = ["deckrun", "deckperf", "deckqos", "deckfabric", "nas-ft", "hadb"];
 
 /// `command` as it was declared: not built, so that global options are at the top only.
 pub fn render(command: &Command) -> String {

@@ -8,7 +8,7 @@ use udeck_jobs::Job;
 use super::tools::{Tool, installed, output};
 use super::{Case, case};
 
-const PROGRAMS: [&str; 5] = ["deckrun", "deckperf", "deckqos", "nas-ft", "hadb"];
+const PROGRAMS: [&str; 6] = ["deckrun", "deckperf", "deckqos", "deckfabric", "nas-ft", "hadb"];
 const COLUMNS: usize = 80;
 /// Ends a hang.
 const SHELL_LIMIT: Duration = Duration::from_secs(60);

@@ -84,6 +84,7 @@ const RULES: &[Rule] = &[
         may: &[".", "src/boot", "src/dat", "src/launch", "src/manual"],
         tests_may: &[],
     },
+    Rule { folder: "bench-apps/deckfabric", may: &["src/fabric", "src/qos", "src/manual"], tests_may: &[] },
     Rule { folder: "bench-apps/deckqos", may: &["src/qos", "src/manual"], tests_may: &[] },
     Rule { folder: "bench-apps/nas-ft", may: &[".", "src/manual"], tests_may: &[] },
     Rule {

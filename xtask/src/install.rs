@@ -29,13 +29,12 @@ pub struct InstallOptions {
     no_build: bool,
 }
 
-const BUILD: &str =
-    "build --release -p udeck-capi -p udeck-dat -p deckrun -p deckperf -p deckqos -p nas-ft -p hadb";
+const BUILD: &str = "build --release -p udeck-capi -p udeck-dat -p deckrun -p deckperf -p deckqos -p deckfabric -p nas-ft -p hadb";
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 const LINK_LIMIT: Duration = Duration::from_secs(300);
 
 /// People measure on their cluster, so what measures is installed, too.
-const PROGRAMS: [&str; 5] = ["deckrun", "deckperf", "deckqos", "nas-ft", "hadb"];
+const PROGRAMS: [&str; 6] = ["deckrun", "deckperf", "deckqos", "deckfabric", "nas-ft", "hadb"];
 /// What a program writes of itself, and where that is looked for.
 const PAGES: [(&str, &str); 4] = [
     ("man", "share/man/man1/@.1"),

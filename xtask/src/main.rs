@@ -9,6 +9,7 @@ mod child;
 mod circles;
 mod console;
 mod counts;
+mod fabric;
 mod install;
 mod oracle;
 mod ordering_mutants;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Command::Counts { write: true } => counts::write(COUNTS_LIMIT),
         Command::Sanitize(options) => sanitize::run(&options),
         Command::Rdma(options) => rdma::command(&options),
+        Command::Fabric(options) => fabric::run(&options),
         Command::Soak(options) => soak::run(&options),
         Command::Peers(options) => peers::run(&options),
         Command::Install(options) => install::run(&options),
@@ -95,6 +97,12 @@ enum Command {
         #[arg(long)]
         write: bool,
     },
+
+    /// Repeat what the literature says of service levels and congestion on the simulated fabric
+    ///
+    /// Prints published figures beside ours, and writes a page with curves. Figures are the same on every machine; it takes a minute or
+    /// two of one processor. What must hold is checked: orderings, shares and deadlines. `--quick` is a step of `test`.
+    Fabric(fabric::FabricOptions),
 
     /// Play random jobs under random faults, and judge them by an oracle
     ///

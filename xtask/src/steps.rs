@@ -84,6 +84,10 @@ pub fn all(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     steps.push(dat_programs(tests, workspace));
     steps.push(python(tests));
     steps.push(page(tests, &folder("release")));
+    let about = "orderings, shares and deadlines of the literature hold on the simulated fabric";
+    let papers = Cargo::program(workspace.target.join("release/deckfabric"), "papers --quick");
+    let papers = vec![(Role::Prepare, Cargo::new(RELEASE)), (Role::Check, papers)];
+    steps.push(step("fabric", about, Work::Commands(papers)).on(Lane::Third));
     let about = "verbs over a real RDMA device, in guests of QEMU's; skipped without Debian's packages";
     steps.push(step("rdma", about, Work::Rdma).on(Lane::Third).by_program());
     let about = "no fast path needs 5 % more instructions than recorded; skipped without valgrind";

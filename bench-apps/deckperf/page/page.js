@@ -336,8 +336,10 @@
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   }
-  document.getElementById("csv").addEventListener("click", () => download("deckperf.csv", "text/csv", csv()));
-  document.getElementById("json").addEventListener("click", () => download("deckperf.json", "application/json", document.getElementById("data-json").textContent));
+  // The page's title begins with the program that made it.
+  const program = document.title.split(" ")[0];
+  document.getElementById("csv").addEventListener("click", () => download(program + ".csv", "text/csv", csv()));
+  document.getElementById("json").addEventListener("click", () => download(program + ".json", "application/json", document.getElementById("data-json").textContent));
 
   const drawn = [];
   applyTheme();

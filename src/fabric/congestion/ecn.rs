@@ -6,7 +6,8 @@ use std::collections::VecDeque;
 /// The parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ecn {
-    /// Flits in an output's queue above which packets are marked.
+    /// Flits in an output's queue above which packets are marked. Half of a buffer is usual; with less, a link's random arrivals are
+    /// taken for congestion.
     pub threshold: u32,
     /// Cycles that a notification adds to the gap.
     pub step: u32,
@@ -18,7 +19,8 @@ pub struct Ecn {
 
 impl Default for Ecn {
     fn default() -> Self {
-        Self { threshold: 32, step: 24, decay: 8, largest: 2000 }
+        // Gaps that shrink more slowly leave a hot spot half idle: senders hear of a queue when it is gone.
+        Self { threshold: 32, step: 24, decay: 4, largest: 2000 }
     }
 }
 

@@ -15,6 +15,9 @@ impl<W: Workload> Engine<'_, W> {
             self.take(now, &packet);
             return;
         }
+        if packet.kind != Kind::Reserve {
+            self.calendars[packet.to as usize].reserve(now, u32::from(packet.flits));
+        }
         // A late answer about a message that is done already: its time was bought for nothing.
         let is_current = self.messages[packet.message].generation == packet.generation
             && self.messages[packet.message].delivered + self.messages[packet.message].settled
@@ -35,6 +38,7 @@ impl<W: Workload> Engine<'_, W> {
         whole.delivered += 1;
         let class = &mut self.measures.classes[usize::from(whole.class)];
         class.delivered.1 += u64::from(flits);
+        class.by_sender[packet.from as usize] += u64::from(flits);
         class.network.record(now - injected).expect("a histogram of any size");
         let is_whole = whole.delivered == whole.parts;
         if is_whole {
@@ -56,10 +60,10 @@ impl<W: Workload> Engine<'_, W> {
         self.end_if_done(message);
     }
 
-    /// A reservation arrives: it is granted for some time.
+    /// A reservation arrives: it is granted for some time. What it takes itself of the link is sold with it.
     fn grant(&mut self, now: u64, request: &Packet) {
-        let Packet { message, generation, from, to, part, about, .. } = *request;
-        let after = self.calendars[to as usize].reserve(now, about);
+        let Packet { message, generation, from, to, part, about, flits, .. } = *request;
+        let after = self.calendars[to as usize].reserve(now, about + u32::from(flits));
         let level = self.config.control_level();
         let answer =
             Packet { message, generation, from: to, to: from, part, about, after, ..Packet::default() };

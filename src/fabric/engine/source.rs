@@ -45,6 +45,38 @@ impl<W: Workload> Engine<'_, W> {
         });
         let posted = &mut self.measures.classes[usize::from(class)].posted;
         *posted = (posted.0 + 1, posted.1 + u64::from(flits));
+        match self.config.congestion.window(flits) {
+            Some(window) => self.start_in_window(message, window),
+            None => self.start(message),
+        }
+        Ok(())
+    }
+
+    /// SRP and SMSRP: only so many messages of a pair of hosts are under way; the others wait for one of them to be done.
+    fn start_in_window(&mut self, message: u32, window: u32) {
+        let Message { from, to, .. } = self.messages[message];
+        let pair = self.pairs[from as usize].entry(to).or_default();
+        if pair.open < window {
+            pair.open += 1;
+            self.start(message);
+        } else {
+            pair.waiting.push_back(message);
+        }
+    }
+
+    /// A message of a pair is done: the next one begins.
+    fn start_next(&mut self, from: u32, to: u32) {
+        let Some(pair) = self.pairs[from as usize].get_mut(&to) else { return };
+        match pair.waiting.pop_front() {
+            Some(next) => self.start(next),
+            None => pair.open -= 1,
+        }
+    }
+
+    /// Makes a message's packets, and its reservation.
+    fn start(&mut self, message: u32) {
+        let Message { flits, parts, .. } = self.messages[message];
+        let now = self.wheel.now();
         let protocol = self.config.congestion.protocol(flits);
         if protocol == Protocol::Reserve {
             self.messages[message].reservation = Reservation::Asked;
@@ -57,14 +89,13 @@ impl<W: Workload> Engine<'_, W> {
             let kind = if is_speculative { Kind::Speculative } else { Kind::Data };
             let packet = self.payload(message, part, flits, kind);
             match protocol {
-                Protocol::Paced => self.pace(created, packet),
-                _ => self.submit(created, packet),
+                Protocol::Paced => self.pace(now, packet),
+                _ => self.submit(now, packet),
             }
         }
         if !is_speculative {
             self.messages[message].settled = parts;
         }
-        Ok(())
     }
 
     fn payload(&mut self, message: u32, part: u32, flits: u16, kind: Kind) -> u32 {
@@ -173,9 +204,12 @@ impl<W: Workload> Engine<'_, W> {
     }
 
     pub(super) fn end_if_done(&mut self, message: u32) {
-        let whole = &self.messages[message];
-        if whole.delivered == whole.parts && whole.settled == whole.parts {
+        let Message { from, to, flits, delivered, settled, parts, .. } = self.messages[message];
+        if delivered == parts && settled == parts {
             self.messages.remove(message);
+            if self.config.congestion.window(flits).is_some() {
+                self.start_next(from, to);
+            }
         }
     }
 

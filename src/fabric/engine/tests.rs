@@ -55,7 +55,7 @@ fn networks() -> Vec<Network> {
 }
 
 fn schemes() -> Vec<Congestion> {
-    let srp = Speculation { patience: 30 };
+    let srp = Speculation { patience: 30, window: 3 };
     let lhrp = Lhrp { threshold: 12 };
     vec![
         Congestion::None,
@@ -180,25 +180,29 @@ fn uniform(network: &Network, load: f64, flits: (u32, u32), until: u64) -> Strea
 }
 
 /// What hosts have taken for each cycle, of the routes' bound, where all post a part of it.
-fn taken_of_bound(network: &Network, part: f64) -> f64 {
+fn taken_of_bound(network: &Network, part: f64, passing_first: bool) -> f64 {
     let bound = network.uniform_bound();
     let stream = uniform(network, part * bound, (4, 4), u64::MAX);
     let traffic = Traffic::new(network.hosts(), vec![stream], 1).unwrap();
-    let mut engine = Engine::new(network, &Config::default(), traffic).unwrap();
-    engine.run_until(10_000).unwrap();
+    let config = Config { passing_first, ..Config::default() };
+    let mut engine = Engine::new(network, &config, traffic).unwrap();
+    engine.run_until(5_000).unwrap();
     engine.restart_measures();
-    engine.run_until(40_000).unwrap();
+    engine.run_until(20_000).unwrap();
     engine.measures().throughput() / bound
 }
 
-/// Past that, what is injected and what passes by share links evenly, buffers fill in a circle, and it is less, but never more.
+/// Past that, what is injected and what passes by take turns at links: injection takes the room that what passes by needs, buffers fill
+/// all around, and it is less. Where what passes by goes first it stays.
 #[test]
 fn a_torus_takes_up_to_what_its_bisection_lets_through() {
     for network in [torus(&[16], 1).unwrap(), torus(&[8, 8], 2).unwrap(), torus(&[8, 8], 1).unwrap()] {
-        let under = taken_of_bound(&network, 0.8);
+        let under = taken_of_bound(&network, 0.8, false);
         assert!((under - 0.8).abs() < 0.01, "{}: {under}", network.name);
-        let over = taken_of_bound(&network, 2.0);
-        assert!((0.3..1.0).contains(&over), "{}: {over}", network.name);
+        let over = taken_of_bound(&network, 2.0, false);
+        assert!((0.3..0.9).contains(&over), "{}: {over}", network.name);
+        let passing_first = taken_of_bound(&network, 2.0, true);
+        assert!((0.9..1.0).contains(&passing_first), "{}: {passing_first}", network.name);
     }
 }
 
@@ -288,6 +292,53 @@ fn each_scheme_does_what_it_is_called_for() {
     assert_eq!(found, expected);
 }
 
+/// Ten hosts post to one what it cannot take: what it takes of messages and of reservations, and packets' mean time in the network.
+fn hot(congestion: Congestion, load: f64) -> (f64, f64, f64) {
+    let network = tree(4, 2).unwrap();
+    let stream = Stream {
+        from: (4..14).collect(),
+        to: Pattern::Fixed(vec![0; 10]),
+        ..uniform(&network, load / 10.0, (4, 4), u64::MAX)
+    };
+    let config = Config { congestion, buffer: 256, link: 20, acks: true, ..Config::default() };
+    let traffic = Traffic::new(network.hosts(), vec![stream], 1).unwrap();
+    let mut engine = Engine::new(&network, &config, traffic).unwrap();
+    engine.run_until(10_000).unwrap();
+    engine.restart_measures();
+    engine.run_until(50_000).unwrap();
+    let measures = engine.measures();
+    let of = |kind| measures.taken_by(&[0], kind);
+    (of(Kind::Data) + of(Kind::Speculative), of(Kind::Reserve), measures.classes[0].network.mean())
+}
+
+/// A message of four flits and its reservation of one share the link; what is granted is what it can carry, so queues stay short.
+#[test]
+fn past_saturation_reservations_have_a_fifth_of_the_link_and_queues_are_short() {
+    let idle = hot(Congestion::Srp(Speculation::default()), 0.1).2;
+    for load in [1.5, 3.0] {
+        // A window so large that it alone does not keep queues short; what they had in the beginning stays, since all of the link is sold.
+        let large = Speculation { window: 64, ..Speculation::default() };
+        let (data, reserve, time) = hot(Congestion::Srp(large), load);
+        assert!((data - 0.8).abs() < 0.01 && (reserve - 0.2).abs() < 0.01, "{load}: {data} and {reserve}");
+        assert!(time < 8.0 * idle, "{load}: {time}, and {idle} without load");
+        // With more patience than ten windows of packets fill, none is dropped.
+        let short = Speculation { patience: 60, ..Speculation::default() };
+        let (data, reserve, time) = hot(Congestion::Smsrp(short), load);
+        assert!((0.8..0.95).contains(&data) && data + reserve > 0.95, "{load}: {data} and {reserve}");
+        assert!(time < 3.0 * idle, "{load}: {time}, and {idle} without load");
+    }
+}
+
+#[test]
+fn gaps_leave_most_of_a_hot_link_in_use() {
+    let ecn = Congestion::Ecn(Ecn { threshold: 128, ..Ecn::default() });
+    let (data, _, _) = hot(ecn, 0.8);
+    assert!((data - 0.8).abs() < 0.02, "{data}");
+    let (data, _, time) = hot(ecn, 2.0);
+    let (_, _, uncontrolled) = hot(Congestion::None, 2.0);
+    assert!(data > 0.75 && time < uncontrolled / 2.0, "{data}, {time} and not {uncontrolled}");
+}
+
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let network = dragonfly(2, 4, 2).unwrap();
@@ -359,11 +410,11 @@ proptest! {
 
     /// Nothing is lost or doubled with any scheme, buffers and seeds.
     #[test]
-    fn proptest_all_arrives_once(which in 0usize..4, scheme in 0usize..6, buffer in 4u32..64, patience in 1u32..300, seed: u64) {
+    fn proptest_all_arrives_once(which in 0usize..4, scheme in 0usize..6, buffer in 4u32..64, patience in 1u32..300, window in 1u32..20, seed: u64) {
         let network = networks().swap_remove(which);
         let congestion = match schemes().swap_remove(scheme) {
-            Congestion::Srp(_) => Congestion::Srp(Speculation { patience }),
-            Congestion::Smsrp(_) => Congestion::Smsrp(Speculation { patience }),
+            Congestion::Srp(_) => Congestion::Srp(Speculation { patience, window }),
+            Congestion::Smsrp(_) => Congestion::Smsrp(Speculation { patience, window }),
             Congestion::Lhrp(_) => Congestion::Lhrp(Lhrp { threshold: patience }),
             other => other,
         };

@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (senders, receivers) = hot_spot(network.hosts(), 60, 4, 1).ok_or("the network is too small")?;
     let schemes = [
         ("none", Congestion::None),
-        ("ecn", Congestion::Ecn(Ecn::default())),
+        ("ecn", Congestion::Ecn(Ecn { threshold: 128, ..Ecn::default() })),
         ("srp", Congestion::Srp(Speculation::default())),
         ("smsrp", Congestion::Smsrp(Speculation::default())),
         ("lhrp", Congestion::Lhrp(Lhrp::default())),

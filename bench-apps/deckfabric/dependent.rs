@@ -1,0 +1,274 @@
+//! What is sent depends on what has arrived: traces, and collective operations of many ranks.
+//!
+//! The orders of collective operations are the library's own files, so they are what ranks of a job do: a barrier by dissemination, an
+//! all-to-all by the tournament's rounds, and a transpose as `nas-ft` does it. The library's protocols (eager copies, hand-offs, their
+//! acknowledgements) are not played: a post is a message of its length, and goes at once.
+
+#[path = "../../src/deck/exchange.rs"]
+mod exchange;
+#[path = "../../src/deck/group/plan.rs"]
+#[expect(dead_code, reason = "the library's file, of which not all is used here")]
+mod plan;
+
+use crate::{
+    columns::{lines, row},
+    failure::Problem,
+    input::{Collective, Operation, Order, Scenario, Scheme, TraceKeys},
+    network,
+    options::Format,
+    progress,
+};
+use exchange::{Action, Step};
+use plan::{BarrierStep, Plan};
+use serde_json::{Value, json};
+use std::{fs, path::Path};
+use udeck_fabric::{
+    engine::Engine,
+    measure::Measures,
+    program::{Op, Programs},
+    topology::Network,
+    vef::{self, Replay},
+    workload::Workload,
+};
+
+/// Bytes of a flit.
+const FLIT: u64 = 64;
+/// Steps of the progress bar for a run: cycles double from one to the next.
+const STEPS: u32 = 40;
+
+/// A run.
+struct Ended {
+    scheme: Scheme,
+    /// Of the first and of the last rank, or of the trace.
+    cycles: (u64, u64),
+    messages: u64,
+    flits: u64,
+    mean: f64,
+    median: u64,
+    p99: u64,
+    dropped: u64,
+}
+
+/// Runs it under each scheme, and prints it.
+pub fn run(scenario: &Scenario, folder: &Path, format: Format) -> Result<String, Problem> {
+    let network = network::build(&scenario.topology, folder)
+        .map_err(|bad| Problem { line: bad.line.or(Some(scenario.lines.topology)), ..bad })?;
+    let schemes = &scenario.congestion.get_ref().schemes;
+    let schemes = if schemes.is_empty() { &[Scheme::None][..] } else { schemes };
+    let mut runs = Vec::new();
+    for &scheme in schemes {
+        runs.push(match (&scenario.trace, &scenario.collective) {
+            (Some(keys), _) => {
+                let replay = replay(keys, scenario.lines.work, &network, folder)?;
+                let (engine, measures) = play(scenario, &network, scheme, replay, Replay::is_done)?;
+                let end = engine.workload().ended();
+                ended(scheme, (end, end), &measures)
+            }
+            (None, Some(keys)) => {
+                let programs = programs(keys, scenario.lines.work, &network)?;
+                let (engine, measures) = play(scenario, &network, scheme, programs, Programs::is_done)?;
+                let all: Vec<u64> = engine.workload().ended().iter().flatten().copied().collect();
+                let (first, last) = (all.iter().min().copied(), all.iter().max().copied());
+                ended(scheme, (first.unwrap_or(0), last.unwrap_or(0)), &measures)
+            }
+            (None, None) => return Err(Problem::wrong(None, "there is neither [trace] nor [collective]")),
+        });
+    }
+    Ok(print(scenario, &network, &runs, format))
+}
+
+fn replay(keys: &TraceKeys, line: usize, network: &Network, folder: &Path) -> Result<Replay, Problem> {
+    let place = folder.join(keys.path.get_ref());
+    let wrong = |why: String| Problem::wrong(line, format!("[trace]: {}: {why}", place.display()));
+    let text = fs::read_to_string(&place).map_err(|why| wrong(format!("it cannot be read: {why}")))?;
+    let trace = vef::parse(&text).map_err(|bad| wrong(bad.to_string()))?;
+    if trace.nodes as usize > network.hosts() {
+        return Err(wrong(format!(
+            "{} nodes need a host each, and there are {}",
+            trace.nodes,
+            network.hosts()
+        )));
+    }
+    Ok(Replay::new(trace, keys.cycle_ps))
+}
+
+fn programs(keys: &Collective, line: usize, network: &Network) -> Result<Programs, Problem> {
+    let wrong = |why: String| Problem::wrong(line, format!("[collective]: {why}"));
+    let (ranks, hosts) = (keys.ranks, network.hosts());
+    if !(2..=hosts).contains(&ranks) {
+        return Err(wrong(format!("ranks is {ranks}: take 2 to {hosts}, a host for each")));
+    }
+    if keys.order == Order::Hypercube && !ranks.is_power_of_two() {
+        return Err(wrong(format!(
+            "order \"hypercube\" needs a power of two of ranks, and there are {ranks}"
+        )));
+    }
+    let operation = *keys.operation.get_ref();
+    let messages = keys.times as usize * ranks * if operation == Operation::Barrier { 32 } else { ranks };
+    if messages > 1 << 26 || keys.bytes > 1 << 26 {
+        return Err(wrong(
+            "more than 67,108,864 messages, or bytes: take fewer ranks, times or bytes".into(),
+        ));
+    }
+    let flits = keys.bytes.div_ceil(FLIT).max(1) as u32;
+    let program = |rank: usize| {
+        let once = match operation {
+            Operation::Barrier => barrier(rank, ranks),
+            Operation::AllToAll => {
+                steps(keys.order, rank, ranks).into_iter().flat_map(|step| both(step, flits)).collect()
+            }
+            Operation::Transpose => {
+                steps(keys.order, rank, ranks).into_iter().flat_map(|step| in_order(step, flits)).collect()
+            }
+        };
+        let compute = (keys.compute > 0).then_some(Op::Compute(keys.compute));
+        let time: Vec<Op> = compute.into_iter().chain(once).collect();
+        time.repeat(keys.times as usize)
+    };
+    let programs = (0..ranks).map(program).collect();
+    Programs::new(programs, (0..ranks as u32).collect(), hosts).map_err(|bad| wrong(bad.to_string()))
+}
+
+/// As the library's ranks do that have a processor each.
+fn barrier(rank: usize, ranks: usize) -> Vec<Op> {
+    let step = |step| match step {
+        BarrierStep::Send(to) => Op::Post { to: to as u32, flits: 1 },
+        BarrierStep::Receive(from) => Op::Retrieve { from: from as u32 },
+    };
+    Plan::best(ranks, false).steps(rank, ranks).into_iter().map(step).collect()
+}
+
+fn steps(order: Order, rank: usize, ranks: usize) -> Vec<Step> {
+    match order {
+        Order::Tournament => exchange::tournament(rank, ranks).collect(),
+        Order::Hypercube => exchange::hypercube(rank, ranks).map(Iterator::collect).unwrap_or_default(),
+        Order::Triangle => exchange::triangle(rank, ranks).collect(),
+    }
+}
+
+/// A group's all-to-all: both post, and then both retrieve.
+fn both(step: Step, flits: u32) -> Vec<Op> {
+    match step.action {
+        Action::PostThenRetrieve | Action::RetrieveThenPost => {
+            in_order(Step { action: Action::PostThenRetrieve, ..step }, flits)
+        }
+        Action::Post | Action::Retrieve => in_order(step, flits),
+    }
+}
+
+/// Mailboxes with any protocol: the lower rank posts first.
+fn in_order(step: Step, flits: u32) -> Vec<Op> {
+    let peer = step.peer as u32;
+    let (post, retrieve) = (Op::Post { to: peer, flits }, Op::Retrieve { from: peer });
+    match step.action {
+        Action::Post => vec![post],
+        Action::Retrieve => vec![retrieve],
+        Action::PostThenRetrieve => vec![post, retrieve],
+        Action::RetrieveThenPost => vec![retrieve, post],
+    }
+}
+
+/// Until nothing happens any more.
+fn play<'network, W: Workload>(
+    scenario: &Scenario,
+    network: &'network Network,
+    scheme: Scheme,
+    workload: W,
+    is_done: fn(&W) -> bool,
+) -> Result<(Engine<'network, W>, Measures), Problem> {
+    let config = network::config(scenario, scheme)?;
+    let mut engine = Engine::new(network, &config, workload).map_err(|bad| Problem::wrong(None, bad))?;
+    let most = *scenario.measured.get_ref();
+    let bar = progress::bar(u64::from(STEPS), scheme.name());
+    for step in 1..=STEPS {
+        // It ends before that, and how far it is nobody knows: each step is twice as long as the one before.
+        let until = most >> (STEPS - step);
+        // Nothing is under way also where all compute.
+        if until > engine.now()
+            && engine.run_dry(until).map_err(Problem::stopped)?
+            && is_done(engine.workload())
+        {
+            bar.finish_and_clear();
+            let measures = engine.measures();
+            return Ok((engine, measures));
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Err(Problem::stopped(format!("after {most} cycles it has not come to its end: raise `measured`")))
+}
+
+fn ended(scheme: Scheme, cycles: (u64, u64), measures: &Measures) -> Ended {
+    let class = &measures.classes[0];
+    Ended {
+        scheme,
+        cycles,
+        messages: class.delivered.0,
+        flits: class.delivered.1,
+        mean: class.latency.mean(),
+        median: class.latency.value_at_quantile(0.5),
+        p99: class.latency.value_at_quantile(0.99),
+        dropped: measures.dropped,
+    }
+}
+
+fn print(scenario: &Scenario, network: &Network, runs: &[Ended], format: Format) -> String {
+    // What each host that is there could have taken.
+    let rate = |run: &Ended| run.flits as f64 / run.cycles.1.max(1) as f64;
+    match format {
+        Format::Text => {
+            let mut rows = vec![row([
+                "scheme",
+                "first end",
+                "last end",
+                "messages",
+                "flits",
+                "flits a cycle",
+                "mean",
+                "median",
+                "99 %",
+                "dropped",
+            ])];
+            rows.extend(runs.iter().map(|run| {
+                vec![
+                    run.scheme.name().into(),
+                    run.cycles.0.to_string(),
+                    run.cycles.1.to_string(),
+                    run.messages.to_string(),
+                    run.flits.to_string(),
+                    format!("{:.2}", rate(run)),
+                    format!("{:.1}", run.mean),
+                    run.median.to_string(),
+                    run.p99.to_string(),
+                    run.dropped.to_string(),
+                ]
+            }));
+            format!("{}, {} hosts; times in cycles\n\n{}", network.name, network.hosts(), lines(&rows))
+        }
+        Format::Json => {
+            let runs = runs.iter().map(|run| {
+                json!({
+                    "scheme": run.scheme.name(), "first_end_cycles": run.cycles.0, "last_end_cycles": run.cycles.1,
+                    "messages": run.messages, "flits": run.flits, "mean_cycles": run.mean, "median_cycles": run.median,
+                    "p99_cycles": run.p99, "dropped_packets": run.dropped,
+                })
+            });
+            let runs = runs.collect::<Value>();
+            format!(
+                "{:#}\n",
+                json!({ "network": network.name, "hosts": network.hosts(), "seed": scenario.seed, "runs": runs })
+            )
+        }
+        Format::Csv => {
+            let line = |run: &Ended| {
+                let Ended { cycles: (first, last), messages, flits, mean, median, p99, dropped, .. } = run;
+                format!(
+                    "{},{first},{last},{messages},{flits},{mean},{median},{p99},{dropped}\n",
+                    run.scheme.name()
+                )
+            };
+            let heads = "scheme,first_end,last_end,messages,flits,mean,median,p99,dropped\n";
+            heads.to_owned() + &runs.iter().map(line).collect::<String>()
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! A scenario's file.
+
+use crate::failure::Problem;
+use serde::Deserialize;
+use std::path::PathBuf;
+use toml::Spanned;
+
+/// Cycles of a run, at most: of the warm-up, and measured.
+const MOST_CYCLES: u64 = 1_000_000_000;
+/// Runs of a scenario, at most.
+const MOST_RUNS: usize = 1000;
+/// Of a name, so that tables can be read.
+const LONGEST_NAME: usize = 32;
+
+/// What a file asks for.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Scenario {
+    /// The same seed gives the same figures.
+    #[serde(default = "one")]
+    pub seed: u64,
+    /// Cycles that are not measured.
+    #[serde(default = "nowhere")]
+    pub warm_up: Spanned<u64>,
+    /// Cycles that are.
+    pub measured: Spanned<u64>,
+    /// Factors of the traffic's loads: a run for each.
+    pub loads: Option<Spanned<Vec<f64>>>,
+    pub topology: Spanned<Topology>,
+    #[serde(default = "nowhere")]
+    pub network: Spanned<Network>,
+    pub arbitration: Option<Spanned<Arbitration>>,
+    #[serde(default = "nowhere")]
+    pub congestion: Spanned<Congestion>,
+    #[serde(default)]
+    pub traffic: Vec<Traffic>,
+    /// In place of `traffic`.
+    pub trace: Option<TraceKeys>,
+    /// In place of `traffic`.
+    pub collective: Option<Collective>,
+    /// Of what is above.
+    #[serde(skip)]
+    pub lines: Lines,
+}
+
+/// Where in the file something is, from 1.
+#[derive(Clone, Debug, Default)]
+pub struct Lines {
+    pub topology: usize,
+    pub network: usize,
+    pub arbitration: Option<usize>,
+    pub congestion: usize,
+    pub traffic: Vec<usize>,
+    /// Of `trace` or `collective`.
+    pub work: usize,
+}
+
+/// `[topology]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
+pub enum Topology {
+    Tree { k: usize, n: usize },
+    Torus { dims: Vec<usize>, hosts: usize },
+    Dragonfly { hosts: usize, group: usize, global: usize },
+    Irregular { switches: usize, hosts: usize, degree: usize, seed: u64 },
+    File { path: PathBuf },
+}
+
+/// `[network]`: what switches and adapters are like.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Network {
+    pub levels: Option<u8>,
+    pub packet: Option<u16>,
+    pub buffer: Option<u32>,
+    pub link: Option<u32>,
+    pub switch: Option<u32>,
+    #[serde(default)]
+    pub passing_first: bool,
+    /// Whether all packets are acknowledged; with congestion control they are unless told.
+    pub acks: Option<bool>,
+}
+
+/// `[arbitration]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
+pub enum Arbitration {
+    RoundRobin,
+    Priority,
+    Sbt {
+        /// By level, in packets.
+        weights: Vec<u32>,
+    },
+    Dtable {
+        /// Levels and weights, as `deckqos plan --format json` has them in `table`.
+        table: Vec<(u8, u32)>,
+        #[serde(default, rename = "keep-when-stalled")]
+        keep: bool,
+    },
+    Vl {
+        /// Lanes and weights.
+        #[serde(default)]
+        high: Vec<(u8, u8)>,
+        low: Vec<(u8, u8)>,
+        #[serde(default, rename = "high-limit")]
+        high_limit: u8,
+    },
+}
+
+/// `[congestion]`: schemes, each for runs of its own, and their parameters.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Congestion {
+    pub schemes: Vec<Scheme>,
+    pub ecn: EcnKeys,
+    /// Cycles that speculative packets wait.
+    pub patience: Option<u32>,
+    /// Messages of a pair.
+    pub window: Option<u32>,
+    /// Of LHRP, in flits.
+    pub threshold: Option<u32>,
+    /// Of `by-size`: the longest message that LHRP takes, in flits.
+    pub most: Option<u32>,
+}
+
+/// `congestion.ecn`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct EcnKeys {
+    pub threshold: Option<u32>,
+    pub step: Option<u32>,
+    pub decay: Option<u32>,
+    pub largest: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheme {
+    None,
+    Ecn,
+    Srp,
+    Smsrp,
+    Lhrp,
+    BySize,
+}
+
+impl Scheme {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Ecn => "ecn",
+            Self::Srp => "srp",
+            Self::Smsrp => "smsrp",
+            Self::Lhrp => "lhrp",
+            Self::BySize => "by-size",
+        }
+    }
+}
+
+/// `[[traffic]]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Traffic {
+    pub name: Spanned<String>,
+    pub pattern: Pattern,
+    /// Of a hot spot.
+    pub senders: Option<usize>,
+    /// Of a hot spot.
+    pub receivers: Option<usize>,
+    #[serde(default)]
+    pub level: u8,
+    /// Flits a cycle: of each sender; of a hot spot, to each receiver.
+    pub load: f64,
+    /// Whether `loads` changes it.
+    #[serde(default = "yes")]
+    pub sweep: bool,
+    pub flits: Flits,
+    #[serde(default)]
+    pub arrivals: Arrivals,
+    /// Messages of a burst.
+    pub burst: Option<u32>,
+    /// Cycles.
+    #[serde(default)]
+    pub from: u64,
+    pub until: Option<u64>,
+}
+
+/// `[trace]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct TraceKeys {
+    pub path: Spanned<PathBuf>,
+    /// Picoseconds that a link needs for a flit.
+    pub cycle_ps: u64,
+}
+
+/// `[collective]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Collective {
+    pub operation: Spanned<Operation>,
+    pub ranks: usize,
+    /// From each rank to each other one; a barrier has none.
+    #[serde(default)]
+    pub bytes: u64,
+    #[serde(default)]
+    pub order: Order,
+    /// One after another.
+    #[serde(default = "once")]
+    pub times: u16,
+    /// Cycles before each.
+    #[serde(default)]
+    pub compute: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    Barrier,
+    AllToAll,
+    Transpose,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    #[default]
+    Tournament,
+    Hypercube,
+    Triangle,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    /// All to all.
+    Uniform,
+    /// Each host has one other that it sends to, and each receives from one.
+    Permutation,
+    /// Some to a few.
+    HotSpot,
+}
+
+/// The length of messages.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Flits {
+    All(u32),
+    /// Any between these.
+    Between([u32; 2]),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Arrivals {
+    #[default]
+    Random,
+    Regular,
+    Bursts,
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn once() -> u16 {
+    1
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn nowhere<Value: Default>() -> Spanned<Value> {
+    Spanned::new(0..0, Value::default())
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count()
+}
+
+/// Reads a scenario. `seed` takes the place of its own.
+pub fn read(text: &str, seed: Option<u64>) -> Result<Scenario, Problem> {
+    let mut scenario: Scenario = toml::from_str(text).map_err(|error| {
+        let line = error.span().map(|span| line_of(text, span.start));
+        Problem::wrong(line, error.message().replace('\n', "; "))
+    })?;
+    scenario.seed = seed.unwrap_or(scenario.seed);
+    let line = |span: std::ops::Range<usize>| line_of(text, span.start);
+    scenario.lines = Lines {
+        topology: line(scenario.topology.span()),
+        network: line(scenario.network.span()),
+        arbitration: scenario.arbitration.as_ref().map(|spanned| line(spanned.span())),
+        congestion: line(scenario.congestion.span()),
+        work: match (&scenario.trace, &scenario.collective) {
+            (Some(trace), _) => line(trace.path.span()),
+            (None, Some(collective)) => line(collective.operation.span()),
+            (None, None) => 0,
+        },
+        traffic: scenario.traffic.iter().map(|traffic| line(traffic.name.span())).collect(),
+    };
+    for (what, cycles, least) in [("warm-up", &scenario.warm_up, 0), ("measured", &scenario.measured, 1)] {
+        let count = *cycles.get_ref();
+        if !(least..=MOST_CYCLES).contains(&count) {
+            let reason = format!("{what} is {count} cycles: take {least} to {MOST_CYCLES}");
+            return Err(Problem::wrong(line(cycles.span()), reason));
+        }
+    }
+    check_loads(&scenario, line)?;
+    check_traffic(&scenario, line)?;
+    Ok(scenario)
+}
+
+fn check_loads(scenario: &Scenario, line: impl Fn(std::ops::Range<usize>) -> usize) -> Result<(), Problem> {
+    let Some(spanned) = &scenario.loads else { return Ok(()) };
+    let (loads, at) = (spanned.get_ref(), line(spanned.span()));
+    if loads.is_empty() || loads.len() * scenario.congestion.get_ref().schemes.len().max(1) > MOST_RUNS {
+        return Err(Problem::wrong(
+            at,
+            format!("loads has {} factors: there can be {MOST_RUNS} runs", loads.len()),
+        ));
+    }
+    match loads.iter().find(|load| !(**load > 0.0 && load.is_finite())) {
+        Some(bad) => Err(Problem::wrong(at, format!("loads has {bad}: factors are above 0"))),
+        None => Ok(()),
+    }
+}
+
+fn check_traffic(scenario: &Scenario, line: impl Fn(std::ops::Range<usize>) -> usize) -> Result<(), Problem> {
+    let kinds = [!scenario.traffic.is_empty(), scenario.trace.is_some(), scenario.collective.is_some()];
+    match kinds.iter().filter(|is_there| **is_there).count() {
+        1 => {}
+        0 => {
+            return Err(Problem::wrong(
+                None,
+                "there is no [[traffic]], [trace] or [collective]; `deckfabric run --example` prints a scenario to begin with",
+            ));
+        }
+        _ => {
+            let reason =
+                "there is more than one of [[traffic]], [trace] and [collective]: a scenario has one of them";
+            return Err(Problem::wrong(None, reason));
+        }
+    }
+    if let (Some(loads), true) = (&scenario.loads, scenario.traffic.is_empty()) {
+        return Err(Problem::wrong(line(loads.span()), "loads is for [[traffic]]"));
+    }
+    for (traffic, &line) in scenario.traffic.iter().zip(&scenario.lines.traffic) {
+        let name = traffic.name.get_ref();
+        let wrong = |reason: String| Err(Problem::wrong(line, format!("traffic {name:?}: {reason}")));
+        if name.is_empty() || name.chars().count() > LONGEST_NAME || name.chars().any(char::is_control) {
+            return Err(Problem::wrong(
+                line,
+                format!("a name has 1 to {LONGEST_NAME} characters that can be printed"),
+            ));
+        }
+        let is_hot = traffic.pattern == Pattern::HotSpot;
+        for (key, is_there) in
+            [("senders", traffic.senders.is_some()), ("receivers", traffic.receivers.is_some())]
+        {
+            if is_there != is_hot {
+                let verb = if is_hot { "needs" } else { "has no" };
+                return wrong(format!("this pattern {verb} {key}"));
+            }
+        }
+        if (traffic.arrivals == Arrivals::Bursts) != traffic.burst.is_some() {
+            return wrong("bursts have a number of messages: arrivals = \"bursts\" with burst = 20".into());
+        }
+        if traffic.until.is_some_and(|until| until <= traffic.from) {
+            return wrong("it ends before it begins".into());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,185 @@
+//! From a scenario to a network, a configuration and streams.
+
+use crate::{
+    failure::Problem,
+    input::{self, Arbitration, Flits, Pattern, Scenario, Scheme, Topology},
+};
+use rand::{SeedableRng, seq::SliceRandom};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use std::{fs, path::Path};
+use toml::Spanned;
+use udeck_fabric::{
+    arbitration,
+    config::{BadConfig, Config},
+    congestion::{Congestion, ecn::Ecn, lhrp::Lhrp, srp::Speculation},
+    topology::{self, Network},
+    traffic::{self, Arrivals, Stream},
+};
+use udeck_qos::{
+    dtable::{Slot, WhenStalled},
+    sbt::Cycle,
+    table::{Entry, LANES, VlTables},
+    vl_arbiter::LowTurn,
+};
+
+/// Builds a topology. Files are in `folder`.
+pub fn build(topology: &Spanned<Topology>, folder: &Path) -> Result<Network, Problem> {
+    let built = match topology.get_ref() {
+        Topology::Tree { k, n } => topology::tree(*k, *n),
+        Topology::Torus { dims, hosts } => topology::torus(dims, *hosts),
+        Topology::Dragonfly { hosts, group, global } => topology::dragonfly(*hosts, *group, *global),
+        Topology::Irregular { switches, hosts, degree, seed } => {
+            topology::irregular(*switches, *hosts, *degree, *seed)
+        }
+        Topology::File { path } => {
+            let place = folder.join(path);
+            let text = fs::read_to_string(&place).map_err(|why| {
+                Problem::wrong(None, format!("[topology]: {} cannot be read: {why}", place.display()))
+            })?;
+            return topology::parse(&path.display().to_string(), &text)
+                .map_err(|bad| Problem::wrong(None, format!("[topology]: {}: {bad}", place.display())));
+        }
+    };
+    built.map_err(|bad| Problem::wrong(None, format!("[topology]: {bad}")))
+}
+
+/// The configuration under a scheme of congestion control.
+pub fn config(scenario: &Scenario, scheme: Scheme) -> Result<Config, Problem> {
+    let (default, own) = (Config::default(), scenario.network.get_ref());
+    let used = scenario.traffic.iter().map(|traffic| traffic.level).max().unwrap_or(0);
+    let buffer = own.buffer.unwrap_or(default.buffer);
+    let config = Config {
+        levels: own.levels.unwrap_or(used.saturating_add(1)),
+        arbitration: scenario
+            .arbitration
+            .as_ref()
+            .map_or(arbitration::Scheme::RoundRobin, |spanned| tables(spanned.get_ref())),
+        packet: own.packet.unwrap_or(default.packet),
+        buffer,
+        link: own.link.unwrap_or(default.link),
+        switch: own.switch.unwrap_or(default.switch),
+        passing_first: own.passing_first,
+        congestion: congestion(scenario.congestion.get_ref(), scheme, buffer),
+        acks: own.acks.unwrap_or(scheme != Scheme::None),
+    };
+    config.check().map_err(|bad| Problem::wrong(line_of(scenario, &bad), bad))?;
+    Ok(config)
+}
+
+fn line_of(scenario: &Scenario, bad: &BadConfig) -> usize {
+    let lines = &scenario.lines;
+    let of_network = ["levels", "packet", "buffer", "link", "switch"];
+    match bad {
+        BadConfig::Range(range) if of_network.contains(&range.what) => lines.network,
+        BadConfig::Range(_) => lines.congestion,
+        BadConfig::Level { .. } | BadConfig::Table(_) => lines.arbitration.unwrap_or(lines.network),
+    }
+}
+
+fn tables(arbitration: &Arbitration) -> arbitration::Scheme {
+    let entries = |pairs: &[(u8, u8)]| pairs.iter().map(|&(vl, weight)| Entry { vl, weight }).collect();
+    match arbitration {
+        Arbitration::RoundRobin => arbitration::Scheme::RoundRobin,
+        Arbitration::Priority => arbitration::Scheme::Priority,
+        Arbitration::Sbt { weights } => {
+            let mut all = [0; LANES];
+            all.iter_mut().zip(weights).for_each(|(all, weight)| *all = *weight);
+            arbitration::Scheme::Sbt { weights: all, cycle: Cycle::Exact }
+        }
+        Arbitration::Dtable { table, keep } => arbitration::Scheme::DTable {
+            // A level that is none would be refused as one without turns; a table's levels are 0 to 15.
+            slots: table
+                .iter()
+                .filter(|(level, _)| usize::from(*level) < LANES)
+                .map(|&(level, weight)| Slot { level, weight })
+                .collect(),
+            when_stalled: if *keep { WhenStalled::Keep } else { WhenStalled::Lose },
+        },
+        Arbitration::Vl { high, low, high_limit } => {
+            let tables = VlTables { high: entries(high), low: entries(low), high_limit: *high_limit };
+            arbitration::Scheme::Vl { tables, low_turn: LowTurn::Packet }
+        }
+    }
+}
+
+fn congestion(keys: &input::Congestion, scheme: Scheme, buffer: u32) -> Congestion {
+    let (ecn, srp, lhrp) = (Ecn::default(), Speculation::default(), Lhrp::default());
+    let ecn = Ecn {
+        // Half of a buffer.
+        threshold: keys.ecn.threshold.unwrap_or((buffer / 2).max(1)),
+        step: keys.ecn.step.unwrap_or(ecn.step),
+        decay: keys.ecn.decay.unwrap_or(ecn.decay),
+        largest: keys.ecn.largest.unwrap_or(ecn.largest),
+    };
+    let srp = Speculation {
+        patience: keys.patience.unwrap_or(srp.patience),
+        window: keys.window.unwrap_or(srp.window),
+    };
+    let lhrp = Lhrp { threshold: keys.threshold.unwrap_or(lhrp.threshold) };
+    match scheme {
+        Scheme::None => Congestion::None,
+        Scheme::Ecn => Congestion::Ecn(ecn),
+        Scheme::Srp => Congestion::Srp(srp),
+        Scheme::Smsrp => Congestion::Smsrp(srp),
+        Scheme::Lhrp => Congestion::Lhrp(lhrp),
+        Scheme::BySize => Congestion::BySize { most: keys.most.unwrap_or(16), lhrp, srp },
+    }
+}
+
+/// The streams at a load.
+pub fn streams(scenario: &Scenario, hosts: usize, load: f64) -> Result<Vec<Stream>, Problem> {
+    let all = scenario.traffic.iter().zip(&scenario.lines.traffic).enumerate();
+    let streams = all.map(|(nth, (traffic, &line))| {
+        let name = traffic.name.get_ref();
+        let seed = scenario.seed.wrapping_add(1000 * nth as u64);
+        let (from, to, share) = match traffic.pattern {
+            Pattern::Uniform => ((0..hosts as u32).collect(), traffic::Pattern::Uniform, 1.0),
+            Pattern::Permutation => {
+                let (from, to) = permutation(hosts, seed);
+                (from, traffic::Pattern::Fixed(to), 1.0)
+            }
+            Pattern::HotSpot => {
+                let (senders, receivers) = (traffic.senders.unwrap_or(0), traffic.receivers.unwrap_or(0));
+                let bad = || {
+                    let reason = format!(
+                        "traffic {name:?}: {senders} senders and {receivers} receivers of {hosts} hosts"
+                    );
+                    Problem::wrong(line, reason + ": take at least one of each, and no more than there are")
+                };
+                if senders == 0 || receivers == 0 || senders.saturating_add(receivers) > hosts {
+                    return Err(bad());
+                }
+                let (from, to) = traffic::hot_spot(hosts, senders, receivers, seed).ok_or_else(bad)?;
+                let fixed = (0..senders).map(|nth| to[nth % receivers]).collect();
+                (from, traffic::Pattern::Fixed(fixed), receivers as f64 / senders as f64)
+            }
+        };
+        Ok(Stream {
+            name: name.clone(),
+            from,
+            to,
+            level: traffic.level,
+            load: traffic.load * share * if traffic.sweep { load } else { 1.0 },
+            flits: match traffic.flits {
+                Flits::All(flits) => (flits, flits),
+                Flits::Between([least, most]) => (least, most),
+            },
+            arrivals: match traffic.arrivals {
+                input::Arrivals::Random => Arrivals::Random,
+                input::Arrivals::Regular => Arrivals::Regular,
+                input::Arrivals::Bursts => Arrivals::Bursts(traffic.burst.unwrap_or(1)),
+            },
+            during: (traffic.from, traffic.until.unwrap_or(u64::MAX)),
+        })
+    });
+    streams.collect()
+}
+
+/// A random permutation in which none sends to itself: hosts in a random order, each to the next one.
+fn permutation(hosts: usize, seed: u64) -> (Vec<u32>, Vec<u32>) {
+    let mut order: Vec<u32> = (0..hosts as u32).collect();
+    order.shuffle(&mut Xoshiro256PlusPlus::seed_from_u64(seed));
+    let mut to = order.clone();
+    to.rotate_left(1);
+    (order, to)
+}

@@ -1,0 +1,125 @@
+//! The command line.
+
+use clap::{Parser, Subcommand, ValueEnum, ValueHint};
+use std::path::PathBuf;
+use udeck_manual::Generate;
+
+const MORE: &str = "\
+Examples:
+  deckfabric run --example=hot-spot > hot-spot.toml
+                                a scenario to begin with: its comments say what can be in one
+  deckfabric run hot-spot.toml  latencies, throughput and drops, by scheme, load and class
+  deckfabric run hot-spot.toml --format csv > hot-spot.csv
+                                the same for programs
+  deckfabric papers -o papers.html
+                                the literature's figures beside ours, some minutes; --quick for seconds
+  deckfabric topologies         networks that there are: hosts, links, distances, what they can carry
+
+Environment:
+  DECK_...  none is read: they are settings of jobs
+
+Exit code:
+  0  there is an answer
+  1  a run came to a stop, or something that must hold does not: standard error says which
+  2  a file or an option is wrong";
+
+/// Simulates networks of switches: virtual lanes, credits, arbitration tables, congestion control.
+///
+/// A scenario is a TOML file: a topology, what switches are like, and traffic. Time is counted in cycles, in each of which a link moves a
+/// flit of 64 bytes. The same file and seed give the same figures on every machine.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "deckfabric", version, after_help = MORE, max_term_width = 100, arg_required_else_help = true)]
+pub struct Options {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub generate: Generate,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Run a scenario, and print what arrived, how long it took and what was dropped
+    Run {
+        /// The scenario; - is standard input
+        #[arg(value_hint = ValueHint::FilePath, required_unless_present = "example")]
+        file: Option<PathBuf>,
+        /// Print a scenario to begin with
+        #[arg(long, value_enum, value_name = "NAME", num_args = 0..=1, require_equals = true, conflicts_with = "file",
+              default_missing_value = "uniform")]
+        example: Option<Example>,
+        /// As a table to read, as JSON, or as lines of CSV
+        #[arg(long, value_enum, default_value = "text")]
+        format: Format,
+        /// In place of the scenario's
+        #[arg(long)]
+        seed: Option<u64>,
+    },
+    /// Repeat what the literature has published, and print its figures beside what comes out here
+    ///
+    /// Admission and deadlines of InfiniBand's tables (Alfaro), shares, throughput and times of tables with deficits (DTable), and a
+    /// dragonfly with a hot spot under ECN, SRP, SMSRP and LHRP (Jiang, Dennison, Dally). What is reduced is said. Orderings that must
+    /// hold are checked.
+    Papers {
+        /// Small networks, in seconds
+        #[arg(long)]
+        quick: bool,
+        /// Write a page for a browser, with curves
+        #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        output: Option<PathBuf>,
+    },
+    /// Print facts on networks: those of the literature, or that of a scenario
+    Topologies {
+        /// A scenario
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: Option<PathBuf>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Example {
+    /// All send to all, over a torus, at several loads
+    Uniform,
+    /// 60 send to 4 of 1,056, under each scheme of congestion control
+    HotSpot,
+    /// Five classes with shares in a table
+    Classes,
+    /// Long and short messages, a permutation, and bursts
+    Mix,
+    /// NAS FT's transpose over 1,024 ranks
+    Transpose,
+    /// A trace in the format VEF3
+    Trace,
+    /// That trace
+    Vef,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+    /// For spreadsheets
+    Csv,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn a_scenario_is_a_file_or_an_example() {
+        for good in [&["run", "a"][..], &["run", "--example"], &["run", "--example=mix"], &["topologies"]] {
+            assert!(Options::try_parse_from([&["deckfabric"], good].concat()).is_ok(), "{good:?}");
+        }
+        for bad in [&["run"][..], &["run", "a", "--example"], &[], &["run", "a", "--seed", "-1"]] {
+            assert!(Options::try_parse_from([&["deckfabric"], bad].concat()).is_err(), "{bad:?}");
+        }
+    }
+}

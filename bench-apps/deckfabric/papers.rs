@@ -1,0 +1,214 @@
+//! `deckfabric papers`: what the literature has published, and what comes out here, reduced to minutes on one processor.
+
+mod alfaro;
+mod congestion;
+mod page;
+mod tables;
+
+use crate::{
+    columns::{lines, row},
+    progress,
+};
+use indicatif::ProgressBar;
+use serde::Serialize;
+use udeck_fabric::{
+    config::Config,
+    engine::Engine,
+    measure::Measures,
+    topology::Network,
+    traffic::{Arrivals, Pattern, Stream, Traffic},
+};
+
+pub use page::html;
+
+/// How much is played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Networks of the literature, shorter.
+    Reduced,
+    /// Small ones, in seconds.
+    Quick,
+}
+
+/// A part of the literature.
+#[derive(Debug, Default)]
+pub struct Section {
+    pub title: &'static str,
+    /// How it is played here, and what is reduced.
+    pub how: String,
+    pub rows: Vec<Row>,
+    /// What must hold, and whether it does.
+    pub claims: Vec<(String, bool)>,
+    pub charts: Vec<Chart>,
+}
+
+/// A published figure and ours.
+#[derive(Debug)]
+pub struct Row {
+    pub what: String,
+    pub published: Option<f64>,
+    pub ours: f64,
+}
+
+impl Row {
+    fn new(what: impl Into<String>, published: impl Into<Option<f64>>, ours: f64) -> Self {
+        Self { what: what.into(), published: published.into(), ours }
+    }
+}
+
+/// Curves, in the form of the page's script.
+#[derive(Debug, Serialize)]
+pub struct Chart {
+    pub title: String,
+    pub sentence: String,
+    pub x: Axis,
+    pub y: Axis,
+    pub lines: Vec<Line>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Axis {
+    pub title: String,
+    pub unit: String,
+    pub bytes: bool,
+    pub log: bool,
+}
+
+impl Axis {
+    fn new(title: &str, unit: &str, log: bool) -> Self {
+        Self { title: title.into(), unit: unit.into(), bytes: false, log }
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct Line {
+    pub name: String,
+    pub limit: bool,
+    pub points: Vec<Dot>,
+}
+
+/// A figure of one run: the same for the same seed, so its bounds are itself.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Dot {
+    pub x: f64,
+    pub median: f64,
+    pub low: f64,
+    pub high: f64,
+    pub p10: f64,
+    pub p90: f64,
+    pub rounds: usize,
+}
+
+impl Dot {
+    fn new(x: f64, y: f64) -> Self {
+        Self { x, median: y, low: y, high: y, p10: y, p90: y, rounds: 1 }
+    }
+}
+
+/// Plays all.
+pub fn play(extent: Extent) -> Result<Vec<Section>, String> {
+    let bar = progress::bar(alfaro::RUNS + tables::runs(extent) + congestion::runs(extent), "papers");
+    let mut sections = alfaro::sections(extent, &bar)?;
+    sections.extend(tables::sections(extent, &bar)?);
+    sections.extend(congestion::sections(extent, &bar)?);
+    bar.finish_and_clear();
+    Ok(sections)
+}
+
+/// Whether all that must hold does.
+pub fn holds(sections: &[Section]) -> bool {
+    sections.iter().all(|section| section.claims.iter().all(|(_, holds)| *holds))
+}
+
+/// For a terminal.
+pub fn text(sections: &[Section]) -> String {
+    let mut text = String::new();
+    for section in sections {
+        text += &format!("{}\n{}\n\n", section.title, section.how);
+        let mut rows = vec![row(["", "published", "here", "ratio"])];
+        for Row { what, published, ours } in &section.rows {
+            let of = |figure: Option<f64>| figure.map_or_else(|| "-".into(), shown);
+            let ratio = published.map(|published| ours / published);
+            rows.push(vec![what.clone(), of(*published), shown(*ours), of(ratio)]);
+        }
+        text += &lines(&rows);
+        for (claim, holds) in &section.claims {
+            text += &format!("  {}  {claim}\n", if *holds { "holds:" } else { "DOES NOT HOLD:" });
+        }
+        text += "\n";
+    }
+    text
+}
+
+fn shown(figure: f64) -> String {
+    match figure.abs() {
+        1000.0.. => format!("{figure:.0}"),
+        100.0.. => format!("{figure:.1}"),
+        10.0.. => format!("{figure:.2}"),
+        _ => format!("{figure:.3}"),
+    }
+}
+
+/// A run: its measures, without the warm-up.
+fn simulate(
+    network: &Network,
+    config: &Config,
+    streams: Vec<Stream>,
+    (warm_up, measured): (u64, u64),
+    bar: &ProgressBar,
+) -> Result<Measures, String> {
+    let traffic = Traffic::new(network.hosts(), streams, 1).map_err(|bad| bad.to_string())?;
+    let mut engine = Engine::new(network, config, traffic).map_err(|bad| bad.to_string())?;
+    engine.run_until(warm_up).map_err(|bad| bad.to_string())?;
+    engine.restart_measures();
+    engine.run_until(warm_up + measured).map_err(|bad| bad.to_string())?;
+    bar.inc(1);
+    Ok(engine.measures())
+}
+
+/// All send to all.
+fn uniform(network: &Network, name: &str, load: f64, flits: u32) -> Stream {
+    Stream {
+        name: name.into(),
+        from: (0..network.hosts() as u32).collect(),
+        to: Pattern::Uniform,
+        level: 0,
+        load,
+        flits: (flits, flits),
+        arrivals: Arrivals::Random,
+        during: (0, u64::MAX),
+    }
+}
+
+/// Whether figures fall from one to the next.
+fn falls(figures: &[f64]) -> bool {
+    figures.windows(2).all(|pair| pair[0] > pair[1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_hold_is_said() {
+        let claims = vec![("this".into(), true), ("that".into(), false)];
+        let rows = vec![Row::new("a <b>", 2.0, 3.0), Row::new("c", None, 1234.5)];
+        let section = Section { title: "T", how: "how".into(), rows, claims, charts: Vec::new() };
+        let all = [section];
+        assert!(!holds(&all));
+        let text = text(&all);
+        let table = "       published   here  ratio\na <b>      2.000  3.000  1.500\nc              -   1234      -\n";
+        assert!(
+            text.contains(table) && text.contains("holds:  this") && text.contains("DOES NOT HOLD:  that"),
+            "{text}"
+        );
+        let page = html(&all, "short");
+        assert!(
+            page.contains("a &lt;b&gt;")
+                && page.contains("does not hold</span>: that")
+                && !page.contains("{{"),
+            "{page}"
+        );
+        assert!(holds(&[Section::default()]));
+    }
+}

@@ -1,0 +1,256 @@
+//! A dragonfly with a hot spot under ECN, SRP, SMSRP and LHRP.
+
+use super::{Axis, Chart, Dot, Extent, Line, Row, Section, falls, simulate, uniform};
+use indicatif::ProgressBar;
+use udeck_fabric::{
+    config::Config,
+    congestion::{Congestion, ecn::Ecn, lhrp::Lhrp, srp::Speculation},
+    measure::{Kind, Measures},
+    topology::{Network, dragonfly},
+    traffic::{Arrivals, Pattern, Stream, hot_spot},
+};
+
+const SCHEMES: [&str; 5] = ["none", "ECN", "SRP", "SMSRP", "LHRP"];
+const BUFFER: u32 = 256;
+/// Cycles, and the load.
+const BURST: (u64, f64) = (1000, 15.0);
+
+fn scheme(name: &str) -> Congestion {
+    match name {
+        "ECN" => Congestion::Ecn(Ecn { threshold: BUFFER / 2, ..Ecn::default() }),
+        "SRP" => Congestion::Srp(Speculation::default()),
+        "SMSRP" => Congestion::Smsrp(Speculation::default()),
+        "LHRP" => Congestion::Lhrp(Lhrp::default()),
+        _ => Congestion::None,
+    }
+}
+
+/// A network and its hot spot.
+struct Place {
+    network: Network,
+    senders: Vec<u32>,
+    receivers: Vec<u32>,
+    cycles: (u64, u64),
+}
+
+impl Place {
+    fn new(extent: Extent) -> Result<Self, String> {
+        let (size, senders, receivers, cycles) = match extent {
+            Extent::Reduced => ((4, 8, 4), 60, 4, (10_000, 20_000)),
+            Extent::Quick => ((2, 4, 2), 30, 2, (5000, 10_000)),
+        };
+        let network = dragonfly(size.0, size.1, size.2).map_err(|bad| bad.to_string())?;
+        let (senders, receivers) =
+            hot_spot(network.hosts(), senders, receivers, 1).ok_or("the network is too small")?;
+        Ok(Self { network, senders, receivers, cycles })
+    }
+
+    /// To each receiver `load`.
+    fn hot(&self, load: f64, flits: u32, arrivals: Arrivals) -> Stream {
+        let (senders, receivers) = (self.senders.len(), self.receivers.len());
+        Stream {
+            from: self.senders.clone(),
+            to: Pattern::Fixed((0..senders).map(|nth| self.receivers[nth % receivers]).collect()),
+            arrivals,
+            ..uniform(&self.network, "hot", load * receivers as f64 / senders as f64, flits)
+        }
+    }
+
+    fn run(&self, name: &str, streams: Vec<Stream>, bar: &ProgressBar) -> Result<Measures, String> {
+        let config = Config {
+            congestion: scheme(name),
+            acks: name != "none",
+            buffer: BUFFER,
+            link: 20,
+            ..Config::default()
+        };
+        simulate(&self.network, &config, streams, self.cycles, bar)
+    }
+
+    /// What receivers' links carry to them, of messages and of reservations.
+    fn received(&self, measures: &Measures) -> (f64, f64) {
+        let of = |kind| measures.taken_by(&self.receivers, kind);
+        (of(Kind::Data) + of(Kind::Speculative), of(Kind::Reserve))
+    }
+}
+
+fn loads(extent: Extent) -> &'static [f64] {
+    if extent == Extent::Quick { &[0.5, 2.0] } else { &[0.5, 0.9, 1.2, 2.0, 3.0] }
+}
+
+pub fn runs(extent: Extent) -> u64 {
+    5 * (loads(extent).len() + 1 + 1 + 1 + 2) as u64
+}
+
+pub fn sections(extent: Extent, bar: &ProgressBar) -> Result<Vec<Section>, String> {
+    let place = Place::new(extent)?;
+    let where_ = format!(
+        "{}, {} hosts, {} send to {}; {} cycles of warm-up and {} measured, buffers of {BUFFER} flits.",
+        place.network.name,
+        place.network.hosts(),
+        place.senders.len(),
+        place.receivers.len(),
+        place.cycles.0,
+        place.cycles.1
+    );
+    Ok(vec![
+        steady(&place, loads(extent), &where_, bar)?,
+        long(&place, &where_, bar)?,
+        bursts(&place, &where_, bar)?,
+        benign(&place, extent, bar)?,
+    ])
+}
+
+/// Short messages to a hot spot, below what it can take and above.
+fn steady(place: &Place, loads: &[f64], where_: &str, bar: &ProgressBar) -> Result<Section, String> {
+    let mut lines = Vec::new();
+    let (mut growth, mut last) = (Vec::new(), Vec::new());
+    for name in SCHEMES {
+        let mut points = Vec::new();
+        for &load in loads {
+            let measures = place.run(name, vec![place.hot(load, 4, Arrivals::Random)], bar)?;
+            points.push(Dot::new(load, measures.classes[0].network.mean()));
+            if Some(&load) == loads.last() {
+                last.push(place.received(&measures));
+            }
+        }
+        growth.push(points[points.len() - 1].median / points[0].median);
+        lines.push(Line { name: name.into(), limit: false, points });
+    }
+    let most = loads[loads.len() - 1];
+    let mut rows: Vec<_> = SCHEMES
+        .iter()
+        .zip(&growth)
+        .map(|(name, growth)| {
+            Row::new(format!("{name}: time in the network at load {most}, of that at 0.5"), None, *growth)
+        })
+        .collect();
+    rows.push(Row::new(
+        "SRP: reservations, percent of what arrives past saturation",
+        30.0,
+        100.0 * last[2].1,
+    ));
+    rows.push(Row::new("SMSRP: the same", None, 100.0 * last[3].1));
+    rows.push(Row::new("LHRP: messages, percent of the receivers' links", None, 100.0 * last[4].0));
+    rows.push(Row::new("ECN: messages, percent of the receivers' links", None, 100.0 * last[1].0));
+    let [none, ecn, srp, smsrp, lhrp] = growth[..] else { return Err("a scheme is missing".into()) };
+    Ok(Section {
+        title: "Messages of 4 flits to a hot spot (Jiang, Dennison, Dally)",
+        how: where_.to_owned(),
+        claims: vec![
+            ("without control, and then with ECN, packets are longest in the network past saturation".into(), falls(&[none, ecn, srp.max(smsrp).max(lhrp)])),
+            ("the three protocols keep it below four times that of half the load".into(), srp.max(smsrp).max(lhrp) < 4.0),
+            ("LHRP reserves nothing and fills the links of the receivers".into(), last[4].1 == 0.0 && last[4].0 > 0.97),
+            ("SMSRP reserves when packets are dropped, and less than SRP".into(), last[3].1 > 0.0 && last[3].1 < last[2].1),
+            ("SRP's reservations cost a fifth of the receivers' links and more than any other's".into(), (0.15..0.35).contains(&last[2].1)),
+        ],
+        rows,
+        charts: vec![Chart {
+            title: "Time of packets to a hot spot".into(),
+            sentence: "From a packet's first flit on its host's link to its last flit's arrival, mean; lower is better. Load is what each receiver is sent, of what it can take.".into(),
+            x: Axis::new("load", "", false),
+            y: Axis::new("cycles", "cycles", true),
+            lines,
+        }],
+    })
+}
+
+/// Long messages: a reservation costs little.
+fn long(place: &Place, where_: &str, bar: &ProgressBar) -> Result<Section, String> {
+    let mut rows = Vec::new();
+    let mut taken = Vec::new();
+    for name in SCHEMES {
+        let measures = place.run(name, vec![place.hot(2.0, 192, Arrivals::Random)], bar)?;
+        let (data, reserve) = place.received(&measures);
+        rows.push(Row::new(format!("{name}: messages, percent of the receivers' links"), None, 100.0 * data));
+        taken.push((data, reserve));
+    }
+    Ok(Section {
+        title: "Messages of 192 flits to a hot spot at twice its capacity (Jiang, Dennison, Dally)",
+        how: where_.to_owned(),
+        rows,
+        claims: vec![(
+            "SRP's reservations cost less than a fiftieth of the links".into(),
+            taken[2].1 < 0.02 && taken[2].0 > 0.9,
+        )],
+        ..Section::default()
+    })
+}
+
+/// Uniform traffic, and suddenly much to the hot spot: what the others feel of it.
+fn bursts(place: &Place, where_: &str, bar: &ProgressBar) -> Result<Section, String> {
+    let begin = place.cycles.0;
+    let (mut rows, mut means, mut highest, mut hot_times) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for name in SCHEMES {
+        let background = uniform(&place.network, "background", 0.1, 4);
+        let hot = Stream { during: (begin, begin + BURST.0), ..place.hot(BURST.1, 4, Arrivals::Random) };
+        let measures = place.run(name, vec![background, hot], bar)?;
+        means.push(measures.classes[0].latency.mean());
+        highest.push(measures.classes[0].latency.value_at_quantile(0.99) as f64);
+        hot_times.push(measures.classes[1].network.mean());
+    }
+    for (what, times) in [
+        ("uniform messages, mean", &means),
+        ("uniform messages, 99 %", &highest),
+        ("packets of the burst, in the network", &hot_times),
+    ] {
+        for (name, time) in SCHEMES.iter().zip(times).skip(1) {
+            rows.push(Row::new(format!("{name}: {what}, of that without control"), None, time / times[0]));
+        }
+    }
+    let best = |times: &[f64]| times[2..].iter().copied().fold(0.0, f64::max);
+    Ok(Section {
+        title: "Uniform messages beside a sudden burst to a hot spot (Jiang, Dennison, Dally)",
+        how: format!(
+            "{where_} Uniform load 0.1; {} times what the receivers can take, for {} cycles.",
+            BURST.1, BURST.0
+        ),
+        rows,
+        claims: vec![
+            (
+                "the others feel a burst most without control, and least with SRP and SMSRP".into(),
+                means[0] > means[1].max(means[4]) && means[1].min(means[4]) > means[2].max(means[3]),
+            ),
+            ("ECN comes too late for the burst's own packets".into(), hot_times[1] > 2.0 * best(&hot_times)),
+        ],
+        ..Section::default()
+    })
+}
+
+/// All to all: what control costs where there is no congestion.
+fn benign(place: &Place, extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
+    let cycles = if extent == Extent::Quick { (1000, 3000) } else { (1000, 1500) };
+    let place = Place {
+        network: place.network.clone(),
+        senders: place.senders.clone(),
+        receivers: place.receivers.clone(),
+        cycles,
+    };
+    let (mut rows, mut times) = (Vec::new(), Vec::new());
+    for load in [0.2, 0.5] {
+        let mut of_load = Vec::new();
+        for name in SCHEMES {
+            let measures = place.run(name, vec![uniform(&place.network, "all", load, 4)], bar)?;
+            of_load.push(measures.classes[0].latency.mean());
+        }
+        for (name, time) in SCHEMES.iter().zip(&of_load).skip(1) {
+            rows.push(Row::new(
+                format!("{name} at {load}: time, of that without control"),
+                None,
+                time / of_load[0],
+            ));
+        }
+        times = of_load;
+    }
+    let [none, _, srp, smsrp, lhrp] = times[..] else { return Err("a scheme is missing".into()) };
+    Ok(Section {
+        title: "Uniform messages of 4 flits without congestion (Jiang, Dennison, Dally)",
+        how: format!("{} cycles of warm-up and {} measured.", cycles.0, cycles.1),
+        rows,
+        claims: vec![(
+            "SMSRP and LHRP cost less than SRP, and less than a quarter more than nothing".into(),
+            smsrp.max(lhrp) < srp && smsrp.max(lhrp) < 1.25 * none,
+        )],
+        ..Section::default()
+    })
+}

@@ -1,0 +1,278 @@
+//! Scenarios as their users write them, good and bad.
+
+use super::*;
+use clap::ValueEnum;
+use options::Format;
+use proptest::prelude::*;
+
+const SMALL: &str = "\
+seed = 1
+warm-up = 500
+measured = 2000
+loads = [0.5, 1.0]
+[topology]
+kind = \"tree\"
+k = 3
+n = 2
+[network]
+buffer = 32
+[congestion]
+schemes = [\"none\", \"lhrp\"]
+[[traffic]]
+name = \"all\"
+pattern = \"uniform\"
+load = 0.3
+flits = [1, 9]
+[[traffic]]
+name = \"hot\"
+pattern = \"hot-spot\"
+senders = 5
+receivers = 2
+load = 0.9
+flits = 4
+arrivals = \"bursts\"
+burst = 3
+";
+
+fn printed(text: &str, seed: Option<u64>, format: Format) -> Result<String, Problem> {
+    let scenario = input::read(text, seed)?;
+    let outcome = run::all(&scenario, Path::new(""))?;
+    Ok(report::print(&scenario, &outcome, format))
+}
+
+fn problem(text: &str) -> Problem {
+    printed(text, None, Format::Text).expect_err(text)
+}
+
+fn spoilt(from: &str, to: &str) -> String {
+    assert!(SMALL.contains(from), "{from}");
+    SMALL.replacen(from, to, 1)
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_and_another_one_others() {
+    for format in Format::value_variants() {
+        // With a hot spot, whose hosts follow from the seed, and without it.
+        for text in [SMALL, SMALL.split("[[traffic]]\nname = \"hot\"").next().expect("its beginning")] {
+            let run = |seed| printed(text, seed, *format).expect("figures");
+            assert_eq!(run(None), run(Some(1)));
+            let other = |seed: u64| {
+                run(Some(seed)).replace(&format!("seed {seed}"), "").replace(&format!("\"seed\": {seed}"), "")
+            };
+            assert_ne!(other(1), other(2));
+        }
+    }
+}
+
+/// With fewer cycles: that they are what they say is what users see.
+#[test]
+fn the_examples_run() {
+    for example in Example::value_variants() {
+        if matches!(example, Example::Transpose | Example::Trace | Example::Vef) {
+            continue;
+        }
+        let text = example.text();
+        let short = |text: &str, key: &str, cycles: u64| {
+            let lines = text.lines().map(|line| match line.starts_with(&format!("{key} =")) {
+                true => format!("{key} = {cycles}\n"),
+                false => format!("{line}\n"),
+            });
+            lines.collect::<String>()
+        };
+        let text = short(&short(text, "warm-up", 50), "measured", 500);
+        let text = printed(&text, None, Format::Csv).expect("figures");
+        assert!(text.lines().count() > 2, "{text}");
+        input::read(example.text(), None).expect("a scenario");
+    }
+}
+
+#[test]
+fn what_is_offered_below_saturation_is_accepted_and_named() {
+    let json: serde_json::Value =
+        serde_json::from_str(&printed(SMALL, None, Format::Json).expect("figures")).expect("JSON");
+    let points = json["points"].as_array().expect("runs");
+    let names: Vec<_> =
+        points.iter().map(|point| (point["scheme"].as_str(), point["load"].as_f64())).collect();
+    let expected = [("none", 0.5), ("none", 1.0), ("lhrp", 0.5), ("lhrp", 1.0)];
+    assert_eq!(names, expected.map(|(scheme, load)| (Some(scheme), Some(load))));
+    for point in points {
+        for (class, load) in [(0, 0.3), (1, 0.9 * 2.0 / 5.0)] {
+            let class = &point["classes"][class];
+            let [offered, accepted] = ["offered_flits_per_cycle", "accepted_flits_per_cycle"]
+                .map(|key| class[key].as_f64().expect(key));
+            let factor = point["load"].as_f64().expect("a load");
+            assert!((offered / load / factor - 1.0).abs() < 0.3, "{class}");
+            // At 1.0 both classes together want more of the receivers than there is.
+            assert!(factor == 1.0 || (accepted / offered - 1.0).abs() < 0.1, "{class}");
+        }
+    }
+}
+
+/// Each with the line and a part of the reason.
+#[test]
+fn what_is_wrong_has_its_line_and_a_reason() {
+    let cases = [
+        ("seed = 1", "seed = -1", 1, "expected u64"),
+        ("warm-up = 500", "warm-up = 1000000001", 2, "take 0 to 1000000000"),
+        ("measured = 2000", "measured = 0", 3, "take 1 to"),
+        ("measured = 2000", "", 1, "missing field `measured`"),
+        ("[0.5, 1.0]", "[]", 4, "0 factors"),
+        ("[0.5, 1.0]", "[0.5, nan]", 4, "factors are above 0"),
+        ("kind = \"tree\"", "kind = \"bush\"", 6, "unknown variant `bush`"),
+        ("k = 3", "k = 99", 5, "k is 99: take 2 to 31"),
+        ("kind = \"tree\"\nk = 3\nn = 2", "kind = \"file\"\npath = \"none\"", 5, "none cannot be read"),
+        ("buffer = 32", "buffer = 3", 9, "buffer is 3: take 4 to"),
+        ("buffer = 32", "bufer = 32", 10, "unknown field `bufer`"),
+        ("[\"none\", \"lhrp\"]", "[\"all\"]", 12, "unknown variant `all`"),
+        ("name = \"all\"", "name = \"\"", 14, "a name has 1 to 32"),
+        ("pattern = \"uniform\"", "pattern = \"round\"", 15, "unknown variant `round`"),
+        ("pattern = \"uniform\"", "pattern = \"hot-spot\"", 14, "needs senders"),
+        ("load = 0.3", "load = -0.3", 14, "the load is -0.15"),
+        ("flits = [1, 9]", "flits = [9, 1]", 14, "the shorter first"),
+        ("flits = [1, 9]", "flits = 4\nlevel = 16", 9, "levels is 17"),
+        ("senders = 5", "senders = 8", 19, "8 senders and 2 receivers of 9 hosts"),
+        (
+            "receivers = 2",
+            "receivers = 9223372036854775807",
+            19,
+            "5 senders and 9223372036854775807 receivers",
+        ),
+        ("burst = 3", "", 19, "bursts have a number of messages"),
+        ("burst = 3", "burst = 3\nfrom = 5\nuntil = 5", 19, "it ends before it begins"),
+        ("[topology]", "[topology", 5, ""),
+    ];
+    let mut wrong = Vec::new();
+    for (from, to, line, reason) in cases {
+        let problem = problem(&spoilt(from, to));
+        if problem.line != Some(line) || !problem.reason.contains(reason) || problem.stopped {
+            wrong.push(format!("{to}: {problem:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let none = SMALL.split("[[traffic]]").next().expect("its beginning");
+    assert!(problem(none).reason.contains("no [[traffic]], [trace]"));
+    let table = "[arbitration]\nkind = \"dtable\"\ntable = [[1, 4]]\n[congestion]";
+    let alone = problem(&spoilt("[congestion]", table));
+    assert_eq!((alone.line, &*alone.reason), (Some(11), "level 0 is in no table: it could never send"));
+}
+
+#[test]
+fn a_network_from_a_file_is_beside_the_scenario() {
+    let folder = std::env::temp_dir().join(format!("deckfabric-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let text = "switch s\nhost a\nhost b\nhost c\nlink a s\nlink b s\nlink c s\n";
+    fs::write(folder.join("star.txt"), text).expect("a file");
+    let scenario = spoilt("kind = \"tree\"\nk = 3\nn = 2", "kind = \"file\"\npath = \"star.txt\"");
+    let scenario = scenario.replace("senders = 5\nreceivers = 2", "senders = 2\nreceivers = 1");
+    let file = folder.join("scenario.toml");
+    fs::write(&file, scenario).expect("a file");
+    let facts = perform(&Command::Topologies { file: Some(file.clone()) }).expect("facts");
+    assert!(
+        facts.lines().nth(1).is_some_and(|line| line.starts_with("star.txt      3         1")),
+        "{facts}"
+    );
+    let run = Command::Run { file: Some(file), example: None, format: Format::Text, seed: None };
+    assert!(perform(&run).expect("figures").starts_with("star.txt, 3 hosts"));
+    fs::write(folder.join("star.txt"), "switch s\nhosts a\n").expect("a file");
+    let bad = perform(&run).expect_err("no network").to_string();
+    assert!(bad.contains("scenario.toml:5: ") && bad.contains("star.txt: line 2: a line is"), "{bad}");
+    fs::remove_dir_all(folder).expect("the folder");
+}
+
+/// The folder with the sample, and a scenario that is run there.
+fn dependent(text: &str, format: Format) -> Result<String, Problem> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    dependent::run(&input::read(text, None)?, folder, format)
+}
+
+fn small_transpose() -> String {
+    include_str!("transpose.toml")
+        .replace("hosts = 4\ngroup = 8\nglobal = 4", "hosts = 2\ngroup = 4\nglobal = 2")
+        .replace("ranks = 1024 ", "ranks = 64 ")
+}
+
+#[test]
+fn a_trace_and_collective_operations_come_to_their_ends() {
+    let json = |text: &str| -> serde_json::Value {
+        serde_json::from_str(&dependent(text, Format::Json).expect(text)).expect("JSON")
+    };
+    // Ten messages, and one of a node to itself, which takes no link.
+    let trace = json(include_str!("trace.toml"));
+    assert_eq!(trace["runs"][0]["messages"], 10, "{trace}");
+    let transpose = small_transpose();
+    let of = |text: &str| {
+        let run = json(text)["runs"][0].clone();
+        let cycles = run["last_end_cycles"].as_u64().expect("a time");
+        (run["messages"].as_u64().expect("a count"), cycles)
+    };
+    let (messages, in_order) = of(&transpose);
+    assert_eq!(messages, 64 * 63);
+    let (messages, at_once) = of(&transpose.replace("\"transpose\"", "\"all-to-all\""));
+    assert!(messages == 64 * 63 && at_once < in_order, "{at_once} and {in_order}");
+    for order in ["hypercube", "triangle"] {
+        let order = transpose.replace("\"tournament\"", &format!("\"{order}\""));
+        assert_eq!(of(&order).0, 64 * 63);
+    }
+    // Dissemination: 6 rounds, each at least as long as a message of a flit over the longest links.
+    let (messages, barrier) = of(&transpose.replace("\"transpose\"", "\"barrier\""));
+    assert!(messages == 6 * 64 && (6 * 40..2000).contains(&barrier), "{messages}, {barrier}");
+    let twice = of(&transpose.replace("\"transpose\"", "\"barrier\"").replace("times = 1 ", "times = 2 "));
+    assert!(twice.0 == 2 * messages && twice.1 > barrier, "{twice:?}");
+    assert_eq!(dependent(&transpose, Format::Csv), dependent(&transpose, Format::Csv));
+}
+
+#[test]
+fn what_is_wrong_with_a_trace_or_a_collective_operation_has_its_line() {
+    let transpose = small_transpose();
+    let cases = [
+        (transpose.replace("ranks = 64 ", "ranks = 1 "), Some(18), "ranks is 1: take 2 to 72"),
+        (
+            transpose.replace("ranks = 64 ", "ranks = 60 ").replace("tournament", "hypercube"),
+            Some(18),
+            "a power of two",
+        ),
+        (transpose.replace("bytes = 512 ", "bytes = 99999999999 "), Some(18), "67,108,864"),
+        (
+            transpose.replace("measured = 10000000", "measured = 100"),
+            None,
+            "after 100 cycles it has not come to its end",
+        ),
+        (transpose.replace("measured =", "loads = [1.0]\nmeasured ="), Some(4), "loads is for [[traffic]]"),
+        (transpose.replace("# [trace]", "[trace]\npath = \"x\"\ncycle-ps = 1"), None, "more than one of"),
+        (
+            include_str!("trace.toml").replace("path = \"sample", "path = \"none"),
+            Some(13),
+            "it cannot be read",
+        ),
+        (
+            include_str!("trace.toml").replace("path = \"sample.vef", "path = \"trace.toml"),
+            Some(13),
+            "trace.toml: line 1: the first line is",
+        ),
+        (
+            include_str!("trace.toml").replace("n = 2", "n = 1"),
+            Some(13),
+            "4 nodes need a host each, and there are 2",
+        ),
+    ];
+    for (text, line, reason) in cases {
+        let problem = dependent(&text, Format::Text).expect_err(reason);
+        assert!(problem.line == line && problem.reason.contains(reason), "{reason}: {problem:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// A part of a good file replaced by anything: a scenario or a problem, and never a panic. It is not run: it could be of any length.
+    #[test]
+    fn proptest_any_file_is_a_scenario_or_a_problem(which in 0usize..4, at in 0usize..1500, cut in 0usize..60, text in ".{0,40}") {
+        let good: Vec<_> = Example::value_variants()[which].text().chars().collect();
+        let (from, to) = (at.min(good.len()), (at + cut).min(good.len()));
+        let spoilt: String = good[..from].iter().copied().chain(text.chars()).chain(good[to..].iter().copied()).collect();
+        if let Ok(scenario) = input::read(&spoilt, None) {
+            let _ = network::config(&scenario, input::Scheme::Ecn);
+            let _ = network::streams(&scenario, 100, 1.0);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Ranks that do one thing after another: post, wait for a message, compute. The next thing begins when the one before is done, so what
+//! is sent depends on what has arrived.
+
+use crate::workload::{Post, Wishes, Workload};
+use std::collections::BTreeMap;
+use thiserror::Error;
+
+/// What a rank does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Posts a message, and goes on at once.
+    Post {
+        /// Another rank.
+        to: u32,
+        /// Its length; at least 1.
+        flits: u32,
+    },
+    /// Waits for the next message of a rank.
+    Retrieve {
+        /// Another rank.
+        from: u32,
+    },
+    /// Computes for so many cycles.
+    Compute(u32),
+}
+
+/// Why there is no such program.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BadProgram {
+    /// More ranks than hosts.
+    #[error("{ranks} ranks need a host each, and there are {hosts}")]
+    Ranks {
+        /// As asked for.
+        ranks: usize,
+        /// The network's.
+        hosts: usize,
+    },
+    /// A rank waits for what nobody sends.
+    #[error("rank {rank} posts {posted} messages to rank {to}, which retrieves {retrieved}")]
+    Unmatched {
+        /// Who posts.
+        rank: u32,
+        /// To whom.
+        to: u32,
+        /// How many.
+        posted: u32,
+        /// How many.
+        retrieved: u32,
+    },
+}
+
+/// Programs as a workload: rank n runs on host `places[n]`.
+pub struct Programs {
+    programs: Vec<Vec<Op>>,
+    places: Vec<u32>,
+    /// By rank: the next thing.
+    at: Vec<usize>,
+    /// By receiver and sender: messages that have arrived and were not retrieved.
+    arrived: BTreeMap<(u32, u32), u32>,
+    /// By rank: the one whose message it waits for.
+    waits_for: Vec<Option<u32>>,
+    /// Messages that are under way, by token: who sends to whom.
+    under_way: Vec<(u32, u32)>,
+    ended: Vec<Option<u64>>,
+}
+
+impl Programs {
+    /// A program for each rank.
+    ///
+    /// # Errors
+    /// There are fewer hosts than ranks, or what is posted is not what is retrieved.
+    pub fn new(programs: Vec<Vec<Op>>, places: Vec<u32>, hosts: usize) -> Result<Self, BadProgram> {
+        let ranks = programs.len();
+        if ranks > hosts || places.len() < ranks {
+            return Err(BadProgram::Ranks { ranks, hosts: hosts.min(places.len()) });
+        }
+        let mut pairs: BTreeMap<(u32, u32), (u32, u32)> = BTreeMap::new();
+        for (rank, program) in (0u32..).zip(&programs) {
+            for op in program {
+                match *op {
+                    Op::Post { to, .. } => pairs.entry((rank, to)).or_default().0 += 1,
+                    Op::Retrieve { from } => pairs.entry((from, rank)).or_default().1 += 1,
+                    Op::Compute(_) => {}
+                }
+            }
+        }
+        if let Some((&(rank, to), &(posted, retrieved))) = pairs.iter().find(|(_, (a, b))| a != b) {
+            return Err(BadProgram::Unmatched { rank, to, posted, retrieved });
+        }
+        Ok(Self {
+            programs,
+            places,
+            at: vec![0; ranks],
+            arrived: BTreeMap::new(),
+            waits_for: vec![None; ranks],
+            under_way: Vec::new(),
+            ended: vec![None; ranks],
+        })
+    }
+
+    /// When each rank was through; `None` of those that are not.
+    pub fn ended(&self) -> &[Option<u64>] {
+        &self.ended
+    }
+
+    /// Whether all ranks are through.
+    pub fn is_done(&self) -> bool {
+        self.ended.iter().all(Option::is_some)
+    }
+
+    fn go_on(&mut self, now: u64, rank: u32, wishes: &mut Wishes) {
+        while let Some(op) = self.programs[rank as usize].get(self.at[rank as usize]) {
+            match *op {
+                Op::Post { to, flits } => {
+                    let token = self.under_way.len() as u32;
+                    self.under_way.push((rank, to));
+                    let (from, to) = (self.places[rank as usize], self.places[to as usize]);
+                    wishes.post(Post { from, to, flits, level: 0, class: 0, token });
+                }
+                Op::Retrieve { from } => match self.arrived.get_mut(&(rank, from)) {
+                    Some(count) if *count > 0 => *count -= 1,
+                    _ => {
+                        self.waits_for[rank as usize] = Some(from);
+                        return;
+                    }
+                },
+                Op::Compute(cycles) => {
+                    self.at[rank as usize] += 1;
+                    wishes.at(now + u64::from(cycles.max(1)), rank);
+                    return;
+                }
+            }
+            self.at[rank as usize] += 1;
+        }
+        self.ended[rank as usize].get_or_insert(now);
+    }
+}
+
+impl Workload for Programs {
+    fn classes(&self) -> Vec<String> {
+        vec!["all".into()]
+    }
+
+    fn begin(&mut self, wishes: &mut Wishes) {
+        (0..self.programs.len() as u32).for_each(|rank| wishes.at(1, rank));
+    }
+
+    fn timer(&mut self, now: u64, rank: u32, wishes: &mut Wishes) {
+        self.go_on(now, rank, wishes);
+    }
+
+    fn delivered(&mut self, now: u64, token: u32, wishes: &mut Wishes) {
+        let (from, to) = self.under_way[token as usize];
+        *self.arrived.entry((to, from)).or_default() += 1;
+        if self.waits_for[to as usize] == Some(from) {
+            self.waits_for[to as usize] = None;
+            self.go_on(now, to, wishes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{config::Config, engine::Engine, topology::tree};
+
+    fn run(programs: Vec<Vec<Op>>) -> Vec<Option<u64>> {
+        let network = tree(4, 1).unwrap();
+        let workload = Programs::new(programs, (0..4).collect(), 4).unwrap();
+        let mut engine = Engine::new(&network, &Config::default(), workload).unwrap();
+        assert_eq!(engine.run_dry(1_000_000), Ok(true));
+        engine.workload().ended().to_vec()
+    }
+
+    #[test]
+    fn what_follows_waits_for_what_was_before() {
+        // A message of 4 flits needs 2 + 4 + 2 + 4 cycles.
+        let ping = vec![Op::Post { to: 1, flits: 4 }, Op::Retrieve { from: 1 }];
+        let pong = vec![Op::Retrieve { from: 0 }, Op::Compute(100), Op::Post { to: 0, flits: 4 }];
+        assert_eq!(run(vec![ping.clone(), pong.clone()]), [Some(1 + 12 + 100 + 12), Some(1 + 12 + 100)]);
+        // The one that comes too early is kept.
+        let late = [vec![Op::Compute(1000)], pong].concat();
+        assert_eq!(run(vec![ping, late])[0], Some(1 + 1000 + 100 + 12));
+    }
+
+    #[test]
+    fn a_message_is_retrieved_once() {
+        let post = Op::Post { to: 1, flits: 4 };
+        let twice = vec![Op::Compute(100), Op::Retrieve { from: 0 }, Op::Retrieve { from: 0 }];
+        assert_eq!(run(vec![vec![post, Op::Compute(1000), post], twice])[1], Some(1 + 1000 + 12));
+    }
+
+    #[test]
+    fn who_waits_for_ever_is_not_through() {
+        let both = |peer| vec![Op::Retrieve { from: peer }, Op::Post { to: peer, flits: 1 }];
+        assert_eq!(run(vec![both(1), both(0)]), [None, None]);
+    }
+
+    #[test]
+    fn what_does_not_match_is_refused() {
+        let post = vec![Op::Post { to: 1, flits: 4 }];
+        let bad =
+            |programs, hosts| Programs::new(programs, vec![0, 1], hosts).map(|_| ()).unwrap_err().to_string();
+        assert_eq!(
+            bad(vec![post.clone(), vec![]], 2),
+            "rank 0 posts 1 messages to rank 1, which retrieves 0"
+        );
+        assert_eq!(bad(vec![post, vec![]], 1), "2 ranks need a host each, and there are 1");
+    }
+}

@@ -1,0 +1,40 @@
+//! `cargo xtask fabric`: what the literature has published, beside what the simulated fabric says. Builds and runs `deckfabric papers`.
+
+use crate::{child::Cargo, workspace::Workspace};
+use clap::Args;
+use std::{path::PathBuf, time::Duration};
+
+#[derive(Args)]
+pub struct FabricOptions {
+    /// Small networks, in seconds: the step `fabric` of `test`
+    #[arg(long)]
+    quick: bool,
+
+    /// Where the page for a browser goes [default: fabric.html in the target folder]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// What runs; its options follow.
+const COMMAND: &str = "run --release -p deckfabric -- papers";
+
+/// For a build from nothing and some minutes of one processor, on a busy machine.
+const LIMIT: Duration = Duration::from_secs(3600);
+
+/// `Ok(false)` if something that must hold does not.
+pub fn run(options: &FabricOptions) -> Result<bool, String> {
+    let workspace = Workspace::load()?;
+    let page = options.output.clone().unwrap_or_else(|| workspace.target.join("fabric.html"));
+    let mut command = Cargo::new(COMMAND).args("-o").arg(page.display().to_string());
+    if options.quick {
+        command = command.args("--quick");
+    }
+    println!("$ {command}");
+    let problem =
+        command.run(&workspace.root, LIMIT, |_| {}).map_err(|error| format!("cannot run cargo: {error}"))?;
+    match &problem {
+        Some(problem) => println!("`{command}`: {problem}"),
+        None => println!("{}: open it in a browser", page.display()),
+    }
+    Ok(problem.is_none())
+}
