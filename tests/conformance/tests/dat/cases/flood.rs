@@ -90,7 +90,7 @@ fn take(b: &mut End, taken: &mut usize, len: usize) {
 
 /// The receiver takes one message whenever the sender cannot go on: the sender learns that it is too fast.
 fn is_held_back(fabric: &dyn Fabric, len: usize) {
-    let Pair { a, mut b, .. } = Pair::with(fabric, EpAttributes { max_receives: 64, max_requests: 64 });
+    let Pair { a, mut b, .. } = Pair::with(fabric, EpAttributes::default().max_receives(64).max_requests(64));
     let (mut sent, mut taken, mut held_back) = (0, 0, 0);
     let deadline = soon();
     while sent < MESSAGES {

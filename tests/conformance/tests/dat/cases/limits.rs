@@ -3,7 +3,7 @@
 use udeck_conformance::both::{Access, End as _};
 use udeck_conformance::kit::{assert_bytes, pattern};
 use udeck_conformance::{Case, Fabric, Options};
-use udeck_dat::{Ep, EpAttributes, Error, Flags, Lmr};
+use udeck_dat::{Ep, EpAttributes, Error, Flags, Lmr, Qos};
 
 use crate::end::{End, Pair};
 
@@ -16,7 +16,7 @@ pub const CASES: &[Case] = &[
     case!(a_queue_that_can_never_be_is_refused),
 ];
 
-const FEW: EpAttributes = EpAttributes { max_receives: 8, max_requests: 8 };
+const FEW: EpAttributes = EpAttributes { max_receives: 8, max_requests: 8, qos: Qos::BestEffort };
 
 /// Reads are not over before the message in front of them has found a receive.
 fn the_request_queue_fills_and_recovers(fabric: &dyn Fabric) {
@@ -102,7 +102,7 @@ fn a_transfer_too_long_is_refused(fabric: &dyn Fabric) {
 fn a_queue_that_can_never_be_is_refused(fabric: &dyn Fabric) {
     let end = End::on(&fabric.open(&Options::default()));
     for (max_receives, max_requests) in [(0, 1), (1, 0), (8193, 1), (1, 8193)] {
-        let attributes = EpAttributes { max_receives, max_requests };
+        let attributes = EpAttributes { max_receives, max_requests, ..FEW };
         let made = Ep::new(&end.pz, &end.requests, &end.receives, &end.connections, attributes);
         assert!(matches!(made, Err(Error::InvalidParameter { .. })), "{attributes:?}");
     }

@@ -36,8 +36,12 @@ pub const ASKED: &[Asked] = &[
     )
     .note("a graceful disconnect sends what is posted; what has left arrives"),
     asked("connections leave nothing behind", &["many::connections_leave_nothing_behind"]),
-    asked("shared receive queues: many VIs take from one supply, in the order of its posts", &[])
-        .tests(&["tests/dat/c/srq.c::main"]),
+    asked("shared receive queues: many VIs take from one supply, in the order of its posts", &[]).tests(&[
+        "src/dat/api/tests/srq.rs::messages_of_several_connections_take_receives_of_one_queue",
+        "src/dat/api/tests/srq.rs::the_end_of_a_connection_leaves_the_receives_to_the_others",
+        "src/dat/api/tests/srq.rs::what_a_shared_queue_refuses_comes_back",
+        "tests/dat/c/srq.c::main",
+    ]),
     asked(
         "software events: in order, bounded, each ends a wait",
         &[
@@ -49,7 +53,7 @@ pub const ASKED: &[Asked] = &[
         ],
     ),
     asked("one wait on several completion queues", &[])
-        .tests(&["tests/dat/c/events.c::notifies"])
+        .tests(&["src/dat/api/tests/cno.rs::who_waits_learns_which_dispatcher_has_events"])
         .note("a CNO"),
     does_not_meet(
         "registration by cache: the same memory is registered once, and never outlives itself",

@@ -19,10 +19,9 @@ pub const ASKED: &[Asked] = &[
         .note("dat_ep_create, dat_ep_free"),
     asked("VipQueryVi", &["states::states_follow_connect_and_disconnect"])
         .note("dat_ep_query, dat_ep_get_status"),
-    does_not_meet(
-        "VipSetViAttributes",
-        "dat_ep_modify is C's; for Rust an end point is made with its attributes (tests/dat/c/refusals.c)",
-    ),
+    asked("VipSetViAttributes", &[])
+        .tests(&["src/dat/api/tests/qos.rs::attributes_change_while_there_is_no_connection"])
+        .note("dat_ep_modify"),
     asked("VipConnectWait", &["connection::private_data_travel_both_ways"])
         .note("dat_psp_create, and a wait for its dispatcher"),
     asked(
@@ -45,7 +44,12 @@ pub const ASKED: &[Asked] = &[
         &["memory::memory_of_the_programs_own_comes_back", "memory::write_to_memory_that_was_freed"],
     )
     .note("dat_lmr_create, dat_lmr_free"),
-    does_not_meet("VipSetMemAttributes", "an LMR keeps its rights; an RMR is bound with others"),
+    asked("VipSetMemAttributes", &[])
+        .tests(&[
+            "src/dat/api/tests/rmr.rs::a_peer_has_the_windows_rights_and_no_more",
+            "src/dat/api/tests/rmr.rs::a_window_opens_and_closes_in_order_with_messages",
+        ])
+        .note("an LMR keeps its rights; an RMR is bound with others"),
     does_not_meet("VipQueryMem", "dat_lmr_query says what the program has said; tests/dat/c/memory.c has it"),
     asked("VipPostSend, VipPostRecv", &["transfer::messages_of_all_sizes"])
         .note("dat_ep_post_send, dat_ep_post_rdma_write, dat_ep_post_rdma_read, dat_ep_post_recv"),
@@ -57,14 +61,17 @@ pub const ASKED: &[Asked] = &[
     asked("VipSendNotify", &[]).tests(&["tests/dat/c/events.c::calls_an_agent"]).note("a CNO's agent"),
     asked("VipRecvNotify", &[]).tests(&["tests/dat/c/events.c::calls_an_agent"]).note("a CNO's agent"),
     asked("VipCQNotify", &[])
-        .tests(&["tests/dat/c/events.c::notifies", "tests/dat/c/orders.c::ends_with_its_agent"])
+        .tests(&[
+            "src/dat/api/tests/cno.rs::each_dispatcher_is_told_once_and_only_while_it_is_enabled",
+            "tests/dat/c/events.c::notifies",
+            "tests/dat/c/orders.c::ends_with_its_agent",
+        ])
         .note("a CNO, with an agent or without"),
     asked("VipCreateCQ, VipDestroyCQ", &["orphans::a_dispatcher_takes_along_what_is_in_it"])
         .note("dat_evd_create, dat_evd_free"),
-    does_not_meet(
-        "VipResizeCQ",
-        "dat_evd_resize is C's (tests/dat/c/events.c); for Rust a dispatcher keeps its room",
-    ),
+    asked("VipResizeCQ", &[])
+        .tests(&["src/dat/api/tests/cno.rs::a_dispatcher_has_the_room_that_it_is_given"])
+        .note("dat_evd_resize"),
     asked(
         "VipCQDone, VipCQWait",
         &[
@@ -109,7 +116,9 @@ pub const ASKED: &[Asked] = &[
         .note("DAT_CONNECTION_EVENT_PEER_REJECTED"),
     does_not_meet("INVALID_RELIABILITY_LEVEL", "there is one"),
     asked("INVALID_MTU", &["limits::a_transfer_too_long_is_refused"]).note("DAT_LENGTH_ERROR, at the post"),
-    does_not_meet("INVALID_QOS", "a quality of service is a wish, which the provider may ignore"),
+    asked("INVALID_QOS", &[])
+        .tests(&["src/dat/api/tests/qos.rs::a_quality_is_a_level_of_the_interface_below_where_it_has_levels"])
+        .note("a quality is a level; where there are none, what is asked for in vain is said, and queries say what it has"),
     asked("INVALID_PTAG", &["memory::requests_from_memory_of_another_zone_are_refused"])
         .note("DAT_PROTECTION_VIOLATION"),
     does_not_meet("INVALID_RDMAREAD", "every end point reads"),
