@@ -262,8 +262,9 @@ fn other_secret() {
     let server = by_hand.start(&program, &["server"]);
     wait_for_table(by_hand.port());
     let port = by_hand.port().to_owned();
-    let other =
-        ByHand::new("tcp").with("DECK_DIRECTORY_PORT", &port).with("DECK_DIRECTORY_SECRET", "quite another secret");
+    let other = ByHand::new("tcp")
+        .with("DECK_DIRECTORY_PORT", &port)
+        .with("DECK_DIRECTORY_SECRET", "quite another secret");
     let refused = other.job(&program, &["client", "localhost"]).run().fails();
     assert!(refused.stderr.contains("does not know our secret"), "{refused}");
     has_said(by_hand.job(&program, &["client", "localhost"]).run(), "completion queue, 4096 bytes");
