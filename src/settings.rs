@@ -14,6 +14,9 @@ const KNOWN: &[&str] = &[
     "DECK_CPUS",
     "DECK_DEADLINE",
     "DECK_DETECT",
+    "DECK_DIRECTORY_PORT",
+    "DECK_DIRECTORY_SECRET",
+    "DECK_DIRECTORY_SECRET_FILE",
     "DECK_ENCRYPT",
     "DECK_EXPLAIN",
     "DECK_GROUP",
@@ -50,9 +53,6 @@ const KNOWN: &[&str] = &[
     "DECK_VERBS_TCLASS",
     "DECK_VERBS_TIMEOUT",
     "DECK_VERBS_UC",
-    "DECK_VIPL_PORT",
-    "DECK_VIPL_SECRET",
-    "DECK_VIPL_SECRET_FILE",
     "DECK_WAITS_FD",
 ];
 

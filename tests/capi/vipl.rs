@@ -108,8 +108,8 @@ struct Background(Child);
 impl ByHand {
     fn new(transport: &str) -> ByHand {
         let own = [
-            ("DECK_VIPL_PORT", port()),
-            ("DECK_VIPL_SECRET", SECRET.to_owned()),
+            ("DECK_DIRECTORY_PORT", port()),
+            ("DECK_DIRECTORY_SECRET", SECRET.to_owned()),
             ("DECK_TRANSPORT", transport.to_owned()),
         ];
         ByHand { settings: own.into() }
@@ -127,7 +127,7 @@ impl ByHand {
     }
 
     fn port(&self) -> &str {
-        self.settings.iter().find(|(name, _)| *name == "DECK_VIPL_PORT").map_or("", |(_, port)| port)
+        self.settings.iter().find(|(name, _)| *name == "DECK_DIRECTORY_PORT").map_or("", |(_, port)| port)
     }
 
     fn job(&self, program: &Path, arguments: &[&str]) -> Job {
@@ -262,8 +262,9 @@ fn other_secret() {
     let server = by_hand.start(&program, &["server"]);
     wait_for_table(by_hand.port());
     let port = by_hand.port().to_owned();
-    let other =
-        ByHand::new("tcp").with("DECK_VIPL_PORT", &port).with("DECK_VIPL_SECRET", "quite another secret");
+    let other = ByHand::new("tcp")
+        .with("DECK_DIRECTORY_PORT", &port)
+        .with("DECK_DIRECTORY_SECRET", "quite another secret");
     let refused = other.job(&program, &["client", "localhost"]).run().fails();
     assert!(refused.stderr.contains("does not know our secret"), "{refused}");
     has_said(by_hand.job(&program, &["client", "localhost"]).run(), "completion queue, 4096 bytes");
@@ -275,10 +276,10 @@ fn no_secret() {
     let folder = output("runtime");
     fs::create_dir_all(&folder).expect("a folder of ours");
     let folder = folder.to_string_lossy();
-    let by_hand = ByHand::new("tcp").without("DECK_VIPL_SECRET").with("XDG_RUNTIME_DIR", &folder);
+    let by_hand = ByHand::new("tcp").without("DECK_DIRECTORY_SECRET").with("XDG_RUNTIME_DIR", &folder);
     // An address that no host has (RFC 5737).
     let refused = by_hand.job(&program, &["client", "192.0.2.1"]).run().fails();
-    assert!(refused.stderr.contains("DECK_VIPL_SECRET"), "{refused}");
+    assert!(refused.stderr.contains("DECK_DIRECTORY_SECRET"), "{refused}");
     let server = by_hand.start(&program, &["server"]);
     has_said(by_hand.job(&program, &["client", "localhost"]).run(), "completion queue, 4096 bytes");
     server.ends_well();

@@ -1,6 +1,7 @@
-//! The cases, a file per topic.
+//! The cases, a file per topic. What uDAPL promises, too, is in `both/`.
 
 use crate::Case;
+use crate::both::{self, Via};
 
 /// A line of a topic's table: a function of this file, and the abilities without which it is skipped.
 macro_rules! case {
@@ -44,19 +45,27 @@ mod user_memory;
 const TOPICS: &[&[Case]] = &[
     attributes::CASES,
     connection::CASES,
+    both::Ends::<Via>::CASES,
     states::CASES,
     peer::CASES,
     names::CASES,
     transfer::CASES,
+    both::Transfer::<Via>::CASES,
     integrity::CASES,
+    both::Integrity::<Via>::CASES,
     memory::CASES,
+    both::Write::<Via>::CASES,
     read::CASES,
+    both::Read::<Via>::CASES,
     readable::CASES,
     late::CASES,
+    both::Late::<Via>::CASES,
     fence::CASES,
+    both::Fence::<Via>::CASES,
     user_memory::CASES,
     registration::CASES,
     completion::CASES,
+    both::Completion::<Via>::CASES,
     queues::CASES,
     events::CASES,
     notify::CASES,
@@ -71,6 +80,7 @@ const TOPICS: &[&[Case]] = &[
     orphans::CASES,
     drain::CASES,
     order::CASES,
+    both::Order::<Via>::CASES,
     flood::CASES,
     many::CASES,
 ];

@@ -25,6 +25,7 @@
 //! That the suite notices when a promise is broken is proved by `tests/broken.rs`, over NICs that lie
 //! (`Lies` of `udeck-faults`).
 
+pub mod both;
 pub mod cases;
 pub mod counting;
 pub mod kit;

@@ -77,9 +77,9 @@ impl Place {
     pub fn serve(&self, program: &str, words: &str) -> Running {
         let Some(elsewhere) = &self.elsewhere else { return self.start("server", program, words) };
         let mut command = elsewhere.command();
-        command.args(["env", "DAT_OVERRIDE=/etc/dat.conf", &format!("DECK_VIPL_PORT={}", self.names)]);
-        let secret = env::var("DECK_VIPL_SECRET").expect("hosts need DECK_VIPL_SECRET");
-        command.arg(format!("DECK_VIPL_SECRET={secret}"));
+        command.args(["env", "DAT_OVERRIDE=/etc/dat.conf", &format!("DECK_DIRECTORY_PORT={}", self.names)]);
+        let secret = env::var("DECK_DIRECTORY_SECRET").expect("hosts need DECK_DIRECTORY_SECRET");
+        command.arg(format!("DECK_DIRECTORY_SECRET={secret}"));
         command.args(["stdbuf", "-oL", program]).args(words.split_whitespace());
         self.spawn("server", command, format!("{program} {words}"))
     }
@@ -97,7 +97,7 @@ impl Place {
         command
             .current_dir(&self.folder)
             .env("DAT_OVERRIDE", self.folder.join("dat.conf"))
-            .env("DECK_VIPL_PORT", self.names.to_string());
+            .env("DECK_DIRECTORY_PORT", self.names.to_string());
         command
     }
 

@@ -60,7 +60,7 @@ pub fn connect(
             RequestOutcome::Ended(_) if was_established && attempts < MAX_RECONNECTS => attempts += 1,
             // The peer evicted this connection for another caller, or closes its NIC.
             RequestOutcome::Ended(ConnectionStatus::Closed) if !was_established && !until.passed() => {
-                core.socket_wait.wait(core, &connector.bell, POLL_INTERVAL.min(until.remaining()));
+                core.socket_wait.wait_for_answer(core, &connector.bell, POLL_INTERVAL.min(until.remaining()));
             }
             outcome => return Err(connector.error(outcome, &request)),
         }
@@ -126,7 +126,7 @@ impl Connector<'_> {
             incoming.lock().notify(&self.bell);
             self.core.progress();
             if incoming.is_unauthenticated() && !incoming.is_over() {
-                self.core.socket_wait.wait(self.core, &self.bell, POLL_INTERVAL.min(left));
+                self.core.socket_wait.wait_for_answer(self.core, &self.bell, POLL_INTERVAL.min(left));
             }
         }
     }
@@ -188,7 +188,11 @@ impl Connector<'_> {
                     None => Error::Timeout { what: format!("{what} at {}", self.at), waited },
                 });
             }
-            self.core.socket_wait.wait(self.core, &self.bell, POLL_INTERVAL.min(self.until.remaining()));
+            self.core.socket_wait.wait_for_answer(
+                self.core,
+                &self.bell,
+                POLL_INTERVAL.min(self.until.remaining()),
+            );
         }
     }
 

@@ -3,6 +3,7 @@
 //! A thread that parks in a completion queue, or that waits for the answer to a connection request, polls the socket and its own
 //! eventfd. The helper polls the socket only while no other thread does. Otherwise it *follows*: it sleeps beside its own eventfd, and
 //! the last sleeper that leaves wakes it. [`LeaderFollower`] decides who polls the socket, and has the proof that somebody always does.
+//! Of the requests that wait at a time only one polls it, so that a datagram wakes one and not all.
 
 use std::io;
 use std::time::Duration;
@@ -24,6 +25,8 @@ pub struct SocketWait {
     leader_follower: LeaderFollower,
     /// The helper sleeps beside the socket or its eventfd; it does not merely pause.
     helper_asleep: AtomicBool,
+    /// One that waits for the answer to a connection request polls the socket.
+    an_asker_polls: AtomicBool,
 }
 
 impl SocketWait {
@@ -34,6 +37,7 @@ impl SocketWait {
             bell: Bell::new()?,
             leader_follower: LeaderFollower::default(),
             helper_asleep: AtomicBool::new(false),
+            an_asker_polls: AtomicBool::new(false),
         })
     }
 
@@ -62,6 +66,18 @@ impl SocketWait {
         }
     }
 
+    /// As [`SocketWait::wait`], of one that asks for a connection. Of many that do so at a time, one polls the socket: otherwise each
+    /// datagram of the process would wake them all. Whoever reads the socket rings the bell of the one whose answer it finds.
+    pub fn wait_for_answer(&self, core: &Core, bell: &Bell, limit: Duration) {
+        if self.an_asker_polls.swap(true, Ordering::Relaxed) {
+            // If that one leaves meanwhile, the helper polls.
+            bell.sleep(None::<&Bell>, limit);
+        } else {
+            self.wait(core, bell, limit);
+            self.an_asker_polls.store(false, Ordering::Relaxed);
+        }
+    }
+
     /// The helper's sleep: beside the socket, unless other threads sleep there.
     pub fn helper_wait(&self, core: &Core, limit: Duration) {
         self.helper_asleep.store(true, Ordering::Relaxed);
@@ -77,5 +93,33 @@ impl SocketWait {
     /// The helper's pause while another thread polls.
     pub fn helper_pause(&self, limit: Duration) {
         self.bell.sleep(None::<&Bell>, limit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::open;
+
+    /// Datagrams and timers are for the one that polls.
+    #[test]
+    fn of_many_that_ask_one_polls_the_socket() {
+        let (core, _nic) = open();
+        let (bell, is_told) = (Bell::new().unwrap(), AtomicBool::new(false));
+        core.socket_wait.an_asker_polls.store(true, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            let asker = scope.spawn(|| {
+                core.socket_wait.wait_for_answer(&core, &bell, Duration::from_secs(60));
+                is_told.load(Ordering::Relaxed)
+            });
+            let stranger = std::net::UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+            for _ in 0..10 {
+                stranger.send_to(b"nothing", core.address).unwrap();
+                std::thread::sleep(3 * MAX_SLEEP / 10);
+            }
+            is_told.store(true, Ordering::Relaxed);
+            bell.ring();
+            assert!(asker.join().unwrap(), "it woke before its bell was rung");
+        });
     }
 }

@@ -90,7 +90,7 @@ const RULES: &[Rule] = &[
     Rule {
         folder: "tests/conformance",
         may: &["src/via", "tests/faults"],
-        tests_may: &["transports/*", "tests/mock-verbs", "src/boot", "src/sys"],
+        tests_may: &["transports/*", "tests/mock-verbs", "src/boot", "src/dat", "src/sys"],
     },
     Rule { folder: "tests/engines", may: &["."], tests_may: &["tests/jobs"] },
     // Programs, through the registry.

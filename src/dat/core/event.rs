@@ -47,6 +47,7 @@ impl Status {
     /// What a peer says.
     pub fn of(word: u32) -> Status {
         match word {
+            1 => Status::Flushed,
             2 => Status::LocalLength,
             6 => Status::RemoteAccess,
             9 => Status::ReceiverNotReady,

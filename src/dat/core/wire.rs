@@ -121,18 +121,37 @@ impl Greeting {
     }
 }
 
-/// Private data of a refusal travel in its words.
+/// Private data of a refusal travel in its words, of which a transport may leave no more than the first 512 bytes: six bits in each
+/// character, from `0` to `o`.
 const REFUSED: &str = "uDAPL ";
+const FIRST_DIGIT: u8 = b'0';
 
 pub fn refusal(private_data: &[u8]) -> String {
-    format!("{REFUSED}{}", udeck_directory::address::hex(private_data))
+    let mut words = String::from(REFUSED);
+    for part in private_data.chunks(3) {
+        let bits =
+            part.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - part.len()));
+        words.extend(
+            (0..=part.len()).map(|at| char::from(FIRST_DIGIT + (bits >> (18 - 6 * at) & 0x3f) as u8)),
+        );
+    }
+    words
 }
 
 /// The private data; `None`: nobody's program refused, but the transport, or what is no uDAPL program.
 pub fn refused(words: &str) -> Option<Vec<u8>> {
-    let figures = words.strip_prefix(REFUSED).filter(|figures| figures.len() <= 2 * MAX_PRIVATE)?.as_bytes();
-    let digit = |byte: u8| (byte as char).to_digit(16).map(|value| value as u8);
-    figures.as_chunks::<2>().0.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect()
+    let digits = words.strip_prefix(REFUSED)?.as_bytes();
+    let mut private_data = Vec::new();
+    for part in digits.chunks(4) {
+        let mut bits = 0_u32;
+        for digit in part {
+            let value = digit.checked_sub(FIRST_DIGIT).filter(|value| *value < 64)?;
+            bits = bits << 6 | u32::from(value);
+        }
+        let bytes = (bits << (6 * (4 - part.len()))).to_be_bytes();
+        private_data.extend(&bytes[1..part.len()]);
+    }
+    (private_data.len() <= MAX_PRIVATE && digits.len() % 4 != 1).then_some(private_data)
 }
 
 #[cfg(test)]
@@ -143,8 +162,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_said_is_heard(host: [u8; 16], port: u64, private_data in prop::collection::vec(any::<u8>(), 0..256)) {
-            prop_assert_eq!(refused(&refusal(&private_data)), Some(private_data.clone()));
+        fn what_is_said_is_heard(host: [u8; 16], port: u64, private_data in prop::collection::vec(any::<u8>(), 0..=MAX_PRIVATE)) {
+            let words = refusal(&private_data);
+            prop_assert!(words.len() <= 512);
+            prop_assert_eq!(refused(&words), Some(private_data.clone()));
             let greeting = Greeting { host, port, private_data };
             prop_assert_eq!(Greeting::decode(&greeting.encode()), Some(greeting));
         }

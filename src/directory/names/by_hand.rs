@@ -20,7 +20,7 @@ use super::wire::{self, Dated, Line};
 use super::{Names, asked_for, secret};
 use crate::address::{self, Host};
 
-const ENV_PORT: &str = "DECK_VIPL_PORT";
+const ENV_PORT: &str = "DECK_DIRECTORY_PORT";
 const ENV_INTERFACE: &str = "DECK_IFACE";
 /// Where tables are served. (Of those that IANA has given to nobody.)
 const PORT: u16 = 7814;
@@ -94,7 +94,7 @@ impl ByHand {
         });
         let weak = Arc::downgrade(&names);
         let (until_dropped, dropped) = mpsc::channel();
-        let running = thread::spawn("vipl-keeper", move || keep(&weak, &dropped), |_| {})
+        let running = thread::spawn("names-keeper", move || keep(&weak, &dropped), |_| {})
             .map_err(|error| format!("starting a thread: {error}"))?;
         *names.keeper.lock() = Some(Keeper { _until_dropped: until_dropped, running });
         Ok(names)

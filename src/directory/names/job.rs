@@ -72,7 +72,7 @@ impl Job {
     }
 
     fn key(host: u32, key: &str) -> String {
-        format!("\u{1}vipl/{host}/{key}")
+        format!("\u{1}directory/{host}/{key}")
     }
 }
 

@@ -1,6 +1,6 @@
 //! The secret that processes started by hand share.
 //!
-//! `DECK_VIPL_SECRET` has it in words, `DECK_VIPL_SECRET_FILE` names a file of it that only its owner may read. Without either there
+//! `DECK_DIRECTORY_SECRET` has it in words, `DECK_DIRECTORY_SECRET_FILE` names a file of it that only its owner may read. Without either there
 //! is one for each user of a host, in a file that the first process makes; with it, processes of this user on this host connect, and
 //! nobody else.
 
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use udeck::via::auth::mac;
 
-pub(crate) const ENV_SECRET: &str = "DECK_VIPL_SECRET";
-pub(crate) const ENV_FILE: &str = "DECK_VIPL_SECRET_FILE";
+pub(crate) const ENV_SECRET: &str = "DECK_DIRECTORY_SECRET";
+pub(crate) const ENV_FILE: &str = "DECK_DIRECTORY_SECRET_FILE";
 
 pub(crate) struct Secret {
     pub key: [u8; 32],
@@ -36,9 +36,10 @@ pub(crate) fn find() -> Result<Secret, String> {
         Some(words) if words.trim().len() < 16 => Err(format!(
             "the secret of {ENV_SECRET} or {ENV_FILE} is shorter than 16 characters: whoever guesses it connects"
         )),
-        Some(words) => {
-            Ok(Secret { key: mac(&[0; 32], "udeck vipl secret", &[words.trim().as_bytes()]), of_host: false })
-        }
+        Some(words) => Ok(Secret {
+            key: mac(&[0; 32], "udeck directory secret", &[words.trim().as_bytes()]),
+            of_host: false,
+        }),
         None => Ok(Secret { key: of_user()?, of_host: true }),
     }
 }
@@ -60,7 +61,7 @@ fn read_private(path: &Path) -> Result<Vec<u8>, String> {
 fn of_user() -> Result<[u8; 32], String> {
     let uid = rustix::process::geteuid().as_raw();
     let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_dir());
-    let path = folder.unwrap_or_else(std::env::temp_dir).join(format!("udeck-vipl-{uid}.secret"));
+    let path = folder.unwrap_or_else(std::env::temp_dir).join(format!("udeck-directory-{uid}.secret"));
     let why = |error: &dyn std::fmt::Display| {
         format!("this user's secret {}: {error}; set {ENV_SECRET}, or remove that file", path.display())
     };
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     fn folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("udeck-vipl-{name}-{}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("udeck-directory-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         folder
     }
@@ -104,7 +105,7 @@ mod tests {
     #[test]
     fn one_file_wins_and_is_whole() {
         let folder = folder("makes");
-        let path = folder.join("udeck-vipl.secret");
+        let path = folder.join("udeck-directory.secret");
         make(&path).unwrap();
         let first = read_private(&path).unwrap();
         assert_eq!(first.len(), 32);

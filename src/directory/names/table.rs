@@ -97,7 +97,7 @@ impl Table {
                 let _ = serving.serve(number, stream);
                 serving.forget(number);
             };
-            if thread::spawn("vipl-names", serve, move |_| leaving.forget(number)).is_err() {
+            if thread::spawn("names", serve, move |_| leaving.forget(number)).is_err() {
                 self.forget(number);
             }
         }
@@ -146,7 +146,7 @@ impl Serving {
             closed: AtomicBool::new(false),
         });
         let accepting = table.clone();
-        let accepting = thread::spawn("vipl-names", move || accepting.accept(&listener), |_| {})?;
+        let accepting = thread::spawn("names", move || accepting.accept(&listener), |_| {})?;
         Ok(Serving { table, address, accepting: Some(accepting) })
     }
 }

@@ -22,7 +22,7 @@ use udeck::via::Deadline;
 use udeck::via::auth::{Nonce, Pair};
 
 pub(crate) const HELLO: &[u8; 8] = b"UDVIPL1\n";
-const PROTOCOL: &[u8] = b"udeck vipl names 1";
+const PROTOCOL: &[u8] = b"udeck directory 1";
 pub(crate) const MAX_BODY: usize = 2048;
 pub(crate) const MAX_KEY: usize = 255;
 pub(crate) const MAX_VALUE: usize = 1024;

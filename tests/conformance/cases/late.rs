@@ -2,6 +2,7 @@
 
 use udeck_via::{Block, Descriptor, Error, Reading, Reliability, Rights, State, Status, Window};
 
+use crate::both;
 use crate::kit::{Pair, assert_bytes, pattern, regions, soon, until};
 use crate::{Case, Fabric, Options};
 
@@ -14,7 +15,6 @@ pub const CASES: &[Case] = &[
     case!(reads_that_the_peer_leaves_alone_are_flushed, RDMA_READ),
     case!(reads_of_blocks_are_over_when_their_connection_is, RDMA_READ),
     case!(a_vi_that_goes_takes_no_memory_along, RDMA_READ),
-    case!(both_read_at_a_time, RDMA_READ),
 ];
 
 const LEN: usize = 200_000;
@@ -64,22 +64,7 @@ fn over(pair: &mut Pair) -> Status {
 }
 
 fn reads_and_sends_are_reported_in_the_order_of_their_posts(fabric: &dyn Fabric) {
-    for mut pair in pairs(fabric) {
-        let window = shown(&pair);
-        let lengths = [1, 0, 5000, 48, 49];
-        for len in lengths {
-            pair.b.post_receive(len);
-            post_read(&mut pair, &window);
-            pair.a.post_send(&pattern(len, len));
-        }
-        for len in lengths {
-            assert_bytes(&pair.b.received(), &pattern(len, len));
-        }
-        for len in lengths {
-            assert_eq!(over(&mut pair), Status::Done);
-            assert_eq!(pair.a.sent().length, len);
-        }
-    }
+    pairs(fabric).for_each(|Pair { a, b }| both::reported_in_order((a, b)));
 }
 
 fn as_many_reads_as_a_queue_holds(fabric: &dyn Fabric) {
@@ -206,22 +191,4 @@ fn a_vi_that_goes_takes_no_memory_along(fabric: &dyn Fabric) {
         (nic.outbox().usage().blocks == others.len()).then_some(())
     });
     assert!(others.iter().all(|block| block.bytes().iter().all(|&byte| byte == 0)));
-}
-
-fn both_read_at_a_time(fabric: &dyn Fabric) {
-    let mut pair = pair(fabric);
-    let at_b = shown(&pair);
-    let mut at_a = pair.a.nic.window_for(LEN, pair.a.ptag, Rights::READ).unwrap();
-    at_a.write(0, &pattern(2, LEN)).unwrap();
-    for _ in 0..10 {
-        for _ in 0..3 {
-            post_read(&mut pair, &at_b);
-            let read = Descriptor::rdma_read([pair.b.region(&[0xcc; LEN])], at_a.remote());
-            pair.b.vi.post_send(read).unwrap();
-        }
-        for _ in 0..3 {
-            assert_eq!(over(&mut pair), Status::Done);
-            assert_bytes(&regions(pair.b.sent().descriptor.unwrap())[0], &pattern(2, LEN));
-        }
-    }
 }

@@ -14,11 +14,7 @@ use crate::{Case, Fabric, Options};
 const TOPIC: &str = "read";
 pub const CASES: &[Case] = &[
     case!(rdma_read_is_there_or_unsupported),
-    case!(read_a_whole_window, RDMA_READ),
-    case!(read_part_of_a_window, RDMA_READ),
-    case!(read_scatters, RDMA_READ),
     case!(a_fresh_window_shows_nothing_old, RDMA_READ),
-    case!(read_what_another_wrote, RDMA_READ, RDMA_WRITE),
     case!(read_past_the_end, RDMA_READ),
     case!(read_by_a_handle_that_never_was, RDMA_READ),
     case!(rights_are_kept_apart, RDMA_READ, RDMA_WRITE),
@@ -29,7 +25,6 @@ pub const CASES: &[Case] = &[
     case!(revoke_waits_for_readers, RDMA_READ, RDMA_WRITE),
     case!(a_read_carries_no_immediate_data, RDMA_READ),
     case!(a_read_needs_a_connection, RDMA_READ),
-    case!(a_read_takes_no_receive, RDMA_READ),
     case!(unreliable_vis_do_not_read, RDMA_READ, UNRELIABLE),
 ];
 
@@ -84,59 +79,11 @@ fn rdma_read_is_there_or_unsupported(fabric: &dyn Fabric) {
     assert_unharmed(&mut pair);
 }
 
-fn read_a_whole_window(fabric: &dyn Fabric) {
-    for len in [1, 64, 4096, 1 << 20] {
-        let mut pair = readable(fabric);
-        let bytes = pattern(len, len);
-        let window = shown(&pair.b, &bytes);
-        assert_bytes(&read(&mut pair.a, len, window.remote()).unwrap(), &bytes);
-        let mut still = vec![0; len];
-        window.read(0, &mut still).unwrap();
-        assert_bytes(&still, &bytes);
-    }
-}
-
-fn read_part_of_a_window(fabric: &dyn Fabric) {
-    let mut pair = readable(fabric);
-    let bytes = pattern(1, 1000);
-    let window = shown(&pair.b, &bytes);
-    for (offset, len) in [(0, 10), (990, 10), (3, 500), (500, 0), (1000, 0)] {
-        let from = RemoteBuffer { offset, len, ..window.remote() };
-        assert_bytes(&read(&mut pair.a, len, from).unwrap(), &bytes[offset..offset + len]);
-    }
-}
-
-fn read_scatters(fabric: &dyn Fabric) {
-    let mut pair = readable(fabric);
-    let count = pair.a.nic.attributes().max_segments.min(3);
-    let lengths: Vec<_> = (0..count).map(|i| 900 + i).collect();
-    let bytes = pattern(1, lengths.iter().sum());
-    let window = shown(&pair.b, &bytes);
-    let segments: Vec<_> = lengths.iter().map(|&len| pair.a.region(&vec![0; len])).collect();
-    pair.a.vi.post_send(Descriptor::rdma_read(segments, window.remote())).unwrap();
-    let pieces = regions(pair.a.sent().descriptor.unwrap());
-    assert_eq!(pieces.iter().map(|piece| piece.len()).collect::<Vec<_>>(), lengths);
-    assert_bytes(&pieces.iter().flat_map(|piece| piece.to_vec()).collect::<Vec<_>>(), &bytes);
-}
-
 fn a_fresh_window_shows_nothing_old(fabric: &dyn Fabric) {
     let mut pair = readable(fabric);
     drop(shown(&pair.b, &[0xab; 5000]));
     let window = pair.b.nic.window_for(5000, pair.b.ptag, Rights::READ).unwrap();
     assert_bytes(&read(&mut pair.a, 5000, window.remote()).unwrap(), &[0; 5000]);
-}
-
-fn read_what_another_wrote(fabric: &dyn Fabric) {
-    let settings = |attributes: &mut ViAttributes| {
-        attributes.enable_rdma_read = true;
-        attributes.enable_rdma_write = true;
-    };
-    let mut pair = Pair::with(fabric, &Options::default(), settings);
-    let window = pair.b.nic.window_for(700, pair.b.ptag, Rights::BOTH).unwrap();
-    let bytes = pattern(3, 700);
-    pair.a.vi.post_send(Descriptor::rdma_write([pair.a.region(&bytes)], window.remote())).unwrap();
-    pair.a.sent();
-    assert_bytes(&read(&mut pair.a, 700, window.remote()).unwrap(), &bytes);
 }
 
 fn read_past_the_end(fabric: &dyn Fabric) {
@@ -258,16 +205,6 @@ fn a_read_needs_a_connection(fabric: &dyn Fabric) {
     pair.a.vi.disconnect();
     let error = read(&mut pair.a, 100, window.remote()).unwrap_err();
     assert!(matches!(error, Error::InvalidState { state: State::Idle, .. }), "{error}");
-}
-
-fn a_read_takes_no_receive(fabric: &dyn Fabric) {
-    let mut pair = readable(fabric);
-    let window = shown(&pair.b, &[3; 100]);
-    pair.b.post_receive(3);
-    read(&mut pair.a, 100, window.remote()).unwrap();
-    assert!(pair.b.vi.receive_done().is_none());
-    pair.a.post_send(b"abc");
-    assert_eq!(pair.b.received(), b"abc", "the message got the only descriptor");
 }
 
 fn unreliable_vis_do_not_read(fabric: &dyn Fabric) {

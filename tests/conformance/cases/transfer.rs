@@ -3,19 +3,14 @@
 use udeck_via::transport::Body;
 use udeck_via::{Caps, Descriptor, Region, Reliability, Segment, Status};
 
-use crate::kit::{End, Pair, assert_bytes, contents, pattern, regions, soon, until};
+use crate::both;
+use crate::kit::{Pair, assert_bytes, contents, pattern, regions, soon, until};
 use crate::{Case, Fabric, Options};
 
 const TOPIC: &str = "transfer";
 pub const CASES: &[Case] = &[
-    case!(messages_of_all_sizes),
     case!(messages_of_all_sizes_by_reliable_reception, RELIABLE_RECEPTION),
-    case!(both_directions_at_once),
-    case!(a_message_shorter_than_its_descriptor),
     case!(a_message_without_segments),
-    case!(gather_from_several_segments),
-    case!(scatter_over_several_segments),
-    case!(gather_and_scatter_with_other_boundaries),
     case!(part_of_a_region),
     case!(segments_past_their_region),
     case!(immediate_data_with_and_without),
@@ -29,56 +24,11 @@ pub const CASES: &[Case] = &[
 
 const SIZES: [usize; 12] = [0, 1, 7, 47, 48, 49, 63, 64, 65, 4096, 65_537, 1 << 20];
 
-fn messages_of_all_sizes(fabric: &dyn Fabric) {
-    exchange_all_sizes(Pair::posted(fabric));
-}
-
 fn messages_of_all_sizes_by_reliable_reception(fabric: &dyn Fabric) {
-    exchange_all_sizes(Pair::with(fabric, &Options::default(), |attributes| {
+    let Pair { a, b } = Pair::with(fabric, &Options::default(), |attributes| {
         attributes.reliability = Reliability::Reception;
-    }));
-}
-
-fn exchange_all_sizes(mut pair: Pair) {
-    for (seed, len) in SIZES.into_iter().enumerate() {
-        let bytes = pattern(seed, len);
-        pair.b.post_receive(len);
-        pair.a.post_send(&bytes);
-        let completion = pair.b.vi.receive_wait(soon()).unwrap();
-        assert_eq!((completion.length, completion.immediate), (len, None));
-        assert_bytes(&contents(&completion), &bytes);
-        assert_eq!(pair.a.sent().length, len);
-    }
-}
-
-fn both_directions_at_once(fabric: &dyn Fabric) {
-    let mut pair = Pair::posted(fabric);
-    for len in SIZES {
-        let (there, back) = (pattern(1, len), pattern(2, len));
-        pair.a.post_receive(len);
-        pair.b.post_receive(len);
-        pair.a.post_send(&there);
-        pair.b.post_send(&back);
-        assert_bytes(&pair.a.received(), &back);
-        assert_bytes(&pair.b.received(), &there);
-        pair.a.sent();
-        pair.b.sent();
-    }
-}
-
-fn a_message_shorter_than_its_descriptor(fabric: &dyn Fabric) {
-    let mut pair = Pair::posted(fabric);
-    for len in [0, 10, 3000] {
-        let bytes = pattern(4, len);
-        pair.b.post_receive(4096);
-        pair.a.post_send(&bytes);
-        let completion = pair.b.vi.receive_wait(soon()).unwrap();
-        assert_eq!(completion.length, len);
-        assert_bytes(&contents(&completion), &bytes);
-        let region = regions(completion.descriptor.unwrap()).remove(0);
-        assert!(region[len..].iter().all(|&byte| byte == 0), "what the message does not reach is left alone");
-        pair.a.sent();
-    }
+    });
+    both::all_sizes((a, b));
 }
 
 fn a_message_without_segments(fabric: &dyn Fabric) {
@@ -90,66 +40,6 @@ fn a_message_without_segments(fabric: &dyn Fabric) {
     assert_eq!((completion.length, completion.immediate), (0, Some(5)));
     assert!(completion.descriptor.unwrap().segments().is_empty());
     assert_eq!(pair.a.sent().length, 0);
-}
-
-fn gather_from_several_segments(fabric: &dyn Fabric) {
-    let mut pair = Pair::posted(fabric);
-    for count in 1..=pair.a.nic.attributes().max_segments {
-        for len in [5, 500] {
-            let pieces: Vec<_> = (0..count).map(|i| pattern(i, len + i)).collect();
-            pair.b.post_receive(pieces.iter().map(Vec::len).sum());
-            let segments: Vec<_> = pieces.iter().map(|piece| pair.a.region(piece)).collect();
-            pair.a.vi.post_send(Descriptor::new(segments)).unwrap();
-            assert_bytes(&pair.b.received(), &pieces.concat());
-            let back = regions(pair.a.sent().descriptor.unwrap());
-            assert!(back.iter().zip(&pieces).all(|(region, piece)| region[..] == piece[..]));
-        }
-    }
-}
-
-fn scatter_over_several_segments(fabric: &dyn Fabric) {
-    let mut pair = Pair::posted(fabric);
-    for count in 1..=pair.b.nic.attributes().max_segments {
-        for len in [5, 500] {
-            let segments: Vec<_> = (0..count).map(|i| pair.b.region(&vec![0; len + i])).collect();
-            let receive = Descriptor::new(segments);
-            let bytes = pattern(count, receive.len());
-            pair.b.vi.post_receive(receive).unwrap();
-            pair.a.post_send(&bytes);
-            let completion = pair.b.vi.receive_wait(soon()).unwrap();
-            assert_bytes(&contents(&completion), &bytes);
-            let descriptor = completion.descriptor.unwrap();
-            assert_eq!(descriptor.segments().len(), count);
-            assert_eq!(descriptor.segments()[0].bytes(), &bytes[..len]);
-            pair.a.sent();
-        }
-    }
-}
-
-fn gather_and_scatter_with_other_boundaries(fabric: &dyn Fabric) {
-    let mut pair = Pair::posted(fabric);
-    let most = pair.a.nic.attributes().max_segments;
-    // `bytes` in segments of the given lengths and the rest.
-    let cut = |end: &End, bytes: &[u8], lengths: &[usize]| {
-        let mut rest = bytes;
-        let mut segments = Vec::new();
-        for &len in lengths.iter().take(most - 1) {
-            let (piece, others) = rest.split_at(len);
-            segments.push(end.region(piece));
-            rest = others;
-        }
-        segments.push(end.region(rest));
-        Descriptor::new(segments)
-    };
-    for total in [45, 5000] {
-        for (sent, room) in [([0, 0], [1, 3]), ([1, 30], [30, 1]), ([40, 5], [13, 0]), ([7, 7], [7, 7])] {
-            let bytes = pattern(sent[0], total);
-            pair.b.vi.post_receive(cut(&pair.b, &vec![0; total], &room)).unwrap();
-            pair.a.vi.post_send(cut(&pair.a, &bytes, &sent)).unwrap();
-            assert_bytes(&pair.b.received(), &bytes);
-            pair.a.sent();
-        }
-    }
 }
 
 fn part_of_a_region(fabric: &dyn Fabric) {

@@ -331,8 +331,11 @@ pub const MEMORY: &[Rule] = &[
         ],
     ),
     rule(
-        "RDMA-written data are visible with the immediate data that follow them",
-        &["memory::data_are_visible_when_the_immediate_data_are"],
+        "RDMA-written data are visible with the immediate data, or the message, that follow them",
+        &[
+            "memory::data_are_visible_when_the_immediate_data_are",
+            "memory::data_are_visible_when_the_message_behind_them_is",
+        ],
     ),
     rule(
         "an RDMA write takes a receive only for its immediate data, a read never",

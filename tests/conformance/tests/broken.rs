@@ -7,6 +7,8 @@
 
 #[path = "broken/lies.rs"]
 mod lies;
+#[path = "broken/noticed.rs"]
+mod noticed;
 #[path = "broken/wrapped.rs"]
 mod wrapped;
 

@@ -167,6 +167,11 @@ impl Ep {
     /// What was refused has not been posted: it is the program's again.
     #[cold]
     fn refused(&self, call: &'static str, code: Code, posted: u64) -> Refused {
-        (self.error(call, code), take_posted(posted).0)
+        let iov = take_posted(posted).0;
+        let error = match code {
+            Code::LENGTH_ERROR => Error::Length { call, len: iov.len(), room: self.ia().max_transfer() },
+            other => self.error(call, other),
+        };
+        (error, iov)
     }
 }

@@ -7,7 +7,7 @@ use udeck::via::{Block, Error};
 
 use super::{Ep, MAX_DTOS, is_told};
 use crate::core::code::{Code, Result, Sub};
-use crate::core::event::{Dto, Event, Status, flags, number, total};
+use crate::core::event::{Dto, Event, Status, flags, total};
 use crate::core::memory::{self, Right, Triplet};
 use crate::core::state::{EpCall, EpState};
 use crate::core::wire::{self, Head};
@@ -345,7 +345,7 @@ impl Ep {
         self.reads -= 1;
         if word != 0 {
             self.tell_of_requests();
-            self.end(Status::Flushed, number::BROKEN);
+            self.break_connection(Status::Flushed); // none of the peer's requests is at fault
             return true;
         }
         if data.len() != self.sends[at].len {

@@ -1,17 +1,8 @@
 //! Which case notices which lie.
 
-use std::panic::{self, AssertUnwindSafe};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-
-use udeck_conformance::{Case, Fabric, Options, cases, kit};
-use udeck_faults::{Fault, Lies, When};
+use udeck_conformance::{Case, Fabric, cases};
+use udeck_faults::{Lies, When};
 use udeck_via::Caps;
-
-use crate::wrapped::Wrapping;
-
-/// How long cases wait for what a lie keeps from them: longer, if the machine was so busy that something else failed.
-const PATIENCE: [Duration; 3] = [Duration::from_millis(300), Duration::from_secs(3), Duration::from_secs(30)];
 
 const fn case(name: &'static str, needs: &'static [Caps], run: fn(&dyn Fabric)) -> Case {
     Case { topic: "lies", name, needs, run }
@@ -103,40 +94,9 @@ fn forgotten(fabric: &dyn Fabric) {
     noticed(fabric, &lies, "no_post_is_slept_through", "the waiter is woken");
 }
 
-/// The case fails over NICs that lie so, with these words; and passes over the same NICs when they do not.
+/// The suite's case of that name notices them.
 fn noticed(fabric: &dyn Fabric, lies: &Lies, name: &str, words: &str) {
     let case =
         cases::all().find(|case| case.name == name).unwrap_or_else(|| panic!("no case is named {name}"));
-    let caps = fabric.open(&Options::default()).caps();
-    assert!(case.needs.iter().all(|cap| caps.has(*cap)), "{name} would be skipped");
-    let run = |lies: &Lies| {
-        let lies = lies.clone();
-        (case.run)(&Wrapping::new("lying", fabric, move || Fault::lying(lies.clone(), 1)));
-    };
-    run(&Lies::default());
-    let mut said = Vec::new();
-    for patience in PATIENCE {
-        let failure = words_of_failure(patience, || run(lies));
-        said = failure.unwrap_or_else(|| panic!("{}::{name} did not notice {lies:?}", case.topic));
-        if said.iter().any(|one| one.contains(words)) {
-            println!("    noticed by {}::{name}", case.topic);
-            return;
-        }
-    }
-    panic!("{}::{name} failed for another reason: {said:?}", case.topic);
-}
-
-/// What the threads of `run` say as they panic, which is not printed; `None` when it comes to its end.
-fn words_of_failure(patience: Duration, run: impl FnOnce()) -> Option<Vec<String>> {
-    let said = Arc::new(Mutex::new(Vec::new()));
-    let (heard, usual) = (said.clone(), panic::take_hook());
-    panic::set_hook(Box::new(move |info| {
-        heard.lock().unwrap_or_else(PoisonError::into_inner).push(info.to_string());
-    }));
-    let patience = kit::set_patience(patience);
-    let result = panic::catch_unwind(AssertUnwindSafe(run));
-    kit::set_patience(patience);
-    panic::set_hook(usual);
-    let said = std::mem::take(&mut *said.lock().unwrap_or_else(PoisonError::into_inner));
-    result.is_err().then_some(said)
+    crate::noticed::noticed(fabric, lies, case, words);
 }

@@ -1,0 +1,136 @@
+//! The order of what is posted: within one queue kept, between queues not owed.
+
+use std::marker::PhantomData;
+
+use udeck_via::Deadline;
+
+use super::{Access, End, How, Interface, Place, shared_case};
+use crate::kit::{assert_bytes, pattern, soon};
+use crate::{Case, Fabric};
+
+/// Of the interface `I`: receives, and the two queues.
+pub struct Order<I>(PhantomData<I>);
+/// Of the interface `I`: completions.
+pub struct Completion<I>(PhantomData<I>);
+/// Of the interface `I`: reads among others.
+pub struct Late<I>(PhantomData<I>);
+
+impl<I: Interface> Order<I> {
+    /// Its table.
+    pub const CASES: &'static [Case] = &[
+        shared_case!("order", receives_are_taken_in_the_order_of_their_posts, &[]),
+        shared_case!("order", sends_complete_while_receives_wait_to_be_taken, &[]),
+    ];
+}
+
+impl<I: Interface> Completion<I> {
+    /// Its table.
+    pub const CASES: &'static [Case] = &[shared_case!("completion", sends_are_reported_in_order, &[])];
+}
+
+impl<I: Interface> Late<I> {
+    /// Its table.
+    pub const CASES: &'static [Case] = &[shared_case!("late", both_read_at_a_time, I::READ)];
+}
+
+/// Posts of each kind.
+const POSTS: usize = 24;
+
+/// Messages take the oldest descriptor, not the one that fits best.
+fn receives_are_taken_in_the_order_of_their_posts<I: Interface>(fabric: &dyn Fabric) {
+    let (mut a, mut b) = I::pair(fabric);
+    let rooms: Vec<usize> = (0..POSTS).map(|at| 100 + at * 37 % POSTS).collect();
+    rooms.iter().for_each(|room| b.post_receive(&[*room]));
+    (0..POSTS).for_each(|at| a.post_send(&pattern(at, at)));
+    for (at, room) in rooms.iter().enumerate() {
+        let over = b.receive_by(soon()).expect("it has come");
+        assert_eq!((over.how, over.parts[0].len()), (How::Done, *room));
+        assert_bytes(&over.bytes(), &pattern(at, at));
+    }
+}
+
+/// Both have sent to each other, and nobody has taken a completion: the receives are taken first, then the sends.
+pub fn receives_first<E: End>((mut a, mut b): (E, E)) {
+    for end in [&mut a, &mut b] {
+        (0..POSTS).for_each(|_| end.post_receive(&[1000]));
+    }
+    for at in 0..POSTS {
+        a.post_send(&pattern(at, 10 * at));
+        b.post_send(&pattern(1000 + at, 20 * at));
+    }
+    for at in 0..POSTS {
+        assert_bytes(&a.received(), &pattern(1000 + at, 20 * at));
+        assert_bytes(&b.received(), &pattern(at, 10 * at));
+    }
+    for at in 0..POSTS {
+        assert_eq!((a.sent().length, b.sent().length), (10 * at, 20 * at));
+    }
+}
+
+fn sends_complete_while_receives_wait_to_be_taken<I: Interface>(fabric: &dyn Fabric) {
+    let (mut a, mut b) = I::pair(fabric);
+    (0..POSTS).for_each(|_| a.post_receive(&[1000]));
+    // They have come, and lie unreported; of what is inside its descriptor, the sender needs nobody's help.
+    let short = |at: usize| pattern(at, at);
+    (0..POSTS).for_each(|at| b.post_send(&short(at)));
+    (0..POSTS).for_each(|_| b.post_receive(&[1000]));
+    (0..POSTS).for_each(|at| a.post_send(&short(at + 1)));
+    (0..POSTS).for_each(|at| assert_eq!(a.sent().length, at + 1));
+    (0..POSTS).for_each(|at| assert_eq!(b.received(), short(at + 1)));
+    (0..POSTS).for_each(|at| assert_eq!(b.sent().length, at));
+    (0..POSTS).for_each(|at| assert_eq!(a.received(), short(at)));
+}
+
+fn sends_are_reported_in_order<I: Interface>(fabric: &dyn Fabric) {
+    let (mut a, mut b) = I::pair(fabric);
+    let lengths = [5000, 3, 70, 48, 49, 0];
+    for len in lengths {
+        b.post_receive(&[len]);
+        a.post_send(&pattern(len, len));
+    }
+    for len in lengths {
+        assert_bytes(&b.received(), &pattern(len, len));
+    }
+    for len in lengths {
+        let over = a.sent();
+        assert_eq!((over.length, over.parts[0].len()), (len, len));
+    }
+    assert!(a.request_by(Deadline::now()).is_none());
+}
+
+const LEN: usize = 200_000;
+
+/// Reads and sends of `a` end in the order of their posts, the reads with their data.
+pub fn reported_in_order<E: End>((mut a, mut b): (E, E)) {
+    let place = b.place(&pattern(1, LEN), Access::Read);
+    let lengths = [1, 0, 5000, 48, 49];
+    for len in lengths {
+        b.post_receive(&[len]);
+        a.post_read(&[LEN], place.at(), false);
+        a.post_send(&pattern(len, len));
+    }
+    for len in lengths {
+        assert_bytes(&b.received(), &pattern(len, len));
+    }
+    for len in lengths {
+        let read = a.sent();
+        assert_eq!(read.length, LEN);
+        assert_bytes(&read.parts[0], &pattern(1, LEN));
+        assert_eq!(a.sent().length, len);
+    }
+}
+
+fn both_read_at_a_time<I: Interface>(fabric: &dyn Fabric) {
+    let (mut a, mut b) = I::reaching(fabric);
+    let (at_a, at_b) = (a.place(&pattern(2, LEN), Access::Read), b.place(&pattern(1, LEN), Access::Read));
+    for _ in 0..10 {
+        for _ in 0..3 {
+            a.post_read(&[LEN], at_b.at(), false);
+            b.post_read(&[LEN], at_a.at(), false);
+        }
+        for _ in 0..3 {
+            assert_bytes(&a.sent().parts[0], &pattern(1, LEN));
+            assert_bytes(&b.sent().parts[0], &pattern(2, LEN));
+        }
+    }
+}

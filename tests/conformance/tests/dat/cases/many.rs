@@ -1,0 +1,82 @@
+//! Many connections, at a time and one after another.
+
+use udeck_conformance::both::End as _;
+use udeck_conformance::kit::{shortly, until};
+use udeck_conformance::{Case, Fabric, Options};
+use udeck_dat::{Connection, EpState};
+
+use crate::end::{Door, End, Pair};
+
+const TOPIC: &str = "many";
+pub const CASES: &[Case] = &[case!(many_ask_at_a_time), case!(connections_leave_nothing_behind)];
+
+const MANY: usize = 40;
+
+/// All ask before anybody is answered; each gets a connection, and its own answers.
+fn many_ask_at_a_time(fabric: &dyn Fabric) {
+    let (here, there) = (fabric.open(&Options::default()), fabric.open(&Options::default()));
+    let server = End::on(&there);
+    let door = Door::at(&server, 9);
+    let askers: Vec<End> = (0..MANY).map(|_| End::on(&here)).collect();
+    for (number, asker) in askers.iter().enumerate() {
+        asker.ask(&door.address(), &[number as u8]);
+    }
+    let mut served = Vec::new();
+    for _ in 0..MANY {
+        let request = door.request();
+        let number = usize::from(request.private_data()[0]);
+        let (pz, evd) = (&server.pz, &server.receives);
+        let ep = udeck_dat::Ep::new(pz, &server.requests, evd, &server.connections, Default::default());
+        let ep = ep.unwrap();
+        ep.post_receive(server.lmr(&[0; 1]), number as u64).unwrap();
+        ep.accept(request, b"").map_err(|(error, _)| error).unwrap();
+        served.push((number, ep));
+    }
+    let mut askers: Vec<End> = askers;
+    for (number, asker) in askers.iter_mut().enumerate() {
+        assert_eq!(asker.told(), Connection::Established);
+        asker.post_send(&[number as u8]);
+    }
+    for _ in 0..MANY {
+        let over = server.receive_over();
+        let (number, _) = served.iter().find(|(_, ep)| ep.id() == over.ep).expect("one of ours");
+        assert_eq!((over.cookie, over.iov.into_lmr()[0]), (*number as u64, *number as u8));
+    }
+    assert!(served.iter().all(|(_, ep)| ep.state() == EpState::Connected));
+}
+
+/// What the process holds of the kernel: open descriptors and threads.
+fn holdings() -> (usize, usize) {
+    let count = |folder| std::fs::read_dir(folder).expect("a mounted /proc").count();
+    (count("/proc/self/fd"), count("/proc/self/task"))
+}
+
+fn connections_leave_nothing_behind(fabric: &dyn Fabric) {
+    let mut pair = Pair::new(fabric);
+    let round = |pair: &mut Pair| {
+        pair.check();
+        pair.b.post_receive(&[10]);
+        pair.a.ep.disconnect(true).unwrap();
+        assert_eq!((pair.a.told(), pair.b.told()), (Connection::Disconnected, Connection::Disconnected));
+        pair.a.drain();
+        pair.b.drain();
+        pair.a.ep.reset().unwrap();
+        pair.b.ep.reset().unwrap();
+        pair.connect();
+    };
+    // What a dispatcher sleeps on is made when one does so first.
+    for end in [&pair.a, &pair.b] {
+        assert!(end.receives.wait(shortly()).is_err());
+    }
+    // One connection may hold a descriptor more than another, so: the most of some.
+    let before = (0..20).fold((0, 0), |most, _| {
+        round(&mut pair);
+        let now = holdings();
+        (most.0.max(now.0), most.1.max(now.1))
+    });
+    (0..200).for_each(|_| round(&mut pair));
+    until("descriptors and threads are back", || {
+        let now = holdings();
+        (now.0 <= before.0 && now.1 <= before.1).then_some(())
+    });
+}

@@ -1,0 +1,73 @@
+//! Which case notices which lie of the NIC below, when it is asked of uDAPL.
+
+use udeck_conformance::{Case, Fabric};
+use udeck_faults::{Lies, When};
+
+use crate::cases;
+use crate::noticed;
+
+const fn case(name: &'static str, run: fn(&dyn Fabric)) -> Case {
+    Case { topic: "dat-lies", name, needs: &[], run }
+}
+
+pub const CASES: &[Case] = &[
+    case("a_dropped_message_is_noticed", dropped),
+    case("a_message_that_comes_twice_is_noticed", doubled),
+    case("messages_out_of_order_are_noticed", reordered),
+    case("an_altered_bit_is_noticed", altered),
+    case("a_forgotten_wake_up_is_noticed", forgotten),
+    case("a_dropped_answer_is_noticed", without_an_answer),
+    case("a_dropped_write_is_noticed", without_a_write),
+];
+
+/// Late enough that the case works at first, so that it is the lie that it notices.
+fn tenth() -> When {
+    When::Numbers(vec![10])
+}
+
+fn dropped(fabric: &dyn Fabric) {
+    let lies = Lies { drop: tenth(), ..Lies::default() };
+    noticed(fabric, &lies, "messages_arrive_once_in_the_order_of_posting", "what came, and what was posted");
+}
+
+fn doubled(fabric: &dyn Fabric) {
+    let lies = Lies { duplicate: tenth(), ..Lies::default() };
+    noticed(fabric, &lies, "messages_arrive_once_in_the_order_of_posting", "what came, and what was posted");
+    // The last of a batch: nothing comes in the wrong place, but something comes again.
+    let lies = Lies { duplicate: When::Numbers(vec![15]), ..Lies::default() };
+    noticed(fabric, &lies, "messages_arrive_once_in_the_order_of_posting", "message 15 came again");
+}
+
+fn reordered(fabric: &dyn Fabric) {
+    let lies = Lies { reorder: tenth(), ..Lies::default() };
+    noticed(fabric, &lies, "messages_arrive_once_in_the_order_of_posting", "what came, and what was posted");
+}
+
+fn altered(fabric: &dyn Fabric) {
+    // One that is long enough that a bit of its head is unlikely to be what is altered.
+    let lies = Lies { corrupt: When::Numbers(vec![10]), ..Lies::default() };
+    noticed(fabric, &lies, "messages_of_all_sizes", "instead of");
+}
+
+fn forgotten(fabric: &dyn Fabric) {
+    // Some, not one: a queue may be named without need, and to forget that is no harm.
+    let lies = Lies { forget_wakeup: When::Chance(0.1), ..Lies::default() };
+    noticed(fabric, &lies, "no_post_is_slept_through", "a receive is over");
+}
+
+fn without_an_answer(fabric: &dyn Fabric) {
+    let lies = Lies { drop: When::Numbers(vec![4]), ..Lies::default() };
+    noticed(fabric, &lies, "both_read_at_a_time", "a request is over");
+}
+
+/// A message behind a write has come, and the write has not.
+fn without_a_write(fabric: &dyn Fabric) {
+    let lies = Lies { drop: When::Numbers(vec![0]), ..Lies::default() };
+    noticed(fabric, &lies, "write_a_whole_window", "instead of");
+}
+
+fn noticed(fabric: &dyn Fabric, lies: &Lies, name: &str, words: &str) {
+    let all = cases::all();
+    let case = all.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("no case is named {name}"));
+    noticed::noticed(fabric, lies, case, words);
+}
