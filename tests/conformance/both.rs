@@ -1,6 +1,6 @@
 //! Promises that VIA and uDAPL make in the same words: one text, asked of either interface.
 //!
-//! An interface is an [`Interface`], with [`End`]s of connections. [`Via`] is here; uDAPL's is in `tests/dat`, because this package's library
+//! An interface is an [`Interface`], with [`End`]s of connections. [`Via`] is here; uDAPL's is in `tests/over_dat`, because this package's library
 //! knows no interface above VIs. What one of them says differently (states, refusals, immediate data, RDMA that is not allowed) has
 //! texts of its own in each.
 
