@@ -234,13 +234,13 @@ mod tests {
 
 # Latency (us), send/receive
 # Size               dat            vi      dat / vi        memcpy
-0                   1.00          3.00         0.333             -
-8                   2.00          4.00         0.500             -
+0                   1.00          3.00          0.33             -
+8                   2.00          4.00          0.50             -
 
 # Latency (us), RDMA write that the target is told of
 # Size               dat            vi      dat / vi        memcpy
-0                   5.00          7.00         0.714             -
-8                   6.00          8.00         0.750             -
+0                   5.00          7.00          0.71             -
+8                   6.00          8.00          0.75             -
 
 # Latency (us), RDMA read
 # Size               dat            vi      dat / vi        memcpy
@@ -250,12 +250,12 @@ mod tests {
 # Bandwidth (MB/s), send/receive
 # Size               dat            vi      dat / vi
 0                      -             -             -
-8                  11.00         12.00         0.917
+8                  11.00         12.00          0.92
 
 # Bandwidth (MB/s), RDMA write that the target is told of
 # Size               dat            vi      dat / vi
 0                      -             -             -
-8                  13.00         14.00         0.929
+8                  13.00         14.00          0.93
 
 # Bandwidth (MB/s), RDMA read
 # Size               dat            vi      dat / vi
