@@ -12,7 +12,7 @@ use self::options::{Layer, Memory, Options, parse_ranks};
 
 use crate::binding::Spot;
 use crate::plan::{Checks, Format, Plan, Test};
-use crate::{clones, compare, costs, cpu, jobs, overlap, page, peers, registration, vi};
+use crate::{clones, compare, costs, cpu, dat, jobs, overlap, page, peers, registration, vi};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,6 +32,8 @@ Examples:
   deckperf registration                          what registered memory and its cache take
   deckperf --format json > run.json              everything measured, with percentiles
   deckperf --layer vi                            one layer below: send/receive and RDMA write between VIs
+  deckperf --layer dat --sizes 8,4K,64K,1M       uDAPL beside the VIs: send/receive, RDMA write and RDMA read
+  deckperf verify --layer dat                    no timing: every byte that uDAPL moves is checked
   deckperf overlap --sizes 64K,1M                how much of a transfer hides behind computation
   deckperf clones                                many clones of a mailbox: idle, and flooding it
   deckperf costs --ranks 100                     making, keeping, waiting, and starting 100 ranks
@@ -63,7 +65,7 @@ Examples:
   deckperf report --peers DIR --json all.json    beside today's releases, and keep the raw data
   deckperf report -o r.html run.json peers.json  a page of earlier runs";
 
-/// Latency and bandwidth of µDECK mailboxes, or of the virtual interfaces under them, between two ranks on
+/// Latency and bandwidth of µDECK mailboxes, of the virtual interfaces under them, or of uDAPL on these, between two ranks on
 /// this host, which it starts itself.
 #[derive(Parser, Debug)]
 #[command(name = "deckperf", version, after_help = EXAMPLES, max_term_width = 100)]
@@ -96,7 +98,7 @@ enum Command {
     },
     /// Payload per second in both directions at once, as OSU's osu_bibw
     Bibandwidth,
-    /// Check every byte of messages of all sizes, each ±3 bytes, over all protocols
+    /// Check every byte of messages of all sizes, each ±3 bytes, over all protocols (--layer dat: by every transfer)
     Verify,
     /// The fraction of a transfer that is hidden behind computation, for sender and receiver
     Overlap {
@@ -231,8 +233,12 @@ pub enum Task {
     Measure(Plan),
     /// The same, of the Virtual Interface layer.
     MeasureVi(vi::ViPlan),
+    /// The same, of uDAPL.
+    MeasureDat(dat::DatPlan),
     /// Check data.
     Verify(Checks),
+    /// The same, of uDAPL.
+    VerifyDat(dat::DatChecks),
     /// Measure overlap.
     Overlap(overlap::OverlapPlan),
     /// Measure clones.
@@ -287,10 +293,11 @@ impl Cli {
     /// Options that do not go together.
     pub fn task(self) -> Result<Task, clap::Error> {
         let Cli { command, explain, options, generate: _ } = self;
-        if options.layer == Layer::Vi
+        let layer = options.layer.name();
+        if options.layer != Layer::Mailbox
             && let Some(name) = command.as_ref().and_then(Command::of_mailboxes_only)
         {
-            return Err(conflict(&format!("`{name}` is about mailboxes; --layer vi has no such thing")));
+            return Err(conflict(&format!("`{name}` is about mailboxes; --layer {layer} has no such thing")));
         }
         let places_itself = matches!(
             command,
@@ -321,8 +328,8 @@ impl Cli {
                 options.collectives_plan(peers, ranks).map(Task::Peers)
             }
             (Some(Command::Peers { peers }), Layer::Mailbox) => options.peers_plan(peers).map(Task::Peers),
-            (Some(Command::Peers { .. }), Layer::Vi) => {
-                Err(conflict("`peers` compares mailboxes, not --layer vi"))
+            (Some(Command::Peers { .. }), Layer::Vi | Layer::Dat) => {
+                Err(conflict(&format!("`peers` compares mailboxes, not --layer {layer}")))
             }
             (Some(Command::Cpu { peers, depths, rate, contenders }), _) => {
                 options.cpu_plan(peers, depths, rate, contenders).map(Task::Cpu)
@@ -333,8 +340,9 @@ impl Cli {
                 .page_plan(quick, peers, files)
                 .map(|plan| Task::Page(page::PagePlan { output, json, ..plan })),
             (Some(Command::Verify), Layer::Mailbox) => Ok(Task::Verify(options.checks())),
+            (Some(Command::Verify), Layer::Dat) => options.dat_checks().map(Task::VerifyDat),
             (Some(Command::Verify), Layer::Vi) => {
-                Err(conflict("`verify` is about mailboxes; --layer vi measures"))
+                Err(conflict("`verify` is about mailboxes and uDAPL (--layer dat); --layer vi measures"))
             }
             (Some(Command::Compare(args)), _) => Ok(Task::Compare(args, options.format)),
             (Some(Command::Latency { percentiles: true, memory }), _) => options.percentiles(memory),
@@ -357,7 +365,7 @@ impl Cli {
 }
 
 impl Command {
-    /// Its name, if virtual interfaces know no such thing.
+    /// Its name, if other layers know no such thing.
     fn of_mailboxes_only(&self) -> Option<&'static str> {
         match self {
             Command::Bibandwidth => Some("bibandwidth"),

@@ -91,13 +91,15 @@ pub fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-fn write(data: &mut [u8], seed: u64) {
+/// Writes what `seed` stands for.
+pub fn write(data: &mut [u8], seed: u64) {
     for (index, word) in data.chunks_mut(8).enumerate() {
         word.copy_from_slice(&mix(seed ^ index as u64).to_ne_bytes()[..word.len()]);
     }
 }
 
-fn first_difference(data: &[u8], seed: u64) -> Option<String> {
+/// The first byte that is not what [`write`] writes.
+pub fn first_difference(data: &[u8], seed: u64) -> Option<String> {
     data.chunks(8).enumerate().find_map(|(index, word)| {
         let expected = mix(seed ^ index as u64).to_ne_bytes();
         let at = word.iter().zip(&expected).position(|(got, wanted)| got != wanted)?;

@@ -13,6 +13,20 @@ pub enum Failure {
     /// The Virtual Interface layer refused or lost something.
     #[error("the virtual interfaces: {0}")]
     Via(#[from] udeck::via::Error),
+    /// uDAPL's objects refused or lost something.
+    #[error("uDAPL: {0}")]
+    Dat(#[from] udeck_dat::Error),
+    /// A dispatcher of uDAPL's told something else than what was waited for.
+    #[error("uDAPL: unexpected: {0}")]
+    BadEvent(String),
+    /// A size that the transport does not carry as one message.
+    #[error("uDAPL: a message of {wanted} bytes, and one has at most {most} here: name smaller --sizes")]
+    TooLarge {
+        /// In bytes.
+        wanted: usize,
+        /// In bytes.
+        most: usize,
+    },
     /// A descriptor did not end as it should have.
     #[error("a receive of {wanted} bytes ended as {status:?}, with {got} bytes")]
     BadCompletion {

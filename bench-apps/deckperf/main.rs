@@ -10,6 +10,7 @@ mod clones;
 mod compare;
 mod costs;
 mod cpu;
+mod dat;
 mod data;
 mod exchange;
 mod experiment;
@@ -41,6 +42,7 @@ mod steady;
 mod summary;
 mod table;
 mod table_report;
+mod turn;
 mod verify;
 mod vi;
 
@@ -160,6 +162,8 @@ fn play(world: &World, task: &Task, spots: &[Spot]) -> Result<Result<String>> {
     let (protocols, pin) = match task {
         Task::Measure(plan) => (&plan.protocols[..], plan.pin),
         Task::MeasureVi(plan) => (&[][..], plan.pin),
+        Task::MeasureDat(plan) => (&[][..], plan.pin),
+        Task::VerifyDat(checks) => (&[][..], checks.pin),
         Task::Verify(checks) => (&checks.protocols[..], checks.pin),
         Task::Overlap(plan) => (&plan.protocols[..], plan.pin),
         Task::Clones(plan) => (&[][..], plan.pin),
@@ -183,6 +187,8 @@ fn play(world: &World, task: &Task, spots: &[Spot]) -> Result<Result<String>> {
     if !pair.leads() {
         match task {
             Task::MeasureVi(plan) => vi::follow(&pair, plan)?,
+            Task::MeasureDat(plan) => dat::follow(&pair, plan)?,
+            Task::VerifyDat(checks) => dat::follow_checks(&pair, checks)?,
             Task::Overlap(_) => overlap::follow(&pair)?,
             Task::Clones(plan) => clones::follow(&pair, plan)?,
             Task::Costs(plan) => costs::follow(&pair, plan)?,
@@ -194,6 +200,8 @@ fn play(world: &World, task: &Task, spots: &[Spot]) -> Result<Result<String>> {
     let printed = match task {
         // Its orders are its own, the last one too.
         Task::MeasureVi(plan) => return Ok(Ok(measure_vi(&pair, plan, &places)?)),
+        Task::MeasureDat(plan) => return Ok(Ok(measure_dat(&pair, plan, &places)?)),
+        Task::VerifyDat(checks) => return verify_dat(&pair, checks),
         Task::Overlap(plan) => return Ok(Ok(measure_overlap(&pair, plan, &places)?)),
         Task::Clones(plan) => return Ok(Ok(measure_clones(&pair, plan, &places)?)),
         Task::Costs(plan) => return Ok(Ok(measure_costs(&pair, plan, &places)?)),
@@ -253,6 +261,18 @@ fn measure_vi(pair: &RankPair<'_>, plan: &vi::ViPlan, places: &Places) -> Result
     let printed = vi::measure(pair, plan, places.describe(), raw, passed)?;
     bar.finish_and_clear();
     Ok(printed)
+}
+
+fn measure_dat(pair: &RankPair<'_>, plan: &dat::DatPlan, places: &Places) -> Result<String> {
+    let raw = places.raw_limits(plan.largest());
+    timed_bar(plan.pace.time, |passed| dat::measure(pair, plan, places.describe(), raw, passed))
+}
+
+fn verify_dat(pair: &RankPair<'_>, checks: &dat::DatChecks) -> Result<Result<String>> {
+    let bar = progress::bar(checks.sizes.len() as u64 * 3, "verifying");
+    let verdict = dat::verify(pair, checks, || bar.inc(1))?;
+    bar.finish_and_clear();
+    Ok(verdict.map(|sentence| sentence + "\n"))
 }
 
 fn measure_overlap(pair: &RankPair<'_>, plan: &overlap::OverlapPlan, places: &Places) -> Result<String> {

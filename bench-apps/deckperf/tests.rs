@@ -233,6 +233,50 @@ fn two_ranks_stream_between_virtual_interfaces() {
     assert!(rows[1..].iter().all(figure), "{text}");
 }
 
+/// One end of each transfer, at both levels; what is printed has a figure for each.
+#[test]
+fn two_ranks_measure_udapl_beside_virtual_interfaces() {
+    let text = run(
+        "deckperf --layer dat --no-pin --sizes 0,8,70000 --window 5 --iterations 2 --time 0.01 --format csv",
+    );
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
+    let heads: Vec<String> = rows[1..].iter().map(|row| row[..4].join(" ")).collect();
+    for transfer in ["send", "rdma-write", "rdma-read"] {
+        for level in ["dat", "vi"] {
+            for (test, sizes) in [("latency", &[0, 8, 70_000][..]), ("bandwidth", &[8, 70_000])] {
+                for size in sizes {
+                    let head = format!("{size} {transfer} {level} {test}");
+                    assert_eq!(heads.iter().filter(|known| **known == head).count(), 1, "{head}: {text}");
+                }
+            }
+        }
+    }
+    assert_eq!(rows.len(), 1 + 2 * 3 * (3 + 2), "{text}");
+    let figure = |row: &Vec<&str>| row[5].parse::<f64>().is_ok_and(|figure| figure > 0.0);
+    assert!(rows[1..].iter().all(figure), "{text}");
+}
+
+#[test]
+fn two_ranks_check_every_byte_of_udapl() {
+    let text = run("deckperf verify --layer dat --no-pin --sizes 0,41,70000 --perturb 1");
+    // Each of 0, 1, 40 to 42 and 69999 to 70001 by three transfers, both ways: 64 of the small ones, 59 of the large ones.
+    let bytes = 3 * 2 * (64 * (1 + 40 + 41 + 42) + 59 * (69_999 + 70_000 + 70_001));
+    let start = format!("verified {} transfers of uDAPL, {bytes} bytes", 3 * 2 * (5 * 64 + 3 * 59));
+    assert!(text.starts_with(&start), "{text}, not {start}");
+}
+
+#[test]
+fn a_message_that_udapl_does_not_carry_is_refused() {
+    let task = Cli::try_parse_from(["deckperf", "latency", "--layer", "dat", "--no-pin", "--sizes", "65M"]);
+    let task = task.and_then(Cli::task).expect("a task");
+    udeck::run_local(2, move |world| {
+        let error = play(&world, &task, &[]).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains("name smaller --sizes"), "{error}");
+        world.finish()
+    })
+    .expect("both ranks refuse");
+}
+
 #[test]
 fn two_ranks_overlap() {
     let text = run("deckperf overlap --no-pin --sizes 8,70000 --iterations 2 --time 0.01 --format csv");

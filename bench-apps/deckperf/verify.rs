@@ -45,7 +45,7 @@ pub fn verdict(tally: &Tally, checks: &Checks) -> Result<String> {
 }
 
 /// Enough to wrap round small rings, few enough that large sizes do not take minutes.
-fn messages_each_way(size: usize) -> u64 {
+pub fn messages_each_way(size: usize) -> u64 {
     ((4 << 20) / size.max(1) as u64).clamp(2, 64)
 }
 

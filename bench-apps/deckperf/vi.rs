@@ -22,10 +22,12 @@ use crate::{
     rounds,
 };
 
-pub use experiment::follow;
+pub use contender::{Look, Traffic, Transfer, ViSetup};
+pub use ends::ViEnds;
+pub use experiment::{follow, prepare};
+pub use order::ViBatch;
 
 use contender::{contenders, ways};
-use ends::ViEnds;
 use experiment::ViConductor;
 use order::ViOrder;
 use report::ViReport;

@@ -8,7 +8,7 @@
 //! | `evd.rs`, `cno.rs`, `agent.rs`, `event.rs` | event dispatchers, what waits for several, who is called then, and events |
 //! | `ia.rs`, `bell.rs` | an interface adapter, waiting, and the engine |
 //! | `memory.rs` | registered memory, by its contexts |
-//! | `srq.rs` | receives, shared or not |
+//! | `srq.rs`, `ring.rs` | receives, shared or not; the queue that posts and events go through |
 //! | `qos.rs` | qualities of service, and their levels |
 //! | `wire.rs` | what the two ends of a connection say |
 //! | `slot.rs`, `code.rs`, `address.rs` | handles, error codes, addresses |
@@ -24,6 +24,7 @@ pub mod event;
 pub mod ia;
 pub mod memory;
 pub mod qos;
+pub mod ring;
 pub mod service;
 pub mod slot;
 pub mod srq;

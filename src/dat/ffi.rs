@@ -26,6 +26,11 @@ use crate::core::evd::Evd;
 use crate::core::ia::Ia;
 use crate::core::slot::Pool;
 
+/// `DAT_PROVIDER` of that name for this transport, as the registry gets it: for `src/dat/paths`, which calls as programs in C do.
+pub fn provider_table(name: &str, transport: &str) -> Option<*const ()> {
+    provider::load(name, transport, 0).map(|provider| std::ptr::from_ref(provider).cast())
+}
+
 /// Runs a call's body. A panic ends here, and becomes an error of the call: unwinding through C's frames is undefined.
 #[inline(always)]
 fn call(body: impl FnOnce() -> Result) -> Code {

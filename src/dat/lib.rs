@@ -55,3 +55,5 @@ mod core;
 mod ffi;
 
 pub use api::*;
+#[doc(hidden)]
+pub use ffi::provider_table;

@@ -57,6 +57,8 @@ const RULES: &[Rule] = &[
     },
     // uDAPL: NICs and VIs of the umbrella, the names by which its end points find each other, and copies of memory that others write.
     Rule { folder: "src/dat", may: &[".", "src/directory", "src/sys"], tests_may: &[] },
+    // It calls as C programs do.
+    Rule { folder: "src/dat/paths", may: &["src/dat"], tests_may: &[] },
     // The whole library in Python, but for interfaces of other layers.
     Rule { folder: "src/python", may: &[".", "src/sys"], tests_may: &[] },
     // Command lines as pages and completions: nothing of messaging.
@@ -73,7 +75,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         folder: "bench-apps/deckperf",
-        may: &[".", "src/launch", "src/manual", "bench-apps/fast-paths"],
+        may: &[".", "src/launch", "src/manual", "src/dat", "bench-apps/fast-paths"],
         tests_may: &[],
     },
     // The counts of a wait need a feature of `sys`. `via`: how two VIs are connected is a file that verbs' paths have, too.

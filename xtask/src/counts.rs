@@ -3,7 +3,7 @@
 //! On a shared machine a time says little; an instruction count says the same every day, so that a path which became
 //! dearer is noticed in the commit that did it. `bench-apps/fast-paths` goes through the paths, callgrind counts, and
 //! `instructions.txt` beside it is the record. `transports/verbs/paths` does the same over verbs, and beside it by bare calls
-//! of the library: recorded is the difference ([`record::above_bare`]). It changes only by `cargo xtask counts --write`, in a commit whose
+//! of the library: recorded is the difference ([`record::above_bare`]). `src/dat/paths` has those of uDAPL's calls. It changes only by `cargo xtask counts --write`, in a commit whose
 //! message gives the reason: hence a path that became *cheaper* fails the step, too. Otherwise the gain could be lost
 //! again unnoticed.
 //!
@@ -23,8 +23,11 @@ use verdict::{Row, Tolerance};
 /// Below the root.
 const RECORD: &str = "bench-apps/fast-paths/instructions.txt";
 /// The programs with their features, and where their paths are: one function each.
-const PROGRAMS: [(&str, &str); 2] =
-    [("fast-paths --features waited", "fast_paths::counted"), ("verbs-paths", "verbs_paths::counted")];
+const PROGRAMS: [(&str, &str); 3] = [
+    ("fast-paths --features waited", "fast_paths::counted"),
+    ("verbs-paths", "verbs_paths::counted"),
+    ("dat-paths", "dat_paths::counted"),
+];
 /// The instruction set's baseline, which every processor of the target has: otherwise the same commit would count
 /// differently on two machines. glibc ignores what it does not know.
 const BASELINE: &str = "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-AVX_Fast_Unaligned_Load,-SSSE3,-ERMS,-FSRM";

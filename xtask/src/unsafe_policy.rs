@@ -48,6 +48,7 @@ const UNSAFE_PLACES: &[Place] = &[
     Place { at: "src/python/group.rs", what: What::Anything },
     // C's pointers and handles; the program's memory, at addresses that it has registered.
     Place { at: "src/dat/ffi", what: What::Anything },
+    Place { at: "src/dat/paths/", what: What::Anything },
     Place { at: "src/dat/api/memory.rs", what: What::Anything },
     Place { at: "src/dat/core/memory.rs", what: What::Anything },
     Place { at: "src/dat/core/slot.rs", what: What::Anything },

@@ -19,7 +19,7 @@ pub(super) struct Memory {
 
 #[derive(Args, Debug)]
 pub(super) struct Options {
-    /// What is measured: mailboxes, or the virtual interfaces under them
+    /// What is measured: mailboxes, the virtual interfaces under them, or uDAPL on these
     #[arg(long, global = true, value_enum, default_value_t = Layer::Mailbox)]
     pub(super) layer: Layer,
     /// How messages travel: copy, eager, rdma-write, hand-off, rdma-read, handshake, auto [default: the first four;
@@ -77,6 +77,19 @@ pub(super) enum Layer {
     Mailbox,
     /// Virtual interfaces: send/receive and RDMA write, polling and waiting, work and completion queues
     Vi,
+    /// uDAPL beside virtual interfaces: send/receive, RDMA write and RDMA read, polled
+    Dat,
+}
+
+impl Layer {
+    /// As on the command line.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Layer::Mailbox => "mailbox",
+            Layer::Vi => "vi",
+            Layer::Dat => "dat",
+        }
+    }
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,18 +7,19 @@ use udeck::Protocol;
 use super::options::{Layer, Memory, Options, PayloadChoice};
 use super::{Task, conflict};
 use crate::plan::{Checks, Format, PROTOCOLS, Pace, Payload, Plan, Test};
-use crate::{clones, costs, cpu, jobs, overlap, page, peers, registration, sizes, vi};
+use crate::{clones, costs, cpu, dat, jobs, overlap, page, peers, registration, sizes, vi};
 
 impl Options {
     pub(super) fn measurement(self, tests: Vec<Test>, overview: bool) -> Result<Task, clap::Error> {
         match self.layer {
             Layer::Mailbox => Ok(Task::Measure(self.plan(tests, overview))),
             Layer::Vi => self.vi_plan(tests).map(Task::MeasureVi),
+            Layer::Dat => self.dat_plan(tests).map(Task::MeasureDat),
         }
     }
 
     pub(super) fn one_way(self, test: Test, memory: Memory) -> Result<Task, clap::Error> {
-        if memory.off_cache && (self.layer == Layer::Vi || self.stats) {
+        if memory.off_cache && (self.layer != Layer::Mailbox || self.stats) {
             return Err(conflict("--off-cache is about messages of a mailbox, and about times"));
         }
         let task = self.measurement(vec![test], false)?;
@@ -38,7 +39,7 @@ impl Options {
     }
 
     pub(super) fn percentiles(self, memory: Memory) -> Result<Task, clap::Error> {
-        if self.layer == Layer::Vi || self.stats {
+        if self.layer != Layer::Mailbox || self.stats {
             return Err(conflict("--percentiles is about messages of a mailbox, and about times"));
         }
         Ok(Task::Measure(Plan {
@@ -81,13 +82,33 @@ impl Options {
         Ok(registration::RegistrationPlan { sizes, pace, format: self.format, pin: !self.no_pin })
     }
 
-    pub(super) fn vi_plan(self, tests: Vec<Test>) -> Result<vi::ViPlan, clap::Error> {
+    /// What no layer but that of mailboxes has.
+    fn check_layer(&self) -> Result<(), clap::Error> {
+        let layer = self.layer.name();
         if !self.protocol.is_empty() {
-            return Err(conflict("--protocol is how mailboxes send; --layer vi measures every transfer"));
+            let what = format!("--protocol is how mailboxes send; --layer {layer} takes every transfer");
+            return Err(conflict(&what));
         }
         if self.payload == PayloadChoice::WrittenRead {
-            return Err(conflict("--layer vi leaves the payload untouched"));
+            return Err(conflict(&format!("--layer {layer} leaves the payload untouched")));
         }
+        Ok(())
+    }
+
+    pub(super) fn dat_plan(self, tests: Vec<Test>) -> Result<dat::DatPlan, clap::Error> {
+        self.check_layer()?;
+        let Plan { tests, sizes, iterations, time, window, format, pin, .. } = self.plan(tests, false);
+        Ok(dat::DatPlan { tests, sizes, pace: Pace { iterations, time, window }, format, pin })
+    }
+
+    pub(super) fn dat_checks(self) -> Result<dat::DatChecks, clap::Error> {
+        self.check_layer()?;
+        let Checks { sizes, pin, .. } = self.checks();
+        Ok(dat::DatChecks { sizes, pin })
+    }
+
+    pub(super) fn vi_plan(self, tests: Vec<Test>) -> Result<vi::ViPlan, clap::Error> {
+        self.check_layer()?;
         let Plan { tests, sizes, iterations, time, window, format, pin, .. } = self.plan(tests, false);
         let counts = if tests.contains(&Test::Latency) { vi::COUNTS.to_vec() } else { Vec::new() };
         Ok(vi::ViPlan { tests, sizes, counts, pace: Pace { iterations, time, window }, format, pin })
@@ -185,7 +206,7 @@ impl Options {
             return Err(conflict("--quick is a --time: name one of them"));
         }
         let asks_more = !self.protocol.is_empty() || !self.sizes.is_empty() || self.perturb.is_some();
-        if asks_more || self.layer == Layer::Vi || self.format != Format::Table {
+        if asks_more || self.layer != Layer::Mailbox || self.format != Format::Table {
             return Err(conflict(
                 "`report` has protocols, sizes and a form of its own; it makes a page of other runs: \
                  deckperf report run.json",

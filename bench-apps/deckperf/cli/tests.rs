@@ -238,10 +238,45 @@ fn a_choice_is_explained_instead_of_measuring() {
 
 #[test]
 fn what_the_vi_layer_lacks_is_refused() {
-    assert!(error("deckperf verify --layer vi").contains("`verify` is about mailboxes"));
+    assert!(error("deckperf verify --layer vi").contains("`verify` is about mailboxes and uDAPL"));
     assert!(error("deckperf --layer vi --protocol copy").contains("--protocol is how mailboxes send"));
     assert!(error("deckperf --layer vi --payload written+read").contains("untouched"));
-    assert!(error("deckperf --layer tcp").contains("mailbox, vi"));
+    assert!(error("deckperf --layer tcp").contains("mailbox, vi, dat"));
+}
+
+#[test]
+fn udapl_has_plans_of_its_own() {
+    let Task::MeasureDat(plan) = task("deckperf --layer dat --sizes 1M,8 --window 16 --format json --no-pin")
+    else {
+        panic!("measures uDAPL")
+    };
+    assert_eq!(
+        (&plan.tests[..], &plan.sizes[..]),
+        (&[Test::Latency, Test::Bandwidth][..], &[8, 1 << 20][..])
+    );
+    assert_eq!((plan.pace.window, plan.format, plan.pin), (16, Format::Json, false));
+    let Task::MeasureDat(plan) = task("deckperf bandwidth --layer dat") else { panic!("measures uDAPL") };
+    assert_eq!((&plan.tests[..], &plan.sizes[..]), (&[Test::Bandwidth][..], &sizes::DEFAULT_SIZES[..]));
+    let Task::VerifyDat(checks) = task("deckperf verify --layer dat --sizes 8 --perturb 1") else {
+        panic!("checks uDAPL")
+    };
+    assert_eq!((&checks.sizes[..], checks.pin), (&[7, 8, 9][..], true));
+    for (line, words) in [
+        ("deckperf bibandwidth --layer dat", "`bibandwidth` is about mailboxes; --layer dat"),
+        ("deckperf overlap --layer dat", "`overlap` is about mailboxes; --layer dat"),
+        ("deckperf peers --layer dat", "compares mailboxes, not --layer dat"),
+        ("deckperf report --layer dat", "`report` is about mailboxes"),
+        ("deckperf latency --percentiles --layer dat", "--percentiles is about messages"),
+        ("deckperf latency --off-cache --layer dat", "--off-cache is about messages"),
+        ("deckperf --layer dat --protocol copy", "--protocol is how mailboxes send; --layer dat"),
+        ("deckperf verify --layer dat --protocol copy", "--protocol is how mailboxes send"),
+        ("deckperf --layer dat --payload written+read", "--layer dat leaves the payload untouched"),
+        ("deckperf --explain --layer dat", "--explain"),
+        ("deckperf --stats --layer dat", "--stats is about messages"),
+    ] {
+        let error = error(line);
+        assert!(error.contains(words), "{line}: {error}");
+    }
 }
 
 #[test]

@@ -115,6 +115,7 @@ fn title(source: &Source) -> String {
         "cpu" => "Processor time of a message",
         "matrix" => "From every rank to every rank",
         "vi" => "Virtual interfaces",
+        "dat" => "uDAPL",
         other => return format!("{}{over}", show::capital(&other.replace('-', " "))),
     };
     format!("{what}{over}")

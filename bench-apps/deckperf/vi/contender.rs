@@ -19,6 +19,8 @@ pub enum Transfer {
     Send,
     /// Into the receiver's window, with immediate data, which take a descriptor.
     RdmaWrite,
+    /// Out of the peer's window. The peer does nothing (beside uDAPL's only).
+    RdmaRead,
 }
 
 /// How the receiver learns that something came.
@@ -43,7 +45,7 @@ pub enum Traffic {
     OneBusy,
 }
 
-/// In the order of the tables, and by number in a [`ViOrder`].
+/// Of `--layer vi`, in the order of the tables, and by number in a [`ViOrder`].
 pub const TRANSFERS: [Transfer; 2] = [Transfer::Send, Transfer::RdmaWrite];
 /// In the order of the columns, and by number in a [`ViOrder`].
 pub const LOOKS: [Look; 4] = [Look::WorkQueue, Look::CompletionQueue, Look::Wait, Look::Asleep];
@@ -112,6 +114,7 @@ impl Transfer {
         match self {
             Transfer::Send => "send",
             Transfer::RdmaWrite => "rdma-write",
+            Transfer::RdmaRead => "rdma-read",
         }
     }
 }

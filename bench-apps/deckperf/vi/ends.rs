@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use udeck::via::{
-    Cq, Deadline, Descriptor, Listener, MemHandle, NetAddress, Nic, Ptag, Region, RemoteBuffer, Segment, Vi,
-    ViAttributes, Window,
+    Cq, Deadline, Descriptor, Listener, MemHandle, NetAddress, Nic, Ptag, Region, RemoteBuffer, Rights,
+    Segment, Vi, ViAttributes, Window,
 };
 
 use super::{
     contender::{Transfer, ViSetup},
-    lane::Lane,
+    lane::ViLane,
 };
 use crate::{
     failure::{Failure, Result},
@@ -24,7 +24,7 @@ pub struct ViEnds {
     memory: RegionPool,
     /// The peer's window, if there is RDMA.
     theirs: Option<RemoteBuffer>,
-    /// Kept open; the peer writes here.
+    /// Kept open; the peer writes and reads here.
     _mine: Option<Window>,
 }
 
@@ -32,7 +32,7 @@ pub struct ViEnds {
 /// addresses: with one connection alone, a way would be fast or slow by luck, in all rounds of a run.
 struct Lanes {
     way: ViSetup,
-    lanes: Vec<Lane>,
+    lanes: Vec<ViLane>,
     batches: u64,
 }
 
@@ -44,21 +44,24 @@ impl ViEnds {
     pub fn open(pair: &RankPair<'_>, ways: &[ViSetup], largest: usize) -> Result<Self> {
         let nic = pair.world().nic();
         let memory = RegionPool { nic: nic.clone(), ptag: nic.ptag(), idle: HashMap::new(), bytes: 0 };
-        let writes = ways.iter().any(|way| way.transfer == Transfer::RdmaWrite);
-        let mine = writes.then(|| nic.window(largest, memory.ptag)).transpose()?;
+        let any = |transfer| ways.iter().any(|way| way.transfer == transfer);
+        let rights = Rights { write: any(Transfer::RdmaWrite), read: any(Transfer::RdmaRead) };
+        let is_reached = rights != Rights::NONE;
+        let mine = is_reached.then(|| nic.window_for(largest, memory.ptag, rights)).transpose()?;
         let mut greeter = Greeter::new(pair, mine.as_ref().map(Window::remote))?;
         let lanes = ways
             .iter()
             .map(|&way| {
                 let attributes = |context| ViAttributes {
                     enable_rdma_write: way.transfer == Transfer::RdmaWrite,
+                    enable_rdma_read: way.transfer == Transfer::RdmaRead,
                     context,
                     ..ViAttributes::new(memory.ptag)
                 };
                 let mut lane = || {
                     let cq = Cq::new(nic)?;
                     let vis = (0..way.vis as u64).map(|context| greeter.connect(attributes(context), &cq));
-                    Ok(Lane::new(way.look, vis.collect::<Result<_>>()?, cq))
+                    Ok(ViLane::new(way.look, vis.collect::<Result<_>>()?, cq))
                 };
                 let count = if way.vis == 1 { LANES_OF_ONE } else { 1 };
                 let lanes = (0..count).map(|_| lane()).collect::<Result<_>>()?;
@@ -68,8 +71,8 @@ impl ViEnds {
         Ok(Self { lanes, memory, theirs: greeter.theirs, _mine: mine })
     }
 
-    /// The VIs that serve the next batch of `way` and its number, the memory, and where an RDMA write of `size` bytes
-    /// goes.
+    /// The VIs that serve the next batch of `way` and its number, the memory, and where RDMA of `size` bytes goes or comes
+    /// from.
     pub fn of(
         &mut self,
         way: ViSetup,
@@ -77,7 +80,9 @@ impl ViEnds {
     ) -> Result<(BatchTurns<'_>, &mut RegionPool, Option<RemoteBuffer>)> {
         let place = match way.transfer {
             Transfer::Send => None,
-            Transfer::RdmaWrite => self.theirs.map(|theirs| RemoteBuffer { len: size, ..theirs }),
+            Transfer::RdmaWrite | Transfer::RdmaRead => {
+                self.theirs.map(|theirs| RemoteBuffer { len: size, ..theirs })
+            }
         };
         let known = self.lanes.iter_mut().find(|lanes| lanes.way == way);
         let Lanes { lanes, batches, .. } =
@@ -92,7 +97,7 @@ impl ViEnds {
 /// Who serves a batch.
 pub struct BatchTurns<'e> {
     /// The VIs.
-    pub lane: &'e mut Lane,
+    pub lane: &'e mut ViLane,
     /// Of the batch, among those of its way.
     pub number: u64,
 }

@@ -1,14 +1,15 @@
 //! VIs that share a completion queue, and the moves that are timed on them.
 
-use std::thread;
-
 use udeck::via::{Completion, Cq, Deadline, Descriptor, Error, Source, Status, Vi};
 
 use super::contender::Look;
-use crate::failure::{Failure, Result};
+use crate::{
+    failure::{Failure, Result},
+    turn::{self, Patience, poll},
+};
 
 /// The VIs of one way. Their contexts are their places.
-pub struct Lane {
+pub struct ViLane {
     look: Look,
     vis: Vec<Vi>,
     cq: Cq,
@@ -18,13 +19,7 @@ pub struct Lane {
     under_way: usize,
 }
 
-/// A rank that polls gives its core away after so many looks, about 0.1 ms: the peer may need it.
-const PATIENCE: u32 = 1 << 14;
-
-/// And then once per so many.
-const LOOKS_PER_YIELD: u32 = 64;
-
-impl Lane {
+impl ViLane {
     /// Connected VIs, with contexts from 0 on, that are attached to `cq`.
     pub fn new(look: Look, vis: Vec<Vi>, cq: Cq) -> Self {
         Self { look, vis, cq, next: 0, under_way: 0 }
@@ -33,32 +28,6 @@ impl Lane {
     /// How many VIs there are.
     pub fn len(&self) -> usize {
         self.vis.len()
-    }
-
-    /// Posts a receive on VI `on`.
-    #[inline]
-    pub fn post_receive(&mut self, on: usize, descriptor: Descriptor) -> Result {
-        Ok(self.vis[on].post_receive(descriptor).map_err(|(error, _)| error)?)
-    }
-
-    /// Posts a send or an RDMA write on VI `on`; waits for room until the deadline. Only then, sends that are over go
-    /// to `idle`.
-    #[inline]
-    pub fn post_send(
-        &mut self,
-        on: usize,
-        descriptor: Descriptor,
-        idle: &mut Vec<Descriptor>,
-        deadline: Deadline,
-    ) -> Result {
-        match self.vis[on].post_send(descriptor) {
-            Ok(()) => {}
-            Err((Error::Full { .. }, back)) => self.post_into_room(on, back, idle, deadline)?,
-            Err((error, _)) => return Err(error.into()),
-        }
-        self.under_way += 1;
-        self.under_way -= collect(&mut self.vis[on], idle);
-        Ok(())
     }
 
     #[cold]
@@ -81,19 +50,53 @@ impl Lane {
         }
     }
 
+    fn collect_all(&mut self, idle: &mut Vec<Descriptor>) {
+        self.under_way -= self.vis.iter_mut().map(|vi| collect(vi, idle)).sum::<usize>();
+    }
+}
+
+impl turn::Lane for ViLane {
+    type Post = Descriptor;
+
+    /// Posts a receive on VI `on`.
+    #[inline]
+    fn post_receive(&mut self, on: usize, descriptor: Descriptor) -> Result {
+        Ok(self.vis[on].post_receive(descriptor).map_err(|(error, _)| error)?)
+    }
+
+    /// Posts a send or an RDMA write on VI `on`; waits for room until the deadline. Only then, sends that are over go
+    /// to `idle`.
+    #[inline]
+    fn post_send(
+        &mut self,
+        on: usize,
+        descriptor: Descriptor,
+        idle: &mut Vec<Descriptor>,
+        deadline: Deadline,
+    ) -> Result {
+        match self.vis[on].post_send(descriptor) {
+            Ok(()) => {}
+            Err((Error::Full { .. }, back)) => self.post_into_room(on, back, idle, deadline)?,
+            Err((error, _)) => return Err(error.into()),
+        }
+        self.under_way += 1;
+        self.under_way -= collect(&mut self.vis[on], idle);
+        Ok(())
+    }
+
     /// The next message, found as this lane looks. It must be `size` bytes long. Gives its descriptor.
     #[inline]
-    pub fn receive(&mut self, size: usize, deadline: Deadline) -> Result<Descriptor> {
+    fn receive(&mut self, size: usize, deadline: Deadline) -> Result<Descriptor> {
         let Self { look, vis, cq, next, .. } = self;
         let completion = match look {
             Look::WorkQueue => poll(deadline, "a message", || {
                 let asked = *next;
                 *next = if asked + 1 == vis.len() { 0 } else { asked + 1 };
-                vis[asked].receive_done()
+                Ok(vis[asked].receive_done())
             })?,
             Look::CompletionQueue => poll(deadline, "a message", || {
-                let entry = cq.poll().filter(|entry| entry.source == Source::Receive)?;
-                vis[entry.context as usize].receive_done()
+                let entry = cq.poll().filter(|entry| entry.source == Source::Receive);
+                Ok(entry.and_then(|entry| vis[entry.context as usize].receive_done()))
             })?,
             Look::Wait | Look::Asleep => loop {
                 let entry = cq.wait(deadline, || false).ok_or(Failure::Overdue("a message"))?;
@@ -108,66 +111,19 @@ impl Lane {
     }
 
     /// Waits until a send is over, whichever VI it went on, and gives its descriptor.
-    #[cold]
-    pub fn reclaim(&mut self, idle: &mut Vec<Descriptor>, deadline: Deadline) -> Result<Descriptor> {
+    fn reclaim(&mut self, idle: &mut Vec<Descriptor>, deadline: Deadline) -> Result<Descriptor> {
         poll(deadline, "a send to complete", || {
             self.collect_all(idle);
-            idle.pop()
+            Ok(idle.pop())
         })
     }
 
     /// Waits until nobody reads what was sent: its memory goes to `idle`.
-    pub fn settle(&mut self, idle: &mut Vec<Descriptor>, deadline: Deadline) -> Result {
+    fn settle(&mut self, idle: &mut Vec<Descriptor>, deadline: Deadline) -> Result {
         poll(deadline, "sends to complete", || {
             self.collect_all(idle);
-            (self.under_way == 0).then_some(())
+            Ok((self.under_way == 0).then_some(()))
         })
-    }
-
-    fn collect_all(&mut self, idle: &mut Vec<Descriptor>) {
-        self.under_way -= self.vis.iter_mut().map(|vi| collect(vi, idle)).sum::<usize>();
-    }
-}
-
-/// Looks until there is something, without ever sleeping.
-#[inline]
-fn poll<T>(deadline: Deadline, what: &'static str, mut look: impl FnMut() -> Option<T>) -> Result<T> {
-    let mut patience = Patience::new(deadline, what);
-    loop {
-        if let Some(found) = look() {
-            return Ok(found);
-        }
-        patience.next_look()?;
-    }
-}
-
-/// Of a rank that polls.
-struct Patience {
-    deadline: Deadline,
-    what: &'static str,
-    looks: u32,
-}
-
-impl Patience {
-    fn new(deadline: Deadline, what: &'static str) -> Self {
-        Self { deadline, what, looks: 0 }
-    }
-
-    /// Comes back at once, or when others have had the core; fails at the deadline.
-    #[inline]
-    fn next_look(&mut self) -> Result {
-        self.looks += 1;
-        if self.looks == PATIENCE { self.run_out() } else { Ok(()) }
-    }
-
-    #[cold]
-    fn run_out(&mut self) -> Result {
-        if self.deadline.passed() {
-            return Err(Failure::Overdue(self.what));
-        }
-        thread::yield_now();
-        self.looks -= LOOKS_PER_YIELD;
-        Ok(())
     }
 }
 

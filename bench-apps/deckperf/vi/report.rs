@@ -70,6 +70,7 @@ impl ViReport {
         let what = match transfer {
             Transfer::Send => "send/receive",
             Transfer::RdmaWrite => "RDMA write with immediate data",
+            Transfer::RdmaRead => "RDMA read",
         };
         let mut text = format!("\n# {}, {what}\n{}", table::title(test), table::row("# Size", &names));
         for &size in &self.plan.sizes {

@@ -72,7 +72,7 @@ impl Evd {
             let event = match self.0.core.take() {
                 Some(event) => event,
                 None => {
-                    self.0.ia.core().look();
+                    self.0.ia.core().look_for(|| self.0.core.len() > 0);
                     self.0.core.take()?
                 }
             };

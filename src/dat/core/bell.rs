@@ -10,6 +10,8 @@ pub struct Bell {
     /// Changes with each ring while somebody sleeps.
     rings: AtomicU64,
     sleepers: AtomicUsize,
+    /// Those of them that wait for something of the program's, and not only for news of the completion queue below.
+    listeners: AtomicUsize,
     lock: Mutex<()>,
     rung: Condvar,
     below: CqHandle,
@@ -20,18 +22,19 @@ impl Bell {
         Bell {
             rings: AtomicU64::new(0),
             sleepers: AtomicUsize::new(0),
+            listeners: AtomicUsize::new(0),
             lock: Mutex::new(()),
             rung: Condvar::new(),
             below,
         }
     }
 
-    /// Says that something may have changed for who waits.
+    /// Says that something may have changed for who listens.
     #[inline]
     pub fn ring(&self) {
         // What has changed lies under a lock that each look takes. Who sleeps counted himself before his last look: if that came
         // before the change, the lock has brought the count here; otherwise the look found the change.
-        if self.sleepers.load(Ordering::Relaxed) > 0 {
+        if self.listeners.load(Ordering::Relaxed) > 0 {
             self.ring_loudly();
         }
     }
@@ -50,10 +53,12 @@ impl Bell {
         self.rings.load(Ordering::Relaxed)
     }
 
-    /// One more who is about to sleep, until it is dropped. His last look comes after this.
-    pub fn sleeper(&self) -> Sleeper<'_> {
+    /// One more who is about to sleep, until it is dropped. His last look comes after this. If he does not listen, each event of the
+    /// program's would wake him for nothing.
+    pub fn sleeper(&self, listens: bool) -> Sleeper<'_> {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        Sleeper(self)
+        self.listeners.fetch_add(usize::from(listens), Ordering::SeqCst);
+        Sleeper { bell: self, listens }
     }
 
     pub fn sleepers(&self) -> usize {
@@ -69,10 +74,14 @@ impl Bell {
     }
 }
 
-pub struct Sleeper<'a>(&'a Bell);
+pub struct Sleeper<'a> {
+    bell: &'a Bell,
+    listens: bool,
+}
 
 impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
-        self.0.sleepers.fetch_sub(1, Ordering::Relaxed);
+        self.bell.sleepers.fetch_sub(1, Ordering::Relaxed);
+        self.bell.listeners.fetch_sub(usize::from(self.listens), Ordering::Relaxed);
     }
 }

@@ -21,6 +21,7 @@ use super::event::{Dto, Event, Status, flags, number};
 use super::ia::Ia;
 use super::memory::{Pz, Triplet};
 use super::qos::Qos;
+use super::ring::Ring;
 use super::slot::Pool;
 use super::srq::{Receive, Srq};
 use super::state::{EpCall, EpEvent, EpState};
@@ -79,7 +80,7 @@ pub struct Ep {
     asking: Option<Withdrawal>,
     pub port: u64,
     pub peer: Option<Peer>,
-    receives: VecDeque<Receive>,
+    receives: Ring<Receive>,
     sends: VecDeque<Posted>,
     /// How many of the youngest have not been sent: they found no room, or are fenced.
     unsent: usize,
@@ -110,7 +111,7 @@ impl Ep {
             asking: None,
             port: 0,
             peer: None,
-            receives: VecDeque::new(),
+            receives: Ring::default(),
             sends: VecDeque::new(),
             unsent: 0,
             reads: 0,
@@ -190,11 +191,28 @@ impl Ep {
 
     // ---- receives ----
 
+    /// `dat_ep_post_recv` into one segment: the shortest way for most.
+    ///
+    /// # Errors
+    /// As [`Ep::post_receive`].
+    #[inline(always)]
+    pub fn post_receive_one(&mut self, segment: Triplet, cookie: u64) -> Result {
+        if self.state == EpState::Connected
+            && self.settings.srq.is_none()
+            && self.receives.len() < self.settings.max_receives
+            && self.held.is_empty()
+        {
+            self.receives.push_back(Receive::into_one(segment, cookie));
+            return Ok(());
+        }
+        self.post_receive(&[segment], cookie)
+    }
+
     /// `dat_ep_post_recv`.
     ///
     /// # Errors
     /// The state forbids it, or there is no room.
-    #[inline]
+    #[inline(never)]
     pub fn post_receive(&mut self, segments: &[Triplet], cookie: u64) -> Result {
         self.state.check(EpCall::PostRecv)?;
         if self.settings.srq.is_some() {
@@ -217,7 +235,7 @@ impl Ep {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn receive_over(&self, cookie: u64, status: Status, len: usize, dto: Dto, rmr: u32) {
         if let Some(evd) = &self.settings.receive_evd {
             evd.push(Event::dto(self.handle, cookie, status, len, dto, rmr));
@@ -278,7 +296,8 @@ impl Ep {
         self.flush_sends(first);
         self.answers.clear();
         self.held.clear();
-        for receive in std::mem::take(&mut self.receives) {
+        let mut receives = std::mem::take(&mut self.receives);
+        while let Some(receive) = receives.pop_front() {
             self.receive_over(receive.cookie, Status::Flushed, 0, Dto::Receive, 0);
         }
     }

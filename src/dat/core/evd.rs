@@ -10,6 +10,7 @@ use super::bell::Bell;
 use super::cno::Cno;
 use super::code::{Code, Result};
 use super::event::{Event, number};
+use super::ring::Ring;
 
 /// `DAT_EVD_FLAGS`.
 pub mod stream {
@@ -50,7 +51,7 @@ pub struct Evd {
 }
 
 struct Inner {
-    queue: VecDeque<Event>,
+    queue: Ring<Event>,
     room: usize,
     cno: Option<Arc<Cno>>,
     enabled: bool,
@@ -82,7 +83,7 @@ impl Evd {
         overflow: Weak<Evd>,
     ) -> Evd {
         let inner = Inner {
-            queue: VecDeque::new(),
+            queue: Ring::default(),
             room: len.max(LEAST),
             cno,
             enabled: true,
@@ -106,7 +107,7 @@ impl Evd {
     }
 
     /// An event of the library's. One that finds no room is lost, and the asynchronous event dispatcher tells once.
-    #[inline]
+    #[inline(always)]
     pub fn push(&self, event: Event) {
         if self.put(event).is_err() {
             self.lost();
@@ -133,7 +134,7 @@ impl Evd {
     ///
     /// # Errors
     /// `DAT_QUEUE_FULL`.
-    #[inline]
+    #[inline(always)]
     pub fn put(&self, event: Event) -> Result {
         let mut inner = self.inner.lock();
         if inner.queue.len() >= inner.room {
@@ -146,16 +147,21 @@ impl Evd {
     }
 
     /// There is news in the queue.
-    #[inline]
+    #[inline(always)]
     fn tell(&self, inner: MutexGuard<'_, Inner>) {
-        if inner.cno.is_some() && inner.enabled {
-            let cno = inner.cno.clone();
-            drop(inner);
-            cno.iter().for_each(|cno| cno.trigger(self.handle));
+        if inner.cno.is_some() {
+            self.trigger(inner);
         } else {
             drop(inner);
         }
         self.bell.ring();
+    }
+
+    #[cold]
+    fn trigger(&self, inner: MutexGuard<'_, Inner>) {
+        let cno = inner.cno.clone().filter(|_| inner.enabled);
+        drop(inner);
+        cno.iter().for_each(|cno| cno.trigger(self.handle));
     }
 
     /// Keeps a place for an end point's connection event that is about to happen: what other threads learn of by that comes behind
@@ -172,7 +178,7 @@ impl Evd {
     /// Puts the event at the end point's place; if there was no room for that, behind all others.
     pub fn fill(&self, ep: usize, event: Event) {
         let mut inner = self.inner.lock();
-        let Some(place) = inner.queue.iter_mut().rfind(|place| place.is_reserved_for(ep)) else {
+        let Some(place) = inner.queue.rfind_mut(|place| place.is_reserved_for(ep)) else {
             drop(inner);
             return self.push(event);
         };
@@ -307,7 +313,7 @@ mod tests {
     #[test]
     fn private_data_stay_as_long_as_events_point_to_them() {
         let mut inner = Inner {
-            queue: VecDeque::new(),
+            queue: Ring::default(),
             room: LEAST,
             cno: None,
             enabled: true,

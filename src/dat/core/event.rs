@@ -3,7 +3,7 @@
 use super::memory::Triplet;
 
 /// A `DAT_EVENT` without what its event dispatcher adds. `data` is the union `DAT_EVENT_DATA`, as a little-endian machine has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Event {
     pub number: u32,
     pub data: [u64; 5],

@@ -199,17 +199,21 @@ impl Ia {
 
     /// Sleeps until something may have changed, unless a look finds something.
     fn sleep_unless<T>(&self, limit: Duration, look: &mut dyn FnMut() -> Option<T>) -> Option<T> {
-        let _sleeper = self.bell.sleeper();
+        let _sleeper = self.bell.sleeper(true);
         let rings = self.bell.rings();
         let found = look();
         if found.is_none() {
-            let is_any_stuck = self.is_any_stuck.load(Ordering::Relaxed);
-            self.sleep(if is_any_stuck { limit.min(ASIDE) } else { limit }, rings);
-            if is_any_stuck {
-                self.ask_stuck();
-            }
+            self.sleep_or_ask(limit, rings);
         }
         found
+    }
+
+    fn sleep_or_ask(&self, limit: Duration, rings: u64) {
+        let is_any_stuck = self.is_any_stuck.load(Ordering::Relaxed);
+        self.sleep(if is_any_stuck { limit.min(ASIDE) } else { limit }, rings);
+        if is_any_stuck {
+            self.ask_stuck();
+        }
     }
 
     fn sleep(&self, limit: Duration, rings: u64) {
@@ -250,16 +254,26 @@ impl Ia {
     /// Moves on whatever has news, without waiting: for who asks an event dispatcher.
     #[inline]
     pub fn look(&self) {
-        // Not counted exactly: it is only asked whether it changes.
-        self.looks.store(self.looks.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        self.glance();
+        self.look_for(|| false);
     }
 
-    fn glance(&self) {
+    /// As [`Ia::look`], until something is found: the completion queue below is fair, so the next look begins with others.
+    #[inline]
+    pub fn look_for(&self, is_found: impl Fn() -> bool) {
+        // Not counted exactly: it is only asked whether it changes.
+        self.looks.store(self.looks.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.glance(is_found);
+    }
+
+    #[inline]
+    fn glance(&self, is_found: impl Fn() -> bool) {
         let Some(mut cq) = self.cq.try_lock() else { return };
         for _ in 0..8 {
             let Some(entry) = cq.poll() else { return };
             (self.move_on)(entry.context);
+            if is_found() {
+                return;
+            }
         }
     }
 
@@ -297,14 +311,16 @@ impl Ia {
                 self.bell.sleep(if is_idle { LOOK } else { ASIDE }, || self.is_closed());
                 if !is_idle {
                     // The program may look, and peers reach its memory by an end point that it does not look at.
-                    self.glance();
+                    self.glance(|| false);
                     if self.is_any_stuck.load(Ordering::Relaxed) {
                         self.ask_stuck();
                     }
                 }
                 continue;
             }
-            self.sleep_unless::<()>(LOOK, &mut || None);
+            // Events of the program's are nothing to it.
+            let _sleeper = self.bell.sleeper(false);
+            self.sleep_or_ask(LOOK, self.bell.rings());
         }
     }
 

@@ -1,6 +1,5 @@
 //! Receives: of an end point, or of a queue that several share.
 
-use std::collections::VecDeque;
 use std::sync::Weak;
 
 use parking_lot::Mutex;
@@ -9,27 +8,43 @@ use super::code::{Code, Result, Sub};
 use super::evd::Evd;
 use super::event::Event;
 use super::memory::Triplet;
+use super::ring::Ring;
 
 /// A posted receive.
+#[derive(Default)]
 pub struct Receive {
     pub cookie: u64,
     /// The only segment, unless there are `others`.
     one: Triplet,
-    others: Option<Box<[Triplet]>>,
+    /// (In a box of one word: most have none, and all are moved.)
+    #[allow(clippy::box_collection, reason = "one word instead of two or three")]
+    others: Option<Box<Vec<Triplet>>>,
 }
 
 impl Receive {
-    #[inline(always)]
+    #[inline]
     pub fn new(segments: &[Triplet], cookie: u64) -> Receive {
         match segments {
-            [one] => Receive { cookie, one: *one, others: None },
-            several => Receive { cookie, one: Triplet::default(), others: Some(several.into()) },
+            [one] => Receive::into_one(*one, cookie),
+            several => Receive { cookie, one: Triplet::default(), others: Some(Box::new(several.into())) },
         }
+    }
+
+    /// Into one segment.
+    #[inline]
+    pub fn into_one(one: Triplet, cookie: u64) -> Receive {
+        Receive { cookie, one, others: None }
+    }
+
+    /// Its segment, if it has one.
+    #[inline]
+    pub fn one(&self) -> Option<Triplet> {
+        self.others.is_none().then_some(self.one)
     }
 
     #[inline]
     pub fn segments(&self) -> &[Triplet] {
-        self.others.as_deref().unwrap_or(std::slice::from_ref(&self.one))
+        self.others.as_ref().map_or(std::slice::from_ref(&self.one), |others| others)
     }
 }
 
@@ -42,7 +57,7 @@ pub struct Srq {
 }
 
 struct Inner {
-    receives: VecDeque<Receive>,
+    receives: Ring<Receive>,
     max: usize,
     low: usize,
 }
@@ -54,7 +69,7 @@ const LOW_WATERMARK_EVENT: u32 = super::event::number::ASYNC_EP_BROKEN;
 
 impl Srq {
     pub fn new(handle: usize, pz: u32, max: usize, low: usize, asynchronous: Weak<Evd>) -> Srq {
-        Srq { handle, pz, asynchronous, inner: Mutex::new(Inner { receives: VecDeque::new(), max, low }) }
+        Srq { handle, pz, asynchronous, inner: Mutex::new(Inner { receives: Ring::default(), max, low }) }
     }
 
     /// # Errors

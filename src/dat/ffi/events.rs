@@ -236,13 +236,18 @@ pub unsafe extern "C" fn wait(
 /// As above.
 pub unsafe extern "C" fn dequeue(handle: Handle, out: *mut CEvent) -> Code {
     call(|| {
+        let gone = Code::INVALID_HANDLE.of(Sub::Handle1);
         // SAFETY: as above.
-        let Owned { object: evd, ia } = unsafe { first(handle) }?;
+        let held = unsafe { EVDS.find(handle) }.ok_or(gone)?.lock();
+        let owned = held.as_ref().ok_or(gone)?;
         some(out, 2)?;
-        let event = match evd.take() {
+        // What is there is taken under the place's lock: that costs less than to count who uses the object.
+        let event = match owned.object.take() {
             Some(event) => event,
             None => {
-                ia.look();
+                let Owned { object: evd, ia } = owned.clone();
+                drop(held);
+                ia.look_for(|| evd.len() > 0);
                 evd.take().ok_or(Code::NO_EVENT)?
             }
         };

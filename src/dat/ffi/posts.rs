@@ -37,6 +37,17 @@ unsafe fn segments<'a>(count: c_int, iov: *const Triplet) -> Result<&'a [Triplet
     Ok(unsafe { std::slice::from_raw_parts(iov, count as usize) })
 }
 
+/// The only segment of a DTO, as most have it, with flags that there are.
+///
+/// # Safety
+/// As [`segments`].
+#[inline(always)]
+unsafe fn single(count: c_int, iov: *const Triplet, flags: u32) -> Option<Triplet> {
+    let is_one = count == 1 && !iov.is_null() && flags & !completion_flags::ALL == 0;
+    // SAFETY: not NULL, so valid.
+    is_one.then(|| unsafe { *iov })
+}
+
 /// The remote segment of RDMA, which has room for so many bytes.
 ///
 /// # Safety
@@ -59,12 +70,17 @@ pub unsafe extern "C" fn post_send(
     cookie: u64,
     flags: u32,
 ) -> Code {
+    // SAFETY: as promised.
+    if let Some(segment) = unsafe { single(count, iov, flags) } {
+        // SAFETY: NULL or a handle.
+        return call(|| unsafe { with(ep, |ep| ep.post_send(segment, cookie, flags)) });
+    }
     call(|| {
         // SAFETY: valid for so many.
         let segments = unsafe { segments(count, iov) }?;
         completion(flags, 5)?;
         // SAFETY: NULL or a handle.
-        unsafe { with(ep, |ep| ep.post_send(segments, cookie, flags)) }
+        unsafe { with(ep, |ep| ep.post_request(Operation::Send, segments, cookie, flags)) }
     })
 }
 
@@ -104,6 +120,11 @@ pub unsafe extern "C" fn post_recv(
     cookie: u64,
     flags: u32,
 ) -> Code {
+    // SAFETY: as promised.
+    if let Some(segment) = unsafe { single(count, iov, flags) } {
+        // SAFETY: NULL or a handle.
+        return call(|| unsafe { with(ep, |ep| ep.post_receive_one(segment, cookie)) });
+    }
     call(|| {
         // SAFETY: valid for so many.
         let segments = unsafe { segments(count, iov) }?;

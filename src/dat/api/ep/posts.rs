@@ -21,7 +21,7 @@ impl Ep {
             return self.post("dat_ep_post_send", ep::Operation::Send, iov, cookie, Flags::NONE, usize::MAX);
         };
         let posted = iov.into_cookie(cookie);
-        match self.with(|ep| ep.post_send(&[segment], posted, 0)) {
+        match self.with(|ep| ep.post_send(segment, posted, 0)) {
             Ok(()) => Ok(()),
             Err(code) => Err(self.refused("dat_ep_post_send", code, posted)),
         }
@@ -61,8 +61,11 @@ impl Ep {
         let single = iov.single();
         let several = if single.is_none() { iov.triplets() } else { Triplets::new() };
         let posted = iov.into_cookie(cookie);
-        let segments = single.as_ref().map_or(&several[..], std::slice::from_ref);
-        match self.with(|ep| ep.post_receive(segments, posted)) {
+        let posting = self.with(|ep| match single {
+            Some(segment) => ep.post_receive_one(segment, posted),
+            None => ep.post_receive(&several, posted),
+        });
+        match posting {
             Ok(()) => Ok(()),
             Err(code) => Err(self.refused("dat_ep_post_recv", code, posted)),
         }

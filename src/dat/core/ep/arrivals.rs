@@ -135,8 +135,30 @@ impl Ep {
 
     #[inline]
     fn take_send(&mut self, head: Head, receive: &Receive, body: &[u8], rest: &[&[u8]]) {
-        let pieces = std::iter::once(body).chain(rest.iter().copied());
         let pz = self.settings.srq.as_ref().map_or(self.pz, |srq| srq.pz);
+        // The shortest way for most: one piece, into one segment.
+        if let Some(one) = receive.one()
+            && rest.is_empty()
+            && (1..=one.len as usize).contains(&body.len())
+            && head.flags == 0
+        {
+            let into = Triplet { len: body.len() as u32, ..one };
+            if memory::write(into, pz, Right::LocalWrite, body).is_ok() {
+                return self.receive_over(
+                    receive.cookie,
+                    Status::Success,
+                    body.len(),
+                    Dto::Receive,
+                    head.word,
+                );
+            }
+        }
+        self.take_scattered(head, receive, pz, body, rest);
+    }
+
+    #[inline(never)]
+    fn take_scattered(&mut self, head: Head, receive: &Receive, pz: u32, body: &[u8], rest: &[&[u8]]) {
+        let pieces = std::iter::once(body).chain(rest.iter().copied());
         let len = body.len() + rest.iter().map(|part| part.len()).sum::<usize>();
         let status = match memory::scatter(receive.segments(), pz, pieces) {
             Ok(0) => Status::Success,

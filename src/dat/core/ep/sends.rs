@@ -78,14 +78,13 @@ impl Operation {
 }
 
 impl Ep {
-    /// `dat_ep_post_send`: the shortest way for most.
+    /// `dat_ep_post_send` of one segment: the shortest way for most.
     ///
     /// # Errors
     /// As [`Ep::post_request`].
-    #[inline]
-    pub fn post_send(&mut self, segments: &[Triplet], cookie: u64, bits: u32) -> Result {
-        if let [segment] = segments
-            && segment.len as usize <= INLINE
+    #[inline(always)]
+    pub fn post_send(&mut self, segment: Triplet, cookie: u64, bits: u32) -> Result {
+        if segment.len as usize <= INLINE
             && self.state == EpState::Connected
             && self.sends.is_empty()
             && let Some(vi) = &mut self.vi
@@ -93,13 +92,18 @@ impl Ep {
             let head = Head::plain(wire::SEND).bytes();
             let mut bytes = [0; INLINE];
             let bytes = &mut bytes[..segment.len as usize];
-            memory::read(*segment, self.pz, Right::LocalRead, bytes)?;
+            memory::read(segment, self.pz, Right::LocalRead, bytes)?;
             if vi.send_short(0, head, bytes) {
-                self.request_over(Operation::Send, cookie, bits, Status::Success, segment.len as usize);
+                if let Some(evd) = &self.settings.request_evd
+                    && is_told(bits, Status::Success)
+                {
+                    let len = segment.len as usize;
+                    evd.push(Event::dto(self.handle, cookie, Status::Success, len, Dto::Send, 0));
+                }
                 return Ok(());
             }
         }
-        self.post_request(Operation::Send, segments, cookie, bits)
+        self.post_request(Operation::Send, &[segment], cookie, bits)
     }
 
     /// A send, RDMA or a bind.
@@ -142,7 +146,6 @@ impl Ep {
         Ok(())
     }
 
-    #[inline]
     fn request_over(&self, operation: Operation, cookie: u64, bits: u32, status: Status, len: usize) {
         if let Operation::Bind { old, new, .. } = operation
             && status != Status::Success

@@ -58,6 +58,33 @@ fn the_vi_layer_has_a_row_for_each_transfer_look_and_number_of_vis() {
     assert_eq!(counts, [4 + 2 * 6 * 2, 4, 4, 4], "{ended}");
 }
 
+/// Over transports whose ranks are processes. No figure is judged.
+#[test]
+fn udapl_is_measured_and_verified_over_each_transport() {
+    for transport in ["shm", "tcp", "udp"] {
+        let common = ["--layer", "dat", "--transport", transport, "--no-pin", "--sizes", "8,64K"];
+        let job = Bin::deckperf().alone().args(["--format", "csv", "--time", "1", "--iterations", "3"]);
+        let ended = job.args(["--window", "8"]).args(common).run().ok();
+        let rows = |start: &str| ended.stdout.lines().filter(|line| line.starts_with(start)).count();
+        // At two levels, latency and bandwidth.
+        for start in [
+            "8,send,",
+            "8,rdma-write,",
+            "8,rdma-read,",
+            "65536,send,",
+            "65536,rdma-write,",
+            "65536,rdma-read,",
+        ] {
+            assert_eq!(rows(start), 4, "{transport}, {start}: {ended}");
+        }
+        let verified = Bin::deckperf().alone().args(["verify", "--perturb", "1"]).args(common).run().ok();
+        assert!(
+            verified.stdout.contains("6 sizes by send/receive, RDMA write and RDMA read, both ways"),
+            "{verified}"
+        );
+    }
+}
+
 /// What a comparison says by its exit status, of files that real runs wrote and of some made by hand. No figure is judged.
 #[test]
 fn compare_says_by_its_status_what_it_found() {

@@ -1,0 +1,85 @@
+//! `--layer dat`: what uDAPL's send/receive, RDMA writes and RDMA reads cost between two end points, by the Rust interface of
+//! `udeck-dat`, beside those of the virtual interfaces under them, in the same rounds.
+
+mod contender;
+mod ends;
+mod experiment;
+mod lane;
+mod order;
+mod report;
+mod verify;
+
+use std::time::Duration;
+
+use crate::{
+    baseline::Baselines,
+    failure::{Failure, Result},
+    machine::Machine,
+    plan::{Format, Pace, Test},
+    rank_pair::RankPair,
+    rounds,
+};
+
+pub use experiment::follow;
+pub use verify::{follow_checks, verify};
+
+use contender::contenders;
+use ends::DatEnds;
+use experiment::{Both, DatConductor};
+use order::DatOrder;
+use report::DatReport;
+
+/// What is measured, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DatPlan {
+    /// In the order of the tables.
+    pub tests: Vec<Test>,
+    /// Ascending, in bytes.
+    pub sizes: Vec<usize>,
+    /// How long, and in which portions.
+    pub pace: Pace,
+    /// How the result is written.
+    pub format: Format,
+    /// Each rank on a core of its own.
+    pub pin: bool,
+}
+
+/// What is checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DatChecks {
+    /// Ascending, in bytes.
+    pub sizes: Vec<usize>,
+    /// Each rank on a core of its own.
+    pub pin: bool,
+}
+
+impl DatPlan {
+    /// In bytes.
+    pub fn largest(&self) -> usize {
+        self.sizes.last().copied().unwrap_or(0)
+    }
+}
+
+/// Rank 0: measures, and gives what is to be printed. `places` says where the ranks run.
+pub fn measure(
+    pair: &RankPair<'_>,
+    plan: &DatPlan,
+    places: String,
+    raw: Option<Baselines>,
+    progress: impl FnMut(Duration),
+) -> Result<String> {
+    let mut plan = plan.clone();
+    let nic = pair.world().nic().attributes();
+    plan.pace.window = plan.pace.window.min(nic.max_descriptors_per_queue as u64);
+    let mut conductor = DatConductor { pair, raw, both: Both::open(pair, &plan)? };
+    let results = rounds::measure(plan.pace, contenders(&plan, nic.caps), &mut conductor, progress)?;
+    pair.send_words(&DatOrder::Stop.encode())?;
+    let transport = format!("{}; uDAPL's end points, beside virtual interfaces", nic.name);
+    Ok(DatReport::new(Machine::describe(places, transport), plan, results).render())
+}
+
+/// Whether the adapter carries messages of that size.
+fn check_size(ends: &DatEnds, largest: usize) -> Result {
+    let most = ends.max_transfer();
+    if largest > most { Err(Failure::TooLarge { wanted: largest, most }) } else { Ok(()) }
+}

@@ -1,0 +1,124 @@
+//! Who takes part: transfers of uDAPL, and the same of virtual interfaces.
+
+use udeck::via::Caps;
+
+use super::{
+    DatPlan,
+    order::{DatBatch, DatOrder},
+};
+use crate::{
+    plan::{Quantity, Test},
+    rounds::{Contend, Results, Shape},
+    turn::Pattern,
+    vi::Transfer,
+};
+
+/// Who moves the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// uDAPL's end points.
+    Dat,
+    /// The virtual interfaces under them, as a program of that interface uses them.
+    Vi,
+}
+
+/// In the order of the columns, and by number in a [`DatOrder`].
+pub const LEVELS: [Level; 2] = [Level::Dat, Level::Vi];
+/// In the order of the tables, and by number in a [`DatOrder`].
+pub const TRANSFERS: [Transfer; 3] = [Transfer::Send, Transfer::RdmaWrite, Transfer::RdmaRead];
+
+/// One column of one table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatContender {
+    /// What is timed.
+    pub test: Test,
+    /// Who.
+    pub level: Level,
+    /// How.
+    pub transfer: Transfer,
+}
+
+impl Level {
+    /// As in the output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Dat => "dat",
+            Level::Vi => "vi",
+        }
+    }
+}
+
+impl Contend for DatContender {
+    type Order = DatOrder;
+
+    fn quantity(&self) -> Quantity {
+        self.test.quantity()
+    }
+
+    fn order(&self, size: usize, shape: Shape) -> DatOrder {
+        let pattern = match (self.test, self.transfer) {
+            (Test::Latency, Transfer::RdmaRead) => Pattern::Read,
+            (Test::Latency, _) => Pattern::PingPong,
+            // The command line knows no other here.
+            (Test::Bandwidth | Test::BiBandwidth, Transfer::RdmaRead) => Pattern::ReadStream,
+            (Test::Bandwidth | Test::BiBandwidth, _) => Pattern::Stream,
+        };
+        DatOrder::Time(DatBatch { level: self.level, transfer: self.transfer, pattern, size, shape })
+    }
+
+    /// A read has no way back.
+    fn counted(&self, messages: u64) -> u64 {
+        match (self.test, self.transfer) {
+            (Test::Latency, Transfer::RdmaRead) => 1,
+            _ => messages,
+        }
+    }
+}
+
+/// Whether that level has that transfer, over a NIC with these abilities: uDAPL's RDMA travels in messages.
+pub fn has(level: Level, transfer: Transfer, caps: Caps) -> bool {
+    match (level, transfer) {
+        (Level::Dat, _) | (Level::Vi, Transfer::Send) => true,
+        (Level::Vi, Transfer::RdmaWrite) => caps.has(Caps::RDMA_WRITE),
+        (Level::Vi, Transfer::RdmaRead) => caps.has(Caps::RDMA_READ),
+    }
+}
+
+/// Empty series for all of them.
+pub fn contenders(plan: &DatPlan, caps: Caps) -> Results<DatContender> {
+    let mut cells = Vec::new();
+    for &test in &plan.tests {
+        for transfer in TRANSFERS {
+            for level in LEVELS.into_iter().filter(|&level| has(level, transfer, caps)) {
+                // A bandwidth of empty messages is 0 by definition.
+                let sizes = plan.sizes.iter().filter(|&&size| test == Test::Latency || size > 0);
+                cells.extend(sizes.map(|&size| (DatContender { test, level, transfer }, size)));
+            }
+        }
+    }
+    Results::empty(&plan.sizes, cells)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dat::report::plan;
+
+    #[test]
+    fn both_levels_have_every_transfer_where_the_nic_has_rdma() {
+        let all = contenders(&plan(), Caps::RDMA_WRITE | Caps::RDMA_READ);
+        // Two sizes of latency and one of bandwidth.
+        assert_eq!(all.posts.len(), 2 * 3 * (2 + 1));
+        let without = contenders(&plan(), Caps::default());
+        let of = |level| without.posts.iter().filter(|series| series.contender.level == level).count();
+        assert_eq!((of(Level::Dat), of(Level::Vi)), (3 * 3, 3));
+    }
+
+    #[test]
+    fn a_read_is_timed_to_its_end_and_a_message_one_way() {
+        let of = |transfer| DatContender { test: Test::Latency, level: Level::Dat, transfer };
+        assert_eq!(TRANSFERS.map(|transfer| of(transfer).counted(2)), [2, 2, 1]);
+        let bandwidth = DatContender { test: Test::Bandwidth, ..of(Transfer::RdmaRead) };
+        assert_eq!(bandwidth.counted(64), 64);
+    }
+}

@@ -1,0 +1,137 @@
+//! The two roles around the [timed loops](crate::turn), which both ranks run in step, at either level.
+
+use std::time::Duration;
+
+use udeck::via::Deadline;
+
+use super::{
+    DatPlan, check_size,
+    contender::{DatContender, Level, TRANSFERS, has},
+    ends::{DatEnds, LmrPool, work_of},
+    lane::{DatLane, DatPost, Work},
+    order::{DatBatch, DatOrder},
+};
+use crate::{
+    baseline::{BaselineSample, Baselines},
+    failure::{Failure, Result},
+    rank_pair::RankPair,
+    rounds::{Runner, Sample},
+    turn::{Fresh, Part, Turn},
+    vi::{self, Look, Traffic, Transfer, ViBatch, ViEnds, ViSetup},
+};
+
+/// One rank's connections, of both levels.
+pub struct Both {
+    dat: DatEnds,
+    vi: ViEnds,
+}
+
+/// As uDAPL's dispatchers do, the virtual interfaces' receiver asks a completion queue.
+fn setup(transfer: Transfer) -> ViSetup {
+    ViSetup { transfer, look: Look::CompletionQueue, vis: 1 }
+}
+
+impl Both {
+    /// Both ranks call this with the same plan; blocks until all is connected.
+    pub fn open(pair: &RankPair<'_>, plan: &DatPlan) -> Result<Self> {
+        let caps = pair.world().nic().attributes().caps;
+        let dat = DatEnds::open(pair, plan.largest(), plan.pace.window)?;
+        check_size(&dat, plan.largest())?;
+        let ways: Vec<ViSetup> =
+            TRANSFERS.into_iter().filter(|&transfer| has(Level::Vi, transfer, caps)).map(setup).collect();
+        Ok(Self { dat, vi: ViEnds::open(pair, &ways, plan.largest())? })
+    }
+
+    /// Plays one rank's part, in step with the other: `meet` is called when all is prepared.
+    fn play(
+        &mut self,
+        pair: &RankPair<'_>,
+        order: DatOrder,
+        meet: impl FnOnce() -> Result,
+    ) -> Result<Duration> {
+        let DatOrder::Time(batch) = order else {
+            return Err(Failure::BadOrder(format!("{order:?} is not timed")));
+        };
+        let DatBatch { level, transfer, pattern, size, shape } = batch;
+        if level == Level::Vi {
+            let batch = ViBatch { way: setup(transfer), traffic: Traffic::OneBusy, size, shape };
+            let mut turn = vi::prepare(pair, &mut self.vi, batch, pattern)?;
+            meet()?;
+            let lasted = turn.perform()?;
+            turn.finish()?;
+            return Ok(lasted);
+        }
+        let (lane, memory) = self.dat.of(transfer, size)?;
+        let mut turn = prepare(pair, lane, memory, batch)?;
+        meet()?;
+        let lasted = turn.perform()?;
+        turn.finish(|post| memory.give_back(post))?;
+        Ok(lasted)
+    }
+}
+
+fn prepare<'l>(
+    pair: &RankPair<'_>,
+    lane: &'l mut DatLane,
+    memory: &mut LmrPool,
+    DatBatch { transfer, pattern, size, shape, .. }: DatBatch,
+) -> Result<Turn<'l, DatLane, impl Fn(u64) -> usize + use<>>> {
+    // A write's data go elsewhere; what takes a receive is the empty message behind them.
+    let arrives = if transfer == Transfer::Send { size } else { 0 };
+    let deadline = Deadline::after(pair.world().config().deadline);
+    let part = Part { pattern, leads: pair.leads(), arrives, shape, rests: false, deadline };
+    Turn::prepare(
+        part,
+        lane,
+        |_| 0,
+        |fresh| {
+            Ok(match fresh {
+                Fresh::Receive => DatPost { lmr: memory.take(arrives)?, work: Work::Send },
+                Fresh::Request => DatPost { lmr: memory.take(size)?, work: work_of(transfer) },
+                Fresh::EmptyReceive | Fresh::EmptyRequest => {
+                    DatPost { lmr: memory.take(0)?, work: Work::Send }
+                }
+            })
+        },
+    )
+}
+
+/// Rank 0: gives the orders and holds the clock.
+pub struct DatConductor<'l, 'w> {
+    /// To rank 1.
+    pub pair: &'l RankPair<'w>,
+    /// `None` where there is no second core to measure them on.
+    pub raw: Option<Baselines>,
+    /// This rank's.
+    pub both: Both,
+}
+
+impl Runner for DatConductor<'_, '_> {
+    type Contender = DatContender;
+
+    fn post(&mut self, order: DatOrder) -> Result<Sample> {
+        let pair = self.pair;
+        pair.send_words(&order.encode())?;
+        // Rank 1 is prepared too.
+        let lasted = self.both.play(pair, order, || pair.receive_words().map(drop))?;
+        pair.receive_words()?;
+        Ok(Sample { lasted, elapsed: lasted, copied: 0 })
+    }
+
+    fn raw(&mut self, size: usize) -> Result<Option<BaselineSample>> {
+        self.raw.as_mut().map(|raw| raw.measure(size)).transpose()
+    }
+}
+
+/// Rank 1: follows orders until there are no more.
+pub fn follow(pair: &RankPair<'_>, plan: &DatPlan) -> Result {
+    let mut both = Both::open(pair, plan)?;
+    loop {
+        let order = DatOrder::decode(&pair.receive_words()?)?;
+        if order == DatOrder::Stop {
+            return Ok(());
+        }
+        both.play(pair, order, || pair.send_words(&[]))?;
+        pair.send_words(&[])?;
+    }
+}

@@ -1,0 +1,114 @@
+//! What rank 0 tells rank 1 to do next: eight words, checked when they are read.
+
+use super::contender::{LEVELS, Level, TRANSFERS};
+use crate::{
+    failure::{Failure, Result},
+    rounds::Shape,
+    sizes::MAX_SIZE,
+    turn::Pattern,
+    vi::Transfer,
+};
+
+/// The next thing that both ranks do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum DatOrder {
+    /// Time a batch.
+    Time(DatBatch),
+    /// Nothing more to do.
+    Stop,
+}
+
+/// What is timed together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DatBatch {
+    /// Who.
+    pub level: Level,
+    /// How.
+    pub transfer: Transfer,
+    /// In which order.
+    pub pattern: Pattern,
+    /// Bytes per message.
+    pub size: usize,
+    /// How many.
+    pub shape: Shape,
+}
+
+/// By number in an order.
+const PATTERNS: [Pattern; 4] = [Pattern::PingPong, Pattern::Stream, Pattern::Read, Pattern::ReadStream];
+
+/// How long a [`DatOrder`] is on the way.
+const WORDS: usize = 8;
+
+const STOP: u64 = 0;
+const TIME: u64 = 1;
+
+fn place<T: PartialEq>(known: &[T], wanted: &T) -> u64 {
+    known.iter().position(|one| one == wanted).expect("listed") as u64
+}
+
+impl DatOrder {
+    /// `[kind, level, transfer, pattern, size, warm-up, iterations, messages]`
+    pub fn encode(&self) -> [u64; WORDS] {
+        let DatOrder::Time(DatBatch { level, transfer, pattern, size, shape }) = self else {
+            return [STOP; WORDS];
+        };
+        let Shape { warm_up, iterations, messages } = *shape;
+        let [level, transfer, pattern] =
+            [place(&LEVELS, level), place(&TRANSFERS, transfer), place(&PATTERNS, pattern)];
+        [TIME, level, transfer, pattern, *size as u64, warm_up, iterations, messages]
+    }
+
+    /// What rank 0 sent, if it is an order at all.
+    pub fn decode(words: &[u64]) -> Result<Self> {
+        let bad = |what: &str| Failure::BadOrder(format!("{what} in {words:?}"));
+        let &[kind, level, transfer, pattern, size, warm_up, iterations, messages] = words else {
+            return Err(bad("not eight words"));
+        };
+        let number = |word: u64| usize::try_from(word).unwrap_or(usize::MAX);
+        let level = *LEVELS.get(number(level)).ok_or_else(|| bad("no such level"))?;
+        let transfer = *TRANSFERS.get(number(transfer)).ok_or_else(|| bad("no such transfer"))?;
+        let pattern = *PATTERNS.get(number(pattern)).ok_or_else(|| bad("no such pattern"))?;
+        if number(size) > MAX_SIZE {
+            return Err(bad("message too large"));
+        }
+        let shape = Shape { warm_up, iterations, messages };
+        match kind {
+            STOP => Ok(DatOrder::Stop),
+            TIME => Ok(DatOrder::Time(DatBatch { level, transfer, pattern, size: number(size), shape })),
+            _ => Err(bad("no such kind")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_survive_the_journey() {
+        for (level, transfer) in LEVELS.into_iter().flat_map(|level| TRANSFERS.map(|one| (level, one))) {
+            for pattern in PATTERNS {
+                let shape = Shape { warm_up: 3, iterations: 1000, messages: 64 };
+                let batch = DatBatch { level, transfer, pattern, size: 4099, shape };
+                for order in [DatOrder::Time(batch), DatOrder::Stop] {
+                    assert_eq!(DatOrder::decode(&order.encode()).expect("decodes"), order);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for (words, part) in [
+            (&[][..], "not eight words"),
+            (&[9, 0, 0, 0, 8, 0, 1, 1], "no such kind"),
+            (&[1, 9, 0, 0, 8, 0, 1, 1], "no such level"),
+            (&[1, 0, 9, 0, 8, 0, 1, 1], "no such transfer"),
+            (&[1, 0, 0, 9, 8, 0, 1, 1], "no such pattern"),
+            (&[1, 0, 0, 0, u64::MAX, 0, 1, 1], "message too large"),
+        ] {
+            let error = DatOrder::decode(words).expect_err("nonsense").to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! What a run shows, in every format.
+
+use std::{borrow::Cow, fmt::Write};
+
+use serde_json::{Value, json};
+
+use super::{
+    DatPlan,
+    contender::{DatContender, LEVELS, Level, TRANSFERS},
+};
+use crate::{
+    data, export,
+    machine::Machine,
+    plan::{Format, Test},
+    report::{LATENCY, bandwidth, raw_limits, scheduling},
+    rounds::{Results, Series},
+    sizes,
+    stats::{Ratio, median, paired_ratio},
+    summary::Finding,
+    table,
+    vi::Transfer,
+};
+
+/// Everything that is printed.
+pub struct DatReport {
+    machine: Machine,
+    plan: DatPlan,
+    results: Results<DatContender>,
+    findings: Vec<Finding>,
+}
+
+const COLUMNS: &str = "size,transfer,level,test,unit,p50,p99,raw_line_us,raw_memcpy_us,raw_two_memcpys_us";
+
+impl DatReport {
+    /// Works out the findings.
+    pub fn new(machine: Machine, plan: DatPlan, results: Results<DatContender>) -> Self {
+        let findings = findings(&plan, &results);
+        Self { machine, plan, results, findings }
+    }
+
+    /// In the format that was asked for, with a line break at the end.
+    pub fn render(&self) -> String {
+        match self.plan.format {
+            Format::Table => self.table(),
+            Format::Csv => self.csv(),
+            Format::Json => self.json(),
+        }
+    }
+
+    fn table(&self) -> String {
+        let mut text = table::head(&self.machine, &self.method(), self.results.noise().as_ref());
+        for &test in &self.plan.tests {
+            for transfer in TRANSFERS {
+                text += &self.by_size(test, transfer);
+            }
+        }
+        text + &table::shows(&self.findings, &self.results.raws)
+    }
+
+    /// A column per level and their ratio, and beside latencies the raw limit of a copy.
+    fn by_size(&self, test: Test, transfer: Transfer) -> String {
+        let mut names: Vec<String> = LEVELS.iter().map(|level| level.name().to_owned()).collect();
+        names.push("dat / vi".to_owned());
+        if test == Test::Latency {
+            names.push("memcpy".to_owned());
+        }
+        let what = match transfer {
+            Transfer::Send => "send/receive",
+            Transfer::RdmaWrite => "RDMA write that the target is told of",
+            Transfer::RdmaRead => "RDMA read",
+        };
+        let mut text = format!("\n# {}, {what}\n{}", table::title(test), table::row("# Size", &names));
+        for &size in &self.plan.sizes {
+            let figure = |&level: &Level| {
+                let series = self.results.of(DatContender { test, level, transfer }, size)?;
+                Some(series.figure()?.p50)
+            };
+            let mut cells: Vec<String> = LEVELS.iter().map(|level| table::cell(figure(level))).collect();
+            cells.push(table::cell(ratio(&self.results, test, transfer, size).map(|ratio| ratio.median)));
+            if test == Test::Latency {
+                cells.push(table::cell(self.results.raw(size).and_then(|raw| median(&raw.copy))));
+            }
+            text += &table::row(&size.to_string(), &cells);
+        }
+        text
+    }
+
+    /// A header line, then a row per contender and size; what was not measured is empty.
+    fn csv(&self) -> String {
+        let mut text = format!("{COLUMNS}\n");
+        for series in self.rows() {
+            let DatContender { test, level, transfer } = series.contender;
+            let (size, transfer, level) = (series.size, transfer.name(), level.name());
+            let _ = write!(text, "{size},{transfer},{level},{},{}", test.name(), test.unit());
+            let figure = series.figure();
+            text += &export::field(figure.map(|figure| figure.p50));
+            text += &export::field(figure.map(|figure| figure.p99));
+            text += &export::raw_fields(self.results.raw(series.size));
+            text.push('\n');
+        }
+        text
+    }
+
+    fn json(&self) -> String {
+        let cells: Vec<Value> = self
+            .rows()
+            .into_iter()
+            .map(|series| {
+                let DatContender { test, level, transfer } = series.contender;
+                json!({
+                    "test": test.name(),
+                    "size": series.size,
+                    "transfer": transfer.name(),
+                    "level": level.name(),
+                    "unit": test.unit(),
+                    "figure": series.figure().map(export::figure_json),
+                })
+            })
+            .collect();
+        let window = self.plan.pace.window;
+        let run = export::run("dat", &self.machine, &self.method(), self.series());
+        export::document(run, window, &self.results, &self.findings, cells)
+    }
+
+    fn series(&self) -> Vec<data::Series> {
+        let network = self.machine.network();
+        let ours = self.results.posts.iter().map(|series| {
+            let DatContender { test, level, transfer } = series.contender;
+            let mut key = export::key(test, network, series.size);
+            key.protocol = Some(transfer.name().to_owned());
+            key.labels.insert("level".to_owned(), level.name().to_owned());
+            export::of_rounds(key, test.quantity(), &series.figures)
+        });
+        ours.chain(export::raw_series(&self.results)).collect()
+    }
+
+    /// Test by test and size by size; among the equal in the order of the columns.
+    fn rows(&self) -> Vec<&Series<DatContender>> {
+        let mut rows: Vec<_> = self.results.posts.iter().collect();
+        rows.sort_by_key(|series| (series.contender.test == Test::Bandwidth, series.size));
+        rows
+    }
+
+    /// How the figures came about, a sentence each.
+    fn method(&self) -> Vec<Cow<'static, str>> {
+        let mut sentences = scheduling(self.plan.pace.iterations, &self.results);
+        if self.plan.tests.contains(&Test::Latency) {
+            sentences.push(LATENCY.into());
+            sentences.push(
+                "that of an RDMA read is the whole time of one: from its post until its completion was taken"
+                    .into(),
+            );
+        }
+        if self.plan.tests.contains(&Test::Bandwidth) {
+            sentences.push(bandwidth(self.plan.pace.window));
+            sentences.push("of RDMA reads: such a window, until all of it is complete".into());
+        }
+        sentences.extend(
+            [
+                "dat: udeck-dat's end points on one adapter; the receiver polls by Evd::dequeue",
+                "vi: virtual interfaces, reliable delivery; the receiver polls a completion queue, and asks the VI that it names",
+                "an RDMA write goes always to the same place; the target is told of it: by an empty message behind it (dat), by its \
+                 immediate data (vi); while a rank reads, the other one polls for a message; neither side looks at the data \
+                 (`deckperf verify --layer dat` does)",
+            ]
+            .map(Cow::from),
+        );
+        sentences.push(raw_limits(&self.results));
+        sentences
+    }
+}
+
+/// What uDAPL takes or carries, as a multiple of the level below.
+fn ratio(results: &Results<DatContender>, test: Test, transfer: Transfer, size: usize) -> Option<Ratio> {
+    let of = |level| results.of(DatContender { test, level, transfer }, size).map(|series| &series.figures);
+    paired_ratio(of(Level::Dat)?, of(Level::Vi)?)
+}
+
+/// The ratio of each pair of columns, with its bounds.
+fn findings(plan: &DatPlan, results: &Results<DatContender>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for &test in &plan.tests {
+        for transfer in TRANSFERS {
+            for &size in &plan.sizes {
+                found.extend(ratio(results, test, transfer, size).map(|ratio| Finding {
+                    what: format!("dat / vi, {}, {}, {}", test.name(), transfer.name(), sizes::show(size)),
+                    ratio,
+                }));
+            }
+        }
+    }
+    found
+}
+
+/// A small plan for the tests.
+#[cfg(test)]
+pub fn plan() -> DatPlan {
+    use crate::plan::Pace;
+    DatPlan {
+        tests: vec![Test::Latency, Test::Bandwidth],
+        sizes: vec![0, 8],
+        pace: Pace { iterations: None, time: std::time::Duration::from_secs(2), window: 64 },
+        format: Format::Table,
+        pin: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use udeck::via::Caps;
+
+    use super::*;
+    use crate::dat::contender::contenders;
+
+    /// Every figure is different, so that each is recognised in its place. The NIC has no RDMA reads.
+    fn sample(format: Format) -> DatReport {
+        let plan = DatPlan { format, ..plan() };
+        let mut results = contenders(&plan, Caps::RDMA_WRITE);
+        for (number, series) in results.posts.iter_mut().enumerate() {
+            series.figures = vec![number as f64 + 1.0; 3];
+        }
+        (results.rounds, results.elapsed) = (3, Duration::from_millis(2500));
+        let machine = Machine::sample("pinned to cores 0 and 1", "shm0");
+        DatReport::new(machine, plan, results)
+    }
+
+    #[test]
+    fn the_tables_read_like_this() {
+        let text = sample(Format::Table).render();
+        let tables = &text[text.find("\n\n").expect("a head")..];
+        let expected = "
+
+# Latency (us), send/receive
+# Size               dat            vi      dat / vi        memcpy
+0                   1.00          3.00          0.33             -
+8                   2.00          4.00          0.50             -
+
+# Latency (us), RDMA write that the target is told of
+# Size               dat            vi      dat / vi        memcpy
+0                   5.00          7.00          0.71             -
+8                   6.00          8.00          0.75             -
+
+# Latency (us), RDMA read
+# Size               dat            vi      dat / vi        memcpy
+0                   9.00             -             -             -
+8                  10.00             -             -             -
+
+# Bandwidth (MB/s), send/receive
+# Size               dat            vi      dat / vi
+0                      -             -             -
+8                  11.00         12.00          0.92
+
+# Bandwidth (MB/s), RDMA write that the target is told of
+# Size               dat            vi      dat / vi
+0                      -             -             -
+8                  13.00         14.00          0.93
+
+# Bandwidth (MB/s), RDMA read
+# Size               dat            vi      dat / vi
+0                      -             -             -
+8                  15.00             -             -
+";
+        assert!(tables.starts_with(expected), "{tables}");
+        assert!(tables.contains("# dat / vi, bandwidth, rdma-write, 8 "), "{tables}");
+    }
+
+    #[test]
+    fn csv_is_a_header_and_a_row_per_contender_and_size() {
+        let text = sample(Format::Csv).render();
+        let rows: Vec<&str> = text.lines().collect();
+        assert_eq!(rows.len(), 1 + 15, "{text}");
+        assert_eq!(rows[0], COLUMNS);
+        assert_eq!(rows[1], "0,send,dat,latency,us,1.0000,1.0000,,,");
+        assert!(rows.contains(&"8,rdma-read,dat,bandwidth,MB/s,15.0000,15.0000,,,"), "{text}");
+        let columns = |row: &str| row.matches(',').count();
+        assert!(rows.iter().all(|row| columns(row) == columns(COLUMNS)));
+    }
+
+    #[test]
+    fn json_holds_the_machine_and_every_figure() {
+        let text = sample(Format::Json).render();
+        let value: Value = serde_json::from_str(&text).expect("valid JSON");
+        assert_eq!((&value["command"], &value["machine"]["cpu"]), (&json!("dat"), &json!("Some CPU")));
+        assert_eq!(value["results"].as_array().map(Vec::len), Some(15));
+        assert_eq!(value["ratios"].as_array().map(Vec::len), Some(4 + 2));
+        assert_eq!(data::Run::parse(&text).expect("the common form").series.len(), 15);
+    }
+}

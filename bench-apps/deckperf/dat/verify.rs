@@ -1,0 +1,197 @@
+//! `deckperf verify --layer dat`: every byte of messages, RDMA writes and RDMA reads is checked, with nothing timed.
+
+use udeck::via::Deadline;
+
+use super::{
+    DatChecks, check_size,
+    contender::TRANSFERS,
+    ends::{DatEnds, work_of},
+    lane::{DatPost, Work},
+};
+use crate::{
+    exchange::{Tally, first_difference, mix, write},
+    failure::{Failure, Result},
+    rank_pair::RankPair,
+    turn::Lane,
+    verify::messages_each_way,
+    vi::Transfer,
+};
+
+/// Rank 0: the sentence that the run ends with, or the failure.
+pub fn verify(pair: &RankPair<'_>, checks: &DatChecks, step: impl FnMut()) -> Result<Result<String>> {
+    let mut tally = run(pair, checks, step)?;
+    let report = pair.receive_words()?;
+    let &[messages, bytes, mismatches] = &report[..] else { return Err(Failure::BadReport(report.len())) };
+    tally.add(&Tally { messages, bytes, mismatches });
+    Ok(verdict(&tally, checks))
+}
+
+/// Rank 1.
+pub fn follow_checks(pair: &RankPair<'_>, checks: &DatChecks) -> Result {
+    let Tally { messages, bytes, mismatches } = run(pair, checks, || ())?;
+    pair.send_words(&[messages, bytes, mismatches])
+}
+
+fn verdict(tally: &Tally, checks: &DatChecks) -> Result<String> {
+    if tally.mismatches > 0 {
+        return Err(Failure::Mismatch(tally.mismatches));
+    }
+    Ok(format!(
+        "verified {} transfers of uDAPL, {} bytes: every byte arrived as it was posted ({} sizes by send/receive, RDMA write and RDMA \
+         read, both ways)",
+        tally.messages,
+        tally.bytes,
+        checks.sizes.len()
+    ))
+}
+
+/// Both ranks' part: first rank 0's data go, then rank 1's.
+fn run(pair: &RankPair<'_>, checks: &DatChecks, mut step: impl FnMut()) -> Result<Tally> {
+    let largest = checks.sizes.last().copied().unwrap_or(0);
+    let mut ends = DatEnds::open(pair, largest, 64)?;
+    check_size(&ends, largest)?;
+    let mut total = Tally::default();
+    for &size in &checks.sizes {
+        for transfer in TRANSFERS {
+            for source in 0..2 {
+                for number in 0..messages_each_way(size) {
+                    let round = Round { transfer, size, source, number };
+                    total.add(&round.play(pair, &mut ends)?);
+                }
+            }
+            step();
+        }
+    }
+    Ok(total)
+}
+
+/// One piece of data, from one rank to the other.
+struct Round {
+    transfer: Transfer,
+    size: usize,
+    /// The rank that the data are of.
+    source: usize,
+    number: u64,
+}
+
+impl Round {
+    /// Differs between any two of a run, so that none passes for another.
+    fn seed(&self) -> u64 {
+        let transfer = TRANSFERS.iter().position(|&known| known == self.transfer).unwrap_or(TRANSFERS.len());
+        let place = (self.source as u64) << 62 | (transfer as u64) << 56;
+        mix(place | (self.size as u64) << 24 | self.number)
+    }
+
+    fn play(&self, pair: &RankPair<'_>, ends: &mut DatEnds) -> Result<Tally> {
+        let is_source = pair.world().rank() == self.source;
+        match (self.transfer, is_source) {
+            (Transfer::RdmaRead, true) => self.offer(pair, ends),
+            (Transfer::RdmaRead, false) => self.fetch(pair, ends),
+            (_, true) => self.give(pair, ends),
+            (_, false) => self.take(pair, ends),
+        }
+    }
+
+    /// Sends or writes it.
+    fn give(&self, pair: &RankPair<'_>, ends: &mut DatEnds) -> Result<Tally> {
+        let deadline = Deadline::after(pair.world().config().deadline);
+        pair.receive_words()?; // a receive is posted, and nothing is left of the last round
+        let (lane, memory) = ends.of(self.transfer, self.size)?;
+        let mut lmr = memory.take(self.size)?;
+        write(&mut lmr[..self.size], self.seed());
+        let mut idle = Vec::new();
+        lane.post_send(0, DatPost { lmr, work: work_of(self.transfer) }, &mut idle, deadline)?;
+        lane.settle(&mut idle, deadline)?;
+        idle.into_iter().for_each(|post| memory.give_back(post));
+        Ok(Tally::default())
+    }
+
+    /// Takes what is sent or written, and looks at it.
+    fn take(&self, pair: &RankPair<'_>, ends: &mut DatEnds) -> Result<Tally> {
+        let deadline = Deadline::after(pair.world().config().deadline);
+        // What the last round has left there is not taken for data.
+        ends.mine.write(0, &vec![0; self.size])?;
+        let arrives = if self.transfer == Transfer::Send { self.size } else { 0 };
+        let (lane, memory) = ends.of(self.transfer, self.size)?;
+        let mut lmr = memory.take(arrives)?;
+        lmr.fill(0);
+        lane.post_receive(0, DatPost { lmr, work: Work::Send })?;
+        pair.send_words(&[])?;
+        let came = lane.receive(arrives, deadline)?;
+        let tally = if self.transfer == Transfer::Send {
+            self.look_at(&came.lmr[..self.size])
+        } else {
+            let mut written = vec![0; self.size];
+            ends.mine.read(0, &mut written)?;
+            self.look_at(&written)
+        };
+        ends.memory().give_back(came);
+        Ok(tally)
+    }
+
+    /// Has it where the peer reads, until that is done.
+    fn offer(&self, pair: &RankPair<'_>, ends: &mut DatEnds) -> Result<Tally> {
+        let mut data = vec![0; self.size];
+        write(&mut data, self.seed());
+        ends.mine.write(0, &data)?;
+        ends.of(self.transfer, self.size)?; // in step with the peer
+        pair.send_words(&[])?;
+        // Sleeps there: the library serves the peer's reads.
+        pair.receive_words()?;
+        Ok(Tally::default())
+    }
+
+    /// Reads it, and looks at it.
+    fn fetch(&self, pair: &RankPair<'_>, ends: &mut DatEnds) -> Result<Tally> {
+        let deadline = Deadline::after(pair.world().config().deadline);
+        pair.receive_words()?;
+        let (lane, memory) = ends.of(self.transfer, self.size)?;
+        let mut lmr = memory.take(self.size)?;
+        lmr.fill(0);
+        let mut idle = Vec::new();
+        lane.post_send(0, DatPost { lmr, work: Work::Read }, &mut idle, deadline)?;
+        let read = lane.reclaim(&mut idle, deadline)?;
+        let tally = self.look_at(&read.lmr[..self.size]);
+        memory.give_back(read);
+        pair.send_words(&[])?;
+        Ok(tally)
+    }
+
+    fn look_at(&self, data: &[u8]) -> Tally {
+        let fault = first_difference(data, self.seed());
+        if let Some(fault) = &fault {
+            let Round { transfer, size, source, number } = self;
+            eprintln!("{}, {size} bytes: number {number} from rank {source} {fault}", transfer.name());
+        }
+        Tally { messages: 1, bytes: data.len() as u64, mismatches: u64::from(fault.is_some()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_passes_for_something_else() {
+        let round = |transfer, size, source, number| Round { transfer, size, source, number }.seed();
+        let original = round(Transfer::Send, 64, 0, 1);
+        for other in [
+            round(Transfer::RdmaWrite, 64, 0, 1),
+            round(Transfer::Send, 65, 0, 1),
+            round(Transfer::Send, 64, 1, 1),
+            round(Transfer::Send, 64, 0, 0),
+        ] {
+            assert_ne!(original, other);
+        }
+    }
+
+    #[test]
+    fn a_wrong_byte_is_counted() {
+        let round = Round { transfer: Transfer::RdmaRead, size: 61, source: 1, number: 3 };
+        let mut data = vec![0; 61];
+        write(&mut data, round.seed());
+        assert_eq!(round.look_at(&data), Tally { messages: 1, bytes: 61, mismatches: 0 });
+        data[60] ^= 1;
+        assert_eq!(round.look_at(&data).mismatches, 1);
+    }
+}
