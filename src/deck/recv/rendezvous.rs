@@ -28,7 +28,10 @@ impl Inbox {
     /// Serves what a connection has just announced, if it has and nobody waits for the same memory.
     #[cold]
     pub(super) fn serve(&mut self, context: usize) -> Result<Option<Parcel>> {
-        let Some(Some(connection)) = self.connections.get(context) else { return Ok(None) };
+        let Some(Some(connection)) = self.connections.get_mut(context) else { return Ok(None) };
+        if let Some(asked) = connection.reservations.asked.take() {
+            return self.answer_reservation(context, asked);
+        }
         let Some(memory) = connection.wants().filter(|_| !connection.waits) else { return Ok(None) };
         if self.waiting.for_memory[memory as usize].is_empty()
             && let ServeResult::Done(parcel) = self.serve_oldest(context)?
@@ -101,11 +104,12 @@ impl Inbox {
     fn serve_oldest(&mut self, context: usize) -> Result<ServeResult> {
         // The data VI that a request names may not have been taken from the acceptor yet.
         self.add_accepted();
+        self.note_outstanding();
         let Some(Some(connection)) = self.connections.get_mut(context) else {
             return Ok(ServeResult::Done(None));
         };
         let Some(announcement) = connection.announced() else { return Ok(ServeResult::Done(None)) };
-        let parcel = match connection.serve(announcement, self.buffer_len, &self.world, &self.quota) {
+        let parcel = match connection.serve(announcement, self.buffer_len, &self.world, &mut self.grants) {
             Ok(RendezvousStatus::Deferred) => return Ok(ServeResult::Deferred),
             Ok(RendezvousStatus::Received(parcel)) => Some(parcel),
             Ok(RendezvousStatus::Answered) => None,
@@ -212,7 +216,7 @@ impl Inbox {
             None => format!(
                 "{} bytes are granted to postboxes that have not filled them yet, and more than half of the arena is \
                  not; retrieve more often, or raise DECK_ARENA",
-                self.quota.bytes(memory)
+                self.grants.quota.bytes(memory)
             ),
         };
         let holders = self.world.holders(memory);
