@@ -7,7 +7,7 @@ use crate::common::{LONG, SHORT, assert_pattern, config, patterned, ranks_over};
 use crate::late;
 use udeck::via::Caps;
 use udeck::via::transport::{Arrival, Body};
-use udeck::{Config, Error, IncastControl, Mailbox, Protocol, Result, World};
+use udeck::{Config, Error, IncastControl, Mailbox, Postbox, Protocol, Result, World};
 
 /// As `src/deck/wire.rs` has them.
 const READY: u8 = 6;
@@ -22,7 +22,8 @@ fn under(incast: IncastControl) -> Config {
 
 /// Over every transport on which incast control counts.
 fn over_networks(size: u32, config: &Config, body: impl Fn(World) -> Result + Clone + Send + Sync + 'static) {
-    let (fabric, caps) = (late::fabric(), Caps::RDMA_WRITE | Caps::RDMA_READ);
+    let levels = Caps::RELIABLE_DELIVERY | Caps::RELIABLE_RECEPTION;
+    let (fabric, caps) = (late::fabric(), levels | Caps::RDMA_WRITE | Caps::RDMA_READ);
     late::ranks_able(size, &fabric, config, caps, body.clone());
     for transport in ["tcp", "udp"] {
         ranks_over(transport, size, |_| config.clone(), |_| true, body.clone());
@@ -171,6 +172,54 @@ fn posts_end_at_their_deadlines_while_messages_wait_for_grants() {
         }
         world.barrier()?;
         world.finish()
+    });
+}
+
+/// Posts 40 messages, of which a window goes at once.
+fn post_beyond_the_window(world: &World) -> Result<Postbox<u8>> {
+    let out = world.postbox::<u8>("in")?;
+    (0..40).try_for_each(|seed| Ok::<_, Error>(out.post(patterned(world, seed, 16 << 10)?)?))?;
+    world.barrier()?;
+    Ok(out)
+}
+
+/// Of a poster that is gone the first messages have come, without a gap.
+#[test]
+fn what_waits_for_a_grant_is_lost_with_its_poster_and_nothing_else() {
+    over_networks(2, &under(IncastControl::Smsrp), |world| {
+        if world.rank() == 1 {
+            drop(post_beyond_the_window(&world)?);
+            return Ok(()); // without a word
+        }
+        let inbox = world.mailbox::<u8>("in")?;
+        world.barrier()?;
+        for seed in 0.. {
+            match inbox.retrieve() {
+                Ok(message) => assert_pattern(&message, seed, 16 << 10),
+                Err(Error::PeerLost { rank: 1, .. }) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn what_waits_for_a_grant_is_undelivered_when_its_mailbox_is_gone() {
+    over_networks(2, &under(IncastControl::Smsrp), |world| {
+        if world.rank() == 0 {
+            let inbox = world.mailbox::<u8>("in")?;
+            world.barrier()?;
+            drop(inbox);
+        } else {
+            let error = post_beyond_the_window(&world)?.flush().unwrap_err();
+            let is_told = matches!(error, Error::MailboxGone { .. } | Error::Undelivered { .. });
+            assert!(is_told, "{error}");
+        }
+        world.barrier()?;
+        // What was lost may be told here once more.
+        let _ = world.finish();
+        Ok(())
     });
 }
 

@@ -43,9 +43,10 @@ where
     };
     let threads: Vec<_> = streams.into_iter().enumerate().map(start).collect();
     let results: Vec<Result> = threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
-    for (rank, result) in results.into_iter().enumerate() {
-        result.unwrap_or_else(|error| panic!("rank {rank}: {error}"));
-    }
+    // All of them: one is lost because another one failed.
+    let failed = results.into_iter().enumerate().filter_map(|(rank, result)| Some((rank, result.err()?)));
+    let failed: Vec<_> = failed.map(|(rank, error)| format!("rank {rank}: {error}")).collect();
+    assert!(failed.is_empty(), "{failed:#?}");
 }
 
 pub(crate) fn fabric() -> Fabric {
