@@ -6,14 +6,11 @@ use std::time::{Duration, Instant};
 use udeck_qos::pacing::{Account, Seller};
 use udeck_via::Caps;
 
-use super::Inbox;
 use super::memory_quota::{MEMORIES, MemoryQuota};
-use crate::error::Result;
 use crate::incast::Rules;
-use crate::parcel::Parcel;
 use crate::protocol::side::RecvSide;
 use crate::stats::Counters;
-use crate::wire::{Kind, Malformed};
+use crate::wire::Malformed;
 use crate::world_state::WorldState;
 
 /// What a mailbox gives its postboxes leave for.
@@ -46,15 +43,54 @@ impl Grants {
         Grants { quota, sales: (rules != Rules::Off).then(|| Box::new(sales())) }
     }
 
+    /// Whether time is sold.
+    pub fn has_rules(&self) -> bool {
+        self.sales.is_some()
+    }
+
     /// How long the poster of a message that was announced and has memory is to wait, in microseconds.
     pub fn delay(&mut self, len: usize, side: &RecvSide) -> Option<u32> {
         let sales = self.sales.as_mut().filter(|_| is_paced(side))?;
-        let granted: usize = MEMORIES.iter().map(|memory| self.quota.bytes(*memory)).sum();
-        let outstanding = sales.outstanding.saturating_add(granted.saturating_sub(len) as u64);
+        let outstanding = sales.outstanding.saturating_add(granted(&self.quota).saturating_sub(len) as u64);
         let drained = sales.counters.weight_retrieved();
         let grant = sales.seller.reserve_whole(sales.begun.elapsed(), len as u64, outstanding, drained);
         Some(micros(grant.after))
     }
+
+    /// Looks how much of what was granted has not come, of all connections.
+    pub fn note_outstanding<'c>(&mut self, of: impl Iterator<Item = (&'c Reservations, &'c RecvSide)>) {
+        let Some(sales) = &mut self.sales else { return };
+        let now = sales.begun.elapsed();
+        let outstanding =
+            of.map(|(reserved, side)| reserved.account.outstanding(now, side.arrivals.weight()));
+        sales.outstanding = outstanding.fold(0, u64::saturating_add);
+    }
+
+    /// What a postbox gets that reserves for short messages: bytes, and in how many microseconds they may come. One that was not told to
+    /// reserve, or that has not sent what it reserved before, is none of ours.
+    pub fn reserve(
+        &mut self,
+        asked: u64,
+        reserved: &mut Reservations,
+        side: &RecvSide,
+    ) -> Result<(u32, u32), Malformed> {
+        let sales = self.sales.as_mut().filter(|sales| sales.takes_reservations && is_paced(side));
+        let sales = sales.ok_or(Malformed)?;
+        let (now, arrived) = (sales.begun.elapsed(), side.arrivals.weight());
+        if !reserved.account.may_ask(arrived, sales.seller.largest()) {
+            return Err(Malformed);
+        }
+        let outstanding = sales.outstanding.saturating_add(granted(&self.quota) as u64);
+        let grant = sales.seller.reserve(now, asked, outstanding, sales.counters.weight_retrieved());
+        reserved.account.grant(now, arrived, grant);
+        // At most `largest`, which is far below.
+        Ok((u32::try_from(grant.bytes).unwrap_or(u32::MAX), micros(grant.after)))
+    }
+}
+
+/// Bytes of announced messages that were granted and have not come.
+fn granted(quota: &MemoryQuota) -> usize {
+    MEMORIES.iter().map(|memory| quota.bytes(*memory)).sum()
 }
 
 /// Whether incast control concerns this connection.
@@ -68,46 +104,8 @@ fn micros(time: Duration) -> u32 {
 
 /// What a postbox has reserved.
 #[derive(Debug, Default)]
-pub(super) struct Reservations {
+pub(crate) struct Reservations {
     /// That was not answered yet.
     pub asked: Option<u64>,
     account: Account,
-}
-
-impl Inbox {
-    /// Looks how much of what was granted has not come.
-    pub(super) fn note_outstanding(&mut self) {
-        let Some(sales) = &mut self.grants.sales else { return };
-        let now = sales.begun.elapsed();
-        let of = |connection: &super::Connection| {
-            connection.reservations.account.outstanding(now, connection.side.arrivals.weight())
-        };
-        sales.outstanding = self.connections.iter().flatten().map(of).fold(0, u64::saturating_add);
-    }
-
-    /// Answers a postbox that reserves for short messages. One that was not told to, or that has not sent what it reserved before, is none
-    /// of ours.
-    #[cold]
-    pub(super) fn answer_reservation(&mut self, context: usize, asked: u64) -> Result<Option<Parcel>> {
-        self.note_outstanding();
-        let Some(Some(connection)) = self.connections.get_mut(context) else { return Ok(None) };
-        let (side, account) = (&mut connection.side, &mut connection.reservations.account);
-        let is_paced = is_paced(side);
-        let sales = self.grants.sales.as_mut().filter(|sales| sales.takes_reservations && is_paced);
-        let Some(sales) = sales else { return self.end_malformed(context) };
-        let (now, arrived) = (sales.begun.elapsed(), side.arrivals.weight());
-        if !account.may_ask(arrived, sales.seller.largest()) {
-            return self.end_malformed(context);
-        }
-        let granted: usize = MEMORIES.iter().map(|memory| self.grants.quota.bytes(*memory)).sum();
-        let outstanding = sales.outstanding.saturating_add(granted as u64);
-        let grant = sales.seller.reserve(now, asked, outstanding, sales.counters.weight_retrieved());
-        account.grant(now, arrived, grant);
-        // At most `largest`, which is far below.
-        let bytes = u32::try_from(grant.bytes).unwrap_or(u32::MAX);
-        match side.answer(Some(micros(grant.after)), Kind::Grant, bytes, &[]) {
-            Ok(()) => Ok(None),
-            Err(Malformed) => self.end_malformed(context),
-        }
-    }
 }

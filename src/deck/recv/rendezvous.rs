@@ -14,7 +14,7 @@ use super::memory_quota::{MEMORIES, Memory};
 use crate::error::Result;
 use crate::parcel::Parcel;
 use crate::protocol::side::RendezvousStatus;
-use crate::wire::Malformed;
+use crate::wire::{Kind, Malformed};
 
 /// What became of a connection's oldest announcement.
 enum ServeResult {
@@ -40,6 +40,26 @@ impl Inbox {
         }
         self.wait_for_memory(context);
         Ok(None)
+    }
+
+    /// Answers a postbox that reserves for short messages.
+    #[cold]
+    fn answer_reservation(&mut self, context: usize, asked: u64) -> Result<Option<Parcel>> {
+        self.note_outstanding();
+        let Some(Some(connection)) = self.connections.get_mut(context) else { return Ok(None) };
+        let side = &mut connection.side;
+        let granted = self.grants.reserve(asked, &mut connection.reservations, side);
+        match granted.and_then(|(bytes, delay)| side.answer(Some(delay), Kind::Grant, bytes, &[])) {
+            Ok(()) => Ok(None),
+            Err(Malformed) => self.end_malformed(context),
+        }
+    }
+
+    /// Looks how much of what was reserved has not come.
+    fn note_outstanding(&mut self) {
+        let connections = self.connections.iter().flatten();
+        let reserved = connections.map(|connection| (&connection.reservations, &connection.side));
+        self.grants.note_outstanding(reserved);
     }
 
     /// Serves those that wait, as far as that is possible now, up to the first message.
@@ -104,7 +124,9 @@ impl Inbox {
     fn serve_oldest(&mut self, context: usize) -> Result<ServeResult> {
         // The data VI that a request names may not have been taken from the acceptor yet.
         self.add_accepted();
-        self.note_outstanding();
+        if self.grants.has_rules() {
+            self.note_outstanding();
+        }
         let Some(Some(connection)) = self.connections.get_mut(context) else {
             return Ok(ServeResult::Done(None));
         };
