@@ -33,6 +33,9 @@ struct Options {
     /// What the receiver computes for each message, in microseconds
     #[arg(long, default_value_t = 0)]
     work: u64,
+    /// What may wait at each poster, in bytes; 0: one message
+    #[arg(long, default_value_t = 0)]
+    queue: usize,
 }
 
 fn main() -> Result {
@@ -70,8 +73,7 @@ fn now() -> u64 {
 }
 
 fn receive(world: &World, options: &Options, time: Duration) -> Result {
-    // A poster waits for room, and not in a queue of its own.
-    let inbox = world.mailbox_with_queue::<u8>("in", 0)?;
+    let inbox = world.mailbox_with_queue::<u8>("in", options.queue)?;
     let memory = resident("VmRSS");
     world.barrier()?;
     let seen = Seen::collect(world, &inbox, time, Duration::from_micros(options.work))?;

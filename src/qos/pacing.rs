@@ -28,6 +28,9 @@ const SAMPLE: Duration = Duration::from_millis(2);
 const STALE: Duration = Duration::from_secs(1);
 /// The rate is the highest of so many samples: a mailbox that waits for its posters now and then is no slower for it.
 const SAMPLES: usize = 8;
+/// Time is sold so many times as fast as it was measured. What was held up by its delays would be measured as slow, and be delayed for longer; what
+/// is sold too fast does not come in time, and moves the next sale ([`Receiver::settle`]).
+const GAIN: u64 = 2;
 
 /// How heavy so many messages are, of so many bytes together.
 pub fn weight(messages: u64, bytes: u64) -> u64 {
@@ -72,7 +75,7 @@ impl Seller {
         if self.terms.rate.is_none()
             && let Some(rate) = self.measured.observe(now, drained)
         {
-            self.receiver.set_rate(rate);
+            self.receiver.set_rate(rate.saturating_mul(GAIN));
         }
         self.receiver.settle(now, outstanding.saturating_sub(self.terms.threshold));
         let grant = self.receiver.reserve(now, asked);
@@ -210,6 +213,11 @@ impl Buyer {
     pub fn sent(&mut self, weight: u64) {
         let from = if self.credit > 0 { &mut self.credit } else { &mut self.left };
         *from = from.saturating_sub(weight);
+    }
+
+    /// What to ask for, where so much waits: a window at least, because who waits for room has more to come.
+    pub fn asks_for(&self, backlog: u64) -> u64 {
+        backlog.max(self.window)
     }
 
     /// Whether to ask now, so that the next grant is there when this one is used up. `backlog`: what waits.

@@ -55,7 +55,8 @@ impl Channel {
         let turn = pacing.buyer.turn(now, || matches!(vi.unread(), Ok(0)));
         let backlog = pacing::weight(queue.len() as u64, queue.memory() as u64).max(weight);
         if turn == Turn::Ask || turn == Turn::Now && pacing.buyer.asks_ahead(backlog) {
-            match vi.send_inline(None, &wire::head(Kind::Reserve, 0), &backlog.to_le_bytes()) {
+            let asked = pacing.buyer.asks_for(backlog).to_le_bytes();
+            match vi.send_inline(None, &wire::head(Kind::Reserve, 0), &asked) {
                 Ok(()) => pacing.buyer.asked(),
                 Err(error) if is_busy(&error) => {}
                 Err(error) => return Err(error),

@@ -182,7 +182,8 @@ impl Incast {
                 if asks {
                     post.buyer.asked();
                     post.unread += 1;
-                    post.wire.push_back((now + post.delay, Sent::Reserve(backlog)));
+                    let asked = post.buyer.asks_for(backlog);
+                    post.wire.push_back((now + post.delay, Sent::Reserve(asked)));
                 }
                 if turn != Turn::Now {
                     break;
