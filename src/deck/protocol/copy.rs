@@ -76,6 +76,7 @@ impl CopySend {
     }
 
     /// Sends as much as may be sent. What is left comes back, and why it stays; `None`: it waits for the mailbox.
+    #[allow(clippy::result_large_err, reason = "what stays goes back to its place by value")]
     pub fn advance(mut self, side: &mut SendSide) -> Result<(), (Option<ViaError>, Self)> {
         let CopyStage::Copying { mut sent, mut fragments } = self.stage else { return Err((None, self)) };
         let mut stopped: Option<ViaError> = None;
