@@ -21,6 +21,8 @@ const KNOWN: &[&str] = &[
     "DECK_EXPLAIN",
     "DECK_GROUP",
     "DECK_IFACE",
+    "DECK_INCAST",
+    "DECK_INCAST_RATE",
     "DECK_LAUNCH",
     "DECK_LEVELS",
     "DECK_LEVELS_INFLIGHT",

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::group::choice::Algorithm;
+use crate::incast::IncastControl;
 use crate::protocol::auto::{Thresholds, bytes};
 use crate::protocol::{Protocol, ReceiveModel};
 
@@ -63,6 +64,10 @@ pub struct Config {
     /// Where levels have shares: bytes that may be in flight at a time, of all connections (`DECK_LEVELS_INFLIGHT`, e.g. `64K`; 256 KiB).
     /// A high level waits behind no more than these. Below rate times round trip the link is not filled.
     pub levels_in_flight: Option<usize>,
+    /// Whether this rank's mailboxes say when they take what is posted to them over a network (`DECK_INCAST`; `auto`, `off`, `srp` or `smsrp`).
+    pub incast: IncastControl,
+    /// Under incast control: how fast a mailbox takes what is posted, in bytes a second (`DECK_INCAST_RATE`, e.g. `500M`); `None`: it is measured.
+    pub incast_rate: Option<u64>,
     /// How many threads of this rank wait for messages of their own, or in shared memory, at the same time (`DECK_THREADS`, from 1 on). Where all ranks'
     /// threads together are more than the processors of the host, those that wait yield instead of spinning.
     pub threads: usize,
@@ -94,6 +99,8 @@ impl Default for Config {
             encrypt: false,
             levels: None,
             levels_in_flight: None,
+            incast: IncastControl::Auto,
+            incast_rate: None,
             threads: 1,
             explain: false,
             stats: false,
@@ -187,6 +194,15 @@ impl Config {
                     .ok_or_else(|| bad("DECK_LEVELS_INFLIGHT", text, "bytes, from 16K to 1G (e.g. 64K)"))?,
             );
         }
+        if let Some(text) = lookup("DECK_INCAST") {
+            config.incast = text.parse().map_err(|_| bad("DECK_INCAST", text, IncastControl::EXPECTED))?;
+        }
+        if let Some(text) = lookup("DECK_INCAST_RATE") {
+            let rate = bytes(&text).filter(|rate| (1 << 10..1 << 44).contains(rate));
+            let rate =
+                rate.ok_or_else(|| bad("DECK_INCAST_RATE", text, "bytes a second, 1K or more (e.g. 500M)"))?;
+            config.incast_rate = Some(rate as u64);
+        }
         if let Some(text) = lookup("DECK_DETECT") {
             let detect = seconds(&text).filter(|detect| *detect >= Duration::from_secs(2));
             config.detect =
@@ -265,6 +281,8 @@ mod tests {
         assert_eq!(with("DECK_TRACE", "job.json").unwrap().trace, Some(PathBuf::from("job.json")));
         assert_eq!(with("DECK_TRACE", "").unwrap().trace, None);
         assert_eq!(with("DECK_TRANSPORT", "near,far").unwrap(), Config::default().over("near,far"));
+        assert_eq!(with("DECK_INCAST", "smsrp").unwrap().incast, IncastControl::Smsrp);
+        assert_eq!(with("DECK_INCAST_RATE", "10M").unwrap().incast_rate, Some(10 << 20));
         assert_eq!(with("DECK_DETECT", "5").unwrap().detect, Some(Duration::from_secs(5)));
         assert!(with("DECK_ENCRYPT", "1").unwrap().encrypt && !with("DECK_ENCRYPT", "0").unwrap().encrypt);
         assert!(with("DECK_EXPLAIN", "1").unwrap().explain && !with("DECK_EXPLAIN", "0").unwrap().explain);
@@ -291,6 +309,9 @@ mod tests {
             ("DECK_SET_ASIDE", "all"),
             ("DECK_TRUST", "maybe"),
             ("DECK_DETECT", "1"),
+            ("DECK_INCAST", "on"),
+            ("DECK_INCAST_RATE", "0"),
+            ("DECK_INCAST_RATE", "fast"),
             ("DECK_EXPLAIN", "please"),
             ("DECK_STATS", "all"),
             ("DECK_COPY_WINDOW", "0"),

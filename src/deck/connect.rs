@@ -22,6 +22,7 @@ use self::wire::{Advert, Endpoint};
 use crate::config::ENCRYPT_ALL;
 use crate::error::{Error, Result, is_internal};
 use crate::exit_check::MAX_WAIT;
+use crate::incast::Rules;
 use crate::interrupt;
 use crate::long_wait::{for_owner, publish};
 use crate::nics::WorldNic;
@@ -162,7 +163,8 @@ pub(crate) fn connect<T: Payload>(
     let queue = world.queue_limit(advert.queue);
     let (mailbox, registered) = (name.to_owned(), registered.to_owned());
     let level = level.unwrap_or(advert.level);
-    let target = Target { mailbox, registered, owner: record.owner, number, queue, level };
+    let incast = advert.incast;
+    let target = Target { mailbox, registered, owner: record.owner, number, queue, level, incast };
     let waits = matches!(mode, LookupMode::Of(_));
     reach(world, target, &advert, Attempt { start, deadline, waits })
 }
@@ -215,7 +217,7 @@ fn lookup_error(world: &WorldState, registered: &str, error: BootError) -> Error
 }
 
 /// Connects to the mailbox that is advertised so.
-fn reach(world: &Arc<WorldState>, target: Target, advert: &Advert, attempt: Attempt) -> Result<Channel> {
+fn reach(world: &Arc<WorldState>, mut target: Target, advert: &Advert, attempt: Attempt) -> Result<Channel> {
     let deadline = attempt.deadline;
     // At once: a connection takes much longer than to say so.
     let _known = publish(world, &for_owner(Call::Connect, &target.mailbox, target.owner), Duration::ZERO);
@@ -235,8 +237,12 @@ fn reach(world: &Arc<WorldState>, target: Target, advert: &Advert, attempt: Atte
                         let encrypted = world_nic.nic.attributes().encrypted;
                         let ordered = world_nic.nic.caps().has(Caps::SERVICE_LEVELS);
                         let level = RouteLevel { level: target.level, ordered };
-                        let route =
-                            Route { transport: world_nic.transport.clone(), encrypted, level, skipped };
+                        // Nothing travels before it is read.
+                        if world_nic.nic.caps().has(Caps::HAND_OFF) {
+                            target.incast = Rules::Off;
+                        }
+                        let (transport, incast) = (world_nic.transport.clone(), target.incast.setting());
+                        let route = Route { transport, encrypted, level, incast, skipped };
                         explain(world, target.owner, &route);
                         return Ok(Channel::new(vi, cq, world.clone(), to, target, route));
                     }
@@ -388,6 +394,7 @@ mod tests {
             encrypt: false,
             level: ServiceLevel::default(),
             queue: None,
+            incast: Rules::Off,
             host: b"there".to_vec(),
             endpoints,
             kind: "u8".into(),

@@ -48,6 +48,7 @@ mod exit_check;
 mod exit_log;
 mod external_buf;
 mod group;
+mod incast;
 mod interrupt;
 mod long_wait;
 mod mailbox;
@@ -95,6 +96,7 @@ pub use error::{Error, PostEachError, PostError, Result};
 pub use exit_log::{ExitKind, RankExit};
 pub use external_buf::ExternalBuf;
 pub use group::{Algorithm, AlgorithmChoice, Group, Request, op};
+pub use incast::IncastControl;
 pub use interrupt::interruptible;
 #[cfg(feature = "async")]
 pub use mailbox::tasks::{Messages, Retrieve};

@@ -11,6 +11,7 @@
 //! | `readiness` | whether a message is there, for waits on several mailboxes and for tasks |
 //! | `connection` | one connection, and what arrives on it |
 //! | `accept` | accepting connections |
+//! | `incast` | how long postboxes are to wait, under incast control |
 //! | `burst`, `completion_queues`, `wait_lists`, `memory_quota`, `exit_checks` | parts of an inbox |
 //!
 //! A protocol (`protocol/*.rs`) says what to do with a message that arrives. This folder says when messages are looked for, and in
@@ -22,6 +23,7 @@ pub(crate) mod choosing;
 mod completion_queues;
 mod connection;
 mod exit_checks;
+pub(crate) mod incast;
 pub(crate) mod memory_quota;
 mod poll;
 mod readiness;
@@ -40,7 +42,7 @@ use self::accept::{Accepted, Acceptor, NicListener, WhileOpen};
 use self::burst::Burst;
 use self::completion_queues::CompletionQueues;
 use self::connection::Connection;
-use self::memory_quota::MemoryQuota;
+use self::incast::Grants;
 use self::set_aside::SetAside;
 use self::wait_lists::WaitLists;
 use crate::error::{Error, Result, Titled};
@@ -69,7 +71,7 @@ pub(crate) struct Inbox {
     /// Connections with announcements for which there is no memory, or with a message that is nearly here.
     waiting: WaitLists,
     /// What they have been granted.
-    quota: Arc<MemoryQuota>,
+    grants: Grants,
     /// Bytes of the buffer that the program retrieves any message into, if it does.
     buffer_len: Option<usize>,
     /// Which messages the program waits for.
@@ -109,6 +111,8 @@ impl Inbox {
             listeners
                 .push(Listener::with_handler(&world_nic.nic, registered.as_bytes(), admit).map_err(failed)?);
         }
+        let counters = world.mailbox_counters(name);
+        let grants = Grants::new(world.open_quota(name), world.incast_rules(registered), world, &counters);
         Ok(Inbox {
             queues,
             connections: Vec::new(),
@@ -119,7 +123,7 @@ impl Inbox {
             turn: 0,
             burst: Burst::default(),
             waiting: WaitLists::default(),
-            quota: world.open_quota(name),
+            grants,
             buffer_len: None,
             wanted: Match::ANY,
             too_long: None,
@@ -129,7 +133,7 @@ impl Inbox {
             sender_ranks: BTreeSet::new(),
             reported: BTreeSet::new(),
             exits_seen: 0,
-            counters: world.mailbox_counters(name),
+            counters,
             listeners,
         })
     }

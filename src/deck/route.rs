@@ -6,6 +6,8 @@ use std::fmt;
 use parking_lot::Mutex;
 use udeck_via::ServiceLevel;
 
+use crate::incast::IncastControl;
+
 /// The transport that a postbox uses, and why it uses no better one ([`crate::Postbox::route`]).
 ///
 /// `Display` writes for example `tcp: shm not possible: it runs on another host`, or `shm` if no transport was skipped.
@@ -18,6 +20,8 @@ pub struct Route {
     pub encrypted: bool,
     /// The service level of the messages, and whether it counts.
     pub level: RouteLevel,
+    /// What the mailbox asks of its posters, where that counts.
+    pub incast: IncastControl,
     /// The transports that this rank prefers and that are not possible, the best first.
     pub skipped: Vec<SkippedTransport>,
 }
@@ -39,6 +43,18 @@ impl fmt::Display for RouteLevel {
             (0, _) => Ok(()),
             (level, true) => write!(f, ", level {level}"),
             (level, false) => write!(f, ", where level {level} counts for nothing (see DECK_LEVELS)"),
+        }
+    }
+}
+
+/// Nothing, where it is off.
+struct InForce(IncastControl);
+
+impl fmt::Display for InForce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            IncastControl::Auto | IncastControl::Off => Ok(()),
+            control => write!(f, ", incast control {control}"),
         }
     }
 }
@@ -65,7 +81,7 @@ impl SkippedTransport {
 
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.transport, self.level)?;
+        write!(f, "{}{}{}", self.transport, self.level, InForce(self.incast))?;
         for (nth, SkippedTransport { transport, why }) in self.skipped.iter().enumerate() {
             write!(f, "{}{transport} not possible: {why}", if nth == 0 { ": " } else { "; " })?;
         }
@@ -78,8 +94,14 @@ impl Route {
     fn brief(&self) -> String {
         let encrypted = if self.encrypted { ", encrypted" } else { "" };
         match self.skipped.len() {
-            0 => format!("{}{encrypted}{}", self.transport, self.level),
-            _ => format!("{}{encrypted}{} ({})", self.transport, self.level, reasons(&self.skipped)),
+            0 => format!("{}{encrypted}{}{}", self.transport, self.level, InForce(self.incast)),
+            _ => format!(
+                "{}{encrypted}{}{} ({})",
+                self.transport,
+                self.level,
+                InForce(self.incast),
+                reasons(&self.skipped)
+            ),
         }
     }
 }
@@ -131,6 +153,7 @@ mod tests {
             transport: "far".into(),
             encrypted: false,
             level: RouteLevel::default(),
+            incast: IncastControl::Off,
             skipped: vec![skipped("near", "it runs on another host")],
         };
         assert_eq!(route.to_string(), "far: near not possible: it runs on another host");
@@ -146,7 +169,8 @@ mod tests {
             "deck: rank 2 -> rank 0: far, encrypted (near: it runs on another host; card: none is there)";
         assert_eq!(explanation(2, 0, &route), line);
         let level = RouteLevel::default();
-        let mut direct = Route { transport: "near".into(), encrypted: false, level, skipped: vec![] };
+        let incast = IncastControl::Off;
+        let mut direct = Route { transport: "near".into(), encrypted: false, level, incast, skipped: vec![] };
         assert_eq!(direct.to_string(), "near");
         assert_eq!(explanation(1, 3, &direct), "deck: rank 1 -> rank 3: near");
         direct.level.level = ServiceLevel::new(5).unwrap();
@@ -154,6 +178,8 @@ mod tests {
         assert_eq!(explanation(1, 3, &direct), words);
         direct.level.ordered = true;
         assert_eq!(explanation(1, 3, &direct), "deck: rank 1 -> rank 3: near, level 5");
+        direct.incast = IncastControl::Smsrp;
+        assert_eq!(direct.to_string(), "near, level 5, incast control smsrp");
     }
 
     #[test]

@@ -15,6 +15,7 @@
 //! | `backlog` | what lies in the queue, and how much of it may |
 //! | `requests` | the handles on messages in the queue |
 //! | `waiting` | flush, handles, and how a channel waits |
+//! | `incast` | whether the first message may go, under incast control |
 //! | `failure` | what an error means to the program; a connection that broke |
 //!
 //! Only [`Channel::post`], [`Channel::wait_for_request`] and [`Channel::flush`] block, until their deadlines. Whoever holds the channel
@@ -22,6 +23,7 @@
 
 mod backlog;
 mod failure;
+mod incast;
 mod post;
 pub(crate) mod poster;
 mod queue;
@@ -35,9 +37,11 @@ use udeck_via::mem::{StableBuffer, UserMemory};
 use udeck_via::{Block, Caps, Cq, Error as ViaError, NetAddress, Region, Vi, is_forked, say};
 
 use self::backlog::Backlog;
+use self::incast::Pacing;
 use self::requests::RequestTable;
 use crate::error::{Error, Result, Titled};
 use crate::exit_check::ExitCheck;
+use crate::incast::Rules;
 use crate::memory_accounting::PostboxAccount;
 use crate::protocol::Protocol;
 use crate::protocol::auto::Selector;
@@ -70,6 +74,8 @@ pub(crate) struct Channel {
     owner: u32,
     number: u32,
     queue: Backlog,
+    /// Where the mailbox says when short messages may come. Then none goes past the queue.
+    pacing: Option<Box<Pacing>>,
     requests: RequestTable,
     /// Messages that the mailbox reads.
     announced_reads: AnnouncedReads,
@@ -96,14 +102,16 @@ pub(crate) struct Target {
     /// What may wait for it at the postbox, in bytes.
     pub queue: usize,
     pub level: ServiceLevel,
+    /// What the mailbox asks of its posters.
+    pub incast: Rules,
 }
 
 impl Channel {
     pub fn new(vi: Vi, cq: Cq, world: Arc<WorldState>, to: NetAddress, target: Target, route: Route) -> Self {
         let counters = world.postbox_counters(&target.mailbox, target.owner, vi.link_report());
-        let Target { mailbox, owner, number, queue, .. } = target;
+        let Target { mailbox, owner, number, queue, incast, .. } = target;
         let account = world.accounting().open_postbox(&mailbox, owner, vi.link_report());
-        let selector = Selector::new(&world.config().auto, vi.nic().caps());
+        let selector = Selector::under(&world.config().auto, vi.nic().caps(), incast);
         Channel {
             _world: world.clone(),
             side: SendSide { vi, world, counters },
@@ -116,6 +124,7 @@ impl Channel {
             owner,
             number,
             queue: Backlog::new(queue),
+            pacing: Pacing::new(incast),
             requests: RequestTable::default(),
             announced_reads: AnnouncedReads::default(),
             exit_check: RefCell::default(),

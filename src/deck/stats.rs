@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use udeck_qos::pacing::weight;
 use udeck_via::mem::CacheUse;
 
 use crate::protocol::Protocol;
@@ -101,6 +102,11 @@ impl Arrivals {
         number as u32
     }
 
+    /// What has come, as incast control weighs it.
+    pub fn weight(&self) -> u64 {
+        weight(self.messages.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+
     /// A message that was counted by its postbox does not come.
     pub fn refuse(&self) {
         add(&self.messages, 1);
@@ -145,6 +151,11 @@ impl Counters {
     pub fn retrieved(&self, bytes: usize) {
         add(&self.messages_retrieved, 1);
         add(&self.bytes_retrieved, bytes);
+    }
+
+    /// What was retrieved, as incast control weighs it.
+    pub fn weight_retrieved(&self) -> u64 {
+        weight(self.messages_retrieved.load(Ordering::Relaxed), self.bytes_retrieved.load(Ordering::Relaxed))
     }
 
     #[inline]

@@ -18,7 +18,11 @@
 //! Fin        part: 0     (mailbox to postbox) the oldest message of AskRead was read
 //! Ack        part: pair  (mailbox to postbox) a descriptor is posted on the data VI: send the message there
 //! Nack       part: pair  (mailbox to postbox) the message is too large; immediate data: bytes of room
+//! Reserve    part: 0     u64 bytes of short messages that wait (incast control) -> Grant
+//! Grant      part: bytes that may come (mailbox to postbox); immediate data: in how many microseconds
 //! ```
+//! Under incast control `Ready` has immediate data: in how many microseconds the message may come.
+//!
 //! The end of an RDMA write is announced by its immediate data alone; so is a message on a data VI (the tag).
 
 use udeck_via::transport::Inline;
@@ -48,10 +52,12 @@ pub(crate) enum Kind {
     Request = 11,
     Ack = 12,
     Nack = 13,
+    Reserve = 14,
+    Grant = 15,
 }
 
 impl Kind {
-    const ALL: [Kind; 13] = [
+    const ALL: [Kind; 15] = [
         Kind::Eager,
         Kind::HandOff,
         Kind::AskWrite,
@@ -65,6 +71,8 @@ impl Kind {
         Kind::Request,
         Kind::Ack,
         Kind::Nack,
+        Kind::Reserve,
+        Kind::Grant,
     ];
 }
 

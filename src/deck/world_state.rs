@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::connect::wire::{Advert, Endpoint};
 use crate::error::{Error, Result, is_internal};
 use crate::exit_log::ExitLog;
+use crate::incast::Rules;
 use crate::mailbox_options::MailboxOptions;
 use crate::memory_accounting::{Accounting, Holders};
 use crate::nics::{Nics, WorldNic};
@@ -219,6 +220,7 @@ impl WorldState {
             encrypt: self.config.encrypt,
             level: options.level,
             queue: options.queue.map(|bytes| bytes as u64),
+            incast: self.incast_rules(registered),
             host: self.host.clone(),
             endpoints: self.nics.iter().map(endpoint).collect(),
             kind: kind.to_owned(),
@@ -243,6 +245,11 @@ impl WorldState {
     /// A mailbox of ours is gone. After `finish`, so is the name service, and the name with it.
     pub fn withdraw(&self, registered: &str) {
         let _ = self.client.unregister(registered, Deadline::after(self.config.setup).instant());
+    }
+
+    /// What a mailbox of ours asks of its posters. The library's own ask nothing: their messages are answers to one another.
+    pub fn incast_rules(&self, registered: &str) -> Rules {
+        if is_internal(registered) { Rules::Off } else { Rules::new(self.config.incast, self.size()) }
     }
 
     // ---- memory ----

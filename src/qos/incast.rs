@@ -74,6 +74,20 @@ impl Receiver {
         Grant { after: nanos((begin - now).div_ceil(rate)), bytes }
     }
 
+    /// From now on it takes so many bytes a second. What is sold stays sold, for the time that it was sold for.
+    pub fn set_rate(&mut self, rate: u64) {
+        let rate = rate.max(1);
+        let time = self.next_free / u128::from(self.limits.rate);
+        self.next_free = time.saturating_mul(u128::from(rate));
+        self.limits.rate = rate;
+    }
+
+    /// So many bytes that were sold are still to come, whatever the clock says: its time is sold for these from now on, and no longer.
+    pub fn settle(&mut self, now: Duration, bytes: u64) {
+        let now = now.as_nanos().saturating_mul(u128::from(self.limits.rate));
+        self.next_free = now.saturating_add(u128::from(bytes) * NANOS);
+    }
+
     /// A message arrives that was granted.
     pub fn granted(&mut self, bytes: u64) {
         self.queued = self.queued.saturating_add(bytes);
@@ -238,6 +252,19 @@ mod tests {
         (0..100).for_each(|_| _ = receiver.reserve(at(0), 64));
         assert_eq!(receiver.backlog(at(0)), at(512));
         assert_eq!(receiver.reserve(at(0), 64).after, at(512));
+    }
+
+    #[test]
+    fn what_came_late_or_early_moves_the_next_grant() {
+        let mut receiver = Receiver::new(limits(1_000_000_000, 0));
+        receiver.reserve(at(0), 100);
+        receiver.settle(at(20), 30);
+        assert_eq!(receiver.reserve(at(20), 10).after, at(30), "70 of 100 have come in 20 ns");
+        receiver.settle(at(500), 40);
+        assert_eq!(receiver.reserve(at(500), 10).after, at(40), "its time is over, and 40 have not come");
+        receiver.set_rate(500_000_000);
+        assert_eq!(receiver.backlog(at(500)), at(50), "sold time stays as it is");
+        assert_eq!((receiver.reserve(at(500), 10).after, receiver.backlog(at(500))), (at(50), at(70)));
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //! - What tables promise: [`analysis`] has the shares and latencies of any of them. [`opensm`] writes and reads them as the
 //!   subnet manager's options.
 //! - What a user says: [`levels`] makes a table of `5:50,3:30,0:20`.
-//! - Many senders to one receiver: [`incast`] has the grants of SRP and SMSRP.
+//! - Many senders to one receiver: [`incast`] has the grants of SRP and SMSRP, [`pacing`] what becomes of them over connections that
+//!   drop nothing.
 //!
 //! `docs/qos.md` names the works that these come from. Nothing here knows a transport, so that the library, the simulator and the
 //! program `deckqos` can all use it.
@@ -19,6 +20,7 @@ pub mod dtable;
 pub mod incast;
 pub mod levels;
 pub mod opensm;
+pub mod pacing;
 pub mod planner;
 pub mod sbt;
 pub mod sequences;

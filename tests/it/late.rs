@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{Event, PROTOCOLS, SHORT, assert_pattern, config, patterned};
+use udeck::via::Caps;
 use udeck::{Config, Error, Protocol, Result, World};
 use udeck_sim::{Fabric, Link};
 
@@ -17,6 +18,14 @@ pub(crate) fn ranks<F>(size: u32, fabric: &Fabric, config: &Config, body: F)
 where
     F: Fn(World) -> Result + Send + Sync + 'static,
 {
+    ranks_able(size, fabric, config, udeck_sim::Options::all_caps(), body);
+}
+
+/// As [`ranks`], over NICs with these abilities.
+pub(crate) fn ranks_able<F>(size: u32, fabric: &Fabric, config: &Config, caps: Caps, body: F)
+where
+    F: Fn(World) -> Result + Send + Sync + 'static,
+{
     let (_job, streams) = udeck_boot::local::Job::new(size).expect("a name service");
     let body = Arc::new(body);
     let start = |(rank, stream): (usize, std::os::unix::net::UnixStream)| {
@@ -26,7 +35,7 @@ where
             let options = udeck_sim::Options {
                 keys: client.keys(),
                 arena_limit: config.arena.unwrap_or(16 << 20),
-                ..Default::default()
+                caps,
             };
             let nic = fabric.nic(&format!("rank{rank}"), options).expect("the name is free");
             body(World::new(client, vec![nic], config, true)?)
@@ -34,9 +43,10 @@ where
     };
     let threads: Vec<_> = streams.into_iter().enumerate().map(start).collect();
     let results: Vec<Result> = threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
-    for (rank, result) in results.into_iter().enumerate() {
-        result.unwrap_or_else(|error| panic!("rank {rank}: {error}"));
-    }
+    // All of them: one is lost because another one failed.
+    let failed = results.into_iter().enumerate().filter_map(|(rank, result)| Some((rank, result.err()?)));
+    let failed: Vec<_> = failed.map(|(rank, error)| format!("rank {rank}: {error}")).collect();
+    assert!(failed.is_empty(), "{failed:#?}");
 }
 
 pub(crate) fn fabric() -> Fabric {

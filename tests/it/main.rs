@@ -23,6 +23,7 @@ mod fork;
 mod forwarding;
 mod groups;
 mod handshake;
+mod incast;
 mod late;
 mod leaving;
 mod liars;

@@ -23,10 +23,10 @@ const RULES: &[Rule] = &[
     Rule { folder: "src/session", may: &["src/via", "src/sys", "src/qos"], tests_may: &["tests/faults"] },
     Rule { folder: "src/segments", may: &["src/auth", "src/sys"], tests_may: &[] },
     Rule { folder: "src/trace", may: &["src/sys"], tests_may: &[] },
-    // A network in one process, for what its tests need connections for.
+    // `qos`: who may send how much to a mailbox, and when. A network in one process, for what its tests need connections for.
     Rule {
         folder: "src/deck",
-        may: &["src/via", "src/boot", "src/segments", "src/trace"],
+        may: &["src/via", "src/boot", "src/segments", "src/trace", "src/qos"],
         tests_may: &["transports/sim"],
     },
     Rule {

@@ -1,17 +1,18 @@
 //! What a mailbox says of itself in the name service. Whoever reads it checks it: any rank can register anything.
 //!
 //! ```text
-//! byte 0         1          5            6          7           15
-//!      | version | u32 size | u8 encrypt | u8 level | u64 queue | host: u8 length, bytes | u8 count of endpoints | endpoints | kind: text |
-//!       level: 0 to 15    queue: bytes; all ones: not said    endpoint: u8 length, transport (a-z, 0-9); u8 length, address
+//! byte 0         1          5            6          7           15                       20
+//!      | version | u32 size | u8 encrypt | u8 level | u64 queue | u8 incast, u32 window | host: u8 length, bytes | u8 count of endpoints | endpoints | kind: text |
+//!       level: 0 to 15    queue: bytes; all ones: not said    incast: 0 off, 1 srp, 2 smsrp    endpoint: u8 length, transport (a-z, 0-9); u8 length, address
 //! ```
 
 use udeck_via::ServiceLevel;
 
+use crate::incast::Rules;
 use crate::wire::Malformed;
 
 /// The version that this build speaks.
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
 /// NICs that a mailbox may be reached by. (Public documentation names it: [`crate::World::new`].)
 pub(crate) const MAX_ENDPOINTS: usize = 8;
 /// Bytes of a transport's name.
@@ -31,6 +32,8 @@ pub(crate) struct Advert {
     pub level: ServiceLevel,
     /// What may wait for it at each postbox, in bytes; `None`: what the postbox's rank allows.
     pub queue: Option<u64>,
+    /// What it asks of its posters.
+    pub incast: Rules,
     /// What names the owner's host; nothing: it does not know.
     pub host: Vec<u8>,
     /// The NICs at which it listens, the owner's best first.
@@ -56,6 +59,7 @@ impl Advert {
         out.push(self.encrypt.into());
         out.push(self.level.get());
         out.extend(self.queue.map_or(UNSAID, |queue| queue.min(UNSAID - 1)).to_le_bytes());
+        out.extend(self.incast.encode());
         put(&mut out, &self.host);
         out.push(self.endpoints.len() as u8);
         for endpoint in &self.endpoints {
@@ -76,6 +80,8 @@ impl Advert {
         let level = ServiceLevel::new(level).ok_or(Malformed)?;
         let (queue, behind) = behind.split_first_chunk::<8>().ok_or(Malformed)?;
         let queue = Some(u64::from_le_bytes(*queue)).filter(|queue| *queue != UNSAID);
+        let (incast, behind) = behind.split_first_chunk::<5>().ok_or(Malformed)?;
+        let incast = Rules::decode(*incast)?;
         rest = behind;
         let host = take(&mut rest)?.to_vec();
         let (&count, mut rest) = rest.split_first().ok_or(Malformed)?;
@@ -88,6 +94,7 @@ impl Advert {
             encrypt: encrypt == 1,
             level,
             queue,
+            incast,
             host,
             endpoints,
             kind,
@@ -146,13 +153,18 @@ mod tests {
             encrypt: bool,
             level in 0..=ServiceLevel::MAX,
             queue in prop::option::of(0..UNSAID),
+            incast in prop_oneof![
+                Just(Rules::Off),
+                Just(Rules::Srp),
+                (1..=u32::MAX).prop_map(|window| Rules::Smsrp { window }),
+            ],
             host in bytes(),
             endpoints in endpoints(),
             kind in ".{0,50}",
             size: u32,
         ) {
             let level = ServiceLevel::new(level).unwrap();
-            let advert = Advert { encrypt, level, queue, host, endpoints, kind, size };
+            let advert = Advert { encrypt, level, queue, incast, host, endpoints, kind, size };
             prop_assert_eq!(Advert::decode(&advert.encode()), Ok(advert));
         }
 
@@ -170,7 +182,9 @@ mod tests {
         fn prop_a_spoilt_advert_decodes_or_fails(endpoints in endpoints(), at: prop::sample::Index, to: u8) {
             let kind = "u8".into();
             let (level, queue, host) = (ServiceLevel::default(), Some(7), vec![7; 24]);
-            let mut bytes = Advert { encrypt: true, level, queue, host, endpoints, kind, size: 1 }.encode();
+            let incast = Rules::Smsrp { window: 77 };
+            let mut bytes =
+                Advert { encrypt: true, level, queue, incast, host, endpoints, kind, size: 1 }.encode();
             let at = at.index(bytes.len());
             bytes[at] = to;
             if let Ok(advert) = Advert::decode(&bytes) {
@@ -184,7 +198,8 @@ mod tests {
         let endpoint = |transport: &str| Endpoint { transport: transport.into(), address: vec![1] };
         let advert = |endpoints| {
             let level = ServiceLevel::default();
-            Advert { encrypt: false, level, queue: None, host: vec![], endpoints, kind: "u8".into(), size: 1 }
+            let (kind, incast) = ("u8".into(), Rules::Off);
+            Advert { encrypt: false, level, queue: None, incast, host: vec![], endpoints, kind, size: 1 }
                 .encode()
         };
         assert!(Advert::decode(&advert(vec![endpoint("near"); MAX_ENDPOINTS])).is_ok());

@@ -5,6 +5,7 @@ use std::fmt;
 use udeck_via::Caps;
 
 use super::{MAX_INLINE, Protocol};
+use crate::incast::{LONG, Rules};
 
 /// The sizes, in bytes, from which [`Protocol::Auto`] takes a protocol (`DECK_AUTO`). Asked in this order; a message
 /// that none of them takes, or whose connection lacks the ability, goes as `eager`.
@@ -81,6 +82,8 @@ pub(crate) struct Selector {
     /// By `Auto`, these and longer ones are handed off: the first row.
     hand_off_from: usize,
     caps: Caps,
+    /// No message goes at once: it has to be seen whether it may.
+    is_paced: bool,
 }
 
 /// Which messages go at once by the protocol that is set.
@@ -116,7 +119,18 @@ impl Selector {
         let inline_below = rows.iter().filter_map(|(_, from)| *from).fold(MAX_INLINE + 1, usize::min);
         // As NEVER it needs no comparison more: a message in memory is shorter.
         let hand_off_from = rows[0].1.unwrap_or(Thresholds::NEVER);
-        Selector { rows, inline_below, hand_off_from, caps }
+        Selector { rows, inline_below, hand_off_from, caps, is_paced: false }
+    }
+
+    /// Likewise, to a mailbox with such rules. Long messages are announced there, which reserves for them.
+    pub fn under(auto: &Thresholds, caps: Caps, incast: Rules) -> Self {
+        if incast == Rules::Off {
+            return Selector::new(auto, caps);
+        }
+        let rdma_write =
+            if auto.rdma_write == Thresholds::NEVER { auto.rdma_write } else { auto.rdma_write.min(LONG) };
+        let is_paced = matches!(incast, Rules::Smsrp { .. });
+        Selector { is_paced, ..Selector::new(&Thresholds { rdma_write, ..*auto }, caps) }
     }
 
     /// The abilities of the connection.
@@ -127,6 +141,7 @@ impl Selector {
     /// What the protocol that is set means for most messages.
     pub fn dispatch(&self, protocol: Protocol) -> Dispatch {
         let (short_below, hand_off_from) = match protocol {
+            _ if self.is_paced => (0, Thresholds::NEVER),
             Protocol::Auto => (self.inline_below, self.hand_off_from),
             Protocol::Eager => (MAX_INLINE + 1, Thresholds::NEVER),
             Protocol::HandOff => (0, 0),

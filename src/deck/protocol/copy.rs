@@ -8,6 +8,8 @@
 //!                         <-  More    (one was read, another may come)
 //! ```
 
+use std::time::Instant;
+
 use udeck_via::mem::Fill;
 use udeck_via::{Block, Error as ViaError, LentSlice, PollBudget, fault};
 
@@ -27,6 +29,8 @@ pub(crate) const FRAGMENT: usize = 64 << 10;
 pub(crate) struct CopySend {
     pub block: MessageBlock,
     pub stage: CopyStage,
+    /// When the mailbox wants it, under incast control.
+    pub from: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +45,7 @@ pub(crate) enum CopyStage {
 
 impl CopySend {
     pub fn new(block: MessageBlock) -> Self {
-        CopySend { block, stage: CopyStage::Unsaid }
+        CopySend { block, stage: CopyStage::Unsaid, from: None }
     }
 
     pub fn announce(&mut self, side: &mut SendSide) -> Result<(), ViaError> {
@@ -72,6 +76,7 @@ impl CopySend {
     }
 
     /// Sends as much as may be sent. What is left comes back, and why it stays; `None`: it waits for the mailbox.
+    #[allow(clippy::result_large_err, reason = "what stays goes back to its place by value")]
     pub fn advance(mut self, side: &mut SendSide) -> Result<(), (Option<ViaError>, Self)> {
         let CopyStage::Copying { mut sent, mut fragments } = self.stage else { return Err((None, self)) };
         let mut stopped: Option<ViaError> = None;

@@ -5,13 +5,12 @@
 //! read where the postbox runs ahead (`rdma-write`, `copy`): there lie further announcements, and the data of messages that
 //! were granted before, whose memory may be what is waited for.
 
-use std::sync::Arc;
-
 use udeck_via::{Error as ViaError, MemHandle, RemoteBuffer, fault};
 
 use super::side::{RecvSide, RendezvousStatus, may_come};
 use super::{Protocol, copy, rdma_write};
-use crate::recv::memory_quota::{Grant, Memory, MemoryQuota};
+use crate::recv::incast::Grants;
+use crate::recv::memory_quota::{Grant, Memory};
 use crate::wire::{self, Kind, Malformed};
 use crate::world_state::WorldState;
 
@@ -97,10 +96,10 @@ pub(crate) fn prepare(
     announcement: Announcement,
     side: &mut RecvSide,
     world: &WorldState,
-    quota: &Arc<MemoryQuota>,
+    grants: &mut Grants,
 ) -> Result<(RendezvousStatus, Option<(Incoming, Grant)>), Malformed> {
     let (len, memory) = (announcement.len(), announcement.memory());
-    let granted = quota.grant(memory, len, world.max_granted());
+    let granted = grants.quota.grant(memory, len, world.max_granted());
     // What no memory could hold is refused below, whatever is granted: it would hold up all behind it until that is filled.
     if granted.is_none() && len <= world.arena(memory).limit() {
         return Ok((RendezvousStatus::Deferred, None));
@@ -120,7 +119,8 @@ pub(crate) fn prepare(
         Err(error) if may_come(&error) => return Ok((RendezvousStatus::Deferred, None)),
         Err(error) => return side.refuse(kind, 0, &error).map(|served| (served, None)),
     };
-    side.answer(None, Kind::Ready, part, &[])?;
+    let delay = grants.delay(len, side);
+    side.answer(delay, Kind::Ready, part, &[])?;
     fault::point("announce.answered");
     Ok((RendezvousStatus::Answered, granted.map(|granted| (incoming, granted))))
 }

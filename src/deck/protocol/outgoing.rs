@@ -1,5 +1,7 @@
 //! A message in a channel's queue, whatever its protocol: what the queue asks of it, and which protocol answers.
 
+use std::time::Instant;
+
 use udeck_via::{Error as ViaError, fault};
 
 use super::message_block::MessageBlock;
@@ -116,12 +118,37 @@ impl Outgoing {
         Ok(true)
     }
 
-    /// The mailbox has answered the announcement. `part`: a handle, or a number of fragments.
-    pub fn on_ready(&mut self, part: u32) {
+    /// The mailbox has answered the announcement. `part`: a handle, or a number of fragments. `from`: before that it does not want it.
+    pub fn on_ready(&mut self, part: u32, from: Option<Instant>) {
         match self {
-            Outgoing::Copy(message) => message.on_ready(part),
-            Outgoing::RdmaWrite(message) => message.on_ready(part),
+            Outgoing::Copy(message) => {
+                message.on_ready(part);
+                message.from = from;
+            }
+            Outgoing::RdmaWrite(message) => {
+                message.on_ready(part);
+                message.from = from;
+            }
             _ => {}
+        }
+    }
+
+    /// When the mailbox wants it, if it has said that.
+    pub fn granted_from(&self) -> Option<Instant> {
+        match self {
+            Outgoing::Copy(message) => message.from,
+            Outgoing::RdmaWrite(message) => message.from,
+            _ => None,
+        }
+    }
+
+    /// Its bytes, if it goes without being announced.
+    pub fn unannounced_len(&self) -> Option<usize> {
+        match self {
+            Outgoing::Short(message) => Some(message.len()),
+            Outgoing::Eager(message) => Some(message.block.len()),
+            Outgoing::HandOff(block) => Some(block.len()),
+            Outgoing::Copy(_) | Outgoing::RdmaWrite(_) | Outgoing::RdmaRead(_) => None,
         }
     }
 
@@ -140,6 +167,9 @@ impl Outgoing {
         announced_reads: &mut AnnouncedReads,
         others_wait: bool,
     ) -> Result<(), Stays> {
+        if self.granted_from().is_some_and(|from| Instant::now() < from) {
+            return Err((None, self));
+        }
         let start = trace::begin();
         if start == 0 {
             return self.advance_untold(side, announced_reads, others_wait);

@@ -3,10 +3,12 @@
 //! ```text
 //! postbox                           mailbox
 //!   AskWrite (length)     ->          a window of that length, or Refused
-//!                         <-  Ready (the window's handle)
+//!                         <-  Ready (the window's handle; incast control: in how long)
 //!   RDMA write, with the tag as immediate data
 //!                                     takes the message out of its window
 //! ```
+
+use std::time::Instant;
 
 use udeck_via::{Deadline, Error as ViaError, MemHandle, RemoteBuffer, Window};
 
@@ -22,6 +24,8 @@ use crate::world_state::WorldState;
 pub(crate) struct WriteSend {
     pub block: MessageBlock,
     pub stage: WriteStage,
+    /// When the mailbox wants it, under incast control.
+    pub from: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +40,7 @@ pub(crate) enum WriteStage {
 
 impl WriteSend {
     pub fn new(block: MessageBlock) -> Self {
-        WriteSend { block, stage: WriteStage::Unsaid }
+        WriteSend { block, stage: WriteStage::Unsaid, from: None }
     }
 
     pub fn announce(&mut self, side: &mut SendSide) -> Result<(), ViaError> {
@@ -53,9 +57,10 @@ impl WriteSend {
     /// Writes it. It comes back with why it stays; `None`: it waits for the mailbox.
     pub fn advance(self, side: &mut SendSide) -> Result<(), (Option<ViaError>, Self)> {
         let WriteStage::Ready { handle } = self.stage else { return Err((None, self)) };
-        let (stage, to) = (self.stage, RemoteBuffer { handle, offset: 0, len: self.block.len() });
+        let (stage, from, to) =
+            (self.stage, self.from, RemoteBuffer { handle, offset: 0, len: self.block.len() });
         let written = self.block.write(&mut side.vi, to);
-        written.map_err(|(error, block)| (Some(error), WriteSend { block, stage }))
+        written.map_err(|(error, block)| (Some(error), WriteSend { block, stage, from }))
     }
 }
 

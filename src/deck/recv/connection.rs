@@ -7,7 +7,8 @@ use udeck_via::quota::Share;
 use udeck_via::transport::{Arrival, Body, Found, Inline};
 use udeck_via::{Lent, Vi, fault};
 
-use super::memory_quota::{Grant, Memory, MemoryQuota};
+use super::incast::{Grants, Reservations};
+use super::memory_quota::{Grant, Memory};
 use crate::parcel::{Parcel, Stored};
 use crate::protocol::handshake::{self, RecvData};
 use crate::protocol::incoming::{Announcement, Incoming, prepare};
@@ -36,6 +37,8 @@ pub(super) struct Connection {
     pub notified_while_blocked: bool,
     /// Whether it is queued up for memory.
     pub waits: bool,
+    /// Under incast control.
+    pub reservations: Reservations,
     /// Boxed: most connections have none.
     pub data: Option<Box<RecvData>>,
     _place: Share<u32>,
@@ -63,6 +66,7 @@ impl Connection {
             unfinished: None,
             notified_while_blocked: false,
             waits: false,
+            reservations: Reservations::default(),
             data: None,
             _place: place,
         }
@@ -179,6 +183,10 @@ impl Connection {
     /// A postbox announces a message.
     #[cold]
     fn on_announcement(&mut self, kind: Kind, part: u32, rest: &[u8], tag: u32) -> Result<(), Malformed> {
+        if kind == Kind::Reserve {
+            self.reservations.asked = Some(wire::decode_length(rest)? as u64);
+            return Ok(());
+        }
         if self.blocked_by_announcement || self.announced.len() + self.coming.len() >= MAX_ANNOUNCED {
             return Err(Malformed);
         }
@@ -211,10 +219,10 @@ impl Connection {
         announcement: Announcement,
         buffer_len: Option<usize>,
         world: &WorldState,
-        quota: &Arc<MemoryQuota>,
+        grants: &mut Grants,
     ) -> Result<RendezvousStatus, Malformed> {
         let start = trace::begin();
-        let served = self.serve_untold(announcement, buffer_len, world, quota);
+        let served = self.serve_untold(announcement, buffer_len, world, grants);
         if start != 0 && matches!(served, Ok(RendezvousStatus::Received(_) | RendezvousStatus::Answered)) {
             trace::step(start, world.rank(), "answer", announcement.described());
         }
@@ -226,7 +234,7 @@ impl Connection {
         announcement: Announcement,
         buffer_len: Option<usize>,
         world: &WorldState,
-        quota: &Arc<MemoryQuota>,
+        grants: &mut Grants,
     ) -> Result<RendezvousStatus, Malformed> {
         match announcement {
             Announcement::RdmaRead { from, tag } => {
@@ -240,7 +248,7 @@ impl Connection {
                 handshake::grant((len, pair), buffer_len, &mut self.data, &mut self.side, world)
             }
             Announcement::RdmaWrite { .. } | Announcement::Copy { .. } => {
-                let (served, incoming) = prepare(announcement, &mut self.side, world, quota)?;
+                let (served, incoming) = prepare(announcement, &mut self.side, world, grants)?;
                 self.coming.extend(incoming);
                 Ok(served)
             }

@@ -14,7 +14,7 @@ use super::memory_quota::{MEMORIES, Memory};
 use crate::error::Result;
 use crate::parcel::Parcel;
 use crate::protocol::side::RendezvousStatus;
-use crate::wire::Malformed;
+use crate::wire::{Kind, Malformed};
 
 /// What became of a connection's oldest announcement.
 enum ServeResult {
@@ -28,7 +28,10 @@ impl Inbox {
     /// Serves what a connection has just announced, if it has and nobody waits for the same memory.
     #[cold]
     pub(super) fn serve(&mut self, context: usize) -> Result<Option<Parcel>> {
-        let Some(Some(connection)) = self.connections.get(context) else { return Ok(None) };
+        let Some(Some(connection)) = self.connections.get_mut(context) else { return Ok(None) };
+        if let Some(asked) = connection.reservations.asked.take() {
+            return self.answer_reservation(context, asked);
+        }
         let Some(memory) = connection.wants().filter(|_| !connection.waits) else { return Ok(None) };
         if self.waiting.for_memory[memory as usize].is_empty()
             && let ServeResult::Done(parcel) = self.serve_oldest(context)?
@@ -37,6 +40,26 @@ impl Inbox {
         }
         self.wait_for_memory(context);
         Ok(None)
+    }
+
+    /// Answers a postbox that reserves for short messages.
+    #[cold]
+    fn answer_reservation(&mut self, context: usize, asked: u64) -> Result<Option<Parcel>> {
+        self.note_outstanding();
+        let Some(Some(connection)) = self.connections.get_mut(context) else { return Ok(None) };
+        let side = &mut connection.side;
+        let granted = self.grants.reserve(asked, &mut connection.reservations, side);
+        match granted.and_then(|(bytes, delay)| side.answer(Some(delay), Kind::Grant, bytes, &[])) {
+            Ok(()) => Ok(None),
+            Err(Malformed) => self.end_malformed(context),
+        }
+    }
+
+    /// Looks how much of what was reserved has not come.
+    fn note_outstanding(&mut self) {
+        let connections = self.connections.iter().flatten();
+        let reserved = connections.map(|connection| (&connection.reservations, &connection.side));
+        self.grants.note_outstanding(reserved);
     }
 
     /// Serves those that wait, as far as that is possible now, up to the first message.
@@ -101,11 +124,14 @@ impl Inbox {
     fn serve_oldest(&mut self, context: usize) -> Result<ServeResult> {
         // The data VI that a request names may not have been taken from the acceptor yet.
         self.add_accepted();
+        if self.grants.has_rules() {
+            self.note_outstanding();
+        }
         let Some(Some(connection)) = self.connections.get_mut(context) else {
             return Ok(ServeResult::Done(None));
         };
         let Some(announcement) = connection.announced() else { return Ok(ServeResult::Done(None)) };
-        let parcel = match connection.serve(announcement, self.buffer_len, &self.world, &self.quota) {
+        let parcel = match connection.serve(announcement, self.buffer_len, &self.world, &mut self.grants) {
             Ok(RendezvousStatus::Deferred) => return Ok(ServeResult::Deferred),
             Ok(RendezvousStatus::Received(parcel)) => Some(parcel),
             Ok(RendezvousStatus::Answered) => None,
@@ -212,7 +238,7 @@ impl Inbox {
             None => format!(
                 "{} bytes are granted to postboxes that have not filled them yet, and more than half of the arena is \
                  not; retrieve more often, or raise DECK_ARENA",
-                self.quota.bytes(memory)
+                self.grants.quota.bytes(memory)
             ),
         };
         let holders = self.world.holders(memory);

@@ -71,7 +71,7 @@ impl Channel {
         let len = block.len();
         let protocol = self.selector.resolve(protocol, len);
         let request = match protocol {
-            Protocol::Eager | Protocol::HandOff if self.queue.is_empty() => {
+            Protocol::Eager | Protocol::HandOff if self.queue.is_empty() && self.pacing.is_none() => {
                 self.post_now(block, protocol, policy)?
             }
             Protocol::Handshake => return self.post_and_wait(block, policy),
@@ -194,7 +194,8 @@ impl Channel {
             self.undelivered()?;
         }
         self.look(policy)?;
-        let sent = if self.queue.is_empty() { self.send_short(bytes, tag, policy) } else { Ok(false) };
+        let goes_at_once = self.queue.is_empty() && self.pacing.is_none();
+        let sent = if goes_at_once { self.send_short(bytes, tag, policy) } else { Ok(false) };
         let request = match sent {
             Ok(true) => None,
             Ok(false) => {

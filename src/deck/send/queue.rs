@@ -1,6 +1,6 @@
 //! Messages that were announced, stand behind one that was, or found no room; and the mailbox's answers.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use udeck_boot::waits::Call;
 use udeck_via::mem::Fill;
@@ -141,11 +141,14 @@ impl Channel {
     /// each time anew.
     pub(super) fn look(&mut self, policy: WaitPolicy) -> Result {
         self.progress();
-        // Answers come to messages that wait; where none does, there is nothing to take but the end.
-        if !self.has_queued()
-            && let Err(error) = self.side.vi.arrival()
-        {
-            return Err(self.translate(error, policy));
+        if self.has_queued() {
+            return Ok(());
+        }
+        // Answers come to messages that wait; where none does, there is nothing to take but the end, and a grant that was asked for ahead.
+        match self.side.vi.arrival() {
+            Ok(None) => {}
+            Ok(Some(arrival)) => self.on_answer(&arrival),
+            Err(error) => return Err(self.translate(error, policy)),
         }
         Ok(())
     }
@@ -200,12 +203,18 @@ impl Channel {
         match kind {
             Kind::Ready => {
                 if let Some(message) = self.queue.asked() {
-                    message.on_ready(part);
+                    let from = Instant::now() + Duration::from_micros(immediate.into());
+                    message.on_ready(part, (immediate > 0).then_some(from));
                 }
             }
             Kind::More => {
                 if let Some(first) = self.queue.first_mut() {
                     first.on_more();
+                }
+            }
+            Kind::Grant => {
+                if let Some(pacing) = &mut self.pacing {
+                    pacing.on_grant(part, immediate);
                 }
             }
             Kind::Fin => {
@@ -244,9 +253,23 @@ impl Channel {
     /// Sends what can be sent from the head of the queue, and announces what stands behind.
     fn advance(&mut self) -> Result<bool, ViaError> {
         let mut advanced = false;
-        while let Some(sent) = self.queue.advance_first(&mut self.side, &mut self.announced_reads) {
+        loop {
+            let weight = self.first_weight();
+            if let Some(weight) = weight
+                && !self.has_turn(weight)?
+            {
+                break;
+            }
+            let Some(sent) = self.queue.advance_first(&mut self.side, &mut self.announced_reads) else {
+                break;
+            };
             match sent {
-                Ok(()) => advanced = true,
+                Ok(()) => {
+                    advanced = true;
+                    if let (Some(pacing), Some(weight)) = (&mut self.pacing, weight) {
+                        pacing.sent(weight);
+                    }
+                }
                 Err(Some(error)) if !is_busy(&error) => return Err(error),
                 Err(_) => break,
             }

@@ -33,6 +33,7 @@ impl Channel {
     pub(super) fn wait(&mut self, deadline: Deadline, wait: &mut LongWait, call: Call) {
         self.side.counters.waited();
         let world = &self.side.world;
+        let deadline = self.until_turn(deadline);
         let until = wait.slice(deadline.min(Deadline::after(LOOK_UP)));
         self.cq.wait(world.slice(until), || world.progress_other_postboxes());
         wait.look(world, 0, || for_owner(call, &self.mailbox, self.owner));

@@ -1,0 +1,177 @@
+//! Incast control: what becomes of many ranks that post to one mailbox.
+//!
+//! Each connection has credits of its own, so a thousand of them may bring a thousand times as much as one. With incast control a mailbox
+//! says when it takes what (`udeck_qos::pacing` has the states and the reasons):
+//!
+//! | messages | what they do |
+//! |---|---|
+//! | announced ones | reserve: the mailbox's answer has a delay |
+//! | others, with [`IncastControl::Smsrp`] | go at once while at most a window of them is unread; beyond that they reserve, some together |
+//!
+//! What waits does so in its channel's queue, so order, requests, deadlines and ends are those of any message that finds no room. Where
+//! memory is shared nothing travels before it is read, and nothing of this applies.
+
+use std::fmt;
+use std::str::FromStr;
+
+use udeck_qos::pacing::Terms;
+
+use crate::error::Error;
+use crate::wire::Malformed;
+
+/// Whether mailboxes say when they take what is posted to them over a network (`DECK_INCAST`). What is in force,
+/// [`crate::Postbox::route`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
+#[non_exhaustive]
+pub enum IncastControl {
+    /// As the library thinks best: [`IncastControl::Off`], at present.
+    #[default]
+    Auto,
+    /// Each connection has its credits, and that is all.
+    Off,
+    /// Long messages reserve before they travel (after the *speculative reservation protocol*).
+    Srp,
+    /// Besides, a postbox of which much is unread reserves for its short ones (after the *small-message* one).
+    Smsrp,
+}
+
+/// From here on messages are announced, where the connection can do that.
+pub(crate) const LONG: usize = 128 << 10;
+/// What one reservation of short messages gets at most.
+const LARGEST: u64 = 128 << 10;
+/// What a mailbox has granted and not got, before it delays. All windows together are as much again.
+const THRESHOLD: u64 = 2 << 20;
+/// A postbox's window.
+const WINDOWS: std::ops::RangeInclusive<u64> = 4 << 10..=64 << 10;
+
+/// What a mailbox asks of those who post to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) enum Rules {
+    /// Nothing.
+    #[default]
+    Off,
+    /// That they heed the delays of answers.
+    Srp,
+    /// Besides, that they reserve beyond a window of so many bytes.
+    Smsrp { window: u32 },
+}
+
+impl Rules {
+    /// Those of a mailbox in a job of so many ranks.
+    pub fn new(setting: IncastControl, ranks: usize) -> Self {
+        match setting {
+            IncastControl::Auto | IncastControl::Off => Rules::Off,
+            IncastControl::Srp => Rules::Srp,
+            IncastControl::Smsrp => {
+                let others = ranks.saturating_sub(1).max(1) as u64;
+                let window = (THRESHOLD / others).clamp(*WINDOWS.start(), *WINDOWS.end());
+                Rules::Smsrp { window: window as u32 }
+            }
+        }
+    }
+
+    /// What the mailbox does itself.
+    pub fn terms(rate: Option<u64>) -> Terms {
+        Terms { threshold: THRESHOLD, largest: LARGEST, rate }
+    }
+
+    pub fn setting(self) -> IncastControl {
+        match self {
+            Rules::Off => IncastControl::Off,
+            Rules::Srp => IncastControl::Srp,
+            Rules::Smsrp { .. } => IncastControl::Smsrp,
+        }
+    }
+
+    // ---- on the wire: u8 which, u32 window ----
+
+    pub fn encode(self) -> [u8; 5] {
+        let (which, window) = match self {
+            Rules::Off => (0, 0),
+            Rules::Srp => (1, 0),
+            Rules::Smsrp { window } => (2, window),
+        };
+        let [a, b, c, d] = u32::to_le_bytes(window);
+        [which, a, b, c, d]
+    }
+
+    pub fn decode([which, window @ ..]: [u8; 5]) -> Result<Self, Malformed> {
+        match (which, u32::from_le_bytes(window)) {
+            (0, 0) => Ok(Rules::Off),
+            (1, 0) => Ok(Rules::Srp),
+            (2, window @ 1..) => Ok(Rules::Smsrp { window }),
+            _ => Err(Malformed),
+        }
+    }
+}
+
+impl IncastControl {
+    const NAMES: [(IncastControl, &'static str); 4] = [
+        (IncastControl::Auto, "auto"),
+        (IncastControl::Off, "off"),
+        (IncastControl::Srp, "srp"),
+        (IncastControl::Smsrp, "smsrp"),
+    ];
+
+    /// What `DECK_INCAST` may be.
+    pub(crate) const EXPECTED: &str =
+        "auto, off, srp (long messages reserve) or smsrp (and short ones of which much is unread)";
+}
+
+impl fmt::Display for IncastControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name =
+            IncastControl::NAMES.iter().find(|(control, _)| control == self).map_or("?", |(_, name)| name);
+        f.pad(name)
+    }
+}
+
+impl FromStr for IncastControl {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let found = IncastControl::NAMES.iter().find(|(_, name)| *name == text).map(|(control, _)| *control);
+        found.ok_or_else(|| Error::Config {
+            variable: "incast control",
+            value: text.to_owned(),
+            expected: IncastControl::EXPECTED.into(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_windows_together_are_bounded_in_any_job() {
+        let window = |ranks| match Rules::new(IncastControl::Smsrp, ranks) {
+            Rules::Smsrp { window } => window,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([1, 2, 33, 65, 513, 5000].map(window), [65536, 65536, 65536, 32768, 4096, 4096]);
+        assert_eq!(Rules::new(IncastControl::Auto, 65), Rules::Off);
+    }
+
+    #[test]
+    fn rules_round_trip_and_others_are_none() {
+        for rules in [Rules::Off, Rules::Srp, Rules::Smsrp { window: 1 }, Rules::Smsrp { window: u32::MAX }] {
+            assert_eq!(Rules::decode(rules.encode()), Ok(rules));
+        }
+        for bytes in [[0, 1, 0, 0, 0], [1, 0, 0, 0, 1], [2, 0, 0, 0, 0], [3, 0, 0, 0, 0]] {
+            assert_eq!(Rules::decode(bytes), Err(Malformed), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn names_round_trip() {
+        for (control, name) in IncastControl::NAMES {
+            assert_eq!(
+                (name.parse::<IncastControl>().unwrap(), control.to_string()),
+                (control, name.to_owned())
+            );
+            assert!(IncastControl::EXPECTED.contains(name));
+        }
+        assert!("on".parse::<IncastControl>().is_err());
+    }
+}

@@ -1,0 +1,111 @@
+//! A mailbox's answers under incast control: how long its postboxes wait.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use udeck_qos::pacing::{Account, Seller};
+use udeck_via::Caps;
+
+use super::memory_quota::{MEMORIES, MemoryQuota};
+use crate::incast::Rules;
+use crate::protocol::side::RecvSide;
+use crate::stats::Counters;
+use crate::wire::Malformed;
+use crate::world_state::WorldState;
+
+/// What a mailbox gives its postboxes leave for.
+pub(crate) struct Grants {
+    /// Memory, which they fill.
+    pub quota: Arc<MemoryQuota>,
+    /// Time, under incast control.
+    sales: Option<Box<Sales>>,
+}
+
+struct Sales {
+    seller: Seller,
+    begun: Instant,
+    /// The mailbox's.
+    counters: Arc<Counters>,
+    /// What was granted of short messages and had not come at the last look.
+    outstanding: u64,
+    takes_reservations: bool,
+}
+
+impl Grants {
+    pub fn new(quota: Arc<MemoryQuota>, rules: Rules, world: &WorldState, counters: &Arc<Counters>) -> Self {
+        let sales = || Sales {
+            seller: Seller::new(Rules::terms(world.config().incast_rate), Duration::ZERO),
+            begun: Instant::now(),
+            counters: counters.clone(),
+            outstanding: 0,
+            takes_reservations: matches!(rules, Rules::Smsrp { .. }),
+        };
+        Grants { quota, sales: (rules != Rules::Off).then(|| Box::new(sales())) }
+    }
+
+    /// Whether time is sold.
+    pub fn has_rules(&self) -> bool {
+        self.sales.is_some()
+    }
+
+    /// How long the poster of a message that was announced and has memory is to wait, in microseconds.
+    pub fn delay(&mut self, len: usize, side: &RecvSide) -> Option<u32> {
+        let sales = self.sales.as_mut().filter(|_| is_paced(side))?;
+        let outstanding = sales.outstanding.saturating_add(granted(&self.quota).saturating_sub(len) as u64);
+        let drained = sales.counters.weight_retrieved();
+        let grant = sales.seller.reserve_whole(sales.begun.elapsed(), len as u64, outstanding, drained);
+        Some(micros(grant.after))
+    }
+
+    /// Looks how much of what was granted has not come, of all connections.
+    pub fn note_outstanding<'c>(&mut self, of: impl Iterator<Item = (&'c Reservations, &'c RecvSide)>) {
+        let Some(sales) = &mut self.sales else { return };
+        let now = sales.begun.elapsed();
+        let outstanding =
+            of.map(|(reserved, side)| reserved.account.outstanding(now, side.arrivals.weight()));
+        sales.outstanding = outstanding.fold(0, u64::saturating_add);
+    }
+
+    /// What a postbox gets that reserves for short messages: bytes, and in how many microseconds they may come. One that was not told to
+    /// reserve, or that has not sent what it reserved before, is none of ours.
+    pub fn reserve(
+        &mut self,
+        asked: u64,
+        reserved: &mut Reservations,
+        side: &RecvSide,
+    ) -> Result<(u32, u32), Malformed> {
+        let sales = self.sales.as_mut().filter(|sales| sales.takes_reservations && is_paced(side));
+        let sales = sales.ok_or(Malformed)?;
+        let (now, arrived) = (sales.begun.elapsed(), side.arrivals.weight());
+        if !reserved.account.may_ask(arrived, sales.seller.largest()) {
+            return Err(Malformed);
+        }
+        let outstanding = sales.outstanding.saturating_add(granted(&self.quota) as u64);
+        let grant = sales.seller.reserve(now, asked, outstanding, sales.counters.weight_retrieved());
+        reserved.account.grant(now, arrived, grant);
+        // At most `largest`, which is far below.
+        Ok((u32::try_from(grant.bytes).unwrap_or(u32::MAX), micros(grant.after)))
+    }
+}
+
+/// Bytes of announced messages that were granted and have not come.
+fn granted(quota: &MemoryQuota) -> usize {
+    MEMORIES.iter().map(|memory| quota.bytes(*memory)).sum()
+}
+
+/// Whether incast control concerns this connection.
+fn is_paced(side: &RecvSide) -> bool {
+    !side.vi.nic().caps().has(Caps::HAND_OFF)
+}
+
+fn micros(time: Duration) -> u32 {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
+}
+
+/// What a postbox has reserved.
+#[derive(Debug, Default)]
+pub(crate) struct Reservations {
+    /// That was not answered yet.
+    pub asked: Option<u64>,
+    account: Account,
+}

@@ -1,0 +1,77 @@
+//! A channel under incast control: whether its first message may go ([`udeck_qos::pacing`]).
+
+use std::time::{Duration, Instant};
+
+use udeck_qos::incast::Grant;
+use udeck_qos::pacing::{self, Buyer, Turn};
+use udeck_via::{Deadline, Error as ViaError};
+
+use super::Channel;
+use crate::incast::Rules;
+use crate::protocol::outgoing::Outgoing;
+use crate::protocol::side::is_busy;
+use crate::wire::{self, Kind};
+
+/// What a channel may send without being asked for it one by one.
+pub(super) struct Pacing {
+    buyer: Buyer,
+    begun: Instant,
+}
+
+impl Pacing {
+    /// Of a postbox, by its mailbox's rules.
+    pub fn new(rules: Rules) -> Option<Box<Self>> {
+        let Rules::Smsrp { window } = rules else { return None };
+        Some(Box::new(Pacing { buyer: Buyer::new(window.into()), begun: Instant::now() }))
+    }
+
+    pub fn on_grant(&mut self, bytes: u32, micros: u32) {
+        let after = Duration::from_micros(micros.into());
+        self.buyer.grant(self.begun.elapsed(), Grant { after, bytes: bytes.into() });
+    }
+
+    pub fn sent(&mut self, weight: u64) {
+        self.buyer.sent(weight);
+    }
+
+    /// When what it was granted may be sent, if that is still to come.
+    fn wakes_at(&self) -> Option<Instant> {
+        self.buyer.wakes_at().map(|at| self.begun + at)
+    }
+}
+
+impl Channel {
+    /// What the first message counts under incast control; nothing, if it has been reserved for by itself, or there is none.
+    pub(super) fn first_weight(&self) -> Option<u64> {
+        self.pacing.as_ref()?;
+        let len = self.queue.first().and_then(Outgoing::unannounced_len)?;
+        Some(pacing::weight(1, len as u64))
+    }
+
+    /// Whether the first message, of that weight, may be sent now. If something has to be reserved for it, does that.
+    pub(super) fn has_turn(&mut self, weight: u64) -> Result<bool, ViaError> {
+        let Channel { pacing: Some(pacing), side, queue, .. } = self else { return Ok(true) };
+        let (now, vi) = (pacing.begun.elapsed(), &mut side.vi);
+        let turn = pacing.buyer.turn(now, || matches!(vi.unread(), Ok(0)));
+        let backlog = pacing::weight(queue.len() as u64, queue.memory() as u64).max(weight);
+        if turn == Turn::Ask || turn == Turn::Now && pacing.buyer.asks_ahead(backlog) {
+            let asked = pacing.buyer.asks_for(backlog).to_le_bytes();
+            match vi.send_inline(None, &wire::head(Kind::Reserve, 0), &asked) {
+                Ok(()) => pacing.buyer.asked(),
+                Err(error) if is_busy(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(turn == Turn::Now)
+    }
+
+    /// No later than when the first message may be sent, if that is known and still to come: nobody tells.
+    pub(super) fn until_turn(&self, deadline: Deadline) -> Deadline {
+        let at = match self.queue.first().and_then(Outgoing::granted_from) {
+            Some(at) => Some(at),
+            None => self.pacing.as_ref().and_then(|pacing| pacing.wakes_at()),
+        };
+        let left = at.map(|at| at.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero());
+        left.map_or(deadline, |left| deadline.min(Deadline::after(left)))
+    }
+}

@@ -1,0 +1,256 @@
+//! Incast control where the network drops nothing: grants over connections that have credits.
+//!
+//! [`crate::incast`] is the literature's: a message over the threshold is dropped, and comes again at its grant. Here nothing is gained by
+//! dropping: what has arrived has used the network already, and has its place. So a poster does not send what would be refused. It may have a
+//! *window* of bytes under way without asking; beyond that it reserves, and waits for its grant.
+//!
+//! | who | has |
+//! |---|---|
+//! | a mailbox | a [`Seller`], which sells its time; for each postbox an [`Account`] of what it was granted |
+//! | a postbox | a [`Buyer`], which says of the next message whether it may go |
+//!
+//! Sizes are weights: a message's bytes and [`OVERHEAD`].
+
+use std::time::Duration;
+
+use crate::incast::{Grant, Limits, Receiver};
+
+/// What a message counts beside its bytes.
+pub const OVERHEAD: u64 = 64;
+/// No grant is for a later time than that: a rate that was measured wrong, or peers that reserve and do not send, hold nobody up for longer.
+pub const LONGEST: Duration = Duration::from_secs(1);
+/// What was granted and has not come so long after its time is counted no longer: its poster stands still, or lies.
+const LAPSE: Duration = Duration::from_secs(1);
+
+/// Shorter looks at a rate say little.
+const SAMPLE: Duration = Duration::from_millis(2);
+/// A rate over a longer time is that of the posters.
+const STALE: Duration = Duration::from_secs(1);
+/// The rate is the highest of so many samples: a mailbox that waits for its posters now and then is no slower for it.
+const SAMPLES: usize = 8;
+/// Time is sold so many times as fast as it was measured. What was held up by its delays would be measured as slow, and be delayed for longer; what
+/// is sold too fast does not come in time, and moves the next sale ([`Receiver::settle`]).
+const GAIN: u64 = 2;
+
+/// How heavy so many messages are, of so many bytes together.
+pub fn weight(messages: u64, bytes: u64) -> u64 {
+    bytes.saturating_add(messages.saturating_mul(OVERHEAD))
+}
+
+/// A mailbox's limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// What may be granted and on its way without a delay.
+    pub threshold: u64,
+    /// What one reservation gets at most.
+    pub largest: u64,
+    /// What the mailbox takes, in bytes a second; `None`: it is measured. Until it is, nothing is delayed.
+    pub rate: Option<u64>,
+}
+
+/// A mailbox's time, as it is sold to its postboxes.
+#[derive(Clone, Debug)]
+pub struct Seller {
+    terms: Terms,
+    receiver: Receiver,
+    measured: DrainRate,
+}
+
+impl Seller {
+    /// Nothing is sold, and the clock stands at `now`.
+    pub fn new(terms: Terms, now: Duration) -> Self {
+        let limits =
+            Limits { rate: terms.rate.unwrap_or(u64::MAX), threshold: terms.threshold, largest: u64::MAX };
+        Self { terms, receiver: Receiver::new(limits), measured: DrainRate::new(now) }
+    }
+
+    /// A reservation. `outstanding`: what was granted so far and has not come. `drained`: the weight of all that the program has taken
+    /// since the mailbox was made.
+    pub fn reserve(&mut self, now: Duration, asked: u64, outstanding: u64, drained: u64) -> Grant {
+        self.reserve_whole(now, asked.clamp(1, self.terms.largest.max(1)), outstanding, drained)
+    }
+
+    /// As [`Self::reserve`], of a message that is granted as a whole.
+    pub fn reserve_whole(&mut self, now: Duration, asked: u64, outstanding: u64, drained: u64) -> Grant {
+        if self.terms.rate.is_none()
+            && let Some(rate) = self.measured.observe(now, drained)
+        {
+            self.receiver.set_rate(rate.saturating_mul(GAIN));
+        }
+        self.receiver.settle(now, outstanding.saturating_sub(self.terms.threshold));
+        let grant = self.receiver.reserve(now, asked);
+        Grant { after: grant.after.min(LONGEST), ..grant }
+    }
+
+    /// What one reservation gets at most.
+    pub fn largest(&self) -> u64 {
+        self.terms.largest
+    }
+}
+
+/// How fast a mailbox's program takes messages, looked at whenever a postbox asks: so, while messages wait.
+#[derive(Clone, Debug)]
+struct DrainRate {
+    since: Duration,
+    drained: u64,
+    samples: [u64; SAMPLES],
+    next: usize,
+}
+
+impl DrainRate {
+    fn new(now: Duration) -> Self {
+        Self { since: now, drained: 0, samples: [0; SAMPLES], next: 0 }
+    }
+
+    /// The rate, in bytes a second, if there is a new sample of it.
+    fn observe(&mut self, now: Duration, drained: u64) -> Option<u64> {
+        let elapsed = now.saturating_sub(self.since);
+        if elapsed < SAMPLE {
+            return None;
+        }
+        let bytes = u128::from(drained.saturating_sub(self.drained));
+        (self.since, self.drained) = (now, drained);
+        if elapsed > STALE || bytes == 0 {
+            return None;
+        }
+        let rate = bytes * 1_000_000_000 / elapsed.as_nanos();
+        self.samples[self.next] = u64::try_from(rate).unwrap_or(u64::MAX);
+        self.next = (self.next + 1) % SAMPLES;
+        self.samples.iter().max().copied()
+    }
+}
+
+/// What a postbox was granted, at its mailbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    granted: u64,
+    /// What had come from it by its last grant.
+    arrived: u64,
+    lapses: Duration,
+}
+
+impl Account {
+    /// What was granted and has not come, of `arrived` in all.
+    fn unspent(&self, arrived: u64) -> u64 {
+        self.granted.saturating_sub(arrived.saturating_sub(self.arrived))
+    }
+
+    /// What is still expected of it.
+    pub fn outstanding(&self, now: Duration, arrived: u64) -> u64 {
+        if now < self.lapses { self.unspent(arrived) } else { 0 }
+    }
+
+    /// Whether it may ask for more: it has at most one grant left, of `largest` or less.
+    pub fn may_ask(&self, arrived: u64, largest: u64) -> bool {
+        self.unspent(arrived) <= largest
+    }
+
+    /// It gets a grant.
+    pub fn grant(&mut self, now: Duration, arrived: u64, grant: Grant) {
+        let lapses = now.saturating_add(grant.after).saturating_add(LAPSE);
+        *self = Self { granted: self.unspent(arrived).saturating_add(grant.bytes), arrived, lapses };
+    }
+}
+
+/// Whether a postbox's next message may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It may.
+    Now,
+    /// Something has to be reserved first.
+    Ask,
+    /// It waits, until this time where that is known, for the mailbox's answer where not.
+    Wait(Option<Duration>),
+}
+
+/// A postbox: what it may send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Buyer {
+    /// What may be under way without asking, and what is left of it.
+    window: u64,
+    left: u64,
+    credit: u64,
+    /// When the credit begins to count.
+    from: Duration,
+    /// The grant behind that.
+    next: Option<(Duration, u64)>,
+    /// Half of the last grant: when so much is left, the next one is asked for.
+    ahead: u64,
+    /// An answer is awaited.
+    asked: bool,
+}
+
+impl Buyer {
+    /// With so large a window.
+    pub fn new(window: u64) -> Self {
+        let window = window.max(1);
+        Self { window, left: window, credit: 0, from: Duration::ZERO, next: None, ahead: 0, asked: false }
+    }
+
+    /// Whether the next message may go. `all_read`: whether the mailbox has read all that was sent; then the window is whole again.
+    pub fn turn(&mut self, now: Duration, all_read: impl FnOnce() -> bool) -> Turn {
+        if self.credit == 0
+            && let Some((from, bytes)) = self.next.take()
+        {
+            (self.from, self.credit) = (from, bytes);
+        }
+        if self.credit > 0 {
+            return if now < self.from { Turn::Wait(Some(self.from)) } else { Turn::Now };
+        }
+        if self.asked {
+            return Turn::Wait(None);
+        }
+        if self.left == 0 {
+            if !all_read() {
+                return Turn::Ask;
+            }
+            self.left = self.window;
+        }
+        Turn::Now
+    }
+
+    /// A message has gone. It may have been more than was left.
+    pub fn sent(&mut self, weight: u64) {
+        let from = if self.credit > 0 { &mut self.credit } else { &mut self.left };
+        *from = from.saturating_sub(weight);
+    }
+
+    /// What to ask for, where so much waits: a window at least, because who waits for room has more to come.
+    pub fn asks_for(&self, backlog: u64) -> u64 {
+        backlog.max(self.window)
+    }
+
+    /// Whether to ask now, so that the next grant is there when this one is used up. `backlog`: what waits.
+    pub fn asks_ahead(&self, backlog: u64) -> bool {
+        !self.asked && self.next.is_none() && (1..=self.ahead).contains(&self.credit) && backlog > self.credit
+    }
+
+    /// A reservation has gone.
+    pub fn asked(&mut self) {
+        self.asked = true;
+    }
+
+    /// The mailbox has answered. An answer that nobody awaits changes nothing.
+    pub fn grant(&mut self, now: Duration, grant: Grant) {
+        if !self.asked {
+            return;
+        }
+        self.asked = false;
+        // A peer that grants nothing would be asked for ever.
+        let (from, bytes) = (now.saturating_add(grant.after.min(LONGEST)), grant.bytes.max(1));
+        self.ahead = bytes / 2;
+        if self.credit == 0 {
+            (self.from, self.credit) = (from, bytes);
+        } else {
+            self.next = Some((from, bytes));
+        }
+    }
+
+    /// What waits for its time, if something does: when that is.
+    pub fn wakes_at(&self) -> Option<Duration> {
+        (self.credit > 0).then_some(self.from)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,366 @@
+//! Vectors, and whole incasts in virtual time.
+
+use std::collections::VecDeque;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+const fn us(micros: u64) -> Duration {
+    Duration::from_micros(micros)
+}
+
+const fn terms(threshold: u64, largest: u64, rate: Option<u64>) -> Terms {
+    Terms { threshold, largest, rate }
+}
+
+/// A byte a microsecond.
+const SLOW: Option<u64> = Some(1_000_000);
+
+#[test]
+fn below_the_threshold_nothing_waits_and_beyond_it_grants_follow_one_another() {
+    let mut seller = Seller::new(terms(1000, 400, SLOW), us(0));
+    let mut outstanding = 0;
+    let mut ask = |now, asked| {
+        let grant = seller.reserve(us(now), asked, outstanding, 0);
+        outstanding += grant.bytes;
+        (grant.after, grant.bytes)
+    };
+    assert_eq!(ask(0, 400), (us(0), 400));
+    assert_eq!(ask(0, 400), (us(0), 400));
+    assert_eq!(ask(0, 9999), (us(0), 400), "one reservation gets no more");
+    // t = max(now, next_free), next_free = t + size / rate, beyond the threshold.
+    assert_eq!(ask(0, 300), (us(200), 300));
+    assert_eq!(ask(0, 100), (us(500), 100));
+    assert_eq!(ask(0, 0), (us(600), 1));
+}
+
+#[test]
+fn a_grant_is_never_far_away_and_without_a_rate_never_delayed() {
+    let mut slow = Seller::new(terms(0, 100, Some(1)), us(0));
+    assert_eq!(slow.reserve(us(0), 100, u64::MAX, 0).after, LONGEST);
+    let mut unknown = Seller::new(terms(0, 100, None), us(0));
+    assert_eq!(unknown.reserve(us(0), 100, 1 << 40, 0).after.as_millis(), 0);
+}
+
+#[test]
+fn the_rate_is_what_the_program_takes_at_its_best() {
+    let mut rate = DrainRate::new(us(0));
+    assert_eq!(rate.observe(us(1000), 5000), None, "too soon");
+    assert_eq!(rate.observe(us(5000), 50_000), Some(10_000_000));
+    assert_eq!(rate.observe(us(10_000), 60_000), Some(10_000_000), "it has waited for its posters");
+    assert_eq!(rate.observe(us(3_000_000), 70_000), None, "nobody has asked for long");
+    assert_eq!(rate.observe(us(3_010_000), 70_000), None);
+    for nth in 0..SAMPLES as u64 {
+        rate.observe(us(3_010_000 + (nth + 1) * 10_000), 70_000 + (nth + 1) * 1000);
+    }
+    assert_eq!(rate.samples, [100_000; SAMPLES], "what was once is forgotten");
+}
+
+#[test]
+fn a_window_then_a_reservation_then_the_grant_at_its_time() {
+    let mut buyer = Buyer::new(100);
+    assert_eq!(buyer.turn(us(0), || unreachable!()), Turn::Now);
+    buyer.sent(70);
+    assert_eq!(buyer.turn(us(0), || unreachable!()), Turn::Now, "30 are left");
+    buyer.sent(70);
+    assert_eq!(buyer.turn(us(0), || true), Turn::Now, "all was read: the window is whole");
+    buyer.sent(100);
+    assert_eq!(buyer.turn(us(0), || false), Turn::Ask);
+    buyer.asked();
+    assert_eq!(buyer.turn(us(0), || true), Turn::Wait(None));
+    buyer.grant(us(10), Grant { after: us(5), bytes: 80 });
+    assert_eq!((buyer.turn(us(14), || true), buyer.wakes_at()), (Turn::Wait(Some(us(15))), Some(us(15))));
+    assert_eq!(buyer.turn(us(15), || true), Turn::Now);
+    buyer.sent(30);
+    assert!(!buyer.asks_ahead(1000), "50 are left of 80");
+    buyer.sent(20);
+    assert!(buyer.asks_ahead(1000) && !buyer.asks_ahead(30));
+    buyer.asked();
+    buyer.grant(us(20), Grant { after: us(30), bytes: 10 });
+    assert_eq!(buyer.turn(us(20), || false), Turn::Now, "of the first grant");
+    buyer.sent(30);
+    assert_eq!(buyer.turn(us(20), || false), Turn::Wait(Some(us(50))));
+}
+
+#[test]
+fn lies_change_little() {
+    let mut buyer = Buyer::new(1);
+    buyer.grant(us(0), Grant { after: us(0), bytes: 7 });
+    assert_eq!(buyer, Buyer::new(1), "nobody has asked");
+    buyer.sent(5);
+    assert_eq!(buyer.turn(us(0), || false), Turn::Ask);
+    buyer.asked();
+    buyer.grant(us(0), Grant { after: Duration::MAX, bytes: 0 });
+    assert_eq!(buyer.wakes_at(), Some(LONGEST), "no grant is later");
+    assert_eq!(buyer.turn(LONGEST, || false), Turn::Now);
+
+    let mut account = Account::default();
+    let grant = Grant { after: us(0), bytes: 100 };
+    account.grant(us(0), 0, grant);
+    assert!(account.may_ask(0, 100));
+    account.grant(us(0), 0, grant);
+    assert!(!account.may_ask(0, 100) && account.may_ask(100, 100), "it has to send what it was granted");
+    assert_eq!((account.outstanding(us(0), 50), account.outstanding(LAPSE, 50)), (150, 0));
+    assert_eq!(account.outstanding(us(0), u64::MAX), 0);
+}
+
+/// A postbox in virtual time: its messages by number and size, those in its queue first.
+struct Post {
+    buyer: Buyer,
+    queue: VecDeque<(u64, u64)>,
+    delay: u64,
+    /// To the mailbox, with the time of arrival.
+    wire: VecDeque<(u64, Sent)>,
+    /// Grants that come back, likewise.
+    answers: VecDeque<(u64, Grant)>,
+    unread: u64,
+    is_dead: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Sent {
+    Message(u64, u64),
+    Reserve(u64),
+}
+
+/// Posters flood a mailbox. Every event has its time in microseconds.
+struct Incast {
+    posts: Vec<Post>,
+    seller: Seller,
+    accounts: Vec<Account>,
+    arrived: Vec<u64>,
+    /// What lies at the mailbox, in the order of each connection.
+    at_mailbox: Vec<VecDeque<Sent>>,
+    turn: usize,
+    drained: u64,
+    /// Numbers that were given out, by postbox.
+    given: Vec<Vec<u64>>,
+    grants: Vec<(u64, usize, Grant)>,
+    most_at_mailbox: u64,
+}
+
+impl Incast {
+    fn new(sizes: &[Vec<u64>], delays: &[u64], window: u64, terms: Terms) -> Self {
+        let post = |(sizes, &delay): (&Vec<u64>, &u64)| Post {
+            buyer: Buyer::new(window),
+            queue: sizes.iter().enumerate().map(|(nth, &size)| (nth as u64, size)).collect(),
+            delay,
+            wire: VecDeque::new(),
+            answers: VecDeque::new(),
+            unread: 0,
+            is_dead: false,
+        };
+        let count = sizes.len();
+        Self {
+            posts: sizes.iter().zip(delays).map(post).collect(),
+            seller: Seller::new(terms, us(0)),
+            accounts: vec![Account::default(); count],
+            arrived: vec![0; count],
+            at_mailbox: vec![VecDeque::new(); count],
+            turn: 0,
+            drained: 0,
+            given: vec![vec![]; count],
+            grants: vec![],
+            most_at_mailbox: 0,
+        }
+    }
+
+    fn posters_act(&mut self, now: u64) {
+        for post in self.posts.iter_mut().filter(|post| !post.is_dead) {
+            while let Some(&(at, grant)) = post.answers.front()
+                && at <= now
+            {
+                post.answers.pop_front();
+                post.buyer.grant(us(now), grant);
+            }
+            while let Some(&(number, size)) = post.queue.front() {
+                let backlog = post.queue.iter().map(|(_, size)| weight(1, *size)).sum();
+                let turn = post.buyer.turn(us(now), || post.unread == 0);
+                let asks = turn == Turn::Ask || turn == Turn::Now && post.buyer.asks_ahead(backlog);
+                if asks {
+                    post.buyer.asked();
+                    post.unread += 1;
+                    let asked = post.buyer.asks_for(backlog);
+                    post.wire.push_back((now + post.delay, Sent::Reserve(asked)));
+                }
+                if turn != Turn::Now {
+                    break;
+                }
+                post.queue.pop_front();
+                post.buyer.sent(weight(1, size));
+                post.unread += 1;
+                post.wire.push_back((now + post.delay, Sent::Message(number, size)));
+            }
+        }
+    }
+
+    fn network_acts(&mut self, now: u64) {
+        for (who, post) in self.posts.iter_mut().enumerate() {
+            while let Some(&(at, sent)) = post.wire.front()
+                && at <= now
+            {
+                post.wire.pop_front();
+                self.at_mailbox[who].push_back(sent);
+            }
+        }
+        let lies = |sent: &Sent| if let Sent::Message(_, size) = sent { weight(1, *size) } else { 0 };
+        let all = self.at_mailbox.iter().flatten().map(lies).sum();
+        self.most_at_mailbox = self.most_at_mailbox.max(all);
+    }
+
+    /// The program takes the next message, which is a connection's in turn. How long it works on it.
+    fn mailbox_acts(&mut self, now: u64) -> Option<u64> {
+        for _ in 0..self.posts.len() {
+            let who = self.turn;
+            self.turn = (self.turn + 1) % self.posts.len();
+            while let Some(sent) = self.at_mailbox[who].pop_front() {
+                self.posts[who].unread -= 1;
+                match sent {
+                    Sent::Reserve(bytes) => self.on_reservation(now, who, bytes),
+                    Sent::Message(number, size) => {
+                        self.arrived[who] += weight(1, size);
+                        self.drained += weight(1, size);
+                        self.given[who].push(number);
+                        return Some(weight(1, size));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn on_reservation(&mut self, now: u64, who: usize, bytes: u64) {
+        assert!(self.accounts[who].may_ask(self.arrived[who], self.seller.largest()), "an honest poster");
+        let outstanding = self.accounts.iter().zip(&self.arrived).zip(&self.posts);
+        let outstanding = outstanding.filter(|(_, post)| !post.is_dead);
+        let outstanding =
+            outstanding.map(|((account, arrived), _)| account.outstanding(us(now), *arrived)).sum();
+        let grant = self.seller.reserve(us(now), bytes, outstanding, self.drained);
+        self.accounts[who].grant(us(now), self.arrived[who], grant);
+        self.grants.push((now, who, grant));
+        let post = &mut self.posts[who];
+        post.answers.push_back((now + post.delay, grant));
+    }
+
+    /// Until all is delivered, of those that live. `pace`: bytes that the program takes in a microsecond.
+    fn run(&mut self, pace: u64, deaths: &[(u64, usize)]) -> u64 {
+        let (mut now, mut busy_until) = (0, 0);
+        loop {
+            for &(_, who) in deaths.iter().filter(|(at, _)| *at == now) {
+                let post = &mut self.posts[who];
+                post.is_dead = true;
+                // What is on its way arrives; what waits is lost with its poster.
+                post.queue.clear();
+            }
+            self.posters_act(now);
+            self.network_acts(now);
+            while now >= busy_until
+                && let Some(work) = self.mailbox_acts(now)
+            {
+                busy_until = now + work / pace;
+            }
+            let over = |post: &Post| post.queue.is_empty() && post.wire.is_empty();
+            if self.posts.iter().all(over) && self.at_mailbox.iter().all(VecDeque::is_empty) {
+                return now;
+            }
+            now += 1;
+            assert!(now < 20_000_000, "it hangs: {:?}", self.given.iter().map(Vec::len).collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
+fn an_incast_is_the_same_each_time_and_its_grants_are_in_order() {
+    let play = || {
+        let sizes = vec![vec![936; 40]; 64];
+        let mut incast = Incast::new(&sizes, &[10; 64], 4000, terms(64_000, 8000, Some(1_000_000_000)));
+        let end = incast.run(1000, &[]);
+        (end, incast)
+    };
+    let ((end, one), (_, other)) = (play(), play());
+    assert_eq!(one.grants, other.grants);
+    // 40 messages of 1000 bytes of each of 64, a byte a nanosecond: the receiver is busy nearly all the time.
+    assert!((2560..=2560 * 11 / 10).contains(&end), "{end} us");
+    // Grants begin one after another, as they were asked for.
+    let begins: Vec<_> = one.grants.iter().map(|(at, _, grant)| us(*at) + grant.after).collect();
+    let late = begins.windows(2).filter(|pair| pair[1] + us(8) < pair[0]).count();
+    assert_eq!(late, 0, "no later one begins before an earlier one");
+    assert!(one.grants.iter().any(|(_, _, grant)| grant.after > us(0)), "some have to wait");
+}
+
+#[test]
+fn without_a_window_the_mailbox_holds_all_and_with_it_little() {
+    let sizes = vec![vec![936; 100]; 64];
+    let mut free = Incast::new(&sizes, &[10; 64], u64::MAX, terms(64_000, 8000, None));
+    let mut paced = Incast::new(&sizes, &[10; 64], 4000, terms(64_000, 8000, None));
+    let (free_end, paced_end) = (free.run(1000, &[]), paced.run(1000, &[]));
+    assert!(free.most_at_mailbox >= 6_000_000, "{}", free.most_at_mailbox);
+    // Windows, the threshold, and the grants that overlap.
+    assert!(paced.most_at_mailbox <= 64 * (4000 + 2 * 8000), "{}", paced.most_at_mailbox);
+    assert!(paced_end <= free_end + free_end / 50, "{paced_end} us, {free_end} without");
+}
+
+proptest! {
+    /// No message is lost or comes twice, each postbox keeps its order, and what lies at the mailbox is bounded: whatever the sizes, delays,
+    /// deaths and terms are.
+    #[test]
+    fn proptest_each_message_arrives_once_and_in_order(
+        sizes in vec(vec(0u64..5000, 0..20), 1..20),
+        delays in vec(1u64..100, 20),
+        window in 1u64..10_000,
+        threshold in 0u64..20_000,
+        largest in 1u64..10_000,
+        rate in prop::option::of(100_000u64..10_000_000_000),
+        pace in 1u64..1000,
+        deaths in vec((0u64..500, 0usize..20), 0..3),
+    ) {
+        let deaths: Vec<_> = deaths.into_iter().filter(|(_, who)| *who < sizes.len()).collect();
+        let mut incast = Incast::new(&sizes, &delays, window, terms(threshold, largest, rate));
+        incast.run(pace, &deaths);
+        for (who, given) in incast.given.iter().enumerate() {
+            let is_prefix = given.iter().copied().eq(0..given.len() as u64);
+            prop_assert!(is_prefix, "postbox {} gave {:?}", who, given);
+            if !incast.posts[who].is_dead {
+                prop_assert_eq!(given.len(), sizes[who].len());
+            }
+        }
+        // Each postbox: its window, two grants, and a message beyond each.
+        let bound = sizes.len() as u64 * (window + 2 * largest + 3 * weight(1, 5000));
+        prop_assert!(incast.most_at_mailbox <= bound, "{} of {}", incast.most_at_mailbox, bound);
+    }
+
+    /// Any answers and any reports of what was read neither panic nor let a message go that nothing allows.
+    #[test]
+    fn proptest_a_buyer_sends_no_more_than_windows_and_grants(
+        window in 1u64..1000,
+        steps in vec((0u64..2000, 0u8..4, any::<u64>(), any::<bool>()), 0..200),
+    ) {
+        let (mut buyer, mut now, mut allowed, mut went) = (Buyer::new(window), 0, window, 0u64);
+        for (later, what, number, all_read) in steps {
+            now += later;
+            match what {
+                0 => {
+                    let was_asked = buyer.asked;
+                    buyer.grant(us(now), Grant { after: us(number % 10_000_000), bytes: number % 1000 });
+                    allowed += if was_asked { (number % 1000).max(1) } else { 0 };
+                }
+                _ => {
+                    let mut refreshed = false;
+                    match buyer.turn(us(now), || { refreshed = all_read; all_read }) {
+                        Turn::Now => {
+                            allowed += if refreshed { window } else { 0 };
+                            buyer.sent(1);
+                            went += 1;
+                        }
+                        Turn::Ask => buyer.asked(),
+                        Turn::Wait(Some(at)) => prop_assert!(at > us(now) && at <= us(now) + LONGEST),
+                        Turn::Wait(None) => prop_assert!(buyer.asked),
+                    }
+                }
+            }
+            prop_assert!(went <= allowed, "{} of {}", went, allowed);
+        }
+    }
+}
