@@ -33,9 +33,16 @@ pub enum Place {
 pub type Slot = Arc<Mutex<Place>>;
 
 /// A named mailbox of this rank's. Made by World.mailbox() and World.mailboxes().
-#[pyclass(frozen, module = "udeck")]
+///
+/// Iterating over it (`for`, `async for`) gives what retrieve() gives, until nobody is left who could post. It is a context
+/// manager, whose end is close(). Threads that retrieve take turns; a task that retrieves has it alone, and who comes meanwhile
+/// gets Busy.
+///
+/// source is the rank whose message is wanted, tag the tag; None: any. Messages of one postbox come in the order of their posts.
+#[pyclass(frozen, generic, module = "udeck")]
 pub struct Mailbox {
     slot: Slot,
+    /// The name that it was made by.
     #[pyo3(get)]
     name: String,
     objects: bool,
@@ -197,7 +204,11 @@ fn inner<'a>(place: &'a mut MutexGuard<'_, Place>) -> Result<&'a mut Inner, Unus
 
 #[pymethods]
 impl Mailbox {
-    /// The next message: a read-only array where it lies, or an object. Waits for it.
+    /// The next message: a read-only array where it lies, of the shape and dtype that were posted, or an object. Waits for it.
+    ///
+    /// Over shared memory the array is a view of the sender's memory, which goes back with the last view. One of at most
+    /// 512 bytes is a copy. timeout: seconds; None: DECK_DEADLINE. Raises Deadline, PeerLost once for each rank that died,
+    /// RankFinished or NobodyLeft when nobody is left who could post, SetAsideFull, WrongType, Closed, and Busy.
     #[pyo3(signature = (source=None, tag=None, timeout=Timeout::USUAL), text_signature = "($self, source=None, tag=None, timeout=None)")]
     fn retrieve<'py>(
         &self,
@@ -224,6 +235,8 @@ impl Mailbox {
     }
 
     /// The next message, with its source and tag, if one is there; None otherwise. Does not wait.
+    ///
+    /// Raises PeerLost once for each rank that died, SetAsideFull, WrongType, Closed, and Busy.
     #[pyo3(signature = (source=None, tag=None))]
     fn try_retrieve(
         &self,
@@ -238,7 +251,11 @@ impl Mailbox {
         }
     }
 
-    /// Copies the next message into an array of the same type. Returns the number of its elements.
+    /// Copies the next message into an array of the same dtype, and returns the number of its elements. Waits for it, as
+    /// retrieve().
+    ///
+    /// The array is writeable and in C order; its shape may be another one, with room for more elements, which stay.
+    /// Raises as retrieve(), and TooSmall or WrongType if the message does not fit: it stays the next one.
     #[pyo3(signature = (array, source=None, tag=None, timeout=Timeout::USUAL), text_signature = "($self, array, source=None, tag=None, timeout=None)")]
     fn retrieve_into(
         &self,
@@ -262,7 +279,7 @@ impl Mailbox {
         copied
     }
 
-    /// Declares that these ranks post here: the loss of one ends a wait, although it has made no postbox yet.
+    /// Declares that these ranks post here: the loss of one ends a wait, although it has made no postbox yet. Does not wait.
     #[pyo3(signature = (*ranks))]
     fn expect(&self, py: Python<'_>, ranks: Vec<usize>) -> PyResult<()> {
         let expected = py.detach(|| {
@@ -274,6 +291,8 @@ impl Mailbox {
     }
 
     /// Destroys the mailbox: its postboxes then fail with MailboxGone. Arrays that were received stay.
+    ///
+    /// Raises Busy when a task has it, or another thread retrieves all the time (DECK_DEADLINE).
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let closed = py.detach(|| {
             let mut place = self.slot.try_lock_for(self.limit).ok_or(Unusable::Busy)?;
@@ -320,6 +339,8 @@ impl Mailbox {
     }
 
     /// The next message, in a task of asyncio: `await inbox.retrieve_async()`. The task's timeouts are asyncio's.
+    ///
+    /// Raises as retrieve(), but for Deadline. A task that is cancelled loses no message.
     fn retrieve_async<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         tasks::run(slf.py(), Mailbox::task(slf)?, false)
     }

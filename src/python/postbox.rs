@@ -31,6 +31,9 @@ pub enum Place {
 pub type Slot = Arc<Mutex<Place>>;
 
 /// A way to a mailbox. Made by World.postbox() and World.postbox_of().
+///
+/// It is a context manager, whose end is close(). Threads that post take turns; a task that posts has it alone, and who comes
+/// meanwhile gets Busy. A tag is a number from 0 to 2**32 - 1.
 #[pyclass(frozen, module = "udeck")]
 pub struct Postbox {
     slot: Slot,
@@ -217,7 +220,13 @@ impl Postbox {
 
 #[pymethods]
 impl Postbox {
-    /// Posts an array: moves it if it is one of World.empty(), and copies it otherwise.
+    /// Posts an array of any shape: moves it if it is one of World.empty(), and copies it otherwise.
+    ///
+    /// Takes arrays of numpy's, what has the buffer protocol, and tensors by DLPack, with up to 32 dimensions. What was
+    /// moved cannot be used any more (ArrayPosted). Waits, at most the timeout (seconds; None: DECK_DEADLINE), while the
+    /// mailbox's queue is full. Raises ArrayInUse when other arrays are views of what is to be moved, TypeError for
+    /// elements that are objects, MailboxGone, PeerLost, RankFinished, Deadline, NoMemory, TooLarge, Undelivered for an
+    /// earlier message, Closed, and Busy. An array that was not posted is as before.
     #[pyo3(signature = (array, tag=0, timeout=Timeout::USUAL), text_signature = "($self, array, tag=0, timeout=None)")]
     fn post(&self, py: Python<'_>, array: &Bound<'_, PyAny>, tag: u32, timeout: Timeout) -> PyResult<()> {
         let array = content::array(array)?;
@@ -233,7 +242,10 @@ impl Postbox {
         self.send(py, prepared, tag, timeout)
     }
 
-    /// Posts any object that can be pickled. Long buffers in it are not copied into the pickle.
+    /// Posts any object that can be pickled, to a mailbox that was made with objects=True. Long buffers in it are not
+    /// copied into the pickle.
+    ///
+    /// Waits and raises as post(), and what pickling raises.
     #[pyo3(signature = (value, tag=0, timeout=Timeout::USUAL), text_signature = "($self, value, tag=0, timeout=None)")]
     fn post_object(
         &self,
@@ -246,7 +258,9 @@ impl Postbox {
         self.send(py, prepared, tag, timeout)
     }
 
-    /// As post(), in a task of asyncio: waits for room without holding the thread.
+    /// As post(), in a task of asyncio: waits for room without holding the thread. The task's timeouts are asyncio's.
+    ///
+    /// The array is posted at once, before the first await. A task that is cancelled may have posted it.
     #[pyo3(signature = (array, tag=0))]
     fn post_async<'py>(
         slf: &Bound<'py, Self>,
@@ -259,7 +273,9 @@ impl Postbox {
         tasks::run(slf.py(), Postbox::task(slf, prepared)?, false)
     }
 
-    /// Waits until everything that was posted here was read.
+    /// Waits until everything that was posted here was read, at most the timeout (seconds; None: DECK_DEADLINE).
+    ///
+    /// Raises Undelivered, MailboxGone, PeerLost, Deadline, Closed, and Busy.
     #[pyo3(signature = (timeout=Timeout::USUAL), text_signature = "($self, timeout=None)")]
     fn flush(&self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
         let limit = timeout.or(self.limit);
@@ -277,14 +293,14 @@ impl Postbox {
         &self.name
     }
 
-    /// By which transport messages travel from here, and why by no better one.
+    /// By which transport messages travel from here, and why by no better one: a text for people.
     #[getter]
     fn route(&self, py: Python<'_>) -> PyResult<String> {
         let place = self.slot.try_lock().ok_or_else(|| self.unusable(py, &Unusable::Busy))?;
         Ok(postbox(&place).map_err(|why| self.unusable(py, &why))?.route().to_string())
     }
 
-    /// Ends the connection. What was posted is still delivered.
+    /// Ends the connection. What was posted is still delivered. Raises Busy when a task has it.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let closed = py.detach(|| {
             let mut place = self.slot.try_lock_for(self.limit).ok_or(Unusable::Busy)?;
