@@ -157,6 +157,36 @@ def test_a_signal_interrupts_a_wait(job, waits):
     assert "interrupted" in done.out, done
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp", "udp"])
+def test_a_signal_interrupts_a_connect_that_nobody_answers(job, transport):
+    done = job(
+        2,
+        """
+        world = udeck.init()
+        inbox = world.mailboxes("box")
+        if world.rank == 1:
+            pid = world.mailbox("pid")
+            world.postbox_of("other", 0).post(numpy.array([os.getpid()]))
+            time.sleep(600)
+        other = world.mailboxes("other")
+        pid = int(other.retrieve()[0])
+        os.kill(pid, signal.SIGSTOP)
+        threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try:
+            world.postbox_of("box", 1)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        except udeck.Error as error:
+            print("not interrupted:", error)
+        os.kill(pid, signal.SIGKILL)
+        os._exit(0)
+        """,
+        DECK_TRANSPORT=transport,
+        DECK_SETUP_TIMEOUT="20",
+    )
+    assert "interrupted" in done.out.splitlines(), done
+
+
 def test_a_signal_handler_that_returns_ends_no_wait(job):
     done = job(
         2,
