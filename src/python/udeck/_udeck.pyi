@@ -7,9 +7,10 @@ import numpy
 from numpy.typing import DTypeLike, NDArray
 from typing_extensions import Buffer, Self, TypeAlias
 
-__all__ = ["Group", "Mailbox", "Message", "Postbox", "Task", "World", "__version__", "init", "set_classes"]
+__all__ = ["Group", "Mailbox", "Message", "Postbox", "Task", "World", "__version__", "init", "select", "set_classes"]
 __version__: str
 
+_T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
 _Scalar = TypeVar("_Scalar", bound=numpy.generic)
 _Array = TypeVar("_Array", bound=NDArray[Any])
@@ -22,6 +23,7 @@ class _SupportsDLPack(Protocol):
 _Posted: TypeAlias = NDArray[Any] | numpy.generic | Buffer | _SupportsDLPack
 
 def init() -> World: ...
+def select(mailboxes: Sequence[Mailbox[_T]], timeout: float | None = None) -> Mailbox[_T]: ...
 def set_classes(movable: type[NDArray[Any]], posted: type[NDArray[Any]]) -> None: ...
 
 @final
