@@ -2,7 +2,7 @@
 //! are run there by pytest.
 //!
 //! `UDECK_PYTHON` names an interpreter that has maturin (`python3` otherwise). What is missing is a skip, with the reason;
-//! `UDECK_PYTHON_TESTS=require` makes it a failure. The environment's packages come from the network.
+//! `UDECK_PYTHON_TESTS=require` makes it a failure (but not where a launcher or valgrind is missing). The environment's packages come from the network.
 
 use std::{
     env,
@@ -19,7 +19,8 @@ use libtest_mimic::{Arguments, Failed, Trial};
 const PACKAGES: [&str; 2] = ["numpy", "pytest"];
 /// What some of them use, and are skipped without.
 const MORE_PACKAGES: [&str; 1] = ["mypy"];
-const FILES: [&str; 3] = ["test_values", "test_jobs", "test_types"];
+const FILES: [&str; 6] =
+    ["test_values", "test_jobs", "test_types", "test_pages", "test_launchers", "test_memory"];
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
