@@ -2,8 +2,9 @@
 
     python compare.py [--mpiexec PATH] [--times 2]
 
-All run in this interpreter, in turn, `--times` times; a cell has the lower and the higher median. What is not installed has no column. mpi4py wants an
-MPI: `pip install mpi4py mpich` brings one. Let nothing else run meanwhile, or the figures mean nothing. Half a minute for each time.
+All run in this interpreter, in turn, `--times` times; a cell has the lowest and the highest median. What is not installed has no column.
+The last one is numpy.copyto in one process: who copies needs at least that. mpi4py wants an MPI: `pip install mpi4py mpich` brings one. Let
+nothing else run meanwhile, or the figures mean nothing. Half a minute for each time.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import sysconfig
 from pathlib import Path
 
 PROGRAM = Path(__file__).with_name("pingpong.py")
-COLUMNS = ["udeck", "world.empty, moved", "mpi4py", "Queue", "shared_memory"]
+COLUMNS = ["udeck", "world.empty, moved", "mpi4py", "Queue", "shared_memory", "one copy"]
 
 
 def beside(name):
@@ -40,7 +41,7 @@ def measure(commands):
     times = {}
     for way, command in commands.items():
         for kind, size, time in lines([*command, sys.executable, PROGRAM, way]):
-            column = {"queue": "Queue", "shared_memory": "shared_memory"}.get(way, way)
+            column = {"queue": "Queue", "copy": "one copy"}.get(way, way)
             if "moved" in kind:
                 kind, column = "pingpong", "world.empty, moved"
             times.setdefault((kind, size), {}).setdefault(column, []).append(time)
@@ -63,7 +64,7 @@ def main():
     commands = {"udeck": [beside("deckrun"), "-n", "2", "--"]}
     if importlib.util.find_spec("mpi4py") and options.mpiexec:
         commands["mpi4py"] = [options.mpiexec, "-bind-to", "core", "-n", "2"]
-    commands |= {"queue": [], "shared_memory": []}
+    commands |= {"queue": [], "shared_memory": [], "copy": []}
     times = {}
     for nth in range(options.times):
         print(f"{nth + 1} of {options.times}", file=sys.stderr)

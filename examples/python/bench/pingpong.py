@@ -4,6 +4,7 @@
     mpiexec -bind-to core -n 2 python pingpong.py mpi4py
     python pingpong.py queue
     python pingpong.py shared_memory
+    python pingpong.py copy                       (in one process: what numpy.copyto takes)
 
 `compare.py` beside this file runs all of them. Each line: the loop, bytes, and microseconds one way (of an all-reduce, for the call), the
 median of rounds. In all of them the sender has its data in an array of its own, and the receiver has a view of what it got (mpi4py: in its
@@ -190,7 +191,20 @@ def shared_memory_and_semaphores():
             block.unlink()
 
 
-WAYS = {"udeck": udeck_rank, "mpi4py": mpi_rank, "queue": queues, "shared_memory": shared_memory_and_semaphores}
+def copies():
+    """What one copy takes, in one process: who copies needs at least that."""
+    pin(0)
+    for size, loops in SIZES.items():
+        data, room = numpy.ones(size // 8), numpy.ones(size // 8)
+
+        def copy(n):
+            for _ in range(n):
+                numpy.copyto(room, data)
+
+        report(0, "pingpong", size, loops, copy, lambda: None, 1)
+
+
+WAYS = {"udeck": udeck_rank, "mpi4py": mpi_rank, "queue": queues, "shared_memory": shared_memory_and_semaphores, "copy": copies}
 
 if __name__ == "__main__":
     WAYS[sys.argv[1]]()
