@@ -7,6 +7,7 @@ plate at the end. How the waves of the beginning decay is known exactly, so ever
 import sys
 
 import numpy
+from numpy.typing import NDArray
 
 import udeck
 
@@ -16,7 +17,7 @@ with udeck.init() as world:
     first, last = (SIZE * rank // world.size for rank in (world.rank, world.rank + 1))
     x = numpy.arange(SIZE) + 0.5
 
-    def wave(rows):
+    def wave(rows: NDArray[numpy.floating]) -> NDArray[numpy.floating]:
         return numpy.cos(numpy.pi * 2 * rows / SIZE)[:, None] * numpy.cos(numpy.pi * 3 * x / SIZE)[None, :]
 
     plate = numpy.zeros((last - first + 2, SIZE))  # a row of each neighbour's, and ours between
@@ -41,10 +42,10 @@ with udeck.init() as world:
     wrong = numpy.array([(abs(plate[1:-1] - decay**STEPS * wave(numpy.arange(first, last) + 0.5)) > 1e-9).sum()])
     if world.size > 1:
         world.all().allreduce(wrong)
-    rows = world.mailbox("plate") if world.rank == 0 else None
     if world.rank > 0:
         world.postbox("plate").post(plate[1:-1])
     else:
+        rows = world.mailbox("plate")
         parts = [plate[1:-1]] + [rows.retrieve(source=rank) for rank in range(1, world.size)]
         whole = numpy.concatenate(parts)
         print(f"{STEPS} steps of {SIZE} x {SIZE} cells on {world.size} ranks: {whole.size - wrong[0]} of {whole.size} cells are right")

@@ -15,7 +15,7 @@ steps = int(sys.argv[1]) if len(sys.argv) > 1 else 100
 truth = numpy.random.default_rng(7).normal(size=FEATURES)
 
 
-def serve(world):
+def serve(world: udeck.World) -> None:
     gradients = world.mailbox("gradients")
     workers = [world.postbox_of("weights", rank) for rank in range(1, world.size)]
     weights = numpy.zeros(FEATURES)
@@ -27,7 +27,7 @@ def serve(world):
     print(f"after {steps} steps of {len(workers)} workers the largest error is {abs(weights - truth).max():.1e}")
 
 
-def work(world):
+def work(world: udeck.World) -> None:
     random = numpy.random.default_rng(world.rank)
     data = random.normal(size=(SAMPLES, FEATURES))
     wanted = data @ truth

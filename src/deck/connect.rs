@@ -14,7 +14,7 @@ use udeck_boot::waits::{Call, LONG};
 use udeck_boot::{BootError, Maker, Record, family};
 use udeck_via::{
     Caps, Cq, Deadline, Error as ViaError, NetAddress, NicAttributes, Receive, ServiceLevel, Vi,
-    ViAttributes, stderr_line,
+    ViAttributes, Withdrawal, stderr_line,
 };
 
 use self::attempt::Attempt;
@@ -219,6 +219,8 @@ fn lookup_error(world: &WorldState, registered: &str, error: BootError) -> Error
 /// Connects to the mailbox that is advertised so.
 fn reach(world: &Arc<WorldState>, mut target: Target, advert: &Advert, attempt: Attempt) -> Result<Channel> {
     let deadline = attempt.deadline;
+    // Where a signal may end waits, the wait for an answer asks for one, too.
+    let withdrawal = interrupt::is_possible().then(|| Withdrawal::asking(interrupt::has_come));
     // At once: a connection takes much longer than to say so.
     let _known = publish(world, &for_owner(Call::Connect, &target.mailbox, target.owner), Duration::ZERO);
     let ways = ways(world, target.owner, advert);
@@ -230,7 +232,12 @@ fn reach(world: &Arc<WorldState>, mut target: Target, advert: &Advert, attempt: 
             Ok(endpoint) => {
                 let is_last = last == Some(at);
                 let until = || if is_last { deadline } else { deadline.min(short(deadline)) };
-                match reach_by(world, world_nic, endpoint, &target, until, attempt) {
+                let reached =
+                    reach_by(world, world_nic, endpoint, &target, until, attempt, withdrawal.as_ref());
+                if reached.is_err() && withdrawal.as_ref().is_some_and(Withdrawal::is_withdrawn) {
+                    return Err(Error::Interrupted);
+                }
+                match reached {
                     Ok((vi, cq, to)) => {
                         let place = world.nics().iter().position(|other| std::ptr::eq(other, *world_nic));
                         let skipped = world.nics().all_skipped(place.unwrap_or(0), skipped);
@@ -265,6 +272,7 @@ fn reach_by(
     target: &Target,
     until: impl Fn() -> Deadline,
     attempt: Attempt,
+    withdrawal: Option<&Withdrawal>,
 ) -> Result<(Vi, Cq, NetAddress), ViaError> {
     let mut cq = Cq::new(&world_nic.nic)?;
     cq.set_oversubscribed(world.oversubscribed());
@@ -278,7 +286,10 @@ fn reach_by(
         NetAddress { host: endpoint.address.clone(), discriminator: target.registered.as_bytes().to_vec() };
     let introduction = Introduction { postbox: target.number, role: Role::Control }.encode();
     let cqs = cq.handle();
-    attempt.persist(|| vi.connect(&to, &cqs, &cqs, &introduction, until()))?;
+    attempt.persist(withdrawal, || match withdrawal {
+        None => vi.connect(&to, &cqs, &cqs, &introduction, until()),
+        Some(unless) => vi.connect_unless(unless, &to, (&cqs, &cqs), &introduction, until()),
+    })?;
     Ok((vi, cq, to))
 }
 

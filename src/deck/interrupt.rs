@@ -1,15 +1,23 @@
 //! Waits that a signal may end: for languages that handle signals between two of their own instructions, as Python does.
 
 use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use udeck_boot::waits::LONG;
 
 use crate::error::{Error, Result};
 
+/// So often somebody is asked.
+const PAUSE: Duration = LONG;
+
 thread_local! {
     static CHECK: Cell<Option<fn() -> bool>> = const { Cell::new(None) };
+    /// When somebody was last asked by a wait that does not count the time.
+    static ASKED: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
 /// Runs `body`. Waits in it, on this thread, ask `check` about ten times a second, and end by [`Error::Interrupted`] when it says
-/// `true`: retrieving, selecting, waiting for memory, and collective calls. (A collective call that was interrupted leaves its group
+/// `true`: retrieving, selecting, waiting for memory, connecting, and collective calls. (A collective call that was interrupted leaves its group
 /// unusable, as any that failed.) Posts and flushes do not ask: they have forms with a time limit, and can be called again.
 ///
 /// For bindings of other languages, whose signal handlers run only when they are asked.
@@ -42,6 +50,15 @@ pub(crate) fn check() -> Result {
     }
 }
 
+/// Whether a signal ends the wait, for a wait that looks often, and need not count the time.
+pub(crate) fn has_come() -> bool {
+    if ASKED.get().is_some_and(|asked| asked.elapsed() < PAUSE) {
+        return false;
+    }
+    ASKED.set(Some(Instant::now()));
+    check().is_err()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,5 +75,18 @@ mod tests {
             },
         );
         assert!(!is_possible());
+    }
+
+    #[test]
+    fn a_wait_that_looks_often_asks_seldom() {
+        thread_local!(static TIMES: Cell<u32> = const { Cell::new(0) });
+        let counted = || {
+            TIMES.set(TIMES.get() + 1);
+            false
+        };
+        let begun = Instant::now();
+        interruptible(counted, || (0..1000).for_each(|_| assert!(!has_come())));
+        let at_most = 1 + (begun.elapsed().as_millis() / PAUSE.as_millis()) as u32;
+        assert!(TIMES.get() >= 1 && TIMES.get() <= at_most, "{} times", TIMES.get());
     }
 }

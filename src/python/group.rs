@@ -16,7 +16,20 @@ use crate::numpy::{self, Array};
 use crate::reduction::{OfType, operator};
 use crate::wait::{self, Timeout};
 
-/// Ranks that do something together: each call is made by all members, in the same order.
+/// Ranks that do something together: each call is made by all members, in the same order. Made by World.all(), World.group()
+/// and split().
+///
+/// Members are numbered from 0 in the group; root and the numbers of neighbours() are these. Arrays are of numpy's, in C order,
+/// and used where they lie: no other thread may touch them meanwhile. Those that are written are writeable, and overlap with
+/// none that is read. All members pass as many bytes.
+///
+/// op is "sum", "product" (or "prod"), "min", "max", "and", "or" or "xor": integers and truth values have all of them,
+/// floating-point numbers the first four, complex numbers sum and product. Integers wrap around.
+///
+/// Each call waits for the other members, at most the timeout (seconds; None: DECK_DEADLINE), and raises PeerLost,
+/// RankFinished, Deadline, CallMismatch if members make different calls, and GroupFailed after one that failed: the group
+/// cannot be used any more. ValueError and TypeError tell of an array or an operator that cannot be taken, before anything is
+/// sent.
 #[pyclass(frozen, module = "udeck")]
 pub struct Group {
     group: Arc<udeck::Group>,
@@ -237,7 +250,7 @@ impl Group {
         self.group.ranks().to_vec()
     }
 
-    /// The same group, whose calls wait at most so many seconds.
+    /// The same group, whose calls wait at most so many seconds where they give no timeout of their own. Does not wait.
     fn within(&self, timeout: Timeout) -> Group {
         match timeout.0 {
             Some(limit) => Group::new(self.group.within(limit)),
@@ -246,6 +259,8 @@ impl Group {
     }
 
     /// Parts the group: members of one colour are together in a new one. A member without one (None) gets None.
+    ///
+    /// They are numbered by key, and by their numbers here where keys are equal. Waits for all members.
     #[pyo3(signature = (colour, key=0))]
     fn split(&self, py: Python<'_>, colour: Option<usize>, key: i64) -> PyResult<Option<Group>> {
         let part = self.call(py, Timeout::USUAL, |group| group.split(colour, key))?;
@@ -258,7 +273,7 @@ impl Group {
         self.call(py, timeout, udeck::Group::barrier)
     }
 
-    /// All get the root's elements, in place.
+    /// All get the root's elements, in place. The arrays have the same number of bytes.
     #[pyo3(signature = (array, root=0, timeout=Timeout::USUAL), text_signature = "($self, array, root=0, timeout=None)")]
     fn broadcast(
         &self,
@@ -272,13 +287,15 @@ impl Group {
         self.call(py, timeout, |group| group.broadcast(root, unsafe { bytes.write::<u8>() }))
     }
 
-    /// The root's elements become the combination of all members'; the others' stay.
+    /// The root's elements become the combination of all members', in place; the others' stay. The arrays have the same
+    /// dtype and size.
     #[pyo3(signature = (array, op="sum", root=0, timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', root=0, timeout=None)")]
     fn reduce(&self, array: &Bound<'_, PyAny>, op: &str, root: usize, timeout: Timeout) -> PyResult<()> {
         self.in_place(array, op, timeout, Which::Reduce(root))
     }
 
-    /// Everybody's elements become the combination of all members', in place, the same to the last bit.
+    /// Everybody's elements become the combination of all members', in place, the same to the last bit. The arrays have the
+    /// same dtype and size.
     #[pyo3(signature = (array, op="sum", timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', timeout=None)")]
     fn allreduce(&self, array: &Bound<'_, PyAny>, op: &str, timeout: Timeout) -> PyResult<()> {
         self.in_place(array, op, timeout, Which::AllReduce)
@@ -296,7 +313,8 @@ impl Group {
         self.in_place(array, op, timeout, Which::ExScan)
     }
 
-    /// Member k gets the k-th part of the combination of all members' arrays, in `out`.
+    /// Member k gets the k-th part of the combination of all members' arrays, in `out`: array has as many elements as all
+    /// outs together.
     #[pyo3(signature = (array, out, op="sum", timeout=Timeout::USUAL), text_signature = "($self, array, out, op='sum', timeout=None)")]
     fn reduce_scatter(
         &self,
@@ -312,7 +330,9 @@ impl Group {
         self.reduce_by(&array, op, timeout, Scattered { from, to })
     }
 
-    /// The root gets what all members have: an array with a row for each. The others get None.
+    /// The root gets what all members have: an array of shape (size, *array.shape), with a row for each. The others get None.
+    ///
+    /// out: an array of as many bytes and the same dtype for it; None: a new one.
     #[pyo3(signature = (array, root=0, out=None, timeout=Timeout::USUAL), text_signature = "($self, array, root=0, out=None, timeout=None)")]
     fn gather<'py>(
         &self,
@@ -335,7 +355,9 @@ impl Group {
         Ok(Some(out.into_object()))
     }
 
-    /// Everybody gets what all members have: an array with a row for each.
+    /// Everybody gets what all members have: an array of shape (size, *array.shape), with a row for each.
+    ///
+    /// out: an array of as many bytes and the same dtype for it; None: a new one.
     #[pyo3(signature = (array, out=None, timeout=Timeout::USUAL), text_signature = "($self, array, out=None, timeout=None)")]
     fn allgather<'py>(
         &self,
@@ -352,7 +374,8 @@ impl Group {
         Ok(out.into_object())
     }
 
-    /// Each member gets its part of the root's array, in `out`. The others pass None for the array.
+    /// Each member gets its part of the root's array, in `out`. The others pass None for the array, which has size times as
+    /// many elements.
     #[pyo3(signature = (array, out, root=0, timeout=Timeout::USUAL), text_signature = "($self, array, out, root=0, timeout=None)")]
     fn scatter(
         &self,
@@ -375,7 +398,10 @@ impl Group {
         self.call(py, timeout, |group| unsafe { group.scatter(root, from.read::<u8>(), to.write::<u8>()) })
     }
 
-    /// Member k gets the k-th part of everybody's array; the k-th part of the result is of member k.
+    /// Member k gets the k-th part of everybody's array; the k-th part of the result is of member k. The result has the
+    /// array's shape.
+    ///
+    /// out: an array of as many bytes and the same dtype for it; None: a new one.
     #[pyo3(signature = (array, out=None, timeout=Timeout::USUAL), text_signature = "($self, array, out=None, timeout=None)")]
     fn alltoall<'py>(
         &self,
@@ -402,6 +428,8 @@ impl Group {
     }
 
     /// A halo exchange: sends arrays to some members, and receives into arrays from some.
+    ///
+    /// to and from_ are pairs of a member and an array. Each has as many bytes as what the member receives or sends.
     #[pyo3(signature = (to, from_, timeout=Timeout::USUAL), text_signature = "($self, to, from_, timeout=None)")]
     fn neighbours(
         &self,

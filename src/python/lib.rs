@@ -3,6 +3,8 @@
 //! | file | what it is |
 //! |---|---|
 //! | `world`, `mailbox`, `postbox`, `group` | the classes of the same names |
+//! | `select` | waiting at several mailboxes at once |
+//! | `slot` | a mailbox or postbox that threads and tasks share |
 //! | `handle` | the library's world, which they have in common |
 //! | `message` | what was received, as a view of where it lies |
 //! | `memory` | arrays in registered memory, and how they become messages |
@@ -31,6 +33,8 @@ mod message;
 mod numpy;
 mod postbox;
 mod reduction;
+mod select;
+mod slot;
 mod tasks;
 mod wait;
 mod wire;
@@ -49,6 +53,7 @@ fn _udeck(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<message::Message>()?;
     module.add_class::<tasks::Task>()?;
     module.add_function(wrap_pyfunction!(world::init, module)?)?;
+    module.add_function(wrap_pyfunction!(select::select, module)?)?;
     module.add_function(wrap_pyfunction!(numpy::set_classes, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

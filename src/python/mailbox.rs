@@ -1,17 +1,16 @@
 //! Mailboxes: where a rank retrieves.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use udeck::{Error, Match};
 
 use crate::content;
-use crate::errors::{OrRaise, raise};
+use crate::errors::OrRaise;
 use crate::message::{self, Arrived, Mailbox as Of, Message};
-use crate::tasks::{self, End, Lent, Task};
+use crate::slot::{Slot, Unusable};
+use crate::tasks::{self, End, Task};
 use crate::wait::{self, Timeout};
 use crate::wire::PythonValues;
 
@@ -21,32 +20,17 @@ pub struct Inner {
     kept: Option<Arrived>,
 }
 
-/// Where the mailbox is now.
-pub enum Place {
-    Here(Box<Inner>),
-    /// A task has it, and brings it back.
-    Lent,
-    Closed,
-}
-
-/// Shared with tasks.
-pub type Slot = Arc<Mutex<Place>>;
-
 /// A named mailbox of this rank's. Made by World.mailbox() and World.mailboxes().
-#[pyclass(frozen, module = "udeck")]
+///
+/// Iterating over it (`for`, `async for`) gives what retrieve() gives, until nobody is left who could post. It is a context
+/// manager, whose end is close(). Threads that retrieve take turns; a task that retrieves has it alone, and who comes meanwhile
+/// gets Busy.
+///
+/// source is the rank whose message is wanted, tag the tag; None: any. Messages of one postbox come in the order of their posts.
+#[pyclass(frozen, generic, module = "udeck")]
 pub struct Mailbox {
-    slot: Slot,
-    #[pyo3(get)]
-    name: String,
+    pub slot: Slot<Inner>,
     objects: bool,
-    /// The world's deadline.
-    limit: Duration,
-}
-
-/// Why a mailbox cannot be used.
-enum Unusable {
-    Closed,
-    Busy,
 }
 
 /// What a call without waiting came to.
@@ -86,6 +70,10 @@ impl Wanted {
 impl Inner {
     pub fn new(mailbox: udeck::Mailbox<PythonValues>) -> Self {
         Inner { mailbox, kept: None }
+    }
+
+    pub fn has_kept(&self) -> bool {
+        self.kept.is_some()
     }
 
     /// The message that did not fit, if it is wanted.
@@ -131,33 +119,21 @@ impl Inner {
 impl Mailbox {
     pub fn new(mailbox: udeck::Mailbox<PythonValues>, objects: bool, limit: Duration) -> Self {
         let name = mailbox.name().to_owned();
-        let slot = Arc::new(Mutex::new(Place::Here(Box::new(Inner::new(mailbox)))));
-        Mailbox { slot, name, objects, limit }
+        Mailbox { slot: Slot::new(Inner::new(mailbox), "mailbox", name, limit), objects }
     }
 
     pub fn of(&self) -> Of<'_> {
-        Of { name: &self.name, objects: self.objects }
-    }
-
-    #[cold]
-    fn unusable(&self, py: Python<'_>, why: &Unusable) -> PyErr {
-        let name = &self.name;
-        let text = match why {
-            Unusable::Closed => format!("mailbox {name:?} was closed"),
-            Unusable::Busy => {
-                format!("another thread or task of this rank is retrieving from mailbox {name:?}")
-            }
-        };
-        raise(py, if matches!(why, Unusable::Closed) { "Closed" } else { "Busy" }, text, None, Some(name))
+        Of { name: &self.slot.name, objects: self.objects }
     }
 
     #[inline]
     fn now(&self, py: Python<'_>, wanted: Wanted) -> PyResult<Now> {
-        let Some(mut place) = self.slot.try_lock() else { return Ok(Now::Busy) };
-        let inner = inner(&mut place).map_err(|why| self.unusable(py, &why))?;
-        let found = inner.now(wanted);
-        drop(place);
-        Ok(found.or_raise(py, Some(&self.name))?.map_or(Now::Nothing, Now::Message))
+        let found = match self.slot.try_use() {
+            Ok(mut inner) => inner.now(wanted),
+            Err(Unusable::Busy) => return Ok(Now::Busy),
+            Err(why) => return Err(self.slot.raise(py, why)),
+        };
+        Ok(found.or_raise(py, Some(&self.slot.name))?.map_or(Now::Nothing, Now::Message))
     }
 
     /// The next message.
@@ -171,33 +147,30 @@ impl Mailbox {
 
     #[inline(never)]
     fn wait(&self, py: Python<'_>, wanted: Wanted, timeout: Timeout) -> PyResult<Arrived> {
-        let waited = wait::detached(py, || {
-            let mut place = self.slot.try_lock_for(timeout.or(self.limit)).ok_or(Unusable::Busy)?;
-            Ok(inner(&mut place)?.wait(wanted, timeout.0))
-        });
-        waited.map_err(|why| self.unusable(py, &why))?.or_raise(py, Some(&self.name))
+        self.waited(py, wanted, timeout)?.or_raise(py, Some(&self.slot.name))
+    }
+
+    /// As above, with the library's error.
+    fn waited(&self, py: Python<'_>, wanted: Wanted, timeout: Timeout) -> PyResult<udeck::Result<Arrived>> {
+        let limit = timeout.or(self.slot.limit);
+        let waited = wait::detached(py, || Ok(self.slot.wait_for_use(limit)?.wait(wanted, timeout.0)));
+        waited.map_err(|why| self.slot.raise(py, why))
     }
 
     fn keep(&self, message: Arrived) {
-        if let Some(mut place) = self.slot.try_lock()
-            && let Place::Here(inner) = &mut *place
-        {
+        if let Ok(mut inner) = self.slot.try_use() {
             inner.kept = Some(message);
         }
     }
 }
 
-fn inner<'a>(place: &'a mut MutexGuard<'_, Place>) -> Result<&'a mut Inner, Unusable> {
-    match &mut **place {
-        Place::Here(inner) => Ok(inner),
-        Place::Lent => Err(Unusable::Busy),
-        Place::Closed => Err(Unusable::Closed),
-    }
-}
-
 #[pymethods]
 impl Mailbox {
-    /// The next message: a read-only array where it lies, or an object. Waits for it.
+    /// The next message: a read-only array where it lies, of the shape and dtype that were posted, or an object. Waits for it.
+    ///
+    /// Over shared memory the array is a view of the sender's memory, which goes back with the last view. One of at most
+    /// 512 bytes is a copy. timeout: seconds; None: DECK_DEADLINE. Raises Deadline, PeerLost once for each rank that died,
+    /// RankFinished or NobodyLeft when nobody is left who could post, SetAsideFull, WrongType, Closed, and Busy.
     #[pyo3(signature = (source=None, tag=None, timeout=Timeout::USUAL), text_signature = "($self, source=None, tag=None, timeout=None)")]
     fn retrieve<'py>(
         &self,
@@ -224,6 +197,8 @@ impl Mailbox {
     }
 
     /// The next message, with its source and tag, if one is there; None otherwise. Does not wait.
+    ///
+    /// Raises PeerLost once for each rank that died, SetAsideFull, WrongType, Closed, and Busy.
     #[pyo3(signature = (source=None, tag=None))]
     fn try_retrieve(
         &self,
@@ -234,11 +209,15 @@ impl Mailbox {
         match self.now(py, Wanted { source, tag })? {
             Now::Message(message) => Message::new(message, &self.of(), py).map(Some),
             Now::Nothing => Ok(None),
-            Now::Busy => Err(self.unusable(py, &Unusable::Busy)),
+            Now::Busy => Err(self.slot.raise(py, Unusable::Busy)),
         }
     }
 
-    /// Copies the next message into an array of the same type. Returns the number of its elements.
+    /// Copies the next message into an array of the same dtype, and returns the number of its elements. Waits for it, as
+    /// retrieve().
+    ///
+    /// The array is writeable and in C order; its shape may be another one, with room for more elements, which stay.
+    /// Raises as retrieve(), and TooSmall or WrongType if the message does not fit: it stays the next one.
     #[pyo3(signature = (array, source=None, tag=None, timeout=Timeout::USUAL), text_signature = "($self, array, source=None, tag=None, timeout=None)")]
     fn retrieve_into(
         &self,
@@ -262,30 +241,27 @@ impl Mailbox {
         copied
     }
 
-    /// Declares that these ranks post here: the loss of one ends a wait, although it has made no postbox yet.
+    /// Declares that these ranks post here: the loss of one ends a wait, although it has made no postbox yet. Does not wait.
     #[pyo3(signature = (*ranks))]
     fn expect(&self, py: Python<'_>, ranks: Vec<usize>) -> PyResult<()> {
         let expected = py.detach(|| {
-            let mut place = self.slot.try_lock_for(self.limit).ok_or(Unusable::Busy)?;
-            inner(&mut place)?.mailbox.expect(ranks);
+            self.slot.wait_for_use(self.slot.limit)?.mailbox.expect(ranks);
             Ok(())
         });
-        expected.map_err(|why| self.unusable(py, &why))
+        expected.map_err(|why| self.slot.raise(py, why))
     }
 
     /// Destroys the mailbox: its postboxes then fail with MailboxGone. Arrays that were received stay.
+    ///
+    /// Raises Busy when a task has it, or another thread retrieves all the time (DECK_DEADLINE).
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let closed = py.detach(|| {
-            let mut place = self.slot.try_lock_for(self.limit).ok_or(Unusable::Busy)?;
-            match std::mem::replace(&mut *place, Place::Closed) {
-                Place::Lent => {
-                    *place = Place::Lent;
-                    Err(Unusable::Busy)
-                }
-                Place::Here(_) | Place::Closed => Ok(()),
-            }
-        });
-        closed.map_err(|why| self.unusable(py, &why))
+        self.slot.close(py)
+    }
+
+    /// The name that it was made by.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.slot.name
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -305,21 +281,17 @@ impl Mailbox {
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let found = match self.now(py, Wanted::ANY)? {
             Now::Message(message) => Ok(message),
-            _ => {
-                let waited = wait::detached(py, || {
-                    let mut place = self.slot.try_lock_for(self.limit).ok_or(Unusable::Busy)?;
-                    Ok(inner(&mut place)?.wait(Wanted::ANY, None))
-                });
-                waited.map_err(|why| self.unusable(py, &why))?
-            }
+            _ => self.waited(py, Wanted::ANY, Timeout::USUAL)?,
         };
         match found {
             Err(Error::NobodyLeft { .. }) => Ok(None),
-            found => message::value(py, found.or_raise(py, Some(&self.name))?, &self.of()).map(Some),
+            found => message::value(py, found.or_raise(py, Some(&self.slot.name))?, &self.of()).map(Some),
         }
     }
 
     /// The next message, in a task of asyncio: `await inbox.retrieve_async()`. The task's timeouts are asyncio's.
+    ///
+    /// Raises as retrieve(), but for Deadline. A task that is cancelled loses no message.
     fn retrieve_async<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         tasks::run(slf.py(), Mailbox::task(slf)?, false)
     }
@@ -333,7 +305,7 @@ impl Mailbox {
     }
 
     fn __repr__(&self) -> String {
-        format!("Mailbox({:?})", self.name)
+        format!("Mailbox({:?})", self.slot.name)
     }
 }
 
@@ -341,24 +313,13 @@ impl Mailbox {
     /// A retrieve in a task, which has the mailbox until it ends.
     fn task(slf: &Bound<'_, Self>) -> PyResult<Task> {
         let (py, this) = (slf.py(), slf.get());
-        let object = {
-            let mut place = this.slot.try_lock().ok_or_else(|| this.unusable(py, &Unusable::Busy))?;
-            match std::mem::replace(&mut *place, Place::Lent) {
-                Place::Here(object) => object,
-                other => {
-                    let why = if matches!(other, Place::Closed) { Unusable::Closed } else { Unusable::Busy };
-                    *place = other;
-                    return Err(this.unusable(py, &why));
-                }
-            }
-        };
-        let mut lent = Lent::new(this.slot.clone(), object, Place::Here);
+        let mut lent = this.slot.lend().map_err(|why| this.slot.raise(py, why))?;
         let mailbox = slf.clone().unbind();
         Ok(Task::new(async move {
             let retrieved = lent.next_async().await;
             let end: End = Box::new(move |py| {
                 let this = mailbox.get();
-                message::value(py, retrieved.or_raise(py, Some(&this.name))?, &this.of())
+                message::value(py, retrieved.or_raise(py, Some(&this.slot.name))?, &this.of())
             });
             end
         }))

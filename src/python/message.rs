@@ -21,13 +21,16 @@ const SHORT: usize = 512;
 #[pyclass(frozen, module = "udeck")]
 pub struct Held(Arrived);
 
-/// A message with its source and tag.
-#[pyclass(frozen, module = "udeck", name = "Message")]
+/// A message with its source and tag. Made by Mailbox.retrieve_message() and Mailbox.try_retrieve().
+#[pyclass(frozen, generic, module = "udeck", name = "Message")]
 pub struct Message {
+    /// What was posted: a read-only array, or an object.
     #[pyo3(get)]
     value: Py<PyAny>,
+    /// The rank that has posted it.
     #[pyo3(get)]
     source: usize,
+    /// What its sender has marked it with: 0 to 2**32 - 1.
     #[pyo3(get)]
     tag: u32,
 }

@@ -3,46 +3,30 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
 use pyo3::prelude::*;
 use udeck::{Error, PostError, Tagged};
 
 use crate::content;
-use crate::errors::{OrRaise, exception, raise};
+use crate::errors::{OrRaise, exception};
 use crate::handle::Handle;
 use crate::memory::{self, Buffer, Owned};
 use crate::numpy::Array;
-use crate::tasks::{self, End, Lent, Task};
+use crate::slot::{Slot, Unusable};
+use crate::tasks::{self, End, Task};
 use crate::wait::{self, Timeout};
 use crate::wire::{Head, PythonValues, bytes_mut, values};
 
 /// So many bytes are put together on the stack: the library has a place for short messages.
 const SHORT: usize = 256;
 
-/// Where the postbox is now.
-pub enum Place {
-    Here(Box<udeck::Postbox<PythonValues>>),
-    /// A task has it, and brings it back.
-    Lent,
-    Closed,
-}
-
-/// Shared with tasks.
-pub type Slot = Arc<Mutex<Place>>;
-
 /// A way to a mailbox. Made by World.postbox() and World.postbox_of().
+///
+/// It is a context manager, whose end is close(). Threads that post take turns; a task that posts has it alone, and who comes
+/// meanwhile gets Busy. A tag is a number from 0 to 2**32 - 1.
 #[pyclass(frozen, module = "udeck")]
 pub struct Postbox {
-    slot: Slot,
-    name: String,
+    slot: Slot<udeck::Postbox<PythonValues>>,
     world: Arc<Handle>,
-    /// The world's deadline.
-    limit: Duration,
-}
-
-enum Unusable {
-    Closed,
-    Busy,
 }
 
 /// Why a message was not posted, and the message, if it was none that is copied.
@@ -64,30 +48,10 @@ pub struct Prepared<'py> {
     pub moved: Option<(Array<'py>, Owned<'py>)>,
 }
 
-fn postbox<'a>(place: &'a MutexGuard<'_, Place>) -> Result<&'a udeck::Postbox<PythonValues>, Unusable> {
-    match &**place {
-        Place::Here(postbox) => Ok(postbox),
-        Place::Lent => Err(Unusable::Busy),
-        Place::Closed => Err(Unusable::Closed),
-    }
-}
-
 impl Postbox {
     pub fn new(postbox: udeck::Postbox<PythonValues>, world: Arc<Handle>, limit: Duration) -> Self {
         let name = postbox.name().to_owned();
-        Postbox { slot: Arc::new(Mutex::new(Place::Here(Box::new(postbox)))), name, world, limit }
-    }
-
-    #[cold]
-    fn unusable(&self, py: Python<'_>, why: &Unusable) -> PyErr {
-        let name = &self.name;
-        let text = match why {
-            Unusable::Closed => format!("the postbox of mailbox {name:?} was closed"),
-            Unusable::Busy => {
-                format!("another thread or task of this rank uses the postbox of mailbox {name:?}")
-            }
-        };
-        raise(py, if matches!(why, Unusable::Closed) { "Closed" } else { "Busy" }, text, None, Some(name))
+        Postbox { slot: Slot::new(postbox, "the postbox of mailbox", name, limit), world }
     }
 
     /// Posts a short array, put together on the stack. `false`: there is no room now, or the postbox is used.
@@ -100,8 +64,11 @@ impl Postbox {
         elements: usize,
         tag: u32,
     ) -> PyResult<bool> {
-        let Some(place) = self.slot.try_lock() else { return Ok(false) };
-        let postbox = postbox(&place).map_err(|why| self.unusable(py, &why))?;
+        let postbox = match self.slot.try_use() {
+            Ok(postbox) => postbox,
+            Err(Unusable::Busy) => return Ok(false),
+            Err(why) => return Err(self.slot.raise(py, why)),
+        };
         let mut room = [0; SHORT];
         let message = &mut room[..elements + head.len()];
         content::copy_elements(array, &mut message[..elements])?;
@@ -109,7 +76,7 @@ impl Postbox {
         match postbox.try_post(Tagged(values(message), tag)) {
             Ok(()) => Ok(true),
             Err(PostError { error: Error::WouldBlock { .. }, .. }) => Ok(false),
-            Err(PostError { error, .. }) => Err(exception(py, &error, Some(&self.name))),
+            Err(PostError { error, .. }) => Err(exception(py, &error, Some(&self.slot.name))),
         }
     }
 
@@ -121,7 +88,7 @@ impl Postbox {
         let dims = array.dims().to_vec();
         let head = content::head(array.type_number(), text.as_deref(), &dims)?;
         if let Some(owned) = memory::owned(&array, elements)
-            && let Some(buffer) = owned.take(&head, &self.name)?
+            && let Some(buffer) = owned.take(&head, &self.slot.name)?
         {
             return Ok(Prepared { buffer, moved: Some((array, owned)) });
         }
@@ -154,7 +121,7 @@ impl Postbox {
                 Unposted::Failed(Error::WouldBlock { .. }, Some(buffer))
                 | Unposted::Unusable(Unusable::Busy, Some(buffer)),
             ) => {
-                let limit = timeout.or(self.limit);
+                let limit = timeout.or(self.slot.limit);
                 wait::detached(py, || self.send_within(buffer, limit))
             }
             posted => posted,
@@ -176,8 +143,8 @@ impl Postbox {
                 }
                 return Ok(());
             }
-            Err(Unposted::Unusable(why, back)) => (self.unusable(py, &why), back),
-            Err(Unposted::Failed(error, back)) => (exception(py, &error, Some(&self.name)), back),
+            Err(Unposted::Unusable(why, back)) => (self.slot.raise(py, why), back),
+            Err(Unposted::Failed(error, back)) => (exception(py, &error, Some(&self.slot.name)), back),
         };
         match (moved, back) {
             (Some((_, owned)), Some(buffer)) => owned.put_back(buffer),
@@ -189,10 +156,7 @@ impl Postbox {
     }
 
     fn try_send(&self, buffer: Buffer) -> Result<(), Unposted> {
-        let Some(place) = self.slot.try_lock() else {
-            return Err(Unposted::Unusable(Unusable::Busy, Some(buffer)));
-        };
-        match postbox(&place) {
+        match self.slot.try_use() {
             Ok(postbox) => {
                 postbox.try_post(buffer).map_err(|failed| Unposted::Failed(failed.error, failed.message))
             }
@@ -201,10 +165,7 @@ impl Postbox {
     }
 
     fn send_within(&self, buffer: Buffer, limit: Duration) -> Result<(), Unposted> {
-        let Some(place) = self.slot.try_lock_for(limit) else {
-            return Err(Unposted::Unusable(Unusable::Busy, Some(buffer)));
-        };
-        let postbox = match postbox(&place) {
+        let postbox = match self.slot.wait_for_use(limit) {
             Ok(postbox) => postbox,
             Err(why) => return Err(Unposted::Unusable(why, Some(buffer))),
         };
@@ -217,7 +178,13 @@ impl Postbox {
 
 #[pymethods]
 impl Postbox {
-    /// Posts an array: moves it if it is one of World.empty(), and copies it otherwise.
+    /// Posts an array of any shape: moves it if it is one of World.empty(), and copies it otherwise.
+    ///
+    /// Takes arrays of numpy's, what has the buffer protocol, and tensors by DLPack, with up to 32 dimensions. What was
+    /// moved cannot be used any more (ArrayPosted). Waits, at most the timeout (seconds; None: DECK_DEADLINE), while the
+    /// mailbox's queue is full. Raises ArrayInUse when other arrays are views of what is to be moved, TypeError for
+    /// elements that are objects, MailboxGone, PeerLost, RankFinished, Deadline, NoMemory, TooLarge, Undelivered for an
+    /// earlier message, Closed, and Busy. An array that was not posted is as before.
     #[pyo3(signature = (array, tag=0, timeout=Timeout::USUAL), text_signature = "($self, array, tag=0, timeout=None)")]
     fn post(&self, py: Python<'_>, array: &Bound<'_, PyAny>, tag: u32, timeout: Timeout) -> PyResult<()> {
         let array = content::array(array)?;
@@ -233,7 +200,10 @@ impl Postbox {
         self.send(py, prepared, tag, timeout)
     }
 
-    /// Posts any object that can be pickled. Long buffers in it are not copied into the pickle.
+    /// Posts any object that can be pickled, to a mailbox that was made with objects=True. Long buffers in it are not
+    /// copied into the pickle.
+    ///
+    /// Waits and raises as post(), and what pickling raises.
     #[pyo3(signature = (value, tag=0, timeout=Timeout::USUAL), text_signature = "($self, value, tag=0, timeout=None)")]
     fn post_object(
         &self,
@@ -246,7 +216,9 @@ impl Postbox {
         self.send(py, prepared, tag, timeout)
     }
 
-    /// As post(), in a task of asyncio: waits for room without holding the thread.
+    /// As post(), in a task of asyncio: waits for room without holding the thread. The task's timeouts are asyncio's.
+    ///
+    /// The array is posted at once, before the first await. A task that is cancelled may have posted it.
     #[pyo3(signature = (array, tag=0))]
     fn post_async<'py>(
         slf: &Bound<'py, Self>,
@@ -259,42 +231,35 @@ impl Postbox {
         tasks::run(slf.py(), Postbox::task(slf, prepared)?, false)
     }
 
-    /// Waits until everything that was posted here was read.
+    /// Waits until everything that was posted here was read, at most the timeout (seconds; None: DECK_DEADLINE).
+    ///
+    /// Raises Undelivered, MailboxGone, PeerLost, Deadline, Closed, and Busy.
     #[pyo3(signature = (timeout=Timeout::USUAL), text_signature = "($self, timeout=None)")]
     fn flush(&self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
-        let limit = timeout.or(self.limit);
+        let limit = timeout.or(self.slot.limit);
         let flushed = wait::detached(py, || {
-            let place = self.slot.try_lock_for(limit).ok_or(Unusable::Busy)?;
-            let postbox = postbox(&place)?;
+            let postbox = self.slot.wait_for_use(limit)?;
             Ok(wait::in_slices_again(limit, |slice| postbox.flush_timeout(slice)))
         });
-        flushed.map_err(|why| self.unusable(py, &why))?.or_raise(py, Some(&self.name))
+        flushed.map_err(|why| self.slot.raise(py, why))?.or_raise(py, Some(&self.slot.name))
     }
 
     /// The mailbox's name.
     #[getter(name)]
     fn mailbox_name(&self) -> &str {
-        &self.name
+        &self.slot.name
     }
 
-    /// By which transport messages travel from here, and why by no better one.
+    /// By which transport messages travel from here, and why by no better one: a text for people.
     #[getter]
     fn route(&self, py: Python<'_>) -> PyResult<String> {
-        let place = self.slot.try_lock().ok_or_else(|| self.unusable(py, &Unusable::Busy))?;
-        Ok(postbox(&place).map_err(|why| self.unusable(py, &why))?.route().to_string())
+        let postbox = self.slot.try_use().map_err(|why| self.slot.raise(py, why))?;
+        Ok(postbox.route().to_string())
     }
 
-    /// Ends the connection. What was posted is still delivered.
+    /// Ends the connection. What was posted is still delivered. Raises Busy when a task has it.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let closed = py.detach(|| {
-            let mut place = self.slot.try_lock_for(self.limit).ok_or(Unusable::Busy)?;
-            if matches!(*place, Place::Lent) {
-                return Err(Unusable::Busy);
-            }
-            *place = Place::Closed;
-            Ok(())
-        });
-        closed.map_err(|why| self.unusable(py, &why))
+        self.slot.close(py)
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -307,7 +272,7 @@ impl Postbox {
     }
 
     fn __repr__(&self) -> String {
-        format!("Postbox({:?})", self.name)
+        format!("Postbox({:?})", self.slot.name)
     }
 }
 
@@ -316,21 +281,20 @@ impl Postbox {
     fn task(slf: &Bound<'_, Self>, prepared: Prepared<'_>) -> PyResult<Task> {
         let (py, this) = (slf.py(), slf.get());
         let Prepared { buffer, moved } = prepared;
-        let lent = match this.lend() {
+        let mut lent = match this.slot.lend() {
             Ok(lent) => lent,
             Err(why) => {
                 if let Some((_, owned)) = moved {
                     owned.put_back(buffer);
                 }
-                return Err(this.unusable(py, &why));
+                return Err(this.slot.raise(py, why));
             }
         };
-        let mut lent = Lent::new(this.slot.clone(), lent, Place::Here);
         if let Some((array, _)) = moved {
             // The message may go at any time: from now on it is not the program's.
             array.mark_posted();
         }
-        let name = this.name.clone();
+        let name = this.slot.name.clone();
         Ok(Task::new(async move {
             let posted = lent.post_async(buffer).await;
             let end: End = Box::new(move |py| match posted {
@@ -339,17 +303,5 @@ impl Postbox {
             });
             end
         }))
-    }
-
-    fn lend(&self) -> Result<Box<udeck::Postbox<PythonValues>>, Unusable> {
-        let mut place = self.slot.try_lock().ok_or(Unusable::Busy)?;
-        match std::mem::replace(&mut *place, Place::Lent) {
-            Place::Here(object) => Ok(object),
-            other => {
-                let why = if matches!(other, Place::Closed) { Unusable::Closed } else { Unusable::Busy };
-                *place = other;
-                Err(why)
-            }
-        }
     }
 }

@@ -4,7 +4,6 @@
 //! thread of the library sets by `call_soon_threadsafe`. A task that is cancelled drops the library's future, which loses no message.
 
 use std::future::Future;
-use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -22,42 +21,6 @@ pub type End = Box<dyn for<'py> FnOnce(Python<'py>) -> PyResult<Bound<'py, PyAny
 #[pyclass(frozen, module = "udeck")]
 pub struct Task {
     future: Mutex<Option<Pin<Box<dyn Future<Output = End> + Send>>>>,
-}
-
-/// What a slot has lent: it is brought back when this is dropped.
-pub struct Lent<T, P> {
-    slot: Arc<Mutex<P>>,
-    object: Option<Box<T>>,
-    here: fn(Box<T>) -> P,
-}
-
-impl<T, P> Lent<T, P> {
-    /// `slot` says that it was lent, until this is dropped.
-    pub fn new(slot: Arc<Mutex<P>>, object: Box<T>, here: fn(Box<T>) -> P) -> Self {
-        Lent { slot, object: Some(object), here }
-    }
-}
-
-impl<T, P> Drop for Lent<T, P> {
-    fn drop(&mut self) {
-        if let Some(object) = self.object.take() {
-            // Whoever has the lock finds that it is lent, and gives it up.
-            *self.slot.lock() = (self.here)(object);
-        }
-    }
-}
-
-impl<T, P> Deref for Lent<T, P> {
-    type Target = T;
-    fn deref(&self) -> &T {
-        self.object.as_ref().expect("lent until it is dropped")
-    }
-}
-
-impl<T, P> DerefMut for Lent<T, P> {
-    fn deref_mut(&mut self) -> &mut T {
-        self.object.as_mut().expect("lent until it is dropped")
-    }
 }
 
 impl Task {

@@ -20,6 +20,10 @@ use crate::wait::{self, Timeout};
 use crate::wire::bytes_mut;
 
 /// A job, as one rank sees it. Made by init().
+///
+/// It is a context manager: the end of the block is finish(), unless the block ended by an exception. Its attributes and
+/// methods can be used by several threads. Every timeout is in seconds, from 0 on; None is what the job says (DECK_DEADLINE, or
+/// DECK_SETUP_TIMEOUT where a mailbox is looked for). A wait gives the interpreter's lock up, and a signal's exception ends it.
 #[pyclass(frozen, module = "udeck")]
 pub struct World {
     handle: Arc<Handle>,
@@ -31,7 +35,10 @@ pub struct World {
     size: usize,
 }
 
-/// Joins the job that this process was started in; alone, a job of one rank.
+/// Joins the job that this process was started in; alone, a job of one rank. Once for each process.
+///
+/// Waits until the launcher has told the ranks of each other, at most DECK_SETUP_TIMEOUT.
+/// Raises ConfigError if a setting makes no sense, and Error if the job cannot be joined.
 #[pyfunction]
 pub fn init(py: Python<'_>) -> PyResult<World> {
     let world = py.detach(udeck::init).or_raise(py, None)?;
@@ -44,6 +51,10 @@ pub fn init(py: Python<'_>) -> PyResult<World> {
 #[pymethods]
 impl World {
     /// Creates a mailbox of this rank's. Its name is the only one in the job.
+    ///
+    /// objects: whether it takes pickled objects (Postbox.post_object), which can run anything. queue: bytes of messages that are
+    /// on their way to it from each postbox, before a post waits; None is what the job says (DECK_QUEUE).
+    /// Waits for the name service only. Raises NameTaken, BadName, and Closed after finish().
     #[pyo3(signature = (name, objects=false, queue=None))]
     fn mailbox(&self, py: Python<'_>, name: &str, objects: bool, queue: Option<usize>) -> PyResult<Mailbox> {
         let made = self.handle.wait(py, |world| match queue {
@@ -53,14 +64,19 @@ impl World {
         Ok(Mailbox::new(made, objects, self.handle.deadline))
     }
 
-    /// Creates this rank's mailbox of a family: each rank may have one of the same name.
+    /// Creates this rank's mailbox of a family: each rank may have one of the same name. Others reach it by postbox_of().
+    ///
+    /// objects: as of mailbox(). Waits for the name service only. Raises NameTaken, BadName, and Closed after finish().
     #[pyo3(signature = (name, objects=false))]
     fn mailboxes(&self, py: Python<'_>, name: &str, objects: bool) -> PyResult<Mailbox> {
         let made = self.handle.wait(py, |world| world.mailboxes(name))?;
         Ok(Mailbox::new(made, objects, self.handle.deadline))
     }
 
-    /// A way to the mailbox of this name. Waits until it exists.
+    /// A way to the mailbox of this name. Waits until it exists, at most the timeout.
+    ///
+    /// Raises NoSuchMailbox when the time is up, NobodyLeft when nobody is left who could make it, WrongType if it is of
+    /// another language's type, and Unreachable if no transport leads there.
     #[pyo3(signature = (name, timeout=Timeout::USUAL), text_signature = "($self, name, timeout=None)")]
     fn postbox(&self, py: Python<'_>, name: &str, timeout: Timeout) -> PyResult<Postbox> {
         let limit = timeout.or(self.handle.setup);
@@ -68,7 +84,9 @@ impl World {
         Ok(Postbox::new(made, self.handle.clone(), self.handle.deadline))
     }
 
-    /// A way to a rank's mailbox of a family. Waits until it exists.
+    /// A way to a rank's mailbox of a family. Waits until it exists, at most the timeout.
+    ///
+    /// Raises as postbox(), PeerLost or RankFinished if the rank has ended, and NoSuchRank.
     #[pyo3(signature = (name, rank, timeout=Timeout::USUAL), text_signature = "($self, name, rank, timeout=None)")]
     fn postbox_of(&self, py: Python<'_>, name: &str, rank: usize, timeout: Timeout) -> PyResult<Postbox> {
         let limit = timeout.or(self.handle.setup);
@@ -77,6 +95,11 @@ impl World {
     }
 
     /// An array in registered memory, whose elements are whatever was there. Posting it copies nothing.
+    ///
+    /// shape: a number of elements, or a sequence of them, one for each dimension. dtype: what numpy.dtype() takes, but no
+    /// objects; float64 if it is None. It lies in C order. Waits, at most the timeout, for memory that other arrays and
+    /// messages have. Raises NoMemory when this program itself has all of it (DECK_ARENA), Deadline, TooLarge, and
+    /// TypeError for elements that are objects.
     #[pyo3(signature = (shape, dtype=None, timeout=Timeout::USUAL), text_signature = "($self, shape, dtype=None, timeout=None)")]
     fn empty<'py>(
         &self,
@@ -98,19 +121,26 @@ impl World {
         self.make(shape, dtype, timeout, true)
     }
 
-    /// Waits until all ranks have come here.
+    /// Waits until all ranks have come here, at most the timeout.
+    ///
+    /// Raises PeerLost or RankFinished for a rank that cannot come, and Deadline, which names those that did not.
     #[pyo3(signature = (timeout=Timeout::USUAL), text_signature = "($self, timeout=None)")]
     fn barrier(&self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
         let limit = timeout.or(self.handle.deadline);
         self.handle.wait(py, |world| world.barrier_timeout(limit))
     }
 
-    /// The group of all ranks. The first call is made by all of them.
+    /// The group of all ranks. The first call is made by all of them, and waits for them.
+    ///
+    /// Raises PeerLost, RankFinished and Deadline, as barrier().
     fn all(&self, py: Python<'_>) -> PyResult<Group> {
         self.handle.wait(py, |world| Ok(world.all()?.within(world.config().deadline))).map(Group::new)
     }
 
-    /// A group of these ranks, numbered in this order. All of them make the call, with the same list.
+    /// A group of these ranks, numbered in this order. All of them make the call, with the same list and name, and wait for
+    /// each other.
+    ///
+    /// name: of a group that exists beside another one of the same ranks. Raises NoSuchRank, CallMismatch, PeerLost and Deadline.
     #[pyo3(signature = (ranks, name=None))]
     fn group(&self, py: Python<'_>, ranks: Vec<usize>, name: Option<&str>) -> PyResult<Group> {
         let made = self.handle.wait(py, |world| match name {
@@ -120,7 +150,7 @@ impl World {
         Ok(Group::new(made))
     }
 
-    /// The ranks that have ended so far: pairs of a rank, and how it was lost, or None if it finished.
+    /// The ranks that have ended so far: pairs of a rank, and how it was lost, or None if it finished. Does not wait.
     fn exited_ranks(&self, py: Python<'_>) -> PyResult<Vec<(usize, Option<String>)>> {
         self.handle.with(py, |world| {
             let exits = world.exited_ranks();
@@ -133,7 +163,9 @@ impl World {
         })
     }
 
-    /// Counters of what the library did on this rank: messages and bytes.
+    /// Counters of what the library did on this rank: messages and bytes, by name. Does not wait.
+    ///
+    /// messages_posted, bytes_posted, messages_retrieved, bytes_retrieved, and bytes_copied: of those that were posted.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.handle.with(py, udeck::World::stats)?;
         let all = PyDict::new(py);
@@ -145,13 +177,16 @@ impl World {
         Ok(all)
     }
 
-    /// Ends the whole job now, and this process.
+    /// Ends the whole job now, and this process, with this exit code (0 to 255). The launcher prints why.
     #[pyo3(signature = (code=1, why="the program gave up"))]
     fn abort(&self, py: Python<'_>, code: u8, why: &str) -> PyResult<()> {
         self.handle.wait(py, |world| world.abort(code, why))
     }
 
-    /// Ends this rank's part in the job: delivers what was posted, and says goodbye.
+    /// Ends this rank's part in the job: delivers what was posted, and says goodbye. Waits for that, at most the timeout.
+    ///
+    /// Received arrays stay. Raises Undelivered if somebody did not read what was posted, Deadline, and Closed if it was
+    /// called before.
     #[pyo3(signature = (timeout=Timeout::USUAL), text_signature = "($self, timeout=None)")]
     fn finish(&self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
         let limit = timeout.or(self.handle.deadline);

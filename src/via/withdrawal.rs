@@ -11,17 +11,37 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Ends a [`crate::Vi::connect_unless`] that another thread waits in, within a tenth of a second. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct Withdrawal(Arc<AtomicBool>);
+pub struct Withdrawal(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    withdrawn: AtomicBool,
+    ask: Option<fn() -> bool>,
+}
 
 impl Withdrawal {
-    /// The request is not wanted any more.
-    pub fn withdraw(&self) {
-        self.0.store(true, Ordering::Release);
+    /// One that the waiting thread itself decides about: it calls `ask` before each sleep, and again after a tenth of a second or
+    /// less. `true` withdraws the request.
+    pub fn asking(ask: fn() -> bool) -> Withdrawal {
+        Withdrawal(Arc::new(State { ask: Some(ask), ..State::default() }))
     }
 
-    /// Whether [`Withdrawal::withdraw`] was called.
+    /// The request is not wanted any more.
+    pub fn withdraw(&self) {
+        self.0.withdrawn.store(true, Ordering::Release);
+    }
+
+    /// Whether [`Withdrawal::withdraw`] was called, or who waited said so.
     pub fn is_withdrawn(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.0.withdrawn.load(Ordering::Acquire)
+    }
+
+    /// As above, for the thread that waits: it is asked.
+    pub fn ask(&self) -> bool {
+        if !self.is_withdrawn() && self.0.ask.is_some_and(|ask| ask()) {
+            self.withdraw();
+        }
+        self.is_withdrawn()
     }
 }
 
@@ -40,7 +60,7 @@ impl Until {
 
     /// Whether the wait is over.
     pub fn passed(&self) -> bool {
-        self.deadline.passed() || self.withdrawal.as_ref().is_some_and(Withdrawal::is_withdrawn)
+        self.deadline.passed() || self.withdrawal.as_ref().is_some_and(Withdrawal::ask)
     }
 
     /// How long to sleep before the next look: not until the deadline, if the request may be withdrawn.
@@ -68,6 +88,18 @@ impl From<Deadline> for Until {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_waits_is_asked_until_it_withdraws() {
+        use std::cell::Cell;
+        thread_local!(static ASKED: Cell<u32> = const { Cell::new(0) });
+        let asked = || ASKED.replace(ASKED.get() + 1) == 1;
+        let withdrawal = Withdrawal::asking(asked);
+        let until = Until::new(Deadline::after(Duration::MAX), Some(withdrawal.clone()));
+        assert!(!until.passed() && until.remaining() <= LOOK && !withdrawal.is_withdrawn());
+        assert!(until.passed() && withdrawal.is_withdrawn());
+        assert!(until.passed() && ASKED.get() == 2, "it was withdrawn, and nobody is asked again");
+    }
 
     #[test]
     fn who_waits_looks_again_and_sees_that_it_is_withdrawn() {

@@ -2,7 +2,7 @@
 //! are run there by pytest.
 //!
 //! `UDECK_PYTHON` names an interpreter that has maturin (`python3` otherwise). What is missing is a skip, with the reason;
-//! `UDECK_PYTHON_TESTS=require` makes it a failure. The environment's packages come from the network.
+//! `UDECK_PYTHON_TESTS=require` makes it a failure (but not where a launcher or valgrind is missing). The environment's packages come from the network.
 
 use std::{
     env,
@@ -17,11 +17,14 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 /// What the tests use. (One of them is about what is said without cloudpickle.)
 const PACKAGES: [&str; 2] = ["numpy", "pytest"];
-const FILES: [&str; 2] = ["test_values", "test_jobs"];
+/// What some of them use, and are skipped without.
+const MORE_PACKAGES: [&str; 1] = ["mypy"];
+const FILES: [&str; 6] =
+    ["test_values", "test_jobs", "test_types", "test_pages", "test_launchers", "test_memory"];
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let required = env::var("UDECK_PYTHON_TESTS").is_ok_and(|word| word == "require");
+    let required = is_required();
     let missing = missing().filter(|_| !arguments.list);
     let trial = |file: &'static str| {
         let missing = missing.clone();
@@ -34,6 +37,10 @@ fn main() -> ExitCode {
         println!("skipped: {why}");
     }
     conclusion.exit_code()
+}
+
+fn is_required() -> bool {
+    env::var("UDECK_PYTHON_TESTS").is_ok_and(|word| word == "require")
 }
 
 fn root() -> PathBuf {
@@ -61,8 +68,13 @@ fn test(file: &str) -> Result<(), Failed> {
     static ENVIRONMENT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let python = ENVIRONMENT.get_or_init(environment).clone().map_err(Failed::from)?;
     let mut pytest = Command::new(python);
-    pytest.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]);
-    said(pytest.arg(root().join("tests/python").join(file).with_extension("py"))).map_err(Failed::from)?;
+    pytest.args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]);
+    let said = said(pytest.arg(root().join("tests/python").join(file).with_extension("py")));
+    let said = said.map_err(Failed::from)?;
+    // What was skipped, and how many passed.
+    let skipped = said.lines().filter(|line| line.starts_with("SKIPPED"));
+    let lines: Vec<_> = skipped.chain(said.lines().last()).map(|line| format!("{file}: {line}\n")).collect();
+    print!("{}", lines.concat());
     Ok(())
 }
 
@@ -80,10 +92,17 @@ fn environment() -> Result<PathBuf, String> {
     let folder = target.join("python-tests");
     said(Command::new(interpreter()).args(["-m", "venv", "--clear"]).arg(&folder))?;
     let python = folder.join("bin/python");
-    let mut pip = Command::new(&python);
+    said(pip_install(&python).args(PACKAGES).arg(newest_wheel(&target.join("wheels"))?))?;
+    match said(pip_install(&python).args(MORE_PACKAGES)) {
+        Err(why) if is_required() => Err(why),
+        _ => Ok(python),
+    }
+}
+
+fn pip_install(python: &Path) -> Command {
+    let mut pip = Command::new(python);
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
-    said(pip.args(PACKAGES).arg(newest_wheel(&target.join("wheels"))?))?;
-    Ok(python)
+    pip
 }
 
 /// With the interpreter's own programs first: maturin is one.

@@ -183,6 +183,59 @@ def test_source_and_tag_choose(ends):
     assert inbox.try_retrieve(tag=9) is None and inbox.try_retrieve().tag == 3
 
 
+def test_one_of_several_mailboxes_has_a_message(world, ends):
+    inbox, out = ends
+    with world.mailbox("other") as other, world.postbox("other") as to_other:
+        with pytest.raises(udeck.Deadline, match="other"):
+            udeck.select([inbox, other], timeout=0.1)
+        to_other.post(numpy.full(1, 1))
+        assert udeck.select([inbox, inbox, other]) is other and other.try_retrieve().value[0] == 1
+        for _ in range(2):
+            out.post(numpy.zeros(3))
+            to_other.post(numpy.zeros(3))
+        # They take turns.
+        order = [udeck.select([inbox, other]) for _ in range(4)]
+        assert order == [inbox, other] * 2 or order == [other, inbox] * 2
+        for box in order:
+            box.retrieve(timeout=0)
+        # What did not fit stays the next one, here too.
+        out.post(numpy.zeros(3))
+        with pytest.raises(udeck.TooSmall):
+            inbox.retrieve_into(numpy.zeros(1))
+        assert udeck.select([other, inbox], timeout=0) is inbox and len(inbox.retrieve()) == 3
+        waiter = threading.Timer(0.3, lambda: to_other.post(numpy.zeros(1)))
+        waiter.start()
+        assert udeck.select((other, inbox), timeout=30) is other
+        waiter.join()
+        other.close()
+        with pytest.raises(udeck.Closed, match="other"):
+            udeck.select([inbox, other])
+    with pytest.raises(ValueError, match="no mailbox"):
+        udeck.select([])
+
+
+def test_threads_that_select_do_not_wait_for_each_other_for_ever(world, ends):
+    inbox, out = ends
+    got = []
+
+    def take(boxes):
+        for _ in range(20):
+            while not (message := udeck.select(boxes, timeout=30).try_retrieve()):
+                pass
+            got.append(message.tag)
+
+    with world.mailbox("second") as second, world.postbox("second") as to_second:
+        takers = [threading.Thread(target=take, args=(boxes,)) for boxes in ([inbox, second], [second, inbox])]
+        for taker in takers:
+            taker.start()
+        for n in range(20):
+            out.post(numpy.zeros(1), tag=n)
+            to_second.post(numpy.zeros(1), tag=n + 20)
+        for taker in takers:
+            taker.join(60)
+    assert sorted(got) == list(range(40))
+
+
 def test_deadlines_name_what_was_waited_for(world, ends):
     with pytest.raises(udeck.Deadline, match="retrieving") as raised:
         ends[0].retrieve(timeout=0.25)

@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         Command::Soak(options) => soak::run(&options),
         Command::Peers(options) => peers::run(&options),
         Command::Install(options) => install::run(&options),
-        Command::Wheel => wheel::run(),
+        Command::Wheel(options) => wheel::run(&options),
         Command::VerbsOracle { bindgen } => oracle::run(bindgen, ORACLE_LIMIT),
     };
     match outcome {
@@ -80,7 +80,7 @@ enum Command {
     Test(test::TestOptions),
 
     /// Build the package for Python: a wheel in target/wheels, with deckrun in it. Needs maturin (pip install maturin)
-    Wheel,
+    Wheel(wheel::WheelOptions),
 
     /// Weaken each sync point in turn, and expect a loom model to notice
     ///

@@ -1,13 +1,17 @@
 """Ping-pong and all-reduce of numpy arrays between two ranks, by udeck, mpi4py, or multiprocessing.
 
     deckrun -n 2 -- python pingpong.py udeck
-    mpiexec -n 2 python pingpong.py mpi4py
-    python pingpong.py multiprocessing
+    mpiexec -bind-to core -n 2 python pingpong.py mpi4py
+    python pingpong.py queue
+    python pingpong.py shared_memory
+    python pingpong.py copy                       (in one process: what numpy.copyto takes)
 
-Each line: the loop, bytes, and microseconds one way (of an all-reduce, for the call), the median of rounds. In all of them the sender
-has its data in an array of its own, and the receiver reads where it got them (mpi4py: in its buffer; udeck: where they lie).
+`compare.py` beside this file runs all of them. Each line: the loop, bytes, and microseconds one way (of an all-reduce, for the call), the
+median of rounds. In all of them the sender has its data in an array of its own, and the receiver has a view of what it got (mpi4py: in its
+buffer; udeck: where they lie; shared memory: in there). Each process has a processor of its own.
 """
 
+import os
 import statistics
 import sys
 import time
@@ -99,7 +103,20 @@ def mpi_rank():
         report(me, "allreduce", size, loops, allreduce, world.Barrier, 1)
 
 
-def echo(inbox, out, counts):
+def pin(nth):
+    """As deckrun and mpiexec do for theirs."""
+    processors = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {processors[nth % len(processors)]})
+
+
+def plan(loops, part):
+    """How many loops the warm-up and each round have, where a loop takes longer."""
+    loops = max(loops // part, 6)
+    return loops, [max(loops // 10, 2)] + [max(loops // ROUNDS, 2)] * ROUNDS
+
+
+def queue_echo(inbox, out, counts):
+    pin(1)
     for count in counts:
         for _ in range(count):
             out.put(inbox.get())
@@ -110,10 +127,9 @@ def queues():
 
     context = multiprocessing.get_context("spawn")
     for size, loops in SIZES.items():
-        loops = max(loops // 10, 6)
-        counts = [max(loops // 10, 2)] + [max(loops // ROUNDS, 2)] * ROUNDS
+        loops, counts = plan(loops, 20)
         to, back = context.Queue(), context.Queue()
-        other = context.Process(target=echo, args=(to, back, counts))
+        other = context.Process(target=queue_echo, args=(to, back, counts))
         other.start()
         data = numpy.ones(size // 8)
 
@@ -122,9 +138,73 @@ def queues():
                 to.put(data)
                 back.get()
 
+        # Its first message waits for the process.
+        pin(0)
         report(0, "pingpong", size, loops, pingpong, lambda: None, 2)
         other.join()
 
 
+def shared_echo(names, size, mine, theirs, counts):
+    from multiprocessing import shared_memory
+
+    pin(1)
+    there, here = (shared_memory.SharedMemory(name) for name in names)
+    back, data = numpy.ndarray(size // 8, buffer=here.buf), numpy.ones(size // 8)
+    for count in counts:
+        for _ in range(count):
+            mine.acquire()
+            numpy.ndarray(size // 8, buffer=there.buf)
+            back[:] = data
+            theirs.release()
+    del back
+    there.close()
+    here.close()
+
+
+def shared_memory_and_semaphores():
+    """What a program does by hand: one block for each direction, and a semaphore that says that it was filled."""
+    import multiprocessing
+    from multiprocessing import shared_memory
+
+    context = multiprocessing.get_context("spawn")
+    pin(0)
+    for size, loops in SIZES.items():
+        loops, counts = plan(loops, 1)
+        there, here = (shared_memory.SharedMemory(create=True, size=size) for _ in range(2))
+        theirs, mine = context.Semaphore(0), context.Semaphore(0)
+        other = context.Process(target=shared_echo, args=([there.name, here.name], size, theirs, mine, counts))
+        other.start()
+        out, data = numpy.ndarray(size // 8, buffer=there.buf), numpy.ones(size // 8)
+
+        def pingpong(n):
+            for _ in range(n):
+                out[:] = data
+                theirs.release()
+                mine.acquire()
+                numpy.ndarray(size // 8, buffer=here.buf)
+
+        report(0, "pingpong", size, loops, pingpong, lambda: None, 2)
+        other.join()
+        del out
+        for block in (there, here):
+            block.close()
+            block.unlink()
+
+
+def copies():
+    """What one copy takes, in one process: who copies needs at least that."""
+    pin(0)
+    for size, loops in SIZES.items():
+        data, room = numpy.ones(size // 8), numpy.ones(size // 8)
+
+        def copy(n):
+            for _ in range(n):
+                numpy.copyto(room, data)
+
+        report(0, "pingpong", size, loops, copy, lambda: None, 1)
+
+
+WAYS = {"udeck": udeck_rank, "mpi4py": mpi_rank, "queue": queues, "shared_memory": shared_memory_and_semaphores, "copy": copies}
+
 if __name__ == "__main__":
-    {"udeck": udeck_rank, "mpi4py": mpi_rank, "multiprocessing": queues}[sys.argv[1]]()
+    WAYS[sys.argv[1]]()

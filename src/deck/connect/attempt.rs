@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use udeck_via::{Deadline, Error as ViaError};
+use udeck_via::{Deadline, Error as ViaError, Withdrawal};
 
 use crate::error::{Error, Titled};
 use crate::exit_check::{Verdict, awaited_launcher, check_exit};
@@ -24,7 +24,12 @@ pub(crate) struct Attempt {
 impl Attempt {
     /// Makes a connection, and asks again where there is no place for it yet. The mailbox's owner has to look at connections that
     /// have ended, or a receiver to drop what was lent to it.
-    pub fn persist<T>(self, mut connect: impl FnMut() -> Result<T, ViaError>) -> Result<T, ViaError> {
+    /// Stops when it is withdrawn, with what was the matter then.
+    pub fn persist<T>(
+        self,
+        withdrawal: Option<&Withdrawal>,
+        mut connect: impl FnMut() -> Result<T, ViaError>,
+    ) -> Result<T, ViaError> {
         let [mut pause, longest] = PLACE_PAUSES;
         let mut refused = None;
         loop {
@@ -36,7 +41,7 @@ impl Attempt {
             }
             std::thread::sleep(pause.min(self.deadline.remaining()));
             pause = longest.min(pause * 2);
-            if self.deadline.passed()
+            if (self.deadline.passed() || withdrawal.is_some_and(Withdrawal::ask))
                 && let Some(refused) = refused
             {
                 return Err(refused);

@@ -321,7 +321,7 @@ impl Host for Channel {
         let cq = self.cq.handle();
         let attempt = Attempt { start, deadline, waits: true };
         let connected = Vi::new(self.side.vi.nic(), attributes).and_then(|mut vi| {
-            attempt.persist(|| vi.connect(&self.to, &cq, &cq, &introduction, deadline))?;
+            attempt.persist(None, || vi.connect(&self.to, &cq, &cq, &introduction, deadline))?;
             Ok(vi)
         });
         connected.map_err(|error| attempt.meaning(&self.side.world, &self.mailbox, self.owner, error))

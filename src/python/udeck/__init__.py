@@ -46,7 +46,7 @@ from ._errors import (
     WrongType,
 )
 from ._local import run_local
-from ._udeck import Group, Mailbox, Message, Postbox, World, __version__, init
+from ._udeck import Group, Mailbox, Message, Postbox, World, __version__, init, select
 
 _udeck.set_classes(_array.Array, _array.Posted)
 
@@ -84,4 +84,5 @@ __all__ = [
     "__version__",
     "init",
     "run_local",
+    "select",
 ]

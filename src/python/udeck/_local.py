@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import shutil
@@ -9,16 +10,19 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
+
+_R = TypeVar("_R")
 
 
-def _pickler():
+def _pickler() -> Any:
     """cloudpickle, which takes functions of a notebook, if it is installed."""
     try:
-        import cloudpickle
+        return importlib.import_module("cloudpickle")
     except ImportError:
         return pickle
-    return cloudpickle
 
 
 def _deckrun() -> str:
@@ -29,11 +33,14 @@ def _deckrun() -> str:
     return found
 
 
-def run_local(n: int, function, *args, timeout: float | None = None) -> list:
+def run_local(n: int, function: Callable[..., _R], *args: Any, timeout: float | None = None) -> list[_R]:
     """Runs ``function(world, *args)`` in `n` new processes, each a rank, and returns what they returned, by rank.
 
-    The function and its arguments are pickled: a function of a module, or with cloudpickle installed one of a notebook. If a rank
-    raises, so does this, in the words of the rank. `timeout`: seconds for all of it; None: no limit.
+    The function and its arguments are pickled: a function of a module, or with cloudpickle installed one of a notebook. Waits until all
+    ranks have ended. `timeout`: seconds for all of it; None: no limit.
+
+    Raises RuntimeError if a rank raises, in its words; TypeError if the function cannot be pickled; FileNotFoundError without deckrun; and
+    subprocess.TimeoutExpired.
     """
     try:
         job = _pickler().dumps((function, args))
@@ -52,7 +59,8 @@ def run_local(n: int, function, *args, timeout: float | None = None) -> list:
         for rank, end in enumerate(ends):
             if end and end[0]:
                 raise RuntimeError(f"rank {rank} of {n}: {end[1]}")
-        if None in ends:
+        values = [end[1] for end in ends if end]
+        if len(values) < n:
             rank = ends.index(None)
             raise RuntimeError(f"rank {rank} of {n} returned nothing; deckrun ended with {done.returncode}")
-        return [value for _, value in ends]
+        return values

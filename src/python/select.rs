@@ -1,0 +1,89 @@
+//! Waiting at several mailboxes at once.
+
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use udeck::{Error, Selectable};
+
+use crate::errors::OrRaise;
+use crate::mailbox::{Inner, Mailbox};
+use crate::slot::{Guard, Unusable};
+use crate::wait::{self, Timeout};
+
+/// Waits until one of these mailboxes has a message, and returns that mailbox: its try_retrieve() and retrieve() do not wait then.
+///
+/// Of those that have one it is the mailbox that was not returned for the longest time. timeout: seconds for all of it; None:
+/// DECK_DEADLINE; 0 looks only. Raises Deadline, PeerLost once for each rank that died, NobodyLeft when nobody is left who could post to any,
+/// ValueError without a mailbox, Closed, and Busy when another thread or task uses one of them.
+#[pyfunction]
+#[pyo3(signature = (mailboxes, timeout=Timeout::USUAL), text_signature = "(mailboxes, timeout=None)")]
+pub fn select<'py>(
+    py: Python<'py>,
+    mailboxes: Vec<Bound<'py, Mailbox>>,
+    timeout: Timeout,
+) -> PyResult<Bound<'py, Mailbox>> {
+    let mut all: Vec<&Mailbox> = mailboxes.iter().map(Bound::get).collect();
+    // Another thread may select among the same, in another order. One that is listed twice is locked once.
+    all.sort_by_key(|mailbox| mailbox.slot.order());
+    all.dedup_by_key(|mailbox| mailbox.slot.order());
+    let first = all.first().ok_or_else(|| PyValueError::new_err("select() has no mailbox to wait at"))?;
+    let limit = timeout.or(first.slot.limit);
+    let found = match at_once(&all) {
+        Ok(Some(at)) => Ok(at),
+        Ok(None) => wait::detached(py, || among(&all, limit)),
+        // Another thread may have done soon.
+        Err(Failed::Unusable(_, Unusable::Busy)) => wait::detached(py, || among(&all, limit)),
+        Err(failed) => Err(failed),
+    };
+    let at = match found {
+        Ok(at) => at,
+        Err(Failed::Unusable(at, why)) => return Err(all[at].slot.raise(py, why)),
+        Err(Failed::Failed(error)) => return Err(error).or_raise(py, None),
+    };
+    let order = all[at].slot.order();
+    let found = mailboxes.iter().find(|mailbox| mailbox.get().slot.order() == order);
+    Ok(found.expect("one of the list").clone())
+}
+
+enum Failed {
+    /// The one at this place.
+    Unusable(usize, Unusable),
+    Failed(Error),
+}
+
+type Locked<'a> = Vec<Guard<'a, Inner>>;
+
+fn lock<'a>(
+    all: &[&'a Mailbox],
+    how: impl Fn(&'a Mailbox) -> Result<Guard<'a, Inner>, Unusable>,
+) -> Result<Locked<'a>, Failed> {
+    let locked =
+        all.iter().enumerate().map(|(at, mailbox)| how(mailbox).map_err(|why| Failed::Unusable(at, why)));
+    locked.collect()
+}
+
+/// Whose message has been looked at, and is still the next one.
+fn kept(locked: &Locked<'_>) -> Option<usize> {
+    locked.iter().position(|inner| inner.has_kept())
+}
+
+fn selectable<'a>(locked: &'a Locked<'_>) -> Vec<&'a dyn Selectable> {
+    locked.iter().map(|inner| &inner.mailbox as &dyn Selectable).collect()
+}
+
+fn at_once(all: &[&Mailbox]) -> Result<Option<usize>, Failed> {
+    let locked = lock(all, |mailbox| mailbox.slot.try_use())?;
+    match kept(&locked) {
+        Some(at) => Ok(Some(at)),
+        None => udeck::try_select(&selectable(&locked)).map_err(Failed::Failed),
+    }
+}
+
+fn among(all: &[&Mailbox], limit: Duration) -> Result<usize, Failed> {
+    let locked = lock(all, |mailbox| mailbox.slot.wait_for_use(limit))?;
+    match kept(&locked) {
+        Some(at) => Ok(at),
+        None => udeck::select_timeout(&selectable(&locked), limit).map_err(Failed::Failed),
+    }
+}

@@ -1,0 +1,136 @@
+//! Where a mailbox or postbox of the library's is, for an object of Python's that threads and tasks share.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
+use pyo3::prelude::*;
+
+use crate::errors::raise;
+
+enum Place<T> {
+    Here(Box<T>),
+    /// A task has it, and brings it back.
+    Lent,
+    Closed,
+}
+
+/// Why it cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Unusable {
+    Closed,
+    /// Another thread or task uses it.
+    Busy,
+}
+
+pub type Guard<'a, T> = MappedMutexGuard<'a, T>;
+
+/// A mailbox or postbox, unless a task has it or it was closed.
+pub struct Slot<T> {
+    place: Arc<Mutex<Place<T>>>,
+    /// What it is, in words: "mailbox".
+    what: &'static str,
+    /// The mailbox's name.
+    pub name: String,
+    /// The world's deadline: how long those who wait for their turn do so at most, if they give no time.
+    pub limit: Duration,
+}
+
+impl<T: Send> Slot<T> {
+    pub fn new(object: T, what: &'static str, name: String, limit: Duration) -> Self {
+        Slot { place: Arc::new(Mutex::new(Place::Here(Box::new(object)))), what, name, limit }
+    }
+
+    /// Does not wait: for who has the interpreter's lock.
+    #[inline]
+    pub fn try_use(&self) -> Result<Guard<'_, T>, Unusable> {
+        here(self.place.try_lock().ok_or(Unusable::Busy)?)
+    }
+
+    /// Waits for other threads, without the interpreter's lock.
+    pub fn wait_for_use(&self, limit: Duration) -> Result<Guard<'_, T>, Unusable> {
+        here(self.place.try_lock_for(limit).ok_or(Unusable::Busy)?)
+    }
+
+    /// For a task, which has it until it drops it.
+    pub fn lend(&self) -> Result<Lent<T>, Unusable> {
+        let mut place = self.place.try_lock().ok_or(Unusable::Busy)?;
+        match std::mem::replace(&mut *place, Place::Lent) {
+            Place::Here(object) => Ok(Lent { place: self.place.clone(), object: Some(object) }),
+            other => {
+                let why = why(&other);
+                *place = other;
+                Err(why)
+            }
+        }
+    }
+
+    /// Drops it, once other threads have done with it.
+    pub fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let closed = py.detach(|| {
+            let mut place = self.place.try_lock_for(self.limit).ok_or(Unusable::Busy)?;
+            if matches!(*place, Place::Lent) {
+                return Err(Unusable::Busy);
+            }
+            *place = Place::Closed;
+            Ok(())
+        });
+        closed.map_err(|why| self.raise(py, why))
+    }
+
+    #[cold]
+    pub fn raise(&self, py: Python<'_>, why: Unusable) -> PyErr {
+        let Slot { what, name, .. } = self;
+        let (class, text) = match why {
+            Unusable::Closed => ("Closed", format!("{what} {name:?} was closed")),
+            Unusable::Busy => ("Busy", format!("another thread or task of this rank uses {what} {name:?}")),
+        };
+        raise(py, class, text, None, Some(name))
+    }
+
+    /// An order in which several are locked. The same for the same slot.
+    pub fn order(&self) -> usize {
+        Arc::as_ptr(&self.place).addr()
+    }
+}
+
+fn here<T>(place: MutexGuard<'_, Place<T>>) -> Result<Guard<'_, T>, Unusable> {
+    MutexGuard::try_map(place, |place| match place {
+        Place::Here(object) => Some(&mut **object),
+        Place::Lent | Place::Closed => None,
+    })
+    .map_err(|place| why(&place))
+}
+
+fn why<T>(place: &Place<T>) -> Unusable {
+    if matches!(place, Place::Closed) { Unusable::Closed } else { Unusable::Busy }
+}
+
+/// What a slot has lent: it is brought back when this is dropped.
+pub struct Lent<T> {
+    place: Arc<Mutex<Place<T>>>,
+    object: Option<Box<T>>,
+}
+
+impl<T> Drop for Lent<T> {
+    fn drop(&mut self) {
+        if let Some(object) = self.object.take() {
+            // Whoever has the lock finds that it is lent, and gives it up.
+            *self.place.lock() = Place::Here(object);
+        }
+    }
+}
+
+impl<T> Deref for Lent<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        self.object.as_ref().expect("lent until it is dropped")
+    }
+}
+
+impl<T> DerefMut for Lent<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.object.as_mut().expect("lent until it is dropped")
+    }
+}
