@@ -98,7 +98,7 @@ pub fn write(data: &mut [u8], seed: u64) {
     }
 }
 
-/// The first byte that is not what [`write`] writes.
+/// The first byte that is not what [`write()`] writes.
 pub fn first_difference(data: &[u8], seed: u64) -> Option<String> {
     data.chunks(8).enumerate().find_map(|(index, word)| {
         let expected = mix(seed ^ index as u64).to_ne_bytes();
