@@ -162,7 +162,11 @@ impl fmt::Display for Cargo {
 }
 
 fn quoted(word: &str) -> String {
-    if word.contains(|c: char| c.is_whitespace() || c == '*') { format!("'{word}'") } else { word.to_owned() }
+    if word.contains(|c: char| c.is_whitespace() || "*\"".contains(c)) {
+        format!("'{word}'")
+    } else {
+        word.to_owned()
+    }
 }
 
 /// Reads on a thread of its own, because reading a pipe has no deadline. The thread ends with the pipe's last

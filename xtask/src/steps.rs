@@ -134,7 +134,8 @@ fn in_process_tests(tests: &str, workspace: &Workspace) -> Vec<Step> {
     let unit = |filter| Cargo::new(tests).args("--lib --bins").args(&others).args(filter);
     let doc_tests = Cargo::new(tests).args("--doc");
     let doc = Cargo::new("doc --workspace --no-deps").add_flags("RUSTDOCFLAGS", "-D warnings");
-    let ui = Cargo::new(tests).args("--test ui -- compile_fail");
+    // The pairs' dependencies are built apart, and nobody debugs them.
+    let ui = Cargo::new(tests).args("--config env.CARGO_PROFILE_DEV_DEBUG=\"0\" --test ui -- compile_fail");
     let suite = programs_of(workspace, |package| package == "udeck-conformance");
     let conformance = Cargo::new(tests).args(&suite).args("-- --nocapture");
     // A target folder of its own: with other flags nothing can be shared.
