@@ -58,21 +58,23 @@ pub struct ServicePoint {
     door: Arc<Door>,
 }
 
-/// The end point of a reserved service point. It may go before that: then its place may be another's.
+/// The end point of a reserved service point. It may go before that, and its place be another's; or another service point may have it
+/// later, when its connection is over.
 #[derive(Clone, Copy)]
 struct Reserved {
     slot: &'static Slot<Ep>,
-    handle: usize,
+    /// Tells this reservation from all others.
+    number: u64,
 }
 
 impl Reserved {
     fn of(slot: &'static Slot<Ep>) -> Reserved {
-        Reserved { slot, handle: slot.lock().as_ref().map_or(0, Ep::handle) }
+        Reserved { slot, number: slot.lock().as_ref().map_or(0, Ep::reservation) }
     }
 
-    /// `None`: it has gone.
+    /// `None`: it has gone, or has another reservation.
     fn with<R>(self, with: impl FnOnce(&mut Ep) -> R) -> Option<R> {
-        self.slot.lock().as_mut().filter(|ep| ep.handle() == self.handle).map(with)
+        self.slot.lock().as_mut().filter(|ep| ep.reservation() == self.number).map(with)
     }
 }
 
@@ -237,7 +239,7 @@ pub fn accept(cr: &'static Slot<Cr>, ep: Option<&'static Slot<Ep>>, private_data
         _ => return Err(Code::INVALID_HANDLE.of(Sub::HandleEp)),
     };
     let mut held = slot.lock();
-    let is_it = |ep: &&mut Ep| reserved.is_none_or(|reserved| reserved.handle == ep.handle());
+    let is_it = |ep: &&mut Ep| reserved.is_none_or(|reserved| reserved.number == ep.reservation());
     let ep = held.as_mut().filter(is_it).ok_or(Code::INVALID_HANDLE.of(Sub::HandleEp))?;
     use super::state::EpCall;
     ep.state().check(if reserved.is_some() { EpCall::AcceptReserved } else { EpCall::Accept })?;

@@ -48,6 +48,11 @@ fn next_attempt() -> u64 {
     ATTEMPTS.fetch_add(1, Ordering::Relaxed)
 }
 
+fn next_reservation() -> u64 {
+    static RESERVATIONS: AtomicU64 = AtomicU64::new(1);
+    RESERVATIONS.fetch_add(1, Ordering::Relaxed)
+}
+
 impl Ep {
     fn new_vi(&self) -> Result<Vi> {
         let mut attributes = ViAttributes::new(self.ia.ptag);
@@ -201,8 +206,14 @@ impl Ep {
     pub fn reserve(&mut self, event: EpEvent) -> Result {
         if event == EpEvent::Reserved {
             self.state.check(EpCall::Reserve)?;
+            self.reservation = next_reservation();
         }
         if self.enter(event) { Ok(()) } else { Err(self.state.refusal()) }
+    }
+
+    /// The latest one: another service point's has another number.
+    pub fn reservation(&self) -> u64 {
+        self.reservation
     }
 
     /// `dat_ep_disconnect`. Where there is nothing to end, nothing happens.
