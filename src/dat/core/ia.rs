@@ -143,6 +143,11 @@ impl Ia {
         self.asynchronous.get().map(|(evd, _)| Arc::downgrade(evd)).unwrap_or_default()
     }
 
+    /// An object of the program's goes: to be called before its place is free, which may soon be another object's.
+    pub fn forget(&self, handle: usize) {
+        self.objects.lock().remove(&handle);
+    }
+
     /// A number for one end of a connection.
     pub fn port(&self) -> u64 {
         u64::from(std::process::id()) << 32 | self.ports.fetch_add(1, Ordering::Relaxed) & 0xffff_ffff

@@ -221,9 +221,10 @@ impl ServicePoint {
 /// It was answered.
 pub fn take(cr: &'static Slot<Cr>) -> Result<Cr> {
     let gone = Code::INVALID_HANDLE.of(Sub::HandleCr);
-    let taken = CRS.remove(cr, gone, |_| Ok(()))?;
-    taken.ia.objects.lock().remove(&cr.handle());
-    Ok(taken)
+    CRS.remove(cr, gone, |taken| {
+        taken.ia.forget(cr.handle());
+        Ok(())
+    })
 }
 
 /// `dat_cr_accept`, with an end point of the program's, or with that of the reserved service point.
@@ -394,10 +395,13 @@ fn unreachable(why: &dyn std::fmt::Display) -> Failed {
 /// It is gone; or the state forbids it, unless that does not matter.
 pub fn free_ep(slot: &'static Slot<Ep>, at_any_rate: bool) -> Result {
     use super::state::EpCall;
-    let mut ep = EPS.remove(slot, Code::INVALID_HANDLE.of(Sub::HandleEp), |ep| {
-        if at_any_rate { Ok(()) } else { ep.state().check(EpCall::Free) }
-    })?;
-    ep.retire();
-    ep.ia.objects.lock().remove(&slot.handle());
-    Ok(())
+    let ended = EPS.remove(slot, Code::INVALID_HANDLE.of(Sub::HandleEp), |ep| {
+        if !at_any_rate {
+            ep.state().check(EpCall::Free)?;
+        }
+        ep.retire(); // by its number, which is soon another's
+        ep.ia.forget(slot.handle());
+        Ok(())
+    });
+    ended.map(drop)
 }
