@@ -179,8 +179,9 @@ impl ServicePoint {
                 && let Ok(cr) = take(cr)
             {
                 cr.request.reject_for_now("the program's event dispatcher for connection requests is full");
-                if let Some(reserved) = ep {
-                    refused_at(reserved, &door);
+                if let Some(ep) = ep {
+                    refused_at(ep, &door);
+                    reserved = Some(ep); // it is still to have its request
                 }
             }
         };
