@@ -149,6 +149,9 @@ impl ServicePoint {
             let Some(theirs) = Greeting::decode(request.private_data()) else {
                 return request.reject("a uDAPL program waits there, and the other side is none");
             };
+            if door.is_closed.load(Ordering::SeqCst) {
+                return request.reject("nobody listens there any more");
+            }
             if is_reserved && reserved.is_none() {
                 return request.reject("the reserved service point there has had its request");
             }
@@ -175,10 +178,17 @@ impl ServicePoint {
                 pending,
             });
             ia.objects.lock().insert(cr.handle());
-            if evd.put(Event::request(handle, address, qualifier, cr.handle())).is_err()
+            let is_told = evd.put(Event::request(handle, address, qualifier, cr.handle())).is_ok();
+            // Closed meanwhile: nobody may look any more. If the program does, it finds the request gone.
+            let is_closed = door.is_closed.load(Ordering::SeqCst);
+            if (!is_told || is_closed)
                 && let Ok(cr) = take(cr)
             {
-                cr.request.reject_for_now("the program's event dispatcher for connection requests is full");
+                if is_closed {
+                    cr.request.reject("nobody listens there any more");
+                } else {
+                    cr.request.reject_for_now("the program's event dispatcher for connection requests is full");
+                }
                 if let Some(ep) = ep {
                     refused_at(ep, &door);
                     reserved = Some(ep); // it is still to have its request
@@ -206,10 +216,11 @@ impl ServicePoint {
 
     /// Listens no more. A request that has come stays, as does the end point that is reserved for it.
     pub fn close(&mut self) {
+        // First: the handler may be at a request, and goes on when the listener is gone.
+        self.door.is_closed.store(true, Ordering::SeqCst);
         if self.listener.take().is_some() {
             self.ia.names.withdraw(&key(&self.ia, self.qualifier));
         }
-        self.door.is_closed.store(true, Ordering::SeqCst);
         if let Some(reserved) = self.reserved {
             let _ = reserved.with(|ep| ep.reserve(EpEvent::Unreserved)); // it has gone its way
         }
