@@ -178,6 +178,24 @@ fn what_is_refused_comes_back_with_what_was_tried() {
     assert!(matches!(one.work.dequeue(), Some(Event::Software(77))));
 }
 
+/// Without a thread that could ask, a call to connect has done nothing.
+#[test]
+fn an_end_point_that_could_not_ask_is_as_before() {
+    let one = end(&nic("shm"));
+    one.ep.post_receive(one.lmr(b"kept"), 1).unwrap();
+    let mut held = one.ep.slot().lock();
+    let ep = held.as_mut().unwrap();
+    let attempt = ep.begin_connecting([0; 16], 1, Some(crate::core::qos::Qos::Premium), b"").unwrap();
+    assert_eq!(ep.state(), EpState::ActivePending);
+    ep.not_asked(attempt.number);
+    assert!(ep.peer.is_none());
+    assert!(ep.begin_connecting([0; 16], 1, None, b"").is_ok(), "it may ask again");
+    ep.not_asked(attempt.number);
+    assert_eq!(ep.state(), EpState::ActivePending, "that was another attempt");
+    drop(held);
+    assert_eq!((one.ep.receives_posted(), one.work.len(), one.connections.len()), (1, 0, 0));
+}
+
 #[test]
 fn requests_that_are_dropped_or_rejected_are_told() {
     let (asks, serves) = (end(&nic("shm")), end(&nic("shm")));

@@ -279,10 +279,13 @@ pub fn reject(cr: &'static Slot<Cr>, private_data: &[u8]) -> Result {
     Ok(())
 }
 
+/// What [`connect`] says when there is no thread that could ask. The end point is as before.
+pub const NO_THREAD: Code = Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceMemory);
+
 /// `dat_ep_connect`: asks on a thread of its own. The quality is that of the end point's settings, unless another one is named.
 ///
 /// # Errors
-/// The end point's state forbids it, or there is too much private data.
+/// The end point's state forbids it, or there is too much private data; [`NO_THREAD`].
 pub fn connect(
     slot: &'static Slot<Ep>,
     host: Host,
@@ -310,9 +313,11 @@ pub fn connect(
         }
     };
     thread::spawn("dat-connect", move || asking.run(vi), failed).map(drop).map_err(|why| {
-        udeck::via::say!("uDAPL: starting a thread: {why}");
-        failed("");
-        Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceMemory)
+        udeck::via::say!("uDAPL: dat_ep_connect: starting a thread: {why}");
+        if let Some(ep) = &mut *slot.lock() {
+            ep.not_asked(attempt);
+        }
+        NO_THREAD
     })
 }
 

@@ -101,7 +101,13 @@ impl Ep {
             return Err(Code::INVALID_STATE.of(Sub::EpEvdConnect));
         }
         self.qos = qos.unwrap_or(self.settings.qos);
-        let vi = self.new_vi()?;
+        let vi = match self.new_vi() {
+            Ok(vi) => vi,
+            Err(why) => {
+                self.qos = self.settings.qos;
+                return Err(why);
+            }
+        };
         self.port = self.ia.port();
         self.attempt = next_attempt();
         self.peer = Some(Peer::new(host, 0, &[], Some((host, qualifier))));
@@ -109,6 +115,14 @@ impl Ep {
         let withdrawal = self.asking.insert(Withdrawal::default()).clone();
         let greeting = self.greeting(private_data).encode();
         Ok(Attempt { vi, greeting, number: self.attempt, withdrawal })
+    }
+
+    /// There is nobody who could ask: all is as before [`Ep::begin_connecting`], and nothing is told.
+    pub fn not_asked(&mut self, attempt: u64) {
+        if self.is_connecting(attempt) {
+            (self.asking, self.peer, self.qos) = (None, None, self.settings.qos);
+            self.enter(EpEvent::NotAsked);
+        }
     }
 
     /// Who asks for it may stop.
