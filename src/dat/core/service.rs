@@ -242,7 +242,7 @@ pub fn take(cr: &'static Slot<Cr>) -> Result<Cr> {
 /// `dat_cr_accept`, with an end point of the program's, or with that of the reserved service point.
 ///
 /// # Errors
-/// The end point's state forbids it: the request stays.
+/// The end point's state forbids it, or there is no interface to be had: the request stays.
 pub fn accept(cr: &'static Slot<Cr>, ep: Option<&'static Slot<Ep>>, private_data: &[u8]) -> Result {
     let reserved = cr.lock().as_ref().ok_or(Code::INVALID_HANDLE.of(Sub::HandleCr))?.reserved;
     let slot = match (reserved, ep) {
@@ -254,16 +254,17 @@ pub fn accept(cr: &'static Slot<Cr>, ep: Option<&'static Slot<Ep>>, private_data
     let mut held = slot.lock();
     let is_it = |ep: &&mut Ep| reserved.is_none_or(|reserved| reserved.number == ep.reservation());
     let ep = held.as_mut().filter(is_it).ok_or(Code::INVALID_HANDLE.of(Sub::HandleEp))?;
-    use super::state::EpCall;
-    ep.state().check(if reserved.is_some() { EpCall::AcceptReserved } else { EpCall::Accept })?;
     let is_own = |cr: &Cr| Arc::ptr_eq(&cr.ia, &ep.ia);
     if !cr.lock().as_ref().is_some_and(is_own) {
         return Err(Code::INVALID_HANDLE.of(Sub::HandleEp));
     }
+    let vi = ep.begin_accepting(reserved.is_some())?;
+    // Whatever may fail comes before.
     let Cr { request, theirs, ia, .. } = take(cr)?;
     let cq = ia.cq_handle();
     // Does not wait: it answers, and the other side has its ring ready.
-    ep.accept(reserved.is_some(), &theirs, private_data, |vi, greeting| request.accept(vi, cq, cq, greeting))
+    ep.accept(vi, &theirs, private_data, |vi, greeting| request.accept(vi, cq, cq, greeting));
+    Ok(())
 }
 
 /// `dat_cr_reject`.

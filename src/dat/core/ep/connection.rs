@@ -173,20 +173,25 @@ impl Ep {
         }
     }
 
-    /// It accepts a request: `accept` connects the interface, and says what is given it.
+    /// What it needs to [accept](Ep::accept) a request, which is still there if it lacks.
     ///
     /// # Errors
-    /// The state forbids it; otherwise the connect event dispatcher learns how it went.
+    /// The state forbids it, or there is no interface to be had.
+    pub fn begin_accepting(&mut self, reserved: bool) -> Result<Vi> {
+        self.state.check(if reserved { EpCall::AcceptReserved } else { EpCall::Accept })?;
+        self.qos = self.settings.qos;
+        self.new_vi()
+    }
+
+    /// It accepts a request, with the interface that it has [got](Ep::begin_accepting): `accept` connects that, and says what is
+    /// given it. The connect event dispatcher learns how it went.
     pub fn accept(
         &mut self,
-        reserved: bool,
+        mut vi: Vi,
         theirs: &Greeting,
         private_data: &[u8],
         accept: impl FnOnce(&mut Vi, &[u8]) -> udeck::via::Result,
-    ) -> Result {
-        self.state.check(if reserved { EpCall::AcceptReserved } else { EpCall::Accept })?;
-        self.qos = self.settings.qos;
-        let mut vi = self.new_vi()?;
+    ) {
         self.port = self.ia.port();
         self.attempt = next_attempt();
         let (host, port) = (theirs.host, theirs.port);
@@ -210,7 +215,6 @@ impl Ep {
                 tell(number::ACCEPT_COMPLETION_ERROR, self.handle);
             }
         }
-        Ok(())
     }
 
     /// What a reserved service point does with it.
