@@ -330,9 +330,16 @@ impl Ep {
         vi.hand_off(Some(0), &head.bytes(), block).map_err(|(error, _)| stop(error))
     }
 
-    /// Tells the peer that an error ends the connection, if there is room for that. Otherwise it sees the end.
+    /// Tells the peer that an error ends the connection, if there is room for that. Otherwise it sees the end, as if that were in order:
+    /// nobody waits here for a peer that takes nothing.
     pub(super) fn say_broken(&mut self, told: Status) {
-        let _ = self.send_small(Head::plain(wire::BROKEN), &(told as u32).to_le_bytes());
+        let (head, body) = (Head::plain(wire::BROKEN), (told as u32).to_le_bytes());
+        if let Err(Stop::Busy) = self.send_small(head, &body)
+            && let Some(vi) = &mut self.vi
+        {
+            vi.reclaim();
+            let _ = self.send_small(head, &body);
+        }
     }
 
     /// Our oldest read is answered. `false`: that is no answer.
