@@ -248,7 +248,13 @@ impl Ia {
         } else {
             stuck.remove(&ep);
         }
-        self.is_any_stuck.store(!stuck.is_empty(), Ordering::Relaxed);
+        let is_any = !stuck.is_empty();
+        let was_any = self.is_any_stuck.swap(is_any, Ordering::Relaxed);
+        drop(stuck);
+        if is_any && !was_any {
+            // Who sleeps has found none: he would ask this one when his sleep is over, and nothing else may end that.
+            self.bell.ring_loudly();
+        }
     }
 
     fn ask_stuck(&self) {
