@@ -13,6 +13,7 @@ use udeck::via::auth::Keys;
 use udeck::via::{Deadline, Nic};
 
 use super::*;
+use crate::core::event::flags;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -211,6 +212,18 @@ fn the_first_end_point_that_is_stuck_wakes_who_sleeps() {
     ia.set_stuck(u64::MAX, true);
     assert_eq!(rings(), before + 2);
     ia.set_stuck(u64::MAX, false);
+}
+
+/// An empty segment names no memory, whichever way the message goes.
+#[test]
+fn an_empty_segment_may_have_any_context() {
+    let (here, there) = pair("shm");
+    there.ep.post_receive(there.lmr(b"x"), 1).unwrap();
+    let mut held = here.ep.slot().lock();
+    let empty = crate::core::memory::Triplet::default();
+    assert_eq!(held.as_mut().unwrap().post_send(empty, 0, flags::SUPPRESS), Ok(()));
+    drop(held);
+    assert_eq!(there.completion().length, 0);
 }
 
 #[test]

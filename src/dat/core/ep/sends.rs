@@ -84,7 +84,8 @@ impl Ep {
     /// As [`Ep::post_request`].
     #[inline(always)]
     pub fn post_send(&mut self, segment: Triplet, cookie: u64, bits: u32) -> Result {
-        if segment.len as usize <= INLINE
+        // Nothing is read for an empty one, so its memory may be any: `post_request` leaves it alone.
+        if (1..=INLINE).contains(&(segment.len as usize))
             && self.state == EpState::Connected
             && self.sends.is_empty()
             && let Some(vi) = &mut self.vi
