@@ -187,7 +187,8 @@ impl ServicePoint {
                 if is_closed {
                     cr.request.reject("nobody listens there any more");
                 } else {
-                    cr.request.reject_for_now("the program's event dispatcher for connection requests is full");
+                    cr.request
+                        .reject_for_now("the program's event dispatcher for connection requests is full");
                 }
                 if let Some(ep) = ep {
                     refused_at(ep, &door);

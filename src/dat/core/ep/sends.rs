@@ -345,7 +345,9 @@ impl Ep {
 
     /// Our oldest read is answered. `false`: that is no answer.
     pub(super) fn take_data(&mut self, body: &[u8]) -> bool {
-        let (Some(word), Some(data)) = (wire::word(body), body.get(wire::DATA_HEAD..)) else { return false };
+        let (Some(refused), Some(data)) = (wire::answer(body), body.get(wire::DATA_HEAD..)) else {
+            return false;
+        };
         let is_read = |posted: &Posted| matches!(posted.stage, Stage::Reading(_));
         let Some(at) = self.sends.iter().position(is_read) else { return false };
         let Stage::Reading(segments) =
@@ -354,7 +356,7 @@ impl Ep {
             return false;
         };
         self.reads -= 1;
-        if word != 0 {
+        if refused {
             self.tell_of_requests();
             self.break_connection(Status::Flushed); // none of the peer's requests is at fault
             return true;
