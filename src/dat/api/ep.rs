@@ -272,6 +272,9 @@ impl Ep {
     fn error(&self, call: &'static str, code: Code) -> Error {
         match code {
             code if code == Code::INVALID_HANDLE.of(Sub::HandleEp) => Error::parameter(call, MISPLACED),
+            code if code == Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceTep) => {
+                Error::unavailable(call, NO_INTERFACE)
+            }
             code => Error::of(call, code, "the end point's queue", self.state()),
         }
     }
@@ -283,7 +286,7 @@ impl Ep {
     ///
     /// # Errors
     /// [`Error::InvalidState`] unless unconnected; [`Error::Length`]; [`Error::InvalidParameter`]: a host's qualifier, and the adapter
-    /// has no directory; [`Error::Full`]: no thread to be had.
+    /// has no directory; [`Error::Unavailable`]: no thread or virtual interface to be had. The end point is as before.
     pub fn connect(&self, to: &ServiceAddress, limit: Duration, private_data: &[u8]) -> Result {
         const CALL: &str = "dat_ep_connect";
         check_private(CALL, private_data)?;
@@ -295,16 +298,19 @@ impl Ep {
             ));
         }
         let host = ia.host_of(to);
-        service::connect(self.slot, host, to.qualifier(), limit, None, private_data)
-            .map_err(|code| self.error(CALL, code))
+        match service::connect(self.slot, host, to.qualifier(), limit, None, private_data) {
+            Err(service::NO_THREAD) => Err(Error::unavailable(CALL, NO_THREAD)),
+            other => other.map_err(|code| self.error(CALL, code)),
+        }
     }
 
     /// Accepts a connection request, with data for the asker (`dat_cr_accept`). Does not wait: [`Connection::Established`](super::Connection::Established) or
     /// [`Connection::AcceptFailed`](super::Connection::AcceptFailed) follows.
     ///
     /// # Errors
-    /// The request comes back with [`Error::InvalidState`] unless unconnected, with [`Error::Length`], and with
-    /// [`Error::InvalidParameter`] if it came to a reserved service point for another end point.
+    /// The request comes back with [`Error::InvalidState`] unless unconnected, with [`Error::Length`], with
+    /// [`Error::InvalidParameter`] if it came to a reserved service point for another end point, and with [`Error::Unavailable`] if
+    /// there is no virtual interface to be had.
     #[allow(clippy::result_large_err, reason = "a request that was not answered comes back")]
     pub fn accept(
         &self,
@@ -348,6 +354,10 @@ impl Ep {
 /// What `DAT_INVALID_HANDLE` means, where handles are objects.
 const MISPLACED: &str = "that is not this end point's: receives go to its shared queue, if it has one, and \
                          the request of a reserved service point to its end point";
+
+const NO_INTERFACE: &str = "the NIC has no virtual interface for the connection; stderr says why";
+const NO_THREAD: &str = "no thread to be had that asks: end some, or raise the limit (ulimit -u, a container's pids); \
+                         the end point is as before";
 
 fn check_private(call: &'static str, private_data: &[u8]) -> Result {
     let (len, room) = (private_data.len(), MAX_PRIVATE_DATA);

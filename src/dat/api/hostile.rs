@@ -177,7 +177,8 @@ impl Frame {
             }
             Frame::Broken(word) => framed(Head::plain(wire::BROKEN), &[&word.to_le_bytes()]),
             Frame::Send { flags, invalidates, len } => {
-                let word = memory.place(*invalidates, 0).1;
+                // Without the flag, a word is nonsense, as are other flags.
+                let word = if *flags == 0 { 0 } else { memory.place(*invalidates, 0).1 };
                 framed(Head { kind: wire::SEND, flags: *flags, word }, &[&vec![0xcc; *len]])
             }
             Frame::Any(head, len) => [&head[..], &vec![0xbb; *len]].concat(),

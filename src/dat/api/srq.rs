@@ -101,7 +101,8 @@ impl Srq {
     }
 
     /// Once fewer than so many receives are left, the asynchronous dispatcher gets
-    /// [`LowWatermark`](super::Asynchronous::LowWatermark); then it has to be set again (`dat_srq_set_lw`). 0: never.
+    /// [`LowWatermark`](super::Asynchronous::LowWatermark): at once, if there are fewer already. Then it has to be set again
+    /// (`dat_srq_set_lw`). 0: never.
     ///
     /// # Errors
     /// [`Error::InvalidParameter`]: more than there is room for.

@@ -13,6 +13,7 @@ use udeck::via::auth::Keys;
 use udeck::via::{Deadline, Nic};
 
 use super::*;
+use crate::core::event::flags;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -176,6 +177,53 @@ fn what_is_refused_comes_back_with_what_was_tried() {
     assert!(start.elapsed() >= limit);
     one.work.post_software(77).unwrap();
     assert!(matches!(one.work.dequeue(), Some(Event::Software(77))));
+}
+
+/// Without a thread that could ask, a call to connect has done nothing.
+#[test]
+fn an_end_point_that_could_not_ask_is_as_before() {
+    let one = end(&nic("shm"));
+    one.ep.post_receive(one.lmr(b"kept"), 1).unwrap();
+    let mut held = one.ep.slot().lock();
+    let ep = held.as_mut().unwrap();
+    let attempt = ep.begin_connecting([0; 16], 1, Some(crate::core::qos::Qos::Premium), b"").unwrap();
+    assert_eq!(ep.state(), EpState::ActivePending);
+    ep.not_asked(attempt.number);
+    assert!(ep.peer.is_none());
+    assert!(ep.begin_connecting([0; 16], 1, None, b"").is_ok(), "it may ask again");
+    ep.not_asked(attempt.number);
+    assert_eq!(ep.state(), EpState::ActivePending, "that was another attempt");
+    drop(held);
+    assert_eq!((one.ep.receives_posted(), one.work.len(), one.connections.len()), (1, 0, 0));
+}
+
+/// Whoever sleeps, the engine too, asks the first end point that finds no room within a millisecond and not after a whole sleep.
+#[test]
+fn the_first_end_point_that_is_stuck_wakes_who_sleeps() {
+    let one = end(&nic("shm"));
+    let (ia, rings) = (one.pz.ia().core(), || one.pz.ia().core().bell.rings());
+    let before = rings();
+    ia.set_stuck(u64::MAX, true);
+    assert_eq!(rings(), before + 1);
+    ia.set_stuck(u64::MAX - 1, true);
+    ia.set_stuck(u64::MAX, false);
+    ia.set_stuck(u64::MAX - 1, false);
+    assert_eq!(rings(), before + 1, "the others are asked with it");
+    ia.set_stuck(u64::MAX, true);
+    assert_eq!(rings(), before + 2);
+    ia.set_stuck(u64::MAX, false);
+}
+
+/// An empty segment names no memory, whichever way the message goes.
+#[test]
+fn an_empty_segment_may_have_any_context() {
+    let (here, there) = pair("shm");
+    there.ep.post_receive(there.lmr(b"x"), 1).unwrap();
+    let mut held = here.ep.slot().lock();
+    let empty = crate::core::memory::Triplet::default();
+    assert_eq!(held.as_mut().unwrap().post_send(empty, 0, flags::SUPPRESS), Ok(()));
+    drop(held);
+    assert_eq!(there.completion().length, 0);
 }
 
 #[test]

@@ -65,6 +65,7 @@ pub struct Settings {
 
 pub struct Ep {
     id: u64,
+    /// What its events name it by: another end point that gets this place later may have another one.
     handle: usize,
     pub ia: Arc<Ia>,
     pub settings: Settings,
@@ -78,6 +79,8 @@ pub struct Ep {
     attempt: u64,
     /// Ends that attempt.
     asking: Option<Withdrawal>,
+    /// Tells a reservation by a service point from all others; 0: none yet.
+    reservation: u64,
     pub port: u64,
     pub peer: Option<Peer>,
     receives: Ring<Receive>,
@@ -109,6 +112,7 @@ impl Ep {
             vi: None,
             attempt: 0,
             asking: None,
+            reservation: 0,
             port: 0,
             peer: None,
             receives: Ring::default(),
@@ -123,11 +127,6 @@ impl Ep {
 
     pub fn state(&self) -> EpState {
         self.state
-    }
-
-    /// What its events name it by: another end point that gets this place later may have another one.
-    pub fn handle(&self) -> usize {
-        self.handle
     }
 
     /// The quality of service that its connection has, or will have.

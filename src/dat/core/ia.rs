@@ -143,6 +143,11 @@ impl Ia {
         self.asynchronous.get().map(|(evd, _)| Arc::downgrade(evd)).unwrap_or_default()
     }
 
+    /// An object of the program's goes: to be called before its place is free, which may soon be another object's.
+    pub fn forget(&self, handle: usize) {
+        self.objects.lock().remove(&handle);
+    }
+
     /// A number for one end of a connection.
     pub fn port(&self) -> u64 {
         u64::from(std::process::id()) << 32 | self.ports.fetch_add(1, Ordering::Relaxed) & 0xffff_ffff
@@ -243,7 +248,13 @@ impl Ia {
         } else {
             stuck.remove(&ep);
         }
-        self.is_any_stuck.store(!stuck.is_empty(), Ordering::Relaxed);
+        let is_any = !stuck.is_empty();
+        let was_any = self.is_any_stuck.swap(is_any, Ordering::Relaxed);
+        drop(stuck);
+        if is_any && !was_any {
+            // Who sleeps has found none: he would ask this one when his sleep is over, and nothing else may end that.
+            self.bell.ring_loudly();
+        }
     }
 
     fn ask_stuck(&self) {

@@ -82,6 +82,9 @@ static FREE: parking_lot::Mutex<VecDeque<u32>> = parking_lot::Mutex::new(VecDequ
 /// Where the generations of a place begin: a peer that knows one context does not know the others.
 static RANDOM: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
+/// So many places stay free for others: each has few contexts, and those of one alone would soon come round.
+const RESTING: usize = 4096;
+
 const INDEX_BITS: u32 = 20;
 /// Regions at a time.
 pub const MAX: usize = 1 << INDEX_BITS;
@@ -128,7 +131,9 @@ fn put(piece: Piece, is_open: bool) -> Result<u32> {
     if piece.of != 0 && find_in(&table, piece.of).is_none() {
         return Err(Code::INVALID_HANDLE.of(Sub::HandleLmr));
     }
-    let at = match FREE.lock().pop_front() {
+    let mut free = FREE.lock();
+    let may_be_used = free.len() > RESTING || table.len() >= MAX;
+    let at = match may_be_used.then(|| free.pop_front()).flatten() {
         Some(at) => at as usize,
         None if table.len() < MAX => {
             let generation = RANDOM.hash_one(table.len()) as u32 % GENERATIONS;
@@ -137,6 +142,7 @@ fn put(piece: Piece, is_open: bool) -> Result<u32> {
         }
         None => return Err(Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceMemoryRegion)),
     };
+    drop(free);
     let place = &mut table[at];
     // Never 0; a context that was freed is not given again soon.
     place.generation = place.generation % GENERATIONS + 1;
@@ -363,6 +369,21 @@ mod tests {
         remove(bound);
         assert!(remove_unbound(whole) && find(whole).is_none());
         assert_eq!(add(part), Err(Code::INVALID_HANDLE.of(Sub::HandleLmr)), "of what is gone");
+    }
+
+    #[test]
+    fn a_place_rests_before_it_is_used_again() {
+        let mut memory = [0_u8; 8];
+        let mut seen = std::collections::HashSet::new();
+        // Other tests use places, too.
+        for nth in 0..2000 {
+            let context = register(&mut memory, 5, ALL_RIGHTS).1;
+            assert!(
+                seen.insert(split(context).0),
+                "the place of {context:#x} comes again after {nth} others"
+            );
+            remove(context);
+        }
     }
 
     #[test]

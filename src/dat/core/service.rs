@@ -58,21 +58,23 @@ pub struct ServicePoint {
     door: Arc<Door>,
 }
 
-/// The end point of a reserved service point. It may go before that: then its place may be another's.
+/// The end point of a reserved service point. It may go before that, and its place be another's; or another service point may have it
+/// later, when its connection is over.
 #[derive(Clone, Copy)]
 struct Reserved {
     slot: &'static Slot<Ep>,
-    handle: usize,
+    /// Tells this reservation from all others.
+    number: u64,
 }
 
 impl Reserved {
     fn of(slot: &'static Slot<Ep>) -> Reserved {
-        Reserved { slot, handle: slot.lock().as_ref().map_or(0, Ep::handle) }
+        Reserved { slot, number: slot.lock().as_ref().map_or(0, Ep::reservation) }
     }
 
-    /// `None`: it has gone.
+    /// `None`: it has gone, or has another reservation.
     fn with<R>(self, with: impl FnOnce(&mut Ep) -> R) -> Option<R> {
-        self.slot.lock().as_mut().filter(|ep| ep.handle() == self.handle).map(with)
+        self.slot.lock().as_mut().filter(|ep| ep.reservation() == self.number).map(with)
     }
 }
 
@@ -147,6 +149,9 @@ impl ServicePoint {
             let Some(theirs) = Greeting::decode(request.private_data()) else {
                 return request.reject("a uDAPL program waits there, and the other side is none");
             };
+            if door.is_closed.load(Ordering::SeqCst) {
+                return request.reject("nobody listens there any more");
+            }
             if is_reserved && reserved.is_none() {
                 return request.reject("the reserved service point there has had its request");
             }
@@ -173,12 +178,21 @@ impl ServicePoint {
                 pending,
             });
             ia.objects.lock().insert(cr.handle());
-            if evd.put(Event::request(handle, address, qualifier, cr.handle())).is_err()
+            let is_told = evd.put(Event::request(handle, address, qualifier, cr.handle())).is_ok();
+            // Closed meanwhile: nobody may look any more. If the program does, it finds the request gone.
+            let is_closed = door.is_closed.load(Ordering::SeqCst);
+            if (!is_told || is_closed)
                 && let Ok(cr) = take(cr)
             {
-                cr.request.reject_for_now("the program's event dispatcher for connection requests is full");
-                if let Some(reserved) = ep {
-                    refused_at(reserved, &door);
+                if is_closed {
+                    cr.request.reject("nobody listens there any more");
+                } else {
+                    cr.request
+                        .reject_for_now("the program's event dispatcher for connection requests is full");
+                }
+                if let Some(ep) = ep {
+                    refused_at(ep, &door);
+                    reserved = Some(ep); // it is still to have its request
                 }
             }
         };
@@ -203,10 +217,11 @@ impl ServicePoint {
 
     /// Listens no more. A request that has come stays, as does the end point that is reserved for it.
     pub fn close(&mut self) {
+        // First: the handler may be at a request, and goes on when the listener is gone.
+        self.door.is_closed.store(true, Ordering::SeqCst);
         if self.listener.take().is_some() {
             self.ia.names.withdraw(&key(&self.ia, self.qualifier));
         }
-        self.door.is_closed.store(true, Ordering::SeqCst);
         if let Some(reserved) = self.reserved {
             let _ = reserved.with(|ep| ep.reserve(EpEvent::Unreserved)); // it has gone its way
         }
@@ -219,15 +234,16 @@ impl ServicePoint {
 /// It was answered.
 pub fn take(cr: &'static Slot<Cr>) -> Result<Cr> {
     let gone = Code::INVALID_HANDLE.of(Sub::HandleCr);
-    let taken = CRS.remove(cr, gone, |_| Ok(()))?;
-    taken.ia.objects.lock().remove(&cr.handle());
-    Ok(taken)
+    CRS.remove(cr, gone, |taken| {
+        taken.ia.forget(cr.handle());
+        Ok(())
+    })
 }
 
 /// `dat_cr_accept`, with an end point of the program's, or with that of the reserved service point.
 ///
 /// # Errors
-/// The end point's state forbids it: the request stays.
+/// The end point's state forbids it, or there is no interface to be had: the request stays.
 pub fn accept(cr: &'static Slot<Cr>, ep: Option<&'static Slot<Ep>>, private_data: &[u8]) -> Result {
     let reserved = cr.lock().as_ref().ok_or(Code::INVALID_HANDLE.of(Sub::HandleCr))?.reserved;
     let slot = match (reserved, ep) {
@@ -237,18 +253,19 @@ pub fn accept(cr: &'static Slot<Cr>, ep: Option<&'static Slot<Ep>>, private_data
         _ => return Err(Code::INVALID_HANDLE.of(Sub::HandleEp)),
     };
     let mut held = slot.lock();
-    let is_it = |ep: &&mut Ep| reserved.is_none_or(|reserved| reserved.handle == ep.handle());
+    let is_it = |ep: &&mut Ep| reserved.is_none_or(|reserved| reserved.number == ep.reservation());
     let ep = held.as_mut().filter(is_it).ok_or(Code::INVALID_HANDLE.of(Sub::HandleEp))?;
-    use super::state::EpCall;
-    ep.state().check(if reserved.is_some() { EpCall::AcceptReserved } else { EpCall::Accept })?;
     let is_own = |cr: &Cr| Arc::ptr_eq(&cr.ia, &ep.ia);
     if !cr.lock().as_ref().is_some_and(is_own) {
         return Err(Code::INVALID_HANDLE.of(Sub::HandleEp));
     }
+    let vi = ep.begin_accepting(reserved.is_some())?;
+    // Whatever may fail comes before.
     let Cr { request, theirs, ia, .. } = take(cr)?;
     let cq = ia.cq_handle();
     // Does not wait: it answers, and the other side has its ring ready.
-    ep.accept(reserved.is_some(), &theirs, private_data, |vi, greeting| request.accept(vi, cq, cq, greeting))
+    ep.accept(vi, &theirs, private_data, |vi, greeting| request.accept(vi, cq, cq, greeting));
+    Ok(())
 }
 
 /// `dat_cr_reject`.
@@ -264,10 +281,13 @@ pub fn reject(cr: &'static Slot<Cr>, private_data: &[u8]) -> Result {
     Ok(())
 }
 
+/// What [`connect`] says when there is no thread that could ask. The end point is as before.
+pub const NO_THREAD: Code = Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceMemory);
+
 /// `dat_ep_connect`: asks on a thread of its own. The quality is that of the end point's settings, unless another one is named.
 ///
 /// # Errors
-/// The end point's state forbids it, or there is too much private data.
+/// The end point's state forbids it, or there is too much private data; [`NO_THREAD`].
 pub fn connect(
     slot: &'static Slot<Ep>,
     host: Host,
@@ -295,9 +315,11 @@ pub fn connect(
         }
     };
     thread::spawn("dat-connect", move || asking.run(vi), failed).map(drop).map_err(|why| {
-        udeck::via::say!("uDAPL: starting a thread: {why}");
-        failed("");
-        Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceMemory)
+        udeck::via::say!("uDAPL: dat_ep_connect: starting a thread: {why}");
+        if let Some(ep) = &mut *slot.lock() {
+            ep.not_asked(attempt);
+        }
+        NO_THREAD
     })
 }
 
@@ -392,10 +414,13 @@ fn unreachable(why: &dyn std::fmt::Display) -> Failed {
 /// It is gone; or the state forbids it, unless that does not matter.
 pub fn free_ep(slot: &'static Slot<Ep>, at_any_rate: bool) -> Result {
     use super::state::EpCall;
-    let mut ep = EPS.remove(slot, Code::INVALID_HANDLE.of(Sub::HandleEp), |ep| {
-        if at_any_rate { Ok(()) } else { ep.state().check(EpCall::Free) }
-    })?;
-    ep.retire();
-    ep.ia.objects.lock().remove(&slot.handle());
-    Ok(())
+    let ended = EPS.remove(slot, Code::INVALID_HANDLE.of(Sub::HandleEp), |ep| {
+        if !at_any_rate {
+            ep.state().check(EpCall::Free)?;
+        }
+        ep.retire(); // by its number, which is soon another's
+        ep.ia.forget(slot.handle());
+        Ok(())
+    });
+    ended.map(drop)
 }

@@ -60,6 +60,17 @@ struct Inner {
     receives: Ring<Receive>,
     max: usize,
     low: usize,
+    /// The low watermark has not been told since it was set.
+    is_armed: bool,
+}
+
+impl Inner {
+    /// Whether it is time to tell that there are too few: once.
+    fn falls_short(&mut self) -> bool {
+        let is_short = self.is_armed && self.receives.len() < self.low;
+        self.is_armed &= !is_short;
+        is_short
+    }
 }
 
 /// `DAT_SRQ_LOW_WATERMARK_EVENT`.
@@ -69,7 +80,9 @@ const LOW_WATERMARK_EVENT: u32 = super::event::number::ASYNC_EP_BROKEN;
 
 impl Srq {
     pub fn new(handle: usize, pz: u32, max: usize, low: usize, asynchronous: Weak<Evd>) -> Srq {
-        Srq { handle, pz, asynchronous, inner: Mutex::new(Inner { receives: Ring::default(), max, low }) }
+        // Nothing is posted yet: that is told when the first message finds it so.
+        let inner = Inner { receives: Ring::default(), max, low, is_armed: true };
+        Srq { handle, pz, asynchronous, inner: Mutex::new(inner) }
     }
 
     /// # Errors
@@ -85,14 +98,19 @@ impl Srq {
 
     pub fn take(&self) -> Option<Receive> {
         let mut inner = self.inner.lock();
-        let receive = inner.receives.pop_front()?;
-        if inner.receives.len() < inner.low {
-            inner.low = 0; // it is told once
-            if let Some(asynchronous) = self.asynchronous.upgrade() {
-                asynchronous.push(Event::asynchronous(LOW_WATERMARK_EVENT, self.handle, LOW_WATERMARK));
-            }
+        let receive = inner.receives.pop_front();
+        self.check(&mut inner);
+        receive
+    }
+
+    /// Tells of the low watermark, if it is time.
+    #[inline]
+    fn check(&self, inner: &mut Inner) {
+        if inner.falls_short()
+            && let Some(asynchronous) = self.asynchronous.upgrade()
+        {
+            asynchronous.push(Event::asynchronous(LOW_WATERMARK_EVENT, self.handle, LOW_WATERMARK));
         }
-        Some(receive)
     }
 
     /// Posted, the most that can be, and the low watermark.
@@ -112,7 +130,10 @@ impl Srq {
         Ok(())
     }
 
+    /// Told at once, if fewer are posted already. 0: never.
     pub fn set_low(&self, low: usize) {
-        self.inner.lock().low = low;
+        let mut inner = self.inner.lock();
+        (inner.low, inner.is_armed) = (low, true);
+        self.check(&mut inner);
     }
 }

@@ -75,6 +75,8 @@ pub enum EpEvent {
     RequestCame,
     /// That request was refused.
     Refused,
+    /// It has not asked after all, for want of a thread.
+    NotAsked,
     /// Connected.
     Established,
     /// There will be no connection: refused, timed out, unreachable.
@@ -170,6 +172,7 @@ impl EpState {
             (S::Unconnected | S::ActivePending | S::PassivePending | S::TentativePending, E::Established) => {
                 S::Connected
             }
+            (S::ActivePending, E::NotAsked) => S::Unconnected,
             (S::ActivePending | S::PassivePending, E::Failed | E::Ended) => S::Disconnected,
             (S::Unconnected | S::TentativePending, E::Failed) => S::Disconnected,
             (S::Connected, E::Closes) => S::DisconnectPending,
@@ -254,6 +257,7 @@ mod tests {
             state = state.after(event).unwrap_or_else(|| panic!("{event:?} in {state:?}"));
             assert_eq!(state, then);
         }
+        assert_eq!(S::ActivePending.after(EpEvent::NotAsked), Some(S::Unconnected));
         assert_eq!(S::Disconnected.after(EpEvent::Ended), None, "an end is told once");
         assert_eq!(S::Disconnected.after(EpEvent::Established), None, "a late answer connects nothing");
     }

@@ -56,11 +56,19 @@ impl Head {
     #[inline]
     pub fn read(bytes: &[u8]) -> Option<Head> {
         let head: &[u8; HEAD] = bytes.first_chunk()?;
-        Some(Head {
-            kind: head[0],
-            flags: head[1],
-            word: u32::from_le_bytes([head[4], head[5], head[6], head[7]]),
-        })
+        let [kind, rest @ ..] = head;
+        if *rest == [0; HEAD - 1] { Some(Head::plain(*kind)) } else { Head::read_flags(*head) }
+    }
+
+    /// One that is not plain: there is only one kind.
+    #[cold]
+    fn read_flags(head: [u8; HEAD]) -> Option<Head> {
+        match head {
+            [SEND, INVALIDATES, 0, 0, word @ ..] => {
+                Some(Head { kind: SEND, flags: INVALIDATES, word: u32::from_le_bytes(word) })
+            }
+            _ => None,
+        }
     }
 }
 
@@ -73,7 +81,8 @@ pub fn write_head(address: u64, context: u32) -> [u8; WRITE_HEAD] {
 
 /// A place in the memory of who reads this: address and RMR context.
 pub fn read_place(bytes: &[u8]) -> Option<(u64, u32)> {
-    Some((number(bytes, 0)?, number(bytes, 8)? as u32))
+    // The upper half is zero.
+    Some((number(bytes, 0)?, u32::try_from(number(bytes, 8)?).ok()?))
 }
 
 pub fn read_request(address: u64, context: u32, len: usize) -> [u8; 24] {
@@ -89,6 +98,15 @@ pub fn number(bytes: &[u8], at: usize) -> Option<u64> {
 
 pub fn word(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.first_chunk()?))
+}
+
+/// Whether an answer to a read refuses it.
+pub fn answer(bytes: &[u8]) -> Option<bool> {
+    match number(bytes, 0)? {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
+    }
 }
 
 /// What each side says of itself when a connection is made.
@@ -160,6 +178,25 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn what_no_head_has_is_none() {
+        let plain = Head::plain(SEND).bytes();
+        for at in 1..HEAD {
+            let mut head = plain;
+            head[at] = 1;
+            let is_one = Head::read(&head).is_some();
+            assert_eq!(is_one, at == 1, "byte {at}: only the first flag of a SEND is known");
+            head[0] = WRITE;
+            assert_eq!(Head::read(&head), None, "byte {at} of a WRITE");
+        }
+        assert_eq!(Head::read(&[SEND, 2, 0, 0, 0, 0, 0, 0]), None, "an unknown flag");
+        assert_eq!(Head::read(&[SEND, INVALIDATES | 2, 0, 0, 7, 0, 0, 0]), None, "and a known one with it");
+        assert_eq!(Head::read(&[SEND, INVALIDATES, 1, 0, 7, 0, 0, 0]), None, "what shall be zero");
+        let mut place = write_head(7, 8);
+        place[15] = 1;
+        assert_eq!(read_place(&place), None);
+    }
+
     proptest! {
         #[test]
         fn what_is_said_is_heard(host: [u8; 16], port: u64, private_data in prop::collection::vec(any::<u8>(), 0..=MAX_PRIVATE)) {
@@ -174,15 +211,17 @@ mod tests {
         fn any_bytes_are_read_within_their_bounds(bytes in prop::collection::vec(any::<u8>(), 0..64), words: String) {
             let _ = Greeting::decode(&bytes);
             let _ = refused(&words);
-            prop_assert_eq!(Head::read(&bytes).is_some(), bytes.len() >= HEAD);
-            prop_assert_eq!(read_place(&bytes).is_some(), bytes.len() >= WRITE_HEAD);
+            prop_assert!(Head::read(&bytes).is_none_or(|head| head.bytes() == bytes[..HEAD]));
+            prop_assert!(read_place(&bytes).is_none_or(|(at, context)| write_head(at, context) == bytes[..WRITE_HEAD]));
             prop_assert_eq!(word(&bytes).is_some(), bytes.len() >= 4);
         }
 
         #[test]
-        fn a_head_and_a_place_are_read_as_written(kind: u8, flags: u8, w: u32, address: u64, context: u32, len: usize) {
-            let head = Head { kind, flags, word: w };
-            prop_assert_eq!(Head::read(&head.bytes()), Some(head));
+        fn a_head_and_a_place_are_read_as_written(kind: u8, word: u32, address: u64, context: u32, len: usize) {
+            let invalidates = Head { kind: SEND, flags: INVALIDATES, word };
+            for head in [Head::plain(kind), invalidates] {
+                prop_assert_eq!(Head::read(&head.bytes()), Some(head));
+            }
             let bytes = read_request(address, context, len);
             prop_assert_eq!(read_place(&bytes), Some((address, context)));
             prop_assert_eq!(number(&bytes, 16), Some(len as u64));

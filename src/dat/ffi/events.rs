@@ -302,14 +302,17 @@ pub unsafe extern "C" fn free(handle: Handle) -> Code {
         let gone = Code::INVALID_HANDLE.of(Sub::Handle1);
         // SAFETY: as above.
         let slot = unsafe { EVDS.find(handle) }.ok_or(gone)?;
-        let Owned { object, ia } = EVDS.remove(slot, gone, |owned| {
+        let owned = EVDS.remove(slot, gone, |owned| {
             // The adapter's and the end points' have it, too; who waits is told to stop.
             let waits = usize::from(owned.object.waiting.load(Ordering::Relaxed));
             let used = Arc::strong_count(&owned.object) > 1 + waits;
-            if used { Err(Code::INVALID_STATE.of(Sub::EvdInUse)) } else { Ok(()) }
+            if used {
+                return Err(Code::INVALID_STATE.of(Sub::EvdInUse));
+            }
+            owned.ia.forget(handle);
+            Ok(())
         })?;
-        object.end();
-        ia.objects.lock().remove(&handle);
+        owned.object.end();
         Ok(())
     })
 }
@@ -492,9 +495,12 @@ pub unsafe extern "C" fn cno_free(handle: Handle) -> Code {
         in_use(&owned, 1)?;
         set_agent(&owned.object, None)?;
         drop(owned);
-        let Owned { object, ia } = CNOS.remove(slot, gone, |owned| in_use(owned, 0))?;
-        object.end();
-        ia.objects.lock().remove(&handle);
+        let owned = CNOS.remove(slot, gone, |owned| {
+            in_use(owned, 0)?;
+            owned.ia.forget(handle);
+            Ok(())
+        })?;
+        owned.object.end();
         Ok(())
     })
 }

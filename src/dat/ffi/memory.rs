@@ -98,10 +98,13 @@ pub unsafe extern "C" fn pz_free(handle: Handle) -> Code {
         // SAFETY: as above.
         let slot = unsafe { PZS.find(handle) }.ok_or(gone)?;
         let freed = PZS.remove(slot, gone, |own| {
-            if Arc::strong_count(&own.pz) > 1 { Err(Code::INVALID_STATE.of(Sub::PzInUse)) } else { Ok(()) }
-        })?;
-        freed.ia.objects.lock().remove(&handle);
-        Ok(())
+            if Arc::strong_count(&own.pz) > 1 {
+                return Err(Code::INVALID_STATE.of(Sub::PzInUse));
+            }
+            own.ia.forget(handle);
+            Ok(())
+        });
+        freed.map(drop)
     })
 }
 
@@ -212,15 +215,14 @@ pub unsafe extern "C" fn lmr_free(handle: Handle) -> Code {
         let gone = Code::INVALID_HANDLE.of(Sub::HandleLmr);
         // SAFETY: as above.
         let slot = unsafe { LMRS.find(handle) }.ok_or(gone)?;
-        let lmr = LMRS.remove(slot, gone, |lmr| {
-            if memory::remove_unbound(lmr.context) {
-                Ok(())
-            } else {
-                Err(Code::INVALID_STATE.of(Sub::LmrInUse))
+        let freed = LMRS.remove(slot, gone, |lmr| {
+            if !memory::remove_unbound(lmr.context) {
+                return Err(Code::INVALID_STATE.of(Sub::LmrInUse));
             }
-        })?;
-        lmr.pz.ia.objects.lock().remove(&handle);
-        Ok(())
+            lmr.pz.ia.forget(handle);
+            Ok(())
+        });
+        freed.map(drop)
     })
 }
 
@@ -377,9 +379,11 @@ pub unsafe extern "C" fn rmr_free(handle: Handle) -> Code {
         let gone = Code::INVALID_HANDLE.of(Sub::HandleRmr);
         // SAFETY: as above.
         let slot = unsafe { RMRS.find(handle) }.ok_or(gone)?;
-        let rmr = RMRS.remove(slot, gone, |_| Ok(()))?;
-        memory::remove(rmr.context);
-        rmr.pz.ia.objects.lock().remove(&handle);
-        Ok(())
+        let freed = RMRS.remove(slot, gone, |rmr| {
+            memory::remove(rmr.context);
+            rmr.pz.ia.forget(handle);
+            Ok(())
+        });
+        freed.map(drop)
     })
 }

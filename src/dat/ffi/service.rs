@@ -47,10 +47,12 @@ unsafe fn close(pool: &Pool<ServicePoint>, handle: Handle, sub: Sub) -> Result {
     let gone = Code::INVALID_HANDLE.of(sub);
     // SAFETY: as promised.
     let slot = unsafe { pool.find(handle) }.ok_or(gone)?;
-    let mut point = pool.remove(slot, gone, |_| Ok(()))?;
-    point.close();
-    point.ia.objects.lock().remove(&handle);
-    Ok(())
+    let closed = pool.remove(slot, gone, |point| {
+        point.close();
+        point.ia.forget(handle);
+        Ok(())
+    });
+    closed.map(drop)
 }
 
 /// `DAT_PSP_PROVIDER_FLAG`: the provider makes end points.

@@ -67,10 +67,13 @@ pub unsafe extern "C" fn srq_free(handle: Handle) -> Code {
         // SAFETY: as above.
         let slot = unsafe { SRQS.find(handle) }.ok_or(gone)?;
         let freed = SRQS.remove(slot, gone, |own| {
-            if Arc::strong_count(&own.srq) > 1 { Err(Code::INVALID_STATE.of(Sub::SrqInUse)) } else { Ok(()) }
-        })?;
-        freed.pz.ia.objects.lock().remove(&handle);
-        Ok(())
+            if Arc::strong_count(&own.srq) > 1 {
+                return Err(Code::INVALID_STATE.of(Sub::SrqInUse));
+            }
+            own.pz.ia.forget(handle);
+            Ok(())
+        });
+        freed.map(drop)
     })
 }
 

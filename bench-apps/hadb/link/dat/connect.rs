@@ -18,15 +18,15 @@ use udeck_dat::{
 const QUALIFIER: u64 = 2004;
 /// Until all have connected.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// More than can have happened between two looks: of each connection all receives, packets and pieces.
-const ROOM: usize = 8192;
+/// What can have happened to a connection between two looks, at most: all receives, packets and pieces, and what a connection tells.
+const EVENTS: usize = 2 * RECEIVES as usize + SLOTS as usize + 8;
 
 /// To be called by all ranks. Waits for them. `world` is used only to tell where the service points are, and later for who has died.
 pub fn connect(world: World) -> Result<DatLink> {
     let ia = Ia::on_nic(world.nic())?;
     ia.set_oversubscribed(ranks_here(&world) > udeck::sys::usable_cpus().len());
-    let (pz, evd) = (Pz::new(&ia), Evd::new(&ia, ROOM));
     let (rank, size) = (world.rank(), world.size());
+    let (pz, evd) = (Pz::new(&ia), Evd::new(&ia, EVENTS * size));
     let peers = (0..size).map(|other| (other != rank).then(|| peer(&pz, &evd)).transpose());
     let peers = peers.collect::<Result<Vec<_>>>()?;
     let several = |each: u8, len: usize| {

@@ -89,3 +89,42 @@ fn a_request_for_an_end_point_that_has_gone_reaches_no_other() {
     drop(other);
     assert_eq!(second.state(), EpState::Unconnected);
 }
+
+/// A service point whose request was accepted may be kept for long. Its end does not touch what another one has reserved meanwhile.
+#[test]
+fn the_end_of_an_old_service_point_leaves_the_next_one_its_end_point() {
+    let (serves, old) = reserved("shm", 28);
+    let asks = end(&nic("shm"));
+    asks.ep.connect(&old.address(), LIMIT, b"").unwrap();
+    serves.ep.accept(request(&serves.connections), b"").map_err(|(error, _)| error).unwrap();
+    serves.established();
+    serves.ep.disconnect(false).unwrap();
+    assert_eq!(told(&serves.connections, &serves.ep), Connection::Disconnected);
+    serves.ep.reset().unwrap();
+    let next = Rsp::new(29, &serves.connections, &serves.ep).unwrap();
+    drop(old);
+    assert_eq!(serves.ep.state(), EpState::Reserved, "by the next one");
+    drop(next);
+    assert_eq!(serves.ep.state(), EpState::Unconnected);
+}
+
+/// Whoever asks while the dispatcher is full asks again. The service point has its request then, and not before.
+#[test]
+fn a_full_dispatcher_leaves_the_service_point_its_request() {
+    let (serves, rsp) = reserved("shm", 30);
+    let mut told = 0;
+    while serves.connections.post_software(told).is_ok() {
+        told += 1;
+    }
+    let asks = end(&nic("shm"));
+    asks.ep.connect(&rsp.address(), LIMIT, b"").unwrap();
+    // Until it has been refused for now, at least once.
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(asks.ep.state(), EpState::ActivePending);
+    for _ in 0..told {
+        assert!(matches!(serves.connections.dequeue(), Some(Event::Software(_))));
+    }
+    serves.ep.accept(request(&serves.connections), b"").map_err(|(error, _)| error).unwrap();
+    serves.established();
+    asks.established();
+}

@@ -92,19 +92,26 @@ fn the_end_of_a_connection_leaves_the_receives_to_the_others() {
         server.askers[1].ep.post_send(server.askers[1].lmr(b"next"), 1).unwrap();
         assert_eq!(server.completion().ep, server.eps[1].id());
 
-        // The low watermark is told once, and again when it was set again.
-        server.srq.set_low_watermark(2).unwrap();
+        // The low watermark is told once, and again when it was set again: at once where fewer are posted.
+        let told = || {
+            asynchronous.dequeue().is_some_and(|event| {
+                matches!(event, Event::Asynchronous(Asynchronous::LowWatermark(srq)) if srq == server.srq.id())
+            })
+        };
         for nth in 0..4 {
             server.srq.post_receive(server.lmr(4), nth).unwrap();
         }
+        server.srq.set_low_watermark(2).unwrap();
+        assert!(!told(), "{transport}: four are posted");
         for nth in 0..4 {
             server.askers[1].ep.post_send(server.askers[1].lmr(b"more"), 1).unwrap();
             server.completion();
-            let told = asynchronous.dequeue().is_some_and(|event| {
-                matches!(event, Event::Asynchronous(Asynchronous::LowWatermark(srq)) if srq == server.srq.id())
-            });
-            assert_eq!(told, nth == 2, "{transport}, {nth}");
+            assert_eq!(told(), nth == 2, "{transport}, {nth}");
         }
+        server.srq.set_low_watermark(2).unwrap();
+        assert!(told() && !told(), "{transport}: nothing is posted");
+        server.srq.set_low_watermark(0).unwrap();
+        assert!(!told(), "{transport}: never");
         assert!(server.srq.set_low_watermark(9).is_err(), "there is room for 8");
     }
 }

@@ -48,6 +48,11 @@ fn next_attempt() -> u64 {
     ATTEMPTS.fetch_add(1, Ordering::Relaxed)
 }
 
+fn next_reservation() -> u64 {
+    static RESERVATIONS: AtomicU64 = AtomicU64::new(1);
+    RESERVATIONS.fetch_add(1, Ordering::Relaxed)
+}
+
 impl Ep {
     fn new_vi(&self) -> Result<Vi> {
         let mut attributes = ViAttributes::new(self.ia.ptag);
@@ -96,7 +101,13 @@ impl Ep {
             return Err(Code::INVALID_STATE.of(Sub::EpEvdConnect));
         }
         self.qos = qos.unwrap_or(self.settings.qos);
-        let vi = self.new_vi()?;
+        let vi = match self.new_vi() {
+            Ok(vi) => vi,
+            Err(why) => {
+                self.qos = self.settings.qos;
+                return Err(why);
+            }
+        };
         self.port = self.ia.port();
         self.attempt = next_attempt();
         self.peer = Some(Peer::new(host, 0, &[], Some((host, qualifier))));
@@ -104,6 +115,14 @@ impl Ep {
         let withdrawal = self.asking.insert(Withdrawal::default()).clone();
         let greeting = self.greeting(private_data).encode();
         Ok(Attempt { vi, greeting, number: self.attempt, withdrawal })
+    }
+
+    /// There is nobody who could ask: all is as before [`Ep::begin_connecting`], and nothing is told.
+    pub fn not_asked(&mut self, attempt: u64) {
+        if self.is_connecting(attempt) {
+            (self.asking, self.peer, self.qos) = (None, None, self.settings.qos);
+            self.enter(EpEvent::NotAsked);
+        }
     }
 
     /// Who asks for it may stop.
@@ -154,20 +173,25 @@ impl Ep {
         }
     }
 
-    /// It accepts a request: `accept` connects the interface, and says what is given it.
+    /// What it needs to [accept](Ep::accept) a request, which is still there if it lacks.
     ///
     /// # Errors
-    /// The state forbids it; otherwise the connect event dispatcher learns how it went.
+    /// The state forbids it, or there is no interface to be had.
+    pub fn begin_accepting(&mut self, reserved: bool) -> Result<Vi> {
+        self.state.check(if reserved { EpCall::AcceptReserved } else { EpCall::Accept })?;
+        self.qos = self.settings.qos;
+        self.new_vi()
+    }
+
+    /// It accepts a request, with the interface that it has [got](Ep::begin_accepting): `accept` connects that, and says what is
+    /// given it. The connect event dispatcher learns how it went.
     pub fn accept(
         &mut self,
-        reserved: bool,
+        mut vi: Vi,
         theirs: &Greeting,
         private_data: &[u8],
         accept: impl FnOnce(&mut Vi, &[u8]) -> udeck::via::Result,
-    ) -> Result {
-        self.state.check(if reserved { EpCall::AcceptReserved } else { EpCall::Accept })?;
-        self.qos = self.settings.qos;
-        let mut vi = self.new_vi()?;
+    ) {
         self.port = self.ia.port();
         self.attempt = next_attempt();
         let (host, port) = (theirs.host, theirs.port);
@@ -191,7 +215,6 @@ impl Ep {
                 tell(number::ACCEPT_COMPLETION_ERROR, self.handle);
             }
         }
-        Ok(())
     }
 
     /// What a reserved service point does with it.
@@ -201,8 +224,14 @@ impl Ep {
     pub fn reserve(&mut self, event: EpEvent) -> Result {
         if event == EpEvent::Reserved {
             self.state.check(EpCall::Reserve)?;
+            self.reservation = next_reservation();
         }
         if self.enter(event) { Ok(()) } else { Err(self.state.refusal()) }
+    }
+
+    /// The latest one: another service point's has another number.
+    pub fn reservation(&self) -> u64 {
+        self.reservation
     }
 
     /// `dat_ep_disconnect`. Where there is nothing to end, nothing happens.

@@ -84,7 +84,8 @@ impl Ep {
     /// As [`Ep::post_request`].
     #[inline(always)]
     pub fn post_send(&mut self, segment: Triplet, cookie: u64, bits: u32) -> Result {
-        if segment.len as usize <= INLINE
+        // Nothing is read for an empty one, so its memory may be any: `post_request` leaves it alone.
+        if (1..=INLINE).contains(&(segment.len as usize))
             && self.state == EpState::Connected
             && self.sends.is_empty()
             && let Some(vi) = &mut self.vi
@@ -330,14 +331,23 @@ impl Ep {
         vi.hand_off(Some(0), &head.bytes(), block).map_err(|(error, _)| stop(error))
     }
 
-    /// Tells the peer that an error ends the connection, if there is room for that. Otherwise it sees the end.
+    /// Tells the peer that an error ends the connection, if there is room for that. Otherwise it sees the end, as if that were in order:
+    /// nobody waits here for a peer that takes nothing.
     pub(super) fn say_broken(&mut self, told: Status) {
-        let _ = self.send_small(Head::plain(wire::BROKEN), &(told as u32).to_le_bytes());
+        let (head, body) = (Head::plain(wire::BROKEN), (told as u32).to_le_bytes());
+        if let Err(Stop::Busy) = self.send_small(head, &body)
+            && let Some(vi) = &mut self.vi
+        {
+            vi.reclaim();
+            let _ = self.send_small(head, &body);
+        }
     }
 
     /// Our oldest read is answered. `false`: that is no answer.
     pub(super) fn take_data(&mut self, body: &[u8]) -> bool {
-        let (Some(word), Some(data)) = (wire::word(body), body.get(wire::DATA_HEAD..)) else { return false };
+        let (Some(refused), Some(data)) = (wire::answer(body), body.get(wire::DATA_HEAD..)) else {
+            return false;
+        };
         let is_read = |posted: &Posted| matches!(posted.stage, Stage::Reading(_));
         let Some(at) = self.sends.iter().position(is_read) else { return false };
         let Stage::Reading(segments) =
@@ -346,7 +356,7 @@ impl Ep {
             return false;
         };
         self.reads -= 1;
-        if word != 0 {
+        if refused {
             self.tell_of_requests();
             self.break_connection(Status::Flushed); // none of the peer's requests is at fault
             return true;
