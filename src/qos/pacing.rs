@@ -72,10 +72,13 @@ impl Seller {
 
     /// As [`Self::reserve`], of a message that is granted as a whole.
     pub fn reserve_whole(&mut self, now: Duration, asked: u64, outstanding: u64, drained: u64) -> Grant {
-        if self.terms.rate.is_none()
-            && let Some(rate) = self.measured.observe(now, drained)
-        {
-            self.receiver.set_rate(rate.saturating_mul(GAIN));
+        if self.terms.rate.is_none() {
+            if outstanding <= self.terms.threshold {
+                // The program may have waited for its posters: this time says nothing of it.
+                self.measured.restart(now, drained);
+            } else if let Some(rate) = self.measured.observe(now, drained) {
+                self.receiver.set_rate(rate.saturating_mul(GAIN));
+            }
         }
         self.receiver.settle(now, outstanding.saturating_sub(self.terms.threshold));
         let grant = self.receiver.reserve(now, asked);
@@ -88,7 +91,8 @@ impl Seller {
     }
 }
 
-/// How fast a mailbox's program takes messages, looked at whenever a postbox asks: so, while messages wait.
+/// How fast a mailbox's program takes messages. It is looked at when a postbox asks, between looks at which more than the threshold was granted
+/// and had not come: so, mostly while the program has something to take.
 #[derive(Clone, Debug)]
 struct DrainRate {
     since: Duration,
@@ -102,6 +106,11 @@ impl DrainRate {
         Self { since: now, drained: 0, samples: [0; SAMPLES], next: 0 }
     }
 
+    /// The next sample begins now.
+    fn restart(&mut self, now: Duration, drained: u64) {
+        (self.since, self.drained) = (now, drained);
+    }
+
     /// The rate, in bytes a second, if there is a new sample of it.
     fn observe(&mut self, now: Duration, drained: u64) -> Option<u64> {
         let elapsed = now.saturating_sub(self.since);
@@ -109,7 +118,7 @@ impl DrainRate {
             return None;
         }
         let bytes = u128::from(drained.saturating_sub(self.drained));
-        (self.since, self.drained) = (now, drained);
+        self.restart(now, drained);
         if elapsed > STALE || bytes == 0 {
             return None;
         }

@@ -58,6 +58,18 @@ fn the_rate_is_what_the_program_takes_at_its_best() {
     assert_eq!(rate.samples, [100_000; SAMPLES], "what was once is forgotten");
 }
 
+/// While little is outstanding, the program waits for its posters, and that is no rate of its own.
+#[test]
+fn idle_time_is_not_measured() {
+    let mut seller = Seller::new(terms(1000, 100, None), us(0));
+    seller.reserve(us(0), 100, 0, 0);
+    // 1000 bytes in half a second: nobody has posted more.
+    assert_eq!(seller.reserve(us(500_000), 100, 1000, 1000).after, us(0));
+    assert_eq!(seller.reserve(us(500_000), 100, 5000, 1000).after.as_millis(), 0, "no rate is known");
+    // 10,000 bytes in 10 ms while more than the threshold is outstanding: a byte a microsecond, sold twice as fast.
+    assert_eq!(seller.reserve(us(510_000), 100, 5000, 11_000).after, us(2000));
+}
+
 #[test]
 fn a_window_then_a_reservation_then_the_grant_at_its_time() {
     let mut buyer = Buyer::new(100);
