@@ -290,10 +290,16 @@ fn grants_follow_one_another_in_the_order_of_asking() {
 /// Who reserves without being told to, or again and again, is no postbox.
 #[test]
 fn who_reserves_and_sends_nothing_is_caught() {
-    for (incast, before) in [(IncastControl::Off, 0), (IncastControl::Srp, 0), (IncastControl::Smsrp, 2)] {
+    let (none, most, least) = ((0, 0), (2, u64::MAX), (2, 1));
+    for (incast, (before, bytes)) in [
+        (IncastControl::Off, none),
+        (IncastControl::Srp, none),
+        (IncastControl::Smsrp, most),
+        (IncastControl::Smsrp, least),
+    ] {
         with_liar(incast, |inbox, liar| {
             for _ in 0..before {
-                liar.say(RESERVE, 0, 0, &u64::MAX.to_le_bytes());
+                liar.say(RESERVE, 0, 0, &bytes.to_le_bytes());
                 assert_eq!(answer(inbox, liar).0, GRANT);
             }
             liar.say(RESERVE, 0, 0, &1_u64.to_le_bytes());

@@ -77,7 +77,7 @@ impl Grants {
         let sales = self.sales.as_mut().filter(|sales| sales.takes_reservations && is_paced(side));
         let sales = sales.ok_or(Malformed)?;
         let (now, arrived) = (sales.begun.elapsed(), side.arrivals.weight());
-        if !reserved.account.may_ask(arrived, sales.seller.largest()) {
+        if !reserved.account.may_ask(now, arrived) {
             return Err(Malformed);
         }
         let outstanding = sales.outstanding.saturating_add(granted(&self.quota) as u64);

@@ -54,7 +54,7 @@ impl Channel {
         let (now, vi) = (pacing.begun.elapsed(), &mut side.vi);
         let turn = pacing.buyer.turn(now, || matches!(vi.unread(), Ok(0)));
         let backlog = pacing::weight(queue.len() as u64, queue.memory() as u64).max(weight);
-        if turn == Turn::Ask || turn == Turn::Now && pacing.buyer.asks_ahead(backlog) {
+        if turn == Turn::Ask || turn == Turn::Now && pacing.buyer.asks_ahead() {
             let asked = pacing.buyer.asks_for(backlog).to_le_bytes();
             match vi.send_inline(None, &wire::head(Kind::Reserve, 0), &asked) {
                 Ok(()) => pacing.buyer.asked(),
