@@ -13,6 +13,9 @@ use crate::stats::Counters;
 use crate::wire::Malformed;
 use crate::world_state::WorldState;
 
+/// So often it is looked at all connections, of which there may be thousands. What comes meanwhile is counted as if it had not come.
+const LOOK_EVERY: Duration = Duration::from_micros(100);
+
 /// What a mailbox gives its postboxes leave for.
 pub(crate) struct Grants {
     /// Memory, which they fill.
@@ -26,8 +29,10 @@ struct Sales {
     begun: Instant,
     /// The mailbox's.
     counters: Arc<Counters>,
-    /// What was granted of short messages and had not come at the last look.
+    /// What was granted of short messages and had not come at the last look, and what was granted since.
     outstanding: u64,
+    /// When that was.
+    looked: Option<Duration>,
     takes_reservations: bool,
 }
 
@@ -38,14 +43,10 @@ impl Grants {
             begun: Instant::now(),
             counters: counters.clone(),
             outstanding: 0,
+            looked: None,
             takes_reservations: matches!(rules, Rules::Smsrp { .. }),
         };
         Grants { quota, sales: (rules != Rules::Off).then(|| Box::new(sales())) }
-    }
-
-    /// Whether time is sold.
-    pub fn has_rules(&self) -> bool {
-        self.sales.is_some()
     }
 
     /// How long the poster of a message that was announced and has memory is to wait, in microseconds.
@@ -57,10 +58,14 @@ impl Grants {
         Some(micros(grant.after))
     }
 
-    /// Looks how much of what was granted has not come, of all connections.
+    /// Looks how much of what was granted has not come, of all connections; unless there are no such grants, or it has looked just now.
     pub fn note_outstanding<'c>(&mut self, of: impl Iterator<Item = (&'c Reservations, &'c RecvSide)>) {
-        let Some(sales) = &mut self.sales else { return };
+        let Some(sales) = self.sales.as_mut().filter(|sales| sales.takes_reservations) else { return };
         let now = sales.begun.elapsed();
+        if sales.looked.is_some_and(|looked| now < looked + LOOK_EVERY) {
+            return;
+        }
+        sales.looked = Some(now);
         let outstanding =
             of.map(|(reserved, side)| reserved.account.outstanding(now, side.arrivals.weight()));
         sales.outstanding = outstanding.fold(0, u64::saturating_add);
@@ -83,6 +88,7 @@ impl Grants {
         let outstanding = sales.outstanding.saturating_add(granted(&self.quota) as u64);
         let grant = sales.seller.reserve(now, asked, outstanding, sales.counters.weight_retrieved());
         reserved.account.grant(now, arrived, grant);
+        sales.outstanding = sales.outstanding.saturating_add(grant.bytes);
         // At most `largest`, which is far below.
         Ok((u32::try_from(grant.bytes).unwrap_or(u32::MAX), micros(grant.after)))
     }

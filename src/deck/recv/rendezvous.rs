@@ -124,9 +124,7 @@ impl Inbox {
     fn serve_oldest(&mut self, context: usize) -> Result<ServeResult> {
         // The data VI that a request names may not have been taken from the acceptor yet.
         self.add_accepted();
-        if self.grants.has_rules() {
-            self.note_outstanding();
-        }
+        self.note_outstanding();
         let Some(Some(connection)) = self.connections.get_mut(context) else {
             return Ok(ServeResult::Done(None));
         };
