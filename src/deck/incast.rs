@@ -39,6 +39,8 @@ pub enum IncastControl {
 pub(crate) const LONG: usize = 128 << 10;
 /// What one reservation of short messages gets at most.
 const LARGEST: u64 = 128 << 10;
+/// What announced messages may have of either kind of memory before they come: it is theirs from the answer on, and the answer may delay them.
+pub(crate) const GRANTED: usize = 16 << 20;
 /// What a mailbox has granted and not got, before it delays. All windows together are as much again.
 const THRESHOLD: u64 = 2 << 20;
 /// A postbox's window.

@@ -287,6 +287,25 @@ fn grants_follow_one_another_in_the_order_of_asking() {
     });
 }
 
+/// Messages wait for their time with memory at the mailbox. So those that may wait are few, and the others wait to be answered.
+#[test]
+fn announced_messages_hold_little_memory_while_they_wait() {
+    for (incast, most) in [(IncastControl::Off, 20), (IncastControl::Srp, 16), (IncastControl::Smsrp, 16)] {
+        with_liar(incast, |inbox, liar| {
+            for granted in [4, 8, 12, 16, 20] {
+                liar.say(ASK_WRITE, 0, 0, &(4_u64 << 20).to_le_bytes());
+                if granted <= most {
+                    assert_eq!(answer(inbox, liar).0, READY);
+                }
+            }
+            let error = inbox.retrieve_timeout(SHORT).unwrap_err().to_string();
+            let held = format!("{} bytes are granted to postboxes", most << 20);
+            assert_eq!(error.contains(&held), most < 20, "{error}");
+            assert!(liar.vi.arrival().unwrap().is_none(), "nothing more is granted");
+        });
+    }
+}
+
 /// Who reserves without being told to, or again and again, is no postbox.
 #[test]
 fn who_reserves_and_sends_nothing_is_caught() {

@@ -7,7 +7,7 @@ use udeck_qos::pacing::{Account, Seller};
 use udeck_via::Caps;
 
 use super::memory_quota::{MEMORIES, MemoryQuota};
-use crate::incast::Rules;
+use crate::incast::{GRANTED, Rules};
 use crate::protocol::side::RecvSide;
 use crate::stats::Counters;
 use crate::wire::Malformed;
@@ -47,6 +47,12 @@ impl Grants {
             takes_reservations: matches!(rules, Rules::Smsrp { .. }),
         };
         Grants { quota, sales: (rules != Rules::Off).then(|| Box::new(sales())) }
+    }
+
+    /// How much memory may be granted to messages that are announced on that connection, and have not come.
+    pub fn most_memory(&self, side: &RecvSide, world: &WorldState) -> usize {
+        let is_bounded = self.sales.is_some() && is_paced(side);
+        world.max_granted().min(if is_bounded { GRANTED } else { usize::MAX })
     }
 
     /// How long the poster of a message that was announced and has memory is to wait, in microseconds.

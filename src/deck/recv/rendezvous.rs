@@ -234,9 +234,10 @@ impl Inbox {
         let why = match announcement.shortage(&connection.side, &self.world) {
             Some(error) => error.to_string(),
             None => format!(
-                "{} bytes are granted to postboxes that have not filled them yet, and more than half of the arena is \
-                 not; retrieve more often, or raise DECK_ARENA",
-                self.grants.quota.bytes(memory)
+                "{} bytes are granted to postboxes that have not filled them yet, and {} may be (half of DECK_ARENA, and \
+                 less under incast control); retrieve more often",
+                self.grants.quota.bytes(memory),
+                self.grants.most_memory(&connection.side, &self.world)
             ),
         };
         let holders = self.world.holders(memory);
