@@ -2,7 +2,8 @@
 //!
 //! [`crate::incast`] is the literature's: a message over the threshold is dropped, and comes again at its grant. Here nothing is gained by
 //! dropping: what has arrived has used the network already, and has its place. So a poster does not send what would be refused. It may have a
-//! *window* of bytes under way without asking; beyond that it reserves, and waits for its grant.
+//! *window* of bytes under way without asking; beyond that it reserves, and waits for its grant. When all that it has sent is read, its window is
+//! whole again. A message begins where anything is left of a window or a grant, and may be longer than that.
 //!
 //! | who | has |
 //! |---|---|
