@@ -6,7 +6,7 @@
 //! | messages | what they do |
 //! |---|---|
 //! | announced ones | reserve: the mailbox's answer has a delay |
-//! | others, with [`IncastControl::Smsrp`] | go at once while at most a window of them is unread; beyond that they reserve, some together |
+//! | others, with [`IncastControl::Smsrp`] | go at once within a window, which is whole again when all is read; then they reserve |
 //!
 //! What waits does so in its channel's queue, so order, requests, deadlines and ends are those of any message that finds no room. Where
 //! memory is shared nothing travels before it is read, and nothing of this applies.
@@ -31,15 +31,18 @@ pub enum IncastControl {
     Off,
     /// Long messages reserve before they travel (after the *speculative reservation protocol*).
     Srp,
-    /// Besides, a postbox of which much is unread reserves for its short ones (after the *small-message* one).
+    /// Besides, a postbox that has used up its window reserves for its short ones (after the *small-message* one).
     Smsrp,
 }
 
-/// From here on messages are announced, where the connection can do that.
+/// From here on `auto` announces messages, where the connection can do that and it is not told never to.
 pub(crate) const LONG: usize = 128 << 10;
 /// What one reservation of short messages gets at most.
 const LARGEST: u64 = 128 << 10;
-/// What a mailbox has granted and not got, before it delays. All windows together are as much again.
+/// What announced messages may have of either kind of memory before they come: it is theirs from the answer on, and the answer may delay them.
+pub(crate) const GRANTED: usize = 16 << 20;
+/// What a mailbox has granted and not got, before it delays. The windows of all ranks, with a postbox each, are as much again, or more where the
+/// least window is more than a rank's part.
 const THRESHOLD: u64 = 2 << 20;
 /// A postbox's window.
 const WINDOWS: std::ops::RangeInclusive<u64> = 4 << 10..=64 << 10;
@@ -144,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_windows_together_are_bounded_in_any_job() {
+    fn windows_are_smaller_in_larger_jobs_down_to_the_least() {
         let window = |ranks| match Rules::new(IncastControl::Smsrp, ranks) {
             Rules::Smsrp { window } => window,
             other => panic!("{other:?}"),

@@ -2,7 +2,8 @@
 //!
 //! [`crate::incast`] is the literature's: a message over the threshold is dropped, and comes again at its grant. Here nothing is gained by
 //! dropping: what has arrived has used the network already, and has its place. So a poster does not send what would be refused. It may have a
-//! *window* of bytes under way without asking; beyond that it reserves, and waits for its grant.
+//! *window* of bytes under way without asking; beyond that it reserves, and waits for its grant. When all that it has sent is read, its window is
+//! whole again. A message begins where anything is left of a window or a grant, and may be longer than that.
 //!
 //! | who | has |
 //! |---|---|
@@ -19,7 +20,8 @@ use crate::incast::{Grant, Limits, Receiver};
 pub const OVERHEAD: u64 = 64;
 /// No grant is for a later time than that: a rate that was measured wrong, or peers that reserve and do not send, hold nobody up for longer.
 pub const LONGEST: Duration = Duration::from_secs(1);
-/// What was granted and has not come so long after its time is counted no longer: its poster stands still, or lies.
+/// What was granted and has not come so long after its time is counted no longer: its poster stands still, or lies. The poster itself forgets
+/// it after twice as long. Its count begins later than the mailbox's, so it never holds the poster to less than the mailbox knows of.
 const LAPSE: Duration = Duration::from_secs(1);
 
 /// Shorter looks at a rate say little.
@@ -72,23 +74,22 @@ impl Seller {
 
     /// As [`Self::reserve`], of a message that is granted as a whole.
     pub fn reserve_whole(&mut self, now: Duration, asked: u64, outstanding: u64, drained: u64) -> Grant {
-        if self.terms.rate.is_none()
-            && let Some(rate) = self.measured.observe(now, drained)
-        {
-            self.receiver.set_rate(rate.saturating_mul(GAIN));
+        if self.terms.rate.is_none() {
+            if outstanding <= self.terms.threshold {
+                // The program may have waited for its posters: this time says nothing of it.
+                self.measured.restart(now, drained);
+            } else if let Some(rate) = self.measured.observe(now, drained) {
+                self.receiver.set_rate(rate.saturating_mul(GAIN));
+            }
         }
         self.receiver.settle(now, outstanding.saturating_sub(self.terms.threshold));
         let grant = self.receiver.reserve(now, asked);
         Grant { after: grant.after.min(LONGEST), ..grant }
     }
-
-    /// What one reservation gets at most.
-    pub fn largest(&self) -> u64 {
-        self.terms.largest
-    }
 }
 
-/// How fast a mailbox's program takes messages, looked at whenever a postbox asks: so, while messages wait.
+/// How fast a mailbox's program takes messages. It is looked at when a postbox asks, between looks at which more than the threshold was granted
+/// and had not come: so, mostly while the program has something to take.
 #[derive(Clone, Debug)]
 struct DrainRate {
     since: Duration,
@@ -102,6 +103,11 @@ impl DrainRate {
         Self { since: now, drained: 0, samples: [0; SAMPLES], next: 0 }
     }
 
+    /// The next sample begins now.
+    fn restart(&mut self, now: Duration, drained: u64) {
+        (self.since, self.drained) = (now, drained);
+    }
+
     /// The rate, in bytes a second, if there is a new sample of it.
     fn observe(&mut self, now: Duration, drained: u64) -> Option<u64> {
         let elapsed = now.saturating_sub(self.since);
@@ -109,7 +115,7 @@ impl DrainRate {
             return None;
         }
         let bytes = u128::from(drained.saturating_sub(self.drained));
-        (self.since, self.drained) = (now, drained);
+        self.restart(now, drained);
         if elapsed > STALE || bytes == 0 {
             return None;
         }
@@ -124,31 +130,32 @@ impl DrainRate {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     granted: u64,
+    /// The last grant.
+    last: u64,
     /// What had come from it by its last grant.
     arrived: u64,
     lapses: Duration,
 }
 
 impl Account {
-    /// What was granted and has not come, of `arrived` in all.
-    fn unspent(&self, arrived: u64) -> u64 {
+    /// What was granted and has not come, of `arrived` in all: what is still expected of it.
+    pub fn outstanding(&self, now: Duration, arrived: u64) -> u64 {
+        if now >= self.lapses {
+            return 0;
+        }
         self.granted.saturating_sub(arrived.saturating_sub(self.arrived))
     }
 
-    /// What is still expected of it.
-    pub fn outstanding(&self, now: Duration, arrived: u64) -> u64 {
-        if now < self.lapses { self.unspent(arrived) } else { 0 }
-    }
-
-    /// Whether it may ask for more: it has at most one grant left, of `largest` or less.
-    pub fn may_ask(&self, arrived: u64, largest: u64) -> bool {
-        self.unspent(arrived) <= largest
+    /// Whether it may ask for more: it has no more left than its last grant. So it has two at most, however small they are.
+    pub fn may_ask(&self, now: Duration, arrived: u64) -> bool {
+        self.outstanding(now, arrived) <= self.last.max(1)
     }
 
     /// It gets a grant.
     pub fn grant(&mut self, now: Duration, arrived: u64, grant: Grant) {
         let lapses = now.saturating_add(grant.after).saturating_add(LAPSE);
-        *self = Self { granted: self.unspent(arrived).saturating_add(grant.bytes), arrived, lapses };
+        let granted = self.outstanding(now, arrived).saturating_add(grant.bytes);
+        *self = Self { granted, last: grant.bytes, arrived, lapses };
     }
 }
 
@@ -176,6 +183,8 @@ pub struct Buyer {
     next: Option<(Duration, u64)>,
     /// Half of the last grant: when so much is left, the next one is asked for.
     ahead: u64,
+    /// When all that was granted and not used lapses.
+    lapses: Duration,
     /// An answer is awaited.
     asked: bool,
 }
@@ -184,11 +193,25 @@ impl Buyer {
     /// With so large a window.
     pub fn new(window: u64) -> Self {
         let window = window.max(1);
-        Self { window, left: window, credit: 0, from: Duration::ZERO, next: None, ahead: 0, asked: false }
+        let (from, lapses) = (Duration::ZERO, Duration::ZERO);
+        Self { window, left: window, credit: 0, from, next: None, ahead: 0, lapses, asked: false }
+    }
+
+    /// Whether the window alone lets the next message go: nothing was granted or asked for, and so [`Self::turn`] would change nothing.
+    pub fn is_within_window(&self) -> bool {
+        self.left > 0 && self.credit == 0 && self.next.is_none() && !self.asked
+    }
+
+    /// Old grants say nothing of what the mailbox wants now.
+    fn forget_lapsed(&mut self, now: Duration) {
+        if now >= self.lapses {
+            (self.credit, self.next, self.ahead) = (0, None, 0);
+        }
     }
 
     /// Whether the next message may go. `all_read`: whether the mailbox has read all that was sent; then the window is whole again.
     pub fn turn(&mut self, now: Duration, all_read: impl FnOnce() -> bool) -> Turn {
+        self.forget_lapsed(now);
         if self.credit == 0
             && let Some((from, bytes)) = self.next.take()
         {
@@ -204,7 +227,7 @@ impl Buyer {
             if !all_read() {
                 return Turn::Ask;
             }
-            self.left = self.window;
+            (self.left, self.ahead) = (self.window, 0);
         }
         Turn::Now
     }
@@ -215,14 +238,15 @@ impl Buyer {
         *from = from.saturating_sub(weight);
     }
 
-    /// What to ask for, where so much waits: a window at least, because who waits for room has more to come.
+    /// What to ask for, where so much waits: a window at least, because who waits for room has more to come, and twice the last grant. A poster
+    /// has few messages in its queue, so that its backlog says little of what it posts in the time that an answer takes.
     pub fn asks_for(&self, backlog: u64) -> u64 {
-        backlog.max(self.window)
+        backlog.max(self.window).max(self.ahead.saturating_mul(4))
     }
 
-    /// Whether to ask now, so that the next grant is there when this one is used up. `backlog`: what waits.
-    pub fn asks_ahead(&self, backlog: u64) -> bool {
-        !self.asked && self.next.is_none() && (1..=self.ahead).contains(&self.credit) && backlog > self.credit
+    /// Whether to ask now, so that the next grant is there when this one is used up.
+    pub fn asks_ahead(&self) -> bool {
+        !self.asked && self.next.is_none() && (1..=self.ahead).contains(&self.credit)
     }
 
     /// A reservation has gone.
@@ -236,9 +260,11 @@ impl Buyer {
             return;
         }
         self.asked = false;
+        self.forget_lapsed(now);
         // A peer that grants nothing would be asked for ever.
         let (from, bytes) = (now.saturating_add(grant.after.min(LONGEST)), grant.bytes.max(1));
         self.ahead = bytes / 2;
+        self.lapses = from.saturating_add(LAPSE * 2);
         if self.credit == 0 {
             (self.from, self.credit) = (from, bytes);
         } else {

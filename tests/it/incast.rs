@@ -241,12 +241,17 @@ fn a_route_says_what_is_in_force() {
 
 /// A mailbox over TCP that takes 16 MiB a second, and somebody who says to it what he likes.
 fn with_liar(incast: IncastControl, act: impl FnOnce(&Mailbox<u8>, &mut Liar)) {
+    beside_liar(incast, |_, inbox, liar| act(inbox, liar));
+}
+
+/// Likewise, with who else posts.
+fn beside_liar(incast: IncastControl, act: impl FnOnce(&World, &Mailbox<u8>, &mut Liar)) {
     let mut config = under(incast);
     config.incast_rate = Some(16 << 20);
     let world = udeck::init_with(config.over("tcp")).unwrap();
     let inbox = world.mailbox::<u8>("in").unwrap();
     let mut liar = Liar::of(&world);
-    act(&inbox, &mut liar);
+    act(&world, &inbox, &mut liar);
 }
 
 /// What the mailbox answers: its kind, its part, and the delay in microseconds.
@@ -287,13 +292,65 @@ fn grants_follow_one_another_in_the_order_of_asking() {
     });
 }
 
+/// By the poster's clock. Later it may come.
+#[test]
+fn a_message_does_not_come_before_the_time_of_its_grant() {
+    const WINDOW: usize = 4;
+    for (incast, len, before) in [
+        (IncastControl::Smsrp, 16 << 10, WINDOW),
+        (IncastControl::Smsrp, 200_000, 0),
+        (IncastControl::Srp, 200_000, 0),
+    ] {
+        beside_liar(incast, |world, inbox, liar| {
+            for _ in 0..2 {
+                liar.say(ASK_WRITE, 0, 0, &(4_u64 << 20).to_le_bytes());
+                assert_eq!(answer(inbox, liar).0, READY);
+            }
+            let out = world.postbox::<u8>("in").unwrap();
+            (0..before).for_each(|seed| out.post(patterned(world, seed, len).unwrap()).unwrap());
+            let start = Instant::now();
+            out.post(patterned(world, before, len).unwrap()).unwrap();
+            for seed in 0..=before {
+                assert_pattern(&inbox.retrieve_timeout(LONG).unwrap(), seed, len);
+            }
+            // 8 MiB were granted and do not come: 6 more than are free, at 16 MiB a second.
+            assert!(start.elapsed() >= Duration::from_millis(375), "{incast}: {len} bytes");
+        });
+    }
+}
+
+/// Messages wait for their time with memory at the mailbox. So those that may wait are few, and the others wait to be answered.
+#[test]
+fn announced_messages_hold_little_memory_while_they_wait() {
+    for (incast, most) in [(IncastControl::Off, 20), (IncastControl::Srp, 16), (IncastControl::Smsrp, 16)] {
+        with_liar(incast, |inbox, liar| {
+            for granted in [4, 8, 12, 16, 20] {
+                liar.say(ASK_WRITE, 0, 0, &(4_u64 << 20).to_le_bytes());
+                if granted <= most {
+                    assert_eq!(answer(inbox, liar).0, READY);
+                }
+            }
+            let error = inbox.retrieve_timeout(SHORT).unwrap_err().to_string();
+            let held = format!("{} bytes are granted to postboxes", most << 20);
+            assert_eq!(error.contains(&held), most < 20, "{error}");
+            assert!(liar.vi.arrival().unwrap().is_none(), "nothing more is granted");
+        });
+    }
+}
+
 /// Who reserves without being told to, or again and again, is no postbox.
 #[test]
 fn who_reserves_and_sends_nothing_is_caught() {
-    for (incast, before) in [(IncastControl::Off, 0), (IncastControl::Srp, 0), (IncastControl::Smsrp, 2)] {
+    let (none, most, least) = ((0, 0), (2, u64::MAX), (2, 1));
+    for (incast, (before, bytes)) in [
+        (IncastControl::Off, none),
+        (IncastControl::Srp, none),
+        (IncastControl::Smsrp, most),
+        (IncastControl::Smsrp, least),
+    ] {
         with_liar(incast, |inbox, liar| {
             for _ in 0..before {
-                liar.say(RESERVE, 0, 0, &u64::MAX.to_le_bytes());
+                liar.say(RESERVE, 0, 0, &bytes.to_le_bytes());
                 assert_eq!(answer(inbox, liar).0, GRANT);
             }
             liar.say(RESERVE, 0, 0, &1_u64.to_le_bytes());

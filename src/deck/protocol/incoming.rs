@@ -99,7 +99,7 @@ pub(crate) fn prepare(
     grants: &mut Grants,
 ) -> Result<(RendezvousStatus, Option<(Incoming, Grant)>), Malformed> {
     let (len, memory) = (announcement.len(), announcement.memory());
-    let granted = grants.quota.grant(memory, len, world.max_granted());
+    let granted = grants.quota.grant(memory, len, grants.most_memory(side, world));
     // What no memory could hold is refused below, whatever is granted: it would hold up all behind it until that is filled.
     if granted.is_none() && len <= world.arena(memory).limit() {
         return Ok((RendezvousStatus::Deferred, None));

@@ -7,11 +7,14 @@ use udeck_qos::pacing::{Account, Seller};
 use udeck_via::Caps;
 
 use super::memory_quota::{MEMORIES, MemoryQuota};
-use crate::incast::Rules;
+use crate::incast::{GRANTED, Rules};
 use crate::protocol::side::RecvSide;
 use crate::stats::Counters;
 use crate::wire::Malformed;
 use crate::world_state::WorldState;
+
+/// So often it is looked at all connections, of which there may be thousands. What comes meanwhile is counted as if it had not come.
+const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 /// What a mailbox gives its postboxes leave for.
 pub(crate) struct Grants {
@@ -26,8 +29,10 @@ struct Sales {
     begun: Instant,
     /// The mailbox's.
     counters: Arc<Counters>,
-    /// What was granted of short messages and had not come at the last look.
+    /// What was granted of short messages and had not come at the last look, and what was granted since.
     outstanding: u64,
+    /// When that was.
+    looked: Option<Duration>,
     takes_reservations: bool,
 }
 
@@ -38,14 +43,16 @@ impl Grants {
             begun: Instant::now(),
             counters: counters.clone(),
             outstanding: 0,
+            looked: None,
             takes_reservations: matches!(rules, Rules::Smsrp { .. }),
         };
         Grants { quota, sales: (rules != Rules::Off).then(|| Box::new(sales())) }
     }
 
-    /// Whether time is sold.
-    pub fn has_rules(&self) -> bool {
-        self.sales.is_some()
+    /// How much memory may be granted to messages that are announced on that connection, and have not come.
+    pub fn most_memory(&self, side: &RecvSide, world: &WorldState) -> usize {
+        let is_bounded = self.sales.is_some() && is_paced(side);
+        world.max_granted().min(if is_bounded { GRANTED } else { usize::MAX })
     }
 
     /// How long the poster of a message that was announced and has memory is to wait, in microseconds.
@@ -57,10 +64,14 @@ impl Grants {
         Some(micros(grant.after))
     }
 
-    /// Looks how much of what was granted has not come, of all connections.
+    /// Looks how much of what was granted has not come, of all connections; unless there are no such grants, or it has looked just now.
     pub fn note_outstanding<'c>(&mut self, of: impl Iterator<Item = (&'c Reservations, &'c RecvSide)>) {
-        let Some(sales) = &mut self.sales else { return };
+        let Some(sales) = self.sales.as_mut().filter(|sales| sales.takes_reservations) else { return };
         let now = sales.begun.elapsed();
+        if sales.looked.is_some_and(|looked| now < looked + LOOK_EVERY) {
+            return;
+        }
+        sales.looked = Some(now);
         let outstanding =
             of.map(|(reserved, side)| reserved.account.outstanding(now, side.arrivals.weight()));
         sales.outstanding = outstanding.fold(0, u64::saturating_add);
@@ -77,12 +88,13 @@ impl Grants {
         let sales = self.sales.as_mut().filter(|sales| sales.takes_reservations && is_paced(side));
         let sales = sales.ok_or(Malformed)?;
         let (now, arrived) = (sales.begun.elapsed(), side.arrivals.weight());
-        if !reserved.account.may_ask(arrived, sales.seller.largest()) {
+        if !reserved.account.may_ask(now, arrived) {
             return Err(Malformed);
         }
         let outstanding = sales.outstanding.saturating_add(granted(&self.quota) as u64);
         let grant = sales.seller.reserve(now, asked, outstanding, sales.counters.weight_retrieved());
         reserved.account.grant(now, arrived, grant);
+        sales.outstanding = sales.outstanding.saturating_add(grant.bytes);
         // At most `largest`, which is far below.
         Ok((u32::try_from(grant.bytes).unwrap_or(u32::MAX), micros(grant.after)))
     }

@@ -124,9 +124,7 @@ impl Inbox {
     fn serve_oldest(&mut self, context: usize) -> Result<ServeResult> {
         // The data VI that a request names may not have been taken from the acceptor yet.
         self.add_accepted();
-        if self.grants.has_rules() {
-            self.note_outstanding();
-        }
+        self.note_outstanding();
         let Some(Some(connection)) = self.connections.get_mut(context) else {
             return Ok(ServeResult::Done(None));
         };
@@ -236,9 +234,10 @@ impl Inbox {
         let why = match announcement.shortage(&connection.side, &self.world) {
             Some(error) => error.to_string(),
             None => format!(
-                "{} bytes are granted to postboxes that have not filled them yet, and more than half of the arena is \
-                 not; retrieve more often, or raise DECK_ARENA",
-                self.grants.quota.bytes(memory)
+                "{} bytes are granted to postboxes that have not filled them yet, and {} may be (half of DECK_ARENA, and \
+                 less under incast control); retrieve more often",
+                self.grants.quota.bytes(memory),
+                self.grants.most_memory(&connection.side, &self.world)
             ),
         };
         let holders = self.world.holders(memory);

@@ -26,8 +26,7 @@ impl Pacing {
     }
 
     pub fn on_grant(&mut self, bytes: u32, micros: u32) {
-        let after = Duration::from_micros(micros.into());
-        self.buyer.grant(self.begun.elapsed(), Grant { after, bytes: bytes.into() });
+        self.buyer.grant(self.begun.elapsed(), Grant { after: delay(micros), bytes: bytes.into() });
     }
 
     pub fn sent(&mut self, weight: u64) {
@@ -38,6 +37,11 @@ impl Pacing {
     fn wakes_at(&self) -> Option<Instant> {
         self.buyer.wakes_at().map(|at| self.begun + at)
     }
+}
+
+/// A delay that a mailbox has told. None is longer than grants may be away, whatever it says.
+pub(super) fn delay(micros: u32) -> Duration {
+    Duration::from_micros(micros.into()).min(pacing::LONGEST)
 }
 
 impl Channel {
@@ -54,7 +58,7 @@ impl Channel {
         let (now, vi) = (pacing.begun.elapsed(), &mut side.vi);
         let turn = pacing.buyer.turn(now, || matches!(vi.unread(), Ok(0)));
         let backlog = pacing::weight(queue.len() as u64, queue.memory() as u64).max(weight);
-        if turn == Turn::Ask || turn == Turn::Now && pacing.buyer.asks_ahead(backlog) {
+        if turn == Turn::Ask || turn == Turn::Now && pacing.buyer.asks_ahead() {
             let asked = pacing.buyer.asks_for(backlog).to_le_bytes();
             match vi.send_inline(None, &wire::head(Kind::Reserve, 0), &asked) {
                 Ok(()) => pacing.buyer.asked(),
@@ -73,5 +77,15 @@ impl Channel {
         };
         let left = at.map(|at| at.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero());
         left.map_or(deadline, |left| deadline.min(Deadline::after(left)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_mailbox_makes_a_message_wait_for_long() {
+        assert_eq!([7, u32::MAX].map(delay), [Duration::from_micros(7), pacing::LONGEST]);
     }
 }

@@ -1,6 +1,6 @@
 //! Messages that were announced, stand behind one that was, or found no room; and the mailbox's answers.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use udeck_boot::waits::Call;
 use udeck_via::mem::Fill;
@@ -8,6 +8,7 @@ use udeck_via::transport::{Arrival, Body};
 use udeck_via::{Deadline, Error as ViaError, Pause, PollBudget, Spinner};
 
 use super::Channel;
+use super::incast::delay;
 use super::post::mailbox_is_full;
 use super::requests::RequestId;
 use crate::error::{Error, Result};
@@ -203,7 +204,7 @@ impl Channel {
         match kind {
             Kind::Ready => {
                 if let Some(message) = self.queue.asked() {
-                    let from = Instant::now() + Duration::from_micros(immediate.into());
+                    let from = Instant::now() + delay(immediate);
                     message.on_ready(part, (immediate > 0).then_some(from));
                 }
             }

@@ -58,6 +58,18 @@ fn the_rate_is_what_the_program_takes_at_its_best() {
     assert_eq!(rate.samples, [100_000; SAMPLES], "what was once is forgotten");
 }
 
+/// While little is outstanding, the program waits for its posters, and that is no rate of its own.
+#[test]
+fn idle_time_is_not_measured() {
+    let mut seller = Seller::new(terms(1000, 100, None), us(0));
+    seller.reserve(us(0), 100, 0, 0);
+    // 1000 bytes in half a second: nobody has posted more.
+    assert_eq!(seller.reserve(us(500_000), 100, 1000, 1000).after, us(0));
+    assert_eq!(seller.reserve(us(500_000), 100, 5000, 1000).after.as_millis(), 0, "no rate is known");
+    // 10,000 bytes in 10 ms while more than the threshold is outstanding: a byte a microsecond, sold twice as fast.
+    assert_eq!(seller.reserve(us(510_000), 100, 5000, 11_000).after, us(2000));
+}
+
 #[test]
 fn a_window_then_a_reservation_then_the_grant_at_its_time() {
     let mut buyer = Buyer::new(100);
@@ -74,14 +86,56 @@ fn a_window_then_a_reservation_then_the_grant_at_its_time() {
     assert_eq!((buyer.turn(us(14), || true), buyer.wakes_at()), (Turn::Wait(Some(us(15))), Some(us(15))));
     assert_eq!(buyer.turn(us(15), || true), Turn::Now);
     buyer.sent(30);
-    assert!(!buyer.asks_ahead(1000), "50 are left of 80");
+    assert!(!buyer.asks_ahead(), "50 are left of 80");
     buyer.sent(20);
-    assert!(buyer.asks_ahead(1000) && !buyer.asks_ahead(30));
+    assert!(buyer.asks_ahead());
     buyer.asked();
     buyer.grant(us(20), Grant { after: us(30), bytes: 10 });
     assert_eq!(buyer.turn(us(20), || false), Turn::Now, "of the first grant");
     buyer.sent(30);
     assert_eq!(buyer.turn(us(20), || false), Turn::Wait(Some(us(50))));
+}
+
+/// A poster that posts one message at a time asks for more and more, as long as it uses what it gets up.
+#[test]
+fn grants_grow_while_they_are_used() {
+    let (mut buyer, mut asked) = (Buyer::new(32), vec![]);
+    buyer.sent(32);
+    assert_eq!(buyer.turn(us(0), || false), Turn::Ask);
+    for _ in 0..4 {
+        let bytes = buyer.asks_for(10).min(200);
+        asked.push(bytes);
+        buyer.asked();
+        buyer.grant(us(0), Grant { after: us(0), bytes });
+        while !buyer.asks_ahead() {
+            assert_eq!(buyer.turn(us(0), || false), Turn::Now, "there is always something left");
+            buyer.sent(1);
+        }
+    }
+    assert_eq!(asked, [32, 64, 128, 200]);
+    // Its messages are all read, and so it begins anew.
+    buyer.sent(1000);
+    assert_eq!((buyer.turn(us(0), || true), buyer.asks_for(10)), (Turn::Now, 32));
+}
+
+/// What a poster was granted and did not use is nothing after a while: the mailbox does not count with it any more.
+#[test]
+fn grants_lapse_at_both_ends_and_first_at_the_mailbox() {
+    let (grant, mut buyer, mut account) =
+        (Grant { after: us(5), bytes: 100 }, Buyer::new(10), Account::default());
+    buyer.sent(10);
+    for _ in 0..2 {
+        buyer.asked();
+        buyer.grant(us(7), grant);
+        account.grant(us(2), 0, grant);
+    }
+    let (at_mailbox, at_poster) = (us(7) + LAPSE, us(12) + LAPSE * 2);
+    assert!(!account.may_ask(at_mailbox - us(1), 0) && account.may_ask(at_mailbox, 0));
+    account.grant(at_mailbox, 0, grant);
+    assert_eq!(account.outstanding(at_mailbox, 0), 100, "of the last grant alone");
+    assert_eq!(buyer.clone().turn(at_poster - us(1), || false), Turn::Now);
+    assert_eq!((buyer.turn(at_poster, || false), buyer.asks_for(1)), (Turn::Ask, 10));
+    assert_eq!((buyer.turn(at_poster, || true), buyer.is_within_window()), (Turn::Now, true));
 }
 
 #[test]
@@ -99,11 +153,18 @@ fn lies_change_little() {
     let mut account = Account::default();
     let grant = Grant { after: us(0), bytes: 100 };
     account.grant(us(0), 0, grant);
-    assert!(account.may_ask(0, 100));
+    assert!(account.may_ask(us(0), 0));
     account.grant(us(0), 0, grant);
-    assert!(!account.may_ask(0, 100) && account.may_ask(100, 100), "it has to send what it was granted");
+    assert!(!account.may_ask(us(0), 0) && account.may_ask(us(0), 100), "it has to send what it was granted");
     assert_eq!((account.outstanding(us(0), 50), account.outstanding(LAPSE, 50)), (150, 0));
     assert_eq!(account.outstanding(us(0), u64::MAX), 0);
+
+    // Grants are few, and not only their bytes.
+    let (mut account, least) = (Account::default(), Grant { after: us(0), bytes: 1 });
+    account.grant(us(0), 0, least);
+    assert!(account.may_ask(us(0), 0));
+    account.grant(us(0), 0, least);
+    assert!(!account.may_ask(us(0), 0));
 }
 
 /// A postbox in virtual time: its messages by number and size, those in its queue first.
@@ -178,7 +239,7 @@ impl Incast {
             while let Some(&(number, size)) = post.queue.front() {
                 let backlog = post.queue.iter().map(|(_, size)| weight(1, *size)).sum();
                 let turn = post.buyer.turn(us(now), || post.unread == 0);
-                let asks = turn == Turn::Ask || turn == Turn::Now && post.buyer.asks_ahead(backlog);
+                let asks = turn == Turn::Ask || turn == Turn::Now && post.buyer.asks_ahead();
                 if asks {
                     post.buyer.asked();
                     post.unread += 1;
@@ -232,7 +293,7 @@ impl Incast {
     }
 
     fn on_reservation(&mut self, now: u64, who: usize, bytes: u64) {
-        assert!(self.accounts[who].may_ask(self.arrived[who], self.seller.largest()), "an honest poster");
+        assert!(self.accounts[who].may_ask(us(now), self.arrived[who]), "an honest poster");
         let outstanding = self.accounts.iter().zip(&self.arrived).zip(&self.posts);
         let outstanding = outstanding.filter(|(_, post)| !post.is_dead);
         let outstanding =
@@ -329,6 +390,36 @@ proptest! {
         // Each postbox: its window, two grants, and a message beyond each.
         let bound = sizes.len() as u64 * (window + 2 * largest + 3 * weight(1, 5000));
         prop_assert!(incast.most_at_mailbox <= bound, "{} of {}", incast.most_at_mailbox, bound);
+    }
+
+    /// Whatever an honest poster sends, whenever, and however late it is answered: its mailbox takes it for one. Nor has it more than two grants.
+    #[test]
+    fn proptest_an_honest_poster_is_never_taken_for_a_liar(
+        window in 1u64..1000,
+        largest in 1u64..1000,
+        steps in vec((0u64..1_500_000, 0u64..400, 0u64..1_500_000, any::<bool>()), 0..200),
+    ) {
+        let (mut buyer, mut account) = (Buyer::new(window), Account::default());
+        let (mut now, mut arrived, mut answer) = (0, 0, None);
+        for (later, size, after, all_read) in steps {
+            now += if all_read { later } else { later / 1000 };
+            if let Some((at, asked, came_before)) = answer.take_if(|(at, _, _)| *at <= now) {
+                prop_assert!(account.may_ask(us(at), came_before));
+                let grant = Grant { after: us(after).min(LONGEST), bytes: largest.min(asked) };
+                account.grant(us(at), came_before, grant);
+                prop_assert!(account.outstanding(us(at), came_before) <= 2 * largest);
+                buyer.grant(us(now), grant);
+            }
+            let turn = buyer.turn(us(now), || all_read);
+            if turn == Turn::Ask || turn == Turn::Now && buyer.asks_ahead() {
+                answer = Some((now + after / 10, buyer.asks_for(size), arrived));
+                buyer.asked();
+            }
+            if turn == Turn::Now {
+                buyer.sent(size);
+                arrived += size;
+            }
+        }
     }
 
     /// Any answers and any reports of what was read neither panic nor let a message go that nothing allows.
