@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::{
     baseline::Baselines,
-    failure::{Failure, Result},
+    failure::Result,
     machine::Machine,
     plan::{Format, Pace, Test},
     rank_pair::RankPair,
@@ -24,7 +24,6 @@ pub use experiment::follow;
 pub use verify::{follow_checks, verify};
 
 use contender::contenders;
-use ends::DatEnds;
 use experiment::{Both, DatConductor};
 use order::DatOrder;
 use report::DatReport;
@@ -76,10 +75,4 @@ pub fn measure(
     pair.send_words(&DatOrder::Stop.encode())?;
     let transport = format!("{}; uDAPL's end points, beside virtual interfaces", nic.name);
     Ok(DatReport::new(Machine::describe(places, transport), plan, results).render())
-}
-
-/// Whether the adapter carries messages of that size.
-fn check_size(ends: &DatEnds, largest: usize) -> Result {
-    let most = ends.max_transfer();
-    if largest > most { Err(Failure::TooLarge { wanted: largest, most }) } else { Ok(()) }
 }

@@ -23,7 +23,6 @@ const DOOR: u64 = 0xdec0;
 
 /// Everything that a batch needs.
 pub struct DatEnds {
-    ia: Ia,
     lanes: Vec<Lanes>,
     memory: LmrPool,
     /// The peer writes and reads here.
@@ -46,6 +45,11 @@ impl DatEnds {
     /// Both ranks call this with the same numbers; blocks until all end points are connected. Up to `window` messages are under way.
     pub fn open(pair: &RankPair<'_>, largest: usize, window: u64) -> Result<Self> {
         let ia = Ia::on_nic(pair.world().nic())?;
+        // Both refuse it before one of them waits for the other.
+        let most = ia.max_transfer();
+        if largest > most {
+            return Err(Failure::TooLarge { wanted: largest, most });
+        }
         let pz = Pz::new(&ia);
         let mine = SharedLmr::new(&pz, largest.max(1), Rights::READ_WRITE)?;
         let theirs = exchange_places(pair, mine.remote())?;
@@ -58,12 +62,7 @@ impl DatEnds {
                 Ok(Lanes { transfer, lanes, batches: 0 })
             })
             .collect::<Result<_>>()?;
-        Ok(Self { ia, lanes, memory: LmrPool { pz, idle: HashMap::new(), bytes: 0 }, mine, theirs })
-    }
-
-    /// The longest message.
-    pub fn max_transfer(&self) -> usize {
-        self.ia.max_transfer()
+        Ok(Self { lanes, memory: LmrPool { pz, idle: HashMap::new(), bytes: 0 }, mine, theirs })
     }
 
     /// The memory.

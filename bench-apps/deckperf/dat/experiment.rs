@@ -5,7 +5,7 @@ use std::time::Duration;
 use udeck::via::Deadline;
 
 use super::{
-    DatPlan, check_size,
+    DatPlan,
     contender::{DatContender, Level, TRANSFERS, has},
     ends::{DatEnds, LmrPool, work_of},
     lane::{DatLane, DatPost, Work},
@@ -36,7 +36,6 @@ impl Both {
     pub fn open(pair: &RankPair<'_>, plan: &DatPlan) -> Result<Self> {
         let caps = pair.world().nic().attributes().caps;
         let dat = DatEnds::open(pair, plan.largest(), plan.pace.window)?;
-        check_size(&dat, plan.largest())?;
         let ways: Vec<ViSetup> =
             TRANSFERS.into_iter().filter(|&transfer| has(Level::Vi, transfer, caps)).map(setup).collect();
         Ok(Self { dat, vi: ViEnds::open(pair, &ways, plan.largest())? })

@@ -3,7 +3,7 @@
 use udeck::via::Deadline;
 
 use super::{
-    DatChecks, check_size,
+    DatChecks,
     contender::TRANSFERS,
     ends::{DatEnds, work_of},
     lane::{DatPost, Work},
@@ -49,7 +49,6 @@ fn verdict(tally: &Tally, checks: &DatChecks) -> Result<String> {
 fn run(pair: &RankPair<'_>, checks: &DatChecks, mut step: impl FnMut()) -> Result<Tally> {
     let largest = checks.sizes.last().copied().unwrap_or(0);
     let mut ends = DatEnds::open(pair, largest, 64)?;
-    check_size(&ends, largest)?;
     let mut total = Tally::default();
     for &size in &checks.sizes {
         for transfer in TRANSFERS {
