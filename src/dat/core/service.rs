@@ -15,7 +15,7 @@ use super::event::{Event, number};
 use super::ia::{Ia, MAX_PRIVATE};
 use super::qos::Qos;
 use super::slot::{Pool, Slot};
-use super::state::EpEvent;
+use super::state::{EpCall, EpEvent};
 use super::wire::{self, Greeting};
 
 /// Their kinds are `DAT_HANDLE_TYPE`s + 1.
@@ -255,11 +255,12 @@ pub fn accept(cr: &'static Slot<Cr>, ep: Option<&'static Slot<Ep>>, private_data
     let mut held = slot.lock();
     let is_it = |ep: &&mut Ep| reserved.is_none_or(|reserved| reserved.number == ep.reservation());
     let ep = held.as_mut().filter(is_it).ok_or(Code::INVALID_HANDLE.of(Sub::HandleEp))?;
+    ep.state().check(if reserved.is_some() { EpCall::AcceptReserved } else { EpCall::Accept })?;
     let is_own = |cr: &Cr| Arc::ptr_eq(&cr.ia, &ep.ia);
     if !cr.lock().as_ref().is_some_and(is_own) {
         return Err(Code::INVALID_HANDLE.of(Sub::HandleEp));
     }
-    let vi = ep.begin_accepting(reserved.is_some())?;
+    let vi = ep.begin_accepting()?;
     // Whatever may fail comes before.
     let Cr { request, theirs, ia, .. } = take(cr)?;
     let cq = ia.cq_handle();
@@ -413,7 +414,6 @@ fn unreachable(why: &dyn std::fmt::Display) -> Failed {
 /// # Errors
 /// It is gone; or the state forbids it, unless that does not matter.
 pub fn free_ep(slot: &'static Slot<Ep>, at_any_rate: bool) -> Result {
-    use super::state::EpCall;
     let ended = EPS.remove(slot, Code::INVALID_HANDLE.of(Sub::HandleEp), |ep| {
         if !at_any_rate {
             ep.state().check(EpCall::Free)?;

@@ -173,12 +173,11 @@ impl Ep {
         }
     }
 
-    /// What it needs to [accept](Ep::accept) a request, which is still there if it lacks.
+    /// What it needs to [accept](Ep::accept) a request, which is still there if it lacks. Its state allows that.
     ///
     /// # Errors
-    /// The state forbids it, or there is no interface to be had.
-    pub fn begin_accepting(&mut self, reserved: bool) -> Result<Vi> {
-        self.state.check(if reserved { EpCall::AcceptReserved } else { EpCall::Accept })?;
+    /// There is no interface to be had.
+    pub fn begin_accepting(&mut self) -> Result<Vi> {
         self.qos = self.settings.qos;
         self.new_vi()
     }
