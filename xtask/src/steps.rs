@@ -5,7 +5,7 @@ use crate::{
     soak,
     workspace::Workspace,
 };
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 pub struct Step {
     pub name: &'static str,
@@ -98,8 +98,8 @@ pub fn all(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
 /// `--test NAME` for the test programs of these packages.
 fn programs_of(workspace: &Workspace, wanted: impl Fn(&str) -> bool) -> String {
     let packages = workspace.packages.iter().filter(|package| wanted(&package.name));
-    let tests = packages.flat_map(|package| &package.tests).map(|test| format!("--test {test}"));
-    tests.collect::<Vec<_>>().join(" ")
+    let names: BTreeSet<_> = packages.flat_map(|package| &package.tests).collect();
+    names.into_iter().map(|test| format!("--test {test}")).collect::<Vec<_>>().join(" ")
 }
 
 fn static_checks() -> Vec<Step> {
