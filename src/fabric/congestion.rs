@@ -130,7 +130,7 @@ pub(crate) fn within(what: &'static str, value: u32, least: u32, most: u32) -> R
     Err(OutOfRange { what, value, least, most })
 }
 
-/// The time of a host, and until when it is sold: of the host itself, or of the switch before it.
+/// The time of a host, and until when it is reserved: of the host itself, or of the switch before it.
 pub(crate) struct Calendar(Receiver);
 
 impl Calendar {

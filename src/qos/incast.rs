@@ -1,6 +1,6 @@
 //! Many senders, one receiver: grants in time (SRP and SMSRP after Jiang, Dennison and Dally).
 //!
-//! The receiver sells its time. A reservation of `size` bytes begins at `t = max(now, next_free)`, and `next_free` becomes
+//! The receiver schedules its time. A reservation of `size` bytes begins at `t = max(now, next_free)`, and `next_free` becomes
 //! `t + size / rate`. The grant says how long to wait and not when, because clocks differ.
 //!
 //! A short message goes at once, *speculatively*. A receiver over its threshold refuses it with a grant; the sender keeps the message
@@ -39,7 +39,7 @@ pub struct Limits {
     pub largest: u64,
 }
 
-/// A receiver: what it has queued, and until when its time is sold.
+/// A receiver: what it has queued, and until when its time is reserved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receiver {
     limits: Limits,
@@ -74,7 +74,7 @@ impl Receiver {
         Grant { after: nanos((begin - now).div_ceil(rate)), bytes }
     }
 
-    /// From now on it takes so many bytes a second. What is sold stays sold, for the time that it was sold for.
+    /// From now on it takes so many bytes a second. What is reserved keeps its time.
     pub fn set_rate(&mut self, rate: u64) {
         let rate = rate.max(1);
         let time = self.next_free / u128::from(self.limits.rate);
@@ -82,7 +82,7 @@ impl Receiver {
         self.limits.rate = rate;
     }
 
-    /// So many bytes that were sold are still to come, whatever the clock says: its time is sold for these from now on, and no longer.
+    /// So many bytes that were granted are still to come, whatever the clock says: its time is reserved for these from now on, and no longer.
     pub fn settle(&mut self, now: Duration, bytes: u64) {
         let now = now.as_nanos().saturating_mul(u128::from(self.limits.rate));
         self.next_free = now.saturating_add(u128::from(bytes) * NANOS);
@@ -103,7 +103,7 @@ impl Receiver {
         self.queued
     }
 
-    /// How long its time is sold from now.
+    /// How long its time is reserved from now.
     pub fn backlog(&self, now: Duration) -> Duration {
         let rate = u128::from(self.limits.rate);
         nanos(self.next_free.saturating_sub(now.as_nanos().saturating_mul(rate)).div_ceil(rate))
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(after(receiver.reserve(at(100), 50)), 50);
         assert_eq!(after(receiver.reserve(at(120), 10)), 80);
         assert_eq!(receiver.backlog(at(120)), at(90));
-        assert_eq!(after(receiver.reserve(at(500), 10)), 0, "time that nobody has bought is over");
+        assert_eq!(after(receiver.reserve(at(500), 10)), 0, "time that nobody has reserved is over");
     }
 
     #[test]
@@ -263,7 +263,7 @@ mod tests {
         receiver.settle(at(500), 40);
         assert_eq!(receiver.reserve(at(500), 10).after, at(40), "its time is over, and 40 have not come");
         receiver.set_rate(500_000_000);
-        assert_eq!(receiver.backlog(at(500)), at(50), "sold time stays as it is");
+        assert_eq!(receiver.backlog(at(500)), at(50), "reserved time stays as it is");
         assert_eq!((receiver.reserve(at(500), 10).after, receiver.backlog(at(500))), (at(50), at(70)));
     }
 

@@ -7,8 +7,8 @@
 //!
 //! | who | has |
 //! |---|---|
-//! | a mailbox | a [`Seller`], which sells its time; for each postbox an [`Account`] of what it was granted |
-//! | a postbox | a [`Buyer`], which says of the next message whether it may go |
+//! | a mailbox | a [`Scheduler`] of its time; for each postbox an [`Account`] of what it was granted |
+//! | a postbox | a [`Poster`], which says of the next message whether it may go |
 //!
 //! Sizes are weights: a message's bytes and [`OVERHEAD`].
 
@@ -30,8 +30,8 @@ const SAMPLE: Duration = Duration::from_millis(2);
 const STALE: Duration = Duration::from_secs(1);
 /// The rate is the highest of so many samples: a mailbox that waits for its posters now and then is no slower for it.
 const SAMPLES: usize = 8;
-/// Time is sold so many times as fast as it was measured. What was held up by its delays would be measured as slow, and be delayed for longer; what
-/// is sold too fast does not come in time, and moves the next sale ([`Receiver::settle`]).
+/// Reservations are scheduled at so many times the rate that was measured. What was held up by its delays would be measured as slow, and be delayed for longer; what
+/// is scheduled too early does not come in time, and moves the next reservation ([`Receiver::settle`]).
 const GAIN: u64 = 2;
 
 /// How heavy so many messages are, of so many bytes together.
@@ -50,16 +50,16 @@ pub struct Terms {
     pub rate: Option<u64>,
 }
 
-/// A mailbox's time, as it is sold to its postboxes.
+/// A mailbox's time, which its postboxes reserve.
 #[derive(Clone, Debug)]
-pub struct Seller {
+pub struct Scheduler {
     terms: Terms,
     receiver: Receiver,
     measured: DrainRate,
 }
 
-impl Seller {
-    /// Nothing is sold, and the clock stands at `now`.
+impl Scheduler {
+    /// Nothing is reserved, and the clock stands at `now`.
     pub fn new(terms: Terms, now: Duration) -> Self {
         let limits =
             Limits { rate: terms.rate.unwrap_or(u64::MAX), threshold: terms.threshold, largest: u64::MAX };
@@ -172,7 +172,7 @@ pub enum Turn {
 
 /// A postbox: what it may send.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Buyer {
+pub struct Poster {
     /// What may be under way without asking, and what is left of it.
     window: u64,
     left: u64,
@@ -189,7 +189,7 @@ pub struct Buyer {
     asked: bool,
 }
 
-impl Buyer {
+impl Poster {
     /// With so large a window.
     pub fn new(window: u64) -> Self {
         let window = window.max(1);

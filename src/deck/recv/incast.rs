@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use udeck_qos::pacing::{Account, Seller};
+use udeck_qos::pacing::{Account, Scheduler};
 use udeck_via::Caps;
 
 use super::memory_quota::{MEMORIES, MemoryQuota};
@@ -21,11 +21,11 @@ pub(crate) struct Grants {
     /// Memory, which they fill.
     pub quota: Arc<MemoryQuota>,
     /// Time, under incast control.
-    sales: Option<Box<Sales>>,
+    schedule: Option<Box<Schedule>>,
 }
 
-struct Sales {
-    seller: Seller,
+struct Schedule {
+    scheduler: Scheduler,
     begun: Instant,
     /// The mailbox's.
     counters: Arc<Counters>,
@@ -38,63 +38,68 @@ struct Sales {
 
 impl Grants {
     pub fn new(quota: Arc<MemoryQuota>, rules: Rules, world: &WorldState, counters: &Arc<Counters>) -> Self {
-        let sales = || Sales {
-            seller: Seller::new(Rules::terms(world.config().incast_rate), Duration::ZERO),
+        let schedule = || Schedule {
+            scheduler: Scheduler::new(Rules::terms(world.config().incast_rate), Duration::ZERO),
             begun: Instant::now(),
             counters: counters.clone(),
             outstanding: 0,
             looked: None,
             takes_reservations: matches!(rules, Rules::Smsrp { .. }),
         };
-        Grants { quota, sales: (rules != Rules::Off).then(|| Box::new(sales())) }
+        Grants { quota, schedule: (rules != Rules::Off).then(|| Box::new(schedule())) }
     }
 
     /// How much memory may be granted to messages that are announced on that connection, and have not come.
     pub fn most_memory(&self, side: &RecvSide, world: &WorldState) -> usize {
-        let is_bounded = self.sales.is_some() && is_paced(side);
+        let is_bounded = self.schedule.is_some() && is_paced(side);
         world.max_granted().min(if is_bounded { GRANTED } else { usize::MAX })
     }
 
     /// How long the poster of a message that was announced and has memory is to wait, in microseconds.
     pub fn delay(&mut self, len: usize, side: &RecvSide) -> Option<u32> {
-        let sales = self.sales.as_mut().filter(|_| is_paced(side))?;
-        let outstanding = sales.outstanding.saturating_add(granted(&self.quota).saturating_sub(len) as u64);
-        let drained = sales.counters.weight_retrieved();
-        let grant = sales.seller.reserve_whole(sales.begun.elapsed(), len as u64, outstanding, drained);
+        let schedule = self.schedule.as_mut().filter(|_| is_paced(side))?;
+        let outstanding =
+            schedule.outstanding.saturating_add(granted(&self.quota).saturating_sub(len) as u64);
+        let drained = schedule.counters.weight_retrieved();
+        let grant =
+            schedule.scheduler.reserve_whole(schedule.begun.elapsed(), len as u64, outstanding, drained);
         Some(micros(grant.after))
     }
 
     /// Looks how much of what was granted has not come, of all connections; unless there are no such grants, or it has looked just now.
     pub fn note_outstanding<'c>(&mut self, of: impl Iterator<Item = (&'c Reservations, &'c RecvSide)>) {
-        let Some(sales) = self.sales.as_mut().filter(|sales| sales.takes_reservations) else { return };
-        let now = sales.begun.elapsed();
-        if sales.looked.is_some_and(|looked| now < looked + LOOK_EVERY) {
+        let Some(schedule) = self.schedule.as_mut().filter(|schedule| schedule.takes_reservations) else {
+            return;
+        };
+        let now = schedule.begun.elapsed();
+        if schedule.looked.is_some_and(|looked| now < looked + LOOK_EVERY) {
             return;
         }
-        sales.looked = Some(now);
+        schedule.looked = Some(now);
         let outstanding =
             of.map(|(reserved, side)| reserved.account.outstanding(now, side.arrivals.weight()));
-        sales.outstanding = outstanding.fold(0, u64::saturating_add);
+        schedule.outstanding = outstanding.fold(0, u64::saturating_add);
     }
 
     /// What a postbox gets that reserves for short messages: bytes, and in how many microseconds they may come. One that was not told to
-    /// reserve, or that has not sent what it reserved before, is none of ours.
+    /// reserve, or that has not sent what it reserved before, breaks the protocol.
     pub fn reserve(
         &mut self,
         asked: u64,
         reserved: &mut Reservations,
         side: &RecvSide,
     ) -> Result<(u32, u32), Malformed> {
-        let sales = self.sales.as_mut().filter(|sales| sales.takes_reservations && is_paced(side));
-        let sales = sales.ok_or(Malformed)?;
-        let (now, arrived) = (sales.begun.elapsed(), side.arrivals.weight());
+        let schedule =
+            self.schedule.as_mut().filter(|schedule| schedule.takes_reservations && is_paced(side));
+        let schedule = schedule.ok_or(Malformed)?;
+        let (now, arrived) = (schedule.begun.elapsed(), side.arrivals.weight());
         if !reserved.account.may_ask(now, arrived) {
             return Err(Malformed);
         }
-        let outstanding = sales.outstanding.saturating_add(granted(&self.quota) as u64);
-        let grant = sales.seller.reserve(now, asked, outstanding, sales.counters.weight_retrieved());
+        let outstanding = schedule.outstanding.saturating_add(granted(&self.quota) as u64);
+        let grant = schedule.scheduler.reserve(now, asked, outstanding, schedule.counters.weight_retrieved());
         reserved.account.grant(now, arrived, grant);
-        sales.outstanding = sales.outstanding.saturating_add(grant.bytes);
+        schedule.outstanding = schedule.outstanding.saturating_add(grant.bytes);
         // At most `largest`, which is far below.
         Ok((u32::try_from(grant.bytes).unwrap_or(u32::MAX), micros(grant.after)))
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use udeck_qos::incast::Grant;
-use udeck_qos::pacing::{self, Buyer, Turn};
+use udeck_qos::pacing::{self, Poster, Turn};
 use udeck_via::{Deadline, Error as ViaError};
 
 use super::Channel;
@@ -14,7 +14,7 @@ use crate::wire::{self, Kind};
 
 /// What a channel may send without being asked for it one by one.
 pub(super) struct Pacing {
-    buyer: Buyer,
+    poster: Poster,
     begun: Instant,
 }
 
@@ -22,20 +22,20 @@ impl Pacing {
     /// Of a postbox, by its mailbox's rules.
     pub fn new(rules: Rules) -> Option<Box<Self>> {
         let Rules::Smsrp { window } = rules else { return None };
-        Some(Box::new(Pacing { buyer: Buyer::new(window.into()), begun: Instant::now() }))
+        Some(Box::new(Pacing { poster: Poster::new(window.into()), begun: Instant::now() }))
     }
 
     pub fn on_grant(&mut self, bytes: u32, micros: u32) {
-        self.buyer.grant(self.begun.elapsed(), Grant { after: delay(micros), bytes: bytes.into() });
+        self.poster.grant(self.begun.elapsed(), Grant { after: delay(micros), bytes: bytes.into() });
     }
 
     pub fn sent(&mut self, weight: u64) {
-        self.buyer.sent(weight);
+        self.poster.sent(weight);
     }
 
     /// When what it was granted may be sent, if that is still to come.
     fn wakes_at(&self) -> Option<Instant> {
-        self.buyer.wakes_at().map(|at| self.begun + at)
+        self.poster.wakes_at().map(|at| self.begun + at)
     }
 }
 
@@ -56,12 +56,12 @@ impl Channel {
     pub(super) fn has_turn(&mut self, weight: u64) -> Result<bool, ViaError> {
         let Channel { pacing: Some(pacing), side, queue, .. } = self else { return Ok(true) };
         let (now, vi) = (pacing.begun.elapsed(), &mut side.vi);
-        let turn = pacing.buyer.turn(now, || matches!(vi.unread(), Ok(0)));
+        let turn = pacing.poster.turn(now, || matches!(vi.unread(), Ok(0)));
         let backlog = pacing::weight(queue.len() as u64, queue.memory() as u64).max(weight);
-        if turn == Turn::Ask || turn == Turn::Now && pacing.buyer.asks_ahead() {
-            let asked = pacing.buyer.asks_for(backlog).to_le_bytes();
+        if turn == Turn::Ask || turn == Turn::Now && pacing.poster.asks_ahead() {
+            let asked = pacing.poster.asks_for(backlog).to_le_bytes();
             match vi.send_inline(None, &wire::head(Kind::Reserve, 0), &asked) {
-                Ok(()) => pacing.buyer.asked(),
+                Ok(()) => pacing.poster.asked(),
                 Err(error) if is_busy(&error) => {}
                 Err(error) => return Err(error),
             }

@@ -18,7 +18,7 @@ impl<W: Workload> Engine<'_, W> {
         if packet.kind != Kind::Reserve {
             self.calendars[packet.to as usize].reserve(now, u32::from(packet.flits));
         }
-        // A late answer about a message that is done already: its time was bought for nothing.
+        // A late answer about a message that is done already: its time was reserved for nothing.
         let is_current = self.messages[packet.message].generation == packet.generation
             && self.messages[packet.message].delivered + self.messages[packet.message].settled
                 < 2 * self.messages[packet.message].parts;
@@ -60,7 +60,7 @@ impl<W: Workload> Engine<'_, W> {
         self.end_if_done(message);
     }
 
-    /// A reservation arrives: it is granted for some time. What it takes itself of the link is sold with it.
+    /// A reservation arrives: it is granted for some time. What it takes itself of the link is reserved with it.
     fn grant(&mut self, now: u64, request: &Packet) {
         let Packet { message, generation, from, to, part, about, flits, .. } = *request;
         let after = self.calendars[to as usize].reserve(now, about + u32::from(flits));

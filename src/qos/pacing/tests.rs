@@ -20,10 +20,10 @@ const SLOW: Option<u64> = Some(1_000_000);
 
 #[test]
 fn below_the_threshold_nothing_waits_and_beyond_it_grants_follow_one_another() {
-    let mut seller = Seller::new(terms(1000, 400, SLOW), us(0));
+    let mut scheduler = Scheduler::new(terms(1000, 400, SLOW), us(0));
     let mut outstanding = 0;
     let mut ask = |now, asked| {
-        let grant = seller.reserve(us(now), asked, outstanding, 0);
+        let grant = scheduler.reserve(us(now), asked, outstanding, 0);
         outstanding += grant.bytes;
         (grant.after, grant.bytes)
     };
@@ -38,9 +38,9 @@ fn below_the_threshold_nothing_waits_and_beyond_it_grants_follow_one_another() {
 
 #[test]
 fn a_grant_is_never_far_away_and_without_a_rate_never_delayed() {
-    let mut slow = Seller::new(terms(0, 100, Some(1)), us(0));
+    let mut slow = Scheduler::new(terms(0, 100, Some(1)), us(0));
     assert_eq!(slow.reserve(us(0), 100, u64::MAX, 0).after, LONGEST);
-    let mut unknown = Seller::new(terms(0, 100, None), us(0));
+    let mut unknown = Scheduler::new(terms(0, 100, None), us(0));
     assert_eq!(unknown.reserve(us(0), 100, 1 << 40, 0).after.as_millis(), 0);
 }
 
@@ -61,94 +61,94 @@ fn the_rate_is_what_the_program_takes_at_its_best() {
 /// While little is outstanding, the program waits for its posters, and that is no rate of its own.
 #[test]
 fn idle_time_is_not_measured() {
-    let mut seller = Seller::new(terms(1000, 100, None), us(0));
-    seller.reserve(us(0), 100, 0, 0);
+    let mut scheduler = Scheduler::new(terms(1000, 100, None), us(0));
+    scheduler.reserve(us(0), 100, 0, 0);
     // 1000 bytes in half a second: nobody has posted more.
-    assert_eq!(seller.reserve(us(500_000), 100, 1000, 1000).after, us(0));
-    assert_eq!(seller.reserve(us(500_000), 100, 5000, 1000).after.as_millis(), 0, "no rate is known");
-    // 10,000 bytes in 10 ms while more than the threshold is outstanding: a byte a microsecond, sold twice as fast.
-    assert_eq!(seller.reserve(us(510_000), 100, 5000, 11_000).after, us(2000));
+    assert_eq!(scheduler.reserve(us(500_000), 100, 1000, 1000).after, us(0));
+    assert_eq!(scheduler.reserve(us(500_000), 100, 5000, 1000).after.as_millis(), 0, "no rate is known");
+    // 10,000 bytes in 10 ms while more than the threshold is outstanding: a byte a microsecond, scheduled twice as fast.
+    assert_eq!(scheduler.reserve(us(510_000), 100, 5000, 11_000).after, us(2000));
 }
 
 #[test]
 fn a_window_then_a_reservation_then_the_grant_at_its_time() {
-    let mut buyer = Buyer::new(100);
-    assert_eq!(buyer.turn(us(0), || unreachable!()), Turn::Now);
-    buyer.sent(70);
-    assert_eq!(buyer.turn(us(0), || unreachable!()), Turn::Now, "30 are left");
-    buyer.sent(70);
-    assert_eq!(buyer.turn(us(0), || true), Turn::Now, "all was read: the window is whole");
-    buyer.sent(100);
-    assert_eq!(buyer.turn(us(0), || false), Turn::Ask);
-    buyer.asked();
-    assert_eq!(buyer.turn(us(0), || true), Turn::Wait(None));
-    buyer.grant(us(10), Grant { after: us(5), bytes: 80 });
-    assert_eq!((buyer.turn(us(14), || true), buyer.wakes_at()), (Turn::Wait(Some(us(15))), Some(us(15))));
-    assert_eq!(buyer.turn(us(15), || true), Turn::Now);
-    buyer.sent(30);
-    assert!(!buyer.asks_ahead(), "50 are left of 80");
-    buyer.sent(20);
-    assert!(buyer.asks_ahead());
-    buyer.asked();
-    buyer.grant(us(20), Grant { after: us(30), bytes: 10 });
-    assert_eq!(buyer.turn(us(20), || false), Turn::Now, "of the first grant");
-    buyer.sent(30);
-    assert_eq!(buyer.turn(us(20), || false), Turn::Wait(Some(us(50))));
+    let mut poster = Poster::new(100);
+    assert_eq!(poster.turn(us(0), || unreachable!()), Turn::Now);
+    poster.sent(70);
+    assert_eq!(poster.turn(us(0), || unreachable!()), Turn::Now, "30 are left");
+    poster.sent(70);
+    assert_eq!(poster.turn(us(0), || true), Turn::Now, "all was read: the window is whole");
+    poster.sent(100);
+    assert_eq!(poster.turn(us(0), || false), Turn::Ask);
+    poster.asked();
+    assert_eq!(poster.turn(us(0), || true), Turn::Wait(None));
+    poster.grant(us(10), Grant { after: us(5), bytes: 80 });
+    assert_eq!((poster.turn(us(14), || true), poster.wakes_at()), (Turn::Wait(Some(us(15))), Some(us(15))));
+    assert_eq!(poster.turn(us(15), || true), Turn::Now);
+    poster.sent(30);
+    assert!(!poster.asks_ahead(), "50 are left of 80");
+    poster.sent(20);
+    assert!(poster.asks_ahead());
+    poster.asked();
+    poster.grant(us(20), Grant { after: us(30), bytes: 10 });
+    assert_eq!(poster.turn(us(20), || false), Turn::Now, "of the first grant");
+    poster.sent(30);
+    assert_eq!(poster.turn(us(20), || false), Turn::Wait(Some(us(50))));
 }
 
 /// A poster that posts one message at a time asks for more and more, as long as it uses what it gets up.
 #[test]
 fn grants_grow_while_they_are_used() {
-    let (mut buyer, mut asked) = (Buyer::new(32), vec![]);
-    buyer.sent(32);
-    assert_eq!(buyer.turn(us(0), || false), Turn::Ask);
+    let (mut poster, mut asked) = (Poster::new(32), vec![]);
+    poster.sent(32);
+    assert_eq!(poster.turn(us(0), || false), Turn::Ask);
     for _ in 0..4 {
-        let bytes = buyer.asks_for(10).min(200);
+        let bytes = poster.asks_for(10).min(200);
         asked.push(bytes);
-        buyer.asked();
-        buyer.grant(us(0), Grant { after: us(0), bytes });
-        while !buyer.asks_ahead() {
-            assert_eq!(buyer.turn(us(0), || false), Turn::Now, "there is always something left");
-            buyer.sent(1);
+        poster.asked();
+        poster.grant(us(0), Grant { after: us(0), bytes });
+        while !poster.asks_ahead() {
+            assert_eq!(poster.turn(us(0), || false), Turn::Now, "there is always something left");
+            poster.sent(1);
         }
     }
     assert_eq!(asked, [32, 64, 128, 200]);
     // Its messages are all read, and so it begins anew.
-    buyer.sent(1000);
-    assert_eq!((buyer.turn(us(0), || true), buyer.asks_for(10)), (Turn::Now, 32));
+    poster.sent(1000);
+    assert_eq!((poster.turn(us(0), || true), poster.asks_for(10)), (Turn::Now, 32));
 }
 
 /// What a poster was granted and did not use is nothing after a while: the mailbox does not count with it any more.
 #[test]
 fn grants_lapse_at_both_ends_and_first_at_the_mailbox() {
-    let (grant, mut buyer, mut account) =
-        (Grant { after: us(5), bytes: 100 }, Buyer::new(10), Account::default());
-    buyer.sent(10);
+    let (grant, mut poster, mut account) =
+        (Grant { after: us(5), bytes: 100 }, Poster::new(10), Account::default());
+    poster.sent(10);
     for _ in 0..2 {
-        buyer.asked();
-        buyer.grant(us(7), grant);
+        poster.asked();
+        poster.grant(us(7), grant);
         account.grant(us(2), 0, grant);
     }
     let (at_mailbox, at_poster) = (us(7) + LAPSE, us(12) + LAPSE * 2);
     assert!(!account.may_ask(at_mailbox - us(1), 0) && account.may_ask(at_mailbox, 0));
     account.grant(at_mailbox, 0, grant);
     assert_eq!(account.outstanding(at_mailbox, 0), 100, "of the last grant alone");
-    assert_eq!(buyer.clone().turn(at_poster - us(1), || false), Turn::Now);
-    assert_eq!((buyer.turn(at_poster, || false), buyer.asks_for(1)), (Turn::Ask, 10));
-    assert_eq!((buyer.turn(at_poster, || true), buyer.is_within_window()), (Turn::Now, true));
+    assert_eq!(poster.clone().turn(at_poster - us(1), || false), Turn::Now);
+    assert_eq!((poster.turn(at_poster, || false), poster.asks_for(1)), (Turn::Ask, 10));
+    assert_eq!((poster.turn(at_poster, || true), poster.is_within_window()), (Turn::Now, true));
 }
 
 #[test]
 fn lies_change_little() {
-    let mut buyer = Buyer::new(1);
-    buyer.grant(us(0), Grant { after: us(0), bytes: 7 });
-    assert_eq!(buyer, Buyer::new(1), "nobody has asked");
-    buyer.sent(5);
-    assert_eq!(buyer.turn(us(0), || false), Turn::Ask);
-    buyer.asked();
-    buyer.grant(us(0), Grant { after: Duration::MAX, bytes: 0 });
-    assert_eq!(buyer.wakes_at(), Some(LONGEST), "no grant is later");
-    assert_eq!(buyer.turn(LONGEST, || false), Turn::Now);
+    let mut poster = Poster::new(1);
+    poster.grant(us(0), Grant { after: us(0), bytes: 7 });
+    assert_eq!(poster, Poster::new(1), "nobody has asked");
+    poster.sent(5);
+    assert_eq!(poster.turn(us(0), || false), Turn::Ask);
+    poster.asked();
+    poster.grant(us(0), Grant { after: Duration::MAX, bytes: 0 });
+    assert_eq!(poster.wakes_at(), Some(LONGEST), "no grant is later");
+    assert_eq!(poster.turn(LONGEST, || false), Turn::Now);
 
     let mut account = Account::default();
     let grant = Grant { after: us(0), bytes: 100 };
@@ -169,7 +169,7 @@ fn lies_change_little() {
 
 /// A postbox in virtual time: its messages by number and size, those in its queue first.
 struct Post {
-    buyer: Buyer,
+    poster: Poster,
     queue: VecDeque<(u64, u64)>,
     delay: u64,
     /// To the mailbox, with the time of arrival.
@@ -189,7 +189,7 @@ enum Sent {
 /// Posters flood a mailbox. Every event has its time in microseconds.
 struct Incast {
     posts: Vec<Post>,
-    seller: Seller,
+    scheduler: Scheduler,
     accounts: Vec<Account>,
     arrived: Vec<u64>,
     /// What lies at the mailbox, in the order of each connection.
@@ -205,7 +205,7 @@ struct Incast {
 impl Incast {
     fn new(sizes: &[Vec<u64>], delays: &[u64], window: u64, terms: Terms) -> Self {
         let post = |(sizes, &delay): (&Vec<u64>, &u64)| Post {
-            buyer: Buyer::new(window),
+            poster: Poster::new(window),
             queue: sizes.iter().enumerate().map(|(nth, &size)| (nth as u64, size)).collect(),
             delay,
             wire: VecDeque::new(),
@@ -216,7 +216,7 @@ impl Incast {
         let count = sizes.len();
         Self {
             posts: sizes.iter().zip(delays).map(post).collect(),
-            seller: Seller::new(terms, us(0)),
+            scheduler: Scheduler::new(terms, us(0)),
             accounts: vec![Account::default(); count],
             arrived: vec![0; count],
             at_mailbox: vec![VecDeque::new(); count],
@@ -234,23 +234,23 @@ impl Incast {
                 && at <= now
             {
                 post.answers.pop_front();
-                post.buyer.grant(us(now), grant);
+                post.poster.grant(us(now), grant);
             }
             while let Some(&(number, size)) = post.queue.front() {
                 let backlog = post.queue.iter().map(|(_, size)| weight(1, *size)).sum();
-                let turn = post.buyer.turn(us(now), || post.unread == 0);
-                let asks = turn == Turn::Ask || turn == Turn::Now && post.buyer.asks_ahead();
+                let turn = post.poster.turn(us(now), || post.unread == 0);
+                let asks = turn == Turn::Ask || turn == Turn::Now && post.poster.asks_ahead();
                 if asks {
-                    post.buyer.asked();
+                    post.poster.asked();
                     post.unread += 1;
-                    let asked = post.buyer.asks_for(backlog);
+                    let asked = post.poster.asks_for(backlog);
                     post.wire.push_back((now + post.delay, Sent::Reserve(asked)));
                 }
                 if turn != Turn::Now {
                     break;
                 }
                 post.queue.pop_front();
-                post.buyer.sent(weight(1, size));
+                post.poster.sent(weight(1, size));
                 post.unread += 1;
                 post.wire.push_back((now + post.delay, Sent::Message(number, size)));
             }
@@ -298,7 +298,7 @@ impl Incast {
         let outstanding = outstanding.filter(|(_, post)| !post.is_dead);
         let outstanding =
             outstanding.map(|((account, arrived), _)| account.outstanding(us(now), *arrived)).sum();
-        let grant = self.seller.reserve(us(now), bytes, outstanding, self.drained);
+        let grant = self.scheduler.reserve(us(now), bytes, outstanding, self.drained);
         self.accounts[who].grant(us(now), self.arrived[who], grant);
         self.grants.push((now, who, grant));
         let post = &mut self.posts[who];
@@ -399,7 +399,7 @@ proptest! {
         largest in 1u64..1000,
         steps in vec((0u64..1_500_000, 0u64..400, 0u64..1_500_000, any::<bool>()), 0..200),
     ) {
-        let (mut buyer, mut account) = (Buyer::new(window), Account::default());
+        let (mut poster, mut account) = (Poster::new(window), Account::default());
         let (mut now, mut arrived, mut answer) = (0, 0, None);
         for (later, size, after, all_read) in steps {
             now += if all_read { later } else { later / 1000 };
@@ -408,15 +408,15 @@ proptest! {
                 let grant = Grant { after: us(after).min(LONGEST), bytes: largest.min(asked) };
                 account.grant(us(at), came_before, grant);
                 prop_assert!(account.outstanding(us(at), came_before) <= 2 * largest);
-                buyer.grant(us(now), grant);
+                poster.grant(us(now), grant);
             }
-            let turn = buyer.turn(us(now), || all_read);
-            if turn == Turn::Ask || turn == Turn::Now && buyer.asks_ahead() {
-                answer = Some((now + after / 10, buyer.asks_for(size), arrived));
-                buyer.asked();
+            let turn = poster.turn(us(now), || all_read);
+            if turn == Turn::Ask || turn == Turn::Now && poster.asks_ahead() {
+                answer = Some((now + after / 10, poster.asks_for(size), arrived));
+                poster.asked();
             }
             if turn == Turn::Now {
-                buyer.sent(size);
+                poster.sent(size);
                 arrived += size;
             }
         }
@@ -428,26 +428,26 @@ proptest! {
         window in 1u64..1000,
         steps in vec((0u64..2000, 0u8..4, any::<u64>(), any::<bool>()), 0..200),
     ) {
-        let (mut buyer, mut now, mut allowed, mut went) = (Buyer::new(window), 0, window, 0u64);
+        let (mut poster, mut now, mut allowed, mut went) = (Poster::new(window), 0, window, 0u64);
         for (later, what, number, all_read) in steps {
             now += later;
             match what {
                 0 => {
-                    let was_asked = buyer.asked;
-                    buyer.grant(us(now), Grant { after: us(number % 10_000_000), bytes: number % 1000 });
+                    let was_asked = poster.asked;
+                    poster.grant(us(now), Grant { after: us(number % 10_000_000), bytes: number % 1000 });
                     allowed += if was_asked { (number % 1000).max(1) } else { 0 };
                 }
                 _ => {
                     let mut refreshed = false;
-                    match buyer.turn(us(now), || { refreshed = all_read; all_read }) {
+                    match poster.turn(us(now), || { refreshed = all_read; all_read }) {
                         Turn::Now => {
                             allowed += if refreshed { window } else { 0 };
-                            buyer.sent(1);
+                            poster.sent(1);
                             went += 1;
                         }
-                        Turn::Ask => buyer.asked(),
+                        Turn::Ask => poster.asked(),
                         Turn::Wait(Some(at)) => prop_assert!(at > us(now) && at <= us(now) + LONGEST),
-                        Turn::Wait(None) => prop_assert!(buyer.asked),
+                        Turn::Wait(None) => prop_assert!(poster.asked),
                     }
                 }
             }
