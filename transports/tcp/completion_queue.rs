@@ -8,8 +8,8 @@ use std::time::Duration;
 use udeck_session::completion_queue::{self, Backend, Slot, Slots};
 use udeck_session::poll::{Bell, EventFlags, Found, Poller};
 use udeck_sys::atomic::{AtomicU32, AtomicU64, Ordering};
-use udeck_via::Result;
 use udeck_via::transport::{Queue, Queues, Ready};
+use udeck_via::{Error, Result};
 
 use crate::core::{Core, TcpLink, Token};
 use crate::socket::Socket;
@@ -42,12 +42,20 @@ pub struct Sockets {
     vacated: AtomicU32,
 }
 
-/// Takes places for a connection that is to be made by the NIC of `core`.
+/// Takes places for a connection that is to be made by the NIC of `core`. All descriptors that it needs beside its socket are there
+/// afterwards: a want of them is found before the peer is told of the connection.
 ///
 /// # Errors
-/// As [`Slots::take`].
+/// As [`Slots::take`]; the kernel's.
 pub fn take_slots(core: &Arc<Core>, queues: &Queues<'_>) -> Result<Slots<Sockets>> {
-    Slots::take(queues, |sockets: &Sockets| Arc::ptr_eq(&sockets.core, core))
+    let slots = Slots::take(queues, |sockets: &Sockets| Arc::ptr_eq(&sockets.core, core))?;
+    for slot in [&slots.send, &slots.receive] {
+        slot.cq()
+            .backend
+            .poller()
+            .map_err(|error| Error::os("making the poller of a completion queue", error))?;
+    }
+    Ok(slots)
 }
 
 /// From now on, what is announced at this place is of this link.
