@@ -16,8 +16,7 @@ pub fn problems(plan: &Plan, folder: &Folder, ended: &Ended) -> Vec<String> {
         found.extend(facts.iter().filter_map(|fact| match fact {
             Fact::Wrong(what) => Some(format!("rank {rank}: {what}")),
             Fact::Late(what) => Some(format!("rank {rank} is late: {what}")),
-            // Of a rank that cannot open descriptors, connections may stay half made.
-            Fact::Leak(what) if !plan.is_cramped(rank) => Some(format!("rank {rank} still holds {what}")),
+            Fact::Leak(what) => Some(format!("rank {rank} still holds {what}")),
             _ => None,
         }));
         if !plan.is_doomed(rank) && !facts.contains(&Fact::Done) {

@@ -7,9 +7,12 @@
 //! | `doubt-R-S-N` | nobody told the poster of stream S what became of message N of round R |
 //! | `ended-R-S` | stream S of round R ended early; in it, how many messages its poster tried to post |
 //! | `sanitizer.PID` | what AddressSanitizer found in that process |
+//!
+//! What ranks tell each other is in links that lead nowhere: to make or read a link takes no descriptor, and a rank may have none.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use crate::facts::Fact;
@@ -58,35 +61,33 @@ impl Folder {
     /// Says that a rank is dead.
     pub fn bury(&self, rank: usize) {
         // One that cannot be written makes a reader wait longer.
-        let _ = File::create(self.0.join(format!("dead-{rank}")));
+        let _ = symlink("dead", self.dead_path(rank));
     }
 
     #[must_use]
     pub fn is_dead(&self, rank: usize) -> bool {
-        self.0.join(format!("dead-{rank}")).exists()
+        self.dead_path(rank).is_symlink()
     }
 
     /// Says that a stream ended early.
     pub fn end_stream(&self, round: Round, stream: usize, tried: u32) {
-        let _ = fs::write(self.ended_path(round, stream), tried.to_string());
+        let _ = symlink(tried.to_string(), self.ended_path(round, stream));
     }
 
     /// How many messages the poster of a stream that ended early tried to post.
     #[must_use]
     pub fn ended(&self, round: Round, stream: usize) -> Option<u32> {
-        let text = fs::read_to_string(self.ended_path(round, stream)).ok()?;
-        // It may not be written yet.
-        text.parse().ok()
+        fs::read_link(self.ended_path(round, stream)).ok()?.to_str()?.parse().ok()
     }
 
     /// Says that a message may have come, or may not.
     pub fn doubt(&self, round: Round, stream: usize, number: u32) {
-        let _ = File::create(self.doubt_path(round, stream, number));
+        let _ = symlink("in doubt", self.doubt_path(round, stream, number));
     }
 
     #[must_use]
     pub fn is_in_doubt(&self, round: Round, stream: usize, number: u32) -> bool {
-        self.doubt_path(round, stream, number).exists()
+        self.doubt_path(round, stream, number).is_symlink()
     }
 
     /// The first words of what a sanitizer has found, of each process, with the file's name.
@@ -103,6 +104,10 @@ impl Folder {
             Some(format!("{name}: {words}"))
         });
         reports.collect()
+    }
+
+    fn dead_path(&self, rank: usize) -> PathBuf {
+        self.0.join(format!("dead-{rank}"))
     }
 
     fn doubt_path(&self, round: Round, stream: usize, number: u32) -> PathBuf {
