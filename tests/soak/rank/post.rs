@@ -55,7 +55,9 @@ impl<'a> Outgoing<'a> {
         match rank.watch.call(&what, PATIENCE, || rank.world.postbox_timeout(&name, PATIENCE)) {
             Ok(postbox) => {
                 let count = rank.plan.count(stream, round);
-                let patience = rank.watch.patience(PATIENCE);
+                // Its reader waits longer: who gives up says so, and is believed.
+                let patience = if rank.plan.is_sound(stream) { PATIENCE } else { PATIENCE / 4 };
+                let patience = rank.watch.patience(patience);
                 Some(Outgoing { rank, round, stream, postbox, count, accepted: 0, tried: 0, patience })
             }
             Err(error) => {
