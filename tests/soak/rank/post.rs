@@ -52,11 +52,12 @@ impl<'a> Outgoing<'a> {
     fn new(rank: &'a Rank<'a>, round: Round, stream: usize) -> Option<Self> {
         let name = mailbox_name(round, rank.plan.streams[stream].to);
         let what = format!("postbox of stream {stream}");
-        match rank.watch.call(&what, PATIENCE, || rank.world.postbox_timeout(&name, PATIENCE)) {
+        // Of a stream that may fail, the reader waits longer: who gives up says so, and is believed. Several such streams, one after
+        // another, do not keep a thread from its sound ones for as long as the readers of those wait.
+        let patience = if rank.plan.is_sound(stream) { PATIENCE } else { PATIENCE / 12 };
+        match rank.watch.call(&what, patience, || rank.world.postbox_timeout(&name, patience)) {
             Ok(postbox) => {
                 let count = rank.plan.count(stream, round);
-                // Its reader waits longer: who gives up says so, and is believed.
-                let patience = if rank.plan.is_sound(stream) { PATIENCE } else { PATIENCE / 4 };
                 let patience = rank.watch.patience(patience);
                 Some(Outgoing { rank, round, stream, postbox, count, accepted: 0, tried: 0, patience })
             }
