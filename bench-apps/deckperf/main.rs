@@ -19,6 +19,7 @@ mod export;
 mod failure;
 mod handicap;
 mod jobs;
+mod labelled;
 mod machine;
 mod memory;
 mod noise;

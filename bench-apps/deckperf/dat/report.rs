@@ -1,19 +1,20 @@
 //! What a run shows, in every format.
 
-use std::{borrow::Cow, fmt::Write};
+use std::borrow::Cow;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     DatPlan,
     contender::{DatContender, LEVELS, Level, TRANSFERS},
 };
 use crate::{
-    data, export,
+    export,
+    labelled::{self, Labelled},
     machine::Machine,
     plan::{Format, Test},
     report::{LATENCY, bandwidth, raw_limits, scheduling},
-    rounds::{Results, Series},
+    rounds::Results,
     sizes,
     stats::{Ratio, median, paired_ratio},
     summary::Finding,
@@ -29,7 +30,17 @@ pub struct DatReport {
     findings: Vec<Finding>,
 }
 
-const COLUMNS: &str = "size,transfer,level,test,unit,p50,p99,raw_line_us,raw_memcpy_us,raw_two_memcpys_us";
+impl Labelled for DatContender {
+    const LABELS: &'static [&'static str] = &["transfer", "level"];
+
+    fn test(&self) -> Test {
+        self.test
+    }
+
+    fn values(&self) -> Vec<Value> {
+        vec![self.transfer.name().into(), self.level.name().into()]
+    }
+}
 
 impl DatReport {
     /// Works out the findings.
@@ -42,7 +53,7 @@ impl DatReport {
     pub fn render(&self) -> String {
         match self.plan.format {
             Format::Table => self.table(),
-            Format::Csv => self.csv(),
+            Format::Csv => labelled::csv(&self.results),
             Format::Json => self.json(),
         }
     }
@@ -85,60 +96,11 @@ impl DatReport {
         text
     }
 
-    /// A header line, then a row per contender and size; what was not measured is empty.
-    fn csv(&self) -> String {
-        let mut text = format!("{COLUMNS}\n");
-        for series in self.rows() {
-            let DatContender { test, level, transfer } = series.contender;
-            let (size, transfer, level) = (series.size, transfer.name(), level.name());
-            let _ = write!(text, "{size},{transfer},{level},{},{}", test.name(), test.unit());
-            let figure = series.figure();
-            text += &export::field(figure.map(|figure| figure.p50));
-            text += &export::field(figure.map(|figure| figure.p99));
-            text += &export::raw_fields(self.results.raw(series.size));
-            text.push('\n');
-        }
-        text
-    }
-
     fn json(&self) -> String {
-        let cells: Vec<Value> = self
-            .rows()
-            .into_iter()
-            .map(|series| {
-                let DatContender { test, level, transfer } = series.contender;
-                json!({
-                    "test": test.name(),
-                    "size": series.size,
-                    "transfer": transfer.name(),
-                    "level": level.name(),
-                    "unit": test.unit(),
-                    "figure": series.figure().map(export::figure_json),
-                })
-            })
-            .collect();
-        let window = self.plan.pace.window;
-        let run = export::run("dat", &self.machine, &self.method(), self.series());
-        export::document(run, window, &self.results, &self.findings, cells)
-    }
-
-    fn series(&self) -> Vec<data::Series> {
-        let network = self.machine.network();
-        let ours = self.results.posts.iter().map(|series| {
-            let DatContender { test, level, transfer } = series.contender;
-            let mut key = export::key(test, network, series.size);
-            key.protocol = Some(transfer.name().to_owned());
-            key.labels.insert("level".to_owned(), level.name().to_owned());
-            export::of_rounds(key, test.quantity(), &series.figures)
-        });
-        ours.chain(export::raw_series(&self.results)).collect()
-    }
-
-    /// Test by test and size by size; among the equal in the order of the columns.
-    fn rows(&self) -> Vec<&Series<DatContender>> {
-        let mut rows: Vec<_> = self.results.posts.iter().collect();
-        rows.sort_by_key(|series| (series.contender.test == Test::Bandwidth, series.size));
-        rows
+        let series = labelled::series(&self.results, self.machine.network());
+        let run = export::run("dat", &self.machine, &self.method(), series);
+        let cells = labelled::cells(&self.results);
+        export::document(run, self.plan.pace.window, &self.results, &self.findings, cells)
     }
 
     /// How the figures came about, a sentence each.
@@ -209,10 +171,12 @@ pub fn plan() -> DatPlan {
 mod tests {
     use std::time::Duration;
 
+    use serde_json::json;
     use udeck::via::Caps;
 
     use super::*;
     use crate::dat::contender::contenders;
+    use crate::data;
 
     /// Every figure is different, so that each is recognised in its place. The NIC has no RDMA reads.
     fn sample(format: Format) -> DatReport {
@@ -271,11 +235,12 @@ mod tests {
         let text = sample(Format::Csv).render();
         let rows: Vec<&str> = text.lines().collect();
         assert_eq!(rows.len(), 1 + 15, "{text}");
-        assert_eq!(rows[0], COLUMNS);
+        let columns = "size,transfer,level,test,unit,p50,p99,raw_line_us,raw_memcpy_us,raw_two_memcpys_us";
+        assert_eq!(rows[0], columns);
         assert_eq!(rows[1], "0,send,dat,latency,us,1.0000,1.0000,,,");
         assert!(rows.contains(&"8,rdma-read,dat,bandwidth,MB/s,15.0000,15.0000,,,"), "{text}");
-        let columns = |row: &str| row.matches(',').count();
-        assert!(rows.iter().all(|row| columns(row) == columns(COLUMNS)));
+        let fields = |row: &str| row.matches(',').count();
+        assert!(rows.iter().all(|row| fields(row) == fields(columns)));
     }
 
     #[test]

@@ -1,19 +1,20 @@
 //! What a run shows, in every format.
 
-use std::{borrow::Cow, fmt::Write};
+use std::borrow::Cow;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     ViPlan,
     contender::{Look, POLLING, TRAFFICS, TRANSFERS, Traffic, Transfer, ViContender, looks},
 };
 use crate::{
-    data, export,
+    export,
+    labelled::{self, Labelled},
     machine::Machine,
     plan::{Format, Test},
     report::{LATENCY, bandwidth, raw_limits, scheduling},
-    rounds::{Results, SMALL, Series},
+    rounds::{Results, SMALL},
     sizes,
     stats::{median, paired_ratio},
     summary::{Finding, telling_size},
@@ -28,8 +29,18 @@ pub struct ViReport {
     findings: Vec<Finding>,
 }
 
-const COLUMNS: &str = "size,transfer,look,vis,traffic,test,unit,p50,p99,raw_line_us,raw_memcpy_us,\
-raw_two_memcpys_us";
+impl Labelled for ViContender {
+    const LABELS: &'static [&'static str] = &["transfer", "look", "vis", "traffic"];
+
+    fn test(&self) -> Test {
+        self.test
+    }
+
+    fn values(&self) -> Vec<Value> {
+        let Self { way, traffic, .. } = self;
+        vec![way.transfer.name().into(), way.look.name().into(), way.vis.into(), traffic.name().into()]
+    }
+}
 
 impl ViReport {
     /// Works out the findings.
@@ -42,7 +53,7 @@ impl ViReport {
     pub fn render(&self) -> String {
         match self.plan.format {
             Format::Table => self.table(),
-            Format::Csv => self.csv(),
+            Format::Csv => labelled::csv(&self.results),
             Format::Json => self.json(),
         }
     }
@@ -112,65 +123,11 @@ impl ViReport {
         Some(self.results.of(contender, size)?.figure()?.p50)
     }
 
-    /// A header line, then a row per contender and size; what was not measured is empty.
-    fn csv(&self) -> String {
-        let mut text = format!("{COLUMNS}\n");
-        for series in self.rows() {
-            let ViContender { test, way, traffic } = series.contender;
-            let (transfer, look) = (way.transfer.name(), way.look.name());
-            let (size, vis, traffic) = (series.size, way.vis, traffic.name());
-            let _ = write!(text, "{size},{transfer},{look},{vis},{traffic},{},{}", test.name(), test.unit());
-            let figure = series.figure();
-            text += &export::field(figure.map(|figure| figure.p50));
-            text += &export::field(figure.map(|figure| figure.p99));
-            text += &export::raw_fields(self.results.raw(series.size));
-            text.push('\n');
-        }
-        text
-    }
-
     fn json(&self) -> String {
-        let cells: Vec<Value> = self
-            .rows()
-            .into_iter()
-            .map(|series| {
-                let ViContender { test, way, traffic } = series.contender;
-                json!({
-                    "test": test.name(),
-                    "size": series.size,
-                    "transfer": way.transfer.name(),
-                    "look": way.look.name(),
-                    "vis": way.vis,
-                    "traffic": traffic.name(),
-                    "unit": test.unit(),
-                    "figure": series.figure().map(export::figure_json),
-                })
-            })
-            .collect();
-        let window = self.plan.pace.window;
-        let run = export::run("vi", &self.machine, &self.method(), self.series());
-        export::document(run, window, &self.results, &self.findings, cells)
-    }
-
-    fn series(&self) -> Vec<data::Series> {
-        let network = self.machine.network();
-        let ours = self.results.posts.iter().map(|series| {
-            let ViContender { test, way, traffic } = series.contender;
-            let labels = [("look", way.look.name()), ("traffic", traffic.name())];
-            let mut key = export::key(test, network, series.size);
-            key.protocol = Some(way.transfer.name().to_owned());
-            key.labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-            key.labels.insert("vis".to_owned(), way.vis.to_string());
-            export::of_rounds(key, test.quantity(), &series.figures)
-        });
-        ours.chain(export::raw_series(&self.results)).collect()
-    }
-
-    /// Test by test and size by size; among the equal in the order of the columns.
-    fn rows(&self) -> Vec<&Series<ViContender>> {
-        let mut rows: Vec<_> = self.results.posts.iter().collect();
-        rows.sort_by_key(|series| (series.contender.test == Test::Bandwidth, series.size));
-        rows
+        let series = labelled::series(&self.results, self.machine.network());
+        let run = export::run("vi", &self.machine, &self.method(), series);
+        let cells = labelled::cells(&self.results);
+        export::document(run, self.plan.pace.window, &self.results, &self.findings, cells)
     }
 
     /// How the figures came about, a sentence each.
@@ -345,7 +302,9 @@ mod tests {
         let text = sample(Format::Csv).render();
         let rows: Vec<&str> = text.lines().collect();
         assert_eq!(rows.len(), 1 + 26, "{text}");
-        assert_eq!(rows[0], COLUMNS);
+        let columns =
+            "size,transfer,look,vis,traffic,test,unit,p50,p99,raw_line_us,raw_memcpy_us,raw_two_memcpys_us";
+        assert_eq!(rows[0], columns);
         assert_eq!(rows[1], "0,send,work-queue,1,one-busy,latency,us,1.0000,1.0000,0.1250,,");
         for row in [
             "8,send,cq,10,spread,latency,us,24.0000,24.0000,0.1250,,",
@@ -354,8 +313,8 @@ mod tests {
             assert!(rows.contains(&row), "{row} is missing in {text}");
         }
         assert_eq!(rows[26], "8,rdma-write,cq-wait,1,one-busy,bandwidth,MB/s,22.0000,22.0000,0.1250,,");
-        let columns = |row: &str| row.matches(',').count();
-        assert!(rows.iter().all(|row| columns(row) == columns(COLUMNS)));
+        let fields = |row: &str| row.matches(',').count();
+        assert!(rows.iter().all(|row| fields(row) == fields(columns)));
     }
 
     #[test]
