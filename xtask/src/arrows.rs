@@ -56,7 +56,7 @@ const RULES: &[Rule] = &[
         tests_may: &[],
     },
     // uDAPL: NICs and VIs of the umbrella, the names by which its end points find each other, and copies of memory that others write.
-    Rule { folder: "src/dat", may: &[".", "src/directory", "src/sys"], tests_may: &[] },
+    Rule { folder: "src/dat", may: &[".", "src/directory", "src/sys"], tests_may: &["tests/faults"] },
     // It calls as C programs do.
     Rule { folder: "src/dat/paths", may: &["src/dat"], tests_may: &[] },
     // The whole library in Python, but for interfaces of other layers.

@@ -193,20 +193,20 @@ impl Frame {
 }
 
 /// The peer: no more than a virtual interface.
-struct Peer {
-    vi: Vi,
+pub(super) struct Peer {
+    pub(super) vi: Vi,
     nic: Nic,
     _cq: Cq,
 }
 
 impl Peer {
-    fn new(nic: &Nic) -> Peer {
+    pub(super) fn new(nic: &Nic) -> Peer {
         let mut attributes = ViAttributes::new(nic.ptag());
         attributes.receive = Receive::Lent;
         Peer { vi: Vi::new(nic, attributes).unwrap(), nic: nic.clone(), _cq: Cq::new(nic).unwrap() }
     }
 
-    fn connect(&mut self, to: &Psp, hello: &[u8]) -> Result<Vec<u8>, ViaError> {
+    pub(super) fn connect(&mut self, to: &Psp, hello: &[u8]) -> Result<Vec<u8>, ViaError> {
         let host = to.ia().nic().attributes().address.clone();
         let to = NetAddress { host, discriminator: crate::core::service::discriminator(to.qualifier()) };
         let cq = self._cq.handle();
@@ -214,7 +214,7 @@ impl Peer {
     }
 
     /// Takes whatever comes. `false`: the connection is over.
-    fn drain(&mut self) -> bool {
+    pub(super) fn drain(&mut self) -> bool {
         loop {
             match self.vi.arrival() {
                 Ok(Some(_)) => {}
@@ -225,7 +225,7 @@ impl Peer {
     }
 
     /// `false`: the connection is over.
-    fn say(&mut self, bytes: &[u8]) -> bool {
+    pub(super) fn say(&mut self, bytes: &[u8]) -> bool {
         let until = Deadline::after(LIMIT);
         while self.drain() && !until.passed() {
             let said = if bytes.len() <= Inline::CAPACITY {

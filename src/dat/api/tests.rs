@@ -1,5 +1,6 @@
 //! Two ends in one process, over shm, tcp and udp.
 
+mod accept;
 mod cno;
 mod qos;
 mod rmr;

@@ -4,7 +4,7 @@
 //! registered memory of the program's, in order with its messages. Whoever looks at an end point moves it on: takes what has arrived,
 //! places it, answers it, and sends what had found no room.
 //!
-//! An end point's lock is that of its slot. It is never held while anybody waits.
+//! An end point's lock is that of its slot. It is never held while anybody waits, nor while a transport makes a connection.
 
 mod arrivals;
 mod connection;
@@ -237,7 +237,7 @@ impl Ep {
     #[inline(always)]
     fn receive_over(&self, cookie: u64, status: Status, len: usize, dto: Dto, rmr: u32) {
         if let Some(evd) = &self.settings.receive_evd {
-            evd.push(Event::dto(self.handle, cookie, status, len, dto, rmr));
+            evd.push_from(Event::dto(self.handle, cookie, status, len, dto, rmr), || self.process());
         }
     }
 
@@ -273,6 +273,7 @@ impl Ep {
         if let Some(mut vi) = self.vi.take() {
             vi.disconnect();
         }
+        self.stop_accepting();
         if !self.enter(EpEvent::Ended) {
             return;
         }
@@ -287,7 +288,8 @@ impl Ep {
         self.tell(told);
         // As with hardware: it takes no more from the shared queue.
         if let Some(asynchronous) = ia.asynchronous().upgrade() {
-            asynchronous.push(Event::asynchronous(number::ASYNC_EP_BROKEN, self.handle, 0));
+            let broken = Event::asynchronous(number::ASYNC_EP_BROKEN, self.handle, 0);
+            asynchronous.push_from(broken, || self.process());
         }
     }
 
@@ -310,7 +312,7 @@ impl Ep {
 
     fn tell(&self, number: u32) {
         if let Some(evd) = &self.settings.connect_evd {
-            evd.push(Event::connection(number, self.handle, &[]));
+            evd.push_from(Event::connection(number, self.handle, &[]), || self.process());
         }
     }
 
@@ -319,6 +321,7 @@ impl Ep {
         if let Some(mut vi) = self.vi.take() {
             vi.disconnect();
         }
+        self.stop_accepting();
         self.attempt += 1;
         self.withdraw();
         if self.is_linked() {

@@ -11,6 +11,7 @@ use super::cno::Cno;
 use super::code::{Code, Result};
 use super::event::{Event, number};
 use super::ring::Ring;
+use super::wire::Process;
 
 /// `DAT_EVD_FLAGS`.
 pub mod stream {
@@ -42,8 +43,6 @@ pub struct Evd {
     overflow: Weak<Evd>,
     /// Events that can be taken; under the queue's lock.
     len: AtomicUsize,
-    /// Places in the queue whose events have yet to happen; under its lock.
-    reserved: AtomicUsize,
     inner: Mutex<Inner>,
     pub waiting: AtomicBool,
     pub unwaitable: AtomicBool,
@@ -52,6 +51,10 @@ pub struct Evd {
 
 struct Inner {
     queue: Ring<Event>,
+    /// Those under way, oldest first.
+    accepts: Vec<Accept>,
+    /// Events that come from `accepts`: their own, and what waits for these.
+    later: usize,
     room: usize,
     cno: Option<Arc<Cno>>,
     enabled: bool,
@@ -62,11 +65,32 @@ struct Inner {
     said_room: usize,
 }
 
+/// An end point accepts a request. The peer learns of it before that is over, and what it does then is told by other threads: it comes
+/// behind the end point's event.
+struct Accept {
+    number: u64,
+    peer: Process,
+    behind: Vec<Event>,
+}
+
 impl Inner {
+    /// Keeps the event back, if its peer's accept is under way.
+    #[cold]
+    fn keep_back(&mut self, event: Event, from: Option<Process>) -> bool {
+        let Some(accept) = self.accepts.iter_mut().rfind(|accept| Some(accept.peer) == from) else {
+            return false;
+        };
+        accept.behind.push(event);
+        self.later += 1;
+        true
+    }
+
     fn keep(&mut self, said: Arc<[u8]>) {
         self.said.push_back(said);
         if self.said.len() > self.said_room {
-            let needed = LATE + self.queue.iter().filter(|event| event.has_private_data()).count();
+            let behind = self.accepts.iter().flat_map(|accept| &accept.behind);
+            let needed =
+                LATE + self.queue.iter().chain(behind).filter(|event| event.has_private_data()).count();
             self.said.drain(..self.said.len().saturating_sub(needed));
             self.said_room = 2 * needed;
         }
@@ -84,6 +108,8 @@ impl Evd {
     ) -> Evd {
         let inner = Inner {
             queue: Ring::default(),
+            accepts: Vec::new(),
+            later: 0,
             room: len.max(LEAST),
             cno,
             enabled: true,
@@ -98,7 +124,6 @@ impl Evd {
             requests: Arc::default(),
             overflow,
             len: AtomicUsize::new(0),
-            reserved: AtomicUsize::new(0),
             inner: Mutex::new(inner),
             waiting: AtomicBool::new(false),
             unwaitable: AtomicBool::new(false),
@@ -107,19 +132,23 @@ impl Evd {
     }
 
     /// An event of the library's. One that finds no room is lost, and the asynchronous event dispatcher tells once.
-    #[inline(always)]
     pub fn push(&self, event: Event) {
-        if self.put(event).is_err() {
+        self.push_from(event, || None);
+    }
+
+    /// The same, of what this process is the peer of.
+    #[inline(always)]
+    pub fn push_from(&self, event: Event, from: impl FnOnce() -> Option<Process>) {
+        if self.put_from(event, from).is_err() {
             self.lost();
         }
     }
 
-    /// As [`Evd::push`], of a connection event and the private data that it points to.
-    pub fn push_said(&self, event: Event, said: &Arc<[u8]>) {
+    /// Keeps the private data that an event points to, which comes next.
+    pub fn keep_said(&self, said: &Arc<[u8]>) {
         if !said.is_empty() {
             self.inner.lock().keep(said.clone());
         }
-        self.push(event);
     }
 
     #[cold]
@@ -134,11 +163,22 @@ impl Evd {
     ///
     /// # Errors
     /// `DAT_QUEUE_FULL`.
-    #[inline(always)]
     pub fn put(&self, event: Event) -> Result {
+        self.put_from(event, || None)
+    }
+
+    /// The same, of what this process is the peer of.
+    ///
+    /// # Errors
+    /// `DAT_QUEUE_FULL`.
+    #[inline(always)]
+    pub fn put_from(&self, event: Event, from: impl FnOnce() -> Option<Process>) -> Result {
         let mut inner = self.inner.lock();
-        if inner.queue.len() >= inner.room {
+        if inner.queue.len() + inner.later >= inner.room {
             return Err(Code::QUEUE_FULL);
+        }
+        if inner.later > 0 && inner.keep_back(event, from()) {
+            return Ok(());
         }
         inner.queue.push_back(event);
         self.count(&inner);
@@ -164,37 +204,43 @@ impl Evd {
         cno.iter().for_each(|cno| cno.trigger(self.handle));
     }
 
-    /// Keeps a place for an end point's connection event that is about to happen: what other threads learn of by that comes behind
-    /// it. Nothing behind it is taken before [`Evd::fill`].
-    pub fn reserve(&self, ep: usize) {
+    /// An end point begins to accept a request of that peer's, by an accept of this number: until its [event](Evd::accepted) the peer's
+    /// other events wait. Nobody else's do.
+    pub fn accepting(&self, number: u64, peer: Process) {
         let mut inner = self.inner.lock();
-        if inner.queue.len() < inner.room {
-            inner.queue.push_back(Event::connection(number::RESERVED, ep, &[]));
-            self.reserved.fetch_add(1, Ordering::Relaxed);
-            self.count(&inner);
+        if inner.queue.len() + inner.later < inner.room {
+            inner.accepts.push(Accept { number, peer, behind: Vec::new() });
+            inner.later += 1;
         }
     }
 
-    /// Puts the event at the end point's place; if there was no room for that, behind all others.
-    pub fn fill(&self, ep: usize, event: Event) {
+    /// That accept is over. Its event comes first, if there is one, and then what has waited for it.
+    pub fn accepted(&self, number: u64, event: Option<Event>) {
         let mut inner = self.inner.lock();
-        let Some(place) = inner.queue.rfind_mut(|place| place.is_reserved_for(ep)) else {
+        let Some(at) = inner.accepts.iter().position(|accept| accept.number == number) else {
+            // There was no room when it began.
             drop(inner);
-            return self.push(event);
+            return event.into_iter().for_each(|event| self.push(event));
         };
-        *place = event;
-        self.reserved.fetch_sub(1, Ordering::Relaxed);
+        let Accept { peer, behind, .. } = inner.accepts.remove(at);
+        inner.later -= 1;
+        event.into_iter().for_each(|event| inner.queue.push_back(event));
+        // Another thread may have begun to answer the same peer before.
+        if let Some(older) = inner.accepts[..at].iter_mut().rfind(|older| older.peer == peer) {
+            older.behind.extend(behind);
+        } else {
+            inner.later -= behind.len();
+            behind.into_iter().for_each(|event| inner.queue.push_back(event));
+        }
         self.count(&inner);
-        self.tell(inner);
+        if !inner.queue.is_empty() {
+            self.tell(inner);
+        }
     }
 
-    #[inline]
+    #[inline(always)]
     fn count(&self, inner: &Inner) {
-        let mut len = inner.queue.len();
-        if self.reserved.load(Ordering::Relaxed) > 0 {
-            len = inner.queue.iter().position(|event| event.number == number::RESERVED).unwrap_or(len);
-        }
-        self.len.store(len, Ordering::Relaxed);
+        self.len.store(inner.queue.len(), Ordering::Relaxed);
     }
 
     /// How many there are.
@@ -216,8 +262,7 @@ impl Evd {
             return None;
         }
         let mut inner = self.inner.lock();
-        // Another thread may have taken what there was.
-        let event = if self.len() == 0 { None } else { inner.queue.pop_front() };
+        let event = inner.queue.pop_front();
         self.count(&inner);
         event
     }
@@ -230,7 +275,7 @@ impl Evd {
     /// `DAT_INVALID_STATE`: it holds more than that.
     pub fn resize(&self, len: usize) -> Result {
         let mut inner = self.inner.lock();
-        if inner.queue.len() > len.max(LEAST) {
+        if inner.queue.len() + inner.later > len.max(LEAST) {
             return Err(Code::INVALID_STATE);
         }
         inner.room = len.max(LEAST);
@@ -287,26 +332,74 @@ mod tests {
     use super::*;
     use udeck::via::Cq;
 
-    /// What happens behind an event that is about to happen is not taken before it.
-    #[test]
-    fn a_reserved_place_keeps_its_turn() {
+    fn evd() -> Evd {
         let nic = udeck::open_nic("shm0", &udeck::NicOptions::new([7; 32])).unwrap();
         let cq = Cq::new(&nic).unwrap();
-        let evd = Evd::new(7, stream::ALL, 1, None, Arc::new(Bell::new(cq.handle())), Weak::new());
-        let event = |number, ep| Event::connection(number, ep, &[]);
-        evd.push(event(number::DISCONNECTED, 1));
-        evd.reserve(2);
-        evd.push(event(number::DISCONNECTED, 3));
-        assert_eq!((evd.len(), evd.len_for_sure()), (1, 1));
-        assert_eq!(evd.take(), Some(event(number::DISCONNECTED, 1)));
-        assert_eq!((evd.take(), evd.len()), (None, 0));
-        evd.fill(2, event(number::ESTABLISHED, 2));
-        assert_eq!(evd.len(), 2);
-        assert_eq!(evd.take(), Some(event(number::ESTABLISHED, 2)));
-        assert_eq!(evd.take(), Some(event(number::DISCONNECTED, 3)));
-        // Without a place it comes behind the others.
-        evd.fill(4, event(number::ESTABLISHED, 4));
-        assert_eq!((evd.take(), evd.take()), (Some(event(number::ESTABLISHED, 4)), None));
+        Evd::new(7, stream::ALL, 1, None, Arc::new(Bell::new(cq.handle())), Weak::new())
+    }
+
+    fn event(number: u32, ep: usize) -> Event {
+        Event::connection(number, ep, &[])
+    }
+
+    fn taken(evd: &Evd) -> Vec<u64> {
+        std::iter::from_fn(|| evd.take()).map(|event| event.data[0]).collect()
+    }
+
+    /// What a peer does when it has its connection comes behind the event of that; what others do need not wait.
+    #[test]
+    fn events_of_a_peer_come_behind_its_accept() {
+        let evd = evd();
+        let [one, other] = [1, 2].map(|process| Process::of(&[0; 16], process << 32 | 9));
+        evd.push_from(event(number::DISCONNECTED, 1), || Some(one));
+        evd.accepting(5, one);
+        evd.push_from(event(number::DISCONNECTED, 2), || Some(one));
+        evd.push_from(event(number::DISCONNECTED, 3), || Some(other));
+        evd.push(event(number::DISCONNECTED, 4)); // nobody's
+        evd.push_from(event(number::DISCONNECTED, 5), || Some(one));
+        assert_eq!((evd.len(), evd.len_for_sure()), (3, 3));
+        assert_eq!(taken(&evd), [1, 3, 4]);
+        evd.accepted(5, Some(event(number::ESTABLISHED, 9)));
+        assert_eq!((evd.len(), taken(&evd)), (3, vec![9, 2, 5]));
+        evd.push_from(event(number::DISCONNECTED, 6), || Some(one));
+        assert_eq!(taken(&evd), [6], "it is over");
+        // Without a place it comes behind the others, and nothing waits.
+        evd.accepted(6, Some(event(number::ESTABLISHED, 7)));
+        assert_eq!(taken(&evd), [7]);
+    }
+
+    /// Two threads answer one peer: what it does waits for both, in its order.
+    #[test]
+    fn events_of_a_peer_wait_for_all_its_accepts() {
+        for first in [1, 2] {
+            let evd = evd();
+            let peer = Process::of(&[0; 16], 1 << 32);
+            let came = |ep| evd.push_from(event(number::DISCONNECTED, ep), || Some(peer));
+            evd.accepting(1, peer);
+            came(11);
+            evd.accepting(2, peer);
+            came(12);
+            evd.accepted(first, Some(event(number::ESTABLISHED, first as usize)));
+            assert_eq!(taken(&evd), if first == 1 { vec![1, 11] } else { vec![2] });
+            came(13);
+            // It has failed before the peer learnt of it: there is no event.
+            evd.accepted(3 - first, None);
+            assert_eq!(taken(&evd), if first == 1 { vec![12, 13] } else { vec![11, 12, 13] });
+        }
+    }
+
+    /// What waits counts: no more waits than there is room for.
+    #[test]
+    fn what_waits_takes_room() {
+        let (evd, peer) = (evd(), Process::of(&[0; 16], 1 << 32));
+        evd.accepting(1, peer);
+        for ep in 1..LEAST {
+            assert_eq!(evd.put_from(event(number::DISCONNECTED, ep), || Some(peer)), Ok(()));
+        }
+        assert_eq!(evd.put(event(number::DISCONNECTED, 0)), Err(Code::QUEUE_FULL));
+        assert_eq!((evd.len(), evd.resize(1)), (0, Ok(())));
+        evd.accepted(1, Some(event(number::ESTABLISHED, LEAST)));
+        assert_eq!((evd.len(), evd.put(event(number::DISCONNECTED, 0))), (LEAST, Err(Code::QUEUE_FULL)));
     }
 
     /// What an event in the queue points to stays; what was taken long ago does not.
@@ -314,6 +407,8 @@ mod tests {
     fn private_data_stay_as_long_as_events_point_to_them() {
         let mut inner = Inner {
             queue: Ring::default(),
+            accepts: Vec::new(),
+            later: 0,
             room: LEAST,
             cno: None,
             enabled: true,

@@ -11,8 +11,6 @@ pub struct Event {
 
 /// `DAT_EVENT_NUMBER`.
 pub mod number {
-    /// None: an event that is about to happen, see `Evd::reserve`.
-    pub const RESERVED: u32 = 0;
     pub const DTO_COMPLETION: u32 = 0x00001;
     pub const RMR_BIND_COMPLETION: u32 = 0x01001;
     pub const CONNECTION_REQUEST: u32 = 0x02001;
@@ -99,11 +97,6 @@ impl Event {
     pub fn connection(number: u32, ep: usize, private_data: &[u8]) -> Event {
         let at = if private_data.is_empty() { 0 } else { private_data.as_ptr() as u64 };
         Event { number, data: [ep as u64, private_data.len() as u64, at, 0, 0] }
-    }
-
-    /// Whether it keeps the place of this end point's next event.
-    pub fn is_reserved_for(&self, ep: usize) -> bool {
-        (self.number, self.data[0]) == (number::RESERVED, ep as u64)
     }
 
     /// Whether it points to private data of a peer's.

@@ -150,7 +150,7 @@ impl Ia {
 
     /// A number for one end of a connection.
     pub fn port(&self) -> u64 {
-        u64::from(std::process::id()) << 32 | self.ports.fetch_add(1, Ordering::Relaxed) & 0xffff_ffff
+        super::wire::port(self.ports.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Counts a message of so many bytes that has found no receive. `None`: there are too many of them.

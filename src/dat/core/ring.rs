@@ -75,13 +75,6 @@ impl<T: Default> Ring<T> {
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> + ExactSizeIterator {
         (0..self.len).map(|nth| &self.places[self.place(nth)])
     }
-
-    /// The youngest that is wanted.
-    pub fn rfind_mut(&mut self, is_wanted: impl Fn(&T) -> bool) -> Option<&mut T> {
-        let nth = (0..self.len).rfind(|nth| is_wanted(&self.places[self.place(*nth)]))?;
-        let at = self.place(nth);
-        self.places.get_mut(at)
-    }
 }
 
 #[cfg(test)]
@@ -106,8 +99,6 @@ mod tests {
                 }
                 prop_assert_eq!((ring.len(), ring.is_empty()), (queue.len(), queue.is_empty()));
                 prop_assert!(ring.iter().eq(queue.iter()));
-                let (wanted, known) = (ring.rfind_mut(|item| **item < 9), queue.iter_mut().rfind(|item| ***item < 9));
-                prop_assert_eq!(wanted, known);
             }
         }
     }

@@ -167,7 +167,7 @@ impl ServicePoint {
             if !came {
                 return request.reject("the end point of the reserved service point is gone");
             }
-            let host = theirs.host;
+            let (host, process) = (theirs.host, theirs.process());
             let cr = CRS.insert(ia.provider, |_| Cr {
                 ia: ia.clone(),
                 request,
@@ -178,7 +178,8 @@ impl ServicePoint {
                 pending,
             });
             ia.objects.lock().insert(cr.handle());
-            let is_told = evd.put(Event::request(handle, address, qualifier, cr.handle())).is_ok();
+            let event = Event::request(handle, address, qualifier, cr.handle());
+            let is_told = evd.put_from(event, || Some(process)).is_ok();
             // Closed meanwhile: nobody may look any more. If the program does, it finds the request gone.
             let is_closed = door.is_closed.load(Ordering::SeqCst);
             if (!is_told || is_closed)
@@ -260,12 +261,19 @@ pub fn accept(cr: &'static Slot<Cr>, ep: Option<&'static Slot<Ep>>, private_data
     if !cr.lock().as_ref().is_some_and(is_own) {
         return Err(Code::INVALID_HANDLE.of(Sub::HandleEp));
     }
-    let vi = ep.begin_accepting()?;
+    let mut vi = ep.begin_accepting()?;
     // Whatever may fail comes before.
     let Cr { request, theirs, ia, .. } = take(cr)?;
+    let (attempt, greeting) = ep.accept(&theirs, private_data);
+    drop(held);
+    // It waits for nobody, but a transport may take its time. The peer may have sent something before it is over: who moves end points
+    // on does not wait here for this one.
     let cq = ia.cq_handle();
-    // Does not wait: it answers, and the other side has its ring ready.
-    ep.accept(vi, &theirs, private_data, |vi, greeting| request.accept(vi, cq, cq, greeting));
+    let answered = request.accept(&mut vi, cq, cq, &greeting);
+    // Gone meanwhile, its place may be another's.
+    if let Some(ep) = &mut *slot.lock() {
+        ep.end_accepting(attempt, vi, &answered);
+    }
     Ok(())
 }
 

@@ -77,6 +77,8 @@ pub enum EpEvent {
     Refused,
     /// It has not asked after all, for want of a thread.
     NotAsked,
+    /// It accepts a request.
+    Accepts,
     /// Connected.
     Established,
     /// There will be no connection: refused, timed out, unreachable.
@@ -169,12 +171,10 @@ impl EpState {
             (S::Reserved, E::Unreserved) => S::Unconnected,
             (S::Reserved, E::RequestCame) => S::TentativePending,
             (S::TentativePending, E::Refused) => S::Reserved,
-            (S::Unconnected | S::ActivePending | S::PassivePending | S::TentativePending, E::Established) => {
-                S::Connected
-            }
+            (S::Unconnected | S::TentativePending, E::Accepts) => S::PassivePending,
+            (S::ActivePending | S::PassivePending, E::Established) => S::Connected,
             (S::ActivePending, E::NotAsked) => S::Unconnected,
             (S::ActivePending | S::PassivePending, E::Failed | E::Ended) => S::Disconnected,
-            (S::Unconnected | S::TentativePending, E::Failed) => S::Disconnected,
             (S::Connected, E::Closes) => S::DisconnectPending,
             (S::Connected | S::DisconnectPending | S::CompletionPending, E::Ended) => S::Disconnected,
             (S::Disconnected | S::Unconnected, E::Reset) => S::Unconnected,
@@ -249,6 +249,7 @@ mod tests {
             (EpEvent::Reset, S::Unconnected),
             (EpEvent::Reserved, S::Reserved),
             (EpEvent::RequestCame, S::TentativePending),
+            (EpEvent::Accepts, S::PassivePending),
             (EpEvent::Established, S::Connected),
             (EpEvent::Ended, S::Disconnected),
         ];

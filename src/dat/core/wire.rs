@@ -122,9 +122,33 @@ pub struct Greeting {
 
 const GREETING: &[u8; 8] = b"uDAPL 1\n";
 
+/// A process, as it says itself which one it is. Two that say the same wait for each other's events a little longer than they need
+/// to, and nothing else follows from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    host: Host,
+    number: u32,
+}
+
+impl Process {
+    /// The one with this end of a connection. Its number is the port's upper half.
+    pub fn of(host: &Host, port: u64) -> Process {
+        Process { host: *host, number: (port >> 32) as u32 }
+    }
+}
+
+/// A number for an end of a connection of this process.
+pub fn port(number: u64) -> u64 {
+    u64::from(std::process::id()) << 32 | number & 0xffff_ffff
+}
+
 impl Greeting {
     pub fn encode(&self) -> Vec<u8> {
         [&GREETING[..], &self.host, &self.port.to_le_bytes(), &self.private_data].concat()
+    }
+
+    pub fn process(&self) -> Process {
+        Process::of(&self.host, self.port)
     }
 
     /// `None`: that is no greeting.

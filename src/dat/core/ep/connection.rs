@@ -11,7 +11,7 @@ use crate::core::code::{Code, Result, Sub};
 use crate::core::event::{Event, number};
 use crate::core::qos::Qos;
 use crate::core::state::{EpCall, EpEvent, EpState};
-use crate::core::wire::Greeting;
+use crate::core::wire::{Greeting, Process};
 use udeck_directory::address::Host;
 
 /// The other end.
@@ -20,6 +20,7 @@ pub struct Peer {
     /// Where it says that it is. The program has a pointer to it.
     pub address: Box<SockAddr>,
     pub port: u64,
+    process: Process,
     /// What it sent along. The program has a pointer to it.
     pub private_data: Arc<[u8]>,
     /// By which service point it was reached, if this end has asked.
@@ -28,7 +29,8 @@ pub struct Peer {
 
 impl Peer {
     fn new(host: Host, port: u64, private_data: &[u8], asked_at: Option<(Host, u64)>) -> Peer {
-        Peer { address: Box::new(SockAddr::of(&host)), port, private_data: private_data.into(), asked_at }
+        let (address, process) = (Box::new(SockAddr::of(&host)), Process::of(&host, port));
+        Peer { address, port, process, private_data: private_data.into(), asked_at }
     }
 }
 
@@ -79,6 +81,11 @@ impl Ep {
                  tcp with DECK_LEVELS has some, and verbs."
             );
         });
+    }
+
+    /// Whose deeds its events tell of.
+    pub(super) fn process(&self) -> Option<Process> {
+        self.peer.as_ref().map(|peer| peer.process)
     }
 
     fn greeting(&self, private_data: &[u8]) -> Greeting {
@@ -169,7 +176,9 @@ impl Ep {
     /// Tells of what the peer has said.
     fn tell_said(&self, number: u32) {
         if let (Some(evd), Some(peer)) = (&self.settings.connect_evd, &self.peer) {
-            evd.push_said(Event::connection(number, self.handle, &peer.private_data), &peer.private_data);
+            evd.keep_said(&peer.private_data);
+            let event = Event::connection(number, self.handle, &peer.private_data);
+            evd.push_from(event, || Some(peer.process));
         }
     }
 
@@ -182,37 +191,44 @@ impl Ep {
         self.new_vi()
     }
 
-    /// It accepts a request, with the interface that it has [got](Ep::begin_accepting): `accept` connects that, and says what is
-    /// given it. The connect event dispatcher learns how it went.
-    pub fn accept(
-        &mut self,
-        mut vi: Vi,
-        theirs: &Greeting,
-        private_data: &[u8],
-        accept: impl FnOnce(&mut Vi, &[u8]) -> udeck::via::Result,
-    ) {
+    /// It accepts a request, with the interface that it has [got](Ep::begin_accepting). The number of the accept, and what to say; then
+    /// comes [`Ep::end_accepting`].
+    pub fn accept(&mut self, theirs: &Greeting, private_data: &[u8]) -> (u64, Vec<u8>) {
         self.port = self.ia.port();
         self.attempt = next_attempt();
-        let (host, port) = (theirs.host, theirs.port);
-        self.peer = Some(Peer::new(host, port, &[], None));
-        // The peer learns of it before this call is over, and what it does then is told by other threads.
-        let connect_evd = self.settings.connect_evd.clone();
-        connect_evd.iter().for_each(|evd| evd.reserve(self.handle));
-        let tell = |number, ep: usize| {
-            connect_evd.iter().for_each(|evd| evd.fill(ep, Event::connection(number, ep, &[])));
+        self.peer = Some(Peer::new(theirs.host, theirs.port, &[], None));
+        self.enter(EpEvent::Accepts);
+        if let Some(evd) = &self.settings.connect_evd {
+            evd.accepting(self.attempt, theirs.process());
+        }
+        (self.attempt, self.greeting(private_data).encode())
+    }
+
+    /// The transport has answered. The connect event dispatcher learns how it went, unless the end point has gone another way.
+    pub fn end_accepting(&mut self, attempt: u64, mut vi: Vi, answered: &udeck::via::Result) {
+        if self.attempt != attempt || self.state != EpState::PassivePending {
+            vi.disconnect();
+            return;
+        }
+        let told = if answered.is_ok() {
+            self.vi = Some(vi);
+            self.enter(EpEvent::Established);
+            number::ESTABLISHED
+        } else {
+            self.enter(EpEvent::Failed);
+            self.flush(Status::Flushed);
+            number::ACCEPT_COMPLETION_ERROR
         };
-        match accept(&mut vi, &self.greeting(private_data).encode()) {
-            Ok(()) => {
-                self.vi = Some(vi);
-                self.enter(EpEvent::Established);
-                tell(number::ESTABLISHED, self.handle);
-                self.move_on();
-            }
-            Err(_) => {
-                self.enter(EpEvent::Failed);
-                self.flush(Status::Flushed);
-                tell(number::ACCEPT_COMPLETION_ERROR, self.handle);
-            }
+        if let Some(evd) = &self.settings.connect_evd {
+            evd.accepted(attempt, Some(Event::connection(told, self.handle, &[])));
+        }
+        self.move_on();
+    }
+
+    /// What waits for its accept need not wait any more.
+    pub(super) fn stop_accepting(&mut self) {
+        if let (EpState::PassivePending, Some(evd)) = (self.state, &self.settings.connect_evd) {
+            evd.accepted(self.attempt, None);
         }
     }
 
@@ -241,9 +257,9 @@ impl Ep {
         self.state.check(EpCall::Disconnect)?;
         match self.state {
             EpState::ActivePending | EpState::PassivePending => {
-                self.attempt = next_attempt();
                 self.withdraw();
                 self.end(Status::Flushed, number::DISCONNECTED);
+                self.attempt = next_attempt();
             }
             EpState::Connected if graceful => {
                 self.enter(EpEvent::Closes);

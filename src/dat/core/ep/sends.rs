@@ -99,7 +99,8 @@ impl Ep {
                     && is_told(bits, Status::Success)
                 {
                     let len = segment.len as usize;
-                    evd.push(Event::dto(self.handle, cookie, Status::Success, len, Dto::Send, 0));
+                    let sent = Event::dto(self.handle, cookie, Status::Success, len, Dto::Send, 0);
+                    evd.push_from(sent, || self.process());
                 }
                 return Ok(());
             }
@@ -158,10 +159,11 @@ impl Ep {
             && is_told(bits, status)
         {
             let len = if status == Status::Success { len } else { 0 };
-            evd.push(match operation {
+            let over = match operation {
                 Operation::Bind { rmr, .. } => Event::bind(rmr, cookie, status),
                 other => Event::dto(self.handle, cookie, status, len, other.dto(), 0),
-            });
+            };
+            evd.push_from(over, || self.process());
         }
     }
 
