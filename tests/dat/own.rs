@@ -11,7 +11,8 @@ use udeck_jobs::{Bin, Job, memcheck};
 use super::Case;
 use super::running::Place;
 
-const PROGRAMS: [&str; 7] = ["states", "memory", "events", "srq", "requests", "orders", "refusals"];
+const PROGRAMS: [&str; 9] =
+    ["states", "memory", "events", "srq", "requests", "orders", "refusals", "limits", "stopped"];
 const TRANSPORTS: &[&str] = &["shm", "tcp", "udp"];
 const VALGRIND: (&str, &str) = ("/usr/bin/valgrind", "valgrind");
 /// Where they lie if somebody else has compiled them.
