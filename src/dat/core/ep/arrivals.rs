@@ -230,7 +230,7 @@ impl Ep {
         let flat: &[u8] = match (parts.next(), parts.next()) {
             (one, None) => one.unwrap_or(&[]),
             _ => {
-                bytes = std::iter::once(body).chain(rest.iter().copied()).flatten().copied().collect();
+                bytes = std::iter::once(body).chain(rest.iter().copied()).collect::<Vec<_>>().concat();
                 &bytes
             }
         };
