@@ -9,13 +9,14 @@ use udeck::via::{Deadline, is_forked};
 use super::error::{Error, Result};
 use super::ia::Ia;
 use super::id::{self, EvdId};
+use crate::core::agent::Agent;
 use crate::core::cno;
 
 /// Tells which of several event dispatchers have events (`DAT_CNO`). A clone is the same object.
 ///
 /// A dispatcher tells it while it has [been given it](super::Evd::set_cno): once for each time that events have come, not for each event.
 /// So who is told of a dispatcher takes all that it has ([`Evd::dequeue`](super::Evd::dequeue)). Several threads may wait; each dispatcher is told to one of
-/// them. There are no agents: a thread that waits does what they do.
+/// them. Or a function is called with it, on a thread of the library: an [agent](Cno::set_agent).
 #[derive(Clone)]
 pub struct Cno(Arc<Notifier>);
 
@@ -69,6 +70,27 @@ impl Cno {
     pub fn poll(&self) -> Option<EvdId> {
         self.0.ia.core().look();
         self.0.core.take().map(EvdId::of)
+    }
+
+    /// From now on calls this function with each dispatcher that has events, on one thread of the library, or none any more
+    /// (`dat_cno_modify_agent`). It comes beside those who wait. Waits for a call of the agent before, unless it is called in that, ten
+    /// seconds at most.
+    ///
+    /// What the function owns stays until there is another one or the CNO goes: not this CNO, then. Give it clones of dispatchers.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`]: there is no thread to be had; the agent is as before. [`Error::InUse`]: a call of the one before has not
+    /// returned in time; it is called no more.
+    pub fn set_agent(&self, agent: Option<Box<dyn Fn(EvdId) + Send>>) -> Result {
+        const CALL: &str = "dat_cno_modify_agent";
+        let agent = agent.map(|agent| -> Agent { Box::new(move |evd| agent(EvdId::of(evd))) });
+        match self.0.core.set_agent(agent) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                Err(Error::InUse { call: CALL, what: "a call of its agent has not returned for ten seconds" })
+            }
+            Err(why) => Err(Error::unavailable(CALL, format!("no thread to be had for an agent: {why}"))),
+        }
     }
 
     pub(super) fn core(&self) -> &Arc<cno::Cno> {

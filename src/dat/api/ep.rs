@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use udeck::via::is_forked;
-use udeck_directory::address::ip_of;
+use udeck_directory::address::{Host, ip_of};
 
 use super::error::{Error, Result};
 use super::evd::Evd;
@@ -297,10 +297,38 @@ impl Ep {
                 "an adapter that was made of a NIC connects to ServiceAddress::Nic",
             ));
         }
-        let host = ia.host_of(to);
-        match service::connect(self.slot, host, to.qualifier(), limit, None, private_data) {
-            Err(service::NO_THREAD) => Err(Error::unavailable(CALL, NO_THREAD)),
-            other => other.map_err(|code| self.error(CALL, code)),
+        self.ask(CALL, ia.host_of(to), to.qualifier(), limit, private_data)
+    }
+
+    /// Asks for a connection to where the other end point has asked for its (`dat_ep_dup_connect`); otherwise as [`Ep::connect`].
+    ///
+    /// # Errors
+    /// As [`Ep::connect`]; [`Error::InvalidParameter`]: the other one is of another adapter, or has asked for no connection since it was
+    /// made or [reset](Ep::reset).
+    pub fn dup_connect(&self, other: &Ep, limit: Duration, private_data: &[u8]) -> Result {
+        const CALL: &str = "dat_ep_dup_connect";
+        check_private(CALL, private_data)?;
+        if !other.ia().is(self.ia()) {
+            return Err(Error::parameter(CALL, "the end points are of two adapters"));
+        }
+        let asked_at = other.slot.lock().as_ref().and_then(|ep| ep.peer.as_ref()?.asked_at);
+        let Some((host, qualifier)) = asked_at else {
+            return Err(Error::parameter(CALL, "the other end point has asked for no connection"));
+        };
+        self.ask(CALL, host, qualifier, limit, private_data)
+    }
+
+    fn ask(
+        &self,
+        call: &'static str,
+        host: Host,
+        qualifier: u64,
+        limit: Duration,
+        private_data: &[u8],
+    ) -> Result {
+        match service::connect(self.slot, host, qualifier, limit, None, private_data) {
+            Err(service::NO_THREAD) => Err(Error::unavailable(call, NO_THREAD)),
+            other => other.map_err(|code| self.error(call, code)),
         }
     }
 

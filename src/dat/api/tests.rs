@@ -267,3 +267,29 @@ fn objects_go_in_any_order_and_take_posted_memory_with_them() {
     };
     assert_eq!(what, Connection::Disconnected);
 }
+
+#[test]
+fn an_end_point_connects_to_where_another_one_has() {
+    for transport in ["shm", "tcp", "udp"] {
+        let (here, there) = pair(transport);
+        let again = Psp::any(&there.connections).unwrap();
+        let make = |end: &End| {
+            Ep::new(&end.pz, &end.work, &end.work, &end.connections, EpAttributes::default()).unwrap()
+        };
+        let (first, second, accepts) = (make(&here), make(&here), make(&there));
+        let early = second.dup_connect(&first, LIMIT, b"");
+        assert!(matches!(early, Err(Error::InvalidParameter { .. })), "{early:?}: it has asked nobody");
+        assert!(second.dup_connect(&there.ep, LIMIT, b"").is_err(), "of another adapter");
+        first.connect(&again.address(), LIMIT, b"first").unwrap();
+        request(&there.connections).reject(b"").unwrap();
+        assert_eq!(told(&here.connections, &first), Connection::PeerRejected);
+        second.dup_connect(&first, LIMIT, b"second").unwrap();
+        let asked = request(&there.connections);
+        assert_eq!((asked.private_data(), asked.service()), (&b"second"[..], again.id()), "{transport}");
+        accepts.accept(asked, b"").map_err(|(error, _)| error).unwrap();
+        assert_eq!(told(&there.connections, &accepts), Connection::Established, "{transport}");
+        assert_eq!(told(&here.connections, &second), Connection::Established, "{transport}");
+        let twice = second.dup_connect(&first, LIMIT, b"");
+        assert!(matches!(twice, Err(Error::InvalidState { state: EpState::Connected, .. })), "{twice:?}");
+    }
+}

@@ -98,3 +98,26 @@ fn a_dispatcher_has_the_room_that_it_is_given() {
     assert!(evd.post_software(0).unwrap_err().is_full());
     assert!(matches!(evd.resize(usize::MAX), Err(Error::InvalidParameter { .. })));
 }
+
+#[test]
+fn an_agent_is_called_with_dispatchers_that_have_events() {
+    let (called, calls) = std::sync::mpsc::channel();
+    let one = end(&nic("shm"));
+    let cno = Cno::new(one.ep.ia());
+    let evd = one.work.clone();
+    let agent = move |of| {
+        while let Some(event) = evd.dequeue() {
+            called.send((of, format!("{event:?}"))).unwrap();
+        }
+    };
+    cno.set_agent(Some(Box::new(agent))).unwrap();
+    one.work.set_cno(Some(&cno)).unwrap();
+    for value in [7, 8] {
+        one.work.post_software(value).unwrap();
+        assert_eq!(calls.recv_timeout(LIMIT), Ok((one.work.id(), format!("{:?}", Event::Software(value)))));
+    }
+    cno.set_agent(None).unwrap();
+    one.work.post_software(9).unwrap();
+    assert!(calls.recv_timeout(LIMIT).is_err(), "what it owned has gone with it");
+    assert_eq!(one.work.len(), 1);
+}
