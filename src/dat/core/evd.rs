@@ -51,9 +51,9 @@ pub struct Evd {
 
 struct Inner {
     queue: Ring<Event>,
-    /// Those under way, oldest first.
+    /// Accepts under way, oldest first.
     accepts: Vec<Accept>,
-    /// Events that come from `accepts`: their own, and what waits for these.
+    /// Events that are yet to come from `accepts`: one of each, and what waits behind it.
     later: usize,
     room: usize,
     cno: Option<Arc<Cno>>,
@@ -136,7 +136,7 @@ impl Evd {
         self.push_from(event, || None);
     }
 
-    /// The same, of what this process is the peer of.
+    /// As [`Evd::push`]: an event that may be this peer process's doing. It waits while a request of that process is being accepted.
     #[inline(always)]
     pub fn push_from(&self, event: Event, from: impl FnOnce() -> Option<Process>) {
         if self.put_from(event, from).is_err() {
@@ -167,7 +167,7 @@ impl Evd {
         self.put_from(event, || None)
     }
 
-    /// The same, of what this process is the peer of.
+    /// As [`Evd::put`], and [`Evd::push_from`].
     ///
     /// # Errors
     /// `DAT_QUEUE_FULL`.

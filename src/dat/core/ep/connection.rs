@@ -83,7 +83,7 @@ impl Ep {
         });
     }
 
-    /// Whose deeds its events tell of.
+    /// Whose doing its events may be.
     pub(super) fn process(&self) -> Option<Process> {
         self.peer.as_ref().map(|peer| peer.process)
     }
