@@ -205,6 +205,8 @@ fn open_udp(options: &NicOptions) -> Result<Nic> {
     };
     udp.bind = options.bind.map_or(udp.bind, |address| SocketAddr::new(address, 0));
     udp.detect = options.detect.unwrap_or(udp.detect);
+    udp.levels.clone_from(&options.levels);
+    udp.in_flight = options.levels_in_flight.unwrap_or(udp.in_flight);
     udeck_udp::open(&udp)
 }
 

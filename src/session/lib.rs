@@ -14,7 +14,7 @@
 //! | `framed` | a connection over byte streams, and a guide for its drivers |
 //! | `memory` | the arenas, places in them, bodies of received messages |
 //! | `close`, `events`, `credits`, `unacked`, `recv_queue` | what every connection has: how it is closed, what its program is told, how far senders may go ahead, sends without an end yet, what was received |
-//! | `arbiter` | whose turn it is to send, where service levels have shares |
+//! | `arbiter`, `send_order`, `order_thread` | where service levels have shares: whose turn it is to send, how much may be below, and who writes then |
 //! | `watching` | who is told what happens on a connection |
 //! | `address` | `ip:port`, as NICs are told apart |
 //! | `admission` | how two NICs of a job meet over TCP, with a guide of its own |
@@ -34,12 +34,13 @@ mod events;
 pub mod framed;
 mod listeners;
 mod memory;
+mod order_thread;
 pub mod poll;
 mod recv_queue;
+mod send_order;
 mod unacked;
 mod watching;
 
-pub use arbiter::{Arbiter, TURN_BYTES, Turn};
 pub use close::{Close, Violation, cut};
 pub use credits::{Credits, SendWindow};
 pub use events::Events;
@@ -49,7 +50,9 @@ pub use framed::{
 };
 pub use listeners::{Listener, Listeners};
 pub use memory::{Acknowledge, ForDevice, Memory, Store};
+pub use order_thread::{Ordered, start_order_thread};
 pub use recv_queue::{Item, PendingBody, RecvQueue, Taken, TakenBody};
+pub use send_order::{Outstanding, SendBuffer, SendOrder};
 pub use udeck_qos::levels::{BadLevels, Levels};
 use udeck_via::NicAttributes;
 use udeck_via::transport::Inline;
@@ -64,6 +67,8 @@ pub const MESSAGES: u32 = 256;
 pub const BYTES: usize = 2 << 20;
 /// As [`BYTES`], of messages that travel in datagrams: what a socket has no room for is lost.
 pub const DATAGRAM_BYTES: usize = 256 << 10;
+/// Bytes that may be in flight at a time where service levels have shares, of all connections.
+pub const LEVELS_IN_FLIGHT: usize = 256 << 10;
 /// Segments in one post.
 pub const SEGMENTS: usize = 4;
 /// Windows that may be exposed at a time, by one NIC.

@@ -11,7 +11,9 @@ use udeck_session::admission::{Admission, Admitted, MAX_DISCRIMINATOR, Protocol}
 use udeck_session::completion_queue::{CompletionQueues, Slots};
 use udeck_session::framed::wire;
 use udeck_session::poll::{Bell, EventFlags, Poller};
-use udeck_session::{Connection, Link, Listeners, Memory, SessionEndpoint, Settings, Side, Watch, Windows};
+use udeck_session::{
+    Connection, Link, Listeners, Memory, Ordered, SendOrder, SessionEndpoint, Settings, Side, Watch, Windows,
+};
 use udeck_sys::thread;
 use udeck_via::transport::{Connected, Hello, Queue, Queues, Ready};
 use udeck_via::{Error, Result};
@@ -19,7 +21,6 @@ use udeck_via::{Error, Result};
 use crate::completion_queue::{Sockets, occupy};
 use crate::driver::TcpDriver;
 use crate::send_blocked::SendBlocked;
-use crate::send_order::SendOrder;
 use crate::socket::Socket;
 
 /// A VI's connection.
@@ -74,7 +75,7 @@ pub struct Core {
     links: Mutex<HashMap<u64, Arc<TcpLink>>>,
     pub send_blocked: SendBlocked,
     /// Where levels have shares.
-    pub send_order: Option<SendOrder>,
+    pub send_order: Option<SendOrder<Socket>>,
     pub completion_queues: CompletionQueues<Sockets>,
     pub listeners: Listeners,
     /// The NIC is closed: what is left is to be sent, and forgotten then.
@@ -90,7 +91,7 @@ impl Core {
         admission: Admission,
         memory: Memory,
         max_transfer: usize,
-        send_order: Option<SendOrder>,
+        send_order: Option<SendOrder<Socket>>,
     ) -> io::Result<Arc<Self>> {
         let control = Arc::new(Poller::new()?);
         let bell = Bell::new()?;
@@ -232,6 +233,24 @@ impl Core {
         }
         let (send, receive, reporter) = (Arc::new(send), Arc::new(receive), queues.reporter.clone());
         Ok((Box::new(SessionEndpoint::new(link, Watch { send, receive, reporter })), theirs))
+    }
+}
+
+impl Ordered for Core {
+    type Buffer = Socket;
+
+    fn send_order(&self) -> Option<&SendOrder<Socket>> {
+        self.send_order.as_ref()
+    }
+
+    fn take_turn(&self, link: u64, bytes: usize) {
+        if let Some(link) = self.link(link) {
+            link.with(|connection, driver| driver.take_turn(connection, bytes));
+        }
+    }
+
+    fn fail(self: &Arc<Self>, thread: &str, why: &str) {
+        Core::fail(self, thread, why);
     }
 }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use udeck_session::admission::{Admission, MAX_DISCRIMINATOR, MAX_PRIVATE};
 use udeck_session::framed::wire;
-use udeck_session::{Driver, Listeners, Memory, Network, SessionDevice, Side, Windows, address};
+use udeck_session::{
+    Driver, Listeners, Memory, Network, SendOrder, SessionDevice, Side, Windows, address, start_order_thread,
+};
 use udeck_via::transport::{Connected, Hello, Queues, Waiter};
 use udeck_via::{Caps, Deadline, Error, NetAddress, Result};
 
@@ -14,8 +16,6 @@ use crate::completion_queue::take_slots;
 use crate::core::{Core, PROTOCOL, TcpLink};
 use crate::helper;
 use crate::options::Options;
-use crate::order_thread;
-use crate::send_order::SendOrder;
 use crate::waiter::TcpWaiter;
 
 /// The TCP NIC of a process.
@@ -44,7 +44,7 @@ pub fn open(options: &Options) -> Result<Arc<TcpDevice>> {
     let core = Core::new(admission, memory, max_transfer, send_order)
         .map_err(|error| Error::os("opening a NIC's epoll", error))?;
     let device = SessionDevice::new(attributes, core.clone());
-    order_thread::start(&core, port)
+    start_order_thread(&core, format!("tcp-order-{port}"))
         .map_err(|error| Error::os("starting a NIC's thread that orders", error))?;
     helper::start(core, listener).map_err(|error| Error::os("starting a NIC's helper thread", error))?;
     Ok(device)

@@ -43,7 +43,7 @@ pub struct TcpDriver {
     calm: Option<u32>,
     /// It is in the core's list of such links.
     is_send_blocked: bool,
-    /// It waits for its turn ([`crate::send_order`]).
+    /// It waits for its turn ([`udeck_session::SendOrder`]).
     waits_for_turn: bool,
     deferred_ack: DeferredAck,
     /// The peer's direction has ended.

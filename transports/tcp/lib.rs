@@ -31,7 +31,6 @@
 //! | `deferred_ack` | short messages are acknowledged after they were answered |
 //! | `driver` | a link's two streams on its socket |
 //! | `send_blocked` | links that wait for their socket to say something |
-//! | `send_order`, `order_thread` | whose turn it is to send, where service levels have shares, and who sends then |
 //! | `completion_queue`, `waiter` | completion queues |
 //! | `helper` | the thread that works while nobody looks |
 //! | `socket` | sockets, and who watches them |
@@ -48,9 +47,7 @@ mod helper;
 mod incoming;
 mod liveness;
 mod options;
-mod order_thread;
 mod send_blocked;
-mod send_order;
 mod socket;
 mod sys;
 mod waiter;

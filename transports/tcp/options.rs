@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use udeck_session::{Levels, Source};
+use udeck_session::{LEVELS_IN_FLIGHT, Levels, Source};
 use udeck_via::auth::Keys;
 
 /// How to open the device.
@@ -33,7 +33,7 @@ impl Options {
             bind: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
             detect: Duration::from_secs(10),
             levels: None,
-            in_flight: 256 << 10,
+            in_flight: LEVELS_IN_FLIGHT,
         }
     }
 }

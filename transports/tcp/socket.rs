@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use udeck_session::poll::{EventFlags, Poller};
+use udeck_session::{Outstanding, SendBuffer};
+
+use crate::sys;
 
 /// What a socket is watched for while nothing of ours waits for room in it.
 pub const INCOMING: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
@@ -79,5 +82,11 @@ impl Socket {
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+impl SendBuffer for Socket {
+    fn outstanding(&self) -> Outstanding {
+        sys::outstanding(self)
     }
 }

@@ -8,7 +8,7 @@ use std::mem::{align_of, offset_of, size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::net::RecvFlags;
-use udeck_session::{Direct, Piece, PieceMut, Pieces};
+use udeck_session::{Direct, Outstanding, Piece, PieceMut, Pieces};
 
 /// Bytes that are read beside what is read in place.
 const SCRATCH: usize = 64 << 10;
@@ -228,17 +228,9 @@ pub fn liveness(socket: BorrowedFd<'_>) -> io::Result<Liveness> {
     })
 }
 
-/// Bytes that were written to a socket and that the peer's host has not acknowledged.
-#[derive(Debug, Clone, Copy)]
-pub struct Unacked {
-    pub all: usize,
-    /// Those of them that the kernel has not sent yet.
-    pub unsent: usize,
-}
-
-/// A socket that cannot tell any more has none.
-pub fn unacked(socket: impl AsFd) -> Unacked {
-    Unacked { all: bytes(socket.as_fd(), libc::TIOCOUTQ), unsent: bytes(socket.as_fd(), SIOCOUTQNSD) }
+/// What the kernel has of a socket. One that cannot tell any more has nothing.
+pub fn outstanding(socket: impl AsFd) -> Outstanding {
+    Outstanding { all: bytes(socket.as_fd(), libc::TIOCOUTQ), unsent: bytes(socket.as_fd(), SIOCOUTQNSD) }
 }
 
 /// `linux/sockios.h`.

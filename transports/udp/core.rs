@@ -21,7 +21,9 @@ use quinn_proto::{
 use smallvec::{SmallVec, smallvec};
 use udeck_session::admission::wire::Request;
 use udeck_session::completion_queue::{CompletionQueues, Sleep};
-use udeck_session::{Connection, Link, Listeners, Memory, SessionEndpoint, Settings, Side, Watch, Windows};
+use udeck_session::{
+    Connection, Link, Listeners, Memory, Ordered, SendOrder, SessionEndpoint, Settings, Side, Watch, Windows,
+};
 use udeck_sys::{job_time, say, thread};
 use udeck_via::auth::Keys;
 use udeck_via::transport::{Hello, Queue, Queues, Ready, ViEndpoint};
@@ -37,6 +39,7 @@ use crate::liveness::local_process;
 use crate::options::Options;
 use crate::peer::{ConnectionStatus, Peer};
 use crate::peer_table::PeerTable;
+use crate::send_meter::SendMeter;
 use crate::socket::{Datagram, ReceiveBuffers, Socket};
 use crate::socket_wait::SocketWait;
 use crate::timers::Timers;
@@ -87,6 +90,8 @@ pub struct Core {
     receive_buffers: Mutex<ReceiveBuffers>,
     pub peers: PeerTable<Peer>,
     links: RwLock<HashMap<u64, Arc<ViLink>>>,
+    /// Where levels have shares.
+    pub send_order: Option<SendOrder<SendMeter>>,
     /// Links whose streams have news.
     ready: Mutex<Vec<Arc<ViLink>>>,
     ready_count: AtomicUsize,
@@ -133,6 +138,7 @@ impl Core {
             receive_buffers: Mutex::new(ReceiveBuffers::new()),
             peers: PeerTable::default(),
             links: RwLock::default(),
+            send_order: options.levels.as_ref().map(|levels| SendOrder::new(levels, options.in_flight)),
             ready: Mutex::default(),
             ready_count: AtomicUsize::new(0),
             completion_queues: CompletionQueues::default(),
@@ -491,9 +497,20 @@ impl Core {
 
     /// A link has ended. Its lock is held, by a caller that has its own reference.
     pub fn remove_link(&self, number: u64) {
+        if let Some(order) = &self.send_order {
+            order.remove(number);
+        }
         let link = self.links.write().remove(&number);
         self.timers.remove(number);
         drop(link); // never the last reference; outside the lock all the same
+        self.end_order();
+    }
+
+    /// When nobody will send any more, the thread that orders has nothing to do.
+    fn end_order(&self) {
+        if let Some(order) = self.send_order.as_ref().filter(|_| self.is_closing() && !self.has_links()) {
+            order.stop();
+        }
     }
 
     /// Makes the link of a VI's connection that both sides have agreed on.
@@ -529,6 +546,7 @@ impl Core {
         if let Some(why) = self.listeners.failure() {
             link.with(|connection, driver| driver.fail(connection, why));
         }
+        link.with(|_, driver| driver.order_by(queues.level));
         let Slots { send, receive } = slots;
         let context = queues.context;
         send.occupy(Ready { context, queue: Queue::Send }, link.clone(), ());
@@ -567,6 +585,7 @@ impl Core {
     pub fn shut(&self) {
         self.closing.store(true, Ordering::Release);
         self.listeners.clear();
+        self.end_order();
         self.socket_wait.wake_helper();
     }
 
@@ -585,6 +604,25 @@ impl Core {
 
     pub fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
+    }
+}
+
+impl Ordered for Core {
+    type Buffer = SendMeter;
+
+    fn send_order(&self) -> Option<&SendOrder<SendMeter>> {
+        self.send_order.as_ref()
+    }
+
+    fn take_turn(&self, link: u64, bytes: usize) {
+        let link = self.links.read().get(&link).cloned();
+        if let Some(link) = link {
+            link.with(|connection, driver| driver.take_turn(connection, bytes));
+        }
+    }
+
+    fn fail(self: &Arc<Self>, thread: &str, why: &str) {
+        Core::fail(self, thread, why);
     }
 }
 

@@ -5,9 +5,11 @@
 use std::sync::Arc;
 
 use udeck_session::admission::{MAX_DISCRIMINATOR, MAX_PRIVATE};
-use udeck_session::{Driver, Listeners, Memory, Network, SessionDevice, Windows, address};
+use udeck_session::{
+    Driver, Listeners, Memory, Network, SessionDevice, Windows, address, start_order_thread,
+};
 use udeck_via::transport::{Connected, Hello, Queues, Waiter};
-use udeck_via::{Deadline, Error, NetAddress, Result};
+use udeck_via::{Caps, Deadline, Error, NetAddress, Result};
 
 use crate::connect::connect;
 use crate::core::{Core, ViLink};
@@ -33,9 +35,14 @@ pub fn open(options: &Options) -> Result<Arc<QuicDevice>> {
     attributes.encrypted = true;
     attributes.max_discriminator = MAX_DISCRIMINATOR;
     attributes.max_private_data = MAX_PRIVATE;
+    if options.levels.is_some() {
+        attributes.caps = attributes.caps | Caps::SERVICE_LEVELS;
+    }
     let core = Core::new(options, memory, max_transfer, (socket, at))
         .map_err(|error| Error::os("opening a NIC's bell, or making its key", error))?;
     let device = SessionDevice::new(attributes, core.clone());
+    start_order_thread(&core, format!("udp-order-{}", at.port()))
+        .map_err(|error| Error::os("starting a NIC's thread that orders", error))?;
     helper::start(core).map_err(|error| Error::os("starting a NIC's helper thread", error))?;
     Ok(device)
 }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use quinn_proto::StreamId;
 use udeck_session::{Connection, Driver, Phase, Pieces};
 use udeck_sys::job_time;
+use udeck_via::ServiceLevel;
 use udeck_via::transport::Retransmissions;
 
 use crate::buffer_pool::BUFFER;
@@ -39,6 +40,8 @@ pub struct StreamDriver {
     gathered: u64,
     /// The peer has sent STOP_SENDING.
     stopped: bool,
+    /// It waits for its turn ([`udeck_session::SendOrder`]).
+    waits_for_turn: bool,
     chunks: Vec<Bytes>,
     has_received: bool,
     /// Since when the VI is closed and waits for the peer's end.
@@ -62,6 +65,7 @@ impl StreamDriver {
             unwritten: Bytes::new(),
             gathered: 0,
             stopped: false,
+            waits_for_turn: false,
             chunks: Vec::new(),
             has_received: false,
             closing_since: None,
@@ -142,10 +146,22 @@ impl StreamDriver {
     fn send(&mut self, connection: &mut Connection) {
         let peer = self.peer.clone();
         let mut state = peer.lock();
-        while !self.stopped && self.fill(connection, &mut state) {
-            if !peer.write(&mut state, self.stream, &mut self.unwritten) {
+        match self.core.send_order.is_some() {
+            false => _ = self.write(connection, &mut state, usize::MAX),
+            true => self.send_in_order(connection, &mut state),
+        }
+        peer.drive(&mut state);
+    }
+
+    /// Gives QUIC what there is: so many bytes at most, but for the end of a datagram. Returns how many.
+    fn write(&mut self, connection: &mut Connection, state: &mut State, most: usize) -> usize {
+        let mut written = 0;
+        while !self.stopped && written < most && self.fill(connection, state, most - written) {
+            let before = self.unwritten.len();
+            if !self.peer.write(state, self.stream, &mut self.unwritten) {
                 (self.stopped, self.unwritten) = (true, Bytes::new());
             }
+            written += before - self.unwritten.len();
             if !self.unwritten.is_empty() {
                 break;
             }
@@ -153,17 +169,71 @@ impl StreamDriver {
         if self.stopped {
             connection.released(connection.queued());
         }
-        self.send_fragments(connection, &mut state);
+        written + self.send_fragments(connection, state, most.saturating_sub(written))
+    }
+
+    /// Level by which its messages are sent, where levels have shares. Until then, they are sent when they are posted.
+    pub fn order_by(&mut self, level: ServiceLevel) {
+        if let (Some(order), Some(meter), false) = (&self.core.send_order, &self.peer.meter, self.is_over) {
+            order.add(self.number, level, meter);
+        }
+    }
+
+    /// Writes what there is if it is this link's turn.
+    fn send_in_order(&mut self, connection: &mut Connection, state: &mut State) {
+        let bytes = self.waiting(connection);
+        if bytes == 0 || self.waits_for_turn {
+            return;
+        }
+        let may_send = self.core.send_order.as_ref().is_none_or(|order| order.may_send(self.number, bytes));
+        match may_send {
+            true => _ = self.write_metered(connection, state, bytes),
+            false => self.waits_for_turn = true,
+        }
+    }
+
+    /// It is its turn: it may write so many bytes.
+    pub fn take_turn(&mut self, connection: &mut Connection, bytes: usize) {
+        self.waits_for_turn = false;
+        if self.is_over {
+            return;
+        }
+        let peer = self.peer.clone();
+        let mut state = peer.lock();
+        let written = self.write_metered(connection, &mut state, bytes);
+        if let Some(order) = &self.core.send_order {
+            order.sent(self.number, written);
+        }
+        // If flow control takes nothing, an event says when it does.
+        if written > 0 {
+            self.send_in_order(connection, &mut state);
+        }
         peer.drive(&mut state);
+        drop(state);
+        self.finish_if_over(connection);
+    }
+
+    fn write_metered(&mut self, connection: &mut Connection, state: &mut State, bytes: usize) -> usize {
+        let written = self.write(connection, state, bytes);
+        if let Some(meter) = &self.peer.meter {
+            meter.on_written(written);
+        }
+        written
+    }
+
+    /// Bytes that QUIC does not have yet; of datagrams, those of the first message.
+    fn waiting(&self, connection: &Connection) -> usize {
+        let stream = (connection.queued() - self.gathered) as usize + self.unwritten.len();
+        stream + self.unreliable.as_ref().map_or(0, |unreliable| unreliable.waiting(connection))
     }
 
     /// Gathers the bytes to write next. Returns whether there are any.
-    fn fill(&mut self, connection: &mut Connection, state: &mut State) -> bool {
+    fn fill(&mut self, connection: &mut Connection, state: &mut State, most: usize) -> bool {
         if !self.unwritten.is_empty() {
             return true;
         }
         let mut pieces = Pieces::new();
-        let len = connection.gather(self.gathered, GATHER_BYTES, &mut pieces);
+        let len = connection.gather(self.gathered, GATHER_BYTES.min(most), &mut pieces);
         if len == 0 {
             return false;
         }
@@ -176,6 +246,10 @@ impl StreamDriver {
 
     fn finish_if_over(&mut self, connection: &mut Connection) {
         if connection.phase() == Phase::Broken {
+            if self.core.send_order.is_some() {
+                let peer = self.peer.clone();
+                peer.with(|state| _ = self.write(connection, state, usize::MAX));
+            }
             // The error frame for the peer is in the stream.
             connection.lost(&format!("{} broke the protocol", self.peer.at));
         }

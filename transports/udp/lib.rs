@@ -27,6 +27,7 @@
 //! | `driver` | moves a VI's frames through its stream |
 //! | `unreliable`, `reassembly`, `range_set`, `dropped` | messages of unreliable VIs, in datagrams |
 //! | `buffer_pool` | memory for long runs of bytes that QUIC holds |
+//! | `send_meter` | what QUIC has and has not sent, where service levels have shares |
 //! | `timers` | the timer queue of the NIC |
 //! | `completion_queue`, `waiter`, `socket_wait` | completion queues, and how threads sleep beside the socket |
 //! | `helper` | the NIC's helper thread |
@@ -61,6 +62,7 @@ mod peer;
 mod peer_table;
 mod range_set;
 mod reassembly;
+mod send_meter;
 mod socket;
 #[cfg(test)]
 mod socket_fault;
@@ -80,7 +82,7 @@ use udeck_via::{Error, Nic, Result};
 
 pub use dropped::Dropped;
 pub use options::Options;
-pub use udeck_session::{Memory, Source};
+pub use udeck_session::{Levels, Memory, Source};
 
 /// Opens a UDP NIC of this process, `udp0`.
 ///

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use udeck_session::Source;
+use udeck_session::{LEVELS_IN_FLIGHT, Levels, Source};
 use udeck_via::auth::Keys;
 
 use crate::dropped::Dropped;
@@ -23,6 +23,11 @@ pub struct Options {
     /// Longest datagram to try to another host, as UDP payload in bytes; QUIC finds out what the path carries. Within a host
     /// the loopback device's MTU counts.
     pub max_datagram: usize,
+    /// The shares of service levels ([`udeck_via::ViAttributes::level`]); `None`: QUIC sends as it likes.
+    pub levels: Option<Levels>,
+    /// Where levels have shares: bytes that may be in flight at a time, of all connections. Less makes a high level wait less
+    /// behind what was sent before; below rate times round trip, the link is not filled any more.
+    pub in_flight: usize,
     /// Counts what is dropped of unreliable messages.
     pub dropped: Arc<Dropped>,
 }
@@ -37,6 +42,8 @@ impl Options {
             bind: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
             detect: Duration::from_secs(10),
             max_datagram: 8952,
+            levels: None,
+            in_flight: LEVELS_IN_FLIGHT,
             dropped: Arc::default(),
         }
     }

@@ -32,6 +32,7 @@ use crate::buffer_pool::BufferPool;
 use crate::core::{Core, ViLink};
 use crate::liveness::{LivenessProbe, find_socket};
 use crate::peer_table::Entry;
+use crate::send_meter::SendMeter;
 use crate::unauthenticated;
 use crate::wire::{CloseReason, Process};
 pub use handshake::ConnectionStatus;
@@ -50,6 +51,8 @@ pub struct Peer {
     /// Whether this side opened the connection (QUIC's client).
     pub is_client: bool,
     pub created: Instant,
+    /// Where levels have shares.
+    pub meter: Option<Arc<SendMeter>>,
     /// Both sides have proved who they are.
     is_established: AtomicBool,
     /// It is closed or lost.
@@ -157,6 +160,7 @@ impl Peer {
         let now = job_time();
         let at = quic.remote_address();
         let is_client = pair.is_some();
+        let meter = core.send_order.as_ref().and_then(|_| SendMeter::of(&quic));
         let state = State {
             quic,
             status: ConnectionStatus::Handshaking,
@@ -180,6 +184,7 @@ impl Peer {
             at,
             is_client,
             created: now,
+            meter,
             is_established,
             is_over,
             state,

@@ -27,6 +27,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 
 use crate::options::Options;
+use crate::send_meter::MeteredFactory;
 
 /// The ALPN protocol. Its version is in the [`crate::wire::AuthMessage`], so that an error can name both sides' versions.
 const ALPN: &[u8] = b"udeck";
@@ -86,6 +87,7 @@ pub struct TransportLimits {
 /// The system has no random numbers.
 pub fn setup(options: &Options, reset_key: &[u8; 32], window: usize) -> io::Result<TlsSetup> {
     let Options { detect, max_datagram, .. } = *options;
+    let metered = options.levels.is_some();
     let provider = Arc::new(provider());
     let window = VarInt::from_u32((window as u32).clamp(UNAUTHENTICATED_WINDOW, WINDOW));
     let proven_limits = TransportLimits { streams: VarInt::from_u32(MAX_STREAMS), window };
@@ -106,13 +108,13 @@ pub fn setup(options: &Options, reset_key: &[u8; 32], window: usize) -> io::Resu
     server.migration(false);
     let server = ByPath::new([network, host], |mtu| {
         let mut config = server.clone();
-        config.transport_config(Arc::new(transport(detect, mtu, server_limits, window)));
+        config.transport_config(Arc::new(transport((detect, metered), mtu, server_limits, window)));
         Arc::new(config)
     });
     let client = ClientConfig::new(Arc::new(client_crypto(provider).map_err(io::Error::other)?));
     let client = ByPath::new([network, host], |mtu| {
         let mut config = client.clone();
-        config.transport_config(Arc::new(transport(detect, mtu, client_limits, window)));
+        config.transport_config(Arc::new(transport((detect, metered), mtu, client_limits, window)));
         config
     });
     Ok(TlsSetup { endpoint: endpoint(longest, reset_key)?, server, client, proven_limits })
@@ -193,8 +195,9 @@ fn endpoint(max_datagram: usize, reset_key: &[u8; 32]) -> io::Result<EndpointCon
     Ok(config)
 }
 
+/// `metered`: whether a [`crate::send_meter::SendMeter`] counts what is sent.
 fn transport(
-    detect: Duration,
+    (detect, metered): (Duration, bool),
     mtu: PathMtu,
     limits: TransportLimits,
     stream_window: VarInt,
@@ -221,11 +224,14 @@ fn transport(
         .datagram_send_buffer_size(DATAGRAMS)
         .initial_rtt(INITIAL_RTT)
         .initial_mtu(mtu.initial.clamp(LEAST_DATAGRAM, MOST_DATAGRAM) as u16)
-        .congestion_controller_factory(Arc::new(congestion))
         .mtu_discovery_config(Some(search))
         // `Peer::check` judges silence: a stopped process is silent and not lost.
         .max_idle_timeout(None)
         .keep_alive_interval(Some(detect / 4));
+    match metered {
+        false => config.congestion_controller_factory(Arc::new(congestion)),
+        true => config.congestion_controller_factory(Arc::new(MeteredFactory(Arc::new(congestion)))),
+    };
     config
 }
 

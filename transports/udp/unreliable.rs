@@ -52,6 +52,12 @@ impl Unreliable {
         }
     }
 
+    /// Bytes of the next message that were not sent; a message without any counts as one.
+    pub fn waiting(&self, connection: &Connection) -> usize {
+        let next = connection.next_datagram(0);
+        next.map_or(0, |message| message.len.saturating_sub(self.next_offset as usize).max(1))
+    }
+
     /// When a message is to be given up.
     fn next_timeout(&self, flight: Duration) -> Option<Instant> {
         let forgotten = self.sent.front().map(|(at, _)| *at + flight);
@@ -158,18 +164,20 @@ impl StreamDriver {
         self.core.dropped.count(count, 0);
     }
 
-    /// Gives messages to QUIC, as far as credits and its datagram buffer allow.
-    pub fn send_fragments(&mut self, connection: &mut Connection, state: &mut State) {
+    /// Gives messages to QUIC, as far as credits and its datagram buffer allow, until so many bytes or more went. Returns how many.
+    pub fn send_fragments(&mut self, connection: &mut Connection, state: &mut State, most: usize) -> usize {
         let stream = self.stream.into();
-        let Some(unreliable) = &mut self.unreliable else { return };
-        let before = unreliable.sent.len();
-        while let Some(leaving) = connection.next_datagram(0) {
-            let Some(most) = state.quic.datagrams().max_size() else { return };
-            let room = most.saturating_sub(Fragment::header_len(&leaving.content));
+        let Some(unreliable) = &mut self.unreliable else { return 0 };
+        let (before, mut went) = (unreliable.sent.len(), 0);
+        while went < most
+            && let Some(leaving) = connection.next_datagram(0)
+        {
+            let Some(longest) = state.quic.datagrams().max_size() else { return went };
+            let room = longest.saturating_sub(Fragment::header_len(&leaving.content));
             let total = u32::try_from(leaving.len).unwrap_or(u32::MAX);
             let len = room.min((total - unreliable.next_offset) as usize);
             if len == 0 && total > 0 {
-                return;
+                return went;
             }
             let fragment = Fragment {
                 stream,
@@ -182,8 +190,9 @@ impl StreamDriver {
             let mut datagram = Vec::with_capacity(Fragment::header_len(&leaving.content) + len);
             fragment.put_header(&mut datagram);
             append(connection, unreliable.next_offset as usize, len, &mut datagram);
+            let bytes = datagram.len();
             match state.quic.datagrams().send(datagram.into(), false) {
-                Ok(()) => {}
+                Ok(()) => went += bytes,
                 // The event `DatagramsUnblocked` continues it.
                 Err(SendDatagramError::Blocked(_)) => break,
                 // The path has become narrower: the next attempt asks again how long one may be.
@@ -208,6 +217,7 @@ impl StreamDriver {
             unreliable.timer = Some(wanted);
             self.core.set_link_timer(wanted, self.number);
         }
+        went
     }
 }
 

@@ -86,6 +86,9 @@ impl Peer {
             let State { quic, transmit, .. } = state;
             transmit.batch.clear();
             let Some(next) = quic.poll_transmit(now, most, &mut transmit.batch) else {
+                if let Some(meter) = &self.meter {
+                    meter.on_no_transmit();
+                }
                 return self.rearm_timer(state);
             };
             if !self.send_batch(state, next, now) {

@@ -1,0 +1,166 @@
+//! What QUIC has of a connection's data: bytes in flight, and bytes that it was given and has not sent. [`udeck_session::SendOrder`] asks
+//! for both, where service levels have shares.
+//!
+//! quinn-proto does not say. But it tells its congestion controller what it sends and how much is in flight, and asks it for the window
+//! each time it has something to send. So the [controller](Metered) of such a connection is the usual one behind a meter.
+//!
+//! Bytes in flight are QUIC's own. Of the unsent ones the meter keeps count: what is written, and what was lost and is sent again, less
+//! what left in packets. Packets' headers are taken for somewhat longer than they are, so the count is never too low for long. It is
+//! exact again whenever QUIC has nothing left to send.
+//!
+//! Everything but [`SendMeter::outstanding`] is called with the connection's lock held.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
+use quinn_proto::{Connection, RttEstimator};
+use udeck_session::{Outstanding, SendBuffer};
+
+/// Bytes of a packet that are not of a stream, at most: its header (with a connection id of 8 bytes and 4 of its number), a stream
+/// frame's (with a number of 4 bytes and an offset of 8), and the seal.
+const OVERHEAD: u64 = 13 + 17 + 16;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct SendMeter {
+    in_flight: AtomicU64,
+    unsent: AtomicU64,
+    /// QUIC has asked whether it may send, and has not sent.
+    is_blocked: AtomicBool,
+}
+
+impl SendMeter {
+    /// That of a connection with a [`MeteredFactory`].
+    pub fn of(quic: &Connection) -> Option<Arc<SendMeter>> {
+        let controller = quic.congestion_state().clone_box().into_any();
+        controller.downcast::<Metered>().ok().map(|metered| metered.meter)
+    }
+
+    /// QUIC was given so many bytes.
+    pub fn on_written(&self, bytes: usize) {
+        self.set_unsent(|unsent| unsent + bytes as u64);
+    }
+
+    /// QUIC says that it sends nothing more now.
+    pub fn on_no_transmit(&self) {
+        if !self.is_blocked.load(Ordering::Relaxed) {
+            self.unsent.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn on_sent(&self, bytes: u64, mtu: u64) {
+        let data = bytes.saturating_sub(bytes.div_ceil(mtu.max(1)) * OVERHEAD);
+        self.set_unsent(|unsent| unsent.saturating_sub(data));
+        self.in_flight.fetch_add(bytes, Ordering::Relaxed);
+        self.is_blocked.store(false, Ordering::Relaxed);
+    }
+
+    fn on_lost(&self, bytes: u64) {
+        self.set_unsent(|unsent| unsent + bytes);
+        let in_flight = self.in_flight.load(Ordering::Relaxed);
+        self.in_flight.store(in_flight.saturating_sub(bytes), Ordering::Relaxed);
+    }
+
+    /// The lock is held: nobody else changes it.
+    fn set_unsent(&self, change: impl FnOnce(u64) -> u64) {
+        self.unsent.store(change(self.unsent.load(Ordering::Relaxed)), Ordering::Relaxed);
+    }
+}
+
+impl SendBuffer for SendMeter {
+    fn outstanding(&self) -> Outstanding {
+        let unsent = self.unsent.load(Ordering::Relaxed) as usize;
+        Outstanding { all: self.in_flight.load(Ordering::Relaxed) as usize + unsent, unsent }
+    }
+}
+
+/// Makes controllers with a meter.
+pub struct MeteredFactory<F>(pub Arc<F>);
+
+impl<F: ControllerFactory + Send + Sync + 'static> ControllerFactory for MeteredFactory<F> {
+    fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
+        let inner = self.0.clone().build(now, current_mtu);
+        Box::new(Metered { inner, meter: Arc::default(), mtu: current_mtu.into() })
+    }
+}
+
+/// A congestion controller behind a meter.
+struct Metered {
+    inner: Box<dyn Controller>,
+    meter: Arc<SendMeter>,
+    mtu: u64,
+}
+
+impl Controller for Metered {
+    fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
+        self.meter.on_sent(bytes, self.mtu);
+        self.inner.on_sent(now, bytes, last_packet_number);
+    }
+
+    fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, app_limited: bool, rtt: &RttEstimator) {
+        self.inner.on_ack(now, sent, bytes, app_limited, rtt);
+    }
+
+    fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest_acked: Option<u64>) {
+        self.meter.in_flight.store(in_flight, Ordering::Relaxed);
+        self.inner.on_end_acks(now, in_flight, app_limited, largest_acked);
+    }
+
+    fn on_congestion_event(&mut self, now: Instant, sent: Instant, is_persistent: bool, lost_bytes: u64) {
+        self.meter.on_lost(lost_bytes);
+        self.inner.on_congestion_event(now, sent, is_persistent, lost_bytes);
+    }
+
+    fn on_mtu_update(&mut self, new_mtu: u16) {
+        self.mtu = new_mtu.into();
+        self.inner.on_mtu_update(new_mtu);
+    }
+
+    fn window(&self) -> u64 {
+        self.meter.is_blocked.store(true, Ordering::Relaxed);
+        self.inner.window()
+    }
+
+    fn metrics(&self) -> ControllerMetrics {
+        self.inner.metrics()
+    }
+
+    fn clone_box(&self) -> Box<dyn Controller> {
+        Box::new(Metered { inner: self.inner.clone_box(), meter: self.meter.clone(), mtu: self.mtu })
+    }
+
+    fn initial_window(&self) -> u64 {
+        self.inner.initial_window()
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unsent_is_exact_when_nothing_is_left() {
+        let meter = SendMeter::default();
+        meter.on_written(10_000);
+        assert_eq!(meter.outstanding(), Outstanding { all: 10_000, unsent: 10_000 });
+        meter.is_blocked.store(true, Ordering::Relaxed);
+        meter.on_sent(6000, 1500);
+        let Outstanding { all, unsent } = meter.outstanding();
+        assert!((4000..4000 + 4 * OVERHEAD as usize + 1).contains(&unsent) && all == unsent + 6000);
+        meter.is_blocked.store(true, Ordering::Relaxed);
+        meter.on_no_transmit();
+        assert_eq!(meter.outstanding().unsent, unsent, "the window is full");
+        meter.on_sent(4000, 1500);
+        meter.on_no_transmit();
+        assert_eq!(meter.outstanding(), Outstanding { all: 10_000, unsent: 0 });
+        meter.on_lost(3000);
+        assert_eq!(meter.outstanding(), Outstanding { all: 10_000, unsent: 3000 }, "it is sent again");
+    }
+}
