@@ -111,7 +111,7 @@ pub struct NicOptions {
     pub bind: Option<IpAddr>,
     /// How long another host may be silent before it is taken for dead; `None`: the transport's own time.
     pub detect: Option<Duration>,
-    /// The shares of service levels; `None`: the kernel or the network sends as it likes.
+    /// The shares of service levels; `None`: the kernel, QUIC or the network sends as it likes.
     pub levels: Option<Levels>,
     /// Where levels have shares: bytes that may be in flight at a time, of all connections; `None`: 256 KiB.
     pub levels_in_flight: Option<usize>,

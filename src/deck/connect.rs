@@ -243,9 +243,10 @@ fn reach(world: &Arc<WorldState>, mut target: Target, advert: &Advert, attempt: 
                         let skipped = world.nics().all_skipped(place.unwrap_or(0), skipped);
                         let encrypted = world_nic.nic.attributes().encrypted;
                         let ordered = world_nic.nic.caps().has(Caps::SERVICE_LEVELS);
-                        let level = RouteLevel { level: target.level, ordered };
+                        let shared = world_nic.nic.caps().has(Caps::HAND_OFF);
+                        let level = RouteLevel { level: target.level, ordered, shared };
                         // Nothing travels before it is read.
-                        if world_nic.nic.caps().has(Caps::HAND_OFF) {
+                        if shared {
                             target.incast = Rules::Off;
                         }
                         let (transport, incast) = (world_nic.transport.clone(), target.incast.setting());

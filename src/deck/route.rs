@@ -34,15 +34,20 @@ pub struct RouteLevel {
     pub level: ServiceLevel,
     /// Whether the transport, or the network, sends by levels.
     pub ordered: bool,
+    /// Whether the ranks share memory: then nothing waits to be sent, and no level can count.
+    pub shared: bool,
 }
 
 impl fmt::Display for RouteLevel {
     /// Nothing, of level 0.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.level.get(), self.ordered) {
-            (0, _) => Ok(()),
-            (level, true) => write!(f, ", level {level}"),
-            (level, false) => write!(f, ", where level {level} counts for nothing (see DECK_LEVELS)"),
+        match (self.level.get(), self.ordered, self.shared) {
+            (0, _, _) => Ok(()),
+            (level, true, _) => write!(f, ", level {level}"),
+            (level, false, true) => {
+                write!(f, ", where level {level} counts for nothing (in shared memory nothing waits to be sent)")
+            }
+            (level, false, false) => write!(f, ", where level {level} counts for nothing (see DECK_LEVELS)"),
         }
     }
 }
@@ -176,6 +181,8 @@ mod tests {
         direct.level.level = ServiceLevel::new(5).unwrap();
         let words = "deck: rank 1 -> rank 3: near, where level 5 counts for nothing (see DECK_LEVELS)";
         assert_eq!(explanation(1, 3, &direct), words);
+        direct.level.shared = true;
+        assert!(explanation(1, 3, &direct).ends_with("(in shared memory nothing waits to be sent)"));
         direct.level.ordered = true;
         assert_eq!(explanation(1, 3, &direct), "deck: rank 1 -> rank 3: near, level 5");
         direct.incast = IncastControl::Smsrp;

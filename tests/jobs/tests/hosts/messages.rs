@@ -16,6 +16,7 @@ pub const CASES: &[Case] = &[
     ("messages_over_udp_through_a_slow_interface", over_slow_udp),
     ("messages_over_ipv6", over_v6),
     ("service_levels_have_their_shares_of_a_narrow_path", levels),
+    ("service_levels_have_their_shares_over_udp", levels_over_udp),
     ("what_ranks_posted_comes_when_they_have_left", left_behind),
     ("the_choice_of_transports_is_explained", explained),
     ("what_is_to_be_encrypted_leaves_a_host_by_udp", encrypted),
@@ -50,14 +51,24 @@ fn all_protocols() {
 /// Bulk data of three levels, more than the path takes: what arrives of each. Without shares the same program says that a level counts for
 /// nothing.
 fn levels() {
+    levels_over("tcp");
+}
+
+fn levels_over_udp() {
+    levels_over("udp");
+}
+
+fn levels_over(transport: &str) {
     let network = Network::new(2);
     network.narrow(1, "100mbit").unwrap_or_else(|why| skip(why));
     let job = || {
-        let job = network.deckrun(1).args(["--transport", "tcp", "--"]);
+        let job = network.deckrun(1).args(["--transport", transport, "--"]);
         job.arg(Bin::example("levels").path()).arg("2").env("DECK_EXPLAIN", "1")
     };
+    let encrypted = if transport == "udp" { ", encrypted" } else { "" };
+    let way = format!("rank 0 -> rank 1: {transport}{encrypted}");
     let ended = job().env("DECK_LEVELS", "7:10@2,5:45,3:27,0:18").run().ok().clean();
-    assert!(ended.stderr.contains("rank 0 -> rank 1: tcp, level 5"), "{ended}");
+    assert!(ended.stderr.contains(&format!("{way}, level 5")), "{ended}");
     for (level, share) in [(5, 50.0), (3, 30.0), (0, 20.0)] {
         let line = ended.line_with(&format!("level {level}: "));
         let words = line.split(':').nth(1).and_then(|rest| rest.split('%').next()).unwrap_or_default();
@@ -65,8 +76,8 @@ fn levels() {
         assert!((got - share).abs() <= 2.0, "level {level} has {got} % and not {share}\n{ended}");
     }
     let ended = job().run().ok().clean();
-    let words = "rank 0 -> rank 1: tcp, where level 5 counts for nothing (see DECK_LEVELS)";
-    assert!(ended.stderr.contains(words), "{ended}");
+    let words = format!("{way}, where level 5 counts for nothing (see DECK_LEVELS)");
+    assert!(ended.stderr.contains(&words), "{ended}");
     let ended = job().env("DECK_LEVELS", "5:50,x").run();
     assert!(ended.stderr.contains("LEVEL:SHARE"), "{ended}");
     assert!(!ended.status.is_some_and(|status| status.success()), "{ended}");
