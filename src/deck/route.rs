@@ -45,7 +45,10 @@ impl fmt::Display for RouteLevel {
             (0, _, _) => Ok(()),
             (level, true, _) => write!(f, ", level {level}"),
             (level, false, true) => {
-                write!(f, ", where level {level} counts for nothing (in shared memory nothing waits to be sent)")
+                write!(
+                    f,
+                    ", where level {level} counts for nothing (in shared memory nothing waits to be sent)"
+                )
             }
             (level, false, false) => write!(f, ", where level {level} counts for nothing (see DECK_LEVELS)"),
         }

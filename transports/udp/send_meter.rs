@@ -28,8 +28,8 @@ const OVERHEAD: u64 = 13 + 17 + 16;
 pub struct SendMeter {
     in_flight: AtomicU64,
     unsent: AtomicU64,
-    /// QUIC has asked whether it may send, and has not sent.
-    is_blocked: AtomicBool,
+    /// QUIC has asked whether it may send something that is to be acknowledged, and has not sent.
+    has_asked: AtomicBool,
 }
 
 impl SendMeter {
@@ -46,16 +46,19 @@ impl SendMeter {
 
     /// QUIC says that it sends nothing more now.
     pub fn on_no_transmit(&self) {
-        if !self.is_blocked.load(Ordering::Relaxed) {
+        if !self.has_asked.load(Ordering::Relaxed) {
             self.unsent.store(0, Ordering::Relaxed);
         }
     }
 
     fn on_sent(&self, bytes: u64, mtu: u64) {
+        // A packet of acknowledgements is never in flight.
+        if !self.has_asked.swap(false, Ordering::Relaxed) {
+            return;
+        }
         let data = bytes.saturating_sub(bytes.div_ceil(mtu.max(1)) * OVERHEAD);
         self.set_unsent(|unsent| unsent.saturating_sub(data));
         self.in_flight.fetch_add(bytes, Ordering::Relaxed);
-        self.is_blocked.store(false, Ordering::Relaxed);
     }
 
     fn on_lost(&self, bytes: u64) {
@@ -120,7 +123,7 @@ impl Controller for Metered {
     }
 
     fn window(&self) -> u64 {
-        self.meter.is_blocked.store(true, Ordering::Relaxed);
+        self.meter.has_asked.store(true, Ordering::Relaxed);
         self.inner.window()
     }
 
@@ -143,24 +146,59 @@ impl Controller for Metered {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use udeck_sys::job_time;
+    use udeck_via::Reliability;
+
     use super::*;
+    use crate::fixture::{End, connect, open_with, works};
 
     #[test]
     fn what_is_unsent_is_exact_when_nothing_is_left() {
         let meter = SendMeter::default();
+        let ask = || meter.has_asked.store(true, Ordering::Relaxed);
         meter.on_written(10_000);
         assert_eq!(meter.outstanding(), Outstanding { all: 10_000, unsent: 10_000 });
-        meter.is_blocked.store(true, Ordering::Relaxed);
+        ask();
         meter.on_sent(6000, 1500);
         let Outstanding { all, unsent } = meter.outstanding();
-        assert!((4000..4000 + 4 * OVERHEAD as usize + 1).contains(&unsent) && all == unsent + 6000);
-        meter.is_blocked.store(true, Ordering::Relaxed);
+        assert!((4000..=4000 + 4 * OVERHEAD as usize).contains(&unsent) && all == unsent + 6000);
+        ask();
         meter.on_no_transmit();
         assert_eq!(meter.outstanding().unsent, unsent, "the window is full");
         meter.on_sent(4000, 1500);
         meter.on_no_transmit();
         assert_eq!(meter.outstanding(), Outstanding { all: 10_000, unsent: 0 });
+        meter.on_sent(40, 1500);
+        assert_eq!(meter.outstanding().all, 10_000, "an acknowledgement");
         meter.on_lost(3000);
         assert_eq!(meter.outstanding(), Outstanding { all: 10_000, unsent: 3000 }, "it is sent again");
+    }
+
+    /// Of a connection of quinn-proto, which tells no more than the meter relies on.
+    #[test]
+    fn a_connection_has_what_was_written_until_it_is_acknowledged() {
+        let open = || open_with(|options| options.levels = Some("5:50,0:50".parse().unwrap()));
+        let ((core_a, a), (core_b, b)) = (open(), open());
+        let (mut a, mut b) = (End::new(&a, Reliability::Delivery), End::new(&b, Reliability::Delivery));
+        connect(&mut a, &mut b);
+        (0..20).for_each(|_| works(&mut a, &mut b));
+        let peer = core_a.peers.all()[0].clone();
+        let meter = peer.meter.clone().expect("levels have shares");
+        let until = job_time() + Duration::from_secs(60);
+        while meter.outstanding() != Outstanding::default() {
+            assert!(job_time() < until, "{:?} of an idle connection", meter.outstanding());
+            core_a.progress();
+            core_b.progress();
+        }
+        let mut state = peer.lock();
+        let stream = *state.streams.keys().next().expect("its VI's");
+        let len = state.quic.send_stream(stream).write(&[0; 40_000]).expect("flow control takes it");
+        meter.on_written(len);
+        assert_eq!(meter.outstanding(), Outstanding { all: len, unsent: len });
+        peer.drive(&mut state);
+        let Outstanding { all, unsent } = meter.outstanding();
+        assert!(unsent == 0 && (len..len + len / 10).contains(&all), "{all} bytes of {len}");
     }
 }
