@@ -95,6 +95,11 @@ impl Habit {
         self.credit > 0 || self.waits.is_multiple_of(retry)
     }
 
+    /// For a wait that is known to be long: it sleeps at once.
+    pub fn for_sleep(self) -> Self {
+        Self { spent: true, ..self }
+    }
+
     fn paid(&mut self) {
         self.credit = (self.credit + 1).min(Self::MOST);
     }

@@ -218,6 +218,11 @@ impl Cq {
         None
     }
 
+    /// The next [`Cq::wait`] sleeps at once: what it waits for takes its time, and its processor is of more use to others.
+    pub fn sleep_at_once(&mut self) {
+        self.habit = self.habit.for_sleep();
+    }
+
     /// Gets ready for somebody to sleep in this queue's place ([`Watcher::watch`]). [`Armed::News`]: there may be some;
     /// poll until there are none, and try again.
     pub fn arm(&mut self) -> Armed {
