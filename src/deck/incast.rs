@@ -37,10 +37,13 @@ pub enum IncastControl {
 
 /// From here on `auto` announces messages, where the connection can do that and it is not told never to.
 pub(crate) const LONG: usize = 128 << 10;
-/// What one reservation of short messages gets at most.
-const LARGEST: u64 = 128 << 10;
+/// What one reservation of short messages gets at most, of a mailbox that is slow.
+const USUAL: u64 = 128 << 10;
+/// And of one that is quick.
+const LARGEST: u64 = 1 << 20;
 /// What announced messages may have of either kind of memory before they come: it is theirs from the answer on, and the answer may delay them.
-pub(crate) const GRANTED: usize = 16 << 20;
+/// More of them at a time than a socket's buffer holds would be lost over UDP, and sent again after a timeout, again and again.
+pub(crate) const GRANTED: usize = 2 << 20;
 /// What a mailbox has granted and not got, before it delays. The windows of all ranks, with a postbox each, are as much again, or more where the
 /// least window is more than a rank's part.
 const THRESHOLD: u64 = 2 << 20;
@@ -75,7 +78,7 @@ impl Rules {
 
     /// What the mailbox does itself.
     pub fn terms(rate: Option<u64>) -> Terms {
-        Terms { threshold: THRESHOLD, largest: LARGEST, rate }
+        Terms { threshold: THRESHOLD, usual: USUAL, largest: LARGEST, rate }
     }
 
     pub fn setting(self) -> IncastControl {

@@ -74,7 +74,7 @@ pub(crate) struct Channel {
     owner: u32,
     number: u32,
     queue: Backlog,
-    /// Where the mailbox says when short messages may come. Then none goes past the queue.
+    /// Where the mailbox says when short messages may come. Then they go past the queue only within a window or a grant.
     pacing: Option<Box<Pacing>>,
     requests: RequestTable,
     /// Messages that the mailbox reads.

@@ -34,6 +34,9 @@ const SAMPLES: usize = 8;
 /// is scheduled too early does not come in time, and moves the next reservation ([`Receiver::settle`]).
 const GAIN: u64 = 2;
 
+/// A grant is what the mailbox takes in so long: where the processors are shared, who is woken for less is woken too often.
+const SLICE: Duration = Duration::from_millis(1);
+
 /// How heavy so many messages are, of so many bytes together.
 pub fn weight(messages: u64, bytes: u64) -> u64 {
     bytes.saturating_add(messages.saturating_mul(OVERHEAD))
@@ -44,7 +47,9 @@ pub fn weight(messages: u64, bytes: u64) -> u64 {
 pub struct Terms {
     /// What may be granted and on its way without a delay.
     pub threshold: u64,
-    /// What one reservation gets at most.
+    /// What one reservation gets at most, unless the mailbox takes more in a [`SLICE`], and that is within the threshold.
+    pub usual: u64,
+    /// And then.
     pub largest: u64,
     /// What the mailbox takes, in bytes a second; `None`: it is measured. Until it is, nothing is delayed.
     pub rate: Option<u64>,
@@ -56,6 +61,8 @@ pub struct Scheduler {
     terms: Terms,
     receiver: Receiver,
     measured: DrainRate,
+    /// By which it schedules, once it is known.
+    rate: Option<u64>,
 }
 
 impl Scheduler {
@@ -63,13 +70,21 @@ impl Scheduler {
     pub fn new(terms: Terms, now: Duration) -> Self {
         let limits =
             Limits { rate: terms.rate.unwrap_or(u64::MAX), threshold: terms.threshold, largest: u64::MAX };
-        Self { terms, receiver: Receiver::new(limits), measured: DrainRate::new(now) }
+        Self { terms, receiver: Receiver::new(limits), measured: DrainRate::new(now), rate: terms.rate }
     }
 
     /// A reservation. `outstanding`: what was granted so far and has not come. `drained`: the weight of all that the program has taken
     /// since the mailbox was made.
     pub fn reserve(&mut self, now: Duration, asked: u64, outstanding: u64, drained: u64) -> Grant {
-        self.reserve_whole(now, asked.clamp(1, self.terms.largest.max(1)), outstanding, drained)
+        self.reserve_whole(now, asked.clamp(1, self.largest(outstanding)), outstanding, drained)
+    }
+
+    /// What one reservation gets at most, now: a slice of the mailbox's time, as long as that is within the threshold.
+    fn largest(&self, outstanding: u64) -> u64 {
+        let slice = u128::from(self.rate.unwrap_or(0)) * SLICE.as_nanos() / 1_000_000_000;
+        let slice = u64::try_from(slice).unwrap_or(u64::MAX);
+        let free = self.terms.threshold.saturating_sub(outstanding);
+        slice.min(self.terms.largest).min(free).max(self.terms.usual).max(1)
     }
 
     /// As [`Self::reserve`], of a message that is granted as a whole.
@@ -79,7 +94,9 @@ impl Scheduler {
                 // The program may have waited for its posters: this time says nothing of it.
                 self.measured.restart(now, drained);
             } else if let Some(rate) = self.measured.observe(now, drained) {
-                self.receiver.set_rate(rate.saturating_mul(GAIN));
+                let rate = rate.saturating_mul(GAIN);
+                self.rate = Some(rate);
+                self.receiver.set_rate(rate);
             }
         }
         self.receiver.settle(now, outstanding.saturating_sub(self.terms.threshold));
@@ -197,9 +214,13 @@ impl Poster {
         Self { window, left: window, credit: 0, from, next: None, ahead: 0, lapses, asked: false }
     }
 
-    /// Whether the window alone lets the next message go: nothing was granted or asked for, and so [`Self::turn`] would change nothing.
-    pub fn is_within_window(&self) -> bool {
-        self.left > 0 && self.credit == 0 && self.next.is_none() && !self.asked
+    /// Whether the next message may go and nothing has to be done for it: [`Self::turn`] would say so and change nothing, and nothing has to be
+    /// asked ahead. `now` is not called within the window.
+    pub fn goes_at_once(&self, now: impl FnOnce() -> Duration) -> bool {
+        if self.credit == 0 {
+            return self.left > 0 && self.next.is_none() && !self.asked;
+        }
+        !self.asks_ahead() && (self.from..self.lapses).contains(&now())
     }
 
     /// Old grants say nothing of what the mailbox wants now.
@@ -270,6 +291,11 @@ impl Poster {
         } else {
             self.next = Some((from, bytes));
         }
+    }
+
+    /// Whether the next message waits for its time, or for an answer, at the last call of [`Self::turn`].
+    pub fn waits(&self, now: Duration) -> bool {
+        if self.credit > 0 { now < self.from } else { self.asked && self.next.is_none() }
     }
 
     /// What waits for its time, if something does: when that is.

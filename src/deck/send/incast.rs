@@ -7,7 +7,7 @@ use udeck_qos::pacing::{self, Poster, Turn};
 use udeck_via::{Deadline, Error as ViaError};
 
 use super::Channel;
-use crate::incast::Rules;
+use crate::incast::{IncastControl, Rules};
 use crate::protocol::outgoing::Outgoing;
 use crate::protocol::side::is_busy;
 use crate::wire::{self, Kind};
@@ -33,6 +33,11 @@ impl Pacing {
         self.poster.sent(weight);
     }
 
+    /// Whether the next message may be sent, and nothing has to be done for it.
+    fn goes_at_once(&self) -> bool {
+        self.poster.goes_at_once(|| self.begun.elapsed())
+    }
+
     /// When what it was granted may be sent, if that is still to come.
     fn wakes_at(&self) -> Option<Instant> {
         self.poster.wakes_at().map(|at| self.begun + at)
@@ -45,6 +50,18 @@ pub(super) fn delay(micros: u32) -> Duration {
 }
 
 impl Channel {
+    /// Whether a message that is not announced may go past the queue, which is empty then.
+    pub(super) fn goes_at_once(&self) -> bool {
+        self.queue.is_empty() && self.pacing.as_ref().is_none_or(|pacing| pacing.goes_at_once())
+    }
+
+    /// A message has gone past the queue.
+    pub(super) fn went(&mut self, len: usize) {
+        if let Some(pacing) = &mut self.pacing {
+            pacing.sent(pacing::weight(1, len as u64));
+        }
+    }
+
     /// What the first message counts under incast control; nothing, if it has been reserved for by itself, or there is none.
     pub(super) fn first_weight(&self) -> Option<u64> {
         self.pacing.as_ref()?;
@@ -67,6 +84,17 @@ impl Channel {
             }
         }
         Ok(turn == Turn::Now)
+    }
+
+    /// Whether the mailbox says when the first message may come, and it may not yet: that takes long, because others come before it.
+    pub(super) fn waits_for_turn(&self) -> bool {
+        let Some(first) = self.queue.first().filter(|_| self.route.incast != IncastControl::Off) else {
+            return false;
+        };
+        if first.is_announced() {
+            return first.is_asked() || first.granted_from().is_some_and(|from| Instant::now() < from);
+        }
+        self.pacing.as_ref().is_some_and(|pacing| pacing.poster.waits(pacing.begun.elapsed()))
     }
 
     /// No later than when the first message may be sent, if that is known and still to come: nobody tells.

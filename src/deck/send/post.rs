@@ -71,7 +71,7 @@ impl Channel {
         let len = block.len();
         let protocol = self.selector.resolve(protocol, len);
         let request = match protocol {
-            Protocol::Eager | Protocol::HandOff if self.queue.is_empty() && self.pacing.is_none() => {
+            Protocol::Eager | Protocol::HandOff if self.goes_at_once() => {
                 self.post_now(block, protocol, policy)?
             }
             Protocol::Handshake => return self.post_and_wait(block, policy),
@@ -146,10 +146,14 @@ impl Channel {
 
     /// Sends a message that needs no announcement. By `eager` the block is not needed any more then.
     fn send(&mut self, block: MessageBlock, protocol: Protocol) -> Result<(), (ViaError, MessageBlock)> {
+        let len = block.len();
         if protocol == Protocol::HandOff {
-            return hand_off::send(&mut self.side, block);
+            hand_off::send(&mut self.side, block)?;
+        } else if let Err(error) = eager::send(&mut self.side, &block) {
+            return Err((error, block));
         }
-        eager::send(&mut self.side, &block).map_err(|error| (error, block))
+        self.went(len);
+        Ok(())
     }
 
     /// Accepts a copy of `bytes` as a message: by way of a block, unless it is short. Waits, if it must, for the memory of it, then
@@ -194,8 +198,7 @@ impl Channel {
             self.undelivered()?;
         }
         self.look(policy)?;
-        let goes_at_once = self.queue.is_empty() && self.pacing.is_none();
-        let sent = if goes_at_once { self.send_short(bytes, tag, policy) } else { Ok(false) };
+        let sent = if self.goes_at_once() { self.send_short(bytes, tag, policy) } else { Ok(false) };
         let request = match sent {
             Ok(true) => None,
             Ok(false) => {
@@ -215,7 +218,14 @@ impl Channel {
             sent => Some(sent),
         };
         let sent = attempt(self).or_else(|| self.linger(self.until(policy), attempt));
-        sent.map_or(Ok(false), |sent| sent.map(|()| true))
+        match sent {
+            Some(Ok(())) => {
+                self.went(bytes.len());
+                Ok(true)
+            }
+            Some(Err(error)) => Err(error),
+            None => Ok(false),
+        }
     }
 
     /// Posts a message by `handshake`, and waits until the mailbox has received it. Its descriptor has to own what it sends,

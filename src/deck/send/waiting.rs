@@ -32,10 +32,18 @@ impl Channel {
     /// longer than its end may be news.
     pub(super) fn wait(&mut self, deadline: Deadline, wait: &mut LongWait, call: Call) {
         self.side.counters.waited();
+        let sleeps = self.side.world.oversubscribed() && self.waits_for_turn();
         let world = &self.side.world;
         let deadline = self.until_turn(deadline);
         let until = wait.slice(deadline.min(Deadline::after(LOOK_UP)));
-        self.cq.wait(world.slice(until), || world.progress_other_postboxes());
+        let until = if sleeps {
+            // Other postboxes have the progress thread, and other ranks the processor.
+            self.cq.sleep_at_once();
+            until
+        } else {
+            world.slice(until)
+        };
+        self.cq.wait(until, || world.progress_other_postboxes());
         wait.look(world, 0, || for_owner(call, &self.mailbox, self.owner));
     }
 

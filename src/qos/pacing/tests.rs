@@ -12,7 +12,7 @@ const fn us(micros: u64) -> Duration {
 }
 
 const fn terms(threshold: u64, largest: u64, rate: Option<u64>) -> Terms {
-    Terms { threshold, largest, rate }
+    Terms { threshold, usual: largest, largest, rate }
 }
 
 /// A byte a microsecond.
@@ -56,6 +56,22 @@ fn the_rate_is_what_the_program_takes_at_its_best() {
         rate.observe(us(3_010_000 + (nth + 1) * 10_000), 70_000 + (nth + 1) * 1000);
     }
     assert_eq!(rate.samples, [100_000; SAMPLES], "what was once is forgotten");
+}
+
+/// Who wakes posters for little wakes them often.
+#[test]
+fn a_grant_is_a_slice_of_the_mailboxs_time_within_bounds() {
+    let largest = |rate, outstanding| {
+        let terms = Terms { threshold: 10_000, usual: 1000, largest: 5000, rate };
+        Scheduler::new(terms, us(0)).reserve(us(0), u64::MAX, outstanding, 0).bytes
+    };
+    // A byte a microsecond is 1000 in a slice.
+    let rates = [None, Some(1), Some(1_000_000), Some(3_000_000), Some(9_000_000), Some(u64::MAX)];
+    assert_eq!(rates.map(|rate| largest(rate, 0)), [1000, 1000, 1000, 3000, 5000, 5000]);
+    assert_eq!(
+        [6000, 8500, 20_000].map(|outstanding| largest(Some(9_000_000), outstanding)),
+        [4000, 1500, 1000]
+    );
 }
 
 /// While little is outstanding, the program waits for its posters, and that is no rate of its own.
@@ -135,7 +151,7 @@ fn grants_lapse_at_both_ends_and_first_at_the_mailbox() {
     assert_eq!(account.outstanding(at_mailbox, 0), 100, "of the last grant alone");
     assert_eq!(poster.clone().turn(at_poster - us(1), || false), Turn::Now);
     assert_eq!((poster.turn(at_poster, || false), poster.asks_for(1)), (Turn::Ask, 10));
-    assert_eq!((poster.turn(at_poster, || true), poster.is_within_window()), (Turn::Now, true));
+    assert_eq!((poster.turn(at_poster, || true), poster.goes_at_once(|| unreachable!())), (Turn::Now, true));
 }
 
 #[test]
@@ -410,7 +426,11 @@ proptest! {
                 prop_assert!(account.outstanding(us(at), came_before) <= 2 * largest);
                 poster.grant(us(now), grant);
             }
+            let (at_once, before) = (poster.goes_at_once(|| us(now)), poster.clone());
             let turn = poster.turn(us(now), || all_read);
+            if at_once {
+                prop_assert!(turn == Turn::Now && !poster.asks_ahead() && poster == before);
+            }
             if turn == Turn::Ask || turn == Turn::Now && poster.asks_ahead() {
                 answer = Some((now + after / 10, poster.asks_for(size), arrived));
                 poster.asked();
