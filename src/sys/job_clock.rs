@@ -57,6 +57,22 @@ impl JobClock {
         }
     }
 
+    /// Lets so much time pass, if it is stopped: who simulates a job has its time pass as its network does.
+    pub fn pass(&self, time: Duration) {
+        if let State::Standing { at } = self.reader.state() {
+            self.set(State::Standing { at: at.saturating_add(time.as_nanos() as u64) });
+        }
+    }
+
+    /// Has this very process go by this clock from now on, as [`join_job_clock`] does by a launcher's.
+    ///
+    /// # Errors
+    /// The kernel's; [`io::ErrorKind::AlreadyExists`]: it goes by another one.
+    pub fn join(&self) -> io::Result<()> {
+        let page = segment::adopt(self.fd.as_fd(), PAGE..=PAGE, PeerAccess::Read)?;
+        JOINED.set(Reader::new(page)).map_err(|_| io::ErrorKind::AlreadyExists.into())
+    }
+
     /// Now, by this clock.
     pub fn now(&self) -> Instant {
         self.reader.now()

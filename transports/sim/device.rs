@@ -261,7 +261,7 @@ unsafe impl Device for SimDevice {
         let number = self.request(to, peer, hello, waiters)?;
         let until = queues.until(deadline);
         let answered = loop {
-            let answered = self.shared.wait(until.instant(), |world| {
+            let answered = self.shared.wait(self.node, until.remaining(), |world| {
                 world.pending.get(&number).is_none_or(|pending| pending.answer.is_some()).then_some(())
             });
             if answered.is_some() || until.passed() {

@@ -78,6 +78,15 @@ impl Content {
         }
     }
 
+    /// Bytes that travel behind a frame's header.
+    pub fn on_the_wire(&self) -> usize {
+        match self {
+            Content::Lent { head, .. } | Content::Copied { head, .. } => head.bytes().len() + self.len(),
+            Content::Write { to, bytes, .. } => question(*to, bytes.len()).len() + self.len(),
+            _ => self.len(),
+        }
+    }
+
     /// Whether it is for the other engine, and not for a program to read.
     pub fn is_control(&self) -> bool {
         matches!(

@@ -39,6 +39,7 @@
 //!
 //! | file | what it is |
 //! |---|---|
+//! | `turns` | ranks of which one runs at a time, and networks that decide when frames arrive |
 //! | `world` | everything under one lock: time, NICs, what is due |
 //! | `link` | what becomes of a frame |
 //! | `frame`, `checksum` | what travels |
@@ -67,6 +68,7 @@ pub mod replay;
 mod request;
 pub mod trace;
 mod transit;
+mod turns;
 mod waiter;
 mod world;
 
@@ -79,6 +81,7 @@ use udeck_via::{Caps, Nic, Result, thread};
 use device::SimDevice;
 pub use link::{Link, When};
 use request::RequestJob;
+pub use turns::{Network, Turn};
 use world::Shared;
 
 /// NICs, and what lies between them. Clones are the same fabric.
@@ -182,6 +185,32 @@ impl Fabric {
     /// Sets when time passes by itself.
     pub fn set_pace(&self, pace: Pace) {
         self.shared.with(|world| world.pace = pace);
+    }
+
+    /// The NICs that are opened from now on, so many of them, belong to ranks that take turns from [`Fabric::enter`] on: a thread for each,
+    /// of which one runs at a time. Frames arrive then when `network` says, if there is one. To be called before any NIC is opened.
+    ///
+    /// # Errors
+    /// [`udeck_via::Error::Os`]: the system has no memory for a clock, or this process goes by a launcher's.
+    pub fn take_turns(&self, ranks: usize, network: Option<Box<dyn Network>>) -> Result<()> {
+        let turns = turns::Turns::new(ranks, network)
+            .map_err(|error| udeck_via::Error::os("a clock of one's own", error))?;
+        self.shared.with(|world| {
+            world.turns = Some(turns);
+            world.pace = Pace::Blocked;
+        });
+        Ok(())
+    }
+
+    /// Waits until each of those that [take turns](Fabric::take_turns) has entered, and it is this one's turn. The trace
+    /// begins anew then, and ends when all have left.
+    ///
+    /// # Panics
+    /// When there is no such NIC, or it takes no turns. When another one does not come, or keeps its turn, for two minutes. When ranks of another
+    /// fabric of this process take turns.
+    pub fn enter(&self, name: &str) -> Turn {
+        let node = self.shared.with(|world| world.node(name));
+        Turn::enter(&self.shared, node.unwrap_or_else(|| panic!("no NIC is named {name:?}")))
     }
 
     /// Virtual time since the fabric was made.

@@ -48,6 +48,7 @@ impl RequestJob {
             world.handling -= 1;
             world.news();
             world.run_due();
+            world.go_on();
         });
     }
 }
@@ -86,7 +87,11 @@ impl World {
     pub fn answer_arrives(&mut self, number: u64, answer: Answer) {
         let awaited = self.is_awaited(number);
         match (self.pending.get_mut(&number), answer.verdict) {
-            (Some(pending), verdict) if awaited => pending.answer = Some(verdict),
+            (Some(pending), verdict) if awaited => {
+                pending.answer = Some(verdict);
+                let asker = pending.link.0;
+                self.wake(asker);
+            }
             (_, Verdict::Accepted { connection, .. }) => self.abandon(connection),
             (_, Verdict::Refused(_)) => {}
         }
@@ -110,6 +115,8 @@ impl World {
             let why = format!("{} is gone", self.nodes[node].name);
             pending.answer = Some(Verdict::Refused(Error::Lost(why)));
         }
+        // Any of them may have asked.
+        (0..self.nodes.len()).for_each(|node| self.wake(node));
     }
 }
 

@@ -38,7 +38,7 @@ impl World {
         let frame = plan.number;
         self.note_asked(number, side, &message.content);
         let (control, receipt) = (message.content.is_control(), message.content.is_receipt());
-        let bytes = message.content.len();
+        let (bytes, on_the_wire) = (message.content.len(), message.content.on_the_wire());
         self.note(
             link,
             if receipt { Happening::Acknowledged(frame) } else { Happening::Posted { frame, bytes } },
@@ -70,7 +70,7 @@ impl World {
             self.note(link, Happening::HeldBack(frame));
         }
         let due = || Due::Frame { connection: number, to: 1 - side, sequence, number: frame };
-        self.schedule(plan.travels, due());
+        self.travels(link, on_the_wire, plan.travels, due());
         if let Some(again) = plan.again {
             self.note(link, Happening::Duplicated(frame));
             self.schedule(again, due());

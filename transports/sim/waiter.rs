@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use udeck_via::transport::{Notifier, Queue, Queues, Ready, Waiter};
 use udeck_via::{Error, Result};
@@ -16,7 +16,7 @@ pub const QUEUES: usize = 4096;
 /// Completion queues of one NIC.
 pub const WAITERS: usize = 2048;
 /// Longest sleep: nobody trusts a wake-up to come.
-const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+pub const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
 /// A work queue's place at a waiter.
 pub struct Watch {
@@ -37,6 +37,8 @@ impl Watch {
 /// A waiter as the fabric sees it.
 #[derive(Default)]
 pub struct Watching {
+    /// Whose it is.
+    node: usize,
     /// Places taken.
     queues: usize,
     /// Queues that have something, or had it a moment ago: looked at in turn.
@@ -65,7 +67,7 @@ impl SimWaiter {
             }
             *waiters += 1;
             let number = world.fresh_number();
-            world.waiters.insert(number, Watching::default());
+            world.waiters.insert(number, Watching { node, ..Watching::default() });
             Ok(number)
         })?;
         Ok(SimWaiter(Arc::new(SimNotifier { shared: shared.clone(), node, number })))
@@ -80,8 +82,7 @@ impl Waiter for SimWaiter {
 
     fn park(&mut self, limit: Duration) {
         let number = self.0.number;
-        let until = Instant::now() + limit.min(LONGEST_SLEEP);
-        self.0.shared.wait(until, |world| {
+        self.0.shared.wait(self.0.node, limit, |world| {
             let watching = world.waiters.get_mut(&number)?;
             let woken = std::mem::take(&mut watching.woken);
             (woken || !watching.list.is_empty()).then_some(())
@@ -103,6 +104,7 @@ impl Notifier for SimNotifier {
             if let Some(watching) = world.waiters.get_mut(&self.number) {
                 watching.woken = true;
             }
+            world.wake(self.node);
             world.news();
         });
     }
@@ -179,12 +181,26 @@ impl World {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         let Some(watch) = &mut connection.ends[side].watches[place(queue)] else { return };
         watch.news = true;
-        if let Some(watching) = self.waiters.get_mut(&watch.waiter)
-            && !std::mem::replace(&mut watch.listed, true)
-        {
-            watching.list.push_back((number, side, queue));
+        if let Some(watching) = self.waiters.get_mut(&watch.waiter) {
+            if !std::mem::replace(&mut watch.listed, true) {
+                watching.list.push_back((number, side, queue));
+            }
+            let node = watching.node;
+            self.wake(node);
         }
         self.news();
+    }
+
+    /// Puts what waiters look at into the order of those at the other ends: which connection came first, threads have decided.
+    pub fn sort_watched(&mut self) {
+        let connections = &self.connections;
+        let peer = |number: &u64, side: Side| connections.get(number).map(|c| c.ends[1 - side].node);
+        for watching in self.waiters.values_mut() {
+            watching
+                .list
+                .make_contiguous()
+                .sort_by_key(|(number, side, queue)| (peer(number, *side), *side, place(*queue)));
+        }
     }
 
     /// The next queue in turn that has something.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rand_xoshiro::{SplitMix64, rand_core::SeedableRng};
 use udeck_via::auth::Keys;
 use udeck_via::transport::{OnRequest, PostedBuffer};
@@ -22,7 +22,8 @@ use crate::memory::Memory;
 use crate::request::{Answer, Pending, RequestJob};
 use crate::trace::{Event, Happening};
 use crate::transit::WAS_LOST;
-use crate::waiter::Watching;
+use crate::turns::Turns;
+use crate::waiter::{LONGEST_SLEEP, Watching};
 
 /// A fabric, shared by its handle, its NICs and what is lent over it.
 pub struct Shared {
@@ -37,7 +38,7 @@ pub struct World {
     pub seed: u64,
     /// The fabric's dice: the same everywhere for a seed.
     pub random: SplitMix64,
-    due: BTreeMap<(Duration, u64), Due>,
+    pub due: BTreeMap<(Duration, u64), Due>,
     scheduled: u64,
     /// What came to a stalled link, in order.
     parked: Vec<((usize, usize), Due)>,
@@ -51,7 +52,9 @@ pub struct World {
     pub pending: HashMap<u64, Pending>,
     pub waiters: HashMap<u64, Watching>,
     numbers: u64,
-    trace: Option<Vec<Event>>,
+    pub trace: Option<Vec<Event>>,
+    /// Who runs, where only one does at a time.
+    pub turns: Option<Turns>,
     /// Counts what others may wait for.
     epoch: u64,
     /// Dropped once the lock is free: dropping it may come back here.
@@ -131,6 +134,7 @@ impl Shared {
                 waiters: HashMap::new(),
                 numbers: 0,
                 trace: None,
+                turns: None,
                 epoch: 0,
                 graves: Vec::new(),
             }),
@@ -152,9 +156,22 @@ impl Shared {
         result
     }
 
-    /// Looks until there is something, letting virtual time pass, and sleeping when nothing is due. `None` at `until`,
-    /// which is real time.
-    pub fn wait<T>(&self, until: Instant, mut look: impl FnMut(&mut World) -> Option<T>) -> Option<T> {
+    pub fn lock(&self) -> MutexGuard<'_, World> {
+        self.world.lock()
+    }
+
+    /// Looks until there is something for a NIC's program, letting virtual time pass, and sleeping when nothing is due. `None` after
+    /// `limit`, or sooner: of real time, unless ranks take turns.
+    pub fn wait<T>(
+        &self,
+        node: usize,
+        limit: Duration,
+        mut look: impl FnMut(&mut World) -> Option<T>,
+    ) -> Option<T> {
+        if let Some(bell) = self.with(|world| world.bell(node)) {
+            return self.wait_in_turn(node, &bell, limit, look);
+        }
+        let until = Instant::now() + limit.min(LONGEST_SLEEP);
         loop {
             let (found, stepped, epoch) = self.with(|world| {
                 let found = look(world);
@@ -258,7 +275,7 @@ impl World {
         }
     }
 
-    fn happen(&mut self, due: Due) {
+    pub fn happen(&mut self, due: Due) {
         let Some(link) = self.link_of(&due) else { return };
         let on_the_wire = !matches!(due, Due::Missed { .. });
         if on_the_wire && self.wire(link).link.stalled {
@@ -351,6 +368,7 @@ impl World {
         let listeners = std::mem::take(&mut self.nodes[node].listeners);
         self.bury(listeners);
         self.nodes[node].windows.clear();
+        self.gets_up(node);
         if died {
             self.note((node, node), Happening::Died);
             let why = format!("{} died (seed {})", self.nodes[node].name, self.seed);
@@ -378,7 +396,9 @@ impl World {
 
     pub fn note(&mut self, link: (usize, usize), what: Happening) {
         let at = self.now;
-        if let Some(trace) = &mut self.trace {
+        // How threads come to their first turn, and what they do after the last one, repeats in no order.
+        let repeats = self.turns.as_ref().is_none_or(Turns::are_taken);
+        if let Some(trace) = self.trace.as_mut().filter(|_| repeats) {
             trace.push(Event { at, link, what });
         }
     }

@@ -1,0 +1,430 @@
+//! Ranks that take turns: of all threads one runs at a time, and time passes when all of them sleep.
+//!
+//! A thread that sleeps on a completion queue hands its turn on. Who has news stands in line for it, in the order in which they came.
+//! When nobody stands there, time passes to what happens next: a frame arrives, or somebody has slept for as long as it wanted. So what
+//! happens depends neither on the system's scheduler nor on how long anything takes to compute: it takes no time.
+//!
+//! Deadlines are moments of virtual time meanwhile: the process goes by a clock ([`JobClock`]) that passes as the fabric's time does.
+//!
+//! Connections are made before, by threads that run as the system lets them: name services live in real time. Between
+//! [`Fabric::enter`](crate::Fabric::enter) and the end of the last [`Turn`], order reigns.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use parking_lot::Condvar;
+use udeck_sys::JobClock;
+
+use crate::waiter::LONGEST_SLEEP;
+use crate::world::{Due, Shared, World};
+
+/// So long the one whose turn it is may compute, or wait for what is no part of the fabric, in real time.
+const STALL: Duration = Duration::from_secs(120);
+
+/// What decides when frames arrive, while ranks take turns: in place of links' delays.
+pub trait Network: Send {
+    /// A frame of so many bytes, without its header, sets out now. NICs are counted in the order in which they were opened, and frames are by
+    /// numbers that are given back when they arrive.
+    fn send(&mut self, now: Duration, frame: u64, from: usize, to: usize, bytes: usize);
+
+    /// The next frame that arrives, and when: none after `until`. The network has played all that is before then.
+    fn next(&mut self, until: Option<Duration>) -> Option<(Duration, u64)>;
+}
+
+/// Who runs, and who waits for what.
+pub struct Turns {
+    /// By NIC: those that were opened first.
+    seats: Vec<Seat>,
+    /// Of those that have entered, until all have left.
+    clock: Option<Held>,
+    /// Whether somebody runs.
+    running: bool,
+    ready: VecDeque<usize>,
+    alarms: BTreeSet<(Duration, usize)>,
+    network: Option<Box<dyn Network>>,
+    under_way: HashMap<u64, Due>,
+    began: Duration,
+    /// Counts turns: one that lasts is noticed.
+    turns: u64,
+}
+
+struct Seat {
+    state: State,
+    bell: Arc<Condvar>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It runs when the system lets it.
+    Free,
+    /// It has entered, and waits for the others.
+    Entered,
+    Ready,
+    Running,
+    Asleep {
+        until: Duration,
+    },
+    /// It has left, and waits for the others.
+    Left,
+    /// Its NIC is closed.
+    Gone,
+}
+
+impl Turns {
+    pub fn new(ranks: usize, network: Option<Box<dyn Network>>) -> io::Result<Self> {
+        clock()?;
+        let seat = || Seat { state: State::Free, bell: Arc::default() };
+        Ok(Turns {
+            seats: (0..ranks).map(|_| seat()).collect(),
+            clock: None,
+            running: false,
+            ready: VecDeque::new(),
+            alarms: BTreeSet::new(),
+            network,
+            under_way: HashMap::new(),
+            began: Duration::ZERO,
+            turns: 0,
+        })
+    }
+
+    /// Whether all have entered, and not all have left.
+    pub fn are_taken(&self) -> bool {
+        self.clock.is_some()
+    }
+
+    /// Whether no seat's rank is still to come to this state, and one has.
+    fn all_are(&self, state: State) -> bool {
+        let there = || self.seats.iter().filter(|seat| seat.state != State::Gone);
+        there().next().is_some() && there().all(|seat| seat.state == state)
+    }
+
+    fn set_all(&mut self, state: State) {
+        self.seats.iter_mut().filter(|seat| seat.state != State::Gone).for_each(|seat| seat.state = state);
+    }
+}
+
+/// The process's clock, while a fabric has it.
+struct Held(&'static JobClock);
+
+static IS_HELD: AtomicBool = AtomicBool::new(false);
+
+/// The process goes by it from the first call on: it runs as the machine's does, but while it is held.
+fn clock() -> io::Result<&'static JobClock> {
+    static CLOCK: OnceLock<JobClock> = OnceLock::new();
+    if let Some(clock) = CLOCK.get() {
+        return Ok(clock);
+    }
+    let clock = JobClock::new()?;
+    match clock.join() {
+        Ok(()) => Ok(CLOCK.get_or_init(|| clock)),
+        // Another thread was faster, or the process is a rank of a job.
+        Err(error) => CLOCK.get().ok_or(error),
+    }
+}
+
+impl Held {
+    /// # Panics
+    /// Another fabric has it.
+    fn stop() -> Self {
+        let clock = clock().expect("it was made before");
+        let is_held = IS_HELD.swap(true, Ordering::Relaxed);
+        assert!(!is_held, "ranks of another fabric of this process take turns: one fabric at a time");
+        clock.stop();
+        Held(clock)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.resume();
+        IS_HELD.store(false, Ordering::Relaxed);
+    }
+}
+
+/// That a rank takes turns with the others.
+pub struct Turn {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) node: usize,
+    left: bool,
+}
+
+impl Turn {
+    /// Waits until all ranks have entered, and it is this one's turn.
+    pub(crate) fn enter(shared: &Arc<Shared>, node: usize) -> Self {
+        shared.with(|world| world.enters(node));
+        shared.await_state(node, |state| state == State::Running);
+        Turn { shared: shared.clone(), node, left: false }
+    }
+
+    /// Its part is done; waits until that of all is. How long it took in virtual time, from when all had entered.
+    pub fn leave(mut self) -> Duration {
+        self.end()
+    }
+
+    fn end(&mut self) -> Duration {
+        self.left = true;
+        let took = self.shared.with(|world| world.leaves(self.node));
+        self.shared.await_state(self.node, |state| matches!(state, State::Free | State::Gone));
+        took
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        match self.left {
+            // Nobody waits for it, and it for nobody.
+            false if std::thread::panicking() => self.shared.with(|world| world.gets_up(self.node)),
+            false => {
+                self.end();
+            }
+            true => {}
+        }
+    }
+}
+
+impl std::fmt::Debug for Turn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Turn of NIC {}", self.node)
+    }
+}
+
+impl Shared {
+    /// As [`Shared::wait`], for one of those that take turns.
+    pub fn wait_in_turn<T>(
+        &self,
+        node: usize,
+        bell: &Condvar,
+        limit: Duration,
+        mut look: impl FnMut(&mut World) -> Option<T>,
+    ) -> Option<T> {
+        let until = Instant::now() + limit.min(LONGEST_SLEEP);
+        loop {
+            let (found, stepped, sleeps) = self.with(|world| {
+                let found = look(world);
+                let sleeps = found.is_none() && world.falls_asleep(node, limit);
+                let stepped = found.is_none() && !sleeps && world.step();
+                (found, stepped, sleeps)
+            });
+            if found.is_some() {
+                return found;
+            }
+            if sleeps {
+                self.await_state(node, |state| state == State::Running);
+                return self.with(look);
+            }
+            if stepped {
+                continue;
+            }
+            let mut world = self.lock();
+            let found = look(&mut world);
+            if found.is_some() || bell.wait_until(&mut world, until).timed_out() {
+                return found.or_else(|| look(&mut world));
+            }
+        }
+    }
+
+    /// # Panics
+    /// Nothing moves, for [`STALL`].
+    fn await_state(&self, node: usize, mut is_it: impl FnMut(State) -> bool) {
+        let mut world = self.lock();
+        loop {
+            let turns = world.turns.as_ref().expect("set before");
+            if is_it(turns.seats[node].state) {
+                return;
+            }
+            let (bell, before) = (turns.seats[node].bell.clone(), turns.turns);
+            let is_late = bell.wait_for(&mut world, STALL).timed_out();
+            let turns = world.turns.as_ref().expect("set before");
+            if is_late && turns.turns == before && !is_it(turns.seats[node].state) {
+                let why = turns.who_holds_up();
+                drop(world);
+                panic!("nothing has moved for {STALL:?}: {why}");
+            }
+        }
+    }
+}
+
+impl Turns {
+    fn who_holds_up(&self) -> String {
+        let at = |state: State| self.seats.iter().position(|seat| seat.state == state);
+        match (at(State::Running), at(State::Free)) {
+            (Some(node), _) => format!("it is the turn of NIC {node}, which neither sleeps nor leaves"),
+            (None, Some(node)) => format!("NIC {node} has not entered"),
+            (None, None) => "nobody runs".into(),
+        }
+    }
+}
+
+impl World {
+    /// What wakes the thread of a NIC that takes turns.
+    pub fn bell(&self, node: usize) -> Option<Arc<Condvar>> {
+        Some(self.turns.as_ref()?.seats.get(node)?.bell.clone())
+    }
+
+    /// There are news for a NIC.
+    pub fn wake(&mut self, node: usize) {
+        let Some(turns) = &mut self.turns else { return };
+        let Some(seat) = turns.seats.get_mut(node) else { return };
+        match seat.state {
+            State::Free => {
+                seat.bell.notify_all();
+            }
+            State::Asleep { until } => {
+                seat.state = State::Ready;
+                turns.alarms.remove(&(until, node));
+                turns.ready.push_back(node);
+            }
+            _ => {}
+        }
+    }
+
+    /// A frame sets out.
+    pub fn travels(&mut self, link: (usize, usize), bytes: usize, delay: Duration, due: Due) {
+        let number = self.fresh_number();
+        if let Some(turns) = &mut self.turns
+            && let (Some(network), Some(_)) = (&mut turns.network, &turns.clock)
+            && link.0 != link.1
+        {
+            network.send(self.now, number, link.0, link.1, bytes);
+            turns.under_way.insert(number, due);
+            return;
+        }
+        self.schedule(delay, due);
+    }
+
+    fn seats(&mut self) -> &mut Turns {
+        self.turns.as_mut().expect("ranks take turns")
+    }
+
+    fn enters(&mut self, node: usize) {
+        let seat = &mut self.seats().seats[node];
+        assert_eq!(seat.state, State::Free, "NIC {node} enters once at a time");
+        seat.state = State::Entered;
+        self.begins();
+    }
+
+    /// If all have entered.
+    fn begins(&mut self) {
+        let now = self.now;
+        let turns = self.seats();
+        if turns.clock.is_some() || !turns.all_are(State::Entered) {
+            return;
+        }
+        turns.clock = Some(Held::stop());
+        turns.began = now;
+        turns.set_all(State::Ready);
+        let there = turns.seats.iter().enumerate().filter(|(_, seat)| seat.state == State::Ready);
+        turns.ready = there.map(|(node, _)| node).collect();
+        self.sort_watched();
+        self.trace.iter_mut().for_each(Vec::clear);
+        self.go_on();
+    }
+
+    /// Whether it does: it has had its turn.
+    fn falls_asleep(&mut self, node: usize, limit: Duration) -> bool {
+        let until = self.now.saturating_add(limit);
+        let turns = self.seats();
+        if turns.seats[node].state != State::Running {
+            return false;
+        }
+        turns.seats[node].state = State::Asleep { until };
+        turns.alarms.insert((until, node));
+        turns.running = false;
+        self.go_on();
+        true
+    }
+
+    fn leaves(&mut self, node: usize) -> Duration {
+        let now = self.now;
+        let turns = self.seats();
+        let took = now.saturating_sub(turns.began);
+        if turns.seats[node].state == State::Running {
+            turns.seats[node].state = State::Left;
+            turns.running = false;
+        }
+        self.ends();
+        self.go_on();
+        took
+    }
+
+    /// If all have left: what is under way arrives, and the threads are free.
+    fn ends(&mut self) {
+        if !self.seats().all_are(State::Left) {
+            return;
+        }
+        while self.arrives(None) {}
+        let turns = self.seats();
+        turns.clock = None;
+        turns.set_all(State::Free);
+        for seat in &turns.seats {
+            seat.bell.notify_all();
+        }
+    }
+
+    /// A NIC is closed: nobody waits for it to enter, or to leave.
+    pub fn gets_up(&mut self, node: usize) {
+        let Some(turns) = &mut self.turns else { return };
+        let Some(seat) = turns.seats.get_mut(node) else { return };
+        let state = std::mem::replace(&mut seat.state, State::Gone);
+        seat.bell.notify_all();
+        turns.ready.retain(|other| *other != node);
+        turns.alarms.retain(|(_, other)| *other != node);
+        turns.running &= state != State::Running;
+        self.begins();
+        if self.seats().clock.is_some() {
+            self.ends();
+            self.go_on();
+        }
+    }
+
+    /// Gives the next one its turn; time passes until there is one.
+    pub fn go_on(&mut self) {
+        while self.handling == 0 {
+            let Some(turns) = &mut self.turns else { return };
+            if turns.running || turns.clock.is_none() {
+                return;
+            }
+            if let Some(node) = turns.ready.pop_front() {
+                turns.turns += 1;
+                turns.running = true;
+                let seat = &mut turns.seats[node];
+                seat.state = State::Running;
+                seat.bell.notify_all();
+                return;
+            }
+            let Some(&(alarm, node)) = turns.alarms.first() else { return };
+            let due = self.due.first_key_value().map(|((at, _), _)| *at).filter(|at| *at <= alarm);
+            if self.arrives(Some(due.unwrap_or(alarm))) {
+                continue;
+            }
+            self.passes(due.unwrap_or(alarm));
+            if due.is_some() {
+                self.step();
+            } else {
+                self.wake(node);
+            }
+        }
+    }
+
+    /// The next frame arrives, unless that is after `until`.
+    fn arrives(&mut self, until: Option<Duration>) -> bool {
+        let turns = self.seats();
+        let next = turns.network.as_mut().and_then(|network| network.next(until));
+        let Some((at, number)) = next else { return false };
+        let due = turns.under_way.remove(&number).expect("a network brings what was sent");
+        self.passes(at);
+        self.happen(due);
+        true
+    }
+
+    fn passes(&mut self, until: Duration) {
+        let passed = until.saturating_sub(self.now);
+        self.now = self.now.max(until);
+        if let Some(Held(clock)) = &self.seats().clock {
+            clock.pass(passed);
+        }
+    }
+}
