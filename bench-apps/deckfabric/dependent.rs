@@ -2,10 +2,9 @@
 //!
 //! The orders of collective operations are the library's own files, so they are what ranks of a job do: a barrier by dissemination, an
 //! all-to-all by the tournament's rounds, and a transpose as `nas-ft` does it. The library's protocols (eager copies, hand-offs, their
-//! acknowledgements) are not played: a post is a message of its length, and goes at once.
+//! acknowledgements) are not played: a post is a message of its length, and goes at once. With `library = true` the library itself does it,
+//! too ([`crate::stack`]).
 
-#[path = "../../src/deck/exchange.rs"]
-mod exchange;
 #[path = "../../src/deck/group/plan.rs"]
 #[expect(dead_code, reason = "the library's file, of which not all is used here")]
 mod plan;
@@ -13,15 +12,16 @@ mod plan;
 use crate::{
     columns::{lines, row},
     failure::Problem,
+    grid,
     input::{Collective, Operation, Order, Scenario, Scheme, TraceKeys},
     network,
     options::Format,
-    progress,
+    progress, stack,
 };
-use exchange::{Action, Step};
 use plan::{BarrierStep, Plan};
 use serde_json::{Value, json};
 use std::{fs, path::Path};
+use udeck::exchange::{self, Action, Step};
 use udeck_fabric::{
     engine::Engine,
     measure::Measures,
@@ -37,20 +37,28 @@ const FLIT: u64 = 64;
 const STEPS: u32 = 40;
 
 /// A run.
-struct Ended {
+pub struct Ended {
     scheme: Scheme,
     /// Of the first and of the last rank, or of the trace.
-    cycles: (u64, u64),
+    pub cycles: (u64, u64),
     messages: u64,
     flits: u64,
     mean: f64,
     median: u64,
     p99: u64,
     dropped: u64,
+    /// The library itself: of its first and of its last rank.
+    pub library: Option<(u64, u64)>,
 }
 
 /// Runs it under each scheme, and prints it.
 pub fn run(scenario: &Scenario, folder: &Path, format: Format) -> Result<String, Problem> {
+    let (network, runs) = runs(scenario, folder)?;
+    Ok(print(scenario, &network, &runs, format))
+}
+
+/// Runs it under each scheme.
+pub fn runs(scenario: &Scenario, folder: &Path) -> Result<(Network, Vec<Ended>), Problem> {
     let network = network::build(&scenario.topology, folder)
         .map_err(|bad| Problem { line: bad.line.or(Some(scenario.lines.topology)), ..bad })?;
     let schemes = &scenario.congestion.get_ref().schemes;
@@ -69,12 +77,28 @@ pub fn run(scenario: &Scenario, folder: &Path, format: Format) -> Result<String,
                 let (engine, measures) = play(scenario, &network, scheme, programs, Programs::is_done)?;
                 let all: Vec<u64> = engine.workload().ended().iter().flatten().copied().collect();
                 let (first, last) = (all.iter().min().copied(), all.iter().max().copied());
-                ended(scheme, (first.unwrap_or(0), last.unwrap_or(0)), &measures)
+                let replayed = ended(scheme, (first.unwrap_or(0), last.unwrap_or(0)), &measures);
+                let play = || library(scenario, keys, &network, scheme);
+                Ended { library: keys.library.then(play).transpose()?, ..replayed }
             }
             (None, None) => return Err(Problem::wrong(None, "there is neither [trace] nor [collective]")),
         });
     }
-    Ok(print(scenario, &network, &runs, format))
+    Ok((network, runs))
+}
+
+/// The library itself does it.
+fn library(
+    scenario: &Scenario,
+    keys: &Collective,
+    network: &Network,
+    scheme: Scheme,
+) -> Result<(u64, u64), Problem> {
+    let config = network::config(scenario, scheme)?;
+    let task =
+        stack::Task { operation: *keys.operation.get_ref(), bytes: keys.bytes as usize, order: keys.order };
+    let ended = stack::play(&task, keys.ranks, keys.times, network, &config).map_err(Problem::stopped)?;
+    Ok(ended.cycles)
 }
 
 fn replay(keys: &TraceKeys, line: usize, network: &Network, folder: &Path) -> Result<Replay, Problem> {
@@ -104,6 +128,12 @@ fn programs(keys: &Collective, line: usize, network: &Network) -> Result<Program
         )));
     }
     let operation = *keys.operation.get_ref();
+    if keys.library && keys.compute > 0 {
+        return Err(wrong("with library = true nobody computes: leave compute out".into()));
+    }
+    if keys.library && operation != Operation::Barrier && keys.bytes == 0 {
+        return Err(wrong("with library = true, bytes is at least 1".into()));
+    }
     let messages = keys.times as usize * ranks * if operation == Operation::Barrier { 32 } else { ranks };
     if messages > 1 << 26 || keys.bytes > 1 << 26 {
         return Err(wrong(
@@ -120,6 +150,11 @@ fn programs(keys: &Collective, line: usize, network: &Network) -> Result<Program
             Operation::Transpose => {
                 steps(keys.order, rank, ranks).into_iter().flat_map(|step| in_order(step, flits)).collect()
             }
+            Operation::Transpose2d => grid::lines(rank, ranks)
+                .into_iter()
+                .flat_map(|line| within(&line, rank, keys.order))
+                .flat_map(|step| both(step, flits))
+                .collect(),
         };
         let compute = (keys.compute > 0).then_some(Op::Compute(keys.compute));
         let time: Vec<Op> = compute.into_iter().chain(once).collect();
@@ -138,12 +173,19 @@ fn barrier(rank: usize, ranks: usize) -> Vec<Op> {
     Plan::best(ranks, false).steps(rank, ranks).into_iter().map(step).collect()
 }
 
-fn steps(order: Order, rank: usize, ranks: usize) -> Vec<Step> {
+pub fn steps(order: Order, rank: usize, ranks: usize) -> Vec<Step> {
     match order {
         Order::Tournament => exchange::tournament(rank, ranks).collect(),
         Order::Hypercube => exchange::hypercube(rank, ranks).map(Iterator::collect).unwrap_or_default(),
         Order::Triangle => exchange::triangle(rank, ranks).collect(),
     }
+}
+
+/// Of a rank in a line of some.
+fn within(line: &[usize], rank: usize, order: Order) -> Vec<Step> {
+    let place = line.iter().position(|other| *other == rank).unwrap_or(0);
+    let of_world = |step: Step| Step { peer: line[step.peer], ..step };
+    steps(order, place, line.len()).into_iter().map(of_world).collect()
 }
 
 /// A group's all-to-all: both post, and then both retrieve.
@@ -209,6 +251,7 @@ fn ended(scheme: Scheme, cycles: (u64, u64), measures: &Measures) -> Ended {
         median: class.latency.value_at_quantile(0.5),
         p99: class.latency.value_at_quantile(0.99),
         dropped: measures.dropped,
+        library: None,
     }
 }
 
@@ -228,6 +271,8 @@ fn print(scenario: &Scenario, network: &Network, runs: &[Ended], format: Format)
                 "median",
                 "99 %",
                 "dropped",
+                "library: first end",
+                "last end",
             ])];
             rows.extend(runs.iter().map(|run| {
                 vec![
@@ -241,6 +286,8 @@ fn print(scenario: &Scenario, network: &Network, runs: &[Ended], format: Format)
                     run.median.to_string(),
                     run.p99.to_string(),
                     run.dropped.to_string(),
+                    run.library.map_or_else(|| "-".into(), |(first, _)| first.to_string()),
+                    run.library.map_or_else(|| "-".into(), |(_, last)| last.to_string()),
                 ]
             }));
             format!("{}, {} hosts; times in cycles\n\n{}", network.name, network.hosts(), lines(&rows))
@@ -251,6 +298,8 @@ fn print(scenario: &Scenario, network: &Network, runs: &[Ended], format: Format)
                     "scheme": run.scheme.name(), "first_end_cycles": run.cycles.0, "last_end_cycles": run.cycles.1,
                     "messages": run.messages, "flits": run.flits, "mean_cycles": run.mean, "median_cycles": run.median,
                     "p99_cycles": run.p99, "dropped_packets": run.dropped,
+                    "library_first_end_cycles": run.library.map(|(first, _)| first),
+                    "library_last_end_cycles": run.library.map(|(_, last)| last),
                 })
             });
             let runs = runs.collect::<Value>();
@@ -262,12 +311,16 @@ fn print(scenario: &Scenario, network: &Network, runs: &[Ended], format: Format)
         Format::Csv => {
             let line = |run: &Ended| {
                 let Ended { cycles: (first, last), messages, flits, mean, median, p99, dropped, .. } = run;
+                let cell = |cycles: Option<u64>| cycles.map(|cycles| cycles.to_string()).unwrap_or_default();
+                let library = (cell(run.library.map(|both| both.0)), cell(run.library.map(|both| both.1)));
                 format!(
-                    "{},{first},{last},{messages},{flits},{mean},{median},{p99},{dropped}\n",
-                    run.scheme.name()
+                    "{},{first},{last},{messages},{flits},{mean},{median},{p99},{dropped},{},{}\n",
+                    run.scheme.name(),
+                    library.0,
+                    library.1,
                 )
             };
-            let heads = "scheme,first_end,last_end,messages,flits,mean,median,p99,dropped\n";
+            let heads = "scheme,first_end,last_end,messages,flits,mean,median,p99,dropped,library_first_end,library_last_end\n";
             heads.to_owned() + &runs.iter().map(line).collect::<String>()
         }
     }

@@ -211,6 +211,9 @@ pub struct Collective {
     /// Cycles before each.
     #[serde(default)]
     pub compute: u32,
+    /// Whether the library itself does it, too.
+    #[serde(default)]
+    pub library: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -219,6 +222,9 @@ pub enum Operation {
     Barrier,
     AllToAll,
     Transpose,
+    /// The two of a grid that is divided both ways: ranks exchange within their row, and then within their column.
+    #[serde(rename = "transpose-2d")]
+    Transpose2d,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -4,6 +4,7 @@
 mod columns;
 mod dependent;
 mod failure;
+mod grid;
 mod input;
 mod network;
 mod options;
@@ -11,6 +12,7 @@ mod papers;
 mod progress;
 mod report;
 mod run;
+mod stack;
 #[cfg(test)]
 mod tests;
 mod topologies;

@@ -2,6 +2,7 @@
 
 mod alfaro;
 mod congestion;
+mod library;
 mod page;
 mod tables;
 
@@ -107,10 +108,12 @@ impl Dot {
 
 /// Plays all.
 pub fn play(extent: Extent) -> Result<Vec<Section>, String> {
-    let bar = progress::bar(alfaro::RUNS + tables::runs(extent) + congestion::runs(extent), "papers");
+    let runs = alfaro::RUNS + tables::runs(extent) + congestion::runs(extent) + library::RUNS;
+    let bar = progress::bar(runs, "papers");
     let mut sections = alfaro::sections(extent, &bar)?;
     sections.extend(tables::sections(extent, &bar)?);
     sections.extend(congestion::sections(extent, &bar)?);
+    sections.push(library::section(extent, &bar)?);
     bar.finish_and_clear();
     Ok(sections)
 }

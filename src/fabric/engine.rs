@@ -15,7 +15,7 @@ use crate::{
     ports::Ports,
     topology::Network,
     wheel::Wheel,
-    workload::{Wishes, Workload},
+    workload::{Post, Wishes, Workload},
 };
 use std::collections::BTreeMap;
 use thiserror::Error;
@@ -187,6 +187,43 @@ impl<'network, W: Workload> Engine<'network, W> {
     pub fn run_until(&mut self, until: u64) -> Result<(), BadPost> {
         let mut events = Vec::new();
         while self.step(until, &mut events)? {}
+        Ok(())
+    }
+
+    /// The workload, for what is outside of the network to hear of it.
+    pub fn workload_mut(&mut self) -> &mut W {
+        &mut self.workload
+    }
+
+    /// Posts a message in the cycle that has been played last, for what is outside of the network.
+    ///
+    /// # Errors
+    /// There is no such host, level or class, or it has no flits.
+    pub fn post_now(&mut self, post: Post) -> Result<(), BadPost> {
+        self.post(post)?;
+        self.choose_all();
+        Ok(())
+    }
+
+    /// Plays cycles up to `until`, or to the end of the first one after which `is_enough`. `None` is for as long as anything happens.
+    ///
+    /// # Errors
+    /// The workload has posted what it must not.
+    pub fn run_until_enough(
+        &mut self,
+        until: Option<u64>,
+        is_enough: impl Fn(&W) -> bool,
+    ) -> Result<(), BadPost> {
+        let mut events = Vec::new();
+        while !is_enough(&self.workload) {
+            let goes_on = match until {
+                Some(until) => self.step(until, &mut events)?,
+                None => !self.wheel.is_empty() && self.step(u64::MAX, &mut events)?,
+            };
+            if !goes_on {
+                break;
+            }
+        }
         Ok(())
     }
 

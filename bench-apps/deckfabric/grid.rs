@@ -1,0 +1,24 @@
+//! Ranks as a grid, for a transform that is divided along two axes.
+
+/// A rank's row, and its column: the ranks of each, in order. The grid is as square as their number allows.
+pub fn lines(rank: usize, ranks: usize) -> [Vec<usize>; 2] {
+    let rows = (1..=ranks.isqrt()).rev().find(|rows| ranks.is_multiple_of(*rows)).unwrap_or(1);
+    let columns = ranks / rows;
+    let (row, column) = (rank / columns, rank % columns);
+    [
+        (0..columns).map(|column| row * columns + column).collect(),
+        (0..rows).map(|row| row * columns + column).collect(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grid_is_as_square_as_it_can_be() {
+        assert_eq!(lines(7, 12), [vec![4, 5, 6, 7], vec![3, 7, 11]]);
+        assert_eq!(lines(33, 1024).map(|line| line.len()), [32, 32]);
+        assert_eq!(lines(2, 5), [vec![0, 1, 2, 3, 4], vec![2]]);
+    }
+}

@@ -1,0 +1,125 @@
+//! A job of many ranks in one process.
+
+use indicatif::ProgressBar;
+use std::{
+    io,
+    sync::{Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+use udeck::{Config, Error, World, via::Caps};
+use udeck_boot::{Client, local};
+use udeck_sim::{Fabric, Network, Options, trace::Event};
+
+/// Of a rank's thread: what it touches is taken, and nothing else.
+const STACK: usize = 1 << 20;
+/// Message memory of a rank, each way. Pages that nobody touches are not taken.
+const ARENA: usize = 64 << 20;
+/// Descriptors of a rank: both ends of its connection with the name service, and some to spare.
+const DESCRIPTORS: u64 = 6;
+/// For a thousand ranks' connections on one processor.
+const SET_UP: Duration = Duration::from_secs(600);
+
+/// A rank, as its program sees it.
+pub struct Rank<'a> {
+    pub world: &'a World,
+    fabric: &'a Fabric,
+    bar: &'a ProgressBar,
+}
+
+impl Rank<'_> {
+    /// Does it in virtual time, together with all other ranks: how long it took this one, from when all began.
+    pub fn timed(&self, work: impl FnOnce() -> Result<(), Error>) -> Result<Duration, Error> {
+        self.bar.inc(1);
+        let turn = self.fabric.enter(&name(self.world.rank()));
+        let result = work();
+        let took = turn.leave();
+        result.map(|()| took)
+    }
+}
+
+/// What comes of a job.
+pub struct Ended<T> {
+    /// By rank.
+    pub results: Vec<T>,
+    /// What has happened since ranks entered for the last time.
+    pub trace: Vec<Event>,
+}
+
+fn name(rank: usize) -> String {
+    format!("rank{rank}")
+}
+
+/// What the library is told: a NIC over a network, whose peer reads no memory of this rank's.
+fn config() -> Config {
+    let mut config = Config::default();
+    config.setup = SET_UP;
+    config.arena = Some(ARENA);
+    // Its pauses are of real time.
+    config.incast = udeck::IncastControl::Off;
+    config
+}
+
+/// Runs `body` as each of so many ranks, each on a host of its own. Frames take no time without a network. `bar` has a step for
+/// each rank that has made its connections.
+///
+/// # Errors
+/// In words: what the system refused, or which ranks failed, and why.
+pub fn run<T: Send>(
+    ranks: usize,
+    network: Option<Box<dyn Network>>,
+    bar: &ProgressBar,
+    body: impl Fn(&Rank<'_>) -> Result<T, Error> + Sync,
+) -> Result<Ended<T>, String> {
+    // A process has one clock.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let system = |what: &'static str| move |why: io::Error| format!("{what} for {ranks} ranks: {why}");
+    udeck_sys::make_room_for_descriptors(DESCRIPTORS * ranks as u64 + 100).map_err(system("descriptors"))?;
+    let (_names, streams) = local::Job::on_hosts(&vec![1; ranks]).map_err(system("a name service"))?;
+    let fabric = Fabric::new(1);
+    fabric.take_turns(ranks, network).map_err(|why| why.to_string())?;
+    fabric.record_trace();
+    // NICs are opened in the order of ranks: the network knows them by it.
+    let mut there = Vec::new();
+    for (rank, stream) in streams.into_iter().enumerate() {
+        let client = Client::new(stream).map_err(|why| format!("rank {rank}: {why}"))?;
+        let caps = Caps::RELIABLE_DELIVERY | Caps::RDMA_WRITE;
+        let options = Options { keys: client.keys(), arena_limit: ARENA, caps };
+        let nic = fabric.nic(&name(rank), options).map_err(|why| format!("rank {rank}: {why}"))?;
+        there.push((client, nic));
+    }
+    let results = thread::scope(|scope| {
+        let start = |(rank, (client, nic)): (usize, _)| {
+            let (body, fabric) = (&body, &fabric);
+            let thread = thread::Builder::new().name(name(rank)).stack_size(STACK);
+            thread.spawn_scoped(scope, move || {
+                let world = World::new(client, vec![nic], config(), false)?;
+                let result = body(&Rank { world: &world, fabric, bar })?;
+                world.finish()?;
+                Ok(result)
+            })
+        };
+        let started: io::Result<Vec<_>> = there.into_iter().enumerate().map(start).collect();
+        let threads = started.map_err(system("threads"))?;
+        let end = |(rank, thread): (usize, thread::ScopedJoinHandle<'_, Result<T, Error>>)| {
+            let ended = thread.join().map_err(|_| format!("rank {rank} has panicked"))?;
+            ended.map_err(|why| format!("rank {rank}: {why}"))
+        };
+        let ended: Vec<Result<T, String>> = threads.into_iter().enumerate().map(end).collect();
+        all(ended)
+    })?;
+    Ok(Ended { results, trace: fabric.trace() })
+}
+
+/// All results, or some of what went wrong: one rank fails because another one did.
+fn all<T>(ended: Vec<Result<T, String>>) -> Result<Vec<T>, String> {
+    const TOLD: usize = 5;
+    let (good, bad): (Vec<_>, Vec<_>) = ended.into_iter().partition(Result::is_ok);
+    if bad.is_empty() {
+        return Ok(good.into_iter().filter_map(Result::ok).collect());
+    }
+    let failed = bad.len();
+    let told: Vec<String> = bad.into_iter().filter_map(Result::err).take(TOLD).collect();
+    Err(format!("{failed} ranks failed: {}", told.join("; ")))
+}

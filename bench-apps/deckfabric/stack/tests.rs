@@ -1,0 +1,75 @@
+//! Jobs of the library in virtual time.
+
+use super::*;
+use udeck_fabric::topology;
+
+fn played(operation: Operation, ranks: usize, bytes: usize) -> Ended {
+    let network = topology::tree(4, 3).expect("a tree");
+    let task = Task { operation, bytes, order: Order::Tournament };
+    play_with(&task, ranks, 2, &network, &Config::default(), &ProgressBar::hidden()).expect("a job")
+}
+
+/// However the system's scheduler has let its threads make their connections.
+#[test]
+fn jobs_repeat_to_the_last_frame() {
+    for (operation, ranks) in [
+        (Operation::Barrier, 64),
+        (Operation::AllToAll, 8),
+        (Operation::AllToAll, 64),
+        (Operation::Transpose, 8),
+        (Operation::Transpose2d, 64),
+    ] {
+        let first = played(operation, ranks, 100);
+        let (begin, end) = first.cycles;
+        assert!(0 < begin && begin <= end && !first.trace.is_empty(), "{operation:?}: {begin} to {end}");
+        assert!(first == played(operation, ranks, 100), "{operation:?} of {ranks}");
+    }
+}
+
+/// A deadline passes in virtual time, and says for whom the rank has waited.
+#[test]
+fn who_waits_for_nobody_gives_up_in_virtual_time() {
+    let limit = Duration::from_secs(1000);
+    let begun = Instant::now();
+    let ended = job::run(2, None, &ProgressBar::hidden(), |rank| {
+        rank.world.barrier()?;
+        let mut said = None;
+        let took = rank.timed(|| {
+            if rank.world.rank() == 0 {
+                said = rank.world.barrier_timeout(limit).err().map(|error| error.to_string());
+            }
+            Ok(())
+        })?;
+        // The one that was waited for comes, late.
+        rank.world.barrier()?;
+        Ok((took, said))
+    });
+    let results = ended.expect("a job").results;
+    let (took, said) = &results[0];
+    assert!(*took >= limit && begun.elapsed() < limit, "{took:?}");
+    assert!(said.as_ref().is_some_and(|said| said.contains("rank 1")), "{said:?}");
+    assert_eq!(results[1], (Duration::ZERO, None));
+}
+
+/// Larger messages take longer, over links that carry a flit a cycle.
+#[test]
+fn the_network_decides_when_frames_arrive() {
+    let of = |bytes| played(Operation::AllToAll, 8, bytes).cycles.1;
+    let (short, long) = (of(64), of(64_000));
+    // Twice what each host takes from seven others.
+    assert!(long - short > 2 * 7 * 900, "{short}, {long}");
+}
+
+/// The library's barrier is its schedule: a flit a message, and nothing computes.
+#[test]
+fn a_barrier_takes_what_its_schedule_takes() {
+    let text = "measured = 100000\n[topology]\nkind = \"tree\"\nk = 4\nn = 3\n[collective]\noperation = \"barrier\"\nranks = 64\nlibrary = true\n";
+    let scenario = crate::input::read(text, None).expect("a scenario");
+    let answer = crate::dependent::run(&scenario, std::path::Path::new(""), crate::options::Format::Json);
+    let answer: serde_json::Value = serde_json::from_str(&answer.expect("an answer")).expect("JSON");
+    let run = &answer["runs"][0];
+    let cycles = |key: &str| run[key].as_u64().expect(key);
+    let (schedule, library) = (cycles("last_end_cycles"), cycles("library_last_end_cycles"));
+    // A schedule's ranks begin in cycle 1.
+    assert!(schedule.abs_diff(library) <= 1, "{schedule}, {library}");
+}

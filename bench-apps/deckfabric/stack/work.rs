@@ -1,0 +1,139 @@
+//! What ranks do: once to make their connections, then in virtual time.
+
+use std::time::Duration;
+
+use udeck::{
+    Error, Group, Mailbox, Postbox,
+    exchange::{Action, Step},
+};
+
+use super::{Task, job::Rank};
+use crate::{dependent::steps, grid, input::Operation};
+
+/// A rank's part: how long so many times took it.
+pub fn perform(rank: &Rank<'_>, task: &Task, times: u16) -> Result<Duration, Error> {
+    match task.operation {
+        Operation::Barrier => timed(rank, times, || rank.world.barrier()),
+        Operation::AllToAll => {
+            let mut exchange = Exchange::new(rank.world.all()?, task.bytes);
+            timed(rank, times, || exchange.once())
+        }
+        Operation::Transpose => {
+            let mut blocks = Blocks::new(rank, task)?;
+            timed(rank, times, || blocks.once())
+        }
+        Operation::Transpose2d => {
+            let world = rank.world;
+            let lines = grid::lines(world.rank(), world.size());
+            let [row, column] = lines.each_ref().map(|line| line[0]);
+            let groups = [
+                world.group(&format!("the row of {row}"), &lines[0])?,
+                world.group(&format!("the column of {column}"), &lines[1])?,
+            ];
+            let mut both = groups.each_ref().map(|group| Exchange::new(group, task.bytes));
+            timed(rank, times, || both.iter_mut().try_for_each(Exchange::once))
+        }
+    }
+}
+
+fn timed(
+    rank: &Rank<'_>,
+    times: u16,
+    mut once: impl FnMut() -> Result<(), Error>,
+) -> Result<Duration, Error> {
+    once()?;
+    rank.timed(|| (0..times).try_for_each(|_| once()))
+}
+
+/// A group's members exchange blocks by its all-to-all.
+struct Exchange<'a> {
+    group: &'a Group,
+    from: Vec<u8>,
+    to: Vec<u8>,
+    bytes: usize,
+}
+
+impl<'a> Exchange<'a> {
+    fn new(group: &'a Group, bytes: usize) -> Self {
+        let me = group.rank();
+        let from = (0..group.size()).flat_map(|to| block(me, to, bytes)).collect();
+        Self { group, from, to: vec![0; bytes * group.size()], bytes }
+    }
+
+    fn once(&mut self) -> Result<(), Error> {
+        self.to.fill(0);
+        self.group.all_to_all(&self.from, &mut self.to)?;
+        for (from, found) in self.to.chunks(self.bytes).enumerate() {
+            check(from, self.group.rank(), found, self.bytes);
+        }
+        Ok(())
+    }
+}
+
+/// Ranks exchange blocks as `nas-ft` does it: by a mailbox for each pair, in an order in which posts may wait.
+struct Blocks<'a> {
+    rank: &'a Rank<'a>,
+    steps: Vec<Step>,
+    bytes: usize,
+    /// By peer; none of this rank itself.
+    inboxes: Vec<Option<Mailbox<u8>>>,
+    outboxes: Vec<Option<Postbox<u8>>>,
+}
+
+impl<'a> Blocks<'a> {
+    fn new(rank: &'a Rank<'a>, task: &Task) -> Result<Self, Error> {
+        let (me, ranks) = (rank.world.rank(), rank.world.size());
+        let name = |from: usize, to: usize| format!("{from} to {to}");
+        let other = |peer: usize| (peer != me).then_some(peer);
+        // All mailboxes first: those of the others are waited for.
+        let inbox = |peer: usize| other(peer).map(|peer| rank.world.mailbox(&name(peer, me))).transpose();
+        let inboxes = (0..ranks).map(inbox).collect::<Result<_, _>>()?;
+        let outbox = |peer: usize| other(peer).map(|peer| rank.world.postbox(&name(me, peer))).transpose();
+        let outboxes = (0..ranks).map(outbox).collect::<Result<_, _>>()?;
+        Ok(Self { rank, steps: steps(task.order, me, ranks), bytes: task.bytes, inboxes, outboxes })
+    }
+
+    fn once(&mut self) -> Result<(), Error> {
+        for Step { peer, action } in self.steps.clone() {
+            match action {
+                Action::Post => self.post(peer)?,
+                Action::Retrieve => self.retrieve(peer)?,
+                Action::PostThenRetrieve => {
+                    self.post(peer)?;
+                    self.retrieve(peer)?;
+                }
+                Action::RetrieveThenPost => {
+                    self.retrieve(peer)?;
+                    self.post(peer)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn post(&mut self, peer: usize) -> Result<(), Error> {
+        let (world, Some(outbox)) = (self.rank.world, &self.outboxes[peer]) else { return Ok(()) };
+        let mut buf = world.buf::<u8>(self.bytes)?;
+        buf.iter_mut().zip(block(world.rank(), peer, self.bytes)).for_each(|(to, from)| *to = from);
+        outbox.post(buf)?;
+        Ok(())
+    }
+
+    fn retrieve(&mut self, peer: usize) -> Result<(), Error> {
+        let Some(inbox) = &mut self.inboxes[peer] else { return Ok(()) };
+        let found = inbox.retrieve()?;
+        check(peer, self.rank.world.rank(), &found, self.bytes);
+        Ok(())
+    }
+}
+
+/// A block says whose it is, and for whom.
+fn block(from: usize, to: usize, bytes: usize) -> impl Iterator<Item = u8> {
+    (0..bytes).map(move |at| (from * 31 + to * 17 + at) as u8)
+}
+
+/// # Panics
+/// It is not the block that has to be there.
+fn check(from: usize, to: usize, found: &[u8], bytes: usize) {
+    assert!(block(from, to, bytes).eq(found.iter().copied()), "the block of {from} for {to} is another one");
+}
