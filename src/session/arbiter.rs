@@ -62,10 +62,6 @@ impl Arbiter {
     }
 
     /// Whose turn it is. It does not wait any more.
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "it is no iterator: what comes depends on what is added between"
-    )]
     pub fn next(&mut self) -> Option<Turn> {
         let waiting = &self.waiting;
         let head = |level: u8| {
