@@ -1,7 +1,7 @@
 //! Many connections, at a time and one after another.
 
 use udeck_conformance::both::End as _;
-use udeck_conformance::kit::{shortly, until};
+use udeck_conformance::kit::until;
 use udeck_conformance::{Case, Fabric, Options};
 use udeck_dat::{Connection, EpState};
 
