@@ -10,7 +10,7 @@
 //! | `message` | `deck_msg_t`: memory, packing, unpacking |
 //! | `mailbox` | `deck_mbox_t`: create, clone, post, retrieve |
 //! | `buffer` | the forms that do not copy: `deck_buf_t`, `deck_view_t` |
-//! | `group`, `combine` | `deck_group_t`: groups and collective calls; operators of reductions |
+//! | `group` | `deck_group_t`: groups and collective calls |
 //! | `service` | `deck_semaph_t`, `deck_shmem_t` |
 //! | `thread` | `deck_thread_t` |
 //!
@@ -19,7 +19,6 @@
 //! second thread waits for the first.
 
 mod buffer;
-mod combine;
 mod error;
 mod group;
 mod mailbox;

@@ -1,6 +1,6 @@
 //! Groups of ranks, and their collective calls on arrays.
 //!
-//! Data that only move are bytes. Reductions work on whole elements, combined by a function for their type (`reduction`). Arrays are
+//! Data that only move are bytes. Reductions work on whole elements, by an operator for their type (`reduction`). Arrays are
 //! used where they lie, without the interpreter's lock: as with numpy's own calls, no other thread may touch them meanwhile.
 #![allow(unsafe_code, reason = "collective calls on the program's arrays")]
 
@@ -9,11 +9,12 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use udeck::Pod;
+use udeck::op::{ByType, WithElements};
 
 use crate::content;
 use crate::errors::OrRaise;
 use crate::numpy::{self, Array};
-use crate::reduction::{OfType, operator};
+use crate::reduction::operator;
 use crate::wait::{self, Timeout};
 
 /// Ranks that do something together: each call is made by all members, in the same order. Made by World.all(), World.group()
@@ -123,13 +124,9 @@ fn same_type(one: &Array<'_>, other: &Array<'_>) -> PyResult<()> {
     }
 }
 
-/// A call that combines, for elements of one width.
-trait Reduction: Send {
-    fn run<T: Pod>(self, group: &udeck::Group, op: OfType) -> udeck::Result;
-}
-
 /// Elements of the program's, which become the result.
-struct InPlace {
+struct InPlace<'a> {
+    group: &'a udeck::Group,
     data: Bytes,
     which: Which,
 }
@@ -141,8 +138,11 @@ enum Which {
     ExScan,
 }
 
-impl Reduction for InPlace {
-    fn run<T: Pod>(self, group: &udeck::Group, op: OfType) -> udeck::Result {
+impl WithElements for InPlace<'_> {
+    type Output = udeck::Result;
+
+    fn run<T: Pod + Send + Sync>(self, op: ByType) -> udeck::Result {
+        let group = self.group;
         // SAFETY: an array that is written and kept by its caller, whose elements have this width.
         let data = unsafe { self.data.write::<T>() };
         match self.which {
@@ -154,16 +154,19 @@ impl Reduction for InPlace {
     }
 }
 
-struct Scattered {
+struct Scattered<'a> {
+    group: &'a udeck::Group,
     from: Bytes,
     to: Bytes,
 }
 
-impl Reduction for Scattered {
-    fn run<T: Pod>(self, group: &udeck::Group, op: OfType) -> udeck::Result {
+impl WithElements for Scattered<'_> {
+    type Output = udeck::Result;
+
+    fn run<T: Pod + Send + Sync>(self, op: ByType) -> udeck::Result {
         // SAFETY: arrays that their caller keeps, apart from each other, whose elements have this width.
         let (from, to) = unsafe { (self.from.read::<T>(), self.to.write::<T>()) };
-        group.reduce_scatter(from, to, op)
+        self.group.reduce_scatter(from, to, op)
     }
 }
 
@@ -186,27 +189,10 @@ impl Group {
         done.or_raise(py, None)
     }
 
-    fn reduce_by(
-        &self,
-        array: &Array<'_>,
-        op: &str,
-        timeout: Timeout,
-        reduction: impl Reduction,
-    ) -> PyResult<()> {
-        let op = operator(op, array.type_number(), &array.dtype())?;
-        let width = array.item_size()?;
-        self.call(array.object().py(), timeout, |group| match width {
-            1 => reduction.run::<u8>(group, op),
-            2 => reduction.run::<u16>(group, op),
-            4 => reduction.run::<u32>(group, op),
-            16 => reduction.run::<[u64; 2]>(group, op),
-            _ => reduction.run::<u64>(group, op),
-        })
-    }
-
     fn in_place(&self, array: &Bound<'_, PyAny>, op: &str, timeout: Timeout, which: Which) -> PyResult<()> {
         let (array, data) = written(array, "array")?;
-        self.reduce_by(&array, op, timeout, InPlace { data, which })
+        let op = operator(op, array.type_number(), &array.dtype())?;
+        self.call(array.object().py(), timeout, |group| op.for_elements(InPlace { group, data, which }))
     }
 
     /// An array for what `n` members have, if the program gives none.
@@ -327,7 +313,8 @@ impl Group {
         let (out, to) = written(out, "out")?;
         same_type(&array, &out)?;
         check_apart(from, to)?;
-        self.reduce_by(&array, op, timeout, Scattered { from, to })
+        let op = operator(op, array.type_number(), &array.dtype())?;
+        self.call(array.object().py(), timeout, |group| op.for_elements(Scattered { group, from, to }))
     }
 
     /// The root gets what all members have: an array of shape (size, *array.shape), with a row for each. The others get None.

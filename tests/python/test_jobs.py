@@ -93,6 +93,23 @@ def test_groups(job):
     assert done.code == 0 and done.out.count("good") == 4, done
 
 
+@pytest.mark.parametrize("second", ['"f8", "max"', '"i8", "sum"', '"c8", "sum"'])
+def test_members_that_reduce_differently_are_told(job, second):
+    done = job(
+        2,
+        f"""
+        with udeck.init() as world:
+            kind, op = [("f8", "sum"), ({second})][world.rank]
+            try:
+                world.all().allreduce(numpy.ones(4, dtype=kind), op)
+            except (udeck.CallMismatch, udeck.GroupFailed) as error:
+                print("told", error)
+        """,
+        ["--on-failure", "continue"],
+    )
+    assert done.out.count("told") == 2 and "all_reduce (sum) of f64" in done.out, done
+
+
 def test_a_killed_rank_is_an_exception_at_the_others(job):
     done = job(
         3,

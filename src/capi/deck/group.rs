@@ -1,17 +1,16 @@
 //! `deck_group_t`: ranks that do something together, and their collective calls.
 //!
-//! Data that only move are bytes. Reductions work on whole elements: on numbers of their width, combined by a function for their type,
-//! so that the algorithms are compiled once for each width and not for each type and operator.
+//! Data that only move are bytes. Reductions work on whole elements, by operators of `udeck::op` that are chosen when they are called.
 #![allow(unsafe_code, reason = "calls of C's")]
 
 use std::ffi::{c_char, c_int, c_long, c_ulong, c_void};
 use std::sync::Arc;
 
-use udeck::op::{Operator, OperatorCode};
-use udeck::{Group, Pod, bytemuck};
+use udeck::op::{ByType, ElementType, Named, WithElements};
+use udeck::{Group, Pod};
 
-use super::combine::{Combine, combine, width};
 use super::error::{Failure, Result, call, invalid};
+use super::message::size_of_type;
 use super::pointer::{self, Number, Structure, check_unmade, slice, slice_mut};
 use super::stage::{limit, world};
 use super::table::Table;
@@ -192,7 +191,7 @@ pub unsafe extern "C" fn deck_group_barrier(structure: *mut GroupStructure) -> c
 
 /// Bytes of so many elements of each of so many members.
 fn bytes(code: c_int, n: c_ulong, members: usize) -> Result<usize> {
-    let bytes = (n as usize).checked_mul(width(code)?).and_then(|bytes| bytes.checked_mul(members));
+    let bytes = (n as usize).checked_mul(size_of_type(code)?).and_then(|bytes| bytes.checked_mul(members));
     bytes.ok_or_else(|| invalid(format!("{n} elements of {members} members are more than any memory has")))
 }
 
@@ -327,45 +326,42 @@ pub unsafe extern "C" fn deck_group_alltoall(
     })
 }
 
-/// An operator on numbers as wide as the elements.
-#[derive(Clone, Copy)]
-struct OfType(Combine);
-
-impl<T: Pod> Operator<T> for OfType {
-    // Operators of the program's own: that all members have the same one is not looked at.
-    const CODE: OperatorCode = <fn(u8, u8) -> u8 as Operator<u8>>::CODE;
-
-    fn combine(&self, left: &mut [T], right: &[T]) {
-        (self.0)(bytemuck::cast_slice_mut(left), bytemuck::cast_slice(right), false);
-    }
-
-    fn combine_into_right(&self, left: &[T], right: &mut [T]) {
-        (self.0)(bytemuck::cast_slice_mut(right), bytemuck::cast_slice(left), true);
-    }
-}
-
-/// A call that combines, for elements of one width.
-trait Reduction {
-    fn run<T: Pod>(self, op: OfType) -> Result;
-}
-
-/// Runs a reduction for numbers as wide as the elements of this type.
-fn reduce_by(code: c_int, op: c_int, reduction: impl Reduction) -> Result {
-    let combine = OfType(combine(code, op)?);
-    match width(code)? {
-        1 => reduction.run::<u8>(combine),
-        2 => reduction.run::<u16>(combine),
-        4 => reduction.run::<u32>(combine),
-        _ => reduction.run::<u64>(combine),
-    }
+/// The operator `op` for elements of this type.
+fn operator(code: c_int, op: c_int) -> Result<ByType> {
+    let element = match code {
+        1 if c_char::MIN == 0 => ElementType::U8,
+        1 => ElementType::I8,
+        2 => ElementType::U8,
+        3 => ElementType::I16,
+        4 => ElementType::U16,
+        5 => ElementType::I32,
+        6 => ElementType::U32,
+        7 | 9 => ElementType::I64,
+        8 | 10 => ElementType::U64,
+        11 => ElementType::F32,
+        12 => ElementType::F64,
+        _ => return Err(invalid(format!("{code} is no type of numbers (DECK_CHAR to DECK_DOUBLE)"))),
+    };
+    let named = match op {
+        1 => Named::Sum,
+        2 => Named::Product,
+        3 => Named::Min,
+        4 => Named::Max,
+        5 => Named::BitAnd,
+        6 => Named::BitOr,
+        7 => Named::BitXor,
+        _ => return Err(invalid(format!("{op} is no operator (DECK_SUM to DECK_BXOR)"))),
+    };
+    let none = || invalid("floating-point numbers have no DECK_BAND, DECK_BOR and DECK_BXOR");
+    ByType::new(named, element).ok_or_else(none)
 }
 
 /// Elements of the program's, which become the result.
-struct InPlace<F> {
+struct InPlace {
     group: Arc<Group>,
     data: *mut c_void,
     n: c_ulong,
-    which: F,
+    which: Which,
 }
 
 /// The calls that combine in place.
@@ -375,8 +371,10 @@ enum Which {
     Scan,
 }
 
-impl Reduction for InPlace<Which> {
-    fn run<T: Pod>(self, op: OfType) -> Result {
+impl WithElements for InPlace {
+    type Output = Result;
+
+    fn run<T: Pod + Send + Sync>(self, op: ByType) -> Result {
         // SAFETY: the call that made this promises so many elements of this width.
         let data = unsafe { slice_mut("data", self.data.cast::<T>(), self.n as usize) }?;
         let done = match self.which {
@@ -404,7 +402,7 @@ pub unsafe extern "C" fn deck_group_reduce(
     call("deck_group_reduce", || {
         // SAFETY: our contract.
         let group = unsafe { group(structure) }?;
-        reduce_by(code, op, InPlace { group, data, n, which: Which::Reduce(root as usize) })
+        operator(code, op)?.for_elements(InPlace { group, data, n, which: Which::Reduce(root as usize) })
     })
 }
 
@@ -423,7 +421,7 @@ pub unsafe extern "C" fn deck_group_allreduce(
     call("deck_group_allreduce", || {
         // SAFETY: our contract.
         let group = unsafe { group(structure) }?;
-        reduce_by(code, op, InPlace { group, data, n, which: Which::AllReduce })
+        operator(code, op)?.for_elements(InPlace { group, data, n, which: Which::AllReduce })
     })
 }
 
@@ -442,6 +440,35 @@ pub unsafe extern "C" fn deck_group_scan(
     call("deck_group_scan", || {
         // SAFETY: our contract.
         let group = unsafe { group(structure) }?;
-        reduce_by(code, op, InPlace { group, data, n, which: Which::Scan })
+        operator(code, op)?.for_elements(InPlace { group, data, n, which: Which::Scan })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_and_operators_are_those_of_the_header() {
+        struct Width;
+        impl WithElements for Width {
+            type Output = usize;
+            fn run<T: Pod + Send + Sync>(self, _: ByType) -> usize {
+                size_of::<T>()
+            }
+        }
+        for code in 1..=12 {
+            let width = operator(code, 1).unwrap().for_elements(Width);
+            assert_eq!(width, size_of_type(code).unwrap(), "{code}");
+        }
+        let names = [1, 2, 3, 4, 5, 6, 7].map(|op| format!("{:?}", operator(5, op).unwrap()));
+        let expected = ["Sum", "Product", "Min", "Max", "BitAnd", "BitOr", "BitXor"];
+        assert_eq!(names, expected.map(|name| format!("{name} of i32")));
+    }
+
+    #[test]
+    fn what_is_no_operator_or_no_number_is_an_error() {
+        assert!(operator(12, 5).is_err() && operator(5, 0).is_err() && operator(5, 8).is_err());
+        assert!(operator(13, 1).is_err() && operator(0, 1).is_err());
+    }
 }

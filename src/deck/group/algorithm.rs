@@ -80,7 +80,7 @@ pub async fn reduce<L: Link, T: Pod, O: Operator<T>>(
     op: &O,
 ) -> Result {
     let team = call.layout().everybody();
-    match take(call, Kind::Reduce, size_of_val(data), O::CODE.is_in_order()) {
+    match take(call, Kind::Reduce, size_of_val(data), op.code().is_in_order()) {
         Algorithm::Hosts => hosts::reduce(call, root, data, op).await,
         Algorithm::Binomial => binomial::reduce(call, team, root, data, op).await,
         _ => direct::reduce(call, team, root, data, op).await,
@@ -89,7 +89,7 @@ pub async fn reduce<L: Link, T: Pod, O: Operator<T>>(
 
 pub async fn all_reduce<L: Link, T: Pod, O: Operator<T>>(call: &Call<L>, data: &mut [T], op: &O) -> Result {
     let team = call.layout().everybody();
-    match take(call, Kind::AllReduce, size_of_val(data), O::CODE.is_in_order()) {
+    match take(call, Kind::AllReduce, size_of_val(data), op.code().is_in_order()) {
         Algorithm::Hosts => hosts::all_reduce(call, data, op).await,
         Algorithm::Doubling => doubling::all_reduce(call, team, data, op).await,
         Algorithm::Rabenseifner => rabenseifner::all_reduce(call, team, data, op).await,
@@ -143,7 +143,7 @@ pub async fn reduce_scatter<L: Link, T: Pod, O: Operator<T>>(
     op: &O,
 ) -> Result {
     let team = call.layout().everybody();
-    match take(call, Kind::ReduceScatter, size_of_val(mine), O::CODE.is_in_order()) {
+    match take(call, Kind::ReduceScatter, size_of_val(mine), op.code().is_in_order()) {
         Algorithm::Ring => ring::reduce_scatter(call, team, from, mine, op).await,
         _ => direct::reduce_scatter(call, team, from, mine, op).await,
     }
@@ -157,7 +157,7 @@ pub async fn scan<L: Link, T: Pod, O: Operator<T>>(
     inclusive: bool,
 ) -> Result {
     let team = call.layout().everybody();
-    match take(call, call.kind(), size_of_val(data), O::CODE.is_in_order()) {
+    match take(call, call.kind(), size_of_val(data), op.code().is_in_order()) {
         Algorithm::Doubling => doubling::scan(call, team, data, op, inclusive).await,
         _ => direct::scan(call, team, data, op, inclusive).await,
     }

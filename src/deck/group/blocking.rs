@@ -83,7 +83,7 @@ impl Group {
     /// As of all calls ([`Group`]).
     #[doc(alias = "MPI_Reduce")]
     pub fn reduce<T: Pod, O: Operator<T>>(&self, root: usize, data: &mut [T], op: O) -> Result {
-        let signature = Signature::new(Kind::Reduce, root, O::CODE, Elements::of::<T>());
+        let signature = Signature::new(Kind::Reduce, root, op.code(), Elements::reduced_by(&op));
         self.member.state.check_root(root, signature)?;
         self.run::<T, _>(signature, async |call| algorithm::reduce(call, root, data, &op).await)
     }
@@ -94,7 +94,7 @@ impl Group {
     /// As of all calls ([`Group`]).
     #[doc(alias = "MPI_Allreduce")]
     pub fn all_reduce<T: Pod, O: Operator<T>>(&self, data: &mut [T], op: O) -> Result {
-        let signature = reducing::<T, O>(Kind::AllReduce);
+        let signature = reducing(Kind::AllReduce, &op);
         self.run::<T, _>(signature, async |call| algorithm::all_reduce(call, data, &op).await)
     }
 
@@ -160,7 +160,7 @@ impl Group {
     /// As of all calls ([`Group`]).
     #[doc(alias = "MPI_Reduce_scatter_block")]
     pub fn reduce_scatter<T: Pod, O: Operator<T>>(&self, from: &[T], mine: &mut [T], op: O) -> Result {
-        let signature = reducing::<T, O>(Kind::ReduceScatter);
+        let signature = reducing(Kind::ReduceScatter, &op);
         self.check_whole(signature, self.rank(), mine.len(), from.len())?;
         let each = mine.len();
         let parts: Vec<&[T]> = (0..self.size()).map(|nth| &from[nth * each..(nth + 1) * each]).collect();
@@ -173,7 +173,7 @@ impl Group {
     /// As of all calls ([`Group`]).
     #[doc(alias = "MPI_Scan")]
     pub fn scan<T: Pod, O: Operator<T>>(&self, data: &mut [T], op: O) -> Result {
-        let signature = reducing::<T, O>(Kind::Scan);
+        let signature = reducing(Kind::Scan, &op);
         self.run::<T, _>(signature, async |call| algorithm::scan(call, data, &op, true).await)
     }
 
@@ -183,7 +183,7 @@ impl Group {
     /// As of all calls ([`Group`]).
     #[doc(alias = "MPI_Exscan")]
     pub fn exscan<T: Pod, O: Operator<T>>(&self, data: &mut [T], op: O) -> Result {
-        let signature = reducing::<T, O>(Kind::Exscan);
+        let signature = reducing(Kind::Exscan, &op);
         self.run::<T, _>(signature, async |call| algorithm::scan(call, data, &op, false).await)
     }
 
@@ -268,8 +268,8 @@ pub(super) fn rooted<T: Pod>(kind: Kind, root: usize) -> Signature {
     Signature::new(kind, root, OperatorCode::NONE, Elements::of::<T>())
 }
 
-pub(super) fn reducing<T: Pod, O: Operator<T>>(kind: Kind) -> Signature {
-    Signature::new(kind, 0, O::CODE, Elements::of::<T>())
+pub(super) fn reducing<T: Pod, O: Operator<T>>(kind: Kind, op: &O) -> Signature {
+    Signature::new(kind, 0, op.code(), Elements::reduced_by(op))
 }
 
 /// The group's next call. Now and then all members wait for each other first.

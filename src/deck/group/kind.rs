@@ -13,7 +13,9 @@
 
 use std::fmt;
 
-use super::op::OperatorCode;
+use bytemuck::Pod;
+
+use super::op::{Operator, OperatorCode};
 use crate::payload::Payload;
 
 /// A collective call.
@@ -124,9 +126,20 @@ impl Elements {
 
     #[inline]
     pub fn of<T: Payload>() -> Elements {
-        match NAMED.iter().position(|known| *known == T::kind()) {
+        Self::known_as(T::kind(), T::SIZE)
+    }
+
+    /// As the operator says, which may know better than the compiler.
+    #[inline]
+    pub fn reduced_by<T: Pod, O: Operator<T>>(op: &O) -> Elements {
+        Self::known_as(op.element(), size_of::<T>())
+    }
+
+    #[inline]
+    fn known_as(name: &str, size: usize) -> Elements {
+        match NAMED.iter().position(|known| *known == name) {
             Some(nth) => Elements(nth as u8),
-            None => Elements(FIRST_SIZE + (T::SIZE % SIZES) as u8),
+            None => Elements(FIRST_SIZE + (size % SIZES) as u8),
         }
     }
 }
@@ -209,25 +222,21 @@ impl fmt::Display for Signature {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::group::op::{Operator, Sum, in_order};
+    use crate::group::op::{Sum, in_order};
 
     #[test]
     fn a_signature_says_what_was_called() {
-        let sum = <Sum as Operator<f64>>::CODE;
+        let sum = Operator::<f64>::code(&Sum);
         let reduce = Signature::new(Kind::Reduce, 511, sum, Elements::of::<f64>()).numbered(300);
         assert_eq!(reduce.to_string(), "reduce (sum) of f64 with root 511");
         assert_eq!(reduce.number(), 44);
         let ordered = in_order(|a: [u8; 3], _: [u8; 3]| a);
-        let scan = Signature::new(Kind::Scan, 0, code(&ordered), Elements::of::<[u8; 3]>());
+        let scan = Signature::new(Kind::Scan, 0, ordered.code(), Elements::of::<[u8; 3]>());
         assert_eq!(
             scan.to_string(),
             "scan (an operator of the program's own, in order) of elements of 3 bytes"
         );
         assert_eq!(Signature::plain(Kind::Barrier).to_string(), "barrier");
         assert_eq!(Signature::of_tag(31 << 8).to_string(), "something unknown");
-    }
-
-    fn code<O: Operator<[u8; 3]>>(_: &O) -> OperatorCode {
-        O::CODE
     }
 }

@@ -1,7 +1,11 @@
 //! Operators of reductions.
 
+mod by_type;
+
 use std::fmt;
 use std::ops::{Add, Mul};
+
+pub use self::by_type::{ByType, ElementType, Named, WithElements};
 
 /// How two elements become one. Any function of two elements is an operator, too: `|a, b| a.max(b)`.
 ///
@@ -11,7 +15,14 @@ use std::ops::{Add, Mul};
 pub trait Operator<T> {
     /// How members find out that they use different ones.
     #[doc(hidden)]
-    const CODE: OperatorCode;
+    fn code(&self) -> OperatorCode;
+
+    /// The elements' type, for the same.
+    #[doc(hidden)]
+    #[inline]
+    fn element(&self) -> &'static str {
+        std::any::type_name::<T>()
+    }
 
     /// Each of `left` becomes itself combined with the one of `right`, as many as both have.
     fn combine(&self, left: &mut [T], right: &[T]);
@@ -59,7 +70,10 @@ macro_rules! operators {
         pub struct $name;
 
         impl<T: Copy + $bound> Operator<T> for $name {
-            const CODE: OperatorCode = OperatorCode($code);
+            #[inline]
+            fn code(&self) -> OperatorCode {
+                OperatorCode($code)
+            }
 
             #[inline]
             fn combine(&self, left: &mut [T], right: &[T]) {
@@ -92,7 +106,10 @@ operators! {
 }
 
 impl<T: Copy, F: Fn(T, T) -> T> Operator<T> for F {
-    const CODE: OperatorCode = OperatorCode(0);
+    #[inline]
+    fn code(&self) -> OperatorCode {
+        OperatorCode(0)
+    }
 
     #[inline]
     fn combine(&self, left: &mut [T], right: &[T]) {
@@ -126,7 +143,15 @@ pub fn in_order<O>(op: O) -> InOrder<O> {
 }
 
 impl<T, O: Operator<T>> Operator<T> for InOrder<O> {
-    const CODE: OperatorCode = OperatorCode(O::CODE.0 | IN_ORDER);
+    #[inline]
+    fn code(&self) -> OperatorCode {
+        OperatorCode(self.0.code().0 | IN_ORDER)
+    }
+
+    #[inline]
+    fn element(&self) -> &'static str {
+        self.0.element()
+    }
 
     #[inline]
     fn combine(&self, left: &mut [T], right: &[T]) {

@@ -79,7 +79,7 @@ impl Group {
     /// As of all calls ([`Group`]).
     #[doc(alias = "MPI_Reduce_scatter")]
     pub fn reduce_scatter_v<T: Pod, O: Operator<T>>(&self, from: &[&[T]], mine: &mut [T], op: O) -> Result {
-        let signature = reducing::<T, O>(Kind::ReduceScatter);
+        let signature = reducing(Kind::ReduceScatter, &op);
         self.check_parts(signature, from.len())?;
         self.check_own(signature, from[self.rank()].len(), mine.len())?;
         // Which lengths there are, no member knows: no algorithm may depend on them.

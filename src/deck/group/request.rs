@@ -110,7 +110,7 @@ impl Group {
         D: DerefMut<Target = [T]> + Send + 'a,
         O: Operator<T> + Send + Sync + 'a,
     {
-        let signature = Signature::new(Kind::Reduce, root, O::CODE, Elements::of::<T>());
+        let signature = Signature::new(Kind::Reduce, root, op.code(), Elements::reduced_by(&op));
         self.member.state.check_root(root, signature)?;
         check_payload::<T>()?;
         self.start(signature, move |call| {
@@ -136,7 +136,7 @@ impl Group {
         O: Operator<T> + Send + Sync + 'a,
     {
         check_payload::<T>()?;
-        self.start(reducing::<T, O>(Kind::AllReduce), move |call| {
+        self.start(reducing(Kind::AllReduce, &op), move |call| {
             Box::pin(async move {
                 algorithm::all_reduce(&call, &mut data, &op).await?;
                 Ok(data)

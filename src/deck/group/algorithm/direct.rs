@@ -72,7 +72,7 @@ async fn fold_piece<L: Link, T: Pod, O: Operator<T>>(
     mine: &mut [T],
     op: &O,
 ) -> Result {
-    if O::CODE.is_in_order() {
+    if op.code().is_in_order() {
         return fold_in_order(call, team, mine, op, team.size).await;
     }
     for place in (0..team.size).filter(|place| *place != team.me) {
@@ -117,7 +117,7 @@ pub async fn all_reduce<L: Link, T: Pod, O: Operator<T>>(
             call.send(team.member(place), bytemuck::cast_slice(mine)).await?;
         }
         // In one order, so that all round alike. Of two, either order is the same.
-        if team.size == 2 && !O::CODE.is_in_order() {
+        if team.size == 2 && !op.code().is_in_order() {
             call.combine_piece(team.member(1 - team.me), mine, op, Side::Right).await?;
         } else {
             fold_in_order(call, team, mine, op, team.size).await?;

@@ -1,0 +1,327 @@
+//! Operators on elements whose type is known only when the program runs, as C's and Python's are.
+//!
+//! They work on the elements' bytes. So the algorithms are compiled once for each width of elements, and not for each type and operator.
+
+use bytemuck::Pod;
+
+use super::{Operator, OperatorCode};
+
+/// Combines each element of the first slice with the one of the second, into the first. If it is told so, the first one's elements
+/// are the right operands.
+type Combine = fn(&mut [u8], &[u8], bool);
+
+/// A type of elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ElementType {
+    /// Truth values, as bytes that are 0 or 1. As numpy has it, a sum is `or`, and a product is `and`.
+    Bool,
+    /// Integers with a sign; sums and products wrap around, as of all integers here.
+    I8,
+    /// Bytes.
+    U8,
+    /// 16 bits with a sign.
+    I16,
+    /// 16 bits.
+    U16,
+    /// 32 bits with a sign.
+    I32,
+    /// 32 bits.
+    U32,
+    /// 64 bits with a sign.
+    I64,
+    /// 64 bits.
+    U64,
+    /// Floating-point numbers of 32 bits. The lesser and the greater one of a number and what is none is the latter, as of [`ElementType::F64`].
+    F32,
+    /// Floating-point numbers of 64 bits.
+    F64,
+    /// Complex numbers of two [`ElementType::F32`].
+    Complex64,
+    /// Complex numbers of two [`ElementType::F64`].
+    Complex128,
+}
+
+/// The operators that have names: see [`super::Sum`] and the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "each is named as its own type")]
+#[non_exhaustive]
+pub enum Named {
+    Sum,
+    Product,
+    Min,
+    Max,
+    BitAnd,
+    BitOr,
+    BitXor,
+}
+
+/// An operator for a type that is known when the program runs: for elements of any type that has its width and alignment
+/// ([`ByType::for_elements`]).
+///
+/// Members find out that they use different operators or types, as they do of operators known to the compiler.
+#[derive(Clone, Copy)]
+pub struct ByType {
+    element: ElementType,
+    op: Named,
+    combine: Combine,
+}
+
+/// What is done with elements of a type that [`ByType::for_elements`] has chosen.
+pub trait WithElements {
+    /// What comes of it.
+    type Output;
+
+    /// Does it; `T` is as wide as the operator's elements, and aligned no more strictly.
+    fn run<T: Pod + Send + Sync>(self, op: ByType) -> Self::Output;
+}
+
+impl ByType {
+    /// `None`: elements of this type have no such operator. Integers and truth values have all, floating-point numbers those without
+    /// bits, complex numbers sum and product.
+    pub fn new(op: Named, element: ElementType) -> Option<Self> {
+        Some(ByType { element, op, combine: combine(op, element)? })
+    }
+
+    /// Runs it for a type of numbers that are as wide as the elements.
+    pub fn for_elements<A: WithElements>(self, act: A) -> A::Output {
+        match self.element {
+            ElementType::Bool | ElementType::I8 | ElementType::U8 => act.run::<u8>(self),
+            ElementType::I16 | ElementType::U16 => act.run::<u16>(self),
+            ElementType::I32 | ElementType::U32 | ElementType::F32 => act.run::<u32>(self),
+            ElementType::I64 | ElementType::U64 | ElementType::F64 => act.run::<u64>(self),
+            // Two of them: aligned as each is.
+            ElementType::Complex64 => act.run::<[u32; 2]>(self),
+            ElementType::Complex128 => act.run::<[u64; 2]>(self),
+        }
+    }
+}
+
+impl std::fmt::Debug for ByType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} of {}", self.op, self.element.name())
+    }
+}
+
+impl ElementType {
+    /// Bytes of an element.
+    pub fn size(self) -> usize {
+        use ElementType::*;
+        match self {
+            Bool | I8 | U8 => 1,
+            I16 | U16 => 2,
+            I32 | U32 | F32 => 4,
+            I64 | U64 | F64 | Complex64 => 8,
+            Complex128 => 16,
+        }
+    }
+
+    /// As messages name it. Truth values and complex numbers have no names there.
+    fn name(self) -> &'static str {
+        use ElementType::*;
+        match self {
+            Bool | U8 => "u8",
+            I8 => "i8",
+            I16 => "i16",
+            U16 => "u16",
+            I32 => "i32",
+            U32 => "u32",
+            I64 => "i64",
+            U64 => "u64",
+            F32 => "f32",
+            F64 => "f64",
+            Complex64 => "complex numbers of f32",
+            Complex128 => "complex numbers of f64",
+        }
+    }
+}
+
+impl<T: Pod> Operator<T> for ByType {
+    #[inline]
+    fn code(&self) -> OperatorCode {
+        OperatorCode(match self.op {
+            Named::Sum => 1,
+            Named::Product => 2,
+            Named::Min => 3,
+            Named::Max => 4,
+            Named::BitAnd => 5,
+            Named::BitOr => 6,
+            Named::BitXor => 7,
+        })
+    }
+
+    #[inline]
+    fn element(&self) -> &'static str {
+        self.element.name()
+    }
+
+    fn combine(&self, left: &mut [T], right: &[T]) {
+        (self.combine)(bytemuck::cast_slice_mut(left), bytemuck::cast_slice(right), false);
+    }
+
+    fn combine_into_right(&self, left: &[T], right: &mut [T]) {
+        (self.combine)(bytemuck::cast_slice_mut(right), bytemuck::cast_slice(left), true);
+    }
+}
+
+#[inline(always)]
+fn by<T: Pod>(op: impl Fn(T, T) -> T, into: &mut [u8], with: &[u8], into_is_right: bool) {
+    let (into, with): (&mut [T], &[T]) = (bytemuck::cast_slice_mut(into), bytemuck::cast_slice(with));
+    let pairs = into.iter_mut().zip(with);
+    if into_is_right {
+        pairs.for_each(|(into, with)| *into = op(*with, *into));
+    } else {
+        pairs.for_each(|(into, with)| *into = op(*into, *with));
+    }
+}
+
+macro_rules! integers {
+    ($number:ty, $op:expr) => {
+        match $op {
+            Named::Sum => |into, with, right| by::<$number>(<$number>::wrapping_add, into, with, right),
+            Named::Product => |into, with, right| by::<$number>(<$number>::wrapping_mul, into, with, right),
+            Named::Min => |into, with, right| by::<$number>(Ord::min, into, with, right),
+            Named::Max => |into, with, right| by::<$number>(Ord::max, into, with, right),
+            Named::BitAnd => |into, with, right| by::<$number>(|a, b| a & b, into, with, right),
+            Named::BitOr => |into, with, right| by::<$number>(|a, b| a | b, into, with, right),
+            Named::BitXor => |into, with, right| by::<$number>(|a, b| a ^ b, into, with, right),
+        }
+    };
+}
+
+macro_rules! floats {
+    ($number:ty, $op:expr) => {
+        match $op {
+            Named::Sum => |into, with, right| by::<$number>(|a, b| a + b, into, with, right),
+            Named::Product => |into, with, right| by::<$number>(|a, b| a * b, into, with, right),
+            Named::Min => |into, with, right| {
+                by::<$number>(|a, b| if b < a || b.is_nan() { b } else { a }, into, with, right)
+            },
+            Named::Max => |into, with, right| {
+                by::<$number>(|a, b| if b > a || b.is_nan() { b } else { a }, into, with, right)
+            },
+            Named::BitAnd | Named::BitOr | Named::BitXor => return None,
+        }
+    };
+}
+
+macro_rules! complex {
+    ($number:ty, $op:expr) => {
+        match $op {
+            Named::Sum => {
+                |into, with, right| by::<[$number; 2]>(|a, b| [a[0] + b[0], a[1] + b[1]], into, with, right)
+            }
+            Named::Product => |into, with, right| {
+                let product =
+                    |a: [$number; 2], b: [$number; 2]| [a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]];
+                by::<[$number; 2]>(product, into, with, right)
+            },
+            _ => return None,
+        }
+    };
+}
+
+fn combine(op: Named, element: ElementType) -> Option<Combine> {
+    Some(match element {
+        ElementType::Bool => match op {
+            Named::Sum | Named::BitOr | Named::Max => {
+                |into, with, right| by::<u8>(|a, b| a | b, into, with, right)
+            }
+            Named::Product | Named::BitAnd | Named::Min => {
+                |into, with, right| by::<u8>(|a, b| a & b, into, with, right)
+            }
+            Named::BitXor => |into, with, right| by::<u8>(|a, b| a ^ b, into, with, right),
+        },
+        ElementType::I8 => integers!(i8, op),
+        ElementType::U8 => integers!(u8, op),
+        ElementType::I16 => integers!(i16, op),
+        ElementType::U16 => integers!(u16, op),
+        ElementType::I32 => integers!(i32, op),
+        ElementType::U32 => integers!(u32, op),
+        ElementType::I64 => integers!(i64, op),
+        ElementType::U64 => integers!(u64, op),
+        ElementType::F32 => floats!(f32, op),
+        ElementType::F64 => floats!(f64, op),
+        ElementType::Complex64 => complex!(f32, op),
+        ElementType::Complex128 => complex!(f64, op),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ElementType::*;
+
+    const ALL: [Named; 7] =
+        [Named::Sum, Named::Product, Named::Min, Named::Max, Named::BitAnd, Named::BitOr, Named::BitXor];
+
+    /// By both forms of the operator.
+    fn combined<T: Pod>(element: ElementType, op: Named, left: T, right: T) -> T {
+        let op = ByType::new(op, element).expect("there is such an operator");
+        let (mut into_left, mut into_right) = ([left], [right]);
+        op.combine(&mut into_left, &[right]);
+        op.combine_into_right(&[left], &mut into_right);
+        assert_eq!(
+            bytemuck::bytes_of(&into_left[0]),
+            bytemuck::bytes_of(&into_right[0]),
+            "either way the same"
+        );
+        into_left[0]
+    }
+
+    #[test]
+    fn operators_do_what_they_are_named_for() {
+        assert_eq!(ALL.map(|op| combined::<i32>(I32, op, 6, 12)), [18, 72, 6, 12, 4, 14, 10]);
+        assert_eq!(ALL.map(|op| combined::<u8>(Bool, op, 1, 1)), [1, 1, 1, 1, 1, 1, 0]);
+        assert_eq!(ALL.map(|op| combined::<u8>(Bool, op, 0, 1)), [1, 0, 0, 1, 0, 1, 1]);
+        assert_eq!(combined::<i64>(I64, Named::Sum, i64::MAX, 1), i64::MIN, "as machines add");
+        assert_eq!(combined::<u8>(U8, Named::Max, 200, 7), 200, "unsigned");
+        assert_eq!(combined::<i8>(I8, Named::Max, -56, 7), 7, "with a sign");
+        assert_eq!(
+            ALL[..4].iter().map(|op| combined(F64, *op, 1.5, -2.0)).collect::<Vec<_>>(),
+            [-0.5, -3.0, -2.0, 1.5]
+        );
+        assert_eq!(combined(Complex64, Named::Product, [1_f32, 2.0], [3.0, 5.0]), [-7.0, 11.0]);
+        assert_eq!(combined(Complex128, Named::Sum, [1.0, 2.0], [3.0, 5.0]), [4.0, 7.0]);
+        for op in [Named::Min, Named::Max] {
+            assert!(
+                combined(F32, op, 1_f32, f32::NAN).is_nan() && combined(F32, op, f32::NAN, 1_f32).is_nan()
+            );
+        }
+    }
+
+    #[test]
+    fn what_a_type_has_no_operator_for_is_none() {
+        let of = |element| ALL.iter().filter(|op| ByType::new(**op, element).is_some()).count();
+        assert_eq!([I8, U64, Bool, F32, F64, Complex64, Complex128].map(of), [7, 7, 7, 4, 4, 2, 2]);
+    }
+
+    /// Numbers that are as wide, and not aligned more strictly than the elements: they are used where the program has them.
+    #[test]
+    fn elements_are_used_as_numbers_of_their_width() {
+        struct Width;
+        impl WithElements for Width {
+            type Output = (usize, usize);
+            fn run<T: Pod + Send + Sync>(self, _: ByType) -> (usize, usize) {
+                (size_of::<T>(), align_of::<T>())
+            }
+        }
+        let all = [Bool, I8, U8, I16, U16, I32, U32, I64, U64, F32, F64, Complex64, Complex128];
+        let aligned = [1, 1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 4, 8];
+        for (element, align) in all.into_iter().zip(aligned) {
+            let op = ByType::new(Named::Sum, element).expect("all have sums");
+            assert_eq!(op.for_elements(Width), (element.size(), align), "{element:?}");
+        }
+    }
+
+    #[test]
+    fn members_are_told_which_operator_it_is() {
+        let op = ByType::new(Named::Max, F64).expect("there is one");
+        assert_eq!(Operator::<u64>::code(&op), Operator::<f64>::code(&super::super::Max));
+        assert_eq!(Operator::<u64>::element(&op), "f64");
+        for (nth, op) in ALL.into_iter().enumerate() {
+            let op = ByType::new(op, U8).expect("bytes have all");
+            assert_eq!(Operator::<u8>::code(&op), OperatorCode(nth as u8 + 1));
+        }
+    }
+}
