@@ -1,4 +1,6 @@
-//! Copying long data where a processor is slow at it.
+//! Copying long data where a processor, or `memcpy`, is slow at it.
+//!
+//! What is longer than the caches goes past them ([`crate::streamed`]).
 //!
 //! `memcpy` copies some 4 to 500 KiB by `rep movsb` on x86 processors that say that it is fast (ERMS, FSRM). On AMD's Zen 3 it is not, if
 //! the destination lies at 1 to 31 bytes above the source, as counted within a page: 128 KiB take 64 µs instead of 2.6. That is no
@@ -21,9 +23,18 @@ pub fn copy_bytes(to: &mut [u8], from: &[u8]) {
     let above = to.as_ptr().addr().wrapping_sub(from.as_ptr().addr()) % PAGE;
     if to.len() > PIECE && SLOW.contains(&above) {
         copy_in_pieces(to, from);
+    } else if crate::streamed::is_for(to.len()) {
+        copy_past_caches(to, from);
     } else {
         to.copy_from_slice(from);
     }
+}
+
+#[cold]
+fn copy_past_caches(to: &mut [u8], from: &[u8]) {
+    assert_eq!(to.len(), from.len(), "as many bytes are copied as there is room for");
+    // SAFETY: both are slices of so many bytes, one of them exclusive.
+    unsafe { crate::streamed::copy(to.as_mut_ptr(), from.as_ptr(), to.len()) };
 }
 
 #[cold]

@@ -66,6 +66,7 @@ mod semaphore;
 pub mod shared_memory;
 #[cfg(not(loom))]
 pub mod socket;
+mod streamed;
 #[cfg(not(loom))]
 pub mod thread;
 pub mod tokens;
