@@ -30,6 +30,8 @@ use crate::wait_policy::WaitPolicy;
 
 /// Bytes of the pieces in which long data travel: a receiver copies one while its sender copies the next.
 pub(super) const PIECE: usize = 128 << 10;
+/// Bytes from which on it matters whose cache a message's memory is in.
+const LONG: usize = 32 << 10;
 
 /// How a call reaches its group's end.
 pub(crate) trait Link {
@@ -120,20 +122,33 @@ impl<L: Link> Call<L> {
     }
 
     /// Sends a copy.
-    pub fn send<'a>(&'a self, to: usize, bytes: &'a [u8]) -> impl Future<Output = Result> + 'a {
-        self.post(to, move |poster, tag| poster.post_copy(bytes, tag, WaitPolicy::None).map(drop))
+    pub async fn send(&self, to: usize, bytes: &[u8]) -> Result {
+        if bytes.len() < LONG {
+            return self
+                .post(to, |poster, tag| poster.post_copy(bytes, tag, WaitPolicy::None).map(drop))
+                .await;
+        }
+        let mut block = self.block(to, bytes.len()).await?;
+        copy_bytes(block.bytes_mut(), bytes);
+        self.give(to, block, bytes.len()).await
     }
 
     /// Gives a message away.
-    pub async fn send_block(&self, to: usize, mut block: Block) -> Result {
+    pub async fn send_block(&self, to: usize, block: Block) -> Result {
+        self.give(to, block, 0).await
+    }
+
+    /// Gives a message away, of which so many bytes are a copy.
+    async fn give(&self, to: usize, mut block: Block, copied: usize) -> Result {
         block.set_notes([self.signature.tag(), 0]);
         let mut left = Some(block);
         self.post(to, move |poster, _| {
             let Some(block) = left.take() else { return Ok(()) };
-            poster.post_block(block, WaitPolicy::None).map(drop).map_err(|(error, block)| {
+            let posted = poster.post_block(block, WaitPolicy::None).map_err(|(error, block)| {
                 left = block;
                 error
-            })
+            });
+            posted.map(|_| poster.count_copy(copied))
         })
         .await
     }

@@ -254,7 +254,7 @@ impl Engine {
 
     /// Memory for a message to a member.
     pub fn try_block(&mut self, state: &GroupState, to: usize, len: usize) -> Poll<Result<Block>> {
-        match state.world().block_for_message(len, Fill::Keep, WaitPolicy::None) {
+        match state.world().block_for_message(len, Fill::KeepInTurn, WaitPolicy::None) {
             Ok(block) => Poll::Ready(Ok(block)),
             Err(Error::WouldBlock { .. }) => match self.take_all(state) {
                 Ok(()) => self.stuck(state, Awaited::Room(to)),

@@ -192,6 +192,10 @@ impl Channel {
         self.post(MessageBlock::Own(block), protocol, policy).map_err(|(error, _)| error)
     }
 
+    pub fn count_copy(&self, bytes: usize) {
+        self.side.counters.copied(bytes);
+    }
+
     /// Accepts a short message, which takes no memory of the library's.
     fn post_short_copy(&mut self, bytes: &[u8], tag: u32, policy: WaitPolicy) -> Result<Option<RequestId>> {
         if self.side.world.has_undelivered() {

@@ -278,6 +278,13 @@ impl Poster {
         }
     }
 
+    /// What was posted is a copy that the caller has made.
+    pub(crate) fn count_copy(&self, bytes: usize) {
+        if bytes > 0 {
+            self.with_channel(|channel| channel.count_copy(bytes));
+        }
+    }
+
     // ---- memory of the program's own ----
 
     /// Registers memory that is to be posted here.

@@ -11,6 +11,7 @@ mod filling;
 mod gather;
 mod pockets;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
@@ -29,6 +30,8 @@ use pockets::Pockets;
 pub(crate) const LINE: usize = 64;
 /// Blocks larger than this are not kept for reuse.
 const LARGEST_CLASS: usize = 4 << 20;
+/// Bytes of the blocks of one class that take turns ([`Fill::KeepInTurn`]): more than the cache of a processor's own has.
+const IN_TURN: usize = 2 << 20;
 /// Live and kept blocks and the gaps between them, together; the span allocator's table is allocated for this many, and
 /// written when the arena is made: 32 bytes each, 1 MiB per arena. Room for whatever a thousand connections can lend at a
 /// time would be four times that for each of the ranks on a machine, nearly always for nothing; a program that gets so far
@@ -61,6 +64,9 @@ pub enum Fill {
     Zero,
     /// Whatever this process last left there.
     Keep,
+    /// As `Keep`, in the block that was used longest ago, so that several take turns. For long messages that a peer reads where they lie: the
+    /// peer's cache keeps what it has read for a while, and to write there meanwhile takes twice as long.
+    KeepInTurn,
 }
 
 /// When a block's memory is taken from the kernel.
@@ -114,7 +120,7 @@ struct ArenaState {
     chunks: Vec<Chunk>,
     /// Freed blocks by class, most recent last. Boxed: a record's address stays while its block is handed out.
     #[allow(clippy::vec_box, reason = "blocks point at their records")]
-    kept: Vec<Vec<Box<Record>>>,
+    kept: Vec<VecDeque<Box<Record>>>,
     /// Bytes and number of the blocks that somebody holds, and of those that lie in pockets.
     used: usize,
     blocks: usize,
@@ -155,7 +161,7 @@ impl Arena {
             // A block takes a line at least: no arena needs a table for more. (The allocator keeps two entries free.)
             spans: Allocator::with_max_allocs(lines, lines.saturating_add(2).min(MAX_BLOCKS)),
             chunks: vec![Chunk::Untaken; backing.len().div_ceil(CHUNK)],
-            kept: (0..=class_of(LARGEST_CLASS)).map(|_| Vec::new()).collect(),
+            kept: (0..=class_of(LARGEST_CLASS)).map(|_| VecDeque::new()).collect(),
             used: 0,
             blocks: 0,
             closed: false,
@@ -192,7 +198,7 @@ impl Arena {
     #[inline]
     pub fn block(&self, len: usize, fill: Fill) -> Result<Block> {
         assert!(!self.inner().peers_write, "landing memory has no private blocks");
-        let mut block = self.raw(len)?;
+        let mut block = self.obtain(len, Taken::Now, fill == Fill::KeepInTurn)?;
         if fill == Fill::Zero {
             block.zero();
         }
@@ -202,11 +208,11 @@ impl Arena {
     /// A block that peers may come to write; for [`super::Window`], which never makes a slice of it.
     #[inline]
     pub(super) fn raw(&self, len: usize) -> Result<Block> {
-        self.obtain(len, Taken::Now)
+        self.obtain(len, Taken::Now, false)
     }
 
     #[inline]
-    fn obtain(&self, len: usize, taken: Taken) -> Result<Block> {
+    fn obtain(&self, len: usize, taken: Taken, in_turn: bool) -> Result<Block> {
         // The parent gives out the same memory.
         if udeck_sys::process::is_forked() {
             return Err(Error::forked());
@@ -214,7 +220,7 @@ impl Arena {
         let class = class_of(len);
         let mut record = match self.inner().pockets.take(class) {
             Some(record) => record,
-            None => self.inner().out_of_books(self.inner, len, class, taken)?,
+            None => self.inner().out_of_books(self.inner, len, class, taken, in_turn)?,
         };
         record.len = len;
         record.notes = [0; 2];
@@ -294,10 +300,18 @@ impl ArenaInner {
         len: usize,
         class: usize,
         taken: Taken,
+        in_turn: bool,
     ) -> Result<Box<Record>> {
         let mut books = self.books.lock();
         let class = (len <= LARGEST_CLASS).then_some(class);
-        let kept = class.and_then(|class| books.kept[class].pop());
+        let kept = class.and_then(|class| {
+            let kept = &mut books.kept[class];
+            match in_turn {
+                true if kept.len() * class_size(class) < IN_TURN => None,
+                true => kept.pop_front(),
+                false => kept.pop_back(),
+            }
+        });
         let is_kept = kept.is_some();
         let mut record = match kept {
             Some(record) => record,
@@ -387,7 +401,7 @@ impl ArenaState {
         self.used -= record.capacity;
         self.blocks -= 1;
         match record.class {
-            Some(class) => self.kept[class].push(record),
+            Some(class) => self.kept[class].push_back(record),
             None => self.spans.free(record.span),
         }
     }
@@ -612,6 +626,22 @@ pub(crate) mod tests {
                 "{len}: {size} wastes more than half"
             );
         }
+    }
+
+    #[test]
+    fn blocks_in_turn_come_back_last() {
+        let arena = arena((4 << 20) / LINE);
+        let mut turn = |fill| arena.block(IN_TURN / 4, fill).unwrap().offset();
+        let first: Vec<_> = (0..4).map(|_| turn(Fill::KeepInTurn)).collect();
+        assert!(
+            (0..4).all(|one| !first[..one].contains(&first[one])),
+            "as many as take turns are made: {first:?}"
+        );
+        let again: Vec<_> = (0..8).map(|_| turn(Fill::KeepInTurn)).collect();
+        assert_eq!(again, [&first[..], &first[..]].concat(), "the one that was used longest ago");
+        assert_eq!(turn(Fill::Keep), first[3], "others get the most recent one");
+        let held: Vec<_> = (0..8).map(|_| arena.block(IN_TURN / 4, Fill::KeepInTurn).unwrap()).collect();
+        assert_eq!(held.len(), 8, "all memory is given out");
     }
 
     #[test]

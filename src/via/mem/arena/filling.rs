@@ -29,7 +29,8 @@ impl Arena {
     pub fn reserve(&self, len: usize) -> Result<Filling> {
         assert!(!self.inner().peers_write, "landing memory has no private blocks");
         let arriving = self.inner().arrive(len)?;
-        let block = self.obtain(len, Taken::Later).inspect_err(|_| self.inner().has_arrived(arriving))?;
+        let block =
+            self.obtain(len, Taken::Later, false).inspect_err(|_| self.inner().has_arrived(arriving))?;
         let mut filling = Filling { ready: block.capacity(), block };
         // Of a class, it has its memory; otherwise it is large, or new.
         if filling.block.record().class.is_none() {
