@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytemuck::Pod;
 use udeck_via::mem::SharedBytes;
@@ -122,35 +123,40 @@ impl<L: Link> Call<L> {
     }
 
     /// Sends a copy.
-    pub async fn send(&self, to: usize, bytes: &[u8]) -> Result {
-        if bytes.len() < LONG {
-            return self
-                .post(to, |poster, tag| poster.post_copy(bytes, tag, WaitPolicy::None).map(drop))
-                .await;
-        }
-        let mut block = self.block(to, bytes.len()).await?;
-        copy_bytes(block.bytes_mut(), bytes);
-        self.give(to, block, bytes.len()).await
+    pub fn send<'a>(&'a self, to: usize, bytes: &'a [u8]) -> impl Future<Output = Result> + 'a {
+        let (call, tag, mut left) = (self.signature, self.signature.tag(), None);
+        poll_fn(move |_| {
+            if bytes.len() >= LONG {
+                return self.try_send_long(to, bytes, &mut left);
+            }
+            let post = |poster: &Poster| poster.post_copy(bytes, tag, WaitPolicy::None).map(drop);
+            self.link.with(|engine| engine.try_send(self.link.state(), to, call, post))
+        })
+    }
+
+    /// By a block whose turn it is. `left`: the copy, once it is made.
+    fn try_send_long(&self, to: usize, bytes: &[u8], left: &mut Option<Block>) -> Poll<Result> {
+        self.link.with(|engine| {
+            if left.is_none() {
+                let Poll::Ready(block) = engine.try_block(self.link.state(), to, bytes.len())? else {
+                    return Poll::Pending;
+                };
+                let mut block = block;
+                copy_bytes(block.bytes_mut(), bytes);
+                block.set_notes([self.signature.tag(), 0]);
+                *left = Some(block);
+            }
+            engine.try_send(self.link.state(), to, self.signature, |poster| {
+                post_block(poster, left).map(|()| poster.count_copy(bytes.len()))
+            })
+        })
     }
 
     /// Gives a message away.
-    pub async fn send_block(&self, to: usize, block: Block) -> Result {
-        self.give(to, block, 0).await
-    }
-
-    /// Gives a message away, of which so many bytes are a copy.
-    async fn give(&self, to: usize, mut block: Block, copied: usize) -> Result {
+    pub async fn send_block(&self, to: usize, mut block: Block) -> Result {
         block.set_notes([self.signature.tag(), 0]);
         let mut left = Some(block);
-        self.post(to, move |poster, _| {
-            let Some(block) = left.take() else { return Ok(()) };
-            let posted = poster.post_block(block, WaitPolicy::None).map_err(|(error, block)| {
-                left = block;
-                error
-            });
-            posted.map(|_| poster.count_copy(copied))
-        })
-        .await
+        self.post(to, move |poster, _| post_block(poster, &mut left)).await
     }
 
     /// A message for several members.
@@ -274,6 +280,16 @@ impl<L: Link> Call<L> {
             length => Err(self.state().wrong_length(from, length, bytes, self.signature)),
         }
     }
+}
+
+/// What cannot be posted now is left.
+fn post_block(poster: &Poster, left: &mut Option<Block>) -> Result {
+    let Some(block) = left.take() else { return Ok(()) };
+    let posted = poster.post_block(block, WaitPolicy::None).map_err(|(error, block)| {
+        *left = block;
+        error
+    });
+    posted.map(drop)
 }
 
 /// On which side of an operator the other member's elements stand.
