@@ -65,6 +65,9 @@ for kind in ["?", "i1", "u2", "f4", "f8", "c16"]:
     part = numpy.zeros(1000, dtype=kind)
     group.reduce_scatter(array, part)
     assert (group.allgather(array)[0] == array).all() and (group.alltoall(array) == array).all()
+# Aligned as its elements want it, and no more.
+array = numpy.ones(9, dtype="f4")[1:].view("c8")
+group.allreduce(array)
 
 # Views outlive their mailbox, and their world.
 world.finish()
