@@ -1,8 +1,10 @@
 //! The package for Python as a user gets it: the wheel is built, installed into a fresh virtual environment, and the files beside this one
 //! are run there by pytest.
 //!
-//! `UDECK_PYTHON` names an interpreter that has maturin (`python3` otherwise). What is missing is a skip, with the reason;
-//! `UDECK_PYTHON_TESTS=require` makes it a failure (but not where a launcher or valgrind is missing). The environment's packages come from the network.
+//! `UDECK_PYTHON` names an interpreter that has maturin (`python3` otherwise). If it has ziglang and cargo-zigbuild, too, the wheel is the one
+//! for other machines (`--manylinux`), and if it has auditwheel, that says whether the wheel is what its name says. What is missing is a skip, with
+//! the reason; `UDECK_PYTHON_TESTS=require` makes it a failure (but not where a launcher, valgrind or what the wheel for others needs is
+//! missing). The environment's packages come from the network.
 
 use std::{
     env,
@@ -32,7 +34,18 @@ fn main() -> ExitCode {
         let run = move || missing.map_or_else(|| test(file), |why| Err(Failed::from(why)));
         Trial::test(format!("pytest::{file}"), run).with_ignored_flag(ignored)
     };
-    let conclusion = libtest_mimic::run(&arguments, FILES.map(trial).into());
+    let no_tag = missing.clone().or_else(|| no_tag().filter(|_| !arguments.list));
+    let tag = {
+        let (no_tag, ignored) = (no_tag.clone(), no_tag.is_some());
+        let run = move || no_tag.map_or_else(check_tag, |why| Err(Failed::from(why)));
+        Trial::test("wheel::tag", run).with_ignored_flag(ignored)
+    };
+    let mut trials = vec![tag];
+    trials.extend(FILES.map(trial));
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    if let Some(why) = no_tag.filter(|_| missing.is_none()) {
+        println!("skipped: the wheel's tag is not checked: {why}");
+    }
     if let Some(why) = missing {
         println!("skipped: {why}");
     }
@@ -63,11 +76,55 @@ fn missing() -> Option<String> {
     })
 }
 
-/// Runs a file in the environment, which the first one makes.
-fn test(file: &str) -> Result<(), Failed> {
+fn has(modules: &str) -> bool {
+    let found = Command::new(interpreter()).args(["-c", &format!("import {modules}")]).output();
+    found.is_ok_and(|output| output.status.success())
+}
+
+/// Whether the wheel for other machines can be built.
+fn can_be_portable() -> bool {
+    let zigbuild = Command::new("cargo-zigbuild").env("PATH", path()).arg("--version").output();
+    has("ziglang") && zigbuild.is_ok_and(|output| output.status.success())
+}
+
+/// Why the tag of the wheel is not checked here.
+fn no_tag() -> Option<String> {
+    match (can_be_portable(), has("auditwheel")) {
+        (false, _) => Some("it is built for this machine (pip install ziglang cargo-zigbuild)".to_owned()),
+        (_, false) => Some("there is no auditwheel (pip install auditwheel)".to_owned()),
+        _ => None,
+    }
+}
+
+/// What auditwheel finds has to be no newer than what the wheel's name says.
+fn check_tag() -> Result<(), Failed> {
+    python()?;
+    let wheel = newest_wheel(&root().join("target/wheels"))?;
+    let shown = said(Command::new(interpreter()).args(["-m", "auditwheel", "show"]).arg(&wheel))?;
+    let flat = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    let name = wheel.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let version = |text: &str| {
+        let digits = text.split("manylinux_2_").nth(1)?;
+        digits.split(|next: char| !next.is_ascii_digit()).next()?.parse::<u32>().ok()
+    };
+    let found = flat.split("consistent with the following platform tag").nth(1).and_then(version);
+    match (version(&name), found) {
+        (Some(named), Some(found)) if found <= named => {
+            Ok(println!("{name}: auditwheel finds manylinux_2_{found}"))
+        }
+        _ => Err(Failed::from(format!("{name}: auditwheel says\n{shown}"))),
+    }
+}
+
+/// The interpreter of the environment, which the first test makes.
+fn python() -> Result<PathBuf, Failed> {
     static ENVIRONMENT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let python = ENVIRONMENT.get_or_init(environment).clone().map_err(Failed::from)?;
-    let mut pytest = Command::new(python);
+    ENVIRONMENT.get_or_init(environment).clone().map_err(Failed::from)
+}
+
+/// Runs a file in the environment.
+fn test(file: &str) -> Result<(), Failed> {
+    let mut pytest = Command::new(python()?);
     pytest.args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]);
     let said = said(pytest.arg(root().join("tests/python").join(file).with_extension("py")));
     let said = said.map_err(Failed::from)?;
@@ -81,14 +138,19 @@ fn test(file: &str) -> Result<(), Failed> {
 /// The interpreter of a fresh environment that has the wheel.
 fn environment() -> Result<PathBuf, String> {
     let target = root().join("target");
-    said(Command::new(env!("CARGO")).current_dir(root()).env("PATH", path()).args([
+    let mut build = Command::new(env!("CARGO"));
+    build.current_dir(root()).env("PATH", path()).args([
         "run",
         "--quiet",
         "--package",
         "xtask",
         "--",
         "wheel",
-    ]))?;
+    ]);
+    if can_be_portable() {
+        build.arg("--manylinux");
+    }
+    said(&mut build)?;
     let folder = target.join("python-tests");
     said(Command::new(interpreter()).args(["-m", "venv", "--clear"]).arg(&folder))?;
     let python = folder.join("bin/python");
