@@ -12,7 +12,7 @@ mod plan;
 use crate::{
     columns::{lines, row},
     failure::Problem,
-    grid,
+    grid::{self, steps},
     input::{Collective, Operation, Order, Scenario, Scheme, TraceKeys},
     network,
     options::Format,
@@ -21,7 +21,7 @@ use crate::{
 use plan::{BarrierStep, Plan};
 use serde_json::{Value, json};
 use std::{fs, path::Path};
-use udeck::exchange::{self, Action, Step};
+use udeck::exchange::{Action, Step};
 use udeck_fabric::{
     engine::Engine,
     measure::Measures,
@@ -171,14 +171,6 @@ fn barrier(rank: usize, ranks: usize) -> Vec<Op> {
         BarrierStep::Receive(from) => Op::Retrieve { from: from as u32 },
     };
     Plan::best(ranks, false).steps(rank, ranks).into_iter().map(step).collect()
-}
-
-pub fn steps(order: Order, rank: usize, ranks: usize) -> Vec<Step> {
-    match order {
-        Order::Tournament => exchange::tournament(rank, ranks).collect(),
-        Order::Hypercube => exchange::hypercube(rank, ranks).map(Iterator::collect).unwrap_or_default(),
-        Order::Triangle => exchange::triangle(rank, ranks).collect(),
-    }
 }
 
 /// Of a rank in a line of some.

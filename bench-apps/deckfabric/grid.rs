@@ -1,4 +1,7 @@
-//! Ranks as a grid, for a transform that is divided along two axes.
+//! Ranks as a grid, for a transform that is divided along two axes, and orders in which they exchange.
+
+use crate::input::Order;
+use udeck::exchange::{self, Step};
 
 /// A rank's row, and its column: the ranks of each, in order. The grid is as square as their number allows.
 pub fn lines(rank: usize, ranks: usize) -> [Vec<usize>; 2] {
@@ -9,6 +12,15 @@ pub fn lines(rank: usize, ranks: usize) -> [Vec<usize>; 2] {
         (0..columns).map(|column| row * columns + column).collect(),
         (0..rows).map(|row| row * columns + column).collect(),
     ]
+}
+
+/// A rank's part of an order.
+pub fn steps(order: Order, rank: usize, ranks: usize) -> Vec<Step> {
+    match order {
+        Order::Tournament => exchange::tournament(rank, ranks).collect(),
+        Order::Hypercube => exchange::hypercube(rank, ranks).map(Iterator::collect).unwrap_or_default(),
+        Order::Triangle => exchange::triangle(rank, ranks).collect(),
+    }
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `turns` | ranks of which one runs at a time, and networks that decide when frames arrive |
+//! | `world/turns` | ranks of which one runs at a time, and networks that decide when frames arrive |
 //! | `world` | everything under one lock: time, NICs, what is due |
 //! | `link` | what becomes of a frame |
 //! | `frame`, `checksum` | what travels |
@@ -68,7 +68,6 @@ pub mod replay;
 mod request;
 pub mod trace;
 mod transit;
-mod turns;
 mod waiter;
 mod world;
 
@@ -81,8 +80,9 @@ use udeck_via::{Caps, Nic, Result, thread};
 use device::SimDevice;
 pub use link::{Link, When};
 use request::RequestJob;
-pub use turns::{Network, Turn};
 use world::Shared;
+use world::turns;
+pub use world::turns::{Network, Turn};
 
 /// NICs, and what lies between them. Clones are the same fabric.
 #[derive(Clone)]

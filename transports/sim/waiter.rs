@@ -15,8 +15,6 @@ use crate::world::{Shared, World};
 pub const QUEUES: usize = 4096;
 /// Completion queues of one NIC.
 pub const WAITERS: usize = 2048;
-/// Longest sleep: nobody trusts a wake-up to come.
-pub const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
 /// A work queue's place at a waiter.
 pub struct Watch {

@@ -2,6 +2,8 @@
 //!
 //! One lock, because a simulation is judged by whether it repeats itself, not by how fast it is.
 
+pub mod turns;
+
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,8 +24,12 @@ use crate::memory::Memory;
 use crate::request::{Answer, Pending, RequestJob};
 use crate::trace::{Event, Happening};
 use crate::transit::WAS_LOST;
-use crate::turns::Turns;
-use crate::waiter::{LONGEST_SLEEP, Watching};
+use crate::waiter::Watching;
+
+use turns::Turns;
+
+/// Longest sleep: nobody trusts a wake-up to come.
+const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
 /// A fabric, shared by its handle, its NICs and what is lent over it.
 pub struct Shared {

@@ -8,7 +8,10 @@ use udeck::{
 };
 
 use super::{Task, job::Rank};
-use crate::{dependent::steps, grid, input::Operation};
+use crate::{
+    grid::{self, steps},
+    input::Operation,
+};
 
 /// A rank's part: how long so many times took it.
 pub fn perform(rank: &Rank<'_>, task: &Task, times: u16) -> Result<Duration, Error> {

@@ -18,8 +18,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Condvar;
 use udeck_sys::JobClock;
 
-use crate::waiter::LONGEST_SLEEP;
-use crate::world::{Due, Shared, World};
+use super::{Due, LONGEST_SLEEP, Shared, World};
 
 /// So long the one whose turn it is may compute, or wait for what is no part of the fabric, in real time.
 const STALL: Duration = Duration::from_secs(120);
