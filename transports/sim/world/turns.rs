@@ -7,7 +7,7 @@
 //! Deadlines are moments of virtual time meanwhile: the process goes by a clock ([`JobClock`]) that passes as the fabric's time does.
 //!
 //! Connections are made before, by threads that run as the system lets them: name services live in real time. Between
-//! [`Fabric::enter`](crate::Fabric::enter) and the end of the last [`Turn`], order reigns.
+//! `Fabric::enter` and the end of the last [`Turn`], order reigns.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
