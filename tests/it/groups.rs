@@ -263,6 +263,24 @@ fn all_members_round_alike() {
     }
 }
 
+/// What is sent ahead of what is combined waits for no memory: all could wait for each other.
+#[test]
+fn long_data_are_combined_in_little_memory() {
+    let settings = |_| {
+        let mut config = forced("direct");
+        config.arena = Some(512 << 10);
+        config
+    };
+    let body = |world: World| {
+        let all = world.all()?;
+        let mut sum = vec![all.rank() as u64 + 1; (3 << 20) / 8];
+        all.all_reduce(&mut sum, Sum)?;
+        assert!(sum.iter().all(|sum| *sum == 3));
+        world.finish()
+    };
+    ranks_believing(2, settings, |_| true, body);
+}
+
 /// Members do not wait for each other in a broadcast: one that is far ahead is held up only now and then, and what it has sent
 /// is kept for the others.
 #[test]

@@ -110,7 +110,8 @@ fn check_tag() -> Result<(), Failed> {
     let found = flat.split("consistent with the following platform tag").nth(1).and_then(version);
     match (version(&name), found) {
         (Some(named), Some(found)) if found <= named => {
-            Ok(println!("{name}: auditwheel finds manylinux_2_{found}"))
+            println!("{name}: auditwheel finds manylinux_2_{found}");
+            Ok(())
         }
         _ => Err(Failed::from(format!("{name}: auditwheel says\n{shown}"))),
     }

@@ -134,6 +134,15 @@ impl<L: Link> Call<L> {
         })
     }
 
+    /// Sends a copy if there is memory for it now. `false`: nothing is sent.
+    pub fn send_if_room<'a>(&'a self, to: usize, bytes: &'a [u8]) -> impl Future<Output = Result<bool>> + 'a {
+        let mut left = None;
+        poll_fn(move |_| match self.try_send_long(to, bytes, &mut left) {
+            Poll::Pending if left.is_none() => Poll::Ready(Ok(false)),
+            other => other.map_ok(|()| true),
+        })
+    }
+
     /// By a block whose turn it is. `left`: the copy, once it is made.
     fn try_send_long(&self, to: usize, bytes: &[u8], left: &mut Option<Block>) -> Poll<Result> {
         self.link.with(|engine| {

@@ -631,7 +631,7 @@ pub(crate) mod tests {
     #[test]
     fn blocks_in_turn_come_back_last() {
         let arena = arena((4 << 20) / LINE);
-        let mut turn = |fill| arena.block(IN_TURN / 4, fill).unwrap().offset();
+        let turn = |fill| arena.block(IN_TURN / 4, fill).unwrap().offset();
         let first: Vec<_> = (0..4).map(|_| turn(Fill::KeepInTurn)).collect();
         assert!(
             (0..4).all(|one| !first[..one].contains(&first[one])),

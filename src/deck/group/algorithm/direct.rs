@@ -13,7 +13,7 @@ use crate::error::Result;
 
 /// Bytes up to which a copy for each receiver is cheaper than a shared message.
 const SHORT: usize = 256;
-/// Pieces that a member sends before it takes the others' first one. Then as many blocks are in use in turn, together as large as the
+/// Pieces that a member sends before it takes the others' first one, if there is memory for them. Then as many blocks are in use in turn, together as large as the
 /// caches that belong to one processor: what a member reads has left that of its writer, and what it writes has left that of the reader.
 /// To take a line out of another processor's own cache takes two to three times as long as out of a cache that both share.
 const AHEAD: usize = 8;
@@ -115,13 +115,23 @@ pub async fn all_reduce<L: Link, T: Pod, O: Operator<T>>(
     if is_split(size_of_val(data), team.size) {
         return reduce_parts(call, team, data, op).await;
     }
-    let mut unsent = pieces::<T>(data.len());
+    let (mut unsent, mut sent) = (pieces::<T>(data.len()).peekable(), 0);
     for (nth, piece) in pieces::<T>(data.len()).enumerate() {
-        let ahead = if nth == 0 { AHEAD } else { 1 };
-        for next in unsent.by_ref().take(ahead) {
-            for place in team.others() {
-                call.send(team.member(place), bytemuck::cast_slice(&data[next.clone()])).await?;
+        while sent < nth + AHEAD
+            && let Some(next) = unsent.peek()
+        {
+            let bytes = bytemuck::cast_slice(&data[next.clone()]);
+            if sent > nth && team.size == 2 {
+                // Who waits for memory here waits for the other one, who may do the same.
+                if !call.send_if_room(team.member(1 - team.me), bytes).await? {
+                    break;
+                }
+            } else {
+                for place in team.others() {
+                    call.send(team.member(place), bytes).await?;
+                }
             }
+            (_, sent) = (unsent.next(), sent + 1);
         }
         let mine = &mut data[piece];
         // In one order, so that all round alike. Of two, either order is the same.
