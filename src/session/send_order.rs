@@ -8,7 +8,8 @@
 //! while that is what the thread waits for, it asks every [`PAUSE`].
 //!
 //! A buffer whose path or peer takes nothing for [`SLOW`] is *slow*: what waits in it does not count any more, so that it holds up
-//! nobody. Its links have a turn when nothing waits in it. One whose peer acknowledges nothing for [`SILENT`] does not count at all.
+//! nobody, and of what is not acknowledged all slow buffers together leave half to the others. Its links have a turn when nothing waits in it, and
+//! there is room for it. One whose peer acknowledges nothing for [`SILENT`] does not count at all.
 //!
 //! Locks: those of a link and of what is below it are held when this one's is taken, never the other way round.
 
@@ -64,7 +65,9 @@ struct State<B> {
     buffers: HashMap<usize, Known<B>>,
     /// Bytes that were written and, as far as known, not acknowledged, of all links.
     unacked: usize,
-    /// Links whose buffer is slow, and has something that waits.
+    /// Those of slow buffers.
+    slow_unacked: usize,
+    /// Links whose buffer is slow, and has something that waits, or no room.
     parked: Vec<u64>,
     stopped: bool,
 }
@@ -122,6 +125,7 @@ impl<B: SendBuffer> SendOrder<B> {
             links: HashMap::new(),
             buffers: HashMap::new(),
             unacked: 0,
+            slow_unacked: 0,
             parked: Vec::new(),
             stopped: false,
         };
@@ -158,7 +162,10 @@ impl<B: SendBuffer> SendOrder<B> {
         if !state.links.contains_key(&link) {
             return true;
         }
-        if state.arbiter.is_empty() && state.has_room(bytes, self.most) {
+        if state.arbiter.is_empty()
+            && state.has_room(bytes, self.most)
+            && !state.waits_for_slow(link, self.most)
+        {
             state.sent(link, bytes);
             return true;
         }
@@ -186,14 +193,14 @@ impl<B: SendBuffer> SendOrder<B> {
             if state.stopped {
                 return Step::Stop;
             }
-            state.unpark();
+            state.unpark(self.most);
             if state.arbiter.is_empty() && state.parked.is_empty() {
                 self.changed.wait(&mut state);
                 looks = 0;
             } else if state.arbiter.is_empty() || !state.has_room(TURN_BYTES, self.most) {
                 looks += 1;
                 self.changed.wait_for(&mut state, if looks < SHORT_LOOKS { PAUSE } else { LONG_PAUSE });
-            } else if let Some(step) = state.take_turn() {
+            } else if let Some(step) = state.take_turn(self.most) {
                 return step;
             }
         }
@@ -224,32 +231,54 @@ impl<B: SendBuffer> State<B> {
         }
         let now = Instant::now();
         let waiting: usize = self.buffers.values_mut().map(|known| known.look(now)).sum();
-        self.unacked = self.buffers.values().map(|known| known.unacked).sum();
-        waiting + bytes <= UNSENT && self.unacked + bytes <= most
+        let of = |slow| {
+            self.buffers.values().filter(move |known| known.is_slow == slow).map(|known| known.unacked)
+        };
+        self.slow_unacked = of(true).sum();
+        self.unacked = self.slow_unacked + of(false).sum::<usize>();
+        let counted = self.unacked - self.slow_unacked + self.slow_unacked.min(most / 2);
+        waiting + bytes <= UNSENT && counted + bytes <= most
     }
 
-    /// The next turn; `None`: what is below the link is slow, and something waits in it.
-    fn take_turn(&mut self) -> Option<Step> {
+    /// Whether what is below the link is slow, and cannot have a turn now, or another link waits for it: what was written now would go before.
+    fn waits_for_slow(&self, link: u64, most: usize) -> bool {
+        let buffer = |link| self.links.get(link).map(|link| link.buffer);
+        self.parked.iter().any(|parked| buffer(parked) == buffer(&link))
+            || buffer(&link)
+                .and_then(|key| self.buffers.get(&key))
+                .is_some_and(|known| self.is_held_up(known, most))
+    }
+
+    /// Whether what is below a link is slow, and cannot have a turn now.
+    fn is_held_up(&self, known: &Known<B>, most: usize) -> bool {
+        known.is_slow && (self.unacked + TURN_BYTES > most || known.buffer.outstanding().unsent > 0)
+    }
+
+    /// The next turn; `None`: what is below the link is slow, and something waits in it, or there is no room for it.
+    fn take_turn(&mut self, most: usize) -> Option<Step> {
         let turn = self.arbiter.next()?;
         let known = self.buffers.get(&self.links.get(&turn.link)?.buffer)?;
-        if known.is_held_up() {
+        if self.is_held_up(known, most) {
             self.parked.push(turn.link);
             return None;
         }
         Some(Step::Send { link: turn.link, bytes: turn.bytes })
     }
 
-    /// Those below whom nothing waits any more wait for a turn again.
-    fn unpark(&mut self) {
-        let State { parked, links, buffers, arbiter, .. } = self;
-        parked.retain(|number| {
-            let Some(link) = links.get(number) else { return false };
-            let still = buffers.get(&link.buffer).is_some_and(Known::is_held_up);
-            if !still {
-                arbiter.add(*number, link.level, link.wants);
+    /// Those that can have a turn now wait for it again.
+    fn unpark(&mut self, most: usize) {
+        if self.parked.is_empty() {
+            return;
+        }
+        // How much there is room for.
+        self.has_room(UNSENT, most);
+        for number in std::mem::take(&mut self.parked) {
+            let Some(link) = self.links.get(&number) else { continue };
+            match self.buffers.get(&link.buffer).is_some_and(|known| self.is_held_up(known, most)) {
+                true => self.parked.push(number),
+                false => self.arbiter.add(number, link.level, link.wants),
             }
-            still
-        });
+        }
     }
 }
 
@@ -277,10 +306,6 @@ impl<B: SendBuffer> Known<B> {
         self.turn.get_or_insert((self.written, now));
     }
 
-    fn is_held_up(&self) -> bool {
-        self.is_slow && self.buffer.outstanding().unsent > 0
-    }
-
     /// Asks the buffer. Returns what waits there and counts.
     fn look(&mut self, now: Instant) -> usize {
         if self.unacked == 0 && !self.is_slow && !self.is_silent {
@@ -294,12 +319,16 @@ impl<B: SendBuffer> Known<B> {
         if self.is_silent {
             self.unacked = 0;
         }
-        if self.is_slow { 0 } else { unsent }
+        if self.is_slow || self.is_silent { 0 } else { unsent }
     }
 
     /// All before `sent` has been sent by now.
     fn judge(&mut self, sent: u64, now: Instant) {
-        let Some((upto, since)) = self.turn else { return };
+        // What was lost waits again, and nobody has written it now.
+        let Some((upto, since)) = self.turn.or((sent < self.written).then_some((self.written, now))) else {
+            return;
+        };
+        self.turn = Some((upto, since));
         let is_late = now.saturating_duration_since(since) >= SLOW;
         if sent >= upto {
             // Of one that is seen late it is not known when it was sent.
@@ -414,6 +443,41 @@ mod tests {
         buffer.buffer.set(100, 0);
         buffer.look(at(9001));
         assert_eq!(buffer.unacked, 100, "it had nothing to acknowledge");
+    }
+
+    /// Nobody has written what was lost and waits to be sent again.
+    #[test]
+    fn a_buffer_is_slow_while_it_recovers_from_loss() {
+        let (start, mut buffer) = (Instant::now(), known());
+        let at = |ms| start + Duration::from_millis(ms);
+        buffer.sent(1000, start);
+        buffer.buffer.set(1000, 0);
+        assert_eq!(buffer.look(at(1)), 0);
+        buffer.buffer.set(1000, 400);
+        assert_eq!([2, 21, 22, 23].map(|ms| buffer.look(at(ms))), [400, 400, 0, 0]);
+        buffer.buffer.set(600, 0);
+        buffer.look(at(24));
+        buffer.buffer.set(600, 100);
+        assert_eq!([25, 26].map(|ms| buffer.look(at(ms))), [0, 0], "it is seen to be quick first");
+        buffer.buffer.set(600, 0);
+        buffer.look(at(27));
+        assert!(!buffer.is_slow);
+    }
+
+    #[test]
+    fn slow_buffers_leave_room_to_others_and_have_one_turn_at_a_time() {
+        let (slow, quick) = (Arc::default(), Arc::default());
+        let order = order(&[(1, 0, &slow), (2, 5, &slow), (3, 0, &quick)]);
+        assert!(order.may_send(1, 20_000));
+        order.state.lock().buffers.get_mut(&key(&slow)).unwrap().is_slow = true;
+        slow.set(100_000, 0);
+        assert!(order.may_send(3, 10_000), "half of what may be in flight is not theirs");
+        assert!(!order.may_send(2, 100), "and they have all of theirs");
+        slow.set(50_000, 10);
+        assert_eq!(order.state.lock().take_turn(100_000), None, "something waits there");
+        assert!(!order.may_send(1, 100), "not before link 2");
+        slow.set(50_000, 0);
+        let Step::Send { link: 2, .. } = order.next_step() else { panic!("link 2 is first") };
     }
 
     #[test]

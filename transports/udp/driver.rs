@@ -179,16 +179,19 @@ impl StreamDriver {
         }
     }
 
-    /// Writes what there is if it is this link's turn.
+    /// Writes what there is while it is this link's turn.
     fn send_in_order(&mut self, connection: &mut Connection, state: &mut State) {
-        let bytes = self.waiting(connection);
-        if bytes == 0 || self.waits_for_turn {
-            return;
-        }
-        let may_send = self.core.send_order.as_ref().is_none_or(|order| order.may_send(self.number, bytes));
-        match may_send {
-            true => _ = self.write_metered(connection, state, bytes),
-            false => self.waits_for_turn = true,
+        // Of datagrams, each look sees one message: the next look sees the next.
+        loop {
+            let bytes = self.waiting(connection);
+            if bytes == 0 || self.waits_for_turn {
+                return;
+            }
+            if !self.core.send_order.as_ref().is_none_or(|order| order.may_send(self.number, bytes)) {
+                self.waits_for_turn = true;
+            } else if self.write_metered(connection, state, bytes) == 0 {
+                return;
+            }
         }
     }
 
