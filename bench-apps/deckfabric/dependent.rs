@@ -36,6 +36,15 @@ const FLIT: u64 = 64;
 /// Steps of the progress bar for a run: cycles double from one to the next.
 const STEPS: u32 = 40;
 
+/// Where the library does it: from so many bytes on a message has to be answered before it is sent.
+const MOST_BYTES: u64 = 4 << 20;
+/// All ranks' data.
+const MOST_MEMORY: u64 = 8 << 30;
+/// Ranks that have a mailbox for each other.
+const MOST_MAILBOXES: u64 = 512;
+/// What a rank may have posted that nobody has read: half of its arena.
+const MOST_OWN: u64 = 32 << 20;
+
 /// A run.
 pub struct Ended {
     scheme: Scheme,
@@ -128,11 +137,8 @@ fn programs(keys: &Collective, line: usize, network: &Network) -> Result<Program
         )));
     }
     let operation = *keys.operation.get_ref();
-    if keys.library && keys.compute > 0 {
-        return Err(wrong("with library = true nobody computes: leave compute out".into()));
-    }
-    if keys.library && operation != Operation::Barrier && keys.bytes == 0 {
-        return Err(wrong("with library = true, bytes is at least 1".into()));
+    if keys.library {
+        check_library(keys).map_err(wrong)?;
     }
     let messages = keys.times as usize * ranks * if operation == Operation::Barrier { 32 } else { ranks };
     if messages > 1 << 26 || keys.bytes > 1 << 26 {
@@ -162,6 +168,42 @@ fn programs(keys: &Collective, line: usize, network: &Network) -> Result<Program
     };
     let programs = (0..ranks).map(program).collect();
     Programs::new(programs, (0..ranks as u32).collect(), hosts).map_err(|bad| wrong(bad.to_string()))
+}
+
+/// Whether the library can do it in one process.
+fn check_library(keys: &Collective) -> Result<(), String> {
+    let (ranks, bytes, operation) = (keys.ranks as u64, keys.bytes, *keys.operation.get_ref());
+    let memory = 2 * ranks * ranks * bytes;
+    let words = match operation {
+        _ if keys.compute > 0 => "nobody computes: leave compute out".into(),
+        Operation::Barrier => return Ok(()),
+        _ if bytes == 0 => "bytes is at least 1".into(),
+        _ if bytes >= MOST_BYTES => {
+            format!(
+                "bytes is less than {MOST_BYTES}: longer messages need threads of the library's, which take no turns"
+            )
+        }
+        _ if memory > MOST_MEMORY => {
+            format!(
+                "{ranks} ranks with {bytes} bytes for each other take {} GiB, and {} is the most",
+                memory >> 30,
+                MOST_MEMORY >> 30
+            )
+        }
+        Operation::Transpose if ranks > MOST_MAILBOXES => {
+            format!(
+                "a transpose has a mailbox for each pair of ranks: take {MOST_MAILBOXES} ranks at most, or \"transpose-2d\""
+            )
+        }
+        Operation::Transpose if ranks * bytes > MOST_OWN => {
+            format!(
+                "a rank of a transpose has {} MiB for its messages: take fewer ranks or bytes",
+                MOST_OWN >> 20
+            )
+        }
+        _ => return Ok(()),
+    };
+    Err(format!("with library = true, {words}"))
 }
 
 /// As the library's ranks do that have a processor each.

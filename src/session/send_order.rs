@@ -383,6 +383,10 @@ mod tests {
         order
     }
 
+    fn with(order: &SendOrder<Buffer>, buffer: &Arc<Buffer>, change: impl FnOnce(&mut Known<Buffer>)) {
+        change(order.state.lock().buffers.get_mut(&key(buffer)).expect("a link's"));
+    }
+
     #[test]
     fn a_buffer_is_slow_while_its_turns_take_long() {
         let (start, mut buffer) = (Instant::now(), known());
@@ -469,9 +473,10 @@ mod tests {
         let (slow, quick) = (Arc::default(), Arc::default());
         let order = order(&[(1, 0, &slow), (2, 5, &slow), (3, 0, &quick)]);
         assert!(order.may_send(1, 20_000));
-        order.state.lock().buffers.get_mut(&key(&slow)).unwrap().is_slow = true;
+        let a_while_ago = Instant::now() - 2 * SLOW;
+        with(&order, &slow, |known| (known.is_slow, known.turn) = (true, Some((20_000, a_while_ago))));
         slow.set(100_000, 0);
-        assert!(order.may_send(3, 10_000), "half of what may be in flight is not theirs");
+        assert!(order.may_send(3, 20_000), "half of what may be in flight is not theirs");
         assert!(!order.may_send(2, 100), "and they have all of theirs");
         slow.set(50_000, 10);
         assert_eq!(order.state.lock().take_turn(100_000), None, "something waits there");

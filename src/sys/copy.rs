@@ -3,7 +3,8 @@
 use core::hint::black_box;
 use core::ptr::NonNull;
 
-type Memcpy = unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, usize) -> *mut libc::c_void;
+pub(crate) type Memcpy =
+    unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, usize) -> *mut libc::c_void;
 
 /// Copies bytes that a peer may be changing at the same time into `to`.
 ///

@@ -115,7 +115,16 @@ impl Workshop {
         // Programs are started by it, from other folders too.
         let folder = folder.canonicalize().map_err(problem)?;
         let lock = File::create(folder.join(".parts/lock")).map_err(problem)?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        // A program that another thread is starting has this process's descriptors for a moment.
+        let attempt = || flock(&lock, FlockOperation::NonBlockingLockExclusive);
+        let locked = (0..20).map(|_| attempt()).find(|locked| {
+            let is_held = matches!(locked, Err(rustix::io::Errno::AGAIN));
+            if is_held {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            !is_held
+        });
+        match locked.unwrap_or(Err(rustix::io::Errno::AGAIN)) {
             Ok(()) => Ok(Workshop { folder, python, _lock: lock }),
             Err(rustix::io::Errno::AGAIN) => {
                 Err(format!("another run is making the peers in {}", folder.display()))

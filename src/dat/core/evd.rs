@@ -89,10 +89,14 @@ impl Inner {
         self.said.push_back(said);
         if self.said.len() > self.said_room {
             let behind = self.accepts.iter().flat_map(|accept| &accept.behind);
-            let needed =
-                LATE + self.queue.iter().chain(behind).filter(|event| event.has_private_data()).count();
-            self.said.drain(..self.said.len().saturating_sub(needed));
-            self.said_room = 2 * needed;
+            let told: Vec<&Event> =
+                self.queue.iter().chain(behind).filter(|event| event.has_private_data()).collect();
+            let needed = LATE + told.len();
+            // What waits behind an accept is taken after younger ones.
+            let oldest = self.said.iter().position(|said| told.iter().any(|event| event.points_to(said)));
+            let spare = self.said.len().saturating_sub(needed);
+            self.said.drain(..spare.min(oldest.unwrap_or(spare)));
+            self.said_room = 2 * needed.max(self.said.len());
         }
     }
 }

@@ -104,6 +104,11 @@ impl Event {
         self.number & !0xff == number::ESTABLISHED & !0xff && self.data[1] > 0
     }
 
+    /// Whether that is these.
+    pub fn points_to(&self, private_data: &[u8]) -> bool {
+        self.data[2] == private_data.as_ptr() as u64
+    }
+
     pub fn asynchronous(number: u32, handle: usize, reason: u32) -> Event {
         Event { number, data: [handle as u64, reason.into(), 0, 0, 0] }
     }

@@ -32,7 +32,7 @@ use crate::wait_policy::WaitPolicy;
 /// Bytes of the pieces in which long data travel: a receiver copies one while its sender copies the next.
 pub(super) const PIECE: usize = 128 << 10;
 /// Bytes from which on it matters whose cache a message's memory is in.
-const LONG: usize = 32 << 10;
+pub(super) const LONG: usize = 32 << 10;
 
 /// How a call reaches its group's end.
 pub(crate) trait Link {
@@ -138,7 +138,8 @@ impl<L: Link> Call<L> {
     pub fn send_if_room<'a>(&'a self, to: usize, bytes: &'a [u8]) -> impl Future<Output = Result<bool>> + 'a {
         let mut left = None;
         poll_fn(move |_| match self.try_send_long(to, bytes, &mut left) {
-            Poll::Pending if left.is_none() => Poll::Ready(Ok(false)),
+            // What is wrong is told by the send that cannot be left out.
+            Poll::Pending | Poll::Ready(Err(_)) if left.is_none() => Poll::Ready(Ok(false)),
             other => other.map_ok(|()| true),
         })
     }

@@ -8,6 +8,7 @@ use std::task::Poll;
 use udeck_via::mem::Fill;
 use udeck_via::{Block, Deadline, Home, PollBudget};
 
+use super::call::{LONG, PIECE};
 use super::failure::{self, Failure};
 use super::kind::{Kind, NUMBERS, SYNCHRONIZE, Signature};
 use super::meet::{meet, meet_now};
@@ -254,12 +255,20 @@ impl Engine {
 
     /// Memory for a message to a member.
     pub fn try_block(&mut self, state: &GroupState, to: usize, len: usize) -> Poll<Result<Block>> {
-        match state.world().block_for_message(len, Fill::KeepInTurn, WaitPolicy::None) {
+        let fill = if len >= LONG { Fill::KeepInTurn } else { Fill::Keep };
+        let is_piece = len <= PIECE;
+        match state.world().block_for_message(len, fill, WaitPolicy::None) {
             Ok(block) => Poll::Ready(Ok(block)),
-            Err(Error::WouldBlock { .. }) => match self.take_all(state) {
-                Ok(()) => self.stuck(state, Awaited::Room(to)),
-                Err(error) => Poll::Ready(Err(error)),
-            },
+            // Of a piece, what the group's own messages hold may be all that is missing, and they come back.
+            Err(error)
+                if matches!(error, Error::WouldBlock { .. })
+                    || (is_piece && matches!(error, Error::NoMemory { .. })) =>
+            {
+                match self.take_all(state) {
+                    Ok(()) => self.stuck(state, Awaited::Room(to)),
+                    Err(error) => Poll::Ready(Err(error)),
+                }
+            }
             Err(error) => Poll::Ready(Err(error)),
         }
     }

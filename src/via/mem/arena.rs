@@ -330,7 +330,15 @@ impl ArenaInner {
             if let Err(error) = self.take_memory(start, end) {
                 // Not the arena's last block: its handle is in use.
                 self.take_back(record);
-                return Err(error);
+                // A block that others have their turn before is better than none.
+                let mut books = self.books.lock();
+                let Some(record) = class.filter(|_| in_turn).and_then(|class| books.kept[class].pop_back())
+                else {
+                    return Err(error);
+                };
+                books.used += record.capacity;
+                books.blocks += 1;
+                return Ok(record);
             }
             record.class = class;
         }

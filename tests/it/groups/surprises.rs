@@ -117,11 +117,11 @@ fn requests_of_a_group_that_has_failed_are_over() {
     two(move |world| {
         for (nth, (begun, gave_up)) in begun.iter().zip(&gave_up).enumerate() {
             let some = world.group("some", &[0, 1])?;
-            // Rank 1 sends its second piece when it has the other one's first, and is asked.
+            // Eight pieces are sent ahead; rank 1 sends its ninth when it has the other one's first, and is asked.
             if world.rank() == 0 {
                 begun.wait();
             }
-            let mut request = some.all_reduce_nonblocking(vec![1_u8; 2 * PIECE], Sum)?;
+            let mut request = some.all_reduce_nonblocking(vec![1_u8; 10 * PIECE], Sum)?;
             if world.rank() == 1 {
                 begun.happen();
                 let error = some.within(SHORT).all_reduce(&mut [1], Sum).unwrap_err();

@@ -302,6 +302,7 @@ impl World {
         let seat = &mut self.seats().seats[node];
         assert_eq!(seat.state, State::Free, "NIC {node} enters once at a time");
         seat.state = State::Entered;
+        self.seats().turns += 1;
         self.begins();
     }
 

@@ -120,7 +120,8 @@ impl ElementType {
     fn name(self) -> &'static str {
         use ElementType::*;
         match self {
-            Bool | U8 => "u8",
+            Bool => "truth values",
+            U8 => "u8",
             I8 => "i8",
             I16 => "i16",
             U16 => "u16",
