@@ -47,7 +47,7 @@ pub fn weight(messages: u64, bytes: u64) -> u64 {
 pub struct Terms {
     /// What may be granted and on its way without a delay.
     pub threshold: u64,
-    /// What one reservation gets at most, unless the mailbox takes more in a [`SLICE`], and that is within the threshold.
+    /// What one reservation gets at most, unless the mailbox takes more in a slice of time (1 ms), and that is within the threshold.
     pub usual: u64,
     /// And then.
     pub largest: u64,
