@@ -3,8 +3,7 @@
 use core::hint::black_box;
 use core::ptr::NonNull;
 
-pub(crate) type Memcpy =
-    unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, usize) -> *mut libc::c_void;
+type Memcpy = unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, usize) -> *mut libc::c_void;
 
 /// Copies bytes that a peer may be changing at the same time into `to`.
 ///

@@ -8,6 +8,8 @@
 use std::hint::black_box;
 use std::sync::OnceLock;
 
+type Memcpy = unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, usize) -> *mut libc::c_void;
+
 /// No cache is asked for what is shorter.
 const LONG: usize = 8 << 20;
 /// Where Linux does not say how large it is.
@@ -47,7 +49,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
     let lines = (len - before) / LINE * LINE;
     let after = before + lines;
     // Opaque, as in `copy_in`.
-    let memcpy: super::copy::Memcpy = black_box(libc::memcpy);
+    let memcpy: Memcpy = black_box(libc::memcpy);
     // SAFETY: parts of both ranges, as our contract has them.
     unsafe {
         memcpy(to.cast(), from.cast(), before);
@@ -88,7 +90,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
 
 #[cfg(not(target_arch = "x86_64"))]
 pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
-    let memcpy: super::copy::Memcpy = black_box(libc::memcpy);
+    let memcpy: Memcpy = black_box(libc::memcpy);
     // SAFETY: our contract.
     unsafe { memcpy(to.cast(), from.cast(), len) };
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytemuck::Pod;
-use udeck_via::mem::SharedBytes;
+use udeck_via::mem::{Fill, SharedBytes};
 use udeck_via::{Block, copy_bytes};
 
 use super::engine::Engine;
@@ -32,7 +32,7 @@ use crate::wait_policy::WaitPolicy;
 /// Bytes of the pieces in which long data travel: a receiver copies one while its sender copies the next.
 pub(super) const PIECE: usize = 128 << 10;
 /// Bytes from which on it matters whose cache a message's memory is in.
-pub(super) const LONG: usize = 32 << 10;
+const LONG: usize = 32 << 10;
 
 /// How a call reaches its group's end.
 pub(crate) trait Link {
@@ -148,7 +148,7 @@ impl<L: Link> Call<L> {
     fn try_send_long(&self, to: usize, bytes: &[u8], left: &mut Option<Block>) -> Poll<Result> {
         self.link.with(|engine| {
             if left.is_none() {
-                let Poll::Ready(block) = engine.try_block(self.link.state(), to, bytes.len())? else {
+                let Poll::Ready(block) = self.try_block(engine, to, bytes.len())? else {
                     return Poll::Pending;
                 };
                 let mut block = block;
@@ -200,7 +200,12 @@ impl<L: Link> Call<L> {
 
     /// Memory for a message to a member; its contents are whatever this rank last left there.
     pub async fn block(&self, to: usize, len: usize) -> Result<Block> {
-        poll_fn(|_| self.link.with(|engine| engine.try_block(self.link.state(), to, len))).await
+        poll_fn(|_| self.link.with(|engine| self.try_block(engine, to, len))).await
+    }
+
+    fn try_block(&self, engine: &mut Engine, to: usize, len: usize) -> Poll<Result<Block>> {
+        let fill = if len >= LONG { Fill::KeepInTurn } else { Fill::Keep };
+        engine.try_block(self.link.state(), to, len, fill, len <= PIECE)
     }
 
     // ---- elements ----

@@ -8,7 +8,6 @@ use std::task::Poll;
 use udeck_via::mem::Fill;
 use udeck_via::{Block, Deadline, Home, PollBudget};
 
-use super::call::{LONG, PIECE};
 use super::failure::{self, Failure};
 use super::kind::{Kind, NUMBERS, SYNCHRONIZE, Signature};
 use super::meet::{meet, meet_now};
@@ -253,13 +252,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Memory for a message to a member.
-    pub fn try_block(&mut self, state: &GroupState, to: usize, len: usize) -> Poll<Result<Block>> {
-        let fill = if len >= LONG { Fill::KeepInTurn } else { Fill::Keep };
-        let is_piece = len <= PIECE;
+    /// Memory for a message to a member. `is_piece`: one of many, so that what the group's own messages hold may be all that is missing, and
+    /// that comes back.
+    pub fn try_block(
+        &mut self,
+        state: &GroupState,
+        to: usize,
+        len: usize,
+        fill: Fill,
+        is_piece: bool,
+    ) -> Poll<Result<Block>> {
         match state.world().block_for_message(len, fill, WaitPolicy::None) {
             Ok(block) => Poll::Ready(Ok(block)),
-            // Of a piece, what the group's own messages hold may be all that is missing, and they come back.
             Err(error)
                 if matches!(error, Error::WouldBlock { .. })
                     || (is_piece && matches!(error, Error::NoMemory { .. })) =>
