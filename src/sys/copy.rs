@@ -15,7 +15,7 @@ type Memcpy = unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, usize
 /// `from` is valid for reads of `to.len()` bytes (mapped memory; concurrent writes by other processes are
 /// allowed) and does not overlap `to`.
 pub unsafe fn copy_in(to: &mut [u8], from: NonNull<u8>) {
-    if crate::streamed::is_for(to.len()) {
+    if to.len() >= crate::streamed::LONG {
         // SAFETY: our contract, in as many words.
         return unsafe { crate::streamed::copy(to.as_mut_ptr(), from.as_ptr(), to.len()) };
     }

@@ -23,7 +23,7 @@ pub fn copy_bytes(to: &mut [u8], from: &[u8]) {
     let above = to.as_ptr().addr().wrapping_sub(from.as_ptr().addr()) % PAGE;
     if to.len() > PIECE && SLOW.contains(&above) {
         copy_in_pieces(to, from);
-    } else if crate::streamed::is_for(to.len()) {
+    } else if to.len() >= crate::streamed::LONG {
         copy_past_caches(to, from);
     } else {
         to.copy_from_slice(from);

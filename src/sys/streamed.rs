@@ -10,25 +10,18 @@ use std::sync::OnceLock;
 
 type Memcpy = unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, usize) -> *mut libc::c_void;
 
-/// No cache is asked for what is shorter.
-const LONG: usize = 8 << 20;
-/// Where Linux does not say how large it is.
+/// What is shorter is not for [`copy`].
+pub const LONG: usize = 8 << 20;
+/// Where Linux does not say how large its last-level cache is.
 const USUAL_CACHE: usize = 32 << 20;
 
-/// Whether [`copy`] is quicker for so many bytes than `memcpy`.
-#[inline]
-pub fn is_for(len: usize) -> bool {
-    len >= LONG && is_longer_than_cache(len)
-}
-
-#[cold]
 fn is_longer_than_cache(len: usize) -> bool {
     static CACHE: OnceLock<usize> = OnceLock::new();
     let known = || {
         let size = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/size");
         size.ok().and_then(|size| bytes_of(&size)).unwrap_or(USUAL_CACHE)
     };
-    cfg!(target_arch = "x86_64") && len >= *CACHE.get_or_init(known)
+    len >= *CACHE.get_or_init(known)
 }
 
 /// "32768K" as Linux writes it.
@@ -36,24 +29,45 @@ fn bytes_of(size: &str) -> Option<usize> {
     size.trim().strip_suffix('K')?.parse::<usize>().ok()?.checked_mul(1024)
 }
 
-/// Copies `len` bytes. In assembler, so that who writes `from` meanwhile races with machine code only, as with [`super::copy_in`].
+/// Copies `len` bytes, [`LONG`] or more, past the caches if they are longer than the last of these.
 ///
 /// # Safety
 /// `from` is valid for reads and `to` for writes of `len` bytes, and they do not overlap.
-#[cfg(target_arch = "x86_64")]
 #[cold]
 pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
+    if is_longer_than_cache(len) {
+        // SAFETY: our contract.
+        unsafe { stream(to, from, len) };
+    } else {
+        // SAFETY: our contract.
+        unsafe { memcpy(to, from, len) };
+    }
+}
+
+/// # Safety
+/// That of [`copy`].
+unsafe fn memcpy(to: *mut u8, from: *const u8, len: usize) {
+    // Opaque, as in `copy_in`.
+    let memcpy: Memcpy = black_box(libc::memcpy);
+    // SAFETY: our contract.
+    unsafe { memcpy(to.cast(), from.cast(), len) };
+}
+
+/// In assembler, so that who writes `from` meanwhile races with machine code only, as with [`super::copy_in`].
+///
+/// # Safety
+/// That of [`copy`].
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+unsafe fn stream(to: *mut u8, from: *const u8, len: usize) {
     const LINE: usize = 64;
     // These stores want whole lines.
     let before = to.align_offset(LINE).min(len);
     let lines = (len - before) / LINE * LINE;
     let after = before + lines;
-    // Opaque, as in `copy_in`.
-    let memcpy: Memcpy = black_box(libc::memcpy);
     // SAFETY: parts of both ranges, as our contract has them.
     unsafe {
-        memcpy(to.cast(), from.cast(), before);
-        memcpy(to.add(after).cast(), from.add(after).cast(), len - after);
+        memcpy(to, from, before);
+        memcpy(to.add(after), from.add(after), len - after);
     }
     if lines == 0 {
         return;
@@ -88,12 +102,8 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
-    let memcpy: Memcpy = black_box(libc::memcpy);
-    // SAFETY: our contract.
-    unsafe { memcpy(to.cast(), from.cast(), len) };
-}
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+use self::memcpy as stream;
 
 #[cfg(test)]
 mod tests {
@@ -106,7 +116,7 @@ mod tests {
             for (start, first) in [(0, 0), (1, 0), (0, 7), (63, 1), (17, 40)] {
                 let mut room = vec![255; 1000];
                 // SAFETY: both have so many bytes from there on, and are different allocations.
-                unsafe { copy(room[start..].as_mut_ptr(), source[first..].as_ptr(), len) };
+                unsafe { stream(room[start..].as_mut_ptr(), source[first..].as_ptr(), len) };
                 assert_eq!(
                     room[start..start + len],
                     source[first..first + len],
@@ -124,6 +134,5 @@ mod tests {
             [bytes_of(""), bytes_of("K"), bytes_of("12M"), bytes_of("99999999999999999999K")],
             [None; 4]
         );
-        assert!(!is_for(LONG - 1));
     }
 }

@@ -74,17 +74,6 @@ struct Accept {
 }
 
 impl Inner {
-    /// Keeps the event back, if its peer's accept is under way.
-    #[cold]
-    fn keep_back(&mut self, event: Event, from: Option<Process>) -> bool {
-        let Some(accept) = self.accepts.iter_mut().rfind(|accept| Some(accept.peer) == from) else {
-            return false;
-        };
-        accept.behind.push(event);
-        self.later += 1;
-        true
-    }
-
     fn keep(&mut self, said: Arc<[u8]>) {
         self.said.push_back(said);
         if self.said.len() > self.said_room {
@@ -178,15 +167,38 @@ impl Evd {
     #[inline(always)]
     pub fn put_from(&self, event: Event, from: impl FnOnce() -> Option<Process>) -> Result {
         let mut inner = self.inner.lock();
-        if inner.queue.len() + inner.later >= inner.room {
-            return Err(Code::QUEUE_FULL);
+        if inner.later > 0 {
+            return self.put_beside_accepts(inner, event, from());
         }
-        if inner.later > 0 && inner.keep_back(event, from()) {
-            return Ok(());
+        if inner.queue.len() >= inner.room {
+            return Err(Code::QUEUE_FULL);
         }
         inner.queue.push_back(event);
         self.count(&inner);
         self.tell(inner);
+        Ok(())
+    }
+
+    /// An event while accepts are under way. Out of line: what it needs is kept out of the way of a post.
+    #[cold]
+    #[inline(never)]
+    fn put_beside_accepts(
+        &self,
+        mut inner: MutexGuard<'_, Inner>,
+        event: Event,
+        from: Option<Process>,
+    ) -> Result {
+        if inner.queue.len() + inner.later >= inner.room {
+            return Err(Code::QUEUE_FULL);
+        }
+        if let Some(accept) = inner.accepts.iter_mut().rfind(|accept| Some(accept.peer) == from) {
+            accept.behind.push(event);
+            inner.later += 1;
+        } else {
+            inner.queue.push_back(event);
+            self.count(&inner);
+            self.tell(inner);
+        }
         Ok(())
     }
 

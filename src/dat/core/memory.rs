@@ -216,7 +216,7 @@ fn find_in(table: &[Place], context: u32) -> Option<&Piece> {
 ///
 /// # Errors
 /// `DAT_PROTECTION_VIOLATION` or `DAT_PRIVILEGES_VIOLATION`, with what was tried.
-#[inline]
+#[inline(always)]
 pub fn access<R>(triplet: Triplet, pz: u32, right: Right, with: impl FnOnce(*mut u8) -> R) -> Result<R> {
     let table = TABLE.read();
     let Some(piece) = find_in(&table, triplet.context) else { return Err(refused(right, true)) };
@@ -250,7 +250,7 @@ fn refused(right: Right, protection: bool) -> Code {
 ///
 /// # Errors
 /// As [`access`].
-#[inline]
+#[inline(always)]
 pub fn read(from: Triplet, pz: u32, right: Right, to: &mut [u8]) -> Result {
     let len = to.len().min(from.len as usize);
     access(from, pz, right, |at| {
