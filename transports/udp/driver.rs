@@ -310,3 +310,49 @@ impl Driver for StreamDriver {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use udeck_via::{Descriptor, Error, Reliability};
+
+    use super::*;
+    use crate::fixture::{End, connect, open_with, soon};
+
+    /// Of datagrams, each look at what waits sees one message.
+    #[test]
+    fn all_messages_go_that_the_peer_has_room_for() {
+        let open = || open_with(|options| options.levels = Some("5:50,0:50".parse().unwrap()));
+        let ((core_a, a), (_core_b, b)) = (open(), open());
+        let (mut a, mut b) = (End::new(&a, Reliability::Unreliable), End::new(&b, Reliability::Unreliable));
+        connect(&mut a, &mut b);
+        let link = core_a.links()[0].clone();
+        // The peer has room for some of them only.
+        let (len, mut posted, mut came) = (4000, 0, 0);
+        loop {
+            let mut region = a.nic.region(len, a.ptag).unwrap();
+            region.fill(posted as u8);
+            match a.vi.post_send(Descriptor::new([region])) {
+                Ok(()) => posted += 1,
+                Err((Error::Full { .. }, _)) => break,
+                Err((error, _)) => panic!("{error}"),
+            }
+        }
+        assert!(posted * len > udeck_session::DATAGRAM_BYTES, "{posted} messages");
+        let deadline = soon();
+        while came < posted {
+            assert!(!deadline.passed(), "{came} of {posted} messages came");
+            while b.vi.arrival().expect("it stands").is_some() {
+                came += 1;
+            }
+            core_a.progress();
+            link.with(|connection, driver| {
+                let waiting = driver.waiting(connection);
+                let has_room = driver.peer.lock().quic.datagrams().send_buffer_space() > 2 * len;
+                assert!(
+                    waiting == 0 || driver.waits_for_turn || !has_room,
+                    "{waiting} bytes wait for nothing"
+                );
+            });
+        }
+    }
+}

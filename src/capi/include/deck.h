@@ -337,7 +337,7 @@ typedef struct deck_group {
     unsigned long long deck_number;
 } deck_group_t;
 
-/* Operators of reductions. Integers wrap around; floating-point numbers have the first four. */
+/* Operators of reductions. Integers wrap around; floating-point numbers have the first four, and the minimum or maximum of NaN is NaN. */
 #define DECK_SUM 1
 #define DECK_PROD 2
 #define DECK_MIN 3

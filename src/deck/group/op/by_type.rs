@@ -32,7 +32,8 @@ pub enum ElementType {
     I64,
     /// 64 bits.
     U64,
-    /// Floating-point numbers of 32 bits. The lesser and the greater one of a number and what is none is the latter, as of [`ElementType::F64`].
+    /// Floating-point numbers of 32 bits. The minimum and the maximum of a number and NaN are NaN, as in numpy ([`super::Min`] and
+    /// [`super::Max`] give either), here and for [`ElementType::F64`].
     F32,
     /// Floating-point numbers of 64 bits.
     F64,
