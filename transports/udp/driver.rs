@@ -181,7 +181,7 @@ impl StreamDriver {
 
     /// Writes what there is while it is this link's turn.
     fn send_in_order(&mut self, connection: &mut Connection, state: &mut State) {
-        // Of datagrams, each look sees one message: the next look sees the next.
+        // Of datagrams, `waiting` counts one message at a time.
         loop {
             let bytes = self.waiting(connection);
             if bytes == 0 || self.waits_for_turn {
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
     use crate::fixture::{End, connect, open_with, soon};
 
-    /// Of datagrams, each look at what waits sees one message.
+    /// Of datagrams, `waiting` counts one message at a time, and all of them are sent.
     #[test]
     fn all_messages_go_that_the_peer_has_room_for() {
         let open = || open_with(|options| options.levels = Some("5:50,0:50".parse().unwrap()));

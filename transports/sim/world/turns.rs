@@ -6,8 +6,8 @@
 //!
 //! Deadlines are moments of virtual time meanwhile: the process goes by a clock ([`JobClock`]) that passes as the fabric's time does.
 //!
-//! Connections are made before, by threads that run as the system lets them: name services live in real time. Between
-//! `Fabric::enter` and the end of the last [`Turn`], order reigns.
+//! Connections are made before that, by threads that run in real time, as name services do. Ranks take turns from when all have called
+//! `Fabric::enter` until the last [`Turn`] has ended.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
