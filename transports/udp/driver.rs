@@ -315,7 +315,6 @@ impl Driver for StreamDriver {
 mod tests {
     use udeck_via::{Descriptor, Error, Reliability};
 
-    use super::*;
     use crate::fixture::{End, connect, open_with, soon};
 
     /// Of datagrams, `waiting` counts one message at a time, and all of them are sent.
