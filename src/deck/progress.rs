@@ -3,8 +3,8 @@
 //! A channel with announced messages is put into a [`Slot`]. Its poster moves it along when it calls the library, and so
 //! does every other waiting call of the same process. If the application computes instead, the helper thread notices
 //! that nobody has looked, and does it: a tenth of a millisecond after it was called, or, while the application is seen to
-//! look, within a millisecond. The thread starts with the first announced message and sleeps soon after the last:
-//! programs whose messages need no announcement never pay for it.
+//! look, within a millisecond. The thread starts with the first announced message, and sleeps while none waits, or while the posters of all
+//! that do wait for them themselves: programs whose messages need no announcement never pay for it.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -19,8 +19,9 @@ use udeck_via::thread;
 const FIRST_TICK: Duration = Duration::from_micros(100);
 /// How often it looks at least.
 const TICK: Duration = Duration::from_millis(1);
-/// Looks that find nothing to do before the helper sleeps until it is called.
-const QUIET_TICKS: u32 = 10;
+/// Looks that find nothing to do before the helper sleeps until it is called. It is called whenever a poster leaves messages behind, so a
+/// program that posts now and then pays one call for each time that it does.
+const QUIET_TICKS: u32 = 1;
 /// The helper's pause between two looks while it does the application's work; twice as long each time that nothing moves, up
 /// to [`TICK`].
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
@@ -42,7 +43,7 @@ pub(crate) trait Advance: Send {
 #[derive(Debug)]
 pub(crate) struct Slot<C> {
     channel: Mutex<Option<Box<C>>>,
-    /// Counted in [`Progress::busy`].
+    /// Messages wait in it. Written under the channel's lock, and counted in [`Progress::busy`].
     busy: AtomicBool,
     /// Its postbox is gone: dropped when nothing waits any more.
     orphan: AtomicBool,
@@ -51,7 +52,7 @@ pub(crate) struct Slot<C> {
 /// A slot, whatever lies in it.
 trait AnySlot: Send + Sync {
     /// Moves the channel along, if nobody holds it.
-    fn move_along(&self, busy: &AtomicUsize) -> Option<Moved>;
+    fn move_along(&self, counts: &Counts) -> Option<Moved>;
     fn is_orphan(&self) -> bool;
     /// Drops the channel: it ends a connection.
     fn clear(&self);
@@ -65,24 +66,32 @@ struct Moved {
 }
 
 impl<C: Advance> Slot<C> {
-    /// Keeps the count of busy slots. Under the channel's lock.
-    fn settle(&self, is_busy: bool, count: &AtomicUsize) {
-        if self.busy.swap(is_busy, Ordering::Relaxed) != is_busy {
-            if is_busy {
-                count.fetch_add(1, Ordering::Relaxed);
-            } else {
-                count.fetch_sub(1, Ordering::Relaxed);
-            }
+    /// Says whether messages wait here: whether that is news. Under the channel's lock.
+    fn settle(&self, is_busy: bool, busy: &AtomicUsize) -> bool {
+        let is_news = self.busy.swap(is_busy, Ordering::Relaxed) != is_busy;
+        if is_news {
+            count(busy, is_busy);
         }
+        is_news
+    }
+}
+
+fn count(of: &AtomicUsize, is_one_more: bool) {
+    if is_one_more {
+        of.fetch_add(1, Ordering::Relaxed);
+    } else {
+        of.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl<C: Advance> AnySlot for Slot<C> {
-    fn move_along(&self, busy: &AtomicUsize) -> Option<Moved> {
+    fn move_along(&self, counts: &Counts) -> Option<Moved> {
         let mut place = self.channel.try_lock()?;
         let channel = place.as_mut()?;
         let (any, is_busy) = (channel.progress(), channel.has_queued());
-        self.settle(is_busy, busy);
+        if self.settle(is_busy, &counts.busy) {
+            count(&counts.unattended, is_busy);
+        }
         let is_gone = self.is_orphan() && !is_busy;
         if is_gone {
             let channel = place.take();
@@ -102,6 +111,26 @@ impl<C: Advance> AnySlot for Slot<C> {
     }
 }
 
+/// Its poster has the slot, and moves the channel along itself for as long as it waits: the helper has nothing to do there, however long that
+/// takes. Made and dropped under the channel's lock.
+struct Attended<'a> {
+    busy: &'a AtomicBool,
+    unattended: &'a AtomicUsize,
+}
+
+impl<'a> Attended<'a> {
+    fn new(busy: &'a AtomicBool, unattended: &'a AtomicUsize) -> Self {
+        unattended.fetch_sub(usize::from(busy.load(Ordering::Relaxed)), Ordering::Relaxed);
+        Attended { busy, unattended }
+    }
+}
+
+impl Drop for Attended<'_> {
+    fn drop(&mut self) {
+        self.unattended.fetch_add(usize::from(self.busy.load(Ordering::Relaxed)), Ordering::Relaxed);
+    }
+}
+
 /// Whether these are the same slot.
 fn is_same<A: ?Sized, B: ?Sized>(one: &Arc<A>, other: &Arc<B>) -> bool {
     ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
@@ -111,14 +140,21 @@ fn is_same<A: ?Sized, B: ?Sized>(one: &Arc<A>, other: &Arc<B>) -> bool {
 #[derive(Default)]
 pub(crate) struct Progress {
     slots: Mutex<Vec<Arc<dyn AnySlot>>>,
-    /// Slots in which messages wait.
-    busy: AtomicUsize,
+    counts: Counts,
     /// Grows whenever the application moves things along itself.
     visits: AtomicU64,
     /// Rests of the application since anything moved.
     rests: AtomicU32,
     helper: Mutex<Helper>,
     called: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    /// Slots in which messages wait.
+    busy: AtomicUsize,
+    /// And whose poster is elsewhere.
+    unattended: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -136,8 +172,9 @@ impl Progress {
             busy: AtomicBool::new(true),
             orphan: AtomicBool::new(false),
         });
+        count(&self.counts.busy, true);
+        count(&self.counts.unattended, true);
         self.slots.lock().push(slot.clone());
-        self.busy.fetch_add(1, Ordering::Relaxed);
         self.rests.store(0, Ordering::Relaxed);
         self.call_helper();
         slot
@@ -152,9 +189,11 @@ impl Progress {
         self.visits.fetch_add(1, Ordering::Relaxed);
         let mut place = slot.channel.lock();
         let channel = place.as_mut().expect("only its poster takes a channel out of its slot");
+        let attended = Attended::new(&slot.busy, &self.counts.unattended);
         channel.progress();
         let result = act(channel);
-        slot.settle(channel.has_queued(), &self.busy);
+        slot.settle(channel.has_queued(), &self.counts.busy);
+        drop(attended);
         if channel.has_queued() {
             drop(place);
             self.call_helper(); // it sleeps if the queue was empty for a while
@@ -196,7 +235,12 @@ impl Progress {
     /// Whether any message waits for an answer.
     #[inline]
     pub fn is_busy(&self) -> bool {
-        self.busy.load(Ordering::Relaxed) != 0
+        self.counts.busy.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether any does whose poster is elsewhere.
+    fn is_unattended(&self) -> bool {
+        self.counts.unattended.load(Ordering::Relaxed) != 0
     }
 
     /// A waiting call of the application lends a hand. Whether anything moved.
@@ -222,7 +266,7 @@ impl Progress {
         let slots: Vec<_> = self.slots.lock().clone();
         let mut moved = false;
         for slot in slots {
-            let Some(Moved { any, is_gone }) = slot.move_along(&self.busy) else { continue };
+            let Some(Moved { any, is_gone }) = slot.move_along(&self.counts) else { continue };
             moved |= any;
             if is_gone {
                 self.slots.lock().retain(|other| !is_same(other, &slot));
@@ -267,7 +311,7 @@ impl Progress {
         if helper.stop {
             return false;
         }
-        if rhythm.quiet >= QUIET_TICKS && !self.is_busy() {
+        if rhythm.quiet >= QUIET_TICKS && !self.is_unattended() {
             helper.asleep = true;
             self.called.wait(&mut helper);
             helper.asleep = false;
@@ -275,12 +319,14 @@ impl Progress {
         }
         self.called.wait_for(&mut helper, rhythm.tick);
         drop(helper);
-        rhythm.quiet = if self.is_busy() { 0 } else { rhythm.quiet + 1 };
+        rhythm.quiet = if self.is_unattended() { 0 } else { rhythm.quiet + 1 };
         let visits = self.visits.load(Ordering::Relaxed);
         rhythm.tick = TICK.min(rhythm.tick * 2);
         if visits == rhythm.visits_seen {
             // Nobody looked for a whole tick: do it, until somebody does or nothing is left.
-            while self.is_busy() && self.visits.load(Ordering::Relaxed) == visits && !self.helper.lock().stop
+            while self.is_unattended()
+                && self.visits.load(Ordering::Relaxed) == visits
+                && !self.helper.lock().stop
             {
                 if self.move_along() || self.nap(rhythm.pause) {
                     (rhythm.tick, rhythm.pause) = (FIRST_TICK, FIRST_PAUSE);
@@ -325,5 +371,66 @@ fn run(progress: &Weak<Progress>) {
         if !progress.tick(&mut rhythm) {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Messages that wait until somebody has looked so often.
+    struct Waits(u32);
+
+    impl Advance for Waits {
+        fn has_queued(&self) -> bool {
+            self.0 > 0
+        }
+
+        fn progress(&mut self) -> bool {
+            self.0 = self.0.saturating_sub(1);
+            true
+        }
+    }
+
+    fn comes_true(what: impl Fn() -> bool) -> bool {
+        let limit = Instant::now() + Duration::from_secs(20);
+        while !what() && Instant::now() < limit {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        what()
+    }
+
+    /// A poster that waits needs no other thread to look, and leaves its messages to one.
+    #[test]
+    fn the_helper_sleeps_while_a_poster_waits_and_is_called_when_it_leaves() {
+        let progress = Arc::new(Progress::default());
+        let slot = progress.adopt(Box::new(Waits(u32::MAX)));
+        let sleeps = || progress.helper.lock().asleep && !progress.is_unattended();
+        let (slept, back) = progress.visit(&slot, |channel| {
+            let slept = comes_true(sleeps);
+            channel.0 = 5;
+            slept
+        });
+        assert!(slept && back.is_none());
+        assert!(comes_true(|| !progress.is_busy()), "somebody has looked five times");
+        assert!(!progress.is_unattended());
+        let (_, back) = progress.visit(&slot, |_| ());
+        assert!(back.is_some() && !progress.is_unattended() && !progress.is_busy());
+        progress.stop();
+    }
+
+    /// Whoever had the channel left it behind.
+    #[test]
+    fn a_poster_that_panics_has_its_messages_moved_along() {
+        let progress = Arc::new(Progress::default());
+        let slot = progress.adopt(Box::new(Waits(5)));
+        let panics = || progress.visit(&slot, |_| std::panic::resume_unwind(Box::new("in a post")));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+        assert!(progress.is_unattended());
+        progress.orphan(&slot);
+        assert!(comes_true(|| !progress.is_busy()));
+        progress.stop();
     }
 }
