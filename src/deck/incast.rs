@@ -41,6 +41,8 @@ pub(crate) const LONG: usize = 128 << 10;
 const USUAL: u64 = 128 << 10;
 /// And of one that is quick.
 const LARGEST: u64 = 1 << 20;
+/// What the reservations of all ranks get together of a quick mailbox, or [`USUAL`] each if that is more.
+const TOGETHER: u64 = 32 << 20;
 /// What announced messages may have of either kind of memory before they come: it is theirs from the answer on, and the answer may delay them.
 /// More of them at a time than a socket's buffer holds would be lost over UDP, and sent again after a timeout, again and again.
 pub(crate) const GRANTED: usize = 2 << 20;
@@ -69,16 +71,16 @@ impl Rules {
             IncastControl::Auto | IncastControl::Off => Rules::Off,
             IncastControl::Srp => Rules::Srp,
             IncastControl::Smsrp => {
-                let others = ranks.saturating_sub(1).max(1) as u64;
-                let window = (THRESHOLD / others).clamp(*WINDOWS.start(), *WINDOWS.end());
+                let window = (THRESHOLD / others(ranks)).clamp(*WINDOWS.start(), *WINDOWS.end());
                 Rules::Smsrp { window: window as u32 }
             }
         }
     }
 
-    /// What the mailbox does itself.
-    pub fn terms(rate: Option<u64>) -> Terms {
-        Terms { threshold: THRESHOLD, usual: USUAL, largest: LARGEST, rate }
+    /// What the mailbox does itself, in a job of so many ranks.
+    pub fn terms(rate: Option<u64>, ranks: usize) -> Terms {
+        let crowded = (TOGETHER / others(ranks)).clamp(USUAL, LARGEST);
+        Terms { threshold: THRESHOLD, usual: USUAL, crowded, largest: LARGEST, rate }
     }
 
     pub fn setting(self) -> IncastControl {
@@ -109,6 +111,10 @@ impl Rules {
             _ => Err(Malformed),
         }
     }
+}
+
+fn others(ranks: usize) -> u64 {
+    ranks.saturating_sub(1).max(1) as u64
 }
 
 impl IncastControl {
@@ -157,6 +163,12 @@ mod tests {
         };
         assert_eq!([1, 2, 33, 65, 513, 5000].map(window), [65536, 65536, 65536, 32768, 4096, 4096]);
         assert_eq!(Rules::new(IncastControl::Auto, 65), Rules::Off);
+    }
+
+    #[test]
+    fn all_ranks_have_so_much_together_and_each_the_usual_at_least() {
+        let crowded = |ranks| Rules::terms(None, ranks).crowded;
+        assert_eq!([2, 33, 65, 1025].map(crowded), [1 << 20, 1 << 20, 512 << 10, 128 << 10]);
     }
 
     #[test]

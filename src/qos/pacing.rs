@@ -36,6 +36,8 @@ const GAIN: u64 = 2;
 
 /// A grant is what the mailbox takes in so long: where the processors are shared, who is woken for less is woken too often.
 const SLICE: Duration = Duration::from_millis(1);
+/// And where more than the threshold is outstanding: so long a slice has each of many, and waits for all others'.
+const CROWDED_SLICE: Duration = Duration::from_micros(250);
 
 /// How heavy so many messages are, of so many bytes together.
 pub fn weight(messages: u64, bytes: u64) -> u64 {
@@ -47,9 +49,11 @@ pub fn weight(messages: u64, bytes: u64) -> u64 {
 pub struct Terms {
     /// What may be granted and on its way without a delay.
     pub threshold: u64,
-    /// What one reservation gets at most, unless the mailbox takes more in a slice of time (1 ms), and that is within the threshold.
+    /// What one reservation gets at most of a mailbox that is slow. Of a quick one it gets a slice of time.
     pub usual: u64,
-    /// And then.
+    /// That slice is no more than this where much is outstanding already. So many postboxes have so much each.
+    pub crowded: u64,
+    /// And where it is within the threshold.
     pub largest: u64,
     /// What the mailbox takes, in bytes a second; `None`: it is measured. Until it is, nothing is delayed.
     pub rate: Option<u64>,
@@ -79,12 +83,23 @@ impl Scheduler {
         self.reserve_whole(now, asked.clamp(1, self.largest(outstanding)), outstanding, drained)
     }
 
-    /// What one reservation gets at most, now: a slice of the mailbox's time, as long as that is within the threshold.
+    /// What one reservation gets at most, now: a slice of the mailbox's time. A long one, as far as that is within the threshold; else a short one.
     fn largest(&self, outstanding: u64) -> u64 {
-        let slice = u128::from(self.rate.unwrap_or(0)) * SLICE.as_nanos() / 1_000_000_000;
-        let slice = u64::try_from(slice).unwrap_or(u64::MAX);
         let free = self.terms.threshold.saturating_sub(outstanding);
-        slice.min(self.terms.largest).min(free).max(self.terms.usual).max(1)
+        let alone = self.taken_in(SLICE).min(self.terms.largest).min(free);
+        let crowded = self.taken_in(CROWDED_SLICE).min(self.terms.crowded);
+        alone.max(crowded).max(self.terms.usual).max(1)
+    }
+
+    /// What a reservation may ask for at most, now, where what is under way beyond the threshold may be lost on its way.
+    pub fn within_threshold(&self, outstanding: u64) -> u64 {
+        self.terms.threshold.saturating_sub(outstanding).max(self.terms.usual)
+    }
+
+    /// What the mailbox takes in so long a time, by the rate that it schedules by.
+    fn taken_in(&self, slice: Duration) -> u64 {
+        let bytes = u128::from(self.rate.unwrap_or(0)) * slice.as_nanos() / 1_000_000_000;
+        u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
     /// As [`Self::reserve`], of a message that is granted as a whole.

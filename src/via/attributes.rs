@@ -106,6 +106,9 @@ pub struct NicAttributes {
     /// it is left on this side: the VI is gone, and the peer uses nothing of it any more. One rank may have
     /// [a part](NicAttributes::max_connections_of_a_rank) of them.
     pub max_connections: usize,
+    /// Whether what comes over all its connections shares one buffer (a socket's `SO_RCVBUF`) until it is taken in. What overflows that is lost,
+    /// and comes again after a while.
+    pub shares_receive_buffer: bool,
     /// Whether registering the program's memory pins it: `RLIMIT_MEMLOCK` is a bound then.
     pub pins_memory: bool,
     /// Pieces of the program's memory that may be registered at a time, those that the cache keeps included (VIA:
@@ -145,6 +148,7 @@ impl NicAttributes {
             max_cq_entries: 0,
             max_windows: 0,
             max_connections: MAX_CONNECTIONS,
+            shares_receive_buffer: false,
             pins_memory: false,
             max_registrations: MAX_REGISTRATIONS,
             max_registered_bytes: isize::MAX as usize,

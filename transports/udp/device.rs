@@ -35,6 +35,7 @@ pub fn open(options: &Options) -> Result<Arc<QuicDevice>> {
     attributes.encrypted = true;
     attributes.max_discriminator = MAX_DISCRIMINATOR;
     attributes.max_private_data = MAX_PRIVATE;
+    attributes.shares_receive_buffer = true;
     if options.levels.is_some() {
         attributes.caps = attributes.caps | Caps::SERVICE_LEVELS;
     }

@@ -39,7 +39,7 @@ struct Schedule {
 impl Grants {
     pub fn new(quota: Arc<MemoryQuota>, rules: Rules, world: &WorldState, counters: &Arc<Counters>) -> Self {
         let schedule = || Schedule {
-            scheduler: Scheduler::new(Rules::terms(world.config().incast_rate), Duration::ZERO),
+            scheduler: Scheduler::new(Rules::terms(world.config().incast_rate, world.size()), Duration::ZERO),
             begun: Instant::now(),
             counters: counters.clone(),
             outstanding: 0,
@@ -97,7 +97,14 @@ impl Grants {
             return Err(Malformed);
         }
         let outstanding = schedule.outstanding.saturating_add(granted(&self.quota) as u64);
-        let grant = schedule.scheduler.reserve(now, asked, outstanding, schedule.counters.weight_retrieved());
+        let is_lost_beyond = side.vi.nic().attributes().shares_receive_buffer;
+        let most = if is_lost_beyond { schedule.scheduler.within_threshold(outstanding) } else { u64::MAX };
+        let grant = schedule.scheduler.reserve(
+            now,
+            asked.min(most),
+            outstanding,
+            schedule.counters.weight_retrieved(),
+        );
         reserved.account.grant(now, arrived, grant);
         schedule.outstanding = schedule.outstanding.saturating_add(grant.bytes);
         // At most `largest`, which is far below.

@@ -12,7 +12,7 @@ const fn us(micros: u64) -> Duration {
 }
 
 const fn terms(threshold: u64, largest: u64, rate: Option<u64>) -> Terms {
-    Terms { threshold, usual: largest, largest, rate }
+    Terms { threshold, usual: largest, crowded: largest, largest, rate }
 }
 
 /// A byte a microsecond.
@@ -62,7 +62,7 @@ fn the_rate_is_what_the_program_takes_at_its_best() {
 #[test]
 fn a_grant_is_a_slice_of_the_mailboxs_time_within_bounds() {
     let largest = |rate, outstanding| {
-        let terms = Terms { threshold: 10_000, usual: 1000, largest: 5000, rate };
+        let terms = Terms { threshold: 10_000, usual: 1000, crowded: 2000, largest: 5000, rate };
         Scheduler::new(terms, us(0)).reserve(us(0), u64::MAX, outstanding, 0).bytes
     };
     // A byte a microsecond is 1000 in a slice.
@@ -70,7 +70,23 @@ fn a_grant_is_a_slice_of_the_mailboxs_time_within_bounds() {
     assert_eq!(rates.map(|rate| largest(rate, 0)), [1000, 1000, 1000, 3000, 5000, 5000]);
     assert_eq!(
         [6000, 8500, 20_000].map(|outstanding| largest(Some(9_000_000), outstanding)),
-        [4000, 1500, 1000]
+        [4000, 2000, 2000],
+        "what is free, or a quarter of a slice"
+    );
+    assert_eq!(
+        [1_000_000, 6_000_000, u64::MAX].map(|rate| largest(Some(rate), 20_000)),
+        [1000, 1500, 2000],
+        "a slow mailbox gives the usual, and none gives more than the bound where it is crowded"
+    );
+}
+
+#[test]
+fn where_more_would_be_lost_a_slice_is_what_is_free_or_the_usual() {
+    let terms = Terms { threshold: 10_000, usual: 1000, crowded: 2000, largest: 5000, rate: Some(u64::MAX) };
+    let scheduler = Scheduler::new(terms, us(0));
+    assert_eq!(
+        [0, 8500, 9500, 20_000].map(|outstanding| scheduler.within_threshold(outstanding)),
+        [10_000, 1500, 1000, 1000]
     );
 }
 
