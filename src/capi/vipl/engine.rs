@@ -93,6 +93,8 @@ pub(super) struct NicState {
     pub address: [u8; HOST],
     cq: Mutex<Cq>,
     cq_handle: CqHandle,
+    /// Somebody sleeps at `cq`, and rings when that is over. Who has it locked otherwise only looks, and rings for nobody.
+    is_led: AtomicBool,
     bell: Bell,
     /// VIs that the engine has to look after.
     needs: AtomicUsize,
@@ -136,6 +138,7 @@ impl NicState {
             visits,
             cq_handle: cq.handle(),
             cq: Mutex::new(cq),
+            is_led: AtomicBool::new(false),
             nic,
             names,
             address,
@@ -265,7 +268,9 @@ impl NicState {
         let rung = || self.bell.rings.load(Ordering::Relaxed) != rings || self.closed.load(Ordering::Relaxed);
         match self.cq.try_lock() {
             Some(mut cq) => {
+                self.is_led.store(true, Ordering::Relaxed);
                 let news = cq.wait(Deadline::after(limit), rung);
+                self.is_led.store(false, Ordering::Relaxed);
                 drop(cq);
                 if let Some(entry) = news {
                     self.serve(entry);
@@ -275,6 +280,8 @@ impl NicState {
                     self.ring_loudly();
                 }
             }
+            // It is free again before long, and nobody would tell of that.
+            None if !self.is_led.load(Ordering::Relaxed) => std::thread::yield_now(),
             None => {
                 let mut lock = self.bell.lock.lock();
                 if !rung() {
@@ -293,7 +300,13 @@ impl NicState {
         } else {
             stuck.remove(&vi);
         }
-        self.is_any_stuck.store(!stuck.is_empty(), Ordering::Relaxed);
+        let is_any = !stuck.is_empty();
+        let was_any = self.is_any_stuck.swap(is_any, Ordering::Relaxed);
+        drop(stuck);
+        if is_any && !was_any {
+            // Who sleeps has found none: he would ask this one when his sleep is over, and nothing else may end that.
+            self.ring_loudly();
+        }
     }
 
     fn ask_stuck(&self) {
@@ -357,25 +370,27 @@ impl NicState {
     fn run(&self) {
         let mut looks = 0;
         while !self.closed.load(Ordering::Relaxed) {
+            let mut lock = self.bell.lock.lock();
             let now = self.looks.load(Ordering::Relaxed);
+            // Under the lock of the bell: who needs it says so, and rings then.
             let is_idle = self.needs.load(Ordering::Relaxed) == 0;
-            if is_idle || now != looks {
-                looks = now;
-                let mut lock = self.bell.lock.lock();
-                if !self.closed.load(Ordering::Relaxed) {
-                    self.bell.rung.wait_for(&mut lock, if is_idle { LOOK } else { ASIDE });
-                }
+            if !is_idle && now == looks {
                 drop(lock);
-                if !is_idle {
-                    // The program may look at one VI, and peers reach its memory by another.
-                    self.glance();
-                    if self.is_any_stuck.load(Ordering::Relaxed) {
-                        self.ask_stuck();
-                    }
-                }
+                self.sleep_unless::<()>(LOOK, &mut || None);
                 continue;
             }
-            self.sleep_unless::<()>(LOOK, &mut || None);
+            looks = now;
+            if !self.closed.load(Ordering::Relaxed) {
+                self.bell.rung.wait_for(&mut lock, if is_idle { LOOK } else { ASIDE });
+            }
+            drop(lock);
+            if !is_idle {
+                // The program may look at one VI, and peers reach its memory by another.
+                self.glance();
+                if self.is_any_stuck.load(Ordering::Relaxed) {
+                    self.ask_stuck();
+                }
+            }
         }
     }
 
@@ -465,3 +480,19 @@ fn deliver(job: Job, nic: Handle, state: &Weak<NicState>) {
 
 /// What `VipQueryNic` says of discriminators.
 pub(super) const MAX_DISCRIMINATOR: usize = address::MAX_DISCRIMINATOR;
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// How often it has rung for who sleeps.
+    pub fn rings(state: &NicState) -> u64 {
+        state.bell.rings.load(Ordering::Relaxed)
+    }
+
+    /// Goes to sleep for so long, while another thread looks at what has news.
+    pub fn sleep_beside_a_look(state: &NicState, limit: Duration) {
+        let _looks = state.cq.lock();
+        std::thread::scope(|scope| scope.spawn(|| state.sleep(limit, rings(state))).join()).unwrap();
+    }
+}

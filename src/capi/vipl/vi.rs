@@ -263,11 +263,13 @@ impl ViObject {
         if self.state != ViState::CONNECTED || self.below.is_none() {
             return;
         }
-        let has_news = self.take_arrivals(until);
+        let before = self.completions;
+        self.take_arrivals(until);
         if self.unsent + self.answers.len() > 0 || self.taken > 0 {
             self.send_waiting();
         }
-        if has_news {
+        // By an arrival, or because what waited has found room.
+        if self.completions != before {
             self.tell_of_completions();
         }
     }

@@ -67,10 +67,9 @@ impl ViObject {
         self.receive_slowly()
     }
 
-    /// Takes what has arrived. Whether a descriptor is over by it.
+    /// Takes what has arrived.
     #[inline]
-    pub(super) fn take_arrivals(&mut self, until: Until) -> bool {
-        let before = self.completions;
+    pub(super) fn take_arrivals(&mut self, until: Until) {
         let mut short = Inline::EMPTY;
         for _ in 0..BOUND {
             if until == Until::OneReceived && !self.received.is_empty() {
@@ -93,7 +92,6 @@ impl ViObject {
                 break;
             }
         }
-        before != self.completions
     }
 
     #[inline]

@@ -1,7 +1,8 @@
-//! A peer that says anything.
+//! A peer that says anything, and who is told of what.
 
 use std::ptr::NonNull;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -12,7 +13,7 @@ use udeck::via::{Cq, Deadline, Listener, NetAddress, Nic};
 
 use super::*;
 use crate::vipl::address::Host;
-use crate::vipl::engine::{NICS, OwnPtag, PTAGS};
+use crate::vipl::engine::{self, NICS, OwnPtag, PTAGS};
 use crate::vipl::memory::{self, Wanted};
 use crate::vipl::types::{ControlSegment, RELIABLE_DELIVERY, RELIABLE_RECEPTION, UNRELIABLE};
 use crate::vipl::wire;
@@ -269,4 +270,57 @@ impl Scene {
     fn descriptor_at(&self, nth: usize) -> *mut Descriptor {
         self.start.as_ptr().cast::<u8>().wrapping_add(3 * PAGE + nth * 64).cast()
     }
+}
+
+/// Whoever moves it on: here the engine, when the peer has made room.
+#[test]
+fn who_asked_is_called_when_a_send_that_waited_for_room_is_over() {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn count(_: *mut c_void, _: Handle, _: Handle, _: *mut Descriptor) {
+        CALLS.fetch_add(1, Ordering::SeqCst);
+    }
+    let scene = SCENE.lock();
+    let (vi, mut peer) = scene.connected(RELIABLE_DELIVERY);
+    let post = || {
+        let mut vi = VIS.lock(vi).unwrap();
+        assert_eq!(vi.post_send(scene.descriptor(0, 0)), VipReturn::SUCCESS);
+        vi.send_done()
+    };
+    while post().is_some() {}
+    let notify = Notify { handler: count, context: std::ptr::null_mut() };
+    assert_eq!(VIS.lock(vi).unwrap().set_notify(Queue::Send, notify), VipReturn::SUCCESS);
+    assert_eq!(CALLS.load(Ordering::SeqCst), 0, "it waits");
+    let limit = Deadline::after(Duration::from_secs(20));
+    while CALLS.load(Ordering::SeqCst) == 0 {
+        assert!(!limit.passed(), "nobody is told");
+        while peer.arrival().unwrap().is_some() {}
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut locked = VIS.lock(vi).unwrap();
+    assert!(locked.send_done().is_none(), "the handler has it");
+    assert_eq!(locked.disconnect(), VipReturn::SUCCESS);
+    drop(locked);
+    assert!(matches!(VIS.remove(vi, |vi| vi.may_go()), Some(Ok(_))));
+}
+
+/// Who sleeps on the bell is rung for. Nobody rings when a look is over.
+#[test]
+fn nobody_follows_who_only_looks() {
+    let state = SCENE.lock().state.clone();
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        engine::tests::sleep_beside_a_look(&state, Duration::from_secs(600));
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(Duration::from_secs(20)).expect("it sleeps for all of its time");
+}
+
+/// Whoever sleeps asks the first VI that finds no room within a millisecond, and not after a whole sleep.
+#[test]
+fn the_first_vi_that_is_stuck_wakes_who_sleeps() {
+    let scene = SCENE.lock();
+    let before = engine::tests::rings(&scene.state);
+    scene.state.set_stuck(Handle::NULL, true);
+    assert_ne!(engine::tests::rings(&scene.state), before);
+    scene.state.set_stuck(Handle::NULL, false);
 }
