@@ -74,7 +74,11 @@ impl Cno {
 
     /// From now on calls this function with each dispatcher that has events, on one thread of the library, or none any more
     /// (`dat_cno_modify_agent`). It comes beside those who wait. Waits for a call of the agent before, unless it is called in that, ten
-    /// seconds at most.
+    /// seconds at most. What that one had yet to be called with the new one is called with at once; without an agent before, what nobody
+    /// has taken by a wait.
+    ///
+    /// A call that panics is over. The first of an agent's is told on stderr, and the agent is called again with the next news: what it has
+    /// not taken of a dispatcher stays there.
     ///
     /// What the function owns stays until there is another one or the CNO goes: not this CNO, then. Give it clones of dispatchers.
     ///

@@ -2,7 +2,9 @@
 //!
 //! News of an event dispatcher wait once for the agent, however many events they stand for: an agent that does not return holds up
 //! no memory. An agent that is replaced, or whose object goes, is not called any more, and who takes it away waits for a call that
-//! has begun, unless the call itself does it.
+//! has begun, unless the call itself does it. What it had yet to hear the next one hears.
+//!
+//! An agent that panics is called again with the next news, as every function of the program's that this library calls.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,7 +13,8 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use udeck::via::{Deadline, thread};
+use udeck::via::Deadline;
+use udeck::via::thread::{self, Callback};
 
 /// Called with the event dispatcher that has news.
 pub type Agent = Box<dyn Fn(usize) + Send>;
@@ -63,9 +66,15 @@ impl Called {
         self.0.state.lock().news.retain(|other| *other != evd);
     }
 
+    /// It is called no more. What it has yet to hear, oldest first.
+    pub fn retire(&self) -> VecDeque<usize> {
+        self.0.over()
+    }
+
     /// Ends it. `false`: a call that has begun does not return.
     pub fn end(self) -> bool {
-        let mut state = self.0.over();
+        self.retire();
+        let mut state = self.0.state.lock();
         let deadline = Deadline::after(PATIENCE);
         while state.calling.is_some_and(|thread| thread != std::thread::current().id()) {
             if self.0.changed.wait_until(&mut state, deadline.instant()).timed_out() && deadline.passed() {
@@ -78,36 +87,26 @@ impl Called {
 
 impl Drop for Called {
     fn drop(&mut self) {
-        drop(self.0.over());
-    }
-}
-
-/// A call under way, also if it ends by a panic.
-struct Calling<'a>(&'a Shared);
-
-impl Drop for Calling<'_> {
-    fn drop(&mut self) {
-        self.0.state.lock().calling = None;
-        self.0.changed.notify_all();
+        self.0.over();
     }
 }
 
 impl Shared {
-    fn over(&self) -> parking_lot::MutexGuard<'_, State> {
+    fn over(&self) -> VecDeque<usize> {
         let mut state = self.state.lock();
         state.is_over = true;
-        state.news.clear();
         self.changed.notify_all();
-        state
+        std::mem::take(&mut state.news)
     }
 
-    fn serve(&self, agent: &Agent) -> Result<(), String> {
+    fn serve(&self, agent: &Agent) {
+        let calls = Callback::new("the agent of a CNO");
         loop {
             let evd = {
                 let mut state = self.state.lock();
                 loop {
                     if state.is_over {
-                        return Ok(());
+                        return;
                     }
                     if let Some(evd) = state.news.pop_front() {
                         state.calling = Some(std::thread::current().id());
@@ -116,8 +115,9 @@ impl Shared {
                     self.changed.wait(&mut state); // until it is told, or over
                 }
             };
-            let _calling = Calling(self);
-            agent(evd);
+            let _ = calls.call(|| agent(evd));
+            self.state.lock().calling = None;
+            self.changed.notify_all();
         }
     }
 }
@@ -176,5 +176,20 @@ mod tests {
         assert_eq!(ends.recv_timeout(LIMIT), Ok(true));
         assert!(ends.recv_timeout(LIMIT).is_err(), "called after its end");
         assert_eq!(calls.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn one_that_panics_is_called_again() {
+        let (called, calls) = mpsc::channel();
+        let agent = Called::start(Box::new(move |evd| {
+            called.send(evd).unwrap();
+            assert!(evd != 1, "the agent's own mistake");
+        }))
+        .unwrap();
+        for evd in [1, 2, 1, 3] {
+            agent.tell(evd);
+            assert_eq!(calls.recv_timeout(LIMIT), Ok(evd));
+        }
+        assert!(agent.end(), "no call is under way");
     }
 }

@@ -54,13 +54,25 @@ impl Cno {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Who is called from now on, on a thread of the library. Waits for a call of the one before: `false` if that does not return.
+    /// Who is called from now on, on a thread of the library: at once with what the one before has yet to hear, or, without one before,
+    /// with what nobody has taken. Waits for a call of the one before: `false` if that does not return.
     ///
     /// # Errors
     /// There is no thread to be had.
     pub fn set_agent(&self, agent: Option<Agent>) -> io::Result<bool> {
         let called = agent.map(Called::start).transpose()?;
-        let before = std::mem::replace(&mut *self.agent.lock(), called);
+        let before = {
+            // News that come meanwhile wait for this lock, and go to the new one.
+            let mut current = self.agent.lock();
+            let unheard = match &*current {
+                Some(before) => before.retire(),
+                None => self.triggered.lock().clone(),
+            };
+            if let Some(called) = &called {
+                unheard.into_iter().for_each(|evd| called.tell(evd));
+            }
+            std::mem::replace(&mut *current, called)
+        };
         Ok(before.is_none_or(Called::end))
     }
 

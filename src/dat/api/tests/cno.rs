@@ -121,3 +121,57 @@ fn an_agent_is_called_with_dispatchers_that_have_events() {
     assert!(calls.recv_timeout(LIMIT).is_err(), "what it owned has gone with it");
     assert_eq!(one.work.len(), 1);
 }
+
+#[test]
+fn an_agent_that_is_replaced_in_a_call_leaves_its_news_to_the_next() {
+    let one = end(&nic("shm"));
+    let (cno, other) = (Cno::new(one.ep.ia()), Evd::new(one.ep.ia(), 0));
+    one.work.set_cno(Some(&cno)).unwrap();
+    other.set_cno(Some(&cno)).unwrap();
+    let (began, begins) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let slow = move |of| {
+        began.send(of).unwrap();
+        let _ = released.recv_timeout(LIMIT);
+    };
+    // What has come before there is one is told, too.
+    one.work.post_software(1).unwrap();
+    cno.set_agent(Some(Box::new(slow))).unwrap();
+    assert_eq!(begins.recv_timeout(LIMIT), Ok(one.work.id()));
+    for evd in [&other, &one.work, &other] {
+        evd.post_software(2).unwrap();
+    }
+    let (called, calls) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let replacing = scope.spawn(|| cno.set_agent(Some(Box::new(move |of| called.send(of).unwrap()))));
+        assert_eq!(calls.recv_timeout(LIMIT), Ok(other.id()));
+        assert_eq!(calls.recv_timeout(LIMIT), Ok(one.work.id()));
+        release.send(()).unwrap();
+        replacing.join().unwrap().unwrap();
+    });
+    assert!(begins.try_recv().is_err(), "called after its end");
+    assert!(calls.try_recv().is_err(), "each is told once");
+}
+
+#[test]
+fn an_agent_that_panics_stays() {
+    let (called, calls) = std::sync::mpsc::channel();
+    let one = end(&nic("shm"));
+    let cno = Cno::new(one.ep.ia());
+    let evd = one.work.clone();
+    let agent = move |_| match evd.dequeue() {
+        Some(Event::Software(7)) => panic!("the agent's own mistake"),
+        event => called.send(format!("{event:?}")).unwrap(),
+    };
+    cno.set_agent(Some(Box::new(agent))).unwrap();
+    one.work.set_cno(Some(&cno)).unwrap();
+    one.work.post_software(7).unwrap();
+    let limit = Deadline::after(LIMIT);
+    while one.work.len() > 0 {
+        assert!(!limit.passed(), "it is not called");
+        std::thread::yield_now();
+    }
+    one.work.post_software(8).unwrap();
+    assert_eq!(calls.recv_timeout(LIMIT), Ok(format!("{:?}", Some(Event::Software(8)))));
+    cno.set_agent(None).unwrap();
+}
