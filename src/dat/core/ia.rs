@@ -319,7 +319,9 @@ impl Ia {
             let is_idle = self.connected.load(Ordering::Relaxed) == 0;
             if is_idle || now != looks {
                 looks = now;
-                self.bell.sleep(if is_idle { LOOK } else { ASIDE }, || self.is_closed());
+                // Who connects is counted before he rings.
+                let is_needed = || is_idle && self.connected.load(Ordering::Relaxed) > 0;
+                self.bell.sleep(if is_idle { LOOK } else { ASIDE }, || self.is_closed() || is_needed());
                 if !is_idle {
                     // The program may look, and peers reach its memory by an end point that it does not look at.
                     self.glance(|| false);
