@@ -195,15 +195,31 @@ fn bytes(code: c_int, n: c_ulong, members: usize) -> Result<usize> {
     bytes.ok_or_else(|| invalid(format!("{n} elements of {members} members are more than any memory has")))
 }
 
-/// That the library does not write what it reads: so many bytes from each.
-fn check_apart(what: &str, read: (*const c_void, usize), written: (*mut c_void, usize)) -> Result {
-    let ends = |(first, bytes): (usize, usize)| (first, first.saturating_add(bytes));
-    let (read, written) = (ends((read.0.addr(), read.1)), ends((written.0.addr(), written.1)));
-    let is_empty = read.0 == read.1 || written.0 == written.1;
-    match is_empty || read.1 <= written.0 || written.1 <= read.0 {
-        true => Ok(()),
-        false => Err(invalid(format!("{what} overlap"))),
+/// A place of the program's: what the call names it, where it is, and how many bytes it has.
+type Place<P> = (&'static str, P, usize);
+
+/// A place that is read and one that is written, which have to lie apart.
+///
+/// # Safety
+/// Each is NULL or has so many bytes.
+unsafe fn apart<'a>(
+    read: Place<*const c_void>,
+    written: Place<*mut c_void>,
+) -> Result<(&'a [u8], &'a mut [u8])> {
+    let ends = |first: usize, bytes: usize| (first, first.saturating_add(bytes));
+    let (from, to) = (ends(read.1.addr(), read.2), ends(written.1.addr(), written.2));
+    let is_empty = read.2 == 0 || written.2 == 0;
+    if !(is_empty || from.1 <= to.0 || to.1 <= from.0) {
+        return Err(invalid(format!("{} and {} overlap", read.0, written.0)));
     }
+    // SAFETY: our contract, for both.
+    unsafe { Ok((slice(read.0, read.1.cast(), read.2)?, slice_mut(written.0, written.1.cast(), written.2)?)) }
+}
+
+/// Bytes of so many elements, and of as many of each member where they come together: at that root.
+fn bytes_at_root(group: &Group, root: c_ulong, code: c_int, n: c_ulong) -> Result<(usize, usize)> {
+    let here = if root as usize == group.rank() { group.size() } else { 0 };
+    Ok((bytes(code, n, 1)?, bytes(code, n, here)?))
 }
 
 /// `int deck_group_broadcast(deck_group_t *group, unsigned long root, int type, void *data, unsigned long n)`
@@ -242,12 +258,9 @@ pub unsafe extern "C" fn deck_group_gather(
     call("deck_group_gather", || {
         // SAFETY: our contract.
         let group = unsafe { group(structure) }?;
-        let here = if root as usize == group.rank() { group.size() } else { 0 };
-        let (each, whole) = (bytes(code, n, 1)?, bytes(code, n, here)?);
-        check_apart("mine and all", (mine, each), (all, whole))?;
+        let (each, whole) = bytes_at_root(&group, root, code, n)?;
         // SAFETY: our contract, for both.
-        let (mine, all) =
-            unsafe { (slice("mine", mine.cast::<u8>(), each)?, slice_mut("all", all.cast::<u8>(), whole)?) };
+        let (mine, all) = unsafe { apart(("mine", mine, each), ("all", all, whole)) }?;
         Ok(group.gather(root as usize, mine, all)?)
     })
 }
@@ -268,12 +281,9 @@ pub unsafe extern "C" fn deck_group_scatter(
     call("deck_group_scatter", || {
         // SAFETY: our contract.
         let group = unsafe { group(structure) }?;
-        let here = if root as usize == group.rank() { group.size() } else { 0 };
-        let (each, whole) = (bytes(code, n, 1)?, bytes(code, n, here)?);
-        check_apart("all and mine", (all, whole), (mine, each))?;
+        let (each, whole) = bytes_at_root(&group, root, code, n)?;
         // SAFETY: our contract, for both.
-        let (all, mine) =
-            unsafe { (slice("all", all.cast::<u8>(), whole)?, slice_mut("mine", mine.cast::<u8>(), each)?) };
+        let (all, mine) = unsafe { apart(("all", all, whole), ("mine", mine, each)) }?;
         Ok(group.scatter(root as usize, all, mine)?)
     })
 }
@@ -294,10 +304,8 @@ pub unsafe extern "C" fn deck_group_allgather(
         // SAFETY: our contract.
         let group = unsafe { group(structure) }?;
         let (each, whole) = (bytes(code, n, 1)?, bytes(code, n, group.size())?);
-        check_apart("mine and all", (mine, each), (all, whole))?;
         // SAFETY: our contract, for both.
-        let (mine, all) =
-            unsafe { (slice("mine", mine.cast::<u8>(), each)?, slice_mut("all", all.cast::<u8>(), whole)?) };
+        let (mine, all) = unsafe { apart(("mine", mine, each), ("all", all, whole)) }?;
         Ok(group.all_gather(mine, all)?)
     })
 }
@@ -318,10 +326,8 @@ pub unsafe extern "C" fn deck_group_alltoall(
         // SAFETY: our contract.
         let group = unsafe { group(structure) }?;
         let whole = bytes(code, n, group.size())?;
-        check_apart("from and to", (from, whole), (to, whole))?;
         // SAFETY: our contract, for both.
-        let (from, to) =
-            unsafe { (slice("from", from.cast::<u8>(), whole)?, slice_mut("to", to.cast::<u8>(), whole)?) };
+        let (from, to) = unsafe { apart(("from", from, whole), ("to", to, whole)) }?;
         Ok(group.all_to_all(from, to)?)
     })
 }
