@@ -38,7 +38,7 @@ pub(crate) struct SanitizeOptions {
 enum Piece {
     /// Unit tests of the library's packages
     Unit,
-    /// The conformance suite over every transport
+    /// The conformance suite over every transport, and uDAPL's objects over them
     Conformance,
     /// The umbrella's tests: worlds of several ranks in one process
     Worlds,
@@ -66,7 +66,7 @@ struct Tests {
 const LIMIT: Duration = Duration::from_secs(7200);
 
 const UNIT: &str = "-p udeck-sys -p udeck-auth -p udeck-via -p udeck-boot -p udeck-session -p udeck-segments -p udeck-deck -p udeck-shm \
-                    -p udeck-tcp -p udeck-udp -p udeck-verbs --lib";
+                    -p udeck-tcp -p udeck-udp -p udeck-verbs -p udeck-dat --lib";
 const WORLDS: &str = "-p udeck --lib --tests";
 
 const ADDRESS_TESTS: [Tests; 3] = [
@@ -83,7 +83,7 @@ const ADDRESS_TESTS: [Tests; 3] = [
     },
     Tests {
         piece: Piece::Conformance,
-        words: "-p udeck-conformance --test shm --test tcp --test udp --test verbs --test sim",
+        words: "-p udeck-conformance --test shm --test tcp --test udp --test verbs --test sim --test over_dat",
         skipped: &[
             // It counts mappings, and the memory of the whole process: the sanitizer's allocator has its own of both.
             "many::connections_leave_nothing_behind",
