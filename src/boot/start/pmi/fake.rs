@@ -1,5 +1,7 @@
 //! A launcher's service that a test writes down: what it is to hear, and what it says to it.
 
+mod talk;
+
 use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
@@ -11,6 +13,7 @@ use proptest::prelude::*;
 use udeck_sys::Deadline;
 
 use super::{Channel, Service};
+pub(crate) use talk::{Talk, use_it};
 
 /// What is heard, exactly, and the answer.
 pub(crate) type Step = (String, String);

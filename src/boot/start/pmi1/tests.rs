@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::start::{
-    pmi::fake::{Manner, Rest, Step, at_once, hostile, play, service, soon, steps},
+    pmi::fake::{Manner, Talk, at_once, hostile, play, service, soon, steps, use_it},
     pmi2::Pmi2,
 };
 
@@ -33,29 +33,9 @@ const CALLS: [(&str, &str); 5] = [
 const INTRODUCED: [(&str, &str); 1] =
     [("cmd=initack pmiid=1\n", "cmd=initack rc=0\ncmd=set size=4\ncmd=set rank=1\ncmd=set debug=0\n")];
 
-fn all() -> Vec<Step> {
-    [steps(&JOINED), steps(&CALLS)].concat()
-}
-
-/// Rank 1 of 4.
-fn join(steps: Vec<Step>, manner: Manner) -> (Result<Pmi1, StartError>, Rest) {
-    let (service, rest) = service(TITLE, steps, manner);
-    (Pmi1::join(service, 1, 4, soon()), rest)
-}
-
-/// After these answers.
-fn joined(then: &[(&str, &str)]) -> (Pmi1, Rest) {
-    let (joined, rest) = join([steps(&JOINED), steps(then)].concat(), Manner::AtOnce);
-    (joined.unwrap(), rest)
-}
-
-/// Everything that a rank asks for.
-fn use_it(pmi: &mut Pmi1, until: Deadline) -> Result<(), StartError> {
-    pmi.put("root", "10-20-x", until)?;
-    pmi.fence(until)?;
-    assert_eq!(pmi.get(0, "root", until)?, "A-7");
-    pmi.fence(until)?;
-    pmi.finalize(until)
+fn talk() -> Talk<Pmi1> {
+    let join = |service, until| Pmi1::join(service, 1, 4, until);
+    Talk { title: TITLE, joining: steps(&JOINED), calls: steps(&CALLS), join }
 }
 
 fn vars<'a>(pairs: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<String> + 'a {
@@ -68,14 +48,7 @@ fn open(pairs: &[(&str, &str)]) -> Result<Pmi1, StartError> {
 
 #[test]
 fn a_rank_joins_puts_meets_reads_and_leaves() {
-    for manner in [Manner::AtOnce, Manner::ByteByByte] {
-        let (joined, rest) = join(all(), manner);
-        let mut pmi = joined.unwrap();
-        assert_eq!((pmi.title().as_str(), pmi.rank(), pmi.size()), (TITLE, 1, 4));
-        use_it(&mut pmi, soon()).unwrap();
-        drop(pmi);
-        assert_eq!(rest.join().unwrap(), "", "nothing is said after the goodbye");
-    }
+    talk().goes_from_joining_to_leaving();
 }
 
 #[test]
@@ -87,7 +60,7 @@ fn over_tcp_it_is_told_who_it_is_and_joins_once() {
         let once = AtomicBool::new(false);
         let serving = std::thread::spawn(move || {
             let stream = listener.accept().unwrap().0;
-            play(stream, [steps(&INTRODUCED), all()].concat(), manner).join().unwrap()
+            play(stream, [steps(&INTRODUCED), talk().all()].concat(), manner).join().unwrap()
         });
         let mut pmi = Pmi1::open_once(&vars(&pairs), soon(), &once).unwrap();
         assert_eq!((pmi.title().as_str(), pmi.rank(), pmi.size()), (TITLE, 1, 4));
@@ -117,7 +90,7 @@ fn an_inherited_descriptor_is_taken_once_and_not_passed_on() {
 
     let (ours, theirs) = UnixStream::pair().unwrap();
     rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::empty()).unwrap();
-    let rest = play(theirs, all(), Manner::AtOnce);
+    let rest = play(theirs, talk().all(), Manner::AtOnce);
     let number = ours.into_raw_fd().to_string();
     let mut pmi = of(&number).unwrap();
     assert_eq!(pmi.title(), "PMI-1");
@@ -163,12 +136,11 @@ fn variables_that_are_missing_or_wrong_are_named() {
 fn a_service_may_speak_a_later_subversion_as_well() {
     let mut steps = steps(&JOINED);
     steps[0].1 = "cmd=response_to_init pmi_version=1 pmi_subversion=2 rc=0\n".into();
-    let (joined, rest) = join(steps, Manner::AtOnce);
+    let (joined, rest) = talk().join_in(steps, Manner::AtOnce);
     joined.map(drop).unwrap();
     rest.join().unwrap();
 }
 
-/// Another answer at one step of joining, and what is then said.
 #[test]
 fn a_wrong_answer_to_joining_is_an_error_with_words() {
     let long = format!("cmd=my_kvsname kvsname={}\n", "k".repeat(257));
@@ -197,15 +169,7 @@ fn a_wrong_answer_to_joining_is_an_error_with_words() {
         (2, "cmd=my_kvsname kvsname=a b\n", "a blank"),
         (2, long.as_str(), "has 257 bytes"),
     ];
-    for (at, answer, words) in cases {
-        let mut steps = steps(&JOINED[..=at]);
-        steps[at].1 = answer.into();
-        let (joined, rest) = join(steps, Manner::AtOnce);
-        let error = joined.map(drop).unwrap_err();
-        assert!(matches!(&error, StartError::Server { environment, .. } if environment == TITLE), "{error}");
-        assert!(error.to_string().contains(words), "{error}");
-        rest.join().unwrap();
-    }
+    talk().fails_to_join(cases);
 }
 
 #[test]
@@ -251,40 +215,23 @@ fn a_wrong_answer_to_a_call_is_an_error_with_words_and_the_last() {
         (2, long.as_str(), "its value has 1024 bytes; at most"),
         (4, "cmd=finalize_ack rc=9\n", "saying goodbye: it refuses"),
     ];
-    for (at, answer, words) in cases {
-        let mut calls = CALLS[..=at].to_vec();
-        calls[at].1 = answer;
-        let (mut pmi, rest) = joined(&calls);
-        let error = use_it(&mut pmi, soon()).unwrap_err();
-        assert!(error.to_string().contains(words), "{error}");
-        let after = pmi.fence(soon()).unwrap_err();
-        assert!(matches!(after, StartError::Server { .. }), "{after}");
-        drop(pmi);
-        assert_eq!(rest.join().unwrap(), "");
-    }
+    talk().fails_to_go_on(cases);
 }
 
 #[test]
 fn what_does_not_fit_is_not_asked() {
-    let (mut pmi, rest) = joined(&[]);
-    let room = pmi.longest_value();
+    let room = talk().joined(&[]).0.longest_value();
     assert_eq!("cmd=put kvsname=kvs_1_vm key=udeck-4294967295-0123456789abcdef value=\n".len() + room, 1023);
-    let cases = [
-        ("root", "v".repeat(room + 1), "at most"),
-        ("root", "a b".into(), "letters, digits"),
-        ("root", String::new(), "letters, digits"),
-        ("a=b", "v".into(), "letters, digits"),
-        ("0123456789abcdefg", "v".into(), "1 to 16"),
-    ];
-    for (key, value, words) in cases {
-        let error = pmi.put(key, &value, soon()).unwrap_err();
-        assert!(error.to_string().contains(words), "{error}");
-    }
-    drop(pmi);
-    assert_eq!(rest.join().unwrap(), "");
+    talk().does_not_put(&[
+        ("root", &"v".repeat(room + 1), "at most"),
+        ("root", "a b", "letters, digits"),
+        ("root", "", "letters, digits"),
+        ("a=b", "v", "letters, digits"),
+        ("0123456789abcdefg", "v", "1 to 16"),
+    ]);
     let mut narrow = steps(&JOINED);
     narrow[1].1 = "cmd=maxes kvsname_max=256 keylen_max=12 vallen_max=64\n".into();
-    let mut narrow = join(narrow, Manner::AtOnce).0.unwrap();
+    let mut narrow = talk().join_in(narrow, Manner::AtOnce).0.unwrap();
     assert_eq!(narrow.longest_value(), 63);
     let error = narrow.put("root", "x", soon()).unwrap_err();
     assert!(error.to_string().contains("`udeck-1-root` is too long; its keys have at most 11"), "{error}");
@@ -292,42 +239,23 @@ fn what_does_not_fit_is_not_asked() {
 
 #[test]
 fn a_service_that_dies_says_so_wherever() {
-    for alive in 0..all().len() {
-        let (joined, rest) = join(all()[..alive].to_vec(), Manner::Dies);
-        let error = joined.and_then(|mut pmi| use_it(&mut pmi, soon())).unwrap_err();
-        assert!(error.to_string().contains("the launcher's service has closed the connection"), "{error}");
-        rest.join().unwrap();
-    }
+    talk().notices_that_the_service_dies();
 }
 
 #[test]
 fn a_service_that_does_not_answer_is_late_wherever() {
-    for silent in 0..all().len() {
-        let mut steps = all()[..=silent].to_vec();
-        steps[silent].1.pop();
-        let (service, rest) = service(TITLE, steps, Manner::AtOnce);
-        let mut until = if silent < JOINED.len() { at_once() } else { soon() };
-        let error = Pmi1::join(service, 1, 4, until).and_then(|mut pmi| {
-            until = at_once();
-            use_it(&mut pmi, until)
-        });
-        let error = error.unwrap_err();
-        assert!(matches!(&error, StartError::Late { environment, .. } if environment == TITLE), "{error}");
-        assert!(until.passed());
-        // On a busy machine an earlier answer is late, and the service misses the rest of its part.
-        let _ = rest.join();
-    }
+    talk().notices_that_the_service_is_late();
 }
 
 #[test]
 fn an_abort_is_said_and_not_waited_for() {
-    let (mut pmi, rest) = joined(&[]);
+    let (mut pmi, rest) = talk().joined(&[]);
     pmi.abort(7, "no more", soon()).unwrap();
     assert!(pmi.fence(soon()).unwrap_err().to_string().contains("asked for the end of the job"));
     drop(pmi);
     assert_eq!(rest.join().unwrap(), "cmd=abort exitcode=7\n");
 
-    let (mut pmi, rest) = joined(&CALLS[..2]);
+    let (mut pmi, rest) = talk().joined(&steps(&CALLS[..2]));
     pmi.put("root", "10-20-x", soon()).unwrap();
     pmi.fence(soon()).unwrap();
     pmi.fence(at_once()).unwrap_err();
@@ -335,28 +263,12 @@ fn an_abort_is_said_and_not_waited_for() {
     drop(pmi);
     assert_eq!(rest.join().unwrap(), "cmd=barrier_in\ncmd=abort exitcode=255\n");
 
-    let (mut pmi, rest) = joined(&CALLS[4..]);
-    pmi.finalize(soon()).unwrap();
-    assert!(pmi.abort(1, "", soon()).unwrap_err().to_string().contains("has said goodbye"));
-    drop(pmi);
-    assert_eq!(rest.join().unwrap(), "");
+    talk().has_said_goodbye();
 }
 
 proptest! {
     #[test]
     fn prop_whatever_the_service_says_every_call_returns(bytes in hostile(), spoilt in 0..4_usize) {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let said: Vec<u8> = JOINED[..spoilt].iter().flat_map(|(_, says)| says.bytes()).chain(bytes).collect();
-        let serving = std::thread::spawn(move || {
-            let _ = std::io::Write::write_all(&mut &theirs, &said);
-        });
-        let service = Service::new(Channel::new(ours), TITLE.into());
-        if let Ok(mut pmi) = Pmi1::join(service, 1, 4, soon()) {
-            let _ = pmi.put("root", "x", soon());
-            let _ = pmi.fence(soon());
-            let _ = pmi.get(0, "root", soon());
-            let _ = pmi.finalize(soon());
-        }
-        serving.join().unwrap();
+        talk().returns_after(spoilt, bytes);
     }
 }
