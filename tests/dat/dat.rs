@@ -29,9 +29,11 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    fn missing(&self) -> Option<String> {
-        let (file, package) = self.needs.iter().find(|(file, _)| !Path::new(file).exists())?;
-        Some(format!("{file} is not there (Debian: apt-get install {package})"))
+    /// All of it, so that nobody installs one package after the other.
+    fn missing(&self) -> Vec<String> {
+        let missing = self.needs.iter().filter(|(file, _)| !Path::new(file).exists());
+        let say = |(file, package): &_| format!("{file} is not there (Debian: apt-get install {package})");
+        missing.map(say).collect()
     }
 }
 
@@ -50,7 +52,6 @@ fn main() -> ExitCode {
     let trials =
         programs::cases().into_iter().chain(own::cases()).map(|case| trial(case, required, &mut reasons));
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
-    reasons.dedup();
     for why in reasons {
         println!("skipped: {why}");
     }
@@ -59,16 +60,19 @@ fn main() -> ExitCode {
 
 fn trial(case: Case, required: bool, reasons: &mut Vec<String>) -> Trial {
     let missing = case.missing();
-    let ignored = missing.is_some() && !required;
+    let ignored = !missing.is_empty() && !required;
     if ignored {
-        reasons.extend(missing.clone());
+        let news: Vec<String> = missing.iter().filter(|why| !reasons.contains(why)).cloned().collect();
+        reasons.extend(news);
     }
-    let run = move || match missing {
-        Some(why) => Err(Failed::from(why)),
-        None => panic::catch_unwind(AssertUnwindSafe(case.run)).map_err(|panic| {
+    let run = move || {
+        if !missing.is_empty() {
+            return Err(Failed::from(missing.join("; ")));
+        }
+        panic::catch_unwind(AssertUnwindSafe(case.run)).map_err(|panic| {
             let words = panic.downcast_ref::<String>().cloned();
             Failed::from(words.unwrap_or_else(|| "it panicked; its words are above".into()))
-        }),
+        })
     };
     Trial::test(case.name, run).with_ignored_flag(ignored)
 }
