@@ -167,7 +167,7 @@ fn an_agent_that_panics_stays() {
     one.work.set_cno(Some(&cno)).unwrap();
     one.work.post_software(7).unwrap();
     let limit = Deadline::after(LIMIT);
-    while one.work.len() > 0 {
+    while !one.work.is_empty() {
         assert!(!limit.passed(), "it is not called");
         std::thread::yield_now();
     }
