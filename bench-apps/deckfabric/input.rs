@@ -76,9 +76,22 @@ pub struct Network {
     pub link: Option<u32>,
     pub switch: Option<u32>,
     #[serde(default)]
+    pub queues: Queues,
+    #[serde(default)]
     pub passing_first: bool,
     /// Whether all packets are acknowledged; with congestion control they are unless told.
     pub acks: Option<bool>,
+}
+
+/// `network.queues`: how switches keep packets, and read them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Queues {
+    #[default]
+    ByOutput,
+    Crossbar,
+    Fifo,
+    FifoCrossbar,
 }
 
 /// `[arbitration]`

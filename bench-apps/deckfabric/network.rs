@@ -10,7 +10,7 @@ use std::{fs, path::Path};
 use toml::Spanned;
 use udeck_fabric::{
     arbitration,
-    config::{BadConfig, Config},
+    config::{BadConfig, Config, Queues},
     congestion::{Congestion, ecn::Ecn, lhrp::Lhrp, srp::Speculation},
     topology::{self, Network},
     traffic::{self, Arrivals, Stream},
@@ -58,6 +58,12 @@ pub fn config(scenario: &Scenario, scheme: Scheme) -> Result<Config, Problem> {
         buffer,
         link: own.link.unwrap_or(default.link),
         switch: own.switch.unwrap_or(default.switch),
+        queues: match own.queues {
+            input::Queues::ByOutput => Queues::ByOutput,
+            input::Queues::Crossbar => Queues::Crossbar,
+            input::Queues::Fifo => Queues::Fifo,
+            input::Queues::FifoCrossbar => Queues::FifoCrossbar,
+        },
         passing_first: own.passing_first,
         congestion: congestion(scenario.congestion.get_ref(), scheme, buffer),
         acks: own.acks.unwrap_or(scheme != Scheme::None),
@@ -70,6 +76,7 @@ fn line_of(scenario: &Scenario, bad: &BadConfig) -> usize {
     let lines = &scenario.lines;
     let of_network = ["levels", "packet", "buffer", "link", "switch"];
     match bad {
+        BadConfig::Queues => lines.network,
         BadConfig::Range(range) if of_network.contains(&range.what) => lines.network,
         BadConfig::Range(_) => lines.congestion,
         BadConfig::Level { .. } | BadConfig::Table(_) => lines.arbitration.unwrap_or(lines.network),

@@ -10,6 +10,32 @@ use udeck_qos::table::LANES;
 /// Levels of congestion control, above those of the traffic: what is speculative, and what controls it.
 pub const OWN_LEVELS: u8 = 2;
 
+/// How a switch keeps the packets of an input's lane, and how many of them it can read at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Queues {
+    /// Apart by output: a packet waits for none that goes elsewhere, and all outputs can read an input at once.
+    #[default]
+    ByOutput,
+    /// Apart by output, but an input is read by one output at a time, as by a crossbar as fast as the links.
+    Crossbar,
+    /// In one queue: whatever is behind the first packet waits for it. All outputs can read an input at once.
+    Fifo,
+    /// In one queue, and an input is read by one output at a time.
+    FifoCrossbar,
+}
+
+impl Queues {
+    /// Whether packets of an input's lane wait for those before them.
+    pub fn is_fifo(self) -> bool {
+        matches!(self, Self::Fifo | Self::FifoCrossbar)
+    }
+
+    /// Whether an input is read by one output at a time.
+    pub fn has_crossbar(self) -> bool {
+        matches!(self, Self::Crossbar | Self::FifoCrossbar)
+    }
+}
+
 /// The configuration of a network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -25,6 +51,8 @@ pub struct Config {
     pub link: u32,
     /// Cycles that a head needs from a switch's input to the choice at its output.
     pub switch: u32,
+    /// How switches keep packets, and read them.
+    pub queues: Queues,
     /// Whether packets from other switches go before those that a switch's own hosts inject, in a level. Without it they take turns.
     pub passing_first: bool,
     /// What is done when many send to one.
@@ -42,6 +70,7 @@ impl Default for Config {
             buffer: 64,
             link: 2,
             switch: 4,
+            queues: Queues::ByOutput,
             passing_first: false,
             congestion: Congestion::None,
             acks: false,
@@ -61,6 +90,9 @@ pub enum BadConfig {
         /// Which one.
         level: u8,
     },
+    /// Speculative packets are dropped wherever they wait, and marks count what waits for an output: both need queues by output.
+    #[error("congestion control needs switches with queues by output")]
+    Queues,
     /// InfiniBand's tables.
     #[error(transparent)]
     Table(#[from] udeck_qos::table::BadTable),
@@ -83,6 +115,9 @@ impl Config {
             }
         }
         self.congestion.check()?;
+        if self.queues.is_fifo() && self.congestion != Congestion::None {
+            return Err(BadConfig::Queues);
+        }
         match (0..self.levels).find(|level| !self.has_turns(*level)) {
             Some(level) => Err(BadConfig::Level { level }),
             None => {
@@ -141,6 +176,10 @@ mod tests {
         assert_eq!(Config::default().check(), Ok(()));
         assert_eq!(reason(|config| config.levels = 0), "levels is 0: take 1 to 15");
         assert_eq!(reason(|config| config.buffer = 3), "buffer is 3: take 4 to 1048576");
+        let queues = |config: &mut Config| {
+            (config.queues, config.congestion) = (Queues::Fifo, Congestion::Lhrp(Default::default()))
+        };
+        assert_eq!(reason(queues), "congestion control needs switches with queues by output");
         assert_eq!(reason(|config| config.link = 0), "link is 0: take 1 to 1024");
         assert_eq!(
             reason(|config| config.arbitration =

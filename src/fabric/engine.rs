@@ -27,6 +27,8 @@ enum Event {
     Arrive { port: u32, packet: u32 },
     /// A port's link has nothing to carry any more.
     Free { port: u32 },
+    /// The output that has read an input has read all of a packet.
+    Read { input: u32 },
     /// Room in the buffer behind a port.
     Credit { port: u32, lane: u8, flits: u16 },
     /// A packet has waited too long, if it is still there.
@@ -270,6 +272,13 @@ impl<'network, W: Workload> Engine<'network, W> {
         match event {
             Event::Arrive { port, packet } => self.arrive(now, port, packet),
             Event::Free { port } => self.is_now_due(port),
+            Event::Read { input } => {
+                self.ports.set_read(input, false);
+                let ports = self.ports.of_node(input);
+                // Whoever comes first has the choice: in turns.
+                let first = ports.start + (now % u64::from(ports.end - ports.start)) as u32;
+                (first..ports.end).chain(ports.start..first).for_each(|port| self.is_now_due(port));
+            }
             Event::Credit { port, lane, flits } => {
                 self.ports.refund(port, lane, flits);
                 self.is_now_due(port);

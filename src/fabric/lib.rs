@@ -9,8 +9,7 @@
 //!   in the format [`vef`].
 //! - What comes out: [`measure`].
 //!
-//! Left out: a switch's inputs can be read by all its outputs at once (no limit of a crossbar), all links are alike, and routes do not
-//! adapt to load.
+//! Left out: all links are alike, and routes do not adapt to load.
 //!
 //! Time is counted in *cycles*: a link moves a *flit* in each. Packets move by virtual cut-through: a packet goes on when its head has
 //! arrived, if the next buffer has room for all of it. Nothing depends on the machine's time, threads or addresses: the same

@@ -9,6 +9,7 @@ use crate::{
     packet::{Arena, NONE, Packet},
     topology::{MOST_PORTS, Network},
 };
+use std::collections::VecDeque;
 use udeck_qos::table::LANES;
 
 /// Credits of a host: it takes whatever arrives.
@@ -57,6 +58,10 @@ pub struct Ports {
     nodes: Vec<u32>,
     /// By node: the inputs from its hosts and from itself, a bit each.
     injecting: Vec<u64>,
+    /// By node: the inputs that an output reads, a bit each, where only one may at a time.
+    read: Vec<u64>,
+    /// By input and lane: packets that wait for the first one, where a lane is one queue.
+    behind: Vec<VecDeque<u32>>,
     passing_first: bool,
     buffer: u32,
 }
@@ -107,6 +112,8 @@ impl Ports {
             peers,
             nodes: owner,
             injecting,
+            read: vec![0; nodes],
+            behind: if config.queues.is_fifo() { vec![VecDeque::new(); count * lanes] } else { Vec::new() },
             passing_first: config.passing_first,
             buffer: config.buffer,
         }
@@ -151,6 +158,35 @@ impl Ports {
 
     pub fn has_packets(&self, port: u32) -> bool {
         self.busy[port as usize] != 0
+    }
+
+    /// All ports of the node that a port belongs to.
+    pub fn of_node(&self, port: u32) -> std::ops::Range<u32> {
+        let node = self.nodes[port as usize] as usize;
+        self.first[node]..self.first[node + 1]
+    }
+
+    /// Whether an output reads this input from now on.
+    pub fn set_read(&mut self, input: u32, is_read: bool) {
+        let bit = 1 << self.input(input);
+        let read = &mut self.read[self.nodes[input as usize] as usize];
+        *read = if is_read { *read | bit } else { *read & !bit };
+    }
+
+    /// Puts a packet behind all of its input's lane, where that is one queue. `true` if it is the first one.
+    pub fn line_up(&mut self, input: u32, lane: u8, at: u32) -> bool {
+        let Some(line) = self.behind.get_mut(input as usize * self.lanes + usize::from(lane)) else {
+            return true;
+        };
+        line.push_back(at);
+        line.len() == 1
+    }
+
+    /// The first packet of an input's lane leaves: the next one, where that is one queue.
+    pub fn next_in_line(&mut self, input: u32, lane: u8) -> Option<u32> {
+        let line = self.behind.get_mut(input as usize * self.lanes + usize::from(lane))?;
+        line.pop_front();
+        line.front().copied()
     }
 
     fn queue(&self, port: u32, lane: u8, input: u8) -> usize {
@@ -244,7 +280,13 @@ impl Ports {
     fn head(&self, packets: &Arena<Packet>, port: u32, lane: u8) -> Head {
         let at = port as usize * self.lanes + usize::from(lane);
         let (mut inputs, last) = (self.inputs[at], u32::from(self.turns[at]));
-        let passing = inputs & !self.injecting[self.nodes[port as usize] as usize];
+        let node = self.nodes[port as usize] as usize;
+        // Of inputs that others read, nothing can go; if there is no other one, the lane waits as if it had no credits.
+        let unread = inputs & !self.read[node];
+        if unread != 0 {
+            inputs = unread;
+        }
+        let passing = inputs & !self.injecting[node];
         if self.passing_first && passing != 0 {
             inputs = passing;
         }
@@ -253,7 +295,8 @@ impl Ports {
         let input = if behind != 0 { behind.trailing_zeros() } else { inputs.trailing_zeros() } as u8;
         let flits = packets[self.queues[self.queue(port, lane, input)].head].flits;
         let passes = passing & 1 << input != 0;
-        Head { flits, has_room: u32::from(flits) <= self.credits[at], lane, input, passes }
+        let has_room = unread != 0 && u32::from(flits) <= self.credits[at];
+        Head { flits, has_room, lane, input, passes }
     }
 
     /// Takes credits for a packet that leaves.

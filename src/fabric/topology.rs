@@ -65,7 +65,9 @@ pub enum BadTopology {
         ports: usize,
     },
     /// All together.
-    #[error("{switches} switches and {hosts} hosts are too many: there can be {MOST_NODES} of both")]
+    #[error(
+        "{switches} switches and {hosts} hosts cannot be: there are at least 1 and 2, at most {MOST_NODES} of both, and at most {MOST_ROUTES} routes from a switch to a host"
+    )]
     Size {
         /// As asked for.
         switches: usize,

@@ -1,6 +1,7 @@
 use super::*;
 use crate::{
     arbitration::Scheme,
+    config::Queues,
     congestion::{Congestion, ecn::Ecn, lhrp::Lhrp, srp::Speculation},
     packet::Kind,
     topology::{dragonfly, irregular, torus, tree},
@@ -206,6 +207,46 @@ fn a_torus_takes_up_to_what_its_bisection_lets_through() {
     }
 }
 
+/// What hosts of one switch take where all post as much as links carry.
+fn taken_of_a_switch(queues: Queues) -> f64 {
+    let network = tree(8, 1).unwrap();
+    let config = Config { queues, ..Config::default() };
+    let stream = uniform(&network, 1.0, (4, 4), u64::MAX);
+    let mut engine = Engine::new(&network, &config, Traffic::new(8, vec![stream], 1).unwrap()).unwrap();
+    engine.run_until(5_000).unwrap();
+    engine.restart_measures();
+    engine.run_until(50_000).unwrap();
+    engine.measures().throughput()
+}
+
+/// Karol, Hluchyj, Morgan (1987): whoever waits behind a packet for another output leaves an eight-port switch at 0.618 of its links.
+#[test]
+fn a_switch_whose_inputs_are_one_queue_is_used_as_theory_says() {
+    let fifo = taken_of_a_switch(Queues::FifoCrossbar);
+    assert!((fifo - 0.618).abs() < 0.03, "{fifo}");
+    let crossbar = taken_of_a_switch(Queues::Crossbar);
+    let by_output = taken_of_a_switch(Queues::ByOutput);
+    assert!(crossbar > 0.85 && by_output > crossbar, "{crossbar} and {by_output}");
+}
+
+#[test]
+fn what_waits_behind_another_packet_waits_for_it() {
+    // Hosts 1 and 0 send to 2, and then host 0 to 3, which nobody else does.
+    let network = tree(4, 1).unwrap();
+    let posts = vec![(1, post(1, 2, 100)), (2, post(0, 2, 4)), (3, post(0, 3, 4))];
+    let last = |queues| {
+        let config = Config { queues, packet: 100, buffer: 200, ..Config::default() };
+        let found = script(&network, &config, posts.clone());
+        found.arrived.into_iter().find(|(_, token)| *token == 2).map(|(at, _)| at)
+    };
+    // Host 0's link has it from cycle 6 on, and its output from 12 on.
+    assert_eq!(last(Queues::ByOutput), Some(12 + 2 + 4));
+    assert_eq!(last(Queues::Crossbar), Some(12 + 2 + 4));
+    // The output of what is before it is free in cycle 107.
+    assert_eq!(last(Queues::Fifo), Some(107 + 2 + 4));
+    assert_eq!(last(Queues::FifoCrossbar), Some(107 + 4 + 2 + 4));
+}
+
 #[test]
 fn a_ring_without_a_second_channel_comes_to_a_stop_and_says_so() {
     let network = torus(&[8], 1).unwrap();
@@ -259,7 +300,11 @@ fn all_arrives_once_whatever_is_dropped() {
             for acks in [false, true] {
                 let config = Config { congestion, acks, buffer: 16, ..Config::default() };
                 all_arrives(&network, &config, 1);
+                all_arrives(&network, &Config { queues: Queues::Crossbar, ..config }, 1);
             }
+        }
+        for queues in [Queues::Fifo, Queues::FifoCrossbar] {
+            all_arrives(&network, &Config { queues, buffer: 20, ..Config::default() }, 1);
         }
     }
 }
@@ -386,12 +431,13 @@ proptest! {
         switch in 0u32..5,
         buffer in 4u32..40,
         ecn: bool,
+        queues in prop::sample::select(vec![Queues::ByOutput, Queues::Crossbar, Queues::Fifo, Queues::FifoCrossbar]),
         posts in prop::collection::vec((1u64..200, 0usize..6, 1usize..6, 1u32..=4, 0u8..3), 1..300),
     ) {
         let network = networks().swap_remove(which);
         let hosts = network.hosts().min(6);
-        let congestion = if ecn { Congestion::Ecn(Ecn { threshold: 4, ..Ecn::default() }) } else { Congestion::None };
-        let config = Config { levels: 3, link, switch, buffer, congestion, arbitration: Scheme::RoundRobin, ..Config::default() };
+        let congestion = if ecn && !queues.is_fifo() { Congestion::Ecn(Ecn { threshold: 4, ..Ecn::default() }) } else { Congestion::None };
+        let config = Config { levels: 3, link, switch, buffer, queues, congestion, arbitration: Scheme::RoundRobin, ..Config::default() };
         let mut posts: Vec<_> = posts.into_iter().map(|(at, from, by, flits, level)| {
             let from = from % hosts;
             (at, Post { level, ..post(from, (from + 1 + by % (hosts - 1)) % hosts, flits) })

@@ -21,8 +21,15 @@ impl<W: Workload> Engine<'_, W> {
             let upstream = self.ports.peer(came_by);
             let event = Event::Credit { port: upstream, lane, flits };
             self.wheel.schedule(tail_leaves + u64::from(self.config.link), event);
+            if self.config.queues.has_crossbar() {
+                self.ports.set_read(came_by, true);
+                self.wheel.schedule(tail_leaves, Event::Read { input: came_by });
+            }
+            if let Some(next) = self.ports.next_in_line(came_by, lane) {
+                self.queue_at(now, self.ports.node(came_by) as usize, next);
+            }
         }
-        packet.lane = out_lane;
+        self.packets[at].lane = out_lane;
         self.ports.spend(port, out_lane, flits);
         self.free_at[port as usize] = tail_leaves;
         self.wheel.schedule(tail_leaves, Event::Free { port });
@@ -58,7 +65,10 @@ impl<W: Workload> Engine<'_, W> {
         }
         let packet = &mut self.packets[at];
         (packet.came_by, packet.input, packet.queued_at) = (port, self.ports.input(port), now);
-        self.queue_at(now, node, at);
+        let lane = packet.lane;
+        if self.ports.line_up(port, lane, at) {
+            self.queue_at(now, node, at);
+        }
     }
 
     /// Puts a packet into the queue of its next hop.

@@ -83,7 +83,7 @@ fn cable(nodes: &mut [Node], a: usize, b: usize) -> Result<(), String> {
         let node = &mut nodes[end];
         let most = if node.is_host { 1 } else { MOST_PORTS };
         if node.ports == most {
-            return Err(format!("{:?} has {most} links already", node.name));
+            return Err(format!("{:?} has as many links as it can have: {most}", node.name));
         }
         node.ports += 1;
     }

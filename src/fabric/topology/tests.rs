@@ -88,12 +88,12 @@ fn what_cannot_be_built_is_refused() {
     for (bad, words) in [
         (tree(1, 2), "k is 1"),
         (tree(32, 2), "k is 32"),
-        (tree(24, 9), "too many"),
+        (tree(24, 9), "at most 65536 of both"),
         (torus(&[], 1), "dimensions is 0"),
-        (torus(&[1024, 1024, 1024], 1), "too many"),
+        (torus(&[1024, 1024, 1024], 1), "at most 65536 of both"),
         (torus(&[4, 1], 1), "a dimension is 1"),
         (dragonfly(32, 32, 32), "95 ports"),
-        (dragonfly(20, 20, 20), "too many"),
+        (dragonfly(20, 20, 20), "at most 65536 of both"),
         (irregular(1, 4, 4, 0), "switches is 1"),
     ] {
         let reason = bad.unwrap_err().to_string();
@@ -121,7 +121,7 @@ fn a_bad_file_is_refused_with_line_and_reason() {
         replaced("link c t", "link c a"),
         "line 10: \"c\" and \"a\" are both hosts: a host has a link to a switch"
     );
-    assert_eq!(replaced("link c t", "link a t"), "line 10: \"a\" has 1 links already");
+    assert_eq!(replaced("link c t", "link a t"), "line 10: \"a\" has as many links as it can have: 1");
     assert_eq!(replaced("link c t", ""), "line 6: host \"c\" has no link");
     assert_eq!(
         replaced("link s t\n", ""),
