@@ -10,13 +10,15 @@
 mod plan;
 
 use crate::{
-    columns::{lines, row},
-    failure::Problem,
     grid::{self, steps},
     input::{Collective, Operation, Order, Scenario, Scheme, TraceKeys},
     network,
     options::Format,
     progress, stack,
+};
+use answers::{
+    Problem,
+    columns::{lines, row},
 };
 use plan::{BarrierStep, Plan};
 use serde_json::{Value, json};
@@ -106,7 +108,8 @@ fn library(
     let config = network::config(scenario, scheme)?;
     let task =
         stack::Task { operation: *keys.operation.get_ref(), bytes: keys.bytes as usize, order: keys.order };
-    let ended = stack::play(&task, keys.ranks, keys.times, network, &config).map_err(Problem::stopped)?;
+    let ended = stack::play(&task, keys.ranks, keys.times, network, &config)
+        .map_err(|why| Problem::cannot(None, why))?;
     Ok(ended.cycles)
 }
 
@@ -261,7 +264,7 @@ fn play<'network, W: Workload>(
         let until = most >> (STEPS - step);
         // Nothing is under way also where all compute.
         if until > engine.now()
-            && engine.run_dry(until).map_err(Problem::stopped)?
+            && engine.run_dry(until).map_err(|why| Problem::cannot(None, why))?
             && is_done(engine.workload())
         {
             bar.finish_and_clear();
@@ -271,7 +274,7 @@ fn play<'network, W: Workload>(
         bar.inc(1);
     }
     bar.finish_and_clear();
-    Err(Problem::stopped(format!("after {most} cycles it has not come to its end: raise `measured`")))
+    Err(Problem::cannot(None, format!("after {most} cycles it has not come to its end: raise `measured`")))
 }
 
 fn ended(scheme: Scheme, cycles: (u64, u64), measures: &Measures) -> Ended {
@@ -324,6 +327,9 @@ fn print(scenario: &Scenario, network: &Network, runs: &[Ended], format: Format)
                     run.library.map_or_else(|| "-".into(), |(_, last)| last.to_string()),
                 ]
             }));
+            if runs.iter().all(|run| run.library.is_none()) {
+                rows.iter_mut().for_each(|row| row.truncate(row.len() - 2));
+            }
             format!("{}, {} hosts; times in cycles\n\n{}", network.name, network.hosts(), lines(&rows))
         }
         Format::Json => {

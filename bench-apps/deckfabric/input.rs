@@ -1,6 +1,6 @@
 //! A scenario's file.
 
-use crate::failure::Problem;
+use answers::Problem;
 use serde::Deserialize;
 use std::path::PathBuf;
 use toml::Spanned;

@@ -12,8 +12,8 @@ Examples:
   deckfabric run hot-spot.toml --format csv > hot-spot.csv
                                 the same for programs
   deckfabric papers -o papers.html
-                                the literature's figures beside ours, some minutes; --quick for seconds
-  deckfabric topologies         networks that there are: hosts, links, distances, what they can carry
+                                the literature's figures beside ours; --quick for seconds
+  deckfabric topologies         networks: hosts, links, distances, what they can carry
 
 Environment:
   DECK_...  none is read: they are settings of jobs

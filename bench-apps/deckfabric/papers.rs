@@ -6,10 +6,8 @@ mod library;
 mod page;
 mod tables;
 
-use crate::{
-    columns::{lines, row},
-    progress,
-};
+use crate::progress;
+use answers::columns::{lines, row};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use udeck_fabric::{
@@ -35,6 +33,8 @@ pub enum Extent {
 #[derive(Debug, Default)]
 pub struct Section {
     pub title: &'static str,
+    /// Why it has no figures.
+    pub failed: Option<String>,
     /// How it is played here, and what is reduced.
     pub how: String,
     pub rows: Vec<Row>,
@@ -106,41 +106,71 @@ impl Dot {
     }
 }
 
-/// Plays all.
-pub fn play(extent: Extent) -> Result<Vec<Section>, String> {
-    let runs = alfaro::RUNS + tables::runs(extent) + congestion::runs(extent) + library::RUNS;
-    let bar = progress::bar(runs, "papers");
-    let mut sections = alfaro::sections(extent, &bar)?;
-    sections.extend(tables::sections(extent, &bar)?);
-    sections.extend(congestion::sections(extent, &bar)?);
-    sections.push(library::section(extent, &bar)?);
-    bar.finish_and_clear();
-    Ok(sections)
+/// A part: what it is about, its steps of the progress bar, and who plays it.
+type Part = (&'static str, fn(Extent) -> u64, fn(Extent, &ProgressBar) -> Result<Section, String>);
+
+const PARTS: [Part; 11] = [
+    (alfaro::UNTIL_FULL, |_| 1, alfaro::until_full),
+    (alfaro::ADMISSION, |_| 1, alfaro::admission),
+    (alfaro::DEADLINES, |_| 1, alfaro::deadlines),
+    (tables::SHARES, |_| 2, tables::shares),
+    (tables::THROUGHPUT, tables::throughput_runs, tables::throughput),
+    (tables::LATENCY, tables::latency_runs, tables::latency),
+    (congestion::STEADY, congestion::steady_runs, congestion::steady),
+    (congestion::LONG, |_| congestion::RUNS, congestion::long),
+    (congestion::BURSTS, |_| congestion::RUNS, congestion::bursts),
+    (congestion::BENIGN, |_| 2 * congestion::RUNS, congestion::benign),
+    (library::TITLE, |_| library::RUNS, library::section),
+];
+
+/// Plays all, and shows each part when it has come to its end. One that fails does not keep the others from being played.
+pub fn play(extent: Extent, show: impl FnMut(&Section)) -> Vec<Section> {
+    play_parts(&PARTS, extent, show)
 }
 
-/// Whether all that must hold does.
-pub fn holds(sections: &[Section]) -> bool {
-    sections.iter().all(|section| section.claims.iter().all(|(_, holds)| *holds))
+fn play_parts(parts: &[Part], extent: Extent, mut show: impl FnMut(&Section)) -> Vec<Section> {
+    let bar = progress::bar(parts.iter().map(|(_, runs, _)| runs(extent)).sum(), "papers");
+    let mut sections = Vec::new();
+    for &(title, _, play) in parts {
+        let section = match play(extent, &bar) {
+            Ok(section) => Section { title, ..section },
+            Err(why) => Section { title, failed: Some(why), ..Section::default() },
+        };
+        bar.suspend(|| show(&section));
+        sections.push(section);
+    }
+    bar.finish_and_clear();
+    sections
+}
+
+/// What must hold and does not, and what has failed.
+pub fn unmet(sections: &[Section]) -> Vec<String> {
+    let of_section = |section: &Section| {
+        let broken = section.claims.iter().filter(|(_, holds)| !holds).map(|(claim, _)| claim);
+        let all = broken.chain(&section.failed).map(|what| format!("{}: {what}", section.title));
+        all.collect::<Vec<_>>()
+    };
+    sections.iter().flat_map(of_section).collect()
 }
 
 /// For a terminal.
-pub fn text(sections: &[Section]) -> String {
-    let mut text = String::new();
-    for section in sections {
-        text += &format!("{}\n{}\n\n", section.title, section.how);
-        let mut rows = vec![row(["", "published", "here", "ratio"])];
-        for Row { what, published, ours } in &section.rows {
-            let of = |figure: Option<f64>| figure.map_or_else(|| "-".into(), shown);
-            let ratio = published.map(|published| ours / published);
-            rows.push(vec![what.clone(), of(*published), shown(*ours), of(ratio)]);
-        }
-        text += &lines(&rows);
-        for (claim, holds) in &section.claims {
-            text += &format!("  {}  {claim}\n", if *holds { "holds:" } else { "DOES NOT HOLD:" });
-        }
-        text += "\n";
+pub fn text(section: &Section) -> String {
+    let mut text = format!("{}\n", section.title);
+    if let Some(why) = &section.failed {
+        return text + &format!("  FAILED:  {why}\n\n");
     }
-    text
+    text += &format!("{}\n\n", section.how);
+    let mut rows = vec![row(["", "published", "here", "ratio"])];
+    for Row { what, published, ours } in &section.rows {
+        let of = |figure: Option<f64>| figure.map_or_else(|| "-".into(), shown);
+        let ratio = published.map(|published| ours / published);
+        rows.push(vec![what.clone(), of(*published), shown(*ours), of(ratio)]);
+    }
+    text += &lines(&rows);
+    for (claim, holds) in &section.claims {
+        text += &format!("  {}  {claim}\n", if *holds { "holds:" } else { "DOES NOT HOLD:" });
+    }
+    text + "\n"
 }
 
 fn shown(figure: f64) -> String {
@@ -196,15 +226,15 @@ mod tests {
     fn what_does_not_hold_is_said() {
         let claims = vec![("this".into(), true), ("that".into(), false)];
         let rows = vec![Row::new("a <b>", 2.0, 3.0), Row::new("c", None, 1234.5)];
-        let section = Section { title: "T", how: "how".into(), rows, claims, charts: Vec::new() };
-        let all = [section];
-        assert!(!holds(&all));
-        let text = text(&all);
+        let section = Section { title: "T", how: "how".into(), rows, claims, ..Section::default() };
+        let text = text(&section);
         let table = "       published   here  ratio\na <b>      2.000  3.000  1.500\nc              -   1234      -\n";
         assert!(
             text.contains(table) && text.contains("holds:  this") && text.contains("DOES NOT HOLD:  that"),
             "{text}"
         );
+        let all = [section];
+        assert_eq!(unmet(&all), ["T: that"]);
         let page = html(&all, "short");
         assert!(
             page.contains("a &lt;b&gt;")
@@ -212,6 +242,23 @@ mod tests {
                 && !page.contains("{{"),
             "{page}"
         );
-        assert!(holds(&[Section::default()]));
+        assert_eq!(unmet(&[Section::default()]), [""; 0]);
+    }
+
+    #[test]
+    fn a_part_that_fails_is_said_and_the_others_are_played() {
+        let good = |_: Extent, _: &ProgressBar| Ok(Section { how: "how".into(), ..Section::default() });
+        let parts: [Part; 3] =
+            [("one", |_| 1, good), ("two", |_| 1, |_, _| Err("no <room>".into())), ("three", |_| 1, good)];
+        let mut shown = String::new();
+        let sections = play_parts(&parts, Extent::Quick, |section| shown += &text(section));
+        assert_eq!(unmet(&sections), ["two: no <room>"]);
+        assert!(
+            shown.contains("one\nhow\n")
+                && shown.contains("two\n  FAILED:  no <room>\n")
+                && shown.contains("three\nhow\n"),
+            "{shown}"
+        );
+        assert!(html(&sections, "short").contains("no &lt;room&gt;"));
     }
 }

@@ -1,11 +1,11 @@
 //! What is printed.
 
 use crate::{
-    columns::{lines, row},
     input::Scenario,
     options::Format,
     run::{ClassPoint, Outcome, Point},
 };
+use answers::columns::{lines, row};
 use serde_json::{Value, json};
 
 /// In the format that was asked for.

@@ -1,10 +1,10 @@
 //! Runs a scenario: for each scheme and each load an engine of its own.
 
 use crate::{
-    failure::Problem,
     input::{Scenario, Scheme},
     network, progress,
 };
+use answers::Problem;
 use std::path::Path;
 use udeck_fabric::{
     engine::Engine,
@@ -72,13 +72,13 @@ pub fn all(scenario: &Scenario, folder: &Path) -> Result<Outcome, Problem> {
             let mut engine =
                 Engine::new(&network, &config, traffic).map_err(|bad| Problem::wrong(None, bad))?;
             let (warm_up, measured) = (*scenario.warm_up.get_ref(), *scenario.measured.get_ref());
-            engine.run_until(warm_up).map_err(Problem::stopped)?;
+            engine.run_until(warm_up).map_err(|why| Problem::cannot(None, why))?;
             engine.restart_measures();
             for step in 1..=STEPS {
                 let until = warm_up
                     + u64::try_from(u128::from(measured) * u128::from(step) / u128::from(STEPS))
                         .unwrap_or(measured);
-                engine.run_until(until).map_err(Problem::stopped)?;
+                engine.run_until(until).map_err(|why| Problem::cannot(None, why))?;
                 bar.inc(1);
             }
             points.push(point(scheme, load, &engine.measures(), &senders));

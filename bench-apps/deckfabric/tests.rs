@@ -123,6 +123,8 @@ fn what_is_wrong_has_its_line_and_a_reason() {
         ("kind = \"tree\"\nk = 3\nn = 2", "kind = \"file\"\npath = \"none\"", 5, "none cannot be read"),
         ("buffer = 32", "buffer = 3", 9, "buffer is 3: take 4 to"),
         ("buffer = 32", "bufer = 32", 10, "unknown field `bufer`"),
+        ("buffer = 32", "queues = \"fifo\"", 9, "congestion control needs switches with queues by output"),
+        ("buffer = 32", "queues = \"lifo\"", 10, "unknown variant `lifo`"),
         ("[\"none\", \"lhrp\"]", "[\"all\"]", 12, "unknown variant `all`"),
         ("name = \"all\"", "name = \"\"", 14, "a name has 1 to 32"),
         ("pattern = \"uniform\"", "pattern = \"round\"", 15, "unknown variant `round`"),
@@ -144,7 +146,7 @@ fn what_is_wrong_has_its_line_and_a_reason() {
     let mut wrong = Vec::new();
     for (from, to, line, reason) in cases {
         let problem = problem(&spoilt(from, to));
-        if problem.line != Some(line) || !problem.reason.contains(reason) || problem.stopped {
+        if problem.line != Some(line) || !problem.reason.contains(reason) || problem.cannot_be {
             wrong.push(format!("{to}: {problem:?}"));
         }
     }

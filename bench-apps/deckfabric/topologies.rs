@@ -1,6 +1,6 @@
 //! Facts on networks.
 
-use crate::columns::{lines, row};
+use answers::columns::{lines, row};
 use udeck_fabric::{
     deadlock,
     topology::{Network, dragonfly, irregular, torus, tree},

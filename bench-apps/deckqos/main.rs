@@ -1,7 +1,5 @@
 //! `deckqos`: plans and examines arbitration tables. What it computes is `udeck-qos`; here are files, options and what is printed.
 
-mod columns;
-mod failure;
 mod input;
 mod options;
 mod planning;
@@ -10,17 +8,12 @@ mod report;
 mod tests;
 mod units;
 
+use answers::{Failure, Problem, about};
 use clap::Parser;
-use failure::{Failure, Problem};
 use input::Input;
 use options::{Command, Example, Format, Options};
 use report::Traffic;
-use std::{
-    fs,
-    io::{self, Read, Write},
-    path::Path,
-    process::ExitCode,
-};
+use std::{path::Path, process::ExitCode};
 use udeck_qos::{opensm, vl_arbiter::LowTurn};
 
 const INFINIBAND: &str = include_str!("infiniband.toml");
@@ -28,26 +21,7 @@ const DTABLE: &str = include_str!("dtable.toml");
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let text = match (options.generate.text::<Options>(), options.command) {
-        (Some(text), _) => Ok(text),
-        (None, Some(command)) => run(&command),
-        (None, None) => Ok(String::new()),
-    };
-    match text.and_then(|text| written(io::stdout().write_all(text.as_bytes()))) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            let _ = io::stderr().write_all(format!("deckqos: {failure}\n").as_bytes());
-            ExitCode::from(failure.exit_code())
-        }
-    }
-}
-
-/// Who reads no further has read what it wanted.
-fn written(result: io::Result<()>) -> Result<(), Failure> {
-    match result {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+    answers::main::<Options, _>(options.generate, options.command, run)
 }
 
 /// What is to be printed.
@@ -57,9 +31,9 @@ fn run(command: &Command) -> Result<String, Failure> {
         Command::Plan { example: Some(Example::Dtable), .. } => Ok(DTABLE.into()),
         Command::Plan { file, format, .. } => {
             let file = file.as_deref().unwrap_or(Path::new("-"));
-            about(file, |text| plan(text, *format))
+            about(file, |text, _| plan(text, *format))
         }
-        Command::Analyse { file, rate, mtu, packet, low_turn, ports, format } => about(file, |text| {
+        Command::Analyse { file, rate, mtu, packet, low_turn, ports, format } => about(file, |text, _| {
             let traffic = Traffic {
                 rate: *rate,
                 mtu: *mtu,
@@ -69,24 +43,10 @@ fn run(command: &Command) -> Result<String, Failure> {
             analyse(text, (*ports).into(), traffic, *format)
         }),
         Command::Export { file, ports } => {
-            let options = about(file, planned_options)?;
+            let options = about(file, |text, _| planned_options(text))?;
             export(&options, (*ports).into())
         }
     }
-}
-
-/// Reads a file, and says whose problem it is.
-fn about<Answer>(
-    file: &Path,
-    answer: impl FnOnce(&str) -> Result<Answer, Problem>,
-) -> Result<Answer, Failure> {
-    let is_stdin = file == Path::new("-");
-    let name = if is_stdin { "standard input".into() } else { file.display().to_string() };
-    let mut text = String::new();
-    let read =
-        if is_stdin { io::stdin().read_to_string(&mut text).map(|_| text) } else { fs::read_to_string(file) };
-    let text = read.map_err(|why| Failure::Read { file: name.clone(), why })?;
-    answer(&text).map_err(|problem| Failure::File { file: name, problem })
 }
 
 fn plan(text: &str, format: Format) -> Result<String, Problem> {
@@ -139,9 +99,11 @@ fn planned_options(text: &str) -> Result<opensm::Options, Problem> {
 fn export(options: &opensm::Options, ports: opensm::Ports) -> Result<String, Failure> {
     let text =
         format!("# by deckqos export; OpenSM takes it with `qos TRUE`\n{}", opensm::write(options, ports));
+    let unreadable =
+        |why: &str| Failure::Defect(format!("the options that were made cannot be read again ({why})"));
     match opensm::parse(&text, ports) {
         Ok(again) if again == *options => Ok(text),
-        Ok(_) => Err(Failure::Unreadable("they say something else".into())),
-        Err(bad) => Err(Failure::Unreadable(bad.to_string())),
+        Ok(_) => Err(unreadable("they say something else")),
+        Err(bad) => Err(unreadable(&bad.to_string())),
     }
 }

@@ -1,9 +1,7 @@
 //! From a file's classes to tables.
 
-use crate::{
-    failure::Problem,
-    input::{self, Class, Kind, Table},
-};
+use crate::input::{self, Class, Kind, Table};
+use answers::Problem;
 use udeck_qos::{
     dtable::{self, Factors},
     opensm,

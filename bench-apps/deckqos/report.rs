@@ -1,10 +1,10 @@
 //! What is printed.
 
 use crate::{
-    columns::{lines, row},
     input::Class,
     planning::{InfiniBand, Laned, other_levels},
 };
+use answers::columns::{lines, row};
 use serde_json::{Value, json};
 use std::time::Duration;
 use udeck_qos::{

@@ -89,10 +89,25 @@ const RULES: &[Rule] = &[
     // The library itself, its names served in the process, over the simulated NICs; `sys`: descriptors for a thousand ranks.
     Rule {
         folder: "bench-apps/deckfabric",
-        may: &[".", "src/boot", "src/fabric", "src/manual", "src/qos", "src/sys", "transports/sim"],
+        may: &[
+            ".",
+            "bench-apps/answers",
+            "src/boot",
+            "src/fabric",
+            "src/manual",
+            "src/qos",
+            "src/sys",
+            "transports/sim",
+        ],
         tests_may: &[],
     },
-    Rule { folder: "bench-apps/deckqos", may: &["src/qos", "src/manual"], tests_may: &[] },
+    // What `deckqos` and `deckfabric` have in common: files, problems, exit codes.
+    Rule { folder: "bench-apps/answers", may: &["src/manual"], tests_may: &[] },
+    Rule {
+        folder: "bench-apps/deckqos",
+        may: &["bench-apps/answers", "src/qos", "src/manual"],
+        tests_may: &[],
+    },
     Rule { folder: "bench-apps/nas-ft", may: &[".", "src/manual"], tests_may: &[] },
     Rule {
         folder: "tests/conformance",

@@ -18,22 +18,21 @@ use udeck_qos::{
     vl_arbiter::LowTurn,
 };
 
-/// Steps of the progress bar.
-pub const RUNS: u64 = 3;
 /// Of a table.
 const ENTRIES: usize = 64;
 /// Bits a second of data: 1x at 2.5 Gb/s.
 const RATE: u64 = 2_500_000_000;
 const CAP: u8 = 80;
 
-pub fn sections(extent: Extent, bar: &ProgressBar) -> Result<Vec<Section>, String> {
-    let sections = vec![until_full(extent), admission(bar)?, deadlines(bar)?];
-    bar.inc(1);
-    Ok(sections)
-}
+pub const UNTIL_FULL: &str =
+    "InfiniBand's high table: entries that are free when a request is refused first (Alfaro)";
+pub const ADMISSION: &str =
+    "Admission over a network of 16 switches with 4 hosts each: percent of links that is promised (Alfaro)";
+pub const DEADLINES: &str =
+    "Percent of promised packets that keep their deadline where all lanes are busy (Alfaro)";
 
 /// Entries that are free when a request is refused for the first time.
-fn until_full(extent: Extent) -> Section {
+pub fn until_full(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
     let trials = if extent == Extent::Quick { 500 } else { 20_000 };
     let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
     let distances: Vec<usize> = (1..=6).map(|bits| 1 << bits).collect();
@@ -65,15 +64,15 @@ fn until_full(extent: Extent) -> Section {
         Row::new("distances 2 to 64 alike", 8.78, uniform),
         Row::new("distances by their size", 5.68, proportional),
     ];
-    Section {
-        title: "InfiniBand's high table: entries that are free when a request is refused first (Alfaro)",
+    bar.inc(1);
+    Ok(Section {
         how: format!(
             "Requests of 1 to 32 entries at equal distances until one does not fit, {trials} tables each."
         ),
         claims: vec![("small requests leave less over".into(), proportional < uniform)],
         rows,
         ..Section::default()
-    }
+    })
 }
 
 /// The ports of a route: of the host, and of each switch.
@@ -89,7 +88,7 @@ fn ports(network: &Network, from: usize, to: usize) -> Vec<(usize, usize)> {
 }
 
 /// Connections between random hosts until hardly any is admitted.
-fn admission(bar: &ProgressBar) -> Result<Section, String> {
+pub fn admission(_: Extent, bar: &ProgressBar) -> Result<Section, String> {
     let network = irregular(16, 4, 4, 1).map_err(|bad| bad.to_string())?;
     let link = Link { rate: RATE, mtu: 256, high_limit: 255, cap: CAP };
     let mut planners: BTreeMap<(usize, usize), Planner> = BTreeMap::new();
@@ -120,7 +119,6 @@ fn admission(bar: &ProgressBar) -> Result<Section, String> {
     bar.inc(1);
     let cap = f64::from(CAP) / 100.0;
     Ok(Section {
-        title: "Admission over a network of 16 switches with 4 hosts each: percent of links that is promised (Alfaro)",
         how: format!(
             "Connections of 1 to 32 Mb/s between random hosts, planned at each port of their routes, until 3,000 in a row are refused \
              ({admitted} admitted). The network and the mix of classes are not those of the thesis, which also measures packets; here it \
@@ -165,7 +163,7 @@ fn admit(
 }
 
 /// Three promised lanes and two that take the rest, to one host: how long the promised packets wait at the switch.
-fn deadlines(bar: &ProgressBar) -> Result<Section, String> {
+pub fn deadlines(_: Extent, bar: &ProgressBar) -> Result<Section, String> {
     const FLITS: u32 = 4;
     let network = tree(12, 1).map_err(|bad| bad.to_string())?;
     let link = Link { rate: RATE, mtu: 64 * FLITS, high_limit: 4, cap: CAP };
@@ -209,7 +207,6 @@ fn deadlines(bar: &ProgressBar) -> Result<Section, String> {
         rows.push(Row::new(format!("{}, within {bound} cycles", class.name), 100.0, 100.0 * kept));
     }
     Ok(Section {
-        title: "Percent of promised packets that keep their deadline where all lanes are busy (Alfaro)",
         how: "Three promised lanes at distances 8 to 32 and two lanes without promises that send all they can, to one host; one hop.".into(),
         rows,
         claims: vec![("every packet keeps its deadline".into(), all)],

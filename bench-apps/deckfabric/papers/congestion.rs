@@ -67,6 +67,19 @@ impl Place {
         simulate(&self.network, &config, streams, self.cycles, bar)
     }
 
+    /// In a sentence.
+    fn words(&self) -> String {
+        format!(
+            "{}, {} hosts, {} send to {}; {} cycles of warm-up and {} measured, buffers of {BUFFER} flits.",
+            self.network.name,
+            self.network.hosts(),
+            self.senders.len(),
+            self.receivers.len(),
+            self.cycles.0,
+            self.cycles.1
+        )
+    }
+
     /// What receivers' links carry to them, of messages and of reservations.
     fn received(&self, measures: &Measures) -> (f64, f64) {
         let of = |kind| measures.taken_by(&self.receivers, kind);
@@ -78,31 +91,21 @@ fn loads(extent: Extent) -> &'static [f64] {
     if extent == Extent::Quick { &[0.5, 2.0] } else { &[0.5, 0.9, 1.2, 2.0, 3.0] }
 }
 
-pub fn runs(extent: Extent) -> u64 {
-    5 * (loads(extent).len() + 1 + 1 + 1 + 2) as u64
+/// A run for each scheme.
+pub const RUNS: u64 = SCHEMES.len() as u64;
+
+pub fn steady_runs(extent: Extent) -> u64 {
+    RUNS * loads(extent).len() as u64
 }
 
-pub fn sections(extent: Extent, bar: &ProgressBar) -> Result<Vec<Section>, String> {
-    let place = Place::new(extent)?;
-    let where_ = format!(
-        "{}, {} hosts, {} send to {}; {} cycles of warm-up and {} measured, buffers of {BUFFER} flits.",
-        place.network.name,
-        place.network.hosts(),
-        place.senders.len(),
-        place.receivers.len(),
-        place.cycles.0,
-        place.cycles.1
-    );
-    Ok(vec![
-        steady(&place, loads(extent), &where_, bar)?,
-        long(&place, &where_, bar)?,
-        bursts(&place, &where_, bar)?,
-        benign(&place, extent, bar)?,
-    ])
-}
+pub const STEADY: &str = "Messages of 4 flits to a hot spot (Jiang, Dennison, Dally)";
+pub const LONG: &str = "Messages of 192 flits to a hot spot at twice its capacity (Jiang, Dennison, Dally)";
+pub const BURSTS: &str = "Uniform messages beside a sudden burst to a hot spot (Jiang, Dennison, Dally)";
+pub const BENIGN: &str = "Uniform messages of 4 flits without congestion (Jiang, Dennison, Dally)";
 
 /// Short messages to a hot spot, below what it can take and above.
-fn steady(place: &Place, loads: &[f64], where_: &str, bar: &ProgressBar) -> Result<Section, String> {
+pub fn steady(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
+    let (place, loads) = (Place::new(extent)?, loads(extent));
     let mut lines = Vec::new();
     let (mut growth, mut last) = (Vec::new(), Vec::new());
     for name in SCHEMES {
@@ -135,8 +138,7 @@ fn steady(place: &Place, loads: &[f64], where_: &str, bar: &ProgressBar) -> Resu
     rows.push(Row::new("ECN: messages, percent of the receivers' links", None, 100.0 * last[1].0));
     let [none, ecn, srp, smsrp, lhrp] = growth[..] else { return Err("a scheme is missing".into()) };
     Ok(Section {
-        title: "Messages of 4 flits to a hot spot (Jiang, Dennison, Dally)",
-        how: where_.to_owned(),
+        how: place.words(),
         claims: vec![
             ("without control, and then with ECN, packets are longest in the network past saturation".into(), falls(&[none, ecn, srp.max(smsrp).max(lhrp)])),
             ("the three protocols keep it below four times that of half the load".into(), srp.max(smsrp).max(lhrp) < 4.0),
@@ -152,11 +154,13 @@ fn steady(place: &Place, loads: &[f64], where_: &str, bar: &ProgressBar) -> Resu
             y: Axis::new("cycles", "cycles", true),
             lines,
         }],
+        ..Section::default()
     })
 }
 
 /// Long messages: a reservation costs little.
-fn long(place: &Place, where_: &str, bar: &ProgressBar) -> Result<Section, String> {
+pub fn long(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
+    let place = Place::new(extent)?;
     let mut rows = Vec::new();
     let mut taken = Vec::new();
     for name in SCHEMES {
@@ -166,8 +170,7 @@ fn long(place: &Place, where_: &str, bar: &ProgressBar) -> Result<Section, Strin
         taken.push((data, reserve));
     }
     Ok(Section {
-        title: "Messages of 192 flits to a hot spot at twice its capacity (Jiang, Dennison, Dally)",
-        how: where_.to_owned(),
+        how: place.words(),
         rows,
         claims: vec![(
             "SRP's reservations cost less than a fiftieth of the links".into(),
@@ -178,7 +181,8 @@ fn long(place: &Place, where_: &str, bar: &ProgressBar) -> Result<Section, Strin
 }
 
 /// Uniform traffic, and suddenly much to the hot spot: what the others feel of it.
-fn bursts(place: &Place, where_: &str, bar: &ProgressBar) -> Result<Section, String> {
+pub fn bursts(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
+    let place = Place::new(extent)?;
     let begin = place.cycles.0;
     let (mut rows, mut means, mut highest, mut hot_times) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for name in SCHEMES {
@@ -200,10 +204,11 @@ fn bursts(place: &Place, where_: &str, bar: &ProgressBar) -> Result<Section, Str
     }
     let best = |times: &[f64]| times[2..].iter().copied().fold(0.0, f64::max);
     Ok(Section {
-        title: "Uniform messages beside a sudden burst to a hot spot (Jiang, Dennison, Dally)",
         how: format!(
-            "{where_} Uniform load 0.1; {} times what the receivers can take, for {} cycles.",
-            BURST.1, BURST.0
+            "{} Uniform load 0.1; {} times what the receivers can take, for {} cycles.",
+            place.words(),
+            BURST.1,
+            BURST.0
         ),
         rows,
         claims: vec![
@@ -218,14 +223,9 @@ fn bursts(place: &Place, where_: &str, bar: &ProgressBar) -> Result<Section, Str
 }
 
 /// All to all: what control costs where there is no congestion.
-fn benign(place: &Place, extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
+pub fn benign(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
     let cycles = if extent == Extent::Quick { (1000, 3000) } else { (1000, 1500) };
-    let place = Place {
-        network: place.network.clone(),
-        senders: place.senders.clone(),
-        receivers: place.receivers.clone(),
-        cycles,
-    };
+    let place = Place { cycles, ..Place::new(extent)? };
     let (mut rows, mut times) = (Vec::new(), Vec::new());
     for load in [0.2, 0.5] {
         let mut of_load = Vec::new();
@@ -244,7 +244,6 @@ fn benign(place: &Place, extent: Extent, bar: &ProgressBar) -> Result<Section, S
     }
     let [none, _, srp, smsrp, lhrp] = times[..] else { return Err("a scheme is missing".into()) };
     Ok(Section {
-        title: "Uniform messages of 4 flits without congestion (Jiang, Dennison, Dally)",
         how: format!("{} cycles of warm-up and {} measured.", cycles.0, cycles.1),
         rows,
         claims: vec![(

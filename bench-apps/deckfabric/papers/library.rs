@@ -26,6 +26,8 @@ fn both_ways(ranks: u32) -> u32 {
     2 * (ranks.isqrt() - 1)
 }
 
+pub const TITLE: &str = "The library itself in virtual time, and schedules of the same operations: cycles until the last rank is done";
+
 pub fn section(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
     let (topology, ranks) = match extent {
         Extent::Quick => ("kind = \"tree\"\nk = 4\nn = 2", 16),
@@ -57,7 +59,6 @@ pub fn section(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
         bar.inc(1);
     }
     Ok(Section {
-        title: "The library itself in virtual time, and schedules of the same operations: cycles until the last rank is done",
         how: format!(
             "{ranks} ranks in one process, after each has done the operation once; what they compute takes no time."
         ),

@@ -43,6 +43,9 @@ pub fn html(sections: &[Section], extent: &str) -> String {
 
 fn body(section: &Section, number: &mut usize) -> String {
     let mut html = format!("<section><h2>{}</h2><p>{}</p>", escape(section.title), escape(&section.how));
+    if let Some(why) = &section.failed {
+        return html + &format!("<p><span class=\"missed\">failed</span>: {}</p></section>\n", escape(why));
+    }
     html += "<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th scope=\"col\"></th><th scope=\"col\" class=\"number\">published</th>\
              <th scope=\"col\" class=\"number\">here</th><th scope=\"col\" class=\"number\">ratio</th></tr></thead><tbody>";
     for Row { what, published, ours } in &section.rows {

@@ -4,7 +4,7 @@ use super::{Axis, Chart, Dot, Extent, Line, Row, Section, simulate, uniform};
 use indicatif::ProgressBar;
 use udeck_fabric::{
     arbitration::Scheme,
-    config::Config,
+    config::{Config, Queues},
     measure::Measures,
     topology::{BadTopology, Network, torus, tree},
     traffic::{Pattern, Stream},
@@ -26,17 +26,20 @@ const CLASSES: [(&str, u32, f64, u32); 7] = [
     ("BK", 64, 0.016, 32),
 ];
 
+/// Loads of the curves.
+const CURVE: [f64; 5] = [0.8, 0.85, 0.9, 0.95, 1.0];
+
 type Build = fn() -> Result<Network, BadTopology>;
 
 /// The networks, the published maximum of DTable and that of the other two.
-const THROUGHPUT: [(Build, f64, f64); 4] = [
+const MAXIMA: [(Build, f64, f64); 4] = [
     (|| torus(&[8, 8], 1), 0.94, 0.80),
     (|| torus(&[8, 8, 4], 1), 0.78, 0.68),
     (|| tree(8, 3), 0.95, 0.85),
     (|| tree(24, 2), 0.95, 0.80),
 ];
 /// The networks, and the published time of NC at 0.7, of InfiniBand.
-const LATENCY: [(Build, f64); 4] = [
+const TIMES: [(Build, f64); 4] = [
     (|| tree(4, 3), 780.0),
     (|| tree(24, 2), 604.0),
     (|| torus(&[8, 8], 1), 841.0),
@@ -47,13 +50,19 @@ fn networks(extent: Extent) -> usize {
     if extent == Extent::Quick { 1 } else { 4 }
 }
 
-pub fn runs(extent: Extent) -> u64 {
-    2 + 3 * networks(extent) as u64 + networks(extent) as u64 + 10
+pub fn throughput_runs(extent: Extent) -> u64 {
+    (2 * 3 * networks(extent) + 3 * CURVE.len()) as u64
 }
 
-pub fn sections(extent: Extent, bar: &ProgressBar) -> Result<Vec<Section>, String> {
-    Ok(vec![shares(extent, bar)?, throughput(extent, bar)?, latency(extent, bar)?])
+pub fn latency_runs(extent: Extent) -> u64 {
+    networks(extent) as u64 + 10
 }
+
+pub const SHARES: &str =
+    "Shares of a table with deficits where all classes are saturated (DTable, table 5.4)";
+pub const THROUGHPUT: &str = "Throughput at a load of 1, as a part of what the routes let through (DTable)";
+pub const LATENCY: &str =
+    "Mean time of the class NC at 0.7 of the load (DTable; published in ns for InfiniBand's links)";
 
 /// Table 5.4.
 fn dtable() -> Result<Scheme, String> {
@@ -90,7 +99,7 @@ fn streams(network: &Network, load: f64) -> Vec<Stream> {
 }
 
 /// What each class gets of a link for which all want more than they may have.
-fn shares(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
+pub fn shares(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
     let network = tree(16, 1).map_err(|bad| bad.to_string())?;
     let cycles = if extent == Extent::Quick { 60_000 } else { 400_000 };
     // Two hosts for each class, so that no class waits behind another at its host.
@@ -117,7 +126,6 @@ fn shares(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
         far = far.max((in_turn - share).abs());
     }
     Ok(Section {
-        title: "Shares of a table with deficits where all classes are saturated (DTable, table 5.4)",
         how: format!(
             "Packets of 3 to 32 flits from 14 hosts to one, {cycles} cycles. Published: within 2 percent of what was asked for."
         ),
@@ -130,47 +138,104 @@ fn shares(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
     })
 }
 
-/// What is taken where more is offered.
-fn throughput(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
-    let cycles = if extent == Extent::Quick { (3000, 5000) } else { (5000, 8000) };
-    let (mut rows, mut best) = (Vec::new(), true);
-    for (build, of_dtable, of_others) in &THROUGHPUT[..networks(extent)] {
-        let network = build().map_err(|bad| bad.to_string())?;
-        let bound = network.uniform_bound();
-        let taken = |arbitration| {
-            let streams = streams(&network, 1.0);
-            simulate(&network, &config(arbitration), streams, cycles, bar)
-                .map(|measures| measures.throughput() / bound)
-        };
-        let (deficits, sbt, turns) = (taken(dtable()?)?, taken(sbt())?, taken(Scheme::RoundRobin)?);
-        for (scheme, published, ours) in
-            [("DTable", of_dtable, deficits), ("SBT", of_others, sbt), ("round robin", of_others, turns)]
-        {
-            rows.push(Row::new(format!("{}, {scheme}", network.name), *published, ours));
+/// The three arbiters that were compared.
+fn arbiters() -> Result<[(&'static str, Scheme); 3], String> {
+    Ok([("DTable", dtable()?), ("SBT", sbt()), ("round robin", Scheme::RoundRobin)])
+}
+
+fn throughput_cycles(extent: Extent) -> (u64, u64) {
+    if extent == Extent::Quick { (3000, 5000) } else { (5000, 8000) }
+}
+
+/// Of what the routes let through, what hosts take where a part of it is offered.
+fn taken(
+    network: &Network,
+    arbitration: Scheme,
+    queues: Queues,
+    load: f64,
+    cycles: (u64, u64),
+    bar: &ProgressBar,
+) -> Result<f64, String> {
+    let bound = network.uniform_bound();
+    let config = Config { queues, ..config(arbitration) };
+    let measures = simulate(network, &config, streams(network, load * bound), cycles, bar)?;
+    Ok(measures.throughput() / bound)
+}
+
+/// Curves: what is not taken where packets wait in line.
+fn left_over(cycles: (u64, u64), bar: &ProgressBar) -> Result<Chart, String> {
+    let network = MAXIMA[0].0().map_err(|bad| bad.to_string())?;
+    let mut lines = Vec::new();
+    for (name, arbitration) in arbiters()? {
+        let mut points = Vec::new();
+        for load in CURVE {
+            let taken = taken(&network, arbitration.clone(), Queues::Fifo, load, cycles, bar)?;
+            points.push(Dot::new(load, 100.0 * (1.0 - taken / load)));
         }
-        best &= deficits >= 0.95 * sbt.max(turns);
+        lines.push(Line { name: name.into(), limit: false, points });
+    }
+    Ok(Chart {
+        title: format!("What is left over, by arbiter, {}, packets in line", network.name),
+        sentence:
+            "The part of what is offered that is not taken; lower is better. Load is a part of what the routes let through."
+                .into(),
+        x: Axis::new("load", "", false),
+        y: Axis::new("left over, %", "%", false),
+        lines,
+    })
+}
+
+/// What is taken where more is offered: by switches whose packets wait for none that goes elsewhere, and by those with a queue for each
+/// input and level.
+pub fn throughput(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
+    let cycles = throughput_cycles(extent);
+    let (mut rows, mut by_output, mut in_line) = (Vec::new(), true, true);
+    for (build, of_dtable, of_others) in &MAXIMA[..networks(extent)] {
+        let network = build().map_err(|bad| bad.to_string())?;
+        for (queues, words) in [(Queues::ByOutput, "by output"), (Queues::Fifo, "in line")] {
+            let mut of_queues = Vec::new();
+            for (name, arbitration) in arbiters()? {
+                let ours = taken(&network, arbitration, queues, 1.0, cycles, bar)?;
+                let published = if name == "DTable" { of_dtable } else { of_others };
+                rows.push(Row::new(format!("{}, {words}, {name}", network.name), *published, ours));
+                of_queues.push(ours);
+            }
+            let [deficits, sbt, turns] = of_queues[..] else { return Err("an arbiter is missing".into()) };
+            match queues {
+                Queues::ByOutput => by_output &= deficits >= 0.95 * sbt.max(turns),
+                _ => in_line &= deficits > sbt.max(turns),
+            }
+        }
     }
     Ok(Section {
-        title: "Throughput at a load of 1, as a part of what the routes let through (DTable)",
         how: format!(
-            "Seven classes of table 5.4 from all to all, {} cycles of warm-up and {} measured.{}",
+            "Seven classes of table 5.4 from all to all, {} cycles of warm-up and {} measured.{} By output: a packet waits for none that \
+             goes elsewhere. In line: it waits for all that came before it by the same input in its level.",
             cycles.0,
             cycles.1,
             if extent == Extent::Quick { " The first network only." } else { "" }
         ),
         rows,
-        claims: vec![("DTable takes as much as the others, or more (0.95 of it at least)".into(), best)],
+        claims: vec![
+            ("in line, DTable takes more than SBT and round robin".into(), in_line),
+            (
+                "by output, the arbiter makes little difference: DTable takes 0.95 of the others, or more"
+                    .into(),
+                by_output,
+            ),
+        ],
+        charts: vec![left_over(cycles, bar)?],
         ..Section::default()
     })
 }
 
 /// The mean time of NC at 0.7 of the load, and its curve in the first torus.
-fn latency(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
+pub fn latency(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
     let cycles = if extent == Extent::Quick { (2000, 4000) } else { (3000, 6000) };
     let mut rows = Vec::new();
     let mut first = None;
     let mut ours = Vec::new();
-    for (build, published) in &LATENCY[..networks(extent)] {
+    for (build, published) in &TIMES[..networks(extent)] {
         let network = build().map_err(|bad| bad.to_string())?;
         let streams = streams(&network, 0.7 * network.uniform_bound());
         let measures = simulate(&network, &config(dtable()?), streams, cycles, bar)?;
@@ -212,7 +277,6 @@ fn latency(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
     }
     let lines = urgent.into_iter().chain(large).collect();
     Ok(Section {
-        title: "Mean time of the class NC at 0.7 of the load (DTable; published in ns for InfiniBand's links)",
         how: format!(
             "Ratios to the first network: our links and switches have other delays. {} cycles of warm-up and {} measured.",
             cycles.0, cycles.1
@@ -226,5 +290,6 @@ fn latency(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
             y: Axis::new("cycles", "cycles", true),
             lines,
         }],
+        ..Section::default()
     })
 }

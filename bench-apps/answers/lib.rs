@@ -1,0 +1,72 @@
+//! What programs that answer questions about files have in common (`deckqos`, `deckfabric`): who reads the file, whose problem it is if
+//! there is no answer, tables of words, and exit codes.
+//!
+//! An answer goes to standard output, and why there is none to standard error. The exit code is 0, or [`Failure::exit_code`].
+
+#![forbid(unsafe_code)]
+
+pub mod columns;
+mod failure;
+
+pub use failure::{Failure, Problem};
+
+use clap::CommandFactory;
+use std::{
+    fs,
+    io::{self, Read, Write},
+    path::Path,
+    process::ExitCode,
+};
+use udeck_manual::Generate;
+
+/// All of a program: its manual page or completions, or what is to be printed for its command.
+pub fn main<Options: CommandFactory, Command>(
+    generate: Generate,
+    command: Option<Command>,
+    perform: impl FnOnce(&Command) -> Result<String, Failure>,
+) -> ExitCode {
+    let text = match (generate.text::<Options>(), command) {
+        (Some(text), _) => Ok(text),
+        (None, Some(command)) => perform(&command),
+        (None, None) => Ok(String::new()),
+    };
+    match text.and_then(|text| print(&text)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            let name = Options::command().get_name().to_owned();
+            let _ = io::stderr().write_all(format!("{name}: {failure}\n").as_bytes());
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+/// Writes to standard output. Who reads no further has read what it wanted.
+///
+/// # Errors
+/// It cannot be written.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Reads a file, `-` for standard input, and says whose problem it is if there is no answer. The answer also gets the folder that the file
+/// is in: files that it names are there.
+///
+/// # Errors
+/// The file cannot be read, or there is no answer.
+pub fn about<Answer>(
+    file: &Path,
+    answer: impl FnOnce(&str, &Path) -> Result<Answer, Problem>,
+) -> Result<Answer, Failure> {
+    let is_stdin = file == Path::new("-");
+    let name = if is_stdin { "standard input".into() } else { file.display().to_string() };
+    let mut text = String::new();
+    let read =
+        if is_stdin { io::stdin().read_to_string(&mut text).map(|_| text) } else { fs::read_to_string(file) };
+    let text = read.map_err(|why| Failure::Read { file: name.clone(), why })?;
+    let folder = file.parent().filter(|_| !is_stdin).unwrap_or(Path::new(""));
+    answer(&text, folder).map_err(|problem| Failure::File { file: name, problem })
+}
