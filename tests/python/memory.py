@@ -1,10 +1,16 @@
 """What test_memory.py runs under valgrind: everything in the binding that touches memory by address, in one rank."""
 
+import asyncio
 import sys
 
 import numpy
 
 import udeck
+
+
+async def first_of(inbox):
+    return await inbox.retrieve_async()
+
 
 world = udeck.init()
 kept = []
@@ -19,6 +25,10 @@ with world.mailbox("memory", objects=True) as inbox, world.postbox("memory") as 
             assert got.dtype == array.dtype and got.tobytes() == array.tobytes()
     out.post(numpy.arange(600.0).reshape(20, 30).T)
     assert inbox.retrieve()[1, 1] == 31
+
+    # Longer than caches are: copied past them.
+    out.post(numpy.full(5_000_001, 3.0))
+    assert (inbox.retrieve() == 3).all()
 
     # Into an array, and what does not fit.
     room = numpy.zeros(5)
@@ -54,6 +64,8 @@ with world.mailbox("memory", objects=True) as inbox, world.postbox("memory") as 
     kept.append(inbox.retrieve()[10:20].T)
     out.post(numpy.zeros(1))
     assert udeck.select([inbox], timeout=0) is inbox
+    kept.append(asyncio.run(first_of(inbox)))
+    out.post(numpy.full(3_000, 5.0))
     kept.append(inbox.retrieve_message().value)
 
 group = world.all()

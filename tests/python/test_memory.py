@@ -5,10 +5,12 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
+HERE = Path(__file__).parent
 #: Valgrind takes a hundred times as long, on a machine that is busy besides.
 PATIENCE = 900
 
@@ -27,22 +29,55 @@ def blocks(log):
             block = []
 
 
-def test_valgrind_finds_nothing_of_udeck(tmp_path):
-    if not shutil.which("valgrind"):
-        pytest.skip("no valgrind (Debian: valgrind)")
-    log = tmp_path / "log"
+def run(program, log, before=(), **more):
+    """Runs a program of this folder under valgrind; %p in the name of the log is a process's number."""
     # Each object is a block of its own, so that what lies beside it is not another one's.
-    environment = {**os.environ, "PYTHONMALLOC": "malloc", "DECK_DEADLINE": "600", "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(
-        ["valgrind", "--leak-check=no", "--num-callers=40", f"--log-file={log}", sys.executable]
-        + [Path(__file__).with_name("memory.py")],
+    environment = {
+        **os.environ,
+        "PYTHONMALLOC": "malloc",
+        "OPENBLAS_NUM_THREADS": "1",
+        "DECK_DEADLINE": "600",
+        "DECK_SETUP_TIMEOUT": "300",
+        **more,
+    }
+    return subprocess.run(
+        [*before, "valgrind", "--leak-check=no", "--num-callers=40", f"--log-file={log}"]
+        + [f"--suppressions={HERE / 'valgrind.supp'}", sys.executable, HERE / program],
         env=environment,
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
     )
-    assert done.returncode == 0 and "good" in done.stderr, done.stderr + log.read_text()[-4000:]
-    # The interpreter and numpy have some of their own; what udeck is part of is an error.
-    ours = [block for block in blocks(log.read_text()) if re.search(r"\n +(at|by) 0x.*udeck", block)]
+
+
+def check(logs):
+    """The interpreter and numpy have errors of their own; what udeck is part of is one."""
+    text = "\n\n".join(log.read_text() for log in logs)
+    assert "ERROR SUMMARY" in text, text[-4000:]
+    ours = [block for block in blocks(text) if re.search(r"\n +(at|by) 0x.*udeck", block)]
     assert not ours, "\n\n".join(ours)
+
+
+@pytest.fixture(autouse=True)
+def valgrind():
+    if not shutil.which("valgrind"):
+        pytest.skip("no valgrind (Debian: valgrind)")
+
+
+def test_valgrind_finds_nothing_of_udeck_in_one_rank(tmp_path):
+    log = tmp_path / "log"
+    done = run("memory.py", log)
+    assert done.returncode == 0 and "good" in done.stderr, done.stderr + log.read_text()[-4000:]
+    check([log])
+
+
+@pytest.mark.parametrize(("transport", "ranks"), [("shm", 2), ("tcp", 2), ("shm", 3)])
+def test_valgrind_finds_nothing_of_udeck_in_a_job(tmp_path, transport, ranks):
+    """One of its ranks is killed in the end."""
+    deckrun = Path(sysconfig.get_path("scripts")) / "deckrun"
+    before = [deckrun, "-n", str(ranks), "--on-failure", "continue", "--"]
+    done = run("memory_job.py", tmp_path / "log.%p", before, DECK_TRANSPORT=transport)
+    logs = sorted(tmp_path.glob("log.*"))
+    assert done.stderr.count("good") == ranks - 1 and len(logs) == ranks, done.stdout + done.stderr
+    check(logs)
