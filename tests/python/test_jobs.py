@@ -1,10 +1,12 @@
 """Whole jobs through deckrun."""
 
 import signal
+import subprocess
 import sys
 
 import numpy
 import pytest
+from conftest import PATIENCE
 
 import udeck
 
@@ -266,6 +268,40 @@ def test_run_local_returns_what_the_ranks_did(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(TypeError, match="cloudpickle"):
         udeck.run_local(2, lambda world: (yield), timeout=60)
+
+
+SCRIPT = """
+import sys
+import udeck
+
+class Found:
+    def __init__(self, rank):
+        self.rank = rank
+
+def find(world, most):
+    return Found(min(world.rank, most))
+
+def main():
+    print([found.rank for found in udeck.run_local(3, find, 1, timeout=60)])
+"""
+
+
+def run_script(*command):
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+def test_run_local_runs_what_a_script_defines(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT + 'if __name__ == "__main__":\n    main()\n')
+    done = run_script(script)
+    assert done.returncode == 0 and done.stdout == "[0, 1, 1]\n", done
+    # Each rank would start ranks of its own.
+    script.write_text(SCRIPT + "main()\n")
+    done = run_script(script)
+    assert done.returncode != 0 and 'under `if __name__ == "__main__":`' in done.stderr, done
+    # A file is what ranks need.
+    done = run_script("-c", SCRIPT + "main()\n")
+    assert done.returncode != 0 and "install cloudpickle" in done.stderr.splitlines()[-1], done
 
 
 def test_ring(example):

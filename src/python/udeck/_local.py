@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable
+from multiprocessing import spawn
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,23 +34,55 @@ def _deckrun() -> str:
     return found
 
 
+#: Whether this process is a rank that loads the program's own module.
+_is_loading_main = False
+
+
+def _main_module(job: bytes) -> dict[str, str]:
+    """Where ranks find what the job names of the program's own module, as multiprocessing says it."""
+    if b"__main__" not in job and b"__mp_main__" not in job:
+        return {}
+    where = {key: value for key, value in spawn.get_preparation_data("udeck").items() if key.startswith("init_main")}
+    if not where:
+        raise TypeError("what is defined in a session is in no file that ranks could read: install cloudpickle")
+    return where
+
+
+def _load_main(where: dict[str, str]) -> None:
+    """In a rank: loads the program's module, under another name, so that it does not do all again."""
+    global _is_loading_main
+    _is_loading_main = True
+    try:
+        spawn.prepare(where)
+    finally:
+        _is_loading_main = False
+
+
 def run_local(n: int, function: Callable[..., _R], *args: Any, timeout: float | None = None) -> list[_R]:
     """Runs ``function(world, *args)`` in `n` new processes, each a rank, and returns what they returned, by rank.
 
-    The function and its arguments are pickled: a function of a module, or with cloudpickle installed one of a notebook. Waits until all
-    ranks have ended. `timeout`: seconds for all of it; None: no limit.
+    The function and its arguments are pickled: a function of a module or of a script, or with cloudpickle installed one of a notebook. A
+    script calls this under ``if __name__ == "__main__":``, because the ranks load it, too. Waits until all ranks have ended. `timeout`:
+    seconds for all of it; None: no limit.
 
     Raises RuntimeError if a rank raises, in its words; TypeError if the function cannot be pickled; FileNotFoundError without deckrun; and
     subprocess.TimeoutExpired.
     """
+    if _is_loading_main:
+        raise RuntimeError(
+            'run_local() was called while a rank loads the script: put the call under `if __name__ == "__main__":`, or install cloudpickle'
+        )
+    pickler = _pickler()
     try:
-        job = _pickler().dumps((function, args))
+        job = pickler.dumps((function, args))
+        where = _main_module(job) if pickler is pickle else {}
     except Exception as error:
         raise TypeError(
             f"{function!r} cannot be pickled ({error}): put it into a module, or install cloudpickle"
         ) from error
     with tempfile.TemporaryDirectory(prefix="udeck-") as folder:
         (Path(folder) / "job").write_bytes(job)
+        (Path(folder) / "main").write_bytes(pickle.dumps(where))
         command = [_deckrun(), "-n", str(n), "--", sys.executable, "-m", "udeck._rank", folder]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         done = subprocess.run(command, env=environment, timeout=timeout, stdin=subprocess.DEVNULL, check=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 import traceback
@@ -9,19 +10,21 @@ from pathlib import Path
 
 import udeck
 
-from ._local import _pickler
+from ._local import _load_main, _pickler
 
 
-def _main(folder: str) -> None:
-    function, args = pickle.loads((Path(folder) / "job").read_bytes())
-    world = udeck.init()
-    file = Path(folder) / str(world.rank)
+def _main(folder: Path) -> None:
+    # The launcher says it before the world does: what goes wrong in between is told, too.
+    file = folder / os.environ["DECK_RANK"]
     try:
-        value = (False, function(world, *args))
+        _load_main(pickle.loads((folder / "main").read_bytes()))
+        function, args = pickle.loads((folder / "job").read_bytes())
+        world = udeck.init()
+        value = _pickler().dumps((False, function(world, *args)))
     except BaseException:
         file.write_bytes(pickle.dumps((True, traceback.format_exc())))
         raise
-    file.write_bytes(_pickler().dumps(value))
+    file.write_bytes(value)
     try:
         world.finish()
     except udeck.Closed:
@@ -30,4 +33,4 @@ def _main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    _main(Path(sys.argv[1]))
