@@ -42,6 +42,12 @@ fn posted(py: Python<'_>) -> PyErr {
     refuse().map_or_else(|error| error, |_| PyTypeError::new_err("the array was posted"))
 }
 
+/// Whether it is something of which numpy makes a view.
+#[cold]
+pub fn has_elements(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(PyMemoryView::from(value).is_ok() || value.hasattr(intern!(value.py(), "__dlpack__"))?)
+}
+
 #[cold]
 #[inline(never)]
 fn other<'py>(value: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {

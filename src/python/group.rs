@@ -92,9 +92,10 @@ fn read<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<(Array<'py>, Byt
 
 /// An array that is written.
 fn written<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<(Array<'py>, Bytes)> {
-    if Array::of(value).is_none() {
+    let is_seen = Array::of(value).is_some() || content::has_elements(value)?;
+    if !is_seen {
         return Err(PyTypeError::new_err(format!(
-            "{what} is to be a numpy array: the result is written into it"
+            "{what} is to be a numpy array, or what has the buffer protocol or DLPack: the result is written into it"
         )));
     }
     let (array, bytes) = read(value, what)?;

@@ -96,6 +96,7 @@ impl Postbox {
         let message = bytes_mut(&mut buffer);
         content::copy_elements(&array, &mut message[..elements])?;
         head.write(message, elements);
+        self.world.count_copy(elements);
         Ok(Prepared { buffer, moved: None })
     }
 
@@ -109,6 +110,7 @@ impl Postbox {
         let layout = pickled.layout()?;
         let mut buffer = self.world.buffer(value.py(), layout.len, timeout)?;
         pickled.write(&layout, bytes_mut(&mut buffer))?;
+        self.world.count_copy(layout.len);
         Ok(Prepared { buffer, moved: None })
     }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use parking_lot::RwLock;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -43,9 +42,7 @@ pub struct World {
 pub fn init(py: Python<'_>) -> PyResult<World> {
     let world = py.detach(udeck::init).or_raise(py, None)?;
     let (rank, size) = (world.rank(), world.size());
-    let (deadline, setup) = (world.config().deadline, world.config().setup);
-    let handle = Arc::new(Handle { world: RwLock::new(Some(world)), deadline, setup });
-    Ok(World { handle, rank, size })
+    Ok(World { handle: Arc::new(Handle::new(world)), rank, size })
 }
 
 #[pymethods]
@@ -173,7 +170,7 @@ impl World {
         all.set_item("bytes_posted", stats.bytes_posted)?;
         all.set_item("messages_retrieved", stats.messages_retrieved)?;
         all.set_item("bytes_retrieved", stats.bytes_retrieved)?;
-        all.set_item("bytes_copied", stats.bytes_copied)?;
+        all.set_item("bytes_copied", stats.bytes_copied + self.handle.copied())?;
         Ok(all)
     }
 

@@ -4,7 +4,8 @@
 //! `UDECK_PYTHON` names an interpreter that has maturin (`python3` otherwise). If it has ziglang and cargo-zigbuild, too, the wheel is the one
 //! for other machines (`--manylinux`), and if it has auditwheel, that says whether the wheel is what its name says. What is missing is a skip, with
 //! the reason; `UDECK_PYTHON_TESTS=require` makes it a failure (but not where a launcher, valgrind or what the wheel for others needs is
-//! missing). The environment's packages come from the network.
+//! missing). The environment's packages come from the network. `UDECK_PYTHON_MORE=torch,jax` installs these, too: tests that use them are
+//! skipped otherwise.
 
 use std::{
     env,
@@ -21,8 +22,15 @@ use libtest_mimic::{Arguments, Failed, Trial};
 const PACKAGES: [&str; 2] = ["numpy", "pytest"];
 /// What some of them use, and are skipped without.
 const MORE_PACKAGES: [&str; 1] = ["mypy"];
-const FILES: [&str; 6] =
-    ["test_values", "test_jobs", "test_types", "test_pages", "test_launchers", "test_memory"];
+const FILES: [&str; 7] = [
+    "test_values",
+    "test_jobs",
+    "test_types",
+    "test_pages",
+    "test_frameworks",
+    "test_launchers",
+    "test_memory",
+];
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
@@ -157,9 +165,15 @@ fn environment() -> Result<PathBuf, String> {
     let python = folder.join("bin/python");
     said(pip_install(&python).args(PACKAGES).arg(newest_wheel(&target.join("wheels"))?))?;
     match said(pip_install(&python).args(MORE_PACKAGES)) {
-        Err(why) if is_required() => Err(why),
-        _ => Ok(python),
+        Err(why) if is_required() => return Err(why),
+        _ => {}
     }
+    let more = env::var("UDECK_PYTHON_MORE").unwrap_or_default();
+    let more: Vec<_> = more.split(',').filter(|name| !name.is_empty()).collect();
+    if !more.is_empty() {
+        said(pip_install(&python).args(more))?;
+    }
+    Ok(python)
 }
 
 fn pip_install(python: &Path) -> Command {

@@ -58,6 +58,28 @@ def test_anything_with_the_buffer_protocol(ends, value):
     assert inbox.retrieve().tobytes() == bytes(value)
 
 
+def test_copies_are_counted(world, ends):
+    def copied(value, post=ends[1].post):
+        before = world.stats()["bytes_copied"]
+        post(value)
+        return world.stats()["bytes_copied"] - before
+
+    assert copied(world.zeros(1000)) == 0 and 8000 <= copied(numpy.zeros(1000)) < 8100
+    assert 8000 <= copied(numpy.zeros(1000), ends[1].post_object) < 8500 and 8 <= copied(numpy.zeros(1)) < 100
+
+
+def test_what_numpy_has_no_view_of_is_refused_with_words(ends):
+    class Tensor:
+        def __dlpack__(self, **options):
+            raise BufferError("on another device")
+
+        def __dlpack_device__(self):
+            return (2, 0)
+
+    with pytest.raises(TypeError, match="Tensor.*cpu"):
+        ends[1].post(Tensor())
+
+
 def test_dlpack_in_and_out(ends):
     class Tensor:
         def __init__(self, array):
@@ -366,6 +388,12 @@ def test_groups_of_one(world):
         group.allreduce(array)
     with pytest.raises(TypeError, match="no xor"):
         group.allreduce(numpy.zeros(2), op="xor")
+    with pytest.raises(TypeError, match="written into"):
+        group.allreduce([1.0])
+    memory = bytearray(16)
+    group.allreduce(memory)
+    with pytest.raises(ValueError, match="read only"):
+        group.allreduce(bytes(16))
     with pytest.raises(ValueError, match="op="):
         group.allreduce(numpy.zeros(2), op="mean")
 

@@ -20,7 +20,13 @@ def from_buffer(memory):
 
 
 def from_dlpack(tensor):
-    return numpy.from_dlpack(tensor)
+    try:
+        return numpy.from_dlpack(tensor)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise TypeError(
+            f"numpy has no view of this {type(tensor).__name__} ({error}): one that it has may be tensor.detach(), tensor.cpu(), or "
+            "bfloat16 as 16-bit integers by view(); post_object() posts any object that can be pickled"
+        ) from error
 
 
 def describe(dtype):
