@@ -15,6 +15,8 @@ PATIENCE = 120
 #: What a rank prints is one write: those of several would mix.
 PROLOGUE = """import numpy, os, signal, sys, time, threading
 import udeck
+# What a shell starts in the background ignores it, and Python leaves that so.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 def print(*words, **_): os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 """
 
