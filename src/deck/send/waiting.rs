@@ -55,6 +55,8 @@ impl Channel {
             self.progress();
             self.undelivered()?;
             if !self.has_queued() {
+                // A grant that was asked for ahead: untaken, it would end each wait at once. What an error means, the next look says.
+                self.take_all_answers().ok();
                 self.side.vi.request_send_notify();
                 match self.side.vi.unread() {
                     Ok(0) => return Ok(()),
