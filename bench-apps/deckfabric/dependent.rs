@@ -106,8 +106,12 @@ fn library(
     scheme: Scheme,
 ) -> Result<(u64, u64), Problem> {
     let config = network::config(scenario, scheme)?;
-    let task =
-        stack::Task { operation: *keys.operation.get_ref(), bytes: keys.bytes as usize, order: keys.order };
+    let task = stack::Task {
+        operation: *keys.operation.get_ref(),
+        bytes: keys.bytes as usize,
+        order: keys.order,
+        incast: keys.incast,
+    };
     let ended = stack::play(&task, keys.ranks, keys.times, network, &config)
         .map_err(|why| Problem::cannot(None, why))?;
     Ok(ended.cycles)
@@ -156,6 +160,8 @@ fn programs(keys: &Collective, line: usize, network: &Network) -> Result<Program
             Operation::AllToAll => {
                 steps(keys.order, rank, ranks).into_iter().flat_map(|step| both(step, flits)).collect()
             }
+            Operation::Incast if rank == 0 => (1..ranks as u32).map(|from| Op::Retrieve { from }).collect(),
+            Operation::Incast => vec![Op::Post { to: 0, flits }],
             Operation::Transpose => {
                 steps(keys.order, rank, ranks).into_iter().flat_map(|step| in_order(step, flits)).collect()
             }
@@ -176,19 +182,27 @@ fn programs(keys: &Collective, line: usize, network: &Network) -> Result<Program
 /// Whether the library can do it in one process.
 fn check_library(keys: &Collective) -> Result<(), String> {
     let (ranks, bytes, operation) = (keys.ranks as u64, keys.bytes, *keys.operation.get_ref());
-    let memory = 2 * ranks * ranks * bytes;
+    // Of each message its sender's and its receiver's.
+    let memory = match operation {
+        Operation::Incast => 2 * ranks * u64::from(keys.times) * bytes,
+        _ => 2 * ranks * ranks * bytes,
+    };
     let words = match operation {
         _ if keys.compute > 0 => "nobody computes: leave compute out".into(),
         Operation::Barrier => return Ok(()),
+        Operation::Incast if bytes < stack::LEAST_OF_INCAST as u64 => {
+            format!(
+                "bytes of an incast is at least {}: a message says when it was posted",
+                stack::LEAST_OF_INCAST
+            )
+        }
         _ if bytes == 0 => "bytes is at least 1".into(),
         _ if bytes >= MOST_BYTES => {
-            format!(
-                "bytes is less than {MOST_BYTES}: longer messages need threads of the library's, which take no turns"
-            )
+            format!("bytes is less than {MOST_BYTES}: longer messages are not played")
         }
         _ if memory > MOST_MEMORY => {
             format!(
-                "{ranks} ranks with {bytes} bytes for each other take {} GiB, and {} is the most",
+                "{ranks} ranks' messages of {bytes} bytes take {} GiB, and {} is the most",
                 memory >> 30,
                 MOST_MEMORY >> 30
             )

@@ -227,6 +227,9 @@ pub struct Collective {
     /// Whether the library itself does it, too.
     #[serde(default)]
     pub library: bool,
+    /// What the mailbox of an incast says to those who post to it, by the library.
+    #[serde(default)]
+    pub incast: Control,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -238,6 +241,18 @@ pub enum Operation {
     /// The two of a grid that is divided both ways: ranks exchange within their row, and then within their column.
     #[serde(rename = "transpose-2d")]
     Transpose2d,
+    /// All other ranks post to the first one. `times` messages each, which it takes as they come.
+    Incast,
+}
+
+/// As `DECK_INCAST` has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Control {
+    #[default]
+    Off,
+    Srp,
+    Smsrp,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

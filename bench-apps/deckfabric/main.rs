@@ -82,6 +82,7 @@ impl Example {
             Self::HotSpot => include_str!("hot-spot.toml"),
             Self::Classes => include_str!("classes.toml"),
             Self::Transpose => include_str!("transpose.toml"),
+            Self::Incast => include_str!("incast.toml"),
             Self::Trace => include_str!("trace.toml"),
             Self::Vef => include_str!("sample.vef"),
             Self::Mix => include_str!("mix.toml"),

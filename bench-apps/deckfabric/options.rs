@@ -87,6 +87,8 @@ pub enum Example {
     Mix,
     /// NAS FT's transpose over 1,024 ranks
     Transpose,
+    /// 255 ranks post to one mailbox, by the library under incast control
+    Incast,
     /// A trace in the format VEF3
     Trace,
     /// That trace

@@ -9,8 +9,10 @@ mod network;
 mod tests;
 mod work;
 
+pub use work::LEAST_OF_INCAST;
+
 use crate::{
-    input::{Operation, Order},
+    input::{Control, Operation, Order},
     progress,
 };
 use indicatif::ProgressBar;
@@ -20,6 +22,7 @@ use std::{
     io::{self, Write},
     time::{Duration, Instant},
 };
+use udeck::IncastControl;
 use udeck_fabric::{config::Config, topology::Network};
 use udeck_sim::trace::Event;
 
@@ -30,6 +33,8 @@ pub struct Task {
     pub bytes: usize,
     /// Of transposes through mailboxes.
     pub order: Order,
+    /// Of an incast.
+    pub incast: Control,
 }
 
 /// What has come of it.
@@ -37,6 +42,8 @@ pub struct Task {
 pub struct Ended {
     /// When the first and the last rank were done.
     pub cycles: (u64, u64),
+    /// Of an incast: from a message's post to its retrieve, the median, 99 % and the most.
+    pub waits: Option<[u64; 3]>,
     pub trace: Vec<Event>,
 }
 
@@ -55,6 +62,12 @@ pub fn play(
     let begun = Instant::now();
     let ended = play_with(task, ranks, times, network, config, &bar)?;
     bar.finish_and_clear();
+    if let Some([median, most_of_all, most]) = ended.waits {
+        let told = format!(
+            "deckfabric: the library: a message is retrieved after {median} cycles (median), {most_of_all} (99 %), {most} (most)\n"
+        );
+        let _ = io::stderr().write_all(told.as_bytes());
+    }
     // Not among the figures: it is another one each time.
     let told = format!(
         "deckfabric: the library: {ranks} ranks, {:.1} s, {}\n",
@@ -76,10 +89,20 @@ fn play_with(
     // For the rest of the process: NICs own what carries their frames, and that borrows the network.
     let network: &'static Network = Box::leak(Box::new(network.clone()));
     let switches = Switches::new(network, config).map_err(|bad| bad.to_string())?;
-    let ended = job::run(ranks, Some(Box::new(switches)), bar, |rank| work::perform(rank, task, times))?;
-    let cycles = |time: Option<&Duration>| network::cycle(time.copied().unwrap_or_default());
-    let (first, last) = (ended.results.iter().min(), ended.results.iter().max());
-    Ok(Ended { cycles: (cycles(first), cycles(last)), trace: ended.trace })
+    let control = match task.incast {
+        Control::Off => IncastControl::Off,
+        Control::Srp => IncastControl::Srp,
+        Control::Smsrp => IncastControl::Smsrp,
+    };
+    let ended =
+        job::run(ranks, control, Some(Box::new(switches)), bar, |rank| work::perform(rank, task, times))?;
+    let cycles = |time: Option<Duration>| network::cycle(time.unwrap_or_default());
+    let took = || ended.results.iter().map(|part| part.took);
+    let mut waits: Vec<Duration> = ended.results.iter().flat_map(|part| &part.waits).copied().collect();
+    waits.sort_unstable();
+    let rank_of = |part: f64| (!waits.is_empty()).then(|| waits[((waits.len() - 1) as f64 * part) as usize]);
+    let waits = rank_of(1.0).map(|_| [0.5, 0.99, 1.0].map(|part| cycles(rank_of(part))));
+    Ok(Ended { cycles: (cycles(took().min()), cycles(took().max())), waits, trace: ended.trace })
 }
 
 /// The most that this process has had.

@@ -68,7 +68,7 @@ fn the_same_seed_gives_the_same_bytes_and_another_one_others() {
 #[test]
 fn the_examples_run() {
     for example in Example::value_variants() {
-        if matches!(example, Example::Transpose | Example::Trace | Example::Vef) {
+        if matches!(example, Example::Transpose | Example::Incast | Example::Trace | Example::Vef) {
             continue;
         }
         let text = example.text();
@@ -191,6 +191,22 @@ fn small_transpose() -> String {
     include_str!("transpose.toml")
         .replace("hosts = 4\ngroup = 8\nglobal = 4", "hosts = 2\ngroup = 4\nglobal = 2")
         .replace("ranks = 1024 ", "ranks = 64 ")
+}
+
+/// The example with fewer ranks and messages: the schedule's last message arrives when the link of the first host has carried all.
+#[test]
+fn an_incast_takes_what_its_receivers_link_takes() {
+    let text = include_str!("incast.toml")
+        .replace("ranks = 256 ", "ranks = 16 ")
+        .replace("times = 100 ", "times = 5 ");
+    let answer: serde_json::Value =
+        serde_json::from_str(&dependent(&text, Format::Json).expect("an answer")).expect("JSON");
+    let run = &answer["runs"][0];
+    let cycles = |key: &str| run[key].as_u64().expect(key);
+    let flits = 15 * 5 * 16384 / 64;
+    for key in ["last_end_cycles", "library_last_end_cycles"] {
+        assert!((flits..flits + flits / 50).contains(&cycles(key)), "{key}: {}", cycles(key));
+    }
 }
 
 #[test]

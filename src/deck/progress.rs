@@ -159,12 +159,19 @@ struct Counts {
 
 #[derive(Debug, Default)]
 struct Helper {
+    /// The thread is there, or is not to be.
     running: bool,
     asleep: bool,
     stop: bool,
 }
 
 impl Progress {
+    /// With or without a helper. Without, the application's own calls move messages along.
+    pub fn new(has_helper: bool) -> Self {
+        let helper = Mutex::new(Helper { running: !has_helper, ..Helper::default() });
+        Progress { helper, ..Progress::default() }
+    }
+
     /// Takes a channel in which messages wait.
     pub fn adopt<C: Advance + 'static>(self: &Arc<Self>, channel: Box<C>) -> Arc<Slot<C>> {
         let slot = Arc::new(Slot {

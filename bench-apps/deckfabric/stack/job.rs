@@ -5,9 +5,9 @@ use std::{
     io,
     sync::{Mutex, PoisonError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
-use udeck::{Config, Error, World, via::Caps};
+use udeck::{Config, Error, IncastControl, World, via::Caps};
 use udeck_boot::{Client, local};
 use udeck_sim::{Fabric, Network, Options, trace::Event};
 
@@ -23,6 +23,8 @@ const SET_UP: Duration = Duration::from_secs(600);
 /// A rank, as its program sees it.
 pub struct Rank<'a> {
     pub world: &'a World,
+    /// A time that is the same for all.
+    pub begun: Instant,
     fabric: &'a Fabric,
     bar: &'a ProgressBar,
 }
@@ -51,12 +53,13 @@ fn name(rank: usize) -> String {
 }
 
 /// What the library is told: a NIC over a network, whose peer reads no memory of this rank's.
-fn config() -> Config {
+fn config(incast: IncastControl) -> Config {
     let mut config = Config::default();
     config.setup = SET_UP;
     config.arena = Some(ARENA);
-    // Its pauses are of real time.
-    config.incast = udeck::IncastControl::Off;
+    config.incast = incast;
+    // It would take no turns.
+    config.progress_thread = false;
     config
 }
 
@@ -67,6 +70,7 @@ fn config() -> Config {
 /// In words: what the system refused, or which ranks failed, and why.
 pub fn run<T: Send>(
     ranks: usize,
+    incast: IncastControl,
     network: Option<Box<dyn Network>>,
     bar: &ProgressBar,
     body: impl Fn(&Rank<'_>) -> Result<T, Error> + Sync,
@@ -89,13 +93,14 @@ pub fn run<T: Send>(
         let nic = fabric.nic(&name(rank), options).map_err(|why| format!("rank {rank}: {why}"))?;
         there.push((client, nic));
     }
+    let begun = udeck::via::job_time();
     let results = thread::scope(|scope| {
         let start = |(rank, (client, nic)): (usize, _)| {
             let (body, fabric) = (&body, &fabric);
             let thread = thread::Builder::new().name(name(rank)).stack_size(STACK);
             thread.spawn_scoped(scope, move || {
-                let world = World::new(client, vec![nic], config(), false)?;
-                let result = body(&Rank { world: &world, fabric, bar })?;
+                let world = World::new(client, vec![nic], config(incast), false)?;
+                let result = body(&Rank { world: &world, begun, fabric, bar })?;
                 world.finish()?;
                 Ok(result)
             })

@@ -5,7 +5,7 @@ use udeck_fabric::topology;
 
 fn played(operation: Operation, ranks: usize, bytes: usize) -> Ended {
     let network = topology::tree(4, 3).expect("a tree");
-    let task = Task { operation, bytes, order: Order::Tournament };
+    let task = Task { operation, bytes, order: Order::Tournament, incast: Control::Off };
     play_with(&task, ranks, 2, &network, &Config::default(), &ProgressBar::hidden()).expect("a job")
 }
 
@@ -26,12 +26,37 @@ fn jobs_repeat_to_the_last_frame() {
     }
 }
 
+/// Grants are moments of virtual time, too. With control a message waits at its poster and not in the network, where it holds up others.
+#[test]
+fn an_incast_repeats_to_the_last_frame_and_control_keeps_it_out_of_the_network() {
+    let network = topology::tree(4, 3).expect("a tree");
+    let play = |incast, bytes| {
+        let task = Task { operation: Operation::Incast, bytes, order: Order::Tournament, incast };
+        play_with(&task, 64, 10, &network, &Config::default(), &ProgressBar::hidden()).expect("a job")
+    };
+    for bytes in [16 << 10, 160 << 10] {
+        let both = [Control::Off, Control::Smsrp].map(|incast| {
+            let (first, again) = (play(incast, bytes), play(incast, bytes));
+            assert!(first == again, "{incast:?}, {bytes} bytes: another run is another one");
+            first
+        });
+        let [off, controlled] = both.each_ref().map(|ended| ended.waits.expect("an incast has waits"));
+        // Of 16 KiB all but a window waits at the poster; of long ones, announced, what two mebibytes have no room for.
+        assert!(controlled[0] < off[0], "{bytes} bytes: {controlled:?}, without control {off:?}");
+        let [off, controlled] = both.each_ref().map(|ended| ended.cycles.1);
+        assert!(
+            controlled < off + off / 100,
+            "{bytes} bytes: done after {controlled}, without control {off}"
+        );
+    }
+}
+
 /// A deadline passes in virtual time, and says for whom the rank has waited.
 #[test]
 fn who_waits_for_nobody_gives_up_in_virtual_time() {
     let limit = Duration::from_secs(1000);
     let begun = Instant::now();
-    let ended = job::run(2, None, &ProgressBar::hidden(), |rank| {
+    let ended = job::run(2, IncastControl::Off, None, &ProgressBar::hidden(), |rank| {
         rank.world.barrier()?;
         let mut said = None;
         let took = rank.timed(|| {

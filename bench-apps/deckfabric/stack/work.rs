@@ -1,10 +1,11 @@
 //! What ranks do: once to make their connections, then in virtual time.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use udeck::{
     Error, Group, Mailbox, Postbox,
     exchange::{Action, Step},
+    via::job_time,
 };
 
 use super::{Task, job::Rank};
@@ -13,9 +14,62 @@ use crate::{
     input::Operation,
 };
 
-/// A rank's part: how long so many times took it.
-pub fn perform(rank: &Rank<'_>, task: &Task, times: u16) -> Result<Duration, Error> {
+/// What came of a rank's part.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Part {
+    /// How long so many times took it.
+    pub took: Duration,
+    /// How long each message that it took in was on its way.
+    pub waits: Vec<Duration>,
+}
+
+/// The length of a message's time.
+pub const LEAST_OF_INCAST: usize = size_of::<u64>();
+
+/// A rank's part.
+pub fn perform(rank: &Rank<'_>, task: &Task, times: u16) -> Result<Part, Error> {
+    if task.operation == Operation::Incast {
+        return incast(rank, task.bytes, times);
+    }
+    Ok(Part { took: exchange(rank, task, times)?, waits: Vec::new() })
+}
+
+/// Posts are delivered before a rank is done: who waits for others moves its messages along.
+fn incast(rank: &Rank<'_>, bytes: usize, times: u16) -> Result<Part, Error> {
+    let world = rank.world;
+    let since = |begun: Instant| job_time().saturating_duration_since(begun);
+    let mut waits = Vec::new();
+    // The clock of all of them: they are threads of one process.
+    let begun = rank.begun;
+    let took = if world.rank() == 0 {
+        let inbox = world.mailbox_with_queue::<u8>("in", 0)?;
+        world.barrier()?;
+        rank.timed(|| {
+            for _ in 0..(world.size() - 1) * usize::from(times) {
+                let message = inbox.retrieve()?;
+                let stamp = message.first_chunk().map_or(0, |stamp| u64::from_le_bytes(*stamp));
+                waits.push(since(begun).saturating_sub(Duration::from_nanos(stamp)));
+            }
+            Ok(())
+        })?
+    } else {
+        let outbox = world.postbox::<u8>("in")?;
+        world.barrier()?;
+        rank.timed(|| {
+            for _ in 0..times {
+                let mut buf = world.buf::<u8>(bytes)?;
+                buf[..LEAST_OF_INCAST].copy_from_slice(&(since(begun).as_nanos() as u64).to_le_bytes());
+                outbox.post(buf)?;
+            }
+            outbox.flush()
+        })?
+    };
+    Ok(Part { took, waits })
+}
+
+fn exchange(rank: &Rank<'_>, task: &Task, times: u16) -> Result<Duration, Error> {
     match task.operation {
+        Operation::Incast => unreachable!("it is no exchange"),
         Operation::Barrier => timed(rank, times, || rank.world.barrier()),
         Operation::AllToAll => {
             let mut exchange = Exchange::new(rank.world.all()?, task.bytes);

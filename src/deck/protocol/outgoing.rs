@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use udeck_via::{Error as ViaError, fault};
+use udeck_via::{Error as ViaError, fault, job_time};
 
 use super::message_block::MessageBlock;
 use super::rdma_read::AnnouncedReads;
@@ -167,7 +167,7 @@ impl Outgoing {
         announced_reads: &mut AnnouncedReads,
         others_wait: bool,
     ) -> Result<(), Stays> {
-        if self.granted_from().is_some_and(|from| Instant::now() < from) {
+        if self.granted_from().is_some_and(|from| job_time() < from) {
             return Err((None, self));
         }
         let start = trace::begin();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use udeck_qos::pacing::{Account, Scheduler};
-use udeck_via::Caps;
+use udeck_via::{Caps, job_time};
 
 use super::memory_quota::{MEMORIES, MemoryQuota};
 use crate::incast::{GRANTED, Rules};
@@ -36,11 +36,17 @@ struct Schedule {
     takes_reservations: bool,
 }
 
+impl Schedule {
+    fn elapsed(&self) -> Duration {
+        job_time().saturating_duration_since(self.begun)
+    }
+}
+
 impl Grants {
     pub fn new(quota: Arc<MemoryQuota>, rules: Rules, world: &WorldState, counters: &Arc<Counters>) -> Self {
         let schedule = || Schedule {
             scheduler: Scheduler::new(Rules::terms(world.config().incast_rate, world.size()), Duration::ZERO),
-            begun: Instant::now(),
+            begun: job_time(),
             counters: counters.clone(),
             outstanding: 0,
             looked: None,
@@ -60,9 +66,8 @@ impl Grants {
         let schedule = self.schedule.as_mut().filter(|_| is_paced(side))?;
         let outstanding =
             schedule.outstanding.saturating_add(granted(&self.quota).saturating_sub(len) as u64);
-        let drained = schedule.counters.weight_retrieved();
-        let grant =
-            schedule.scheduler.reserve_whole(schedule.begun.elapsed(), len as u64, outstanding, drained);
+        let (now, drained) = (schedule.elapsed(), schedule.counters.weight_retrieved());
+        let grant = schedule.scheduler.reserve_whole(now, len as u64, outstanding, drained);
         Some(micros(grant.after))
     }
 
@@ -71,7 +76,7 @@ impl Grants {
         let Some(schedule) = self.schedule.as_mut().filter(|schedule| schedule.takes_reservations) else {
             return;
         };
-        let now = schedule.begun.elapsed();
+        let now = schedule.elapsed();
         if schedule.looked.is_some_and(|looked| now < looked + LOOK_EVERY) {
             return;
         }
@@ -92,7 +97,7 @@ impl Grants {
         let schedule =
             self.schedule.as_mut().filter(|schedule| schedule.takes_reservations && is_paced(side));
         let schedule = schedule.ok_or(Malformed)?;
-        let (now, arrived) = (schedule.begun.elapsed(), side.arrivals.weight());
+        let (now, arrived) = (schedule.elapsed(), side.arrivals.weight());
         if !reserved.account.may_ask(now, arrived) {
             return Err(Malformed);
         }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use udeck_qos::incast::Grant;
 use udeck_qos::pacing::{self, Poster, Turn};
-use udeck_via::{Deadline, Error as ViaError};
+use udeck_via::{Deadline, Error as ViaError, job_time};
 
 use super::Channel;
 use crate::incast::{IncastControl, Rules};
@@ -22,11 +22,11 @@ impl Pacing {
     /// Of a postbox, by its mailbox's rules.
     pub fn new(rules: Rules) -> Option<Box<Self>> {
         let Rules::Smsrp { window } = rules else { return None };
-        Some(Box::new(Pacing { poster: Poster::new(window.into()), begun: Instant::now() }))
+        Some(Box::new(Pacing { poster: Poster::new(window.into()), begun: job_time() }))
     }
 
     pub fn on_grant(&mut self, bytes: u32, micros: u32) {
-        self.poster.grant(self.begun.elapsed(), Grant { after: delay(micros), bytes: bytes.into() });
+        self.poster.grant(self.elapsed(), Grant { after: delay(micros), bytes: bytes.into() });
     }
 
     pub fn sent(&mut self, weight: u64) {
@@ -35,7 +35,12 @@ impl Pacing {
 
     /// Whether the next message may be sent, and nothing has to be done for it.
     fn goes_at_once(&self) -> bool {
-        self.poster.goes_at_once(|| self.begun.elapsed())
+        self.poster.goes_at_once(|| self.elapsed())
+    }
+
+    /// Of the job's time: while the job stands still, nothing comes nearer.
+    fn elapsed(&self) -> Duration {
+        job_time().saturating_duration_since(self.begun)
     }
 
     /// When what it was granted may be sent, if that is still to come.
@@ -72,7 +77,7 @@ impl Channel {
     /// Whether the first message, of that weight, may be sent now. If something has to be reserved for it, does that.
     pub(super) fn has_turn(&mut self, weight: u64) -> Result<bool, ViaError> {
         let Channel { pacing: Some(pacing), side, queue, .. } = self else { return Ok(true) };
-        let (now, vi) = (pacing.begun.elapsed(), &mut side.vi);
+        let (now, vi) = (pacing.elapsed(), &mut side.vi);
         let turn = pacing.poster.turn(now, || matches!(vi.unread(), Ok(0)));
         let backlog = pacing::weight(queue.len() as u64, queue.memory() as u64).max(weight);
         if turn == Turn::Ask || turn == Turn::Now && pacing.poster.asks_ahead() {
@@ -92,9 +97,9 @@ impl Channel {
             return false;
         };
         if first.is_announced() {
-            return first.is_asked() || first.granted_from().is_some_and(|from| Instant::now() < from);
+            return first.is_asked() || first.granted_from().is_some_and(|from| job_time() < from);
         }
-        self.pacing.as_ref().is_some_and(|pacing| pacing.poster.waits(pacing.begun.elapsed()))
+        self.pacing.as_ref().is_some_and(|pacing| pacing.poster.waits(pacing.elapsed()))
     }
 
     /// No later than when the first message may be sent, if that is known and still to come: nobody tells.
@@ -103,7 +108,7 @@ impl Channel {
             Some(at) => Some(at),
             None => self.pacing.as_ref().and_then(|pacing| pacing.wakes_at()),
         };
-        let left = at.map(|at| at.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero());
+        let left = at.map(|at| at.saturating_duration_since(job_time())).filter(|left| !left.is_zero());
         left.map_or(deadline, |left| deadline.min(Deadline::after(left)))
     }
 }

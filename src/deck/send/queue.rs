@@ -5,7 +5,7 @@ use std::time::Instant;
 use udeck_boot::waits::Call;
 use udeck_via::mem::Fill;
 use udeck_via::transport::{Arrival, Body};
-use udeck_via::{Deadline, Error as ViaError, Pause, PollBudget, Spinner};
+use udeck_via::{Deadline, Error as ViaError, Pause, PollBudget, Spinner, job_time};
 
 use super::Channel;
 use super::incast::delay;
@@ -204,7 +204,7 @@ impl Channel {
         match kind {
             Kind::Ready => {
                 if let Some(message) = self.queue.asked() {
-                    let from = Instant::now() + delay(immediate);
+                    let from = job_time() + delay(immediate);
                     message.on_ready(part, (immediate > 0).then_some(from));
                 }
             }
