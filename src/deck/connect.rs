@@ -22,7 +22,6 @@ use self::wire::{Advert, Endpoint};
 use crate::config::ENCRYPT_ALL;
 use crate::error::{Error, Result, is_internal};
 use crate::exit_check::MAX_WAIT;
-use crate::incast::Rules;
 use crate::interrupt;
 use crate::long_wait::{for_owner, publish};
 use crate::nics::WorldNic;
@@ -245,10 +244,7 @@ fn reach(world: &Arc<WorldState>, mut target: Target, advert: &Advert, attempt: 
                         let ordered = world_nic.nic.caps().has(Caps::SERVICE_LEVELS);
                         let shared = world_nic.nic.caps().has(Caps::HAND_OFF);
                         let level = RouteLevel { level: target.level, ordered, shared };
-                        // Nothing travels before it is read.
-                        if shared {
-                            target.incast = Rules::Off;
-                        }
+                        target.incast = target.incast.over(world_nic.nic.attributes());
                         let (transport, incast) = (world_nic.transport.clone(), target.incast.setting());
                         let route = Route { transport, encrypted, level, incast, skipped };
                         explain(world, target.owner, &route);
@@ -360,6 +356,7 @@ fn is_no_way(error: &ViaError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::incast::Rules;
 
     #[test]
     fn what_is_not_encrypted_leaves_no_host_where_that_is_asked_for() {

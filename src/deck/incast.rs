@@ -15,6 +15,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use udeck_qos::pacing::Terms;
+use udeck_via::{Caps, NicAttributes};
 
 use crate::error::Error;
 use crate::wire::Malformed;
@@ -24,7 +25,8 @@ use crate::wire::Malformed;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
 #[non_exhaustive]
 pub enum IncastControl {
-    /// As the library thinks best: [`IncastControl::Off`], at present.
+    /// [`IncastControl::Srp`] in jobs of more than 17 ranks, for those who post over UDP: long messages of so many at once overflow the
+    /// receiver's socket, and what is lost comes again only to be lost again. [`IncastControl::Off`] otherwise.
     #[default]
     Auto,
     /// Each connection has its credits, and that is all.
@@ -49,6 +51,9 @@ pub(crate) const GRANTED: usize = 2 << 20;
 /// What a mailbox has granted and not got, before it delays. The windows of all ranks, with a postbox each, are as much again, or more where the
 /// least window is more than a rank's part.
 const THRESHOLD: u64 = 2 << 20;
+/// So many others at least are a crowd that `auto` does something about. A connection has two datagrams of 64 KiB under way at the least, and all
+/// share a socket's buffer of 4 MiB.
+const CROWD: u64 = 17;
 /// A postbox's window.
 const WINDOWS: std::ops::RangeInclusive<u64> = 4 << 10..=64 << 10;
 
@@ -58,6 +63,8 @@ pub(crate) enum Rules {
     /// Nothing.
     #[default]
     Off,
+    /// As [`Rules::Srp`] of those who come over a network where too much at once is lost; nothing of others.
+    SrpWhereLost,
     /// That they heed the delays of answers.
     Srp,
     /// Besides, that they reserve beyond a window of so many bytes.
@@ -68,6 +75,7 @@ impl Rules {
     /// Those of a mailbox in a job of so many ranks.
     pub fn new(setting: IncastControl, ranks: usize) -> Self {
         match setting {
+            IncastControl::Auto if others(ranks) >= CROWD => Rules::SrpWhereLost,
             IncastControl::Auto | IncastControl::Off => Rules::Off,
             IncastControl::Srp => Rules::Srp,
             IncastControl::Smsrp => {
@@ -83,10 +91,22 @@ impl Rules {
         Terms { threshold: THRESHOLD, usual: USUAL, crowded, largest: LARGEST, rate }
     }
 
+    /// Those of them that concern a connection over such a NIC.
+    pub fn over(self, nic: &NicAttributes) -> Rules {
+        match self {
+            // Nothing travels before it is read.
+            _ if nic.caps.has(Caps::HAND_OFF) => Rules::Off,
+            Rules::SrpWhereLost if nic.shares_receive_buffer => Rules::Srp,
+            Rules::SrpWhereLost => Rules::Off,
+            rules => rules,
+        }
+    }
+
+    /// What a connection is under.
     pub fn setting(self) -> IncastControl {
         match self {
             Rules::Off => IncastControl::Off,
-            Rules::Srp => IncastControl::Srp,
+            Rules::Srp | Rules::SrpWhereLost => IncastControl::Srp,
             Rules::Smsrp { .. } => IncastControl::Smsrp,
         }
     }
@@ -98,6 +118,7 @@ impl Rules {
             Rules::Off => (0, 0),
             Rules::Srp => (1, 0),
             Rules::Smsrp { window } => (2, window),
+            Rules::SrpWhereLost => (3, 0),
         };
         let [a, b, c, d] = u32::to_le_bytes(window);
         [which, a, b, c, d]
@@ -108,6 +129,7 @@ impl Rules {
             (0, 0) => Ok(Rules::Off),
             (1, 0) => Ok(Rules::Srp),
             (2, window @ 1..) => Ok(Rules::Smsrp { window }),
+            (3, 0) => Ok(Rules::SrpWhereLost),
             _ => Err(Malformed),
         }
     }
@@ -162,7 +184,30 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!([1, 2, 33, 65, 513, 5000].map(window), [65536, 65536, 65536, 32768, 4096, 4096]);
-        assert_eq!(Rules::new(IncastControl::Auto, 65), Rules::Off);
+        let auto = |ranks| Rules::new(IncastControl::Auto, ranks);
+        assert_eq!(
+            [1, 2, 17, 18, 65].map(|ranks| auto(ranks) == Rules::SrpWhereLost),
+            [false, false, false, true, true]
+        );
+    }
+
+    #[test]
+    fn auto_concerns_networks_that_lose_what_is_too_much() {
+        let over = |rules: Rules, caps: Caps, shares| {
+            let mut nic = NicAttributes::new("nic0");
+            (nic.caps, nic.shares_receive_buffer) = (caps, shares);
+            rules.over(&nic)
+        };
+        let (none, smsrp) = (Caps::RDMA_WRITE, Rules::Smsrp { window: 5 });
+        assert_eq!(
+            [false, true].map(|shares| over(Rules::SrpWhereLost, none, shares)),
+            [Rules::Off, Rules::Srp]
+        );
+        assert_eq!([false, true].map(|shares| over(smsrp, none, shares)), [smsrp; 2]);
+        assert_eq!(
+            [Rules::SrpWhereLost, smsrp].map(|rules| over(rules, Caps::HAND_OFF, true)),
+            [Rules::Off; 2]
+        );
     }
 
     #[test]
@@ -173,10 +218,16 @@ mod tests {
 
     #[test]
     fn rules_round_trip_and_others_are_none() {
-        for rules in [Rules::Off, Rules::Srp, Rules::Smsrp { window: 1 }, Rules::Smsrp { window: u32::MAX }] {
+        for rules in [
+            Rules::Off,
+            Rules::SrpWhereLost,
+            Rules::Srp,
+            Rules::Smsrp { window: 1 },
+            Rules::Smsrp { window: u32::MAX },
+        ] {
             assert_eq!(Rules::decode(rules.encode()), Ok(rules));
         }
-        for bytes in [[0, 1, 0, 0, 0], [1, 0, 0, 0, 1], [2, 0, 0, 0, 0], [3, 0, 0, 0, 0]] {
+        for bytes in [[0, 1, 0, 0, 0], [1, 0, 0, 0, 1], [2, 0, 0, 0, 0], [3, 1, 0, 0, 0], [4, 0, 0, 0, 0]] {
             assert_eq!(Rules::decode(bytes), Err(Malformed), "{bytes:?}");
         }
     }

@@ -394,3 +394,30 @@ fn who_reserves_and_sends_nothing_is_caught() {
         });
     }
 }
+
+/// Long messages of a crowd overflow the one socket of a UDP NIC. Connections over TCP have a buffer each.
+#[test]
+fn by_itself_it_is_in_force_over_udp_where_there_are_many() {
+    for (transport, ranks, expected) in
+        [("udp", 18, IncastControl::Srp), ("udp", 17, IncastControl::Off), ("tcp", 18, IncastControl::Off)]
+    {
+        ranks_over(
+            transport,
+            ranks,
+            |_| under(IncastControl::Auto),
+            |_| true,
+            move |world| {
+                if world.rank() == 0 {
+                    let inbox = world.mailbox::<u8>("in")?;
+                    assert_pattern(&inbox.retrieve()?, 3, 300_000);
+                } else if world.rank() == 1 {
+                    let out = world.postbox::<u8>("in")?;
+                    assert_eq!(out.route().incast, expected, "{transport}, {ranks} ranks");
+                    out.post(patterned(&world, 3, 300_000)?)?;
+                }
+                world.barrier()?;
+                world.finish()
+            },
+        );
+    }
+}

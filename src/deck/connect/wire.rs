@@ -3,7 +3,7 @@
 //! ```text
 //! byte 0         1          5            6          7           15                       20
 //!      | version | u32 size | u8 encrypt | u8 level | u64 queue | u8 incast, u32 window | host: u8 length, bytes | u8 count of endpoints | endpoints | kind: text |
-//!       level: 0 to 15    queue: bytes; all ones: not said    incast: 0 off, 1 srp, 2 smsrp    endpoint: u8 length, transport (a-z, 0-9); u8 length, address
+//!       level: 0 to 15    queue: bytes; all ones: not said    incast: 0 off, 1 srp, 2 smsrp, 3 srp where too much at once is lost    endpoint: u8 length, transport (a-z, 0-9); u8 length, address
 //! ```
 
 use udeck_via::ServiceLevel;
@@ -155,6 +155,7 @@ mod tests {
             queue in prop::option::of(0..UNSAID),
             incast in prop_oneof![
                 Just(Rules::Off),
+                Just(Rules::SrpWhereLost),
                 Just(Rules::Srp),
                 (1..=u32::MAX).prop_map(|window| Rules::Smsrp { window }),
             ],

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use udeck_qos::pacing::{Account, Scheduler};
-use udeck_via::{Caps, job_time};
+use udeck_via::job_time;
 
 use super::memory_quota::{MEMORIES, MemoryQuota};
 use crate::incast::{GRANTED, Rules};
@@ -33,10 +33,19 @@ struct Schedule {
     outstanding: u64,
     /// When that was.
     looked: Option<Duration>,
-    takes_reservations: bool,
+    rules: Rules,
 }
 
 impl Schedule {
+    fn takes_reservations(&self) -> bool {
+        matches!(self.rules, Rules::Smsrp { .. })
+    }
+
+    /// Whether it concerns this connection.
+    fn paces(&self, side: &RecvSide) -> bool {
+        self.rules.over(side.vi.nic().attributes()) != Rules::Off
+    }
+
     fn elapsed(&self) -> Duration {
         job_time().saturating_duration_since(self.begun)
     }
@@ -50,20 +59,20 @@ impl Grants {
             counters: counters.clone(),
             outstanding: 0,
             looked: None,
-            takes_reservations: matches!(rules, Rules::Smsrp { .. }),
+            rules,
         };
         Grants { quota, schedule: (rules != Rules::Off).then(|| Box::new(schedule())) }
     }
 
     /// How much memory may be granted to messages that are announced on that connection, and have not come.
     pub fn most_memory(&self, side: &RecvSide, world: &WorldState) -> usize {
-        let is_bounded = self.schedule.is_some() && is_paced(side);
+        let is_bounded = self.schedule.as_ref().is_some_and(|schedule| schedule.paces(side));
         world.max_granted().min(if is_bounded { GRANTED } else { usize::MAX })
     }
 
     /// How long the poster of a message that was announced and has memory is to wait, in microseconds.
     pub fn delay(&mut self, len: usize, side: &RecvSide) -> Option<u32> {
-        let schedule = self.schedule.as_mut().filter(|_| is_paced(side))?;
+        let schedule = self.schedule.as_mut().filter(|schedule| schedule.paces(side))?;
         let outstanding =
             schedule.outstanding.saturating_add(granted(&self.quota).saturating_sub(len) as u64);
         let (now, drained) = (schedule.elapsed(), schedule.counters.weight_retrieved());
@@ -73,7 +82,7 @@ impl Grants {
 
     /// Looks how much of what was granted has not come, of all connections; unless there are no such grants, or it has looked just now.
     pub fn note_outstanding<'c>(&mut self, of: impl Iterator<Item = (&'c Reservations, &'c RecvSide)>) {
-        let Some(schedule) = self.schedule.as_mut().filter(|schedule| schedule.takes_reservations) else {
+        let Some(schedule) = self.schedule.as_mut().filter(|schedule| schedule.takes_reservations()) else {
             return;
         };
         let now = schedule.elapsed();
@@ -95,7 +104,7 @@ impl Grants {
         side: &RecvSide,
     ) -> Result<(u32, u32), Malformed> {
         let schedule =
-            self.schedule.as_mut().filter(|schedule| schedule.takes_reservations && is_paced(side));
+            self.schedule.as_mut().filter(|schedule| schedule.takes_reservations() && schedule.paces(side));
         let schedule = schedule.ok_or(Malformed)?;
         let (now, arrived) = (schedule.elapsed(), side.arrivals.weight());
         if !reserved.account.may_ask(now, arrived) {
@@ -120,11 +129,6 @@ impl Grants {
 /// Bytes of announced messages that were granted and have not come.
 fn granted(quota: &MemoryQuota) -> usize {
     MEMORIES.iter().map(|memory| quota.bytes(*memory)).sum()
-}
-
-/// Whether incast control concerns this connection.
-fn is_paced(side: &RecvSide) -> bool {
-    !side.vi.nic().caps().has(Caps::HAND_OFF)
 }
 
 fn micros(time: Duration) -> u32 {
