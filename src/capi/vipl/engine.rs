@@ -268,10 +268,9 @@ impl NicState {
         let rung = || self.bell.rings.load(Ordering::Relaxed) != rings || self.closed.load(Ordering::Relaxed);
         match self.cq.try_lock() {
             Some(mut cq) => {
-                self.is_led.store(true, Ordering::Relaxed);
+                let leads = Leads::new(&self.is_led);
                 let news = cq.wait(Deadline::after(limit), rung);
-                self.is_led.store(false, Ordering::Relaxed);
-                drop(cq);
+                drop((leads, cq));
                 if let Some(entry) = news {
                     self.serve(entry);
                 }
@@ -280,11 +279,15 @@ impl NicState {
                     self.ring_loudly();
                 }
             }
-            // It is free again before long, and nobody would tell of that.
-            None if !self.is_led.load(Ordering::Relaxed) => std::thread::yield_now(),
             None => {
+                // Somebody looks, and nobody would tell when that is over: before long.
+                let is_led = || self.is_led.load(Ordering::Relaxed);
+                if !is_led() {
+                    std::thread::yield_now();
+                }
+                let limit = if is_led() { limit } else { limit.min(ASIDE) };
                 let mut lock = self.bell.lock.lock();
-                if !rung() {
+                if !rung() && self.cq.is_locked() {
                     self.bell.rung.wait_for(&mut lock, limit);
                 }
             }
@@ -480,6 +483,22 @@ fn deliver(job: Job, nic: Handle, state: &Weak<NicState>) {
 
 /// What `VipQueryNic` says of discriminators.
 pub(super) const MAX_DISCRIMINATOR: usize = address::MAX_DISCRIMINATOR;
+
+/// Somebody sleeps where news come, until this is dropped.
+struct Leads<'a>(&'a AtomicBool);
+
+impl<'a> Leads<'a> {
+    fn new(is_led: &'a AtomicBool) -> Self {
+        is_led.store(true, Ordering::Relaxed);
+        Leads(is_led)
+    }
+}
+
+impl Drop for Leads<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
 
 #[cfg(test)]
 pub(super) mod tests {

@@ -1,6 +1,6 @@
 //! Who waits for anything of an interface adapter sleeps on its bell, or on the completion queue below.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -12,6 +12,8 @@ pub struct Bell {
     sleepers: AtomicUsize,
     /// Those of them that wait for something of the program's, and not only for news of the completion queue below.
     listeners: AtomicUsize,
+    /// Somebody sleeps at the completion queue below, and rings when that is over. Who has it locked otherwise only looks, and rings for nobody.
+    is_led: AtomicBool,
     lock: Mutex<()>,
     rung: Condvar,
     below: CqHandle,
@@ -23,6 +25,7 @@ impl Bell {
             rings: AtomicU64::new(0),
             sleepers: AtomicUsize::new(0),
             listeners: AtomicUsize::new(0),
+            is_led: AtomicBool::new(false),
             lock: Mutex::new(()),
             rung: Condvar::new(),
             below,
@@ -65,12 +68,30 @@ impl Bell {
         self.sleepers.load(Ordering::Relaxed)
     }
 
+    /// Somebody sleeps where news come, and rings when that is over: until what is returned is dropped.
+    pub fn lead(&self) -> Leads<'_> {
+        self.is_led.store(true, Ordering::Relaxed);
+        Leads(&self.is_led)
+    }
+
+    pub fn is_led(&self) -> bool {
+        self.is_led.load(Ordering::Relaxed)
+    }
+
     /// Sleeps until it rings, at most so long, unless `not`.
     pub fn sleep(&self, limit: Duration, not: impl FnOnce() -> bool) {
         let mut lock = self.lock.lock();
         if !not() {
             self.rung.wait_for(&mut lock, limit);
         }
+    }
+}
+
+pub struct Leads<'a>(&'a AtomicBool);
+
+impl Drop for Leads<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
     }
 }
 

@@ -55,7 +55,7 @@ impl Cno {
     }
 
     /// Who is called from now on, on a thread of the library: at once with what the one before has yet to hear, or, without one before,
-    /// with what nobody has taken. Waits for a call of the one before: `false` if that does not return.
+    /// with what nobody has taken by a wait, even if its events are taken by now. Waits for a call of the one before: `false` if that does not return.
     ///
     /// # Errors
     /// There is no thread to be had.

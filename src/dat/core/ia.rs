@@ -225,8 +225,9 @@ impl Ia {
         let rung = || self.bell.rings() != rings || self.is_closed();
         match self.cq.try_lock() {
             Some(mut cq) => {
+                let leads = self.bell.lead();
                 let news = cq.wait(Deadline::after(limit), rung);
-                drop(cq);
+                drop((leads, cq));
                 if let Some(entry) = news {
                     (self.move_on)(entry.context);
                 }
@@ -235,7 +236,14 @@ impl Ia {
                     self.bell.ring_loudly();
                 }
             }
-            None => self.bell.sleep(limit, rung),
+            None => {
+                // Somebody looks, and nobody would tell when that is over: before long.
+                if !self.bell.is_led() {
+                    std::thread::yield_now();
+                }
+                let limit = if self.bell.is_led() { limit } else { limit.min(ASIDE) };
+                self.bell.sleep(limit, || rung() || !self.cq.is_locked());
+            }
         }
     }
 

@@ -306,13 +306,16 @@ fn who_asked_is_called_when_a_send_that_waited_for_room_is_over() {
 /// Who sleeps on the bell is rung for. Nobody rings when a look is over.
 #[test]
 fn nobody_follows_who_only_looks() {
-    let state = SCENE.lock().state.clone();
+    // Until it is over: what other tests do rings.
+    let scene = SCENE.lock();
+    let state = scene.state.clone();
     let (done, is_done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         engine::tests::sleep_beside_a_look(&state, Duration::from_secs(600));
         done.send(()).unwrap();
     });
     is_done.recv_timeout(Duration::from_secs(20)).expect("it sleeps for all of its time");
+    drop(scene);
 }
 
 /// Whoever sleeps asks the first VI that finds no room within a millisecond, and not after a whole sleep.
