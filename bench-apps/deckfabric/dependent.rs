@@ -11,7 +11,7 @@ mod plan;
 
 use crate::{
     grid::{self, steps},
-    input::{Collective, Operation, Order, Scenario, Scheme, TraceKeys},
+    input::{Collective, Control, Operation, Order, Scenario, Scheme, TraceKeys},
     network,
     options::Format,
     progress, stack,
@@ -144,10 +144,18 @@ fn programs(keys: &Collective, line: usize, network: &Network) -> Result<Program
         )));
     }
     let operation = *keys.operation.get_ref();
+    if keys.incast != Control::Off && !(keys.library && operation == Operation::Incast) {
+        return Err(wrong("incast is for operation = \"incast\" with library = true".into()));
+    }
     if keys.library {
         check_library(keys).map_err(wrong)?;
     }
-    let messages = keys.times as usize * ranks * if operation == Operation::Barrier { 32 } else { ranks };
+    let of_a_rank = match operation {
+        Operation::Barrier => 32,
+        Operation::Incast => 1,
+        _ => ranks,
+    };
+    let messages = keys.times as usize * ranks * of_a_rank;
     if messages > 1 << 26 || keys.bytes > 1 << 26 {
         return Err(wrong(
             "more than 67,108,864 messages, or bytes: take fewer ranks, times or bytes".into(),

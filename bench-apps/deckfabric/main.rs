@@ -17,7 +17,12 @@ mod topologies;
 use answers::{Failure, Problem, about, print};
 use clap::Parser;
 use options::{Command, Example, Options};
-use std::{fs, io::Write, path::Path, process::ExitCode};
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 fn main() -> ExitCode {
     let options = Options::parse();
@@ -58,7 +63,12 @@ fn compare(quick: bool, output: Option<&Path>) -> Result<(), Failure> {
     let unwritable =
         |why| Failure::Write { file: output.unwrap_or(Path::new("")).display().to_string(), why };
     // Before minutes are spent on figures that have no place to go to.
-    let file = output.map(fs::File::create).transpose().map_err(unwritable)?;
+    let unfinished = output.map(|output| {
+        let mut name = output.as_os_str().to_owned();
+        name.push(".part");
+        PathBuf::from(name)
+    });
+    let file = unfinished.as_ref().map(fs::File::create).transpose().map_err(unwritable)?;
     let mut printed = Ok(());
     let sections = papers::play(extent, |section| {
         if printed.is_ok() {
@@ -67,6 +77,9 @@ fn compare(quick: bool, output: Option<&Path>) -> Result<(), Failure> {
     });
     if let Some(mut file) = file {
         file.write_all(papers::html(&sections, words).as_bytes()).map_err(unwritable)?;
+    }
+    if let (Some(unfinished), Some(output)) = (unfinished, output) {
+        fs::rename(unfinished, output).map_err(unwritable)?;
     }
     printed?;
     match papers::unmet(&sections) {
