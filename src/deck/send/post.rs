@@ -110,6 +110,8 @@ impl Channel {
                 Ok(deadline) => deadline,
                 Err(why) => return Err((why, Some(block))),
             };
+            // A grant that was asked for ahead would end each wait at once. What an error means, the next try says.
+            self.take_all_answers().ok();
             self.wait(look_again(&error, deadline), &mut wait, Call::Post);
             match self.send(block, protocol) {
                 Ok(()) => return Ok(None),
