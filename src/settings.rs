@@ -27,7 +27,6 @@ const KNOWN: &[&str] = &[
     "DECK_LEVELS",
     "DECK_LEVELS_INFLIGHT",
     "DECK_PMIX_LIBRARY",
-    "DECK_PROGRESS_THREAD",
     "DECK_PROTOCOL",
     "DECK_QUEUE",
     "DECK_RANK",

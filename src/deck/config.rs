@@ -68,8 +68,9 @@ pub struct Config {
     pub incast: IncastControl,
     /// Under incast control: how fast a mailbox takes what is posted, in bytes a second (`DECK_INCAST_RATE`, e.g. `500M`); `None`: it is measured.
     pub incast_rate: Option<u64>,
-    /// Whether a thread of the library's moves messages along while the program computes: those that were announced or found no room
-    /// (`DECK_PROGRESS_THREAD`, `1` or `0`; MPICH has `MPICH_ASYNC_PROGRESS` for it). Without it only calls that wait do: `post`, `retrieve`, `flush` and others.
+    /// Whether a thread of the library's moves messages along while the program does not. Only jobs in virtual time do without it, where a
+    /// thread that takes no turns would make each run another one: not all calls that wait move messages along.
+    #[doc(hidden)]
     pub progress_thread: bool,
     /// How many threads of this rank wait for messages of their own, or in shared memory, at the same time (`DECK_THREADS`, from 1 on). Where all ranks'
     /// threads together are more than the processors of the host, those that wait yield instead of spinning.
@@ -214,7 +215,6 @@ impl Config {
         }
         for (variable, set) in [
             ("DECK_ENCRYPT", &mut config.encrypt),
-            ("DECK_PROGRESS_THREAD", &mut config.progress_thread),
             ("DECK_EXPLAIN", &mut config.explain),
             ("DECK_STATS", &mut config.stats),
         ] {
@@ -286,7 +286,6 @@ mod tests {
         assert_eq!(with("DECK_TRACE", "job.json").unwrap().trace, Some(PathBuf::from("job.json")));
         assert_eq!(with("DECK_TRACE", "").unwrap().trace, None);
         assert_eq!(with("DECK_TRANSPORT", "near,far").unwrap(), Config::default().over("near,far"));
-        assert!(!with("DECK_PROGRESS_THREAD", "0").unwrap().progress_thread);
         assert_eq!(with("DECK_INCAST", "smsrp").unwrap().incast, IncastControl::Smsrp);
         assert_eq!(with("DECK_INCAST_RATE", "10M").unwrap().incast_rate, Some(10 << 20));
         assert_eq!(with("DECK_DETECT", "5").unwrap().detect, Some(Duration::from_secs(5)));

@@ -159,17 +159,38 @@ struct Counts {
 
 #[derive(Debug, Default)]
 struct Helper {
-    /// The thread is there, or is not to be.
+    is_wanted: bool,
     running: bool,
+    /// There was no thread to be had for it.
+    is_missing: bool,
     asleep: bool,
+    /// Asleep until it is called.
+    idle: bool,
     stop: bool,
+}
+
+/// Calls the helper when whoever had a channel leaves it by a panic. Made before the channel is locked.
+struct CalledByPanic<'a>(&'a Arc<Progress>);
+
+impl Drop for CalledByPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.call_helper();
+        }
+    }
 }
 
 impl Progress {
     /// With or without a helper. Without, the application's own calls move messages along.
     pub fn new(has_helper: bool) -> Self {
-        let helper = Mutex::new(Helper { running: !has_helper, ..Helper::default() });
+        let helper = Mutex::new(Helper { is_wanted: has_helper, ..Helper::default() });
         Progress { helper, ..Progress::default() }
+    }
+
+    /// Whether there is a helper, or will be one when it is needed.
+    pub fn has_helper(&self) -> bool {
+        let helper = self.helper.lock();
+        helper.is_wanted && !helper.is_missing && !helper.stop
     }
 
     /// Takes a channel in which messages wait.
@@ -194,6 +215,7 @@ impl Progress {
         act: impl FnOnce(&mut C) -> R,
     ) -> (R, Option<Box<C>>) {
         self.visits.fetch_add(1, Ordering::Relaxed);
+        let _called = CalledByPanic(self);
         let mut place = slot.channel.lock();
         let channel = place.as_mut().expect("only its poster takes a channel out of its slot");
         let attended = Attended::new(&slot.busy, &self.counts.unattended);
@@ -286,13 +308,13 @@ impl Progress {
         let mut helper = self.helper.lock();
         if helper.asleep {
             self.called.notify_one();
-        } else if !helper.running && !helper.stop {
+        } else if helper.is_wanted && !helper.running && !helper.stop {
             let weak = Arc::downgrade(self);
             let failing = Weak::clone(&weak);
             let on_panic = move |_: &str| failing.upgrade().into_iter().for_each(|progress| progress.fail());
             let spawned = thread::spawn("deck-progress", move || run(&weak), on_panic);
             // Without a thread, the application's own calls still move messages along.
-            helper.running = spawned.is_ok();
+            (helper.running, helper.is_missing) = (spawned.is_ok(), spawned.is_err());
         }
     }
 
@@ -319,9 +341,9 @@ impl Progress {
             return false;
         }
         if rhythm.quiet >= QUIET_TICKS && !self.is_unattended() {
-            helper.asleep = true;
+            (helper.asleep, helper.idle) = (true, true);
             self.called.wait(&mut helper);
-            helper.asleep = false;
+            (helper.asleep, helper.idle) = (false, false);
             *rhythm = Rhythm::called(self.visits.load(Ordering::Relaxed));
         }
         self.called.wait_for(&mut helper, rhythm.tick);
@@ -412,11 +434,10 @@ mod tests {
     /// A poster that waits needs no other thread to look, and leaves its messages to one.
     #[test]
     fn the_helper_sleeps_while_a_poster_waits_and_is_called_when_it_leaves() {
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(Progress::new(true));
         let slot = progress.adopt(Box::new(Waits(u32::MAX)));
-        let sleeps = || progress.helper.lock().asleep && !progress.is_unattended();
         let (slept, back) = progress.visit(&slot, |channel| {
-            let slept = comes_true(sleeps);
+            let slept = comes_true(|| progress.helper.lock().idle);
             channel.0 = 5;
             slept
         });
@@ -431,13 +452,17 @@ mod tests {
     /// Whoever had the channel left it behind.
     #[test]
     fn a_poster_that_panics_has_its_messages_moved_along() {
-        let progress = Arc::new(Progress::default());
-        let slot = progress.adopt(Box::new(Waits(5)));
-        let panics = || progress.visit(&slot, |_| std::panic::resume_unwind(Box::new("in a post")));
+        let progress = Arc::new(Progress::new(true));
+        let slot = progress.adopt(Box::new(Waits(u32::MAX)));
+        let panics = || {
+            progress.visit(&slot, |channel| {
+                assert!(comes_true(|| progress.helper.lock().idle), "its poster waits");
+                channel.0 = 5;
+                std::panic::resume_unwind(Box::new("in a post"))
+            })
+        };
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
-        assert!(progress.is_unattended());
-        progress.orphan(&slot);
-        assert!(comes_true(|| !progress.is_busy()));
+        assert!(comes_true(|| !progress.is_busy()), "somebody has looked five times");
         progress.stop();
     }
 }

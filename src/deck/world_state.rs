@@ -447,6 +447,11 @@ impl WorldState {
         self.progress.is_busy() && !is_forked() && self.progress.help()
     }
 
+    /// Whether messages wait for answers, and no thread of the library's looks after them.
+    pub fn lacks_progress(&self) -> bool {
+        self.progress.is_busy() && !self.progress.has_helper()
+    }
+
     /// How long a wait may sleep before it should progress other postboxes again.
     pub fn slice(&self, deadline: Deadline) -> Deadline {
         if self.progress.is_busy() { deadline.min(Deadline::after(self.progress.rest())) } else { deadline }

@@ -102,7 +102,7 @@ fn written<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<(Array<'py>, 
     match array.is_writeable() {
         true => Ok((array, bytes)),
         false => Err(PyValueError::new_err(format!(
-            "{what} is read only (as received arrays are), and the result is written into it: pass a copy"
+            "{what} is read only (as received arrays are, and tensors by older versions of numpy), and the result is written into it: pass a copy"
         ))),
     }
 }

@@ -162,7 +162,7 @@ impl World {
 
     /// Counters of what the library did on this rank: messages and bytes, by name. Does not wait.
     ///
-    /// messages_posted, bytes_posted, messages_retrieved, bytes_retrieved, and bytes_copied: of those that were posted.
+    /// messages_posted, bytes_posted, messages_retrieved, bytes_retrieved, and bytes_copied: by the library, for posts.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.handle.with(py, udeck::World::stats)?;
         let all = PyDict::new(py);

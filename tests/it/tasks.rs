@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Instant;
 
-use crate::common::{LONG, alone, assert_pattern, asynchronous, hoard, patterned, ranks};
+use crate::common::{LONG, alone, assert_pattern, asynchronous, config, hoard, patterned, ranks, ranks_over};
 use futures_core::Stream;
 use udeck::{Error, Mailbox, Packed, PostError, Postbox, Protocol, Received, Result};
 
@@ -367,4 +367,36 @@ fn tasks_may_wander_between_threads() {
     let reader = thread::spawn(move || block_on(future));
     block_on(is_send(out.post_async(patterned(&world, 1, 100).unwrap()))).unwrap();
     assert_pattern(&reader.join().unwrap().unwrap(), 1, 100);
+}
+
+/// Where the library has no thread for it, a task that waits looks by itself whether what was posted before may go.
+#[test]
+fn a_task_moves_along_what_was_posted_where_no_thread_does() {
+    const ANNOUNCED: usize = 5 << 20;
+    let lonely = |_| {
+        let mut config = config();
+        config.progress_thread = false;
+        config
+    };
+    ranks_over(
+        "tcp",
+        2,
+        lonely,
+        |_| true,
+        |world| {
+            let (mine, theirs) = (world.rank(), 1 - world.rank());
+            let mut inbox = world.mailbox::<u8>(&format!("of {mine}"))?;
+            let mut out = world.postbox::<u8>(&format!("of {theirs}"))?;
+            world.barrier()?;
+            if mine == 0 {
+                block_on(out.post_async(patterned(&world, 0, ANNOUNCED)?)).map_err(|failed| failed.error)?;
+                assert_pattern(&block_on(inbox.retrieve_async())?, 1, 100);
+            } else {
+                assert_pattern(&inbox.retrieve()?, 0, ANNOUNCED);
+                out.post(patterned(&world, 1, 100)?)?;
+            }
+            world.barrier()?;
+            world.finish()
+        },
+    );
 }

@@ -13,6 +13,7 @@ use crate::error::{Error, Result, Titled};
 use crate::payload::Payload;
 use crate::received::Received;
 use crate::tasks::{Alarm, LOOKS};
+use crate::wait_policy::MEMORY_PAUSE;
 
 impl<T: Payload> Mailbox<T> {
     /// The next message, in a task of whatever executor there is. (Feature `async`.)
@@ -43,7 +44,9 @@ impl<T: Payload> Mailbox<T> {
             let inbox = self.inbox.get_mut();
             inbox.check_exits()?;
             if inbox.arm() != Armed::News {
-                let again = inbox.looks_again().map(|pause| Instant::now() + pause);
+                // Without a progress thread nobody else moves along what was posted here before.
+                let unheard = || self.world.lacks_progress().then_some(MEMORY_PAUSE);
+                let again = inbox.looks_again().or_else(unheard).map(|pause| Instant::now() + pause);
                 let set = alarm.set(&self.world, || inbox.handles(), task.waker(), again);
                 return match set {
                     Ok(()) => Poll::Pending,

@@ -32,8 +32,8 @@ impl Channel {
     /// longer than its end may be news.
     pub(super) fn wait(&mut self, deadline: Deadline, wait: &mut LongWait, call: Call) {
         self.side.counters.waited();
-        let sleeps = self.side.world.oversubscribed() && self.waits_for_turn();
         let world = &self.side.world;
+        let sleeps = world.oversubscribed() && !world.lacks_progress() && self.waits_for_turn();
         let deadline = self.until_turn(deadline);
         let until = wait.slice(deadline.min(Deadline::after(LOOK_UP)));
         let until = if sleeps {
