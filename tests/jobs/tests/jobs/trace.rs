@@ -115,8 +115,10 @@ fn a_rank_that_is_killed_leaves_what_it_has_written() {
 fn the_trace_of_a_job_that_ends_without_rank_0_is_merged_by_deckrun() {
     for word in ["first-killed", "interrupted"] {
         let folder = Folder::new(word);
-        let job = program().ranks(3).arg(word).env("DECK_TRACE", folder.trace());
-        let ended = job.run().fails();
+        // A shell's background jobs ignore SIGINT, and what they start does.
+        let job = Job::new(Path::new("env")).args(["--default-signal=INT"]).arg(Bin::deckrun().path());
+        let job = job.args(["-n", "3", "--"]).arg(program().path()).arg(word);
+        let ended = job.env("DECK_TRACE", folder.trace()).run().fails();
         assert!(ended.stderr.contains("what 3 of 3 ranks had written"), "{ended}");
         let trace = folder.read(&ended);
         for rank in 0..3 {
