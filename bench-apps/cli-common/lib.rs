@@ -1,5 +1,5 @@
-//! What programs that answer questions about files have in common (`deckqos`, `deckfabric`): who reads the file, whose problem it is if
-//! there is no answer, tables of words, and exit codes.
+//! What the command lines of `deckqos` and `deckfabric` have in common: reading a file, errors with its name and line, tables of words, and exit
+//! codes.
 //!
 //! An answer goes to standard output, and why there is none to standard error. The exit code is 0, or [`Failure::exit_code`].
 

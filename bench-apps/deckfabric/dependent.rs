@@ -11,12 +11,12 @@ mod plan;
 
 use crate::{
     grid::{self, steps},
-    input::{Collective, Control, Operation, Order, Scenario, Scheme, TraceKeys},
+    input::{Collective, Operation, Order, Scenario, Scheme, TraceKeys},
     network,
     options::Format,
     progress, stack,
 };
-use answers::{
+use cli_common::{
     Problem,
     columns::{lines, row},
 };
@@ -58,8 +58,8 @@ pub struct Ended {
     median: u64,
     p99: u64,
     dropped: u64,
-    /// The library itself: of its first and of its last rank.
-    pub library: Option<(u64, u64)>,
+    /// The library itself.
+    pub library: Option<stack::Figures>,
 }
 
 /// Runs it under each scheme, and prints it.
@@ -104,17 +104,17 @@ fn library(
     keys: &Collective,
     network: &Network,
     scheme: Scheme,
-) -> Result<(u64, u64), Problem> {
+) -> Result<stack::Figures, Problem> {
     let config = network::config(scenario, scheme)?;
     let task = stack::Task {
         operation: *keys.operation.get_ref(),
         bytes: keys.bytes as usize,
         order: keys.order,
-        incast: keys.incast,
+        incast: keys.incast.unwrap_or_default(),
     };
     let ended = stack::play(&task, keys.ranks, keys.times, network, &config)
         .map_err(|why| Problem::cannot(None, why))?;
-    Ok(ended.cycles)
+    Ok(ended.figures)
 }
 
 fn replay(keys: &TraceKeys, line: usize, network: &Network, folder: &Path) -> Result<Replay, Problem> {
@@ -144,7 +144,7 @@ fn programs(keys: &Collective, line: usize, network: &Network) -> Result<Program
         )));
     }
     let operation = *keys.operation.get_ref();
-    if keys.incast != Control::Off && !(keys.library && operation == Operation::Incast) {
+    if keys.incast.is_some() && !(keys.library && operation == Operation::Incast) {
         return Err(wrong("incast is for operation = \"incast\" with library = true".into()));
     }
     if keys.library {
@@ -316,6 +316,7 @@ fn ended(scheme: Scheme, cycles: (u64, u64), measures: &Measures) -> Ended {
 
 fn print(scenario: &Scenario, network: &Network, runs: &[Ended], format: Format) -> String {
     // What each host that is there could have taken.
+    let wait = |run: &Ended, nth: usize| Some(run.library?.waits?[nth]);
     let rate = |run: &Ended| run.flits as f64 / run.cycles.1.max(1) as f64;
     match format {
         Format::Text => {
@@ -332,9 +333,12 @@ fn print(scenario: &Scenario, network: &Network, runs: &[Ended], format: Format)
                 "dropped",
                 "library: first end",
                 "last end",
+                "median wait",
+                "99 %",
+                "most",
             ])];
             rows.extend(runs.iter().map(|run| {
-                vec![
+                let mut cells = vec![
                     run.scheme.name().into(),
                     run.cycles.0.to_string(),
                     run.cycles.1.to_string(),
@@ -345,13 +349,22 @@ fn print(scenario: &Scenario, network: &Network, runs: &[Ended], format: Format)
                     run.median.to_string(),
                     run.p99.to_string(),
                     run.dropped.to_string(),
-                    run.library.map_or_else(|| "-".into(), |(first, _)| first.to_string()),
-                    run.library.map_or_else(|| "-".into(), |(_, last)| last.to_string()),
-                ]
+                ];
+                let of_library = run.library.map_or([None; 5], stack::Figures::all);
+                let cell =
+                    |cycles: Option<u64>| cycles.map_or_else(|| "-".into(), |cycles| cycles.to_string());
+                cells.extend(of_library.map(cell));
+                cells
             }));
-            if runs.iter().all(|run| run.library.is_none()) {
-                rows.iter_mut().for_each(|row| row.truncate(row.len() - 2));
-            }
+            let has =
+                |figures: fn(stack::Figures) -> bool| runs.iter().any(|run| run.library.is_some_and(figures));
+            let empty = [has(|_| true), has(|figures| figures.waits.is_some())];
+            let more = match empty {
+                [false, _] => 5,
+                [true, false] => 3,
+                [true, true] => 0,
+            };
+            rows.iter_mut().for_each(|row| row.truncate(row.len() - more));
             format!("{}, {} hosts; times in cycles\n\n{}", network.name, network.hosts(), lines(&rows))
         }
         Format::Json => {
@@ -360,8 +373,9 @@ fn print(scenario: &Scenario, network: &Network, runs: &[Ended], format: Format)
                     "scheme": run.scheme.name(), "first_end_cycles": run.cycles.0, "last_end_cycles": run.cycles.1,
                     "messages": run.messages, "flits": run.flits, "mean_cycles": run.mean, "median_cycles": run.median,
                     "p99_cycles": run.p99, "dropped_packets": run.dropped,
-                    "library_first_end_cycles": run.library.map(|(first, _)| first),
-                    "library_last_end_cycles": run.library.map(|(_, last)| last),
+                    "library_first_end_cycles": run.library.map(|library| library.cycles.0),
+                    "library_last_end_cycles": run.library.map(|library| library.cycles.1),
+                    "library_median_wait_cycles": wait(run, 0), "library_p99_wait_cycles": wait(run, 1), "library_most_wait_cycles": wait(run, 2),
                 })
             });
             let runs = runs.collect::<Value>();
@@ -374,15 +388,13 @@ fn print(scenario: &Scenario, network: &Network, runs: &[Ended], format: Format)
             let line = |run: &Ended| {
                 let Ended { cycles: (first, last), messages, flits, mean, median, p99, dropped, .. } = run;
                 let cell = |cycles: Option<u64>| cycles.map(|cycles| cycles.to_string()).unwrap_or_default();
-                let library = (cell(run.library.map(|both| both.0)), cell(run.library.map(|both| both.1)));
+                let library = run.library.map_or([None; 5], stack::Figures::all).map(cell).join(",");
                 format!(
-                    "{},{first},{last},{messages},{flits},{mean},{median},{p99},{dropped},{},{}\n",
+                    "{},{first},{last},{messages},{flits},{mean},{median},{p99},{dropped},{library}\n",
                     run.scheme.name(),
-                    library.0,
-                    library.1,
                 )
             };
-            let heads = "scheme,first_end,last_end,messages,flits,mean,median,p99,dropped,library_first_end,library_last_end\n";
+            let heads = "scheme,first_end,last_end,messages,flits,mean,median,p99,dropped,library_first_end,library_last_end,library_median_wait,library_p99_wait,library_most_wait\n";
             heads.to_owned() + &runs.iter().map(line).collect::<String>()
         }
     }

@@ -1,9 +1,10 @@
 //! A scenario's file.
 
-use answers::Problem;
-use serde::Deserialize;
+use cli_common::Problem;
+use serde::{Deserialize, Deserializer, de};
 use std::path::PathBuf;
 use toml::Spanned;
+use udeck::IncastControl;
 
 /// Cycles of a run, at most: of the warm-up, and measured.
 const MOST_CYCLES: u64 = 1_000_000_000;
@@ -227,9 +228,9 @@ pub struct Collective {
     /// Whether the library itself does it, too.
     #[serde(default)]
     pub library: bool,
-    /// What the mailbox of an incast says to those who post to it, by the library.
-    #[serde(default)]
-    pub incast: Control,
+    /// What the mailbox of an incast says to those who post to it, by the library (`DECK_INCAST`).
+    #[serde(default, deserialize_with = "incast_control")]
+    pub incast: Option<IncastControl>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -245,14 +246,8 @@ pub enum Operation {
     Incast,
 }
 
-/// As `DECK_INCAST` has them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Control {
-    #[default]
-    Off,
-    Srp,
-    Smsrp,
+fn incast_control<'de, D: Deserializer<'de>>(from: D) -> Result<Option<IncastControl>, D::Error> {
+    String::deserialize(from)?.parse().map(Some).map_err(de::Error::custom)
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -14,8 +14,8 @@ mod stack;
 mod tests;
 mod topologies;
 
-use answers::{Failure, Problem, about, print};
 use clap::Parser;
+use cli_common::{Failure, Problem, about, print};
 use options::{Command, Example, Options};
 use std::{
     fs,
@@ -26,7 +26,7 @@ use std::{
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    answers::main::<Options, _>(options.generate, options.command, perform)
+    cli_common::main::<Options, _>(options.generate, options.command, perform)
 }
 
 /// What is to be printed.

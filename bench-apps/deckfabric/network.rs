@@ -1,7 +1,7 @@
 //! From a scenario to a network, a configuration and streams.
 
 use crate::input::{self, Arbitration, Flits, Pattern, Scenario, Scheme, Topology};
-use answers::Problem;
+use cli_common::Problem;
 use rand::{SeedableRng, seq::SliceRandom};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use std::{fs, path::Path};

@@ -7,7 +7,7 @@ mod page;
 mod tables;
 
 use crate::progress;
-use answers::columns::{lines, row};
+use cli_common::columns::{lines, row};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use udeck_fabric::{

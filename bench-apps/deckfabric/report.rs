@@ -5,7 +5,7 @@ use crate::{
     options::Format,
     run::{ClassPoint, Outcome, Point},
 };
-use answers::columns::{lines, row};
+use cli_common::columns::{lines, row};
 use serde_json::{Value, json};
 
 /// In the format that was asked for.

@@ -4,7 +4,7 @@ use crate::{
     input::{Scenario, Scheme},
     network, progress,
 };
-use answers::Problem;
+use cli_common::Problem;
 use std::path::Path;
 use udeck_fabric::{
     engine::Engine,

@@ -12,7 +12,7 @@ mod work;
 pub use work::LEAST_OF_INCAST;
 
 use crate::{
-    input::{Control, Operation, Order},
+    input::{Operation, Order},
     progress,
 };
 use indicatif::ProgressBar;
@@ -34,16 +34,30 @@ pub struct Task {
     /// Of transposes through mailboxes.
     pub order: Order,
     /// Of an incast.
-    pub incast: Control,
+    pub incast: IncastControl,
+}
+
+/// In cycles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// When the first and the last rank were done.
+    pub cycles: (u64, u64),
+    /// Of an incast: from a message's post to its retrieve, the median, 99 % and the most.
+    pub waits: Option<[u64; 3]>,
+}
+
+impl Figures {
+    /// First and last end, and waits.
+    pub fn all(self) -> [Option<u64>; 5] {
+        let [median, p99, most] = self.waits.map_or([None; 3], |waits| waits.map(Some));
+        [Some(self.cycles.0), Some(self.cycles.1), median, p99, most]
+    }
 }
 
 /// What has come of it.
 #[derive(Debug, PartialEq)]
 pub struct Ended {
-    /// When the first and the last rank were done.
-    pub cycles: (u64, u64),
-    /// Of an incast: from a message's post to its retrieve, the median, 99 % and the most.
-    pub waits: Option<[u64; 3]>,
+    pub figures: Figures,
     pub trace: Vec<Event>,
 }
 
@@ -62,12 +76,6 @@ pub fn play(
     let begun = Instant::now();
     let ended = play_with(task, ranks, times, network, config, &bar)?;
     bar.finish_and_clear();
-    if let Some([median, most_of_all, most]) = ended.waits {
-        let told = format!(
-            "deckfabric: the library: a message is retrieved after {median} cycles (median), {most_of_all} (99 %), {most} (most)\n"
-        );
-        let _ = io::stderr().write_all(told.as_bytes());
-    }
     // Not among the figures: it is another one each time.
     let told = format!(
         "deckfabric: the library: {ranks} ranks, {:.1} s, {}\n",
@@ -89,20 +97,16 @@ fn play_with(
     // For the rest of the process: NICs own what carries their frames, and that borrows the network.
     let network: &'static Network = Box::leak(Box::new(network.clone()));
     let switches = Switches::new(network, config).map_err(|bad| bad.to_string())?;
-    let control = match task.incast {
-        Control::Off => IncastControl::Off,
-        Control::Srp => IncastControl::Srp,
-        Control::Smsrp => IncastControl::Smsrp,
-    };
     let ended =
-        job::run(ranks, control, Some(Box::new(switches)), bar, |rank| work::perform(rank, task, times))?;
+        job::run(ranks, task.incast, Some(Box::new(switches)), bar, |rank| work::perform(rank, task, times))?;
     let cycles = |time: Option<Duration>| network::cycle(time.unwrap_or_default());
     let took = || ended.results.iter().map(|part| part.took);
     let mut waits: Vec<Duration> = ended.results.iter().flat_map(|part| &part.waits).copied().collect();
     waits.sort_unstable();
-    let rank_of = |part: f64| (!waits.is_empty()).then(|| waits[((waits.len() - 1) as f64 * part) as usize]);
-    let waits = rank_of(1.0).map(|_| [0.5, 0.99, 1.0].map(|part| cycles(rank_of(part))));
-    Ok(Ended { cycles: (cycles(took().min()), cycles(took().max())), waits, trace: ended.trace })
+    let quantile = |part: f64| cycles(waits.get(((waits.len() - 1) as f64 * part) as usize).copied());
+    let waits = (!waits.is_empty()).then(|| [0.5, 0.99, 1.0].map(quantile));
+    let figures = Figures { cycles: (cycles(took().min()), cycles(took().max())), waits };
+    Ok(Ended { figures, trace: ended.trace })
 }
 
 /// The most that this process has had.

@@ -1,6 +1,6 @@
 //! Facts on networks.
 
-use answers::columns::{lines, row};
+use cli_common::columns::{lines, row};
 use udeck_fabric::{
     deadlock,
     topology::{Network, dragonfly, irregular, torus, tree},

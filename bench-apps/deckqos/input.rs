@@ -1,7 +1,7 @@
 //! A plan's file: TOML with a `[link]` or a `[dtable]`, and classes.
 
 use crate::units;
-use answers::Problem;
+use cli_common::Problem;
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{collections::BTreeMap, time::Duration};
 use toml::Spanned;

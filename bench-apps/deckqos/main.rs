@@ -8,8 +8,8 @@ mod report;
 mod tests;
 mod units;
 
-use answers::{Failure, Problem, about};
 use clap::Parser;
+use cli_common::{Failure, Problem, about};
 use input::Input;
 use options::{Command, Example, Format, Options};
 use report::Traffic;
@@ -21,7 +21,7 @@ const DTABLE: &str = include_str!("dtable.toml");
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    answers::main::<Options, _>(options.generate, options.command, run)
+    cli_common::main::<Options, _>(options.generate, options.command, run)
 }
 
 /// What is to be printed.

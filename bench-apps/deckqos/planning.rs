@@ -1,7 +1,7 @@
 //! From a file's classes to tables.
 
 use crate::input::{self, Class, Kind, Table};
-use answers::Problem;
+use cli_common::Problem;
 use udeck_qos::{
     dtable::{self, Factors},
     opensm,

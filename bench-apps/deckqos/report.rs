@@ -4,7 +4,7 @@ use crate::{
     input::Class,
     planning::{InfiniBand, Laned, other_levels},
 };
-use answers::columns::{lines, row};
+use cli_common::columns::{lines, row};
 use serde_json::{Value, json};
 use std::time::Duration;
 use udeck_qos::{

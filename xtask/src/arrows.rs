@@ -91,7 +91,7 @@ const RULES: &[Rule] = &[
         folder: "bench-apps/deckfabric",
         may: &[
             ".",
-            "bench-apps/answers",
+            "bench-apps/cli-common",
             "src/boot",
             "src/fabric",
             "src/manual",
@@ -102,10 +102,10 @@ const RULES: &[Rule] = &[
         tests_may: &[],
     },
     // What `deckqos` and `deckfabric` have in common: files, problems, exit codes.
-    Rule { folder: "bench-apps/answers", may: &["src/manual"], tests_may: &[] },
+    Rule { folder: "bench-apps/cli-common", may: &["src/manual"], tests_may: &[] },
     Rule {
         folder: "bench-apps/deckqos",
-        may: &["bench-apps/answers", "src/qos", "src/manual"],
+        may: &["bench-apps/cli-common", "src/qos", "src/manual"],
         tests_may: &[],
     },
     Rule { folder: "bench-apps/nas-ft", may: &[".", "src/manual"], tests_may: &[] },

@@ -41,8 +41,9 @@ pub fn section(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
         );
         let scenario = input::read(&text, None).map_err(|bad| bad.reason)?;
         let (_, runs) = dependent::runs(&scenario, Path::new("")).map_err(|bad| bad.reason)?;
-        let (schedule, library) =
-            runs.first().map_or((0, 0), |run| (run.cycles.1, run.library.unwrap_or_default().1));
+        let (schedule, library) = runs
+            .first()
+            .map_or((0, 0), |run| (run.cycles.1, run.library.map_or(0, |library| library.cycles.1)));
         rows.push(Row::new(format!("{name}: its schedule"), None, schedule as f64));
         rows.push(Row::new(format!("{name}: the library"), None, library as f64));
         claims.push(match operation {
