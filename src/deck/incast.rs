@@ -43,7 +43,7 @@ pub(crate) const LONG: usize = 128 << 10;
 const USUAL: u64 = 128 << 10;
 /// And of one that is quick.
 const LARGEST: u64 = 1 << 20;
-/// What the reservations of all ranks get together of a quick mailbox, or [`USUAL`] each if that is more.
+/// A quick mailbox may grant so much to all ranks together, or [`USUAL`] to each if that is more.
 const TOGETHER: u64 = 32 << 20;
 /// What announced messages may have of either kind of memory before they come: it is theirs from the answer on, and the answer may delay them.
 /// More of them at a time than a socket's buffer holds would be lost over UDP, and sent again after a timeout, again and again.
@@ -51,7 +51,7 @@ pub(crate) const GRANTED: usize = 2 << 20;
 /// What a mailbox has granted and not got, before it delays. The windows of all ranks, with a postbox each, are as much again, or more where the
 /// least window is more than a rank's part.
 const THRESHOLD: u64 = 2 << 20;
-/// So many others at least are a crowd that `auto` does something about. A connection has two datagrams of 64 KiB under way at the least, and all
+/// From so many other ranks on, `auto` controls those who post over UDP. A connection has two datagrams of 64 KiB under way at the least, and all
 /// share a socket's buffer of 4 MiB.
 const CROWD: u64 = 17;
 /// A postbox's window.

@@ -163,10 +163,17 @@ struct Helper {
     running: bool,
     /// There was no thread to be had for it.
     is_missing: bool,
-    asleep: bool,
-    /// Asleep until it is called.
-    idle: bool,
+    sleep: Sleep,
     stop: bool,
+}
+
+/// Whether the helper has to be woken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Sleep {
+    #[default]
+    Awake,
+    Napping,
+    UntilCalled,
 }
 
 /// Calls the helper when whoever had a channel leaves it by a panic. Made before the channel is locked.
@@ -306,7 +313,7 @@ impl Progress {
 
     fn call_helper(self: &Arc<Self>) {
         let mut helper = self.helper.lock();
-        if helper.asleep {
+        if helper.sleep != Sleep::Awake {
             self.called.notify_one();
         } else if helper.is_wanted && !helper.running && !helper.stop {
             let weak = Arc::downgrade(self);
@@ -329,7 +336,7 @@ impl Progress {
     /// along, and have deadlines. What has no owner any more is given up.
     fn fail(&self) {
         let mut helper = self.helper.lock();
-        (helper.stop, helper.asleep) = (true, false);
+        (helper.stop, helper.sleep) = (true, Sleep::Awake);
         drop(helper);
         self.abandon_orphans();
     }
@@ -341,9 +348,9 @@ impl Progress {
             return false;
         }
         if rhythm.quiet >= QUIET_TICKS && !self.is_unattended() {
-            (helper.asleep, helper.idle) = (true, true);
+            helper.sleep = Sleep::UntilCalled;
             self.called.wait(&mut helper);
-            (helper.asleep, helper.idle) = (false, false);
+            helper.sleep = Sleep::Awake;
             *rhythm = Rhythm::called(self.visits.load(Ordering::Relaxed));
         }
         self.called.wait_for(&mut helper, rhythm.tick);
@@ -371,9 +378,9 @@ impl Progress {
     /// A pause of the helper. Whether it was called.
     fn nap(&self, pause: Duration) -> bool {
         let mut helper = self.helper.lock();
-        helper.asleep = true;
+        helper.sleep = Sleep::Napping;
         let called = !self.called.wait_for(&mut helper, pause).timed_out();
-        helper.asleep = false;
+        helper.sleep = Sleep::Awake;
         called
     }
 }
@@ -437,7 +444,7 @@ mod tests {
         let progress = Arc::new(Progress::new(true));
         let slot = progress.adopt(Box::new(Waits(u32::MAX)));
         let (slept, back) = progress.visit(&slot, |channel| {
-            let slept = comes_true(|| progress.helper.lock().idle);
+            let slept = comes_true(|| progress.helper.lock().sleep == Sleep::UntilCalled);
             channel.0 = 5;
             slept
         });
@@ -456,7 +463,10 @@ mod tests {
         let slot = progress.adopt(Box::new(Waits(u32::MAX)));
         let panics = || {
             progress.visit(&slot, |channel| {
-                assert!(comes_true(|| progress.helper.lock().idle), "its poster waits");
+                assert!(
+                    comes_true(|| progress.helper.lock().sleep == Sleep::UntilCalled),
+                    "its poster waits"
+                );
                 channel.0 = 5;
                 std::panic::resume_unwind(Box::new("in a post"))
             })

@@ -36,7 +36,7 @@ const GAIN: u64 = 2;
 
 /// A grant is what the mailbox takes in so long: where the processors are shared, who is woken for less is woken too often.
 const SLICE: Duration = Duration::from_millis(1);
-/// And where more than the threshold is outstanding: so long a slice has each of many, and waits for all others'.
+/// And where more than the threshold is outstanding. Shorter, because a postbox waits until the mailbox has taken those of all others.
 const CROWDED_SLICE: Duration = Duration::from_micros(250);
 
 /// How heavy so many messages are, of so many bytes together.
@@ -51,9 +51,9 @@ pub struct Terms {
     pub threshold: u64,
     /// What one reservation gets at most of a mailbox that is slow. Of a quick one it gets a slice of time.
     pub usual: u64,
-    /// That slice is no more than this where much is outstanding already. So many postboxes have so much each.
+    /// The most bytes of such a slice where more than the threshold is outstanding: each of many postboxes may have as much at the same time.
     pub crowded: u64,
-    /// And where it is within the threshold.
+    /// The most bytes of such a slice where less is outstanding.
     pub largest: u64,
     /// What the mailbox takes, in bytes a second; `None`: it is measured. Until it is, nothing is delayed.
     pub rate: Option<u64>,
