@@ -9,15 +9,16 @@
 //!
 //! What is done here is not in the trace itself.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use udeck_boot::{Maker, family};
-use udeck_trace::{Clock, ClockSample, Lane, Opening, Part, VARIABLE, now, received_path};
+use udeck_trace::{Clock, ClockSample, Lane, MOST_BYTES, Opening, Part, VARIABLE, now, received_path};
 use udeck_via::{Deadline, say};
 
 use crate::connect::{LookupMode, connect};
@@ -62,6 +63,8 @@ pub(crate) struct TracingJob {
     to_first: Option<Postbox<u8>>,
     /// What rank 0 knows of the others' clocks.
     clocks: BTreeMap<u32, Clock>,
+    /// Parts of ranks of other hosts, as far as they have come.
+    received: BTreeMap<u32, ReceivedPart>,
     /// Ranks that have said so.
     done: BTreeSet<u32>,
     /// Ranks whose parts end before their ends: there was no room.
@@ -89,9 +92,10 @@ impl TracingJob {
             udeck_trace::check_place(&path).map_err(|error| unwritable(&path, &error))?;
         }
         let part = Part::open(&opening).map_err(|error| unwritable(&path, &error))?;
-        let (clocks, cut, done) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        let (clocks, received) = (BTreeMap::new(), BTreeMap::new());
+        let (cut, done) = (BTreeSet::new(), BTreeSet::new());
         let (inbox, to_first, job) = (None, None, welcome.job);
-        let mut tracing = TracingJob { path, part, job, inbox, to_first, clocks, cut, done };
+        let mut tracing = TracingJob { path, part, job, inbox, to_first, clocks, received, cut, done };
         let far: BTreeSet<u32> = (0..welcome.size).filter(|rank| !is_beside_first(world, *rank)).collect();
         let deadline = Deadline::after(world.config().setup);
         if welcome.rank == 0 && welcome.size > 1 {
@@ -171,7 +175,7 @@ impl TracingJob {
         let failed = |source| unwritable(&part, &udeck_trace::PartError { path: part.clone(), source });
         let to = self.first_postbox(world, deadline)?;
         to.post_tagged(&sample, tag::COMPARED)?;
-        let mut file = File::open(&part).map_err(failed)?;
+        let mut file = udeck_trace::open_own(&part).map_err(failed)?;
         let mut piece = vec![0; PIECE];
         loop {
             let length = file.read(&mut piece).map_err(failed)?;
@@ -195,6 +199,7 @@ impl TracingJob {
         let left = deadline.remaining();
         let mut parts = self.serve(world, others, tag::DONE, Deadline::after(left - left / 4))?;
         parts.insert(0, self.part.path().to_owned());
+        parts.extend(std::mem::take(&mut self.received).into_iter().map(|(rank, part)| (rank, part.path)));
         // What other threads did meanwhile.
         if self.part.write().is_err() {
             self.cut.insert(0);
@@ -231,7 +236,7 @@ impl TracingJob {
         Ok(())
     }
 
-    /// Answers other ranks until those in `awaited` have said `last`, are lost or have finished. The parts that have come.
+    /// Answers other ranks until those in `awaited` have said `last`, are lost or have finished. Returns the parts on this host.
     fn serve(
         &mut self,
         world: &Arc<WorldState>,
@@ -267,10 +272,18 @@ impl TracingJob {
             }
         }
         self.inbox = Some(inbox);
-        if last == tag::DONE {
-            parts.retain(|rank, _| !awaited.contains(rank));
-        }
         Ok(parts)
+    }
+
+    /// Writes a piece of the part of a rank of another host.
+    fn keep_piece(&mut self, rank: u32, piece: &[u8]) -> io::Result<()> {
+        let part = match self.received.entry(rank) {
+            Entry::Occupied(part) => part.into_mut(),
+            Entry::Vacant(place) => {
+                place.insert(ReceivedPart::create(received_path(&self.path, self.job, rank))?)
+            }
+        };
+        part.append(piece)
     }
 
     fn take(
@@ -284,7 +297,7 @@ impl TracingJob {
         let rank = message.source() as u32;
         match message.tag() {
             tag::ASK => {
-                if let std::collections::btree_map::Entry::Vacant(place) = answers.entry(rank) {
+                if let Entry::Vacant(place) = answers.entry(rank) {
                     place.insert(postbox_of(world, message.source(), deadline)?);
                 }
                 let mut answer = [0; 16];
@@ -299,14 +312,10 @@ impl TracingJob {
                 }
                 Ok(())
             }
-            tag::PIECE if self.cut.contains(&rank) => Ok(()),
+            tag::PIECE if self.cut.contains(&rank) || is_beside_first(world, rank) => Ok(()),
             tag::PIECE => {
-                let path = received_path(&self.path, self.job, rank);
-                let file = match parts.insert(rank, path.clone()) {
-                    None => File::create(&path),
-                    Some(_) => File::options().append(true).open(&path),
-                };
-                if let Err(error) = file.and_then(|mut file| file.write_all(message)) {
+                if let Err(error) = self.keep_piece(rank, message) {
+                    let path = received_path(&self.path, self.job, rank);
                     say!(
                         "rank {rank}: its part of the trace ends early: writing {}: {error}",
                         path.display()
@@ -331,6 +340,32 @@ impl TracingJob {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// The part of a rank of another host, as far as it has come.
+struct ReceivedPart {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+}
+
+impl ReceivedPart {
+    fn create(path: PathBuf) -> io::Result<Self> {
+        Ok(ReceivedPart { file: udeck_trace::create_private(&path)?, path, bytes: 0 })
+    }
+
+    /// Writes the next piece. No honest part is longer than [`MOST_BYTES`].
+    fn append(&mut self, piece: &[u8]) -> io::Result<()> {
+        let bytes = self.bytes + piece.len() as u64;
+        if bytes > MOST_BYTES {
+            return Err(io::Error::other(format!(
+                "it is longer than the {MOST_BYTES} bytes that a part may have"
+            )));
+        }
+        self.file.write_all(piece)?;
+        self.bytes = bytes;
+        Ok(())
     }
 }
 
@@ -396,5 +431,18 @@ mod tests {
         for word in [&b"/etc/passwd"[..], b"/etc", b"", &[4, 0, 0, 0, 1], &[255; 5], &[3, 0, 0, 0]] {
             assert_eq!(part(word), None, "{word:?}");
         }
+    }
+
+    #[test]
+    fn a_part_from_another_host_has_a_bound() {
+        let path = std::env::temp_dir().join(format!("trace-bound-{}", std::process::id()));
+        let mut part = ReceivedPart::create(path.clone()).unwrap();
+        part.append(b"[\n").unwrap();
+        part.bytes = MOST_BYTES - 1;
+        part.append(b"x").unwrap();
+        let error = part.append(b"y").unwrap_err();
+        assert!(error.to_string().contains("longer"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"[\nx");
+        fs::remove_file(&path).unwrap();
     }
 }

@@ -9,6 +9,7 @@
 //! | `layer` | what becomes of an event or a span |
 //! | `record`, `part/buffer` | what is noted of it, and where, until it is written |
 //! | `part` | the process's file, and who writes it |
+//! | `file` | how the files are opened, in folders that others write to |
 //! | `json` | an event as a line of JSON |
 //! | `merge` | one file of all parts; clocks; arrows |
 //!
@@ -17,16 +18,18 @@
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
+mod file;
 mod json;
 mod layer;
 mod merge;
 mod part;
 mod record;
 
+pub use file::{create_private, open_own};
 pub use layer::{TraceLayer, install, layer};
 pub use merge::{Clock, ClockSample, Lane, Merged, check_place, is_merged, merge, parts_beside};
 pub use part::buffer::{Quiet, quiet};
-pub use part::{MOST_EVENTS, Opening, Part, PartError, part_path, received_path};
+pub use part::{MOST_BYTES, MOST_EVENTS, Opening, Part, PartError, part_path, received_path};
 
 /// The variable that names the trace's file.
 pub const VARIABLE: &str = "DECK_TRACE";

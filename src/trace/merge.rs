@@ -16,9 +16,10 @@ use std::io::{self, BufRead as _, BufReader, BufWriter, Error, ErrorKind, Read a
 use std::mem::take;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use udeck_sys::say;
 
+use crate::file::{create_shared, follow_own_links, open_own, open_regular};
 use crate::json;
 use crate::part::PartError;
 
@@ -104,7 +105,7 @@ pub fn parts_beside(path: &Path, job: u64) -> Vec<(u32, PathBuf)> {
 /// Whether the file at `path` is the trace of this job.
 pub fn is_merged(path: &Path, job: u64) -> bool {
     let mut start = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(4096).read_to_end(&mut start));
+    let read = open_regular(path, OFlags::empty()).and_then(|file| file.take(4096).read_to_end(&mut start));
     let start = String::from_utf8_lossy(&start);
     read.is_ok() && start.starts_with(BEGINNING) && start.contains(&format!(",\"job\":\"{job:x}\""))
 }
@@ -112,19 +113,28 @@ pub fn is_merged(path: &Path, job: u64) -> bool {
 /// Whether a trace can have this place. It is asked before there is anything to write, too.
 ///
 /// # Errors
-/// Its folder is not there. There is something that is no file: the trace would take the place of a device.
+/// Its folder is not there. There is something that is no file: the trace would take the place of a device. A link of another user
+/// leads elsewhere.
 pub fn check_place(path: &Path) -> Result<(), PartError> {
-    let failed = |source| Err(PartError { path: path.to_owned(), source });
-    let kind = |what: &'static str| Error::new(ErrorKind::InvalidInput, what);
-    match fs::metadata(path) {
-        Ok(there) if there.is_dir() => failed(kind("is a directory; name a file in it")),
-        Ok(there) if !there.is_file() => failed(kind("is no regular file")),
-        Ok(_) => Ok(()),
-        Err(_) => match path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            Some(folder) => fs::metadata(folder).map(drop).or_else(failed),
-            None => Ok(()),
-        },
+    place_of(path).map(drop)
+}
+
+/// Where the trace is written: the file that a link leads to is replaced, and not the link.
+fn place_of(path: &Path) -> Result<PathBuf, PartError> {
+    let failed = |source| PartError { path: path.to_owned(), source };
+    let kind = |what: &'static str| Err(failed(Error::new(ErrorKind::InvalidInput, what)));
+    let place = follow_own_links(path).map_err(failed)?;
+    match fs::symlink_metadata(&place) {
+        Ok(there) if there.is_dir() => return kind("is a directory; name a file in it"),
+        Ok(there) if !there.is_file() => return kind("is no regular file"),
+        Ok(_) => {}
+        Err(_) => {
+            if let Some(folder) = place.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+                fs::metadata(folder).map_err(failed)?;
+            }
+        }
     }
+    Ok(place)
 }
 
 /// Writes the file at `path` of all parts.
@@ -138,9 +148,7 @@ pub fn merge(
     job: u64,
     may_go_on: &dyn Fn() -> bool,
 ) -> Result<Merged, PartError> {
-    check_place(path)?;
-    // The file that a link leads to is replaced, and not the link.
-    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let path = &place_of(path)?;
     let watch = Watch { may_go_on, lines: Cell::new(0) };
     let mut survey = Survey::default();
     let mut lanes = lanes.to_vec();
@@ -165,15 +173,18 @@ pub fn merge(
     }
     survey.arrows.pair();
     let partial = path.with_file_name(format!(
-        "{}.{}.partial",
+        "{}.{}.{:x}.partial",
         path.file_name().unwrap_or_default().to_string_lossy(),
-        std::process::id()
+        std::process::id(),
+        crate::now()
     ));
-    let written = write(&partial, &lanes, &parts, (&survey, &watch), job);
+    let failed = |source| PartError { path: path.to_owned(), source };
+    let file = create_shared(&partial).map_err(failed)?;
+    let written = write(file, &lanes, &parts, (&survey, &watch), job);
     let written = written.and_then(|merged| fs::rename(&partial, path).map(|()| merged));
     written.map_err(|source| {
         let _ = fs::remove_file(&partial);
-        PartError { path: path.to_owned(), source }
+        failed(source)
     })
 }
 
@@ -222,7 +233,7 @@ fn once_each(sorted: &[u64]) -> impl Iterator<Item = u64> {
 
 impl Survey {
     fn read(&mut self, part: &Path, clock: &Clock, watch: &Watch<'_>) -> io::Result<()> {
-        let mut reader = BufReader::new(open(part)?);
+        let mut reader = BufReader::new(open_own(part)?);
         let mut bytes = Vec::new();
         while reader.read_until(b'\n', &mut bytes)? > 0 {
             watch.look()?;
@@ -274,14 +285,9 @@ impl Watch<'_> {
     }
 }
 
-/// What a link leads to is no part: nobody but us writes these files.
-fn open(part: &Path) -> io::Result<File> {
-    Ok(rustix::fs::open(part, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?.into())
-}
-
 fn text_of(part: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
-    open(part)?.read_to_end(&mut bytes)?;
+    open_own(part)?.read_to_end(&mut bytes)?;
     Ok(String::from_utf8(bytes)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
@@ -333,13 +339,13 @@ fn nanoseconds(micros: &str) -> Option<u64> {
 }
 
 fn write(
-    to: &Path,
+    to: File,
     lanes: &[Lane],
     parts: &[(PathBuf, Clock)],
     (survey, watch): (&Survey, &Watch<'_>),
     job: u64,
 ) -> io::Result<Merged> {
-    let mut file = BufWriter::new(File::create(to)?);
+    let mut file = BufWriter::new(to);
     let mut merged = Merged { dropped: survey.dropped.values().sum(), ..Merged::default() };
     file.write_all(head(lanes, merged.dropped, job).as_bytes())?;
     let begin = survey.begin.unwrap_or(0);

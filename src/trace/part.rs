@@ -19,11 +19,16 @@ use udeck_sys::process::is_forked;
 use udeck_sys::{say, thread};
 
 use self::buffer::{Noted, ThreadBuffer};
+use crate::file::create_private;
 use crate::json;
 use crate::record::NO_RANK;
 
 /// Events that a process writes, arrows included: some 200 MB.
 pub const MOST_EVENTS: u64 = 1_000_000;
+/// Upper bound of the length of a part, in bytes. A part that another host sends is cut there.
+pub const MOST_BYTES: u64 = 512 << 20;
+/// Bytes at the end of a part that events leave to the names of ranks and threads and to the count of dropped events.
+const ROOM_FOR_NAMES: u64 = 16 << 20;
 /// So often all buffers are written.
 const TICK: Duration = Duration::from_millis(500);
 
@@ -173,6 +178,8 @@ pub(crate) struct Process {
 struct PartFile {
     file: File,
     events: u64,
+    /// Bytes that were written.
+    bytes: u64,
     dropped: u64,
     /// Threads that were introduced, by rank.
     known: BTreeSet<(u32, u32)>,
@@ -182,10 +189,13 @@ struct PartFile {
 
 impl PartFile {
     fn append(&mut self, text: &str) {
-        if self.failed.is_none()
-            && let Err(error) = self.file.write_all(text.as_bytes())
-        {
-            self.failed = Some(error);
+        let bytes = self.bytes + text.len() as u64;
+        if self.failed.is_some() || bytes > MOST_BYTES {
+            return;
+        }
+        match self.file.write_all(text.as_bytes()) {
+            Ok(()) => self.bytes = bytes,
+            Err(error) => self.failed = Some(error),
         }
     }
 }
@@ -204,9 +214,9 @@ impl Process {
     fn create(opening: &Opening) -> Result<Arc<Process>, PartError> {
         let path = part_path(&opening.path, opening.job, opening.rank);
         let failed = |source| PartError { path: path.clone(), source };
-        let mut file = File::create(&path).map_err(failed)?;
+        let mut file = create_private(&path).map_err(failed)?;
         file.write_all(b"[\n").map_err(failed)?;
-        let file = PartFile { file, events: 0, dropped: 0, known: BTreeSet::new(), failed: None };
+        let file = PartFile { file, events: 0, bytes: 2, dropped: 0, known: BTreeSet::new(), failed: None };
         let (file, spares, ranks) = (Mutex::new(file), Mutex::default(), Mutex::default());
         let ended = Default::default();
         Ok(Arc::new(Process { path, rank: opening.rank, file, spares, ranks, ended }))
@@ -247,7 +257,8 @@ impl Process {
         let mut text = String::with_capacity(noted.records.len() * 256);
         let count = json::events(&mut text, buffer.tid, (&noted.records, &noted.arguments), self.rank);
         let mut file = self.file.lock();
-        if file.events + count > MOST_EVENTS {
+        let bytes = file.bytes + text.len() as u64;
+        if file.events + count > MOST_EVENTS || bytes > MOST_BYTES - ROOM_FOR_NAMES {
             file.dropped += count;
             return;
         }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use udeck_trace::{
-    Clock, ClockSample, Lane, MESSAGES, Merged, Opening, Part, check_place, merge, now, part_path,
+    Clock, ClockSample, Lane, MESSAGES, Merged, Opening, Part, check_place, is_merged, merge, now, part_path,
     parts_beside,
 };
 
@@ -257,4 +257,71 @@ fn what_a_process_says_is_in_its_part() {
     assert!(threads.contains(&"worker"), "{threads:?}");
     drop(part);
     tracing::info!("nobody wants to know");
+}
+
+/// A user without rights, who plants names in a folder that everybody writes to.
+const STRANGER: u32 = 65534;
+
+/// What a stranger may plant under a name that can be foreseen.
+fn plant(kind: &str, at: &Path, victim: &Path) {
+    match kind {
+        "link" => std::os::unix::fs::symlink(victim, at).unwrap(),
+        "fifo" => rustix::fs::mkfifoat(rustix::fs::CWD, at, 0o666.into()).unwrap(),
+        _ => fs::write(at, "planted").unwrap(),
+    }
+}
+
+#[test]
+fn a_part_is_written_into_nothing_that_was_there_before() {
+    for kind in ["link", "fifo", "file"] {
+        let folder = Folder::new(&format!("planted-{kind}"));
+        let victim = folder.0.join("victim");
+        fs::write(&victim, "kept").unwrap();
+        plant(kind, &part_path(&folder.path(), JOB, 0), &victim);
+        let opening = Opening { path: folder.path(), rank: 0, job: JOB, host: "a".into() };
+        let error = Part::open(&opening).unwrap_err().to_string();
+        assert!(error.contains("there already") && error.contains("rank-0.part"), "{kind}: {error}");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "kept", "{kind}");
+    }
+}
+
+#[test]
+fn a_part_that_is_a_fifo_or_a_strangers_is_left_out_and_nobody_waits_for_it() {
+    let folder = Folder::new("strange");
+    let fifo = part_path(&folder.path(), JOB, 0);
+    plant("fifo", &fifo, Path::new(""));
+    let strange = folder.part(1, &slice(1, "1.000", "1.000", "a"));
+    let own = folder.part(2, &slice(2, "1.000", "1.000", "b"));
+    let may_give_away = std::os::unix::fs::chown(&strange, Some(STRANGER), None).is_ok();
+    let lanes = [lane(0, Some(fifo), &[]), lane(1, Some(strange), &[]), lane(2, Some(own), &[])];
+    let merged = merge(&folder.path(), &lanes, JOB, &|| true).unwrap();
+    assert_eq!(merged.events, if may_give_away { 1 } else { 2 });
+}
+
+#[test]
+fn a_trace_replaces_what_a_link_of_ours_leads_to_and_no_strangers() {
+    let folder = Folder::new("links");
+    let place = folder.0.join("elsewhere");
+    fs::write(&place, "old").unwrap();
+    std::os::unix::fs::symlink("elsewhere", folder.path()).unwrap();
+    let own = folder.part(0, &slice(0, "1.000", "1.000", "a"));
+    let merge = || merge(&folder.path(), &[lane(0, Some(own.clone()), &[])], JOB, &|| true);
+    merge().unwrap();
+    assert!(fs::symlink_metadata(folder.path()).unwrap().is_symlink());
+    assert_eq!(events(&place).len(), 1);
+    if std::os::unix::fs::lchown(folder.path(), Some(STRANGER), None).is_err() {
+        return println!("skipped: only root gives a link away");
+    }
+    fs::write(&place, "kept").unwrap();
+    let error = merge().unwrap_err().to_string();
+    assert!(error.contains("another user made"), "{error}");
+    assert_eq!(fs::read_to_string(&place).unwrap(), "kept");
+}
+
+#[test]
+fn a_fifo_in_the_traces_place_is_no_trace() {
+    let folder = Folder::new("fifo-place");
+    plant("fifo", &folder.path(), Path::new(""));
+    assert!(!is_merged(&folder.path(), JOB));
+    assert!(check_place(&folder.path()).is_err());
 }

@@ -1,0 +1,79 @@
+//! Opens the files of a trace. Their names can be foreseen and their folder may be one that others write to, for example `/tmp`.
+//! So a link, a FIFO or a file of another user that lies there already must not be taken for ours.
+
+use std::fs::{self, File};
+use std::io::{self, Error, ErrorKind};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+/// Symbolic links that are followed to the place of a trace, at most.
+const MAX_LINKS: usize = 40;
+
+/// Makes a file that is not there yet, for this user's eyes only.
+///
+/// # Errors
+/// There is something of that name already. The system cannot make the file.
+pub fn create_private(path: &Path) -> io::Result<File> {
+    create(path, Mode::RUSR | Mode::WUSR)
+}
+
+/// Makes a file that is not there yet, with the rights that the process gives to new files.
+pub(crate) fn create_shared(path: &Path) -> io::Result<File> {
+    create(path, Mode::from_raw_mode(0o666))
+}
+
+fn create(path: &Path, mode: Mode) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    match rustix::fs::open(path, flags, mode) {
+        Ok(file) => Ok(file.into()),
+        Err(rustix::io::Errno::EXIST) => Err(Error::new(
+            ErrorKind::AlreadyExists,
+            "something of this name is there already; remove it, or let DECK_TRACE name a folder that only you can write",
+        )),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Opens a file of this user's for reading. It never waits, as a FIFO would make it.
+///
+/// # Errors
+/// It is a link, no regular file, or another user's. The system cannot open it.
+pub fn open_own(path: &Path) -> io::Result<File> {
+    let file = open_regular(path, OFlags::NOFOLLOW)?;
+    if file.metadata()?.uid() != rustix::process::geteuid().as_raw() {
+        return Err(Error::new(ErrorKind::PermissionDenied, "it belongs to another user"));
+    }
+    Ok(file)
+}
+
+/// Opens a regular file for reading, without waiting.
+pub(crate) fn open_regular(path: &Path, flags: OFlags) -> io::Result<File> {
+    let flags = flags | OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(Error::new(ErrorKind::InvalidInput, "it is no regular file")),
+    }
+}
+
+/// Follows the links of this user and of root at `path` to the place that they name, which need not be there yet.
+///
+/// # Errors
+/// Another user made one of the links. There are too many.
+pub(crate) fn follow_own_links(path: &Path) -> io::Result<PathBuf> {
+    let mut place = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let Some(link) = fs::symlink_metadata(&place).ok().filter(fs::Metadata::is_symlink) else {
+            return Ok(place);
+        };
+        if ![0, rustix::process::geteuid().as_raw()].contains(&link.uid()) {
+            let what = format!("{} is a link that another user made (user {})", place.display(), link.uid());
+            return Err(Error::new(ErrorKind::PermissionDenied, what));
+        }
+        let to = fs::read_link(&place)?;
+        place = place.parent().map_or_else(|| to.clone(), |folder| folder.join(&to));
+    }
+    Err(rustix::io::Errno::LOOP.into())
+}
