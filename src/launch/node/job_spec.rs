@@ -79,6 +79,7 @@ fn fill(mut bytes: &mut [u8], deadline: Instant) -> Result<bool, String> {
     Ok(true)
 }
 
+/// Blocks until the root says that the ranks are to start. Messages that came behind that one stay in `control`.
 pub(super) fn await_start(control: &mut FramedStream, signals: &Signals) -> Result<(), String> {
     let mut scratch = vec![0; MAX_LINE];
     loop {

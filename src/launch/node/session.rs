@@ -171,6 +171,10 @@ impl Session {
         let mut scratch = vec![0; MAX_LINE];
         // A rank may have ended before we looked.
         let mut child_ended = true;
+        // More may have come in one piece with the start.
+        if let Err(over) = self.obey_root() {
+            return self.ended_by(over);
+        }
         loop {
             if let Err(over) = self.control.flush() {
                 return self.ended_by(over);
@@ -293,6 +297,11 @@ impl Session {
 
     fn receive_from_root(&mut self, scratch: &mut [u8]) -> Result<(), Over> {
         self.control.receive(scratch)?;
+        self.obey_root()
+    }
+
+    /// Deals with every message that was read.
+    fn obey_root(&mut self) -> Result<(), Over> {
         while let Some(message) = self.control.next::<ToNode>()? {
             match message {
                 ToNode::Start => return Err(Over::Unfitting("a second start")),

@@ -5,7 +5,9 @@ mod common;
 
 use std::{
     fs,
-    net::TcpStream,
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::unix::process::CommandExt,
     process::Stdio,
     thread,
     time::{Duration, Instant},
@@ -338,4 +340,95 @@ fn strangers_do_not_prevent_the_start() {
     drop(strangers);
     fs::remove_dir_all(&folder).unwrap();
     assert_eq!((ran.code, ran.lines()), (Some(0), vec!["here".to_string()]), "{}", ran.stderr);
+}
+
+/// Stands between a root and its only node. `meanwhile` runs once the node has connected; what the root says after the handshake is
+/// passed on in one piece, when so many frames of it are there.
+fn pass_on_in_one_piece(
+    listener: &TcpListener,
+    root: &std::path::Path,
+    meanwhile: impl FnOnce(),
+    frames: usize,
+) {
+    const CHALLENGE: usize = 80;
+    const CODE: usize = 32;
+    let (mut node, _) = listener.accept().unwrap();
+    let root: SocketAddr = fs::read_to_string(root).unwrap().trim().parse().unwrap();
+    let mut root = TcpStream::connect(root).unwrap();
+    let (mut from_node, mut to_root) = (node.try_clone().unwrap(), root.try_clone().unwrap());
+    thread::spawn(move || io::copy(&mut from_node, &mut to_root));
+    meanwhile();
+    let mut challenge = [0; CHALLENGE];
+    root.read_exact(&mut challenge).unwrap();
+    node.write_all(&challenge).unwrap();
+    let mut held = Vec::new();
+    for _ in 0..frames {
+        let mut length = [0; 4];
+        root.read_exact(&mut length).unwrap();
+        let mut rest = vec![0; u32::from_le_bytes(length) as usize + CODE];
+        root.read_exact(&mut rest).unwrap();
+        held.extend([&length[..], &rest].concat());
+    }
+    node.write_all(&held).unwrap();
+    thread::spawn(move || io::copy(&mut root, &mut node));
+}
+
+/// An agent whose node connects to this address. It leaves the root's in the file `root` beside it.
+fn agent_by_way_of(folder: &std::path::Path, address: SocketAddr) -> String {
+    fs::create_dir_all(folder).unwrap();
+    let agent = format!(
+        "#!/bin/sh\nshift\necho ${{3%%/*}} >{0}/new && mv {0}/new {0}/root\nexec \"$1\" \"$2\" {address}/${{3#*/}}\n",
+        folder.display()
+    );
+    fs::write(folder.join("agent"), agent).unwrap();
+    format!("sh {}", folder.join("agent").display())
+}
+
+#[test]
+fn input_that_comes_with_the_start_reaches_the_rank() {
+    let folder = std::env::temp_dir().join(format!("deckrun-one-piece-{}", std::process::id()));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let agent = agent_by_way_of(&folder, listener.local_addr().unwrap());
+    let mut command =
+        deckrun(&["--hosts", "b", "--iface", "lo", "--agent", &agent, "--timeout", "60s", "cat"]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"hello\n").unwrap();
+    // The start, the words, and their end.
+    pass_on_in_one_piece(&listener, &folder.join("root"), || {}, 3);
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    fs::remove_dir_all(&folder).unwrap();
+    assert_eq!((ran.code, ran.lines()), (Some(0), vec!["hello".to_string()]), "{}", ran.stderr);
+}
+
+#[test]
+fn a_stop_that_comes_with_the_start_stops_the_rank() {
+    let folder = std::env::temp_dir().join(format!("deckrun-one-stop-{}", std::process::id()));
+    let mark = format!("DECKRUN_TEST_MARK=one-stop.{}", std::process::id());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let agent = agent_by_way_of(&folder, listener.local_addr().unwrap());
+    let mut command = sh(
+        &["--hosts", "b", "--iface", "lo", "--agent", &agent, "--env", &mark],
+        "while :; do sleep 0.02; done",
+    );
+    // A group without a shell cannot be stopped.
+    let mut child = command.process_group(0).stderr(Stdio::null()).spawn().unwrap();
+    let stop = || kill_process(Pid::from_child(&child), Signal::TSTP).unwrap();
+    // The start and the stop.
+    pass_on_in_one_piece(&listener, &folder.join("root"), stop, 2);
+    let limit = Instant::now() + LONG;
+    let is_stopped = |pid: &String| {
+        fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "))
+    };
+    while !left(&mark).iter().any(is_stopped) {
+        if Instant::now() > limit {
+            child.kill().unwrap();
+            panic!("the rank runs on");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until_none_is_left(&mark);
+    fs::remove_dir_all(&folder).unwrap();
 }
