@@ -144,7 +144,8 @@ fn is_empty_for_good(socket: &OwnedFd) -> bool {
 }
 
 /// Whether a datagram lies in a socket that was shut down. It may have no bytes, as the end has none; but it would come with
-/// its sender's identity, for which there is no room here.
+/// its sender's identity, for which there is no room here. Nor anywhere else: rustix decodes it, and has no process id 0, which is
+/// that of a sender in another pid namespace.
 fn next_in(socket: &OwnedFd) -> Result<bool, Errno> {
     set_socket_passcred(socket, true)?;
     let look = || {
@@ -154,7 +155,9 @@ fn next_in(socket: &OwnedFd) -> Result<bool, Errno> {
         Ok(seen.bytes > 0 || seen.flags.intersects(ReturnFlags::CTRUNC | ReturnFlags::TRUNC))
     };
     // That the peer has gone without reading is told once.
-    look().or_else(|error| if error == Errno::CONNRESET { look() } else { Err(error) })
+    let seen = look().or_else(|error| if error == Errno::CONNRESET { look() } else { Err(error) });
+    set_socket_passcred(socket, false)?;
+    seen
 }
 
 fn accept(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
@@ -213,8 +216,7 @@ fn close_socket(socket: OwnedFd) {
 /// Nobody sends to it any more: this ends.
 fn empty(socket: &OwnedFd) {
     while next_in(socket).is_ok_and(|there| there) {
-        let mut space =
-            [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1), ScmRights(MOST_CARRIED))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_CARRIED))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         if recvmsg(socket, &mut [], &mut control, flags).is_err() {

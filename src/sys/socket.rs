@@ -4,10 +4,9 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
@@ -67,10 +66,23 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// # Errors
 /// The kernel's.
 pub fn peer_identity(socket: BorrowedFd<'_>) -> io::Result<(u32, Option<i32>)> {
-    let credentials = socket_peercred(socket)?;
-    // The kernel reports pid 0 for a process outside our pid namespace.
-    let pid = rustix::process::Pid::as_raw(Some(credentials.pid));
-    Ok((credentials.uid.as_raw(), (pid > 0).then_some(pid)))
+    // Not rustix's `socket_peercred`: its process id is never 0, and the kernel reports 0 for a process outside our pid namespace.
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `credentials`, any bytes are one, and the descriptor is open while borrowed.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut len,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((credentials.uid, (credentials.pid > 0).then_some(credentials.pid)))
 }
 
 /// This process's user id.
@@ -235,5 +247,36 @@ mod tests {
         assert_eq!(peer_identity(theirs.as_fd()).unwrap(), (own_uid(), Some(std::process::id() as i32)));
         drop((listener, ours));
         assert_eq!(connect_to(name.as_bytes()).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    /// Where the test of another pid namespace listens, in the process that it starts there.
+    const LISTENS_AT: &str = "UDECK_TEST_LISTENS_AT";
+
+    #[test]
+    fn a_peer_of_another_pid_namespace_has_a_user_and_no_process() {
+        use std::process::Command;
+        if let Ok(name) = std::env::var(LISTENS_AT) {
+            let there = connect_to(name.as_bytes()).unwrap();
+            return assert_eq!(peer_identity(there.as_fd()).unwrap(), (own_uid(), None));
+        }
+        let ways = [&["-pf"][..], &["-pf", "--user", "--map-current-user"]];
+        let may = |way: &&&[&str]| {
+            Command::new("unshare").args(**way).arg("true").output().is_ok_and(|ran| ran.status.success())
+        };
+        let Some(way) = ways.iter().find(may) else {
+            return println!("skipped: no pid namespace can be made here");
+        };
+        let name = format!("udeck-test-namespace-{}", std::process::id());
+        let _listener = listen_at(name.as_bytes()).unwrap();
+        let test = "socket::tests::a_peer_of_another_pid_namespace_has_a_user_and_no_process";
+        let mut there = Command::new("unshare");
+        there.args(*way).arg(std::env::current_exe().unwrap()).args([test, "--exact", "--nocapture"]);
+        let ran = there.env(LISTENS_AT, &name).output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout);
+        assert!(
+            ran.status.success() && said.contains("1 passed"),
+            "{said}{}",
+            String::from_utf8_lossy(&ran.stderr)
+        );
     }
 }

@@ -19,11 +19,8 @@ use std::{
     time::Duration,
 };
 
-use rustix::{
-    net::sockopt::socket_peercred,
-    process::{Pid, geteuid, getpid},
-};
-use udeck_sys::thread;
+use rustix::process::{Pid, geteuid, getpid};
+use udeck_sys::{socket::peer_identity, thread};
 
 use crate::signals;
 
@@ -69,8 +66,8 @@ impl StatusSocket {
         // Bounded: whoever comes faster than that is looked at again.
         for _ in 0..MAX_ASKERS {
             let Ok((stream, _)) = self.listener.accept() else { break };
-            let user = socket_peercred(&stream).map(|peer| peer.uid);
-            let may_ask = user.is_ok_and(|user| user.is_root() || user == geteuid());
+            let user = peer_identity(stream.as_fd()).map(|(user, _)| user);
+            let may_ask = user.is_ok_and(|user| [0, geteuid().as_raw()].contains(&user));
             if may_ask && Arc::strong_count(&self.askers) <= MAX_ASKERS {
                 askers.push(Asker { stream, _one: Arc::clone(&self.askers) });
             }
@@ -116,7 +113,7 @@ pub fn ask(pid: u32) -> Result<String, String> {
     let address = address(process).map_err(|error| error.to_string())?;
     let owner = fs::metadata(format!("/proc/{pid}")).map_err(|_| format!("there is no process {pid}"))?.uid();
     let stream = UnixStream::connect_addr(&address).map_err(|_| nobody())?;
-    if socket_peercred(&stream).map_err(|error| error.to_string())?.uid.as_raw() != owner {
+    if peer_identity(stream.as_fd()).map_err(|error| error.to_string())?.0 != owner {
         return Err(nobody());
     }
     read_answer(stream, READ_LIMIT)

@@ -16,6 +16,8 @@ mod group;
 mod hadb;
 #[path = "jobs/lost.rs"]
 mod lost;
+#[path = "jobs/namespaces.rs"]
+mod namespaces;
 #[path = "jobs/nas_ft.rs"]
 mod nas_ft;
 #[path = "jobs/pause.rs"]

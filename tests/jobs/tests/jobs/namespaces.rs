@@ -1,0 +1,50 @@
+//! Ranks in namespaces of their own, as containers have them.
+
+use std::process::Command;
+
+use udeck_jobs::{Bin, Job};
+
+const RANK: &str = env!("CARGO_BIN_EXE_group-rank");
+
+/// The words that put a command into a pid namespace of its own, if this user may make one.
+fn own_pids() -> Option<Vec<&'static str>> {
+    let ways = [vec!["unshare", "-pf"], vec!["unshare", "-pf", "--user", "--map-current-user"]];
+    let may = |way: &Vec<&str>| {
+        Command::new(way[0]).args(&way[1..]).arg("true").output().is_ok_and(|ran| ran.status.success())
+    };
+    let way = ways.into_iter().find(may);
+    if way.is_none() {
+        println!("skipped: no pid namespace can be made here");
+    }
+    way
+}
+
+/// The kernel tells none of these ranks which process another one is: all of them are process 1 of their own namespace.
+#[test]
+fn ranks_that_do_not_see_each_others_processes_are_a_job() {
+    let Some(own_pids) = own_pids() else { return };
+    for transport in ["shm", "tcp", "udp"] {
+        for call in ["all_reduce", "long_all_reduce", "whole_messages"] {
+            let job = Job::new(Bin::deckrun().path()).args(["-n", "3", "--transport", transport, "--"]);
+            let ended = job.args(&own_pids).args([RANK, call]).run().ok();
+            (0..3).for_each(|rank| _ = ended.line_with(&format!("rank {rank}: right")));
+        }
+    }
+}
+
+#[test]
+fn ranks_of_several_users_take_the_next_transport_that_is_listed() {
+    // As different users, where this one may become them and they may run the program.
+    let become_one = format!("exec setpriv --reuid $((1000 + DECK_RANK)) --clear-groups {RANK} $0");
+    let try_one = format!("setpriv --reuid 1000 --clear-groups test -x {RANK}");
+    if !Command::new("sh").args(["-c", &try_one]).output().is_ok_and(|ran| ran.status.success()) {
+        return println!("skipped: this user may not start programs as others");
+    }
+    let job = |transport| {
+        let deckrun = Job::new(Bin::deckrun().path()).args(["-n", "3", "--transport", transport]);
+        deckrun.args(["--", "sh", "-c", &become_one, "all_reduce"]).run()
+    };
+    let ended = job("shm,tcp").ok();
+    (0..3).for_each(|rank| _ = ended.line_with(&format!("rank {rank}: right")));
+    assert!(job("shm").fails().stderr.contains("it runs as another user"));
+}
