@@ -1,6 +1,6 @@
 //! The command that starts a node: its words.
 
-use std::{ffi::OsString, path::Path, time::Duration};
+use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::Path, time::Duration};
 
 /// A command that runs another one on a host. The default is `ssh`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -68,15 +68,23 @@ fn srun(host: &str) -> Vec<String> {
     one.into_iter().chain(how).map(String::from).collect()
 }
 
-/// For the shell at the other end of ssh.
+/// For the shell at the other end of ssh, whichever it is: sh, bash, zsh, tcsh or fish. Within single quotes tcsh still looks for `!`
+/// and fish for backslashes, so these stand outside of them.
 fn quote(word: OsString) -> OsString {
-    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-:,[]%@+".contains(byte);
-    match word.to_str() {
-        Some(text) if !text.bytes().all(|byte| plain(&byte)) => {
-            format!("'{}'", text.replace('\'', r"'\''")).into()
-        }
-        _ => word,
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-:,@+".contains(byte);
+    let bytes = word.into_vec();
+    if !bytes.is_empty() && bytes.iter().all(plain) {
+        return OsString::from_vec(bytes);
     }
+    let mut quoted = vec![b'\''];
+    for byte in bytes {
+        match byte {
+            b'\'' | b'!' | b'\\' => quoted.extend([b'\'', b'\\', byte, b'\'']),
+            _ => quoted.push(byte),
+        }
+    }
+    quoted.push(b'\'');
+    OsString::from_vec(quoted)
 }
 
 #[cfg(test)]
@@ -114,5 +122,40 @@ mod tests {
         assert_eq!(ssh[ssh.len() - 2], r"'/it'\''s here/deckrun'");
         let own = words(&AgentCommand::new("/usr/bin/ssh -p 2222"), "/a b");
         assert_eq!(own[3..], ["b", "'/a b'", "--node"]);
+        let ipv6 = words(&AgentCommand::Ssh, "[2001:db8::1]:4567/0/20000");
+        assert_eq!(ipv6[ipv6.len() - 2], "'[2001:db8::1]:4567/0/20000'");
+    }
+
+    /// Those of the shells that are here.
+    #[test]
+    fn every_shell_takes_quoted_words_as_they_are() {
+        let shells: [&[&str]; 7] = [
+            &["sh", "-c"],
+            &["bash", "-c"],
+            &["bash", "-O", "failglob", "-c"],
+            &["zsh", "-c"],
+            &["tcsh", "-c"],
+            &["csh", "-c"],
+            &["fish", "-c"],
+        ];
+        let hard = [
+            &b"[2001:db8::1]:4567/0/20000"[..],
+            b"/it's here/deckrun",
+            b"",
+            b"a\\\\b\\'c!d!",
+            b"~$HOME`id`{a,b}*?=%1^#",
+            b"/caf\xe9 \xff\xfe/deckrun",
+        ];
+        for word in hard {
+            let quoted = quote(OsString::from_vec(word.to_vec())).into_vec();
+            let line = OsString::from_vec([b"/usr/bin/printf %s ", &quoted[..]].concat());
+            for shell in shells {
+                let mut command = std::process::Command::new(shell[0]);
+                match command.args(&shell[1..]).arg(&line).output() {
+                    Ok(ran) => assert_eq!(ran.stdout, word, "{shell:?} {line:?}: {:?}", ran.stderr),
+                    Err(_) => println!("skipped: there is no {}", shell[0]),
+                }
+            }
+        }
     }
 }

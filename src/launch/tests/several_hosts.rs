@@ -7,7 +7,7 @@ use std::{
     fs,
     io::{self, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    os::unix::process::CommandExt,
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt, process::CommandExt},
     process::Stdio,
     thread,
     time::{Duration, Instant},
@@ -431,4 +431,23 @@ fn a_stop_that_comes_with_the_start_stops_the_rank() {
     child.wait().unwrap();
     wait_until_none_is_left(&mark);
     fs::remove_dir_all(&folder).unwrap();
+}
+
+/// An agent that is called ssh has a shell at its other end, here one that refuses a word in which it sees a pattern. (zsh and tcsh do
+/// that by themselves.)
+#[test]
+fn a_remote_shell_takes_ipv6_addresses_and_paths_of_any_bytes_as_they_are() {
+    let Ok(_) = TcpListener::bind("[::1]:0") else { return println!("skipped: no IPv6 here") };
+    let folder = std::env::temp_dir().join(format!("deckrun-shell-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let ssh = folder.join("ssh");
+    fs::write(&ssh, "#!/bin/sh\nshift\nexec bash -O failglob -c \"$*\"\n").unwrap();
+    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o700)).unwrap();
+    let deckrun_there = folder.join(std::ffi::OsStr::from_bytes(b"it's caf\xe9 `[x]` $HOME \xff!"));
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_deckrun"), &deckrun_there).unwrap();
+    let mut command = deckrun(&["--hosts", "b", "--iface", "::1", "--agent", ssh.to_str().unwrap()]);
+    command.arg("--remote-deckrun").arg(&deckrun_there).args(["echo", "here"]);
+    let ran = Ran::of(command);
+    fs::remove_dir_all(&folder).unwrap();
+    assert_eq!((ran.code, ran.lines()), (Some(0), vec!["here".to_string()]), "{}", ran.stderr);
 }
