@@ -117,7 +117,7 @@ impl Gate {
                 if token >= LISTENER {
                     self.accept((token - LISTENER) as usize);
                 } else {
-                    self.turn(token >> 1)?;
+                    self.turn(token >> 1);
                 }
             }
             if looked.passed() {
@@ -220,31 +220,37 @@ impl Gate {
         Ok(())
     }
 
-    /// Moves what can be moved of a connection.
-    fn turn(&mut self, number: u64) -> io::Result<()> {
-        let Some(line) = self.lines.get_mut(&number) else { return Ok(()) };
+    /// Moves what can be moved of a connection. What fails of one ends it, and no other one.
+    fn turn(&mut self, number: u64) {
+        let goes_on = self.advance(number).unwrap_or_else(|error| {
+            stderr_line(format_args!("udeck: a connection to this job's name service is given up: {error}"));
+            false
+        });
+        if !goes_on {
+            self.end(number);
+        }
+    }
+
+    /// False: the connection is over.
+    fn advance(&mut self, number: u64) -> io::Result<bool> {
+        let Some(line) = self.lines.get_mut(&number) else { return Ok(false) };
         if let Err(why) = line.turn(LINGER) {
             if line.local.is_none() && !std::mem::replace(&mut self.has_complained, true) {
                 stderr_line(format_args!(
                     "udeck: somebody connected to this job's name service and was refused: {why} (said once)"
                 ));
             }
-            self.end(number);
-            return Ok(());
+            return Ok(false);
         }
         if line.local.is_none()
             && let Some(rank) = line.secure.peer()
             && !self.tie(number, rank)?
         {
-            self.end(number);
-            return Ok(());
+            return Ok(false);
         }
-        match self.lines.get_mut(&number) {
-            Some(line) if line.is_over() => self.end(number),
-            Some(line) => line.update(&self.poller, number)?,
-            None => {}
-        }
-        Ok(())
+        let Some(line) = self.lines.get_mut(&number).filter(|line| !line.is_over()) else { return Ok(false) };
+        line.update(&self.poller, number)?;
+        Ok(true)
     }
 
     /// A connection has proved which rank it is. False: that rank has come already, or is gone again.
@@ -282,4 +288,48 @@ impl Gate {
 
 fn watch(poller: &OwnedFd, socket: impl AsFd, token: u64) -> io::Result<()> {
     Ok(epoll::add(poller, socket, EventData::new_u64(token), EventFlags::IN)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A connection that is proven, the other end of its network socket, and that of its local one.
+    fn proven() -> (Line, TcpStream, UnixStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let remote = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut rank, mut root) = (Secure::rank(1, [7; 32], [1; 32]), Secure::root(2, [7; 32], [2; 32]));
+        for _ in 0..2 {
+            root.receive(&std::mem::take(&mut rank.outgoing), &mut Vec::new()).unwrap();
+            rank.receive(&std::mem::take(&mut root.outgoing), &mut Vec::new()).unwrap();
+        }
+        let (gates, local) = UnixStream::pair().unwrap();
+        let there = listener.accept().unwrap().0;
+        there.set_read_timeout(Some(LONG)).unwrap();
+        (Line::tied(remote, root, gates).unwrap(), there, local)
+    }
+
+    /// As where the system has no room to watch its socket for something else.
+    #[test]
+    fn a_connection_that_cannot_be_watched_ends_alone() {
+        let mut gate = Gate::new(None, LONG).unwrap();
+        let ((broken, its_peer, mut its_rank), (whole, mut peer, mut rank)) = (proven(), proven());
+        gate.add(broken).unwrap();
+        gate.add(whole).unwrap();
+        epoll::delete(&gate.poller, &gate.lines[&0].remote).unwrap();
+        let running = std::thread::spawn(move || gate.run());
+        drop(its_peer);
+        its_rank.write_all(b"x").unwrap();
+        its_rank.set_read_timeout(Some(LONG)).unwrap();
+        // Reset, where it had not taken the byte.
+        assert!(!matches!(its_rank.read(&mut [0; 8]), Ok(1..)), "it has ended");
+        rank.write_all(b"and the others?").unwrap();
+        assert!(peer.read(&mut [0; 64]).unwrap() > 0, "the others go on");
+        drop((peer, rank));
+        running.join().unwrap().unwrap();
+    }
 }
