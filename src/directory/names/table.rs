@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use udeck::via::auth::{Claim, Keys};
@@ -20,8 +20,14 @@ const SILENCE: Duration = Duration::from_secs(30);
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// How long it is waited until somebody is accepted again, who could not be.
 const AGAIN: Duration = Duration::from_millis(20);
-/// Callers at a time.
+/// Callers at a time that have proven to know the secret.
 const CALLERS: usize = 1024;
+/// Callers at a time that have proven nothing yet.
+const STRANGERS: usize = 256;
+/// How long each of these keeps its place at least. Then it makes place for another one, if all places are taken.
+const PLACE: Duration = Duration::from_millis(20);
+/// How often it is looked meanwhile whether a place is free.
+const PAUSE: Duration = Duration::from_millis(1);
 /// Entries, of one caller and in all.
 const ENTRIES_EACH: usize = 4096;
 const ENTRIES: usize = 65_536;
@@ -32,9 +38,15 @@ pub(crate) const OWN: u64 = 0;
 pub(crate) struct Table {
     keys: Keys,
     entries: Mutex<HashMap<String, (u64, Vec<u8>)>>,
-    callers: Mutex<HashMap<u64, Arc<TcpStream>>>,
+    callers: Mutex<HashMap<u64, Caller>>,
     next: AtomicU64,
     closed: AtomicBool,
+}
+
+struct Caller {
+    stream: Arc<TcpStream>,
+    since: Instant,
+    is_proven: bool,
 }
 
 /// A table that is served. Dropped, it is not any more.
@@ -81,16 +93,20 @@ impl Table {
             let Ok((stream, _)) = accepted else {
                 // No descriptor is left, or who called has gone: the next one may find some.
                 std::thread::sleep(AGAIN);
+                self.end_first_stranger();
                 continue;
             };
-            let stream = Arc::new(stream);
-            let mut callers = self.callers.lock();
-            if callers.len() >= CALLERS {
-                continue; // dropped: it may call again
+            // Others wait in the kernel's queue.
+            while self.has_all_strangers() && !self.end_first_stranger() {
+                if self.closed.load(Ordering::SeqCst) {
+                    return;
+                }
+                std::thread::sleep(PAUSE);
             }
+            let stream = Arc::new(stream);
             let number = self.next.fetch_add(1, Ordering::Relaxed);
-            callers.insert(number, stream.clone());
-            drop(callers);
+            let caller = Caller { stream: stream.clone(), since: Instant::now(), is_proven: false };
+            self.callers.lock().insert(number, caller);
             let (serving, leaving) = (self.clone(), self.clone());
             let serve = move || {
                 // Whatever ends the conversation ends what it has put.
@@ -103,6 +119,30 @@ impl Table {
         }
     }
 
+    fn has_all_strangers(&self) -> bool {
+        self.callers.lock().values().filter(|caller| !caller.is_proven).count() >= STRANGERS
+    }
+
+    /// Hangs up on the caller that has been longest about to prove itself. False: none has had its time.
+    fn end_first_stranger(&self) -> bool {
+        let mut callers = self.callers.lock();
+        let strangers = callers.iter().filter(|(_, caller)| !caller.is_proven);
+        let first =
+            strangers.min_by_key(|(number, _)| **number).filter(|(_, first)| first.since.elapsed() >= PLACE);
+        let Some(number) = first.map(|(number, _)| *number) else { return false };
+        if let Some(first) = callers.remove(&number) {
+            let _ = first.stream.shutdown(Shutdown::Both); // its thread reads the end
+        }
+        true
+    }
+
+    /// A caller has proven to know the secret. False: it has been hung up on, or too many have.
+    fn admit(&self, of: u64) -> bool {
+        let mut callers = self.callers.lock();
+        let has_room = callers.values().filter(|caller| caller.is_proven).count() < CALLERS;
+        callers.get_mut(&of).is_some_and(|caller| has_room && !std::mem::replace(&mut caller.is_proven, true))
+    }
+
     fn forget(&self, of: u64) {
         self.callers.lock().remove(&of);
         self.entries.lock().retain(|_, (owner, _)| *owner != of);
@@ -112,8 +152,13 @@ impl Table {
         stream.set_nodelay(true)?;
         let pair = self.keys.answer(Claim::NOBODY).map_err(io::Error::other)?;
         let mut line = Line::answer(Dated::new(stream, HANDSHAKE), pair)?;
+        let mut is_admitted = false;
         while !self.closed.load(Ordering::SeqCst) {
             let body = line.receive()?;
+            is_admitted = is_admitted || self.admit(of);
+            if !is_admitted {
+                break;
+            }
             line.stream().renew(SILENCE);
             let Some((op, key, value)) = wire::read_question(&body) else { break };
             let answer = match op {
@@ -158,7 +203,7 @@ impl Drop for Serving {
         }
         self.table.closed.store(true, Ordering::SeqCst);
         for caller in self.table.callers.lock().values() {
-            let _ = caller.shutdown(Shutdown::Both); // it is gone otherwise
+            let _ = caller.stream.shutdown(Shutdown::Both); // it is gone otherwise
         }
         // Wakes who accepts.
         let mut to = self.address;
@@ -169,5 +214,40 @@ impl Drop for Serving {
         if let Some(accepting) = self.accepting.take().filter(|_| woken.is_ok()) {
             let _ = accepting.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn strangers_take_no_place_of_those_who_know_the_secret() {
+        // Both ends of all of them are here.
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let serving = Serving::start(free, Keys::from([1; 32])).unwrap();
+        let call = || {
+            let stream = Arc::new(TcpStream::connect(free)?);
+            Line::ask(Dated::new(stream, LONG), Keys::from([1; 32]).call(None).unwrap())
+        };
+        let ask = |line: &mut Line<Dated>, op| {
+            line.send(&wire::question(op, "key", b""))?;
+            line.receive()
+        };
+        let mut first = call().unwrap();
+        assert_eq!(ask(&mut first, wire::PUT).unwrap(), [wire::WELL]);
+        // As many as there were places for all; they say nothing, and stay.
+        let strangers: Vec<_> = (0..CALLERS).map(|_| TcpStream::connect(free).unwrap()).collect();
+        let mut second = call().unwrap();
+        assert_eq!(ask(&mut second, wire::GET).unwrap(), [wire::WELL]);
+        assert_eq!(ask(&mut first, wire::PING).unwrap(), [wire::WELL], "who came before them is still there");
+        assert!(serving.table.callers.lock().len() <= STRANGERS + 2);
+        drop(strangers);
     }
 }
