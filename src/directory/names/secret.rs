@@ -6,6 +6,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -23,25 +24,29 @@ pub(crate) struct Secret {
 /// # Errors
 /// In words.
 pub(crate) fn find() -> Result<Secret, String> {
-    let given = match (std::env::var(ENV_SECRET).ok(), std::env::var_os(ENV_FILE)) {
-        (Some(words), _) => Some(words),
+    let given = match (std::env::var_os(ENV_SECRET), std::env::var_os(ENV_FILE)) {
+        (Some(words), _) => Some(words.into_vec()),
         (None, Some(path)) => {
             let path = PathBuf::from(path);
-            let bytes = read_private(&path).map_err(|why| format!("{ENV_FILE}={}: {why}", path.display()))?;
-            Some(String::from_utf8_lossy(&bytes).into_owned())
+            Some(read_private(&path).map_err(|why| format!("{ENV_FILE}={}: {why}", path.display()))?)
         }
         (None, None) => None,
     };
     match given {
-        Some(words) if words.trim().len() < 16 => Err(format!(
-            "the secret of {ENV_SECRET} or {ENV_FILE} is shorter than 16 characters: whoever guesses it connects"
-        )),
-        Some(words) => Ok(Secret {
-            key: mac(&[0; 32], "udeck directory secret", &[words.trim().as_bytes()]),
-            of_host: false,
-        }),
+        Some(bytes) => Ok(Secret { key: key_of(&bytes)?, of_host: false }),
         None => Ok(Secret { key: of_user()?, of_host: true }),
     }
+}
+
+/// Text counts without the white space around it; anything else counts as it is.
+fn key_of(given: &[u8]) -> Result<[u8; 32], String> {
+    let secret = std::str::from_utf8(given).map_or(given, |text| text.trim().as_bytes());
+    if secret.len() < 16 {
+        return Err(format!(
+            "the secret of {ENV_SECRET} or {ENV_FILE} is shorter than 16 bytes: whoever guesses it connects"
+        ));
+    }
+    Ok(mac(&[0; 32], "udeck directory secret", &[secret]))
 }
 
 fn read_private(path: &Path) -> Result<Vec<u8>, String> {
@@ -100,6 +105,16 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("udeck-directory-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         folder
+    }
+
+    #[test]
+    fn every_byte_of_a_secret_counts() {
+        let binary = |last| key_of(&[[0xf0; 31].as_slice(), &[last]].concat()).unwrap();
+        assert_ne!(binary(0xf1), binary(0xf2));
+        assert_ne!(key_of(&[0x80; 16]).unwrap(), key_of(&[0x81; 16]).unwrap());
+        // An editor's line feed does not.
+        assert_eq!(key_of("sixteen letters, é\n".as_bytes()), key_of("sixteen letters, é".as_bytes()));
+        assert!(key_of(b"fifteen letters\n\n").is_err() && key_of(&[0xff; 15]).is_err());
     }
 
     #[test]
