@@ -104,10 +104,14 @@ impl Client {
     /// The descriptor is marked close-on-exec, so that this rank's children do not hold the connection open.
     ///
     /// # Errors
-    /// [`BootError::BadDescriptor`] when [`ENV_BOOT_FD`] is set but is not the launcher's, or when another client of
-    /// this process has taken it already; else those of [`Client::new`].
+    /// [`BootError::AlreadyJoined`] from the second time on; [`BootError::BadDescriptor`] when [`ENV_BOOT_FD`] is set but is not the
+    /// launcher's, or another process has taken it; else those of [`Client::new`].
     pub fn from_env() -> Result<Option<Client>, BootError> {
         let Some(value) = std::env::var_os(ENV_BOOT_FD) else { return Ok(None) };
+        static ASKED: AtomicBool = AtomicBool::new(false);
+        if ASKED.swap(true, Ordering::Relaxed) {
+            return Err(BootError::AlreadyJoined);
+        }
         let value = value.to_string_lossy().into_owned();
         let stream =
             udeck_sys::inherited_stream(&value).map_err(|why| BootError::BadDescriptor { value, why })?;

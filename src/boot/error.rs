@@ -129,6 +129,13 @@ pub enum BootError {
         why: String,
     },
 
+    /// This process has been joined to its job before.
+    #[error(
+        "this process has joined its job already, and a process has one world: keep what the first `init` returned, and lend it to \
+         whoever needs it"
+    )]
+    AlreadyJoined,
+
     /// The launcher's bytes are not this protocol.
     #[error("{what}: the launcher sent {source}; are it and this program of the same version?")]
     Protocol {
