@@ -22,6 +22,7 @@ struct Slots {
 pub(super) fn find(around: &Surroundings<'_>) -> Result<Option<Allocation>, AllocationError> {
     let Some((variable, list)) = around.first(&NODELISTS) else { return Ok(None) };
     refuse_several_tasks(around)?;
+    refuse_several_components(around)?;
     let wrong = |what: String| AllocationError::new(variable, &list, what);
     let names = names(&list).map_err(wrong)?;
     let Some(slots) = slots(around)? else {
@@ -76,6 +77,21 @@ fn refuse_several_tasks(around: &Surroundings<'_>) -> Result<(), AllocationError
             return Err(AllocationError::new(variable, &text, what).advise(
                 "Start deckrun once, without srun before it, or by `srun -n 1`; or have srun start the program itself: \
                  srun --mpi=pmi2 PROGRAM; if each task is to start a job of its own: deckrun --hosts localhost:4 PROGRAM",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The variables without a component's number have the first one only, and srun starts nodes of the others by `--het-group` only.
+fn refuse_several_components(around: &Surroundings<'_>) -> Result<(), AllocationError> {
+    for variable in ["SLURM_HET_SIZE", "SLURM_PACK_SIZE"] {
+        let Some(text) = around.variable(variable) else { continue };
+        if number(variable, &text)? > 1 {
+            let what = "deckrun would use the first component only of this heterogeneous job of Slurm";
+            return Err(AllocationError::new(variable, &text, what).advise(
+                "Say by --hosts where the ranks run: a:2,b:2 (`srun --het-group=0,1 hostname` lists the hosts); or have srun start \
+                 the program itself: srun --mpi=pmi2 --het-group=0,1 PROGRAM",
             ));
         }
     }

@@ -37,6 +37,23 @@ impl Drop for Srun {
     }
 }
 
+#[test]
+fn a_job_of_several_components_is_not_taken_for_its_first_one() {
+    let srun = Srun::new("components");
+    let run = |options: &[&str], components| {
+        let mut job = srun.allocated(sh(&[&["--iface", "lo"], options].concat(), WHERE));
+        job.env("SLURM_HET_SIZE", components);
+        Ran::of(job)
+    };
+    let refused = run(&[], "2");
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    for words in ["SLURM_HET_SIZE=2", "first component only", "--hosts", "--het-group=0,1"] {
+        assert!(refused.stderr.contains(words), "{words}: {}", refused.stderr);
+    }
+    assert_eq!(run(&[], "1").lines().len(), 4);
+    assert_eq!(run(&["--hosts", "localhost:2"], "2").lines(), ["0/2 here", "1/2 here"]);
+}
+
 const WHERE: &str = "echo $DECK_RANK/$DECK_SIZE ${NODE-here}";
 
 #[test]
