@@ -20,7 +20,7 @@ use rustix::{
     pipe::{PipeFlags, pipe_with},
     process::{
         Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_process_group,
-        set_parent_process_death_signal, setrlimit, waitid,
+        set_parent_process_death_signal, setrlimit, setsid, waitid,
     },
     thread::{CpuSet, sched_setaffinity},
 };
@@ -264,7 +264,6 @@ fn start(
         .env(ENV_RANK, rank.to_string())
         .env(ENV_SIZE, work.size.to_string())
         .env(ENV_CPUS, shared_cpus().to_string())
-        .process_group(0)
         .stdin(match rank {
             0 if relayed => Stdio::piped(),
             0 => Stdio::inherit(),
@@ -280,7 +279,7 @@ fn start(
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
     let entry = setting.cgroup.map(Cgroup::entry).transpose()?;
-    let of_rank = OfRank { inherited: vec![theirs, clock, waits], cpu, entry };
+    let of_rank = OfRank { own_session: true, inherited: vec![theirs, clock, waits], cpu, entry };
     prepare_child(&mut command, setting, Signal::KILL, of_rank);
     let mut child = command.spawn()?;
     wires.boot.push(ours);
@@ -293,6 +292,8 @@ fn start(
 /// What a child has only if it is a rank. The command keeps it until it is dropped after the start.
 #[derive(Default)]
 pub(crate) struct OfRank {
+    /// It has a session of its own, and no terminal: in the background of deckrun's, a rank that read `/dev/tty` was stopped.
+    own_session: bool,
     /// Its end of the connection, the job's clock, and its page.
     inherited: Vec<OwnedFd>,
     cpu: Option<usize>,
@@ -305,7 +306,7 @@ pub(crate) fn prepare_child(
     command: &mut Command,
     setting: &Setting,
     on_our_death: Signal,
-    OfRank { inherited, cpu, entry }: OfRank,
+    OfRank { own_session, inherited, cpu, entry }: OfRank,
 ) {
     let parent = getpid();
     let (mask, descriptors) = (setting.mask, setting.descriptors);
@@ -319,6 +320,9 @@ pub(crate) fn prepare_child(
         if getppid() != Some(parent) {
             // The launcher died before the line above: nobody would end this child.
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        if own_session {
+            setsid()?;
         }
         if let Some(entry) = &entry {
             // Where that is not allowed after all, it is ended as where there is no cgroup.
