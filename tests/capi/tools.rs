@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use udeck_jobs::{Ended, Job};
+use udeck_jobs::{Ended, Job, netns::Network};
 
 /// Ends a hang: nothing here takes so long.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -30,6 +30,8 @@ pub enum Tool {
     Bash,
     Zsh,
     Fish,
+    /// Network namespaces.
+    Hosts,
 }
 
 impl Tool {
@@ -49,6 +51,7 @@ impl Tool {
             Tool::Bash => "bash",
             Tool::Zsh => "zsh",
             Tool::Fish => "fish",
+            Tool::Hosts => "hosts",
         }
     }
 
@@ -64,6 +67,9 @@ impl Tool {
 
     /// Why it cannot be used here.
     pub fn missing(self) -> Option<String> {
+        if self == Tool::Hosts {
+            return Network::is_possible().err();
+        }
         let found = Command::new(self.name()).arg("--version").output();
         found.is_err().then(|| format!("no {} (Debian: {})", self.name(), self.package()))
     }

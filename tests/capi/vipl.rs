@@ -1,6 +1,7 @@
 //! VIPL's programs: under deckrun, and started by hand, where processes find each other by a host's table of names.
 
 use std::{
+    ffi::OsStr,
     fs,
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
@@ -9,12 +10,14 @@ use std::{
     time::Duration,
 };
 
-use udeck_jobs::{Job, memcheck};
+use udeck_jobs::{Job, memcheck, netns::Network};
 
-use super::tools::{Tool, alone, compiled, deckcc, has_said, output, ranks, source};
+use super::tools::{Tool, alone, compiled, deckcc, has_said, installed, output, ranks, source};
 use super::{Case, case};
 
 const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
+/// A program that takes no arguments.
+const NONE: &[&str] = &[];
 const SECRET: &str = "a secret of these tests";
 
 /// Examples, of two processes that are told their roles.
@@ -62,6 +65,10 @@ pub fn cases() -> Vec<Case> {
         cases.push(case(format!("{name}::address_sanitizer"), &[Tool::Gcc], move || {
             one(&test(Tool::Gcc, name, &["-fsanitize=address"]), says)
         }));
+    }
+    for compiler in [Tool::Gcc, Tool::Clang] {
+        let name = format!("vip_thesis::two_hosts::{}", compiler.name());
+        cases.push(case(name, &[compiler, Tool::Hosts], move || two_hosts(compiler)));
     }
     cases.push(case("vip_codes::service_levels", &[Tool::Gcc], service_levels));
     cases.push(case("vip_lost::gcc", &[Tool::Gcc], dead_peer));
@@ -130,13 +137,13 @@ impl ByHand {
         self.settings.iter().find(|(name, _)| *name == "DECK_DIRECTORY_PORT").map_or("", |(_, port)| port)
     }
 
-    fn job(&self, program: &Path, arguments: &[&str]) -> Job {
+    fn job(&self, program: &Path, arguments: &[impl AsRef<OsStr>]) -> Job {
         let job = alone(program).args(arguments);
         self.settings.iter().fold(job, |job, (name, value)| job.env(name, value))
     }
 
     /// Beside a job that is waited for.
-    fn start(&self, program: &Path, arguments: &[&str]) -> Background {
+    fn start(&self, program: &Path, arguments: &[impl AsRef<OsStr>]) -> Background {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
         command.envs(self.settings.iter().map(|(name, value)| (name, value)));
@@ -168,7 +175,7 @@ impl Drop for Background {
 fn one(program: &Path, says: &str) {
     for transport in TRANSPORTS {
         has_said(ranks(program, 1, transport).run().clean(), says);
-        has_said(ByHand::new(transport).job(program, &[]).run().clean(), says);
+        has_said(ByHand::new(transport).job(program, NONE).run().clean(), says);
     }
 }
 
@@ -187,7 +194,7 @@ fn service_levels() {
     let (program, says) = (test(Tool::Gcc, "vip_codes", &[]), ALONE[0].1);
     let (name, shares) = ("DECK_LEVELS", "5:50,0:50");
     has_said(ranks(&program, 1, "tcp").env(name, shares).run().clean(), says);
-    has_said(ByHand::new("tcp").with(name, shares).job(&program, &[]).run().clean(), says);
+    has_said(ByHand::new("tcp").with(name, shares).job(&program, NONE).run().clean(), says);
 }
 
 /// The client kills itself.
@@ -207,7 +214,7 @@ fn largest() {
     for transport in TRANSPORTS {
         for memory in ["2M", "512M"] {
             let by_hand = ByHand::new(transport).with("DECK_ARENA", memory);
-            has_said(by_hand.job(&program, &[]).run().clean(), "the longest messages arrive");
+            has_said(by_hand.job(&program, NONE).run().clean(), "the longest messages arrive");
         }
     }
 }
@@ -223,10 +230,36 @@ fn peers(program: &Path) {
     }
 }
 
+/// Each sends to the other: started by hand, which it finds by its address, and under deckrun, by its rank.
+fn two_hosts(compiler: Tool) {
+    let program = test(compiler, "vip_thesis", &[]);
+    let network = Network::new(2);
+    let by_hand = ByHand::new("tcp");
+    let [here, there] = [0, 1].map(|index| network.v4(index).to_string());
+    let words = |index: usize, own: &str, other: &str| {
+        let own = format!("DECK_IFACE={own}");
+        let program = program.display().to_string();
+        ["netns", "exec", network.host(index), "env", &own, &program, other].map(str::to_owned)
+    };
+    let ip = Path::new("ip");
+    let other = by_hand.start(ip, &words(1, &there, &here));
+    let says = format!("with {there}: a message to {here}");
+    has_said(by_hand.job(ip, &words(0, &here, &there)).run(), &says);
+    other.ends_well();
+
+    let deckrun =
+        network.on(0, &installed("bin/deckrun")).args(["--hosts", &network.list(1), "--iface", &here]);
+    let script = format!("exec {} rank$((1 - DECK_RANK))", program.display());
+    let ended = deckrun.args(["--agent", "ip netns exec", "--", "sh", "-c", &script]).run().ok();
+    for (own, other) in [(0, 1), (1, 0)] {
+        let _ = ended.line_with(&format!("with rank{other}: a message to rank{own}"));
+    }
+}
+
 fn under_valgrind(name: &str, says: &str) {
     let program = test(Tool::Gcc, name, &[]);
     for transport in TRANSPORTS {
-        has_said(ByHand::new(transport).job(&program, &[]).inside(memcheck()).run(), says);
+        has_said(ByHand::new(transport).job(&program, NONE).inside(memcheck()).run(), says);
     }
 }
 

@@ -38,6 +38,9 @@
 #ifndef DECK_H
 #define DECK_H
 
+/* Programs of the literature expect strcpy and its kind from here. */
+#include <string.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -153,6 +156,9 @@ int deck_msg_reset(deck_msg_t *msg);
 
 /* ----------------------------------------------------------------------------------------------------------- mailboxes */
 
+/* A mailbox's name, as the literature declares it. */
+typedef const char *deck_name_t;
+
 /* A mailbox of this rank's, or a clone of one. */
 typedef struct deck_mbox {
     unsigned long long deck_number;
@@ -162,15 +168,15 @@ typedef struct deck_mbox {
  * Creates a mailbox, from which this rank retrieves. Names have 1 to 200 bytes of UTF-8 without control characters, and are unique
  * in the job: DECK_EEXIST, and deck_errmsg() says who has it. To Rust it is a mailbox of u8.
  */
-int deck_mbox_create(deck_mbox_t *mbox, const char *name);
+int deck_mbox_create(deck_mbox_t *mbox, deck_name_t name);
 
 /*
  * Makes a clone of the mailbox of that name, to post to it. Waits until the mailbox exists, at most DECK_SETUP_TIMEOUT (30 s unless
  * set): DECK_ENOENT then. DECK_EPEERLOST or DECK_EGONE at once when the rank that made it has ended. Several clones, and one by the
  * owner itself, are possible; each thread that posts has its own with advantage.
  */
-int deck_mbox_clone(deck_mbox_t *mbox, const char *name);
-int deck_mbox_clone_timeout(deck_mbox_t *mbox, const char *name, unsigned long microseconds);
+int deck_mbox_clone(deck_mbox_t *mbox, deck_name_t name);
+int deck_mbox_clone_timeout(deck_mbox_t *mbox, deck_name_t name, unsigned long microseconds);
 
 /* Destroys a mailbox: clones of it are DECK_EGONE as soon as they hear of it. Destroys a clone: what was posted through it arrives. A
  * call of another thread that uses it is waited for, at most 700 s. */

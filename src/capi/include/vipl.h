@@ -5,6 +5,7 @@
 #ifndef VIPL_H
 #define VIPL_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -28,6 +29,8 @@ typedef uintptr_t VIP_UINTPTR;
 #define VIP_TRUE 1
 #define VIP_FALSE 0
 #define VIP_INFINITE (~(VIP_ULONG)0)
+/* No object, in place of any handle. */
+#define VIP_NULL NULL
 
 typedef VIP_PVOID VIP_NIC_HANDLE;
 typedef VIP_PVOID VIP_VI_HANDLE;
@@ -55,7 +58,10 @@ typedef enum {
     VIP_DESCRIPTOR_ERROR,
     VIP_INVALID_STATE,
     VIP_ERROR_NAMESERVICE,
-    VIP_NO_MATCH
+    VIP_NO_MATCH,
+    /* The last two are here for programs that compare with them: no call of µDECK returns them. */
+    VIP_NOT_REACHABLE,
+    VIP_ERROR_NOT_SUPPORTED
 } VIP_RETURN;
 
 /* ---- addresses ---- */
@@ -112,6 +118,7 @@ typedef struct _VIP_DESCRIPTOR {
 
 /* CS.Control */
 #define VIP_CONTROL_OP_SENDRECV 0x0
+#define VIP_CONTROL_OP_SENDFRECV VIP_CONTROL_OP_SENDRECV /* as the literature has it, too */
 #define VIP_CONTROL_OP_RDMAWRITE 0x1
 #define VIP_CONTROL_OP_RDMAREAD 0x2
 #define VIP_CONTROL_OP_MASK 0x3

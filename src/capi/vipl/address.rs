@@ -38,20 +38,51 @@ pub(super) unsafe fn read(from: *const NetAddressHead) -> Option<NetAddress> {
     Some(NetAddress { host: host.try_into().ok(), discriminator: discriminator.to_vec() })
 }
 
+/// Reads its host; what stands behind that may be anything.
+///
+/// # Safety
+/// NULL, or an address with as many bytes behind its two lengths as the first one says.
+pub(super) unsafe fn read_host(from: *const NetAddressHead) -> Option<Host> {
+    if from.is_null() {
+        return None;
+    }
+    // SAFETY: the length is there.
+    let len = unsafe { (&raw const (*from).host_len).read_unaligned() };
+    let bytes = from.wrapping_add(1).cast::<Host>();
+    // SAFETY: so many bytes follow.
+    (usize::from(len) == HOST).then(|| unsafe { bytes.read_unaligned() })
+}
+
 /// Writes it, if there is a place.
 ///
 /// # Safety
 /// NULL, or room for an address with a host and a discriminator of such lengths.
 pub(super) unsafe fn write(to: *mut NetAddressHead, host: &[u8], discriminator: &[u8]) {
+    // SAFETY: as promised.
+    unsafe { write_host(to, host) };
     if to.is_null() {
         return;
     }
-    let head = NetAddressHead { host_len: host.len() as u16, discriminator_len: discriminator.len() as u16 };
     // SAFETY: room for the lengths and so many bytes, as promised.
     unsafe {
-        to.write_unaligned(head);
+        (&raw mut (*to).discriminator_len).write_unaligned(discriminator.len() as u16);
+        let bytes = to.cast::<u8>().add(size_of::<NetAddressHead>() + host.len());
+        std::ptr::copy_nonoverlapping(discriminator.as_ptr(), bytes, discriminator.len());
+    }
+}
+
+/// Writes its host, if there is a place. The program's discriminator stays, with its length.
+///
+/// # Safety
+/// NULL, or room for an address with a host.
+pub(super) unsafe fn write_host(to: *mut NetAddressHead, host: &[u8]) {
+    if to.is_null() {
+        return;
+    }
+    // SAFETY: room for the length and so many bytes, as promised.
+    unsafe {
+        (&raw mut (*to).host_len).write_unaligned(host.len() as u16);
         let bytes = to.cast::<u8>().add(size_of::<NetAddressHead>());
         std::ptr::copy_nonoverlapping(host.as_ptr(), bytes, host.len());
-        std::ptr::copy_nonoverlapping(discriminator.as_ptr(), bytes.add(host.len()), discriminator.len());
     }
 }

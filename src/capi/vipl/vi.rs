@@ -10,6 +10,7 @@
 
 mod arrivals;
 mod connection;
+mod early;
 mod sends;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ use super::types::{
     self, Descriptor, DescriptorSegment, ErrorCode, ResourceCode, ViAttributes, ViState, VipReturn, status,
 };
 pub(super) use connection::PeerRequest;
+use early::Early;
 use sends::Posted;
 
 pub(super) static VIS: Table<ViObject> = Table::new(2);
@@ -96,6 +98,9 @@ pub(super) struct ViObject {
     send_notify: Option<Notify>,
     receive_notify: Option<Notify>,
     peer: Option<PeerRequest>,
+    early: Early,
+    /// A receive may be taken the short way: no completion queue, handler or early message is in it.
+    takes_plainly: bool,
     /// The NIC knows that it has found no room.
     is_stuck: bool,
     /// Counted in the NIC's needs.
@@ -112,7 +117,7 @@ impl ViObject {
     ) -> Self {
         let (ptag, level) = (below.attributes().ptag, below.attributes().reliability);
         let [send_cq, receive_cq] = cqs;
-        ViObject {
+        let mut made = ViObject {
             handle,
             nic,
             below: Some(below),
@@ -135,9 +140,13 @@ impl ViObject {
             send_notify: None,
             receive_notify: None,
             peer: None,
+            early: Early::default(),
+            takes_plainly: false,
             is_stuck: false,
             needs_engine: false,
-        }
+        };
+        made.find_way();
+        made
     }
 
     /// What the library's VI is to be for the program's attributes.
@@ -199,6 +208,7 @@ impl ViObject {
         attributes.qos = qos_of(wanted.level);
         below.set_attributes(wanted).map_err(|error| error::code(&error))?;
         (self.attributes, self.ptag, self.level) = (attributes, wanted.ptag, wanted.reliability);
+        self.find_way();
         Ok(())
     }
 
@@ -287,6 +297,7 @@ impl ViObject {
     fn notify(&mut self) {
         if let (Some(notify), Some(place)) = (self.receive_notify, self.received.front().copied()) {
             self.receive_notify = None;
+            self.find_way();
             self.received.pop_front();
             self.nic.call(Job::Queue { notify, vi: self.handle, place });
         }
@@ -309,16 +320,27 @@ impl ViObject {
             return VipReturn::ERROR_RESOURCE;
         }
         *place = Some(notify);
+        self.find_way();
         self.move_on(Until::Bound);
         self.notify();
         VipReturn::SUCCESS
+    }
+
+    /// Finds out which way receives take.
+    fn find_way(&mut self) {
+        self.takes_plainly = self.level != Reliability::Reception
+            && self.receive_cq.is_none()
+            && self.receive_notify.is_none()
+            && !self.early.is_held();
     }
 
     /// Whether the engine has to look after this VI when the program does not: it is to be notified, the peer reaches its memory, or
     /// something waits to be sent.
     fn count_needs(&mut self) {
         let is_reached = self.attributes.rdma_write != 0 || self.attributes.rdma_read != 0;
-        let waits = self.unsent + self.answers.len() > 0 || self.reads > 0;
+        let is_stuck = self.state == ViState::CONNECTED
+            && (self.unsent + self.answers.len() > 0 || self.early.is_held());
+        let waits = is_stuck || self.reads > 0;
         let has_cq = self.send_cq.iter().chain(&self.receive_cq).any(|cq| cq.is_to_notify());
         let needs = (self.state == ViState::CONNECTED
             && (is_reached || waits || has_cq || self.level == Reliability::Reception))
@@ -328,7 +350,6 @@ impl ViObject {
             self.needs_engine = needs;
             self.nic.need(needs);
         }
-        let is_stuck = self.state == ViState::CONNECTED && self.unsent + self.answers.len() > 0;
         if is_stuck != self.is_stuck {
             self.is_stuck = is_stuck;
             self.nic.set_stuck(self.handle, is_stuck);
@@ -341,6 +362,8 @@ impl ViObject {
     fn end(&mut self, state: ViState, first: u32) {
         self.state = state;
         self.answers.clear();
+        self.early = Early::default();
+        self.find_way();
         self.taken = 0;
         self.flush_sends(first);
         for receive in std::mem::take(&mut self.receives) {

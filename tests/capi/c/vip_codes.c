@@ -308,7 +308,11 @@ static void cqs_and_names(VIP_NIC_HANDLE nic) {
 
     OK(VipNSInit(nic, NULL));
     char host[] = "localhost", no[] = "no.such.host.invalid";
+    /* A discriminator that stands there already is the program's. */
+    address.address.DiscriminatorLen = 7;
     OK(VipNSGetHostByName(nic, host, &address.address, 0));
+    HOLDS(address.address.HostAddressLen == 16 && address.address.DiscriminatorLen == 7);
+    address.address.DiscriminatorLen = 0xffff;
     OK(VipNSGetHostByAddr(nic, &address.address, name, &length));
     HOLDS(strlen(name) + 1 == length);
     length = 1;
@@ -336,6 +340,8 @@ static void header(void) {
     HOLDS(VIP_TIMEOUT == 4 && VIP_REJECT == 5 && VIP_INVALID_RELIABILITY_LEVEL == 6 && VIP_INVALID_MTU == 7);
     HOLDS(VIP_INVALID_QOS == 8 && VIP_INVALID_PTAG == 9 && VIP_INVALID_RDMAREAD == 10 && VIP_DESCRIPTOR_ERROR == 11);
     HOLDS(VIP_INVALID_STATE == 12 && VIP_ERROR_NAMESERVICE == 13 && VIP_NO_MATCH == 14);
+    HOLDS(VIP_NOT_REACHABLE == 15 && VIP_ERROR_NOT_SUPPORTED == 16 && (VIP_CQ_HANDLE)VIP_NULL == NULL);
+    HOLDS(VIP_CONTROL_OP_SENDFRECV == VIP_CONTROL_OP_SENDRECV && VIP_CONTROL_OP_SENDRECV == 0);
     HOLDS(VIP_STATE_IDLE == 0 && VIP_STATE_CONNECTED == 1 && VIP_STATE_CONNECT_PENDING == 2 && VIP_STATE_ERROR == 3);
     HOLDS(VIP_ERROR_POST_DESC == 0 && VIP_ERROR_CATASTROPHIC == 10 && VIP_RESOURCE_NIC == 0 && VIP_RESOURCE_DESCRIPTOR == 3);
     HOLDS(VIP_STATUS_ERROR_MASK == (VIP_STATUS_FORMAT_ERROR | VIP_STATUS_PROTECTION_ERROR | VIP_STATUS_LENGTH_ERROR |

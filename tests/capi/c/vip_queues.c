@@ -100,6 +100,52 @@ static void wrong_sends(VIP_NIC_HANDLE nic, told *t) {
     }
 }
 
+/* The peer sends as soon as it is connected, before this side has heard of the connection and can post. Sent is a message, or a write with
+ * immediate data; then perhaps the end. */
+static void early(VIP_NIC_HANDLE nic, VIP_RELIABILITY_LEVEL level, int kind) {
+    pair p;
+    net_address of_a, of_b;
+    VIP_VI_ATTRIBUTES theirs;
+    VIP_CQ_HANDLE cq = VIP_NULL;
+    int with_queue = kind & 1, rdma = kind & 2, ends = kind & 4;
+    p.nic = nic;
+    OK(VipCreatePtag(nic, &p.ptag));
+    if (with_queue) OK(VipCreateCQ(nic, 64, &cq));
+    make_end(&p, &p.a, level, rdma, NULL);
+    make_end(&p, &p.b, level, rdma, cq);
+    own_address(nic, &of_a, "early a");
+    own_address(nic, &of_b, "early b");
+    OK(VipConnectPeerRequest(p.a.vi, &of_a.address, &of_b.address, TIMEOUT));
+    OK(VipConnectPeerRequest(p.b.vi, &of_b.address, &of_a.address, TIMEOUT));
+    OK(VipConnectPeerWait(p.a.vi, &theirs));
+    memcpy(data(&p.a, 1), "early...", 8);
+    if (rdma) {
+        post_rdma(&p.a, 1, VIP_CONTROL_OP_RDMAWRITE | VIP_CONTROL_IMMEDIATE, data(&p.b, 0), p.b.memory.handle, 8);
+    } else {
+        post_send(&p.a, 1, 8);
+    }
+    if (level != VIP_SERVICE_RELIABLE_RECEPTION) sent(&p.a, 1, 0);
+    post_send(&p.a, 2, 8);
+    if (ends && level != VIP_SERVICE_RELIABLE_RECEPTION) OK(VipDisconnect(p.a.vi));
+    OK(VipConnectPeerWait(p.b.vi, &theirs));
+    HOLDS(state_of(p.b.vi) == VIP_STATE_CONNECTED);
+    post_receive(&p.b, 0, 8);
+    post_receive(&p.b, 3, 8);
+    if (with_queue) {
+        for (int i = 0; i < 2; i++) {
+            VIP_VI_HANDLE of;
+            VIP_BOOLEAN receives;
+            OK(VipCQWait(cq, TIMEOUT, &of, &receives));
+            HOLDS(of == p.b.vi && receives);
+        }
+    }
+    GIVES(rdma ? VIP_STATUS_OP_REMOTE_RDMA_WRITE : VIP_STATUS_OP_RECEIVE, received(&p.b, 0, 0));
+    HOLDS(memcmp(data(&p.b, 0), "early...", 8) == 0);
+    received(&p.b, 3, 0);
+    end_pair(&p);
+    if (with_queue) OK(VipDestroyCQ(cq));
+}
+
 /* A message that finds no descriptor, or none that takes it. */
 static void no_place(VIP_NIC_HANDLE nic, told *t, VIP_RELIABILITY_LEVEL level) {
     for (int wrong = 0; wrong < 3; wrong++) {
@@ -335,6 +381,7 @@ int main(void) {
         if ((levels_of(nic) & level) == 0) continue;
         messages(nic, level);
         t.count = 0;
+        for (int kind = 0; kind < 8; kind++) early(nic, level, kind);
         no_place(nic, &t, level);
         t.count = 0;
         rdma(nic, &t, level);

@@ -30,7 +30,10 @@ static far_pair far_connected(VIP_RELIABILITY_LEVEL level) {
     far_pair f;
     open_end(&f.there, level);
     open_end(&f.here, level);
+    VIP_DESCRIPTOR *none;
     join_far(&f, f.here.a.vi, f.there.a.vi);
+    /* It has asked: a message without a receive is an error from now on. */
+    GIVES(VIP_NOT_DONE, VipRecvDone(f.there.a.vi, &none));
     return f;
 }
 

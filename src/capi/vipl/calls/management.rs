@@ -104,8 +104,8 @@ pub unsafe extern "C" fn VipNSGetHostByName(
             tell("VipNSGetHostByName", &why);
             VipReturn::ERROR_NAMESERVICE
         })?;
-        // SAFETY: room for it, as C promises. What C had written there of a discriminator stays: only its length is ours.
-        unsafe { address::write(to, &host, &[]) };
+        // SAFETY: room for it, as C promises.
+        unsafe { address::write_host(to, &host) };
         Ok(())
     })
 }
@@ -124,8 +124,8 @@ pub unsafe extern "C" fn VipNSGetHostByAddr(
     call("VipNSGetHostByAddr", || {
         let nic = nic(of)?;
         // SAFETY: as C promises.
-        let (address, room) = unsafe { (address::read(from), take(len.cast_const())?) };
-        let host = address.and_then(|address| address.host).ok_or(VipReturn::INVALID_PARAMETER)?;
+        let (host, room) = unsafe { (address::read_host(from), take(len.cast_const())?) };
+        let host = host.ok_or(VipReturn::INVALID_PARAMETER)?;
         let found = nic.names.host_by_address(&host).map_err(|why| {
             tell("VipNSGetHostByAddr", &why);
             VipReturn::ERROR_NAMESERVICE

@@ -17,11 +17,10 @@ impl ViObject {
     /// The next receive, of which none is over: takes what has come for it. The shortest way for most messages.
     #[inline(always)]
     pub(super) fn receive_next(&mut self) -> Option<*mut Descriptor> {
-        let is_plain = self.state == ViState::CONNECTED
-            && self.level != Reliability::Reception
-            && self.receive_cq.is_none()
-            && self.receive_notify.is_none();
-        if is_plain && let Some(below) = &mut self.below {
+        if self.state == ViState::CONNECTED
+            && self.takes_plainly
+            && let Some(below) = &mut self.below
+        {
             let mut short = Inline::EMPTY;
             match below.arrival_short(&mut short) {
                 Found::Short(word) => {
@@ -36,6 +35,7 @@ impl ViObject {
 
     #[inline(never)]
     fn receive_slowly(&mut self) -> Option<*mut Descriptor> {
+        self.early.asked();
         self.move_on(Until::OneReceived);
         self.received.pop_front().map(|place| place.descriptor)
     }
@@ -62,6 +62,7 @@ impl ViObject {
 
     #[inline(never)]
     fn take_first(&mut self, word: Option<u32>, bytes: &Inline) -> Option<*mut Descriptor> {
+        self.early.asked();
         self.take_inline(word, bytes);
         self.tell_of_completions();
         self.receive_slowly()
@@ -70,6 +71,9 @@ impl ViObject {
     /// Takes what has arrived.
     #[inline]
     pub(super) fn take_arrivals(&mut self, until: Until) {
+        if self.early.is_held() && !self.take_early() {
+            return;
+        }
         let mut short = Inline::EMPTY;
         for _ in 0..BOUND {
             if until == Until::OneReceived && !self.received.is_empty() {
@@ -88,7 +92,7 @@ impl ViObject {
                     }
                 },
             }
-            if self.state != ViState::CONNECTED {
+            if self.state != ViState::CONNECTED || self.early.is_held() {
                 break;
             }
         }
@@ -96,6 +100,13 @@ impl ViObject {
 
     #[inline]
     fn take_inline(&mut self, immediate: Option<u32>, bytes: &Inline) {
+        if !self.take_bytes(immediate, bytes) {
+            self.hold(Arrival { immediate, body: Body::Inline(*bytes) });
+        }
+    }
+
+    #[inline]
+    fn take_bytes(&mut self, immediate: Option<u32>, bytes: &Inline) -> bool {
         let bytes = bytes.bytes();
         match wire::read_head(bytes, immediate) {
             Some((kind, immediate)) => self.take(kind, immediate, &[&bytes[wire::HEAD..]]),
@@ -103,35 +114,39 @@ impl ViObject {
         }
     }
 
-    fn take_arrival(&mut self, arrival: Arrival) {
-        match &arrival.body {
-            Body::Inline(bytes) => self.take_inline(arrival.immediate, bytes),
+    pub(super) fn take_arrival(&mut self, arrival: Arrival) {
+        let is_taken = match &arrival.body {
+            Body::Inline(bytes) => self.take_bytes(arrival.immediate, bytes),
             Body::Lent(head, lent) => match wire::read_head(head.bytes(), arrival.immediate) {
                 Some((kind, immediate)) => {
                     let mut parts: [&[u8]; 3] = [&[]; 3];
                     for (place, part) in parts.iter_mut().zip(lent.parts()) {
                         *place = part;
                     }
-                    self.take(kind, immediate, &parts);
+                    self.take(kind, immediate, &parts)
                 }
                 None => self.nonsense(),
             },
             // No window is exposed to anybody, and a confirmation has no bytes.
             Body::Written(_) => self.nonsense(),
+        };
+        if !is_taken {
+            self.hold(arrival);
         }
     }
 
+    /// `false`: a message without a receive, which may be early.
     #[inline]
-    fn take(&mut self, kind: u8, immediate: Option<u32>, body: &[&[u8]]) {
+    fn take(&mut self, kind: u8, immediate: Option<u32>, body: &[&[u8]]) -> bool {
         if kind == wire::SEND {
-            self.take_send(immediate, body);
+            self.take_send(immediate, body)
         } else {
-            self.take_other(kind, immediate, body);
+            self.take_other(kind, immediate, body)
         }
     }
 
     #[inline]
-    fn take_send(&mut self, immediate: Option<u32>, body: &[&[u8]]) {
+    fn take_send(&mut self, immediate: Option<u32>, body: &[&[u8]]) -> bool {
         let Some(receive) = self.receives.pop_front() else { return self.no_descriptor() };
         let order = receive.order();
         let length: usize = body.iter().map(|part| part.len()).sum();
@@ -160,6 +175,7 @@ impl ViObject {
         } else {
             self.count_taken();
         }
+        true
     }
 
     #[inline]
@@ -170,10 +186,15 @@ impl ViObject {
         }
     }
 
+    /// `false`: the message is early.
     #[cold]
-    fn no_descriptor(&mut self) {
+    fn no_descriptor(&mut self) -> bool {
+        if self.early.may_wait() {
+            return false;
+        }
         let why = "a message came and no receive descriptor was posted";
         self.arrival_failed(ErrorCode::RECVQ_EMPTY, status::REMOTE_DESC_ERROR, why);
+        true
     }
 
     /// What came found no place. An unreliable connection stands.
@@ -185,7 +206,7 @@ impl ViObject {
     }
 
     #[cold]
-    fn take_other(&mut self, kind: u8, immediate: Option<u32>, body: &[&[u8]]) {
+    fn take_other(&mut self, kind: u8, immediate: Option<u32>, body: &[&[u8]]) -> bool {
         // A transport decides how many pieces a body comes in.
         let bytes: Vec<u8>;
         let flat: &[u8] = match body {
@@ -196,6 +217,9 @@ impl ViObject {
             }
         };
         let understood = match kind {
+            wire::WRITE if immediate.is_some() && self.receives.is_empty() && self.early.may_wait() => {
+                return false; // its data come with it
+            }
             wire::WRITE => self.take_write(immediate, flat),
             wire::READ => self.take_read(flat),
             wire::DATA => self.take_data(flat),
@@ -203,9 +227,7 @@ impl ViObject {
             wire::BROKEN => wire::word(flat).map(|told| self.peer_broke(told)).is_some(),
             _ => false,
         };
-        if !understood {
-            self.nonsense();
-        }
+        understood || self.nonsense()
     }
 
     /// The peer writes our memory.
@@ -328,9 +350,11 @@ impl ViObject {
         self.end(ViState::ERROR, first);
     }
 
+    /// `true`: it is done with.
     #[cold]
-    fn nonsense(&mut self) {
+    fn nonsense(&mut self) -> bool {
         let why = "the peer says what this VIPL does not understand: is it a program of another version?";
         self.break_connection(ErrorCode::CONN_LOST, 0, 0, why);
+        true
     }
 }

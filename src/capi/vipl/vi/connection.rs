@@ -2,6 +2,7 @@
 
 use udeck::via::{Deadline, Vi};
 
+use super::early::Early;
 use super::{Until, ViObject};
 use crate::vipl::address::NetAddress;
 use crate::vipl::engine::NicState;
@@ -65,6 +66,7 @@ impl ViObject {
 
     fn now_connected(&mut self) {
         self.told_of_refusal = false;
+        self.early = Early::connected();
         self.count_needs();
         self.move_on(Until::Bound); // what came with the answer
     }
