@@ -410,6 +410,7 @@ pub unsafe extern "C" fn deck_mbox_retrv_timeout(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_mbox_length(mailbox: *mut Box_, len: *mut c_ulong) -> c_int {
     call("deck_mbox_length", || {
+        pointer::check("len", len, 1)?;
         // SAFETY: our contract.
         let mut end = unsafe { end(mailbox, &mut Wait::None) }?;
         let owned = owned(&mut end)?;

@@ -292,6 +292,9 @@ pub(super) fn size_of_type(code: c_int) -> Result<usize> {
         9 | 10 => size_of::<std::ffi::c_longlong>(),
         11 => size_of::<f32>(),
         12 => size_of::<f64>(),
+        NESTED => {
+            return Err(invalid("DECK_MSG has no size: only deck_msg_pack and deck_msg_unpack take it"));
+        }
         _ => return Err(invalid(format!("{code} is no type of DECK's (DECK_CHAR to DECK_MSG)"))),
     })
 }

@@ -144,7 +144,8 @@ pub(super) unsafe fn store<T>(what: &str, place: *mut T, value: T) -> Result {
     Ok(())
 }
 
-fn check<T>(what: &str, first: *const T, count: usize) -> Result {
+/// Refuses a pointer that cannot be one to so many elements.
+pub(super) fn check<T>(what: &str, first: *const T, count: usize) -> Result {
     match count {
         0 => Ok(()),
         _ if first.is_null() => Err(invalid(format!("{what} is NULL"))),

@@ -35,8 +35,10 @@ static void before_init(void)
 static void null_pointers(void)
 {
     deck_msg_t msg;
-    deck_mbox_t box;
+    deck_mbox_t box, clone;
+    unsigned long len = 7, one = 1;
     char byte = 0;
+    int n;
 
     GIVES(DECK_EINVAL, deck_msg_create(NULL, 8));
     SAYS("deck_msg_create: the pointer to the deck_msg_t is NULL");
@@ -57,7 +59,29 @@ static void null_pointers(void)
     GIVES(DECK_EINVAL, deck_view_release(NULL));
     GIVES(DECK_EINVAL, deck_buf_free(NULL));
 
+    /* Whether there is something to be had or not. */
+    OK(deck_mbox_create(&box, "null"));
+    OK(deck_mbox_clone(&clone, "null"));
     OK(deck_msg_create(&msg, 8));
+    for (n = 0; n < 2; n++) {
+        GIVES(DECK_EINVAL, deck_mbox_length(&box, NULL));
+        SAYS("len is NULL");
+        GIVES(DECK_EINVAL, deck_mbox_length(NULL, &len));
+        GIVES(DECK_EINVAL, deck_mbox_length(&clone, &len));
+        GIVES(DECK_EINVAL, deck_mbox_tryretrv(&box, NULL));
+        GIVES(DECK_EINVAL, deck_mbox_retrv_timeout(&box, NULL, 0));
+        GIVES(DECK_EINVAL, deck_mbox_retrv_view_timeout(&box, NULL, 0));
+        GIVES(DECK_EINVAL, deck_mbox_trypost(&clone, NULL));
+        GIVES(DECK_EINVAL, deck_mbox_post_buf(&clone, NULL));
+        GIVES(DECK_EINVAL, deck_naming_tryfetch("unbound", &byte, NULL));
+        GIVES(DECK_EINVAL, deck_naming_tryfetch("unbound", NULL, &one));
+        OK(deck_mbox_post(&clone, &msg));
+    }
+    OK(deck_mbox_length(&box, &len));
+    HOLDS(len == 0);
+    OK(deck_mbox_destroy(&clone));
+    OK(deck_mbox_destroy(&box));
+
     GIVES(DECK_EINVAL, deck_msg_pack(&msg, DECK_CHAR, NULL, 1));
     OK(deck_msg_pack(&msg, DECK_CHAR, NULL, 0));
     HOLDS(msg.datalen == 0);

@@ -111,6 +111,13 @@ static void errors(deck_group_t *all)
     GIVES(DECK_EINVAL, deck_group_allreduce(all, DECK_DOUBLE, DECK_SUM, NULL, 1));
     GIVES(DECK_EINVAL, deck_group_allreduce(all, DECK_DOUBLE, DECK_SUM, (char *)&number + 1, 1));
     SAYS("aligned");
+    GIVES(DECK_EINVAL, deck_group_broadcast(all, 0, DECK_MSG, &number, 1));
+    SAYS("DECK_MSG");
+    HOLDS(strstr(deck_errmsg(), "no type") == NULL);
+    GIVES(DECK_EINVAL, deck_group_broadcast(all, 0, 99, &number, 1));
+    SAYS("99 is no type");
+    GIVES(DECK_EINVAL, deck_group_node(all, NULL));
+    GIVES(DECK_EINVAL, deck_group_split(all, 0, 0, NULL));
     GIVES(DECK_EINVAL, deck_group_broadcast(all, size, DECK_DOUBLE, &number, 1));
     GIVES(DECK_EINVAL, deck_group_allgather(all, DECK_DOUBLE, &number, 1, &number));
     SAYS("overlap");

@@ -164,6 +164,9 @@ static void vis(VIP_NIC_HANDLE nic) {
     GIVES(VIP_INVALID_QOS, VipSetViAttributes(vi, &a));
     OK(VipSetViAttributes(vi, &good));
     GIVES(VIP_INVALID_PARAMETER, VipQueryVi(vi, NULL, &a, &send_empty, &receive_empty));
+    state = VIP_STATE_ERROR;
+    GIVES(VIP_INVALID_PARAMETER, VipQueryVi(vi, &state, &a, &send_empty, NULL));
+    HOLDS(state == VIP_STATE_ERROR); /* a call that is refused writes nothing */
     a = good, a.Ptag = other;
     OK(VipSetViAttributes(vi, &a));
     GIVES(VIP_ERROR_RESOURCE, VipDestroyPtag(nic, other));

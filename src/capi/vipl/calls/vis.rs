@@ -2,7 +2,7 @@
 
 use udeck::via::Vi;
 
-use super::{Outcome, call, nic, put, some, take};
+use super::{call, nic, put, some, take};
 use crate::vipl::cq::CQS;
 use crate::vipl::engine::NicState;
 use crate::vipl::error::code;
@@ -110,20 +110,19 @@ pub unsafe extern "C" fn VipQueryVi(
     receive_empty: *mut Boolean,
 ) -> VipReturn {
     call("VipQueryVi", || {
+        (some(state)?, some(attributes)?, some(send_empty)?, some(receive_empty)?);
         let found = vi(handle, |vi| {
             vi.move_on(crate::vipl::vi::Until::Bound); // it may have ended
             let empty = [Queue::Send, Queue::Receive].map(|queue| Boolean::from(vi.is_empty(queue)));
             Ok((vi.state(), *vi.attributes(), empty))
         })?;
-        let write = || -> Outcome {
-            // SAFETY: NULL or valid for writing, as C promises.
-            unsafe {
-                put(state, found.0)?;
-                put(attributes, found.1)?;
-                put(send_empty, found.2[0])?;
-                put(receive_empty, found.2[1])
-            }
-        };
-        write()
+        // SAFETY: not NULL, so valid for writing, as C promises.
+        unsafe {
+            state.write(found.0);
+            attributes.write(found.1);
+            send_empty.write(found.2[0]);
+            receive_empty.write(found.2[1]);
+        }
+        Ok(())
     })
 }
