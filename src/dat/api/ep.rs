@@ -255,9 +255,7 @@ impl Ep {
     pub fn peer(&self) -> Option<Peer> {
         let held = self.slot.lock();
         let peer = held.as_ref()?.peer.as_ref()?;
-        let (host, _) = peer.asked_at.unwrap_or_default();
-        let address = crate::core::address::SockAddr::host_of(&peer.address).unwrap_or(host);
-        Some(Peer { address: ip_of(&address), private_data: peer.private_data.to_vec() })
+        Some(Peer { address: ip_of(&peer.host), private_data: peer.private_data.to_vec() })
     }
 
     #[inline(always)]

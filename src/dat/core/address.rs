@@ -1,6 +1,7 @@
 //! Addresses as the program has them: `struct sockaddr`. A host of a job is an IPv6 address that nobody else has.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use udeck_directory::address::{Host, ip_of, of_ip};
 
@@ -8,6 +9,21 @@ use udeck_directory::address::{Host, ip_of, of_ip};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(8))]
 pub struct SockAddr([u8; SockAddr::LEN]);
+
+/// An address that the program has a pointer to, while the library may set another one.
+#[derive(Debug, Default)]
+#[repr(C, align(8))]
+pub struct SharedSockAddr([AtomicU64; SockAddr::LEN.div_ceil(8)]);
+
+impl SharedSockAddr {
+    pub fn set(&self, address: &SockAddr) {
+        let mut bytes = [0; SockAddr::LEN.next_multiple_of(8)];
+        bytes[..SockAddr::LEN].copy_from_slice(&address.0);
+        for (to, word) in self.0.iter().zip(bytes.as_chunks().0) {
+            to.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+        }
+    }
+}
 
 const INET: u16 = libc::AF_INET as u16;
 const INET6: u16 = libc::AF_INET6 as u16;
@@ -38,11 +54,6 @@ impl SockAddr {
             INET6 => Some(size_of::<libc::sockaddr_in6>()),
             _ => None,
         }
-    }
-
-    /// The host that it names.
-    pub fn host_of(address: &SockAddr) -> Option<Host> {
-        SockAddr::host(&address.0)
     }
 
     /// The host that such bytes name.

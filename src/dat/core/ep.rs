@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use udeck::via::{Vi, Withdrawal};
 
+use super::address::SharedSockAddr;
 use super::code::{Code, Result, Sub};
 use super::evd::Evd;
 use super::event::{Dto, Event, Status, flags, number};
@@ -83,6 +84,8 @@ pub struct Ep {
     reservation: u64,
     pub port: u64,
     pub peer: Option<Peer>,
+    /// Where the latest peer is. The program has a pointer to it, as long as there is the end point.
+    pub remote: Arc<SharedSockAddr>,
     receives: Ring<Receive>,
     sends: VecDeque<Posted>,
     /// How many of the youngest have not been sent: they found no room, or are fenced.
@@ -115,6 +118,7 @@ impl Ep {
             reservation: 0,
             port: 0,
             peer: None,
+            remote: Arc::default(),
             receives: Ring::default(),
             sends: VecDeque::new(),
             unsent: 0,

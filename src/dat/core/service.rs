@@ -1,8 +1,10 @@
 //! Service points, connection requests, and who asks for a connection.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use udeck::via::{Deadline, Error, Listener, NetAddress, Request, Vi, Withdrawal, thread};
 use udeck_directory::address::{Host, ip_of, job_host};
@@ -83,7 +85,8 @@ impl Reserved {
 struct Door {
     /// Requests that nobody has answered.
     pending: AtomicUsize,
-    is_closed: AtomicBool,
+    /// Locked while a request is told of: when it has closed, no event names a request that nobody has.
+    is_closed: Mutex<bool>,
 }
 
 /// A request that nobody has answered, counted at its service point and at the event dispatcher.
@@ -110,10 +113,10 @@ impl Drop for Pending {
 }
 
 /// A reserved service point's end point, whose request was refused: reserved as before, or free if the service point is gone.
-fn refused_at(reserved: Reserved, door: &Door) {
+fn refused_at(reserved: Reserved, is_closed: bool) {
     reserved.with(|ep| {
         let _ = ep.reserve(EpEvent::Refused); // it has gone its way
-        if door.is_closed.load(Ordering::SeqCst) {
+        if is_closed {
             let _ = ep.reserve(EpEvent::Unreserved);
         }
     });
@@ -149,7 +152,8 @@ impl ServicePoint {
             let Some(theirs) = Greeting::decode(request.private_data()) else {
                 return request.reject("a uDAPL program waits there, and the other side is none");
             };
-            if door.is_closed.load(Ordering::SeqCst) {
+            let is_closed = door.is_closed.lock();
+            if *is_closed {
                 return request.reject("nobody listens there any more");
             }
             if is_reserved && reserved.is_none() {
@@ -179,20 +183,12 @@ impl ServicePoint {
             });
             ia.objects.lock().insert(cr.handle());
             let event = Event::request(handle, address, qualifier, cr.handle());
-            let is_told = evd.put_from(event, || Some(process)).is_ok();
-            // Closed meanwhile: nobody may look any more. If the program does, it finds the request gone.
-            let is_closed = door.is_closed.load(Ordering::SeqCst);
-            if (!is_told || is_closed)
+            if evd.put_from(event, || Some(process)).is_err()
                 && let Ok(cr) = take(cr)
             {
-                if is_closed {
-                    cr.request.reject("nobody listens there any more");
-                } else {
-                    cr.request
-                        .reject_for_now("the program's event dispatcher for connection requests is full");
-                }
+                cr.request.reject_for_now("the program's event dispatcher for connection requests is full");
                 if let Some(ep) = ep {
-                    refused_at(ep, &door);
+                    refused_at(ep, *is_closed);
                     reserved = Some(ep); // it is still to have its request
                 }
             }
@@ -219,7 +215,7 @@ impl ServicePoint {
     /// Listens no more. A request that has come stays, as does the end point that is reserved for it.
     pub fn close(&mut self) {
         // First: the handler may be at a request, and goes on when the listener is gone.
-        self.door.is_closed.store(true, Ordering::SeqCst);
+        *self.door.is_closed.lock() = true;
         if self.listener.take().is_some() {
             self.ia.names.withdraw(&key(&self.ia, self.qualifier));
         }
@@ -246,26 +242,31 @@ pub fn take(cr: &'static Slot<Cr>) -> Result<Cr> {
 /// # Errors
 /// The end point's state forbids it, or there is no interface to be had: the request stays.
 pub fn accept(cr: &'static Slot<Cr>, ep: Option<&'static Slot<Ep>>, private_data: &[u8]) -> Result {
-    let reserved = cr.lock().as_ref().ok_or(Code::INVALID_HANDLE.of(Sub::HandleCr))?.reserved;
-    let slot = match (reserved, ep) {
-        (Some(reserved), None) => reserved.slot,
-        (Some(reserved), Some(ep)) if std::ptr::eq(reserved.slot, ep) => ep,
-        (None, Some(ep)) => ep,
-        _ => return Err(Code::INVALID_HANDLE.of(Sub::HandleEp)),
-    };
-    let mut held = slot.lock();
-    let is_it = |ep: &&mut Ep| reserved.is_none_or(|reserved| reserved.number == ep.reservation());
-    let ep = held.as_mut().filter(is_it).ok_or(Code::INVALID_HANDLE.of(Sub::HandleEp))?;
-    ep.state().check(if reserved.is_some() { EpCall::AcceptReserved } else { EpCall::Accept })?;
-    let is_own = |cr: &Cr| Arc::ptr_eq(&cr.ia, &ep.ia);
-    if !cr.lock().as_ref().is_some_and(is_own) {
-        return Err(Code::INVALID_HANDLE.of(Sub::HandleEp));
-    }
-    let mut vi = ep.begin_accepting()?;
-    // Whatever may fail comes before.
-    let Cr { request, theirs, ia, .. } = take(cr)?;
-    let (attempt, greeting) = ep.accept(&theirs, private_data);
-    drop(held);
+    let wrong = Code::INVALID_HANDLE.of(Sub::HandleEp);
+    let mut begun = None;
+    let Cr { request, ia, .. } = CRS.remove(cr, Code::INVALID_HANDLE.of(Sub::HandleCr), |cr_held| {
+        let slot = match (cr_held.reserved, ep) {
+            (Some(reserved), None) => reserved.slot,
+            (Some(reserved), Some(ep)) if std::ptr::eq(reserved.slot, ep) => ep,
+            (None, Some(ep)) => ep,
+            _ => return Err(wrong),
+        };
+        let mut held = slot.lock();
+        let is_it =
+            |ep: &&mut Ep| cr_held.reserved.is_none_or(|reserved| reserved.number == ep.reservation());
+        let ep = held.as_mut().filter(is_it).ok_or(wrong)?;
+        ep.state().check(if cr_held.reserved.is_some() { EpCall::AcceptReserved } else { EpCall::Accept })?;
+        if !Arc::ptr_eq(&cr_held.ia, &ep.ia) {
+            return Err(wrong);
+        }
+        // The last that may fail.
+        let vi = ep.begin_accepting()?;
+        let (attempt, greeting) = ep.accept(&cr_held.theirs, private_data);
+        begun = Some((slot, vi, attempt, greeting));
+        cr_held.ia.forget(cr.handle());
+        Ok(())
+    })?;
+    let Some((slot, mut vi, attempt, greeting)) = begun else { return Err(Code::INTERNAL_ERROR) };
     // It waits for nobody, but a transport may take its time. The peer may have sent something before it is over: who moves end points
     // on does not wait here for this one.
     let cq = ia.cq_handle();
@@ -285,7 +286,8 @@ pub fn reject(cr: &'static Slot<Cr>, private_data: &[u8]) -> Result {
     let Cr { request, reserved, pending, .. } = take(cr)?;
     request.reject(&wire::refusal(private_data));
     if let Some(reserved) = reserved {
-        refused_at(reserved, &pending.door);
+        let is_closed = pending.door.is_closed.lock();
+        refused_at(reserved, *is_closed);
     }
     Ok(())
 }

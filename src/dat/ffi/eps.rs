@@ -201,7 +201,7 @@ fn describe(ep: &Ep) -> EpParam {
         comm: [0; 3],
         local_address: address_of(&ep.ia.address),
         local_port: ep.port,
-        remote_address: peer.map_or(std::ptr::null(), |peer| std::ptr::from_ref(&*peer.address).cast()),
+        remote_address: peer.map_or(std::ptr::null(), |_| Arc::as_ptr(&ep.remote).cast()),
         remote_port: peer.map_or(0, |peer| peer.asked_at.map_or(peer.port, |asked| asked.1)),
         pz: settings.pz.as_ref().map_or(0, |pz| pz.handle),
         recv_evd: evd(&settings.receive_evd),

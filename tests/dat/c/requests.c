@@ -156,6 +156,81 @@ static void keeps_what_a_peer_has_said(void) {
     OK(dat_ep_free(ep[B]));
 }
 
+/* The address of an end point's peer, that a query has shown, can be read as long as there is the end point. */
+static void keeps_the_address_of_its_peer(void) {
+    DAT_EP_PARAM param;
+    struct sockaddr_in *of_a, *of_b;
+    void *others[1000];
+    int round, at;
+    make_ep(A);
+    make_ep(B);
+    for (round = 0; round < 2; round++) {
+        ask(ep[A], qualifier, 20 * SECOND);
+        OK(dat_ep_query(ep[A], DAT_EP_FIELD_ALL, &param));
+        of_a = (struct sockaddr_in *)param.remote_ia_address_ptr;
+        CHECK(of_a != NULL);
+        OK(dat_cr_accept(asked(), ep[B], 0, NULL));
+        NEXT(connect_evd[B], DAT_CONNECTION_EVENT_ESTABLISHED);
+        NEXT(connect_evd[A], DAT_CONNECTION_EVENT_ESTABLISHED);
+        OK(dat_ep_query(ep[B], DAT_EP_FIELD_ALL, &param));
+        of_b = (struct sockaddr_in *)param.remote_ia_address_ptr;
+        for (at = 0; at < 1000; at++) others[at] = memset(malloc(32), 'x', 32);
+        CHECK(of_a->sin_family == AF_INET && of_a->sin_addr.s_addr == htonl(INADDR_LOOPBACK));
+        OK(dat_ep_disconnect(ep[A], DAT_CLOSE_ABRUPT_FLAG));
+        NEXT(connect_evd[A], DAT_CONNECTION_EVENT_DISCONNECTED);
+        NEXT(connect_evd[B], DAT_CONNECTION_EVENT_DISCONNECTED);
+        OK(dat_ep_reset(ep[A]));
+        OK(dat_ep_reset(ep[B]));
+        for (at = 0; at < 1000; at++) free(others[at]);
+        for (at = 0; at < 1000; at++) others[at] = memset(malloc(32), 'x', 32);
+        CHECK(of_a->sin_family == AF_INET && of_a->sin_addr.s_addr == htonl(INADDR_LOOPBACK));
+        CHECK(of_b->sin_family == AF_INET && of_b->sin_addr.s_addr == htonl(INADDR_LOOPBACK));
+        for (at = 0; at < 1000; at++) free(others[at]);
+        OK(dat_ep_query(ep[A], DAT_EP_FIELD_ALL, &param));
+        CHECK(param.remote_ia_address_ptr == NULL);
+        /* Nobody listens there. */
+        ask(ep[A], 7, 100000);
+        OK(dat_ep_query(ep[A], DAT_EP_FIELD_ALL, &param));
+        of_a = (struct sockaddr_in *)param.remote_ia_address_ptr;
+        while (state_of(ep[A]) != DAT_EP_STATE_DISCONNECTED) usleep(1000);
+        CHECK(of_a->sin_family == AF_INET);
+        NEXT(connect_evd[A], DAT_CONNECTION_EVENT_TIMED_OUT);
+        OK(dat_ep_reset(ep[A]));
+    }
+    OK(dat_ep_free(ep[A]));
+    OK(dat_ep_free(ep[B]));
+}
+
+enum { ROUNDS = 200, ASKERS = 4 };
+
+/* A service point closes while requests come: each that an event names is there, and no other one. */
+static void are_there_when_an_event_names_them(void) {
+    DAT_EP_HANDLE all[ASKERS];
+    DAT_PSP_HANDLE closes;
+    DAT_EVENT event;
+    int round, at, told = 0;
+    for (round = 0; round < ROUNDS; round++) {
+        OK(dat_psp_create(ia, 1000 + round, cr_evd, DAT_PSP_CONSUMER_FLAG, &closes));
+        for (at = 0; at < ASKERS; at++) {
+            OK(dat_ep_create(ia, pz, recv_evd[A], request_evd[A], connect_evd[A], NULL, &all[at]));
+            ask(all[at], 1000 + round, DAT_TIMEOUT_INFINITE);
+        }
+        usleep(50 * (round % 20));
+        OK(dat_psp_free(closes));
+        while (DAT_GET_TYPE(dat_evd_dequeue(cr_evd, &event)) == DAT_SUCCESS) {
+            CHECK(event.event_data.cr_arrival_event_data.conn_qual == (DAT_CONN_QUAL)(1000 + round));
+            OK(dat_cr_reject(event.event_data.cr_arrival_event_data.cr_handle, 0, NULL));
+            told++;
+        }
+        for (at = 0; at < ASKERS; at++) OK(dat_ep_free(all[at]));
+        NOTHING(cr_evd);
+        while (DAT_GET_TYPE(dat_evd_dequeue(connect_evd[A], &event)) == DAT_SUCCESS) continue;
+    }
+    CHECK(told > 0);
+    /* A thread that has just begun has not its name yet. */
+    for (at = 0; at < 100; at = askers() == 0 ? at + 1 : 0) usleep(1000);
+}
+
 /* Objects of another adapter are none of this one's. */
 static void are_not_of_another_adapter(void) {
     DAT_IA_HANDLE other;
@@ -243,6 +318,8 @@ int main(void) {
     if (strcmp(ia_attr.adapter_name, "udp0") != 0) are_not_more_than_so_many();
     stays_when_its_service_point_goes();
     keeps_what_a_peer_has_said();
+    keeps_the_address_of_its_peer();
+    are_there_when_an_event_names_them();
     are_not_of_another_adapter();
     ends_with_its_adapter();
     return 0;

@@ -17,8 +17,8 @@ use udeck_directory::address::Host;
 /// The other end.
 #[derive(Debug)]
 pub struct Peer {
-    /// Where it says that it is. The program has a pointer to it.
-    pub address: Box<SockAddr>,
+    /// Where it says that it is.
+    pub host: Host,
     pub port: u64,
     process: Process,
     /// What it sent along. The program has a pointer to it.
@@ -29,8 +29,7 @@ pub struct Peer {
 
 impl Peer {
     fn new(host: Host, port: u64, private_data: &[u8], asked_at: Option<(Host, u64)>) -> Peer {
-        let (address, process) = (Box::new(SockAddr::of(&host)), Process::of(&host, port));
-        Peer { address, port, process, private_data: private_data.into(), asked_at }
+        Peer { host, port, process: Process::of(&host, port), private_data: private_data.into(), asked_at }
     }
 }
 
@@ -83,6 +82,11 @@ impl Ep {
         });
     }
 
+    fn set_peer(&mut self, peer: Peer) {
+        self.remote.set(&SockAddr::of(&peer.host));
+        self.peer = Some(peer);
+    }
+
     /// Whose doing its events may be.
     pub(super) fn process(&self) -> Option<Process> {
         self.peer.as_ref().map(|peer| peer.process)
@@ -117,7 +121,7 @@ impl Ep {
         };
         self.port = self.ia.port();
         self.attempt = next_attempt();
-        self.peer = Some(Peer::new(host, 0, &[], Some((host, qualifier))));
+        self.set_peer(Peer::new(host, 0, &[], Some((host, qualifier))));
         self.enter(EpEvent::Asks);
         let withdrawal = self.asking.insert(Withdrawal::default()).clone();
         let greeting = self.greeting(private_data).encode();
@@ -158,7 +162,7 @@ impl Ep {
         match outcome {
             Ok(Greeting { host, port, private_data }) => {
                 self.vi = Some(vi);
-                self.peer = Some(Peer::new(host, port, &private_data, asked_at));
+                self.set_peer(Peer::new(host, port, &private_data, asked_at));
                 self.enter(EpEvent::Established);
                 self.tell_said(number::ESTABLISHED);
                 self.move_on();
@@ -167,7 +171,7 @@ impl Ep {
                 let (host, _) = asked_at.unwrap_or_default();
                 self.enter(EpEvent::Failed);
                 self.flush(Status::Flushed);
-                self.peer = Some(Peer::new(host, 0, &private_data, asked_at));
+                self.set_peer(Peer::new(host, 0, &private_data, asked_at));
                 self.tell_said(number);
             }
         }
@@ -196,7 +200,7 @@ impl Ep {
     pub fn accept(&mut self, theirs: &Greeting, private_data: &[u8]) -> (u64, Vec<u8>) {
         self.port = self.ia.port();
         self.attempt = next_attempt();
-        self.peer = Some(Peer::new(theirs.host, theirs.port, &[], None));
+        self.set_peer(Peer::new(theirs.host, theirs.port, &[], None));
         self.enter(EpEvent::Accepts);
         if let Some(evd) = &self.settings.connect_evd {
             evd.accepting(self.attempt, theirs.process());
