@@ -37,6 +37,17 @@ pub struct Plan {
     pub faults: Vec<Fault>,
     /// Whether deckrun ends the others when a rank fails.
     pub aborts: bool,
+    /// What all ranks do together when the streams are over; nothing where something goes wrong.
+    pub together: Option<Together>,
+}
+
+/// What ranks do together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Together {
+    /// All-reduces of NaN, infinities and zeros of both signs.
+    Numbers,
+    /// A reduction whose operator panics on one rank.
+    Panic,
 }
 
 /// Where the ranks run.
@@ -168,6 +179,7 @@ impl Plan {
             forks: Vec::new(),
             faults: Vec::new(),
             aborts: false,
+            together: None,
         };
         plan.mailboxes = (0..dice.random_range(1..=2 * ranks)).map(|_| mailbox(ranks, &mut dice)).collect();
         let longest = plan.longest();
@@ -176,6 +188,8 @@ impl Plan {
         plan.forks = (0..ranks).filter(|_| dice.random_ratio(1, 8)).collect();
         plan.faults = plan.random_faults(&mut dice);
         plan.aborts = !plan.victims().is_empty() && dice.random_ratio(1, 8);
+        let together = pick(&[Together::Numbers, Together::Panic], &mut dice);
+        plan.together = plan.faults.is_empty().then_some(together);
         plan
     }
 
@@ -433,6 +447,9 @@ impl fmt::Display for Plan {
         )?;
         for (name, value) in &self.settings {
             write!(f, ", {name}={value}")?;
+        }
+        if let Some(together) = self.together {
+            write!(f, ", together {together:?}")?;
         }
         for rank in &self.forks {
             write!(f, ", rank {rank} forks")?;

@@ -5,6 +5,7 @@
 mod holds;
 mod post;
 mod read;
+mod together;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -86,6 +87,9 @@ fn play(plan: &Plan, folder: &Folder, world: World) -> udeck::Result {
         && let Some(leak) = before.growth(plan, &world, PATIENCE)
     {
         rank.log.tell(&Fact::Leak(leak));
+    }
+    if let Some(together) = plan.together {
+        together::play(&rank, together);
     }
     rank.log.tell(&Fact::Finishing);
     let Rank { watch, log, .. } = rank;
