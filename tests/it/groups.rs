@@ -1,6 +1,6 @@
 //! Groups: every collective gives what a loop over all members' data gives, by every algorithm.
 
-use udeck::op::{self, BitXor, Max, Sum};
+use udeck::op::{self, BitXor, Max, Min, Product, Sum};
 use udeck::{Algorithm, Config, Group, Result, World};
 
 mod mistakes;
@@ -260,6 +260,48 @@ fn all_members_round_alike() {
             };
             ranks_believing(size, |_| forced(algorithm), |_| false, body);
         }
+    }
+}
+
+/// Where the order of two operands shows: which NaN it is, which zero.
+#[test]
+fn all_members_get_the_same_bits() {
+    type Reduce = fn(&Group, &mut [f64]) -> Result;
+    let operators: [Reduce; 6] = [
+        |all, data| all.all_reduce(data, Max),
+        |all, data| all.all_reduce(data, Min),
+        |all, data| all.all_reduce(data, Sum),
+        |all, data| all.all_reduce(data, Product),
+        |all, data| all.all_reduce(data, |a: f64, b: f64| a.max(b)),
+        |all, data| all.all_reduce_nonblocking(data, Max)?.wait().map(drop),
+    ];
+    // By member and place: NaNs of different bits, numbers, both zeros.
+    let of = |member: usize, nth: usize| match (member + nth / 5) % 5 {
+        0 => f64::from_bits(0x7ff8_0000_0000_0001 + member as u64),
+        1 => f64::from_bits(0xfff8_0000_0000_0100 + member as u64),
+        2 => 1.0,
+        3 => 0.0,
+        _ => -0.0,
+    };
+    let ways =
+        [(2, "direct"), (3, "direct"), (2, "doubling"), (5, "doubling"), (4, "rabenseifner"), (3, "ring")];
+    for (size, algorithm) in ways {
+        let body = move |world: World| {
+            let all = world.all()?;
+            for (nth, reduce) in operators.into_iter().enumerate() {
+                for len in [1, 37, 1000, 40_000] {
+                    let mut mine: Vec<f64> = (0..len).map(|place| of(all.rank(), place + nth)).collect();
+                    reduce(all, &mut mine)?;
+                    let bits: Vec<u64> = mine.iter().map(|x| x.to_bits()).collect();
+                    let mut everybodys = vec![0; len * all.size()];
+                    all.all_gather(&bits, &mut everybodys)?;
+                    let same = everybodys.chunks(len).all(|theirs| theirs == bits);
+                    assert!(same, "operator {nth}, {len} elements, {algorithm} of {size}");
+                }
+            }
+            world.finish()
+        };
+        ranks_believing(size, |_| forced(algorithm), |_| false, body);
     }
 }
 

@@ -21,7 +21,7 @@ use super::engine::Engine;
 use super::kind::{Kind, Signature};
 use super::layout::Layout;
 use super::membership::Membership;
-use super::op::Operator;
+use super::op::{Operator, Side, combine};
 use super::state::GroupState;
 use crate::error::Result;
 use crate::parcel::Parcel;
@@ -273,13 +273,13 @@ impl<L: Link> Call<L> {
         side: Side,
     ) -> Result {
         let bytes = size_of_val(data);
-        let combine = |received: &[u8]| {
-            with_elements(received, |theirs| match side {
-                Side::Left => op.combine_into_right(theirs, data),
-                Side::Right => op.combine(data, theirs),
-            });
-        };
+        let combine = |received: &[u8]| with_elements(received, |theirs| combine(op, data, theirs, side));
         self.receive_exactly(from, bytes, combine).await
+    }
+
+    /// Combines elements that are here. As all that operators do, while the group's end is taken: one that calls its group is found out.
+    pub fn combine_here<T: Pod, O: Operator<T>>(&self, op: &O, mine: &mut [T], theirs: &[T], side: Side) {
+        self.with(|_| combine(op, mine, theirs, side));
     }
 
     /// Shows `take` the next message of a member, if it has so many bytes.
@@ -305,13 +305,6 @@ fn post_block(poster: &Poster, left: &mut Option<Block>) -> Result {
         error
     });
     posted.map(drop)
-}
-
-/// On which side of an operator the other member's elements stand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    Left,
-    Right,
 }
 
 /// Shows a message's bytes as elements.

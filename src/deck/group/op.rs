@@ -5,13 +5,18 @@ mod by_type;
 use std::fmt;
 use std::ops::{Add, Mul};
 
+use smallvec::SmallVec;
+
 pub use self::by_type::{ByType, ElementType, Named, WithElements};
 
-/// How two elements become one. Any function of two elements is an operator, too: `|a, b| a.max(b)`.
+/// How two elements become one. Any function of two elements is an operator, too: `|a: f64, b: f64| a.max(b)`.
 ///
 /// It has to be associative, and commutative unless it is used by [`in_order`]. All members have to use the same one.
-/// Where rounding makes a difference (sums of floating-point numbers), all members get the same result; but another number of
-/// members, another layout over hosts or another algorithm may round otherwise. [`in_order`] fixes that.
+/// Where the order makes a difference (sums of floating-point numbers, the sign of a zero, the bits of a NaN), all members get the same
+/// result; but another number of members, another layout over hosts or another algorithm may give another one. [`in_order`] fixes that.
+///
+/// An operator that panics ends its call, and with it the group: the other members get [`crate::Error::GroupFailed`], and the panic goes on.
+/// An operator makes no calls of its own group.
 pub trait Operator<T> {
     /// How members find out that they use different ones.
     #[doc(hidden)]
@@ -26,9 +31,37 @@ pub trait Operator<T> {
 
     /// Each of `left` becomes itself combined with the one of `right`, as many as both have.
     fn combine(&self, left: &mut [T], right: &[T]);
+}
 
-    /// Each of `right` becomes the one of `left` combined with itself, as many as both have.
-    fn combine_into_right(&self, left: &[T], right: &mut [T]);
+/// On which side of an operator the other member's elements stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Left,
+    Right,
+}
+
+/// Bytes that are combined at a time.
+const STRIDE: usize = 4 << 10;
+
+/// Each of `mine` becomes its combination with the one of `theirs`, which have as many elements.
+///
+/// Members that combine the same two elements get the same bits, whichever of them is whose: the left ones are always in what
+/// [`Operator::combine`] writes. (A compiler may exchange the operands of a sum, which shows in a NaN. In one function it does so for all.)
+pub(crate) fn combine<T: Copy, O: Operator<T>>(op: &O, mine: &mut [T], theirs: &[T], side: Side) {
+    let stride = (STRIDE / size_of::<T>().max(1)).max(1);
+    let mut own = SmallVec::<[T; 8]>::new();
+    for (mine, theirs) in mine.chunks_mut(stride).zip(theirs.chunks(stride)) {
+        let right = match side {
+            Side::Right => theirs,
+            Side::Left => {
+                own.clear();
+                own.extend_from_slice(mine);
+                mine.copy_from_slice(theirs);
+                &own
+            }
+        };
+        op.combine(mine, right);
+    }
 }
 
 /// Names an operator in a message's tag.
@@ -79,11 +112,6 @@ macro_rules! operators {
             fn combine(&self, left: &mut [T], right: &[T]) {
                 combine_by(|$a, $b| $result, left, right);
             }
-
-            #[inline]
-            fn combine_into_right(&self, left: &[T], right: &mut [T]) {
-                combine_into_right_by(|$a, $b| $result, left, right);
-            }
         }
     )*};
 }
@@ -93,9 +121,9 @@ operators! {
     Sum = 1, Add<Output = T>, |a, b| a + b;
     /// The product, by `*`.
     Product = 2, Mul<Output = T>, |a, b| a * b;
-    /// The lesser one. If one is not comparable (not a number), the result is either.
+    /// The lesser one. If one is not comparable (not a number), the result is either; at all members the same.
     Min = 3, PartialOrd, |a, b| if b < a { b } else { a };
-    /// The greater one. If one is not comparable (not a number), the result is either.
+    /// The greater one. If one is not comparable (not a number), the result is either; at all members the same.
     Max = 4, PartialOrd, |a, b| if b > a { b } else { a };
     /// Bits that both have.
     BitAnd = 5, std::ops::BitAnd<Output = T>, |a, b| a & b;
@@ -115,21 +143,12 @@ impl<T: Copy, F: Fn(T, T) -> T> Operator<T> for F {
     fn combine(&self, left: &mut [T], right: &[T]) {
         combine_by(self, left, right);
     }
-
-    #[inline]
-    fn combine_into_right(&self, left: &[T], right: &mut [T]) {
-        combine_into_right_by(self, left, right);
-    }
 }
 
-#[inline]
+/// One piece of machine code for a type and an operator: see [`combine`].
+#[inline(never)]
 fn combine_by<T: Copy>(op: impl Fn(T, T) -> T, left: &mut [T], right: &[T]) {
     left.iter_mut().zip(right).for_each(|(left, right)| *left = op(*left, *right));
-}
-
-#[inline]
-fn combine_into_right_by<T: Copy>(op: impl Fn(T, T) -> T, left: &[T], right: &mut [T]) {
-    left.iter().zip(right).for_each(|(left, right)| *right = op(*left, *right));
 }
 
 /// An operator whose results are combined from member 0 on, as a loop would do it: `((x0 op x1) op x2) …`. So the result is
@@ -157,11 +176,6 @@ impl<T, O: Operator<T>> Operator<T> for InOrder<O> {
     fn combine(&self, left: &mut [T], right: &[T]) {
         self.0.combine(left, right);
     }
-
-    #[inline]
-    fn combine_into_right(&self, left: &[T], right: &mut [T]) {
-        self.0.combine_into_right(left, right);
-    }
 }
 
 #[cfg(test)]
@@ -180,8 +194,20 @@ mod tests {
         assert_eq!([fold(Sum, &of), fold(Product, &of), fold(Min, &of), fold(Max, &of)], [15, -216, -3, 12]);
         assert_eq!([fold(BitAnd, &[6, 12]), fold(BitOr, &[6, 12]), fold(BitXor, &[6, 12])], [4, 14, 10]);
         assert_eq!(fold(|a: i32, b: i32| a - b, &[10, 3, 2]), 5);
-        let mut right = [3];
-        in_order(|a: i32, b: i32| a - b).combine_into_right(&[10], &mut right);
-        assert_eq!(right, [7]);
+    }
+
+    /// In each of many strides, and in a last one that is shorter.
+    #[test]
+    fn on_either_side_the_same_comes_out() {
+        let minus = in_order(|a: i32, b: i32| a - b);
+        for len in [0, 1, 8, 9, 3 * STRIDE / 4 + 5] {
+            let of = |first| -> Vec<i32> { (first..first + len as i32).map(|n| n * n).collect() };
+            let (mut left, mut right) = (of(3), of(5));
+            combine(&minus, &mut left, &of(5), Side::Right);
+            combine(&minus, &mut right, &of(3), Side::Left);
+            assert!(
+                left == right && left.iter().zip(of(3).iter().zip(of(5))).all(|(got, (a, b))| *got == a - b)
+            );
+        }
     }
 }

@@ -5,9 +5,9 @@
 
 use bytemuck::Pod;
 
-use super::super::call::{Call, Link, Side, pieces};
+use super::super::call::{Call, Link, pieces};
 use super::super::layout::Team;
-use super::super::op::Operator;
+use super::super::op::{Operator, Side};
 use crate::error::Result;
 
 /// A place in the tree.

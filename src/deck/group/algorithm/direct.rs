@@ -4,10 +4,10 @@
 use bytemuck::Pod;
 use smallvec::SmallVec;
 
-use super::super::call::{Call, Link, PIECE, Side, pieces};
+use super::super::call::{Call, Link, PIECE, pieces};
 use super::super::choose::is_split;
 use super::super::layout::Team;
-use super::super::op::Operator;
+use super::super::op::{Operator, Side};
 use super::share_of;
 use crate::error::Result;
 
@@ -97,7 +97,7 @@ async fn fold_in_order<L: Link, T: Pod, O: Operator<T>>(
     for place in 0..end {
         match place {
             _ if place == team.me && place == 0 => {}
-            _ if place == team.me => op.combine(mine, &own),
+            _ if place == team.me => call.combine_here(op, mine, &own, Side::Right),
             0 => call.receive_piece(team.member(0), mine).await?,
             _ => call.combine_piece(team.member(place), mine, op, Side::Right).await?,
         }
@@ -134,9 +134,10 @@ pub async fn all_reduce<L: Link, T: Pod, O: Operator<T>>(
             (_, sent) = (unsent.next(), sent + 1);
         }
         let mine = &mut data[piece];
-        // In one order, so that all round alike. Of two, either order is the same.
-        if team.size == 2 && !op.code().is_in_order() {
-            call.combine_piece(team.member(1 - team.me), mine, op, Side::Right).await?;
+        // In one order, so that all round alike.
+        if team.size == 2 {
+            let side = if team.me == 0 { Side::Right } else { Side::Left };
+            call.combine_piece(team.member(1 - team.me), mine, op, side).await?;
         } else {
             fold_in_order(call, team, mine, op, team.size).await?;
         }

@@ -4,9 +4,9 @@
 
 use bytemuck::Pod;
 
-use super::super::call::{Call, Link, Side, pieces};
+use super::super::call::{Call, Link, pieces};
 use super::super::layout::Team;
-use super::super::op::Operator;
+use super::super::op::{Operator, Side};
 use crate::error::Result;
 
 /// Members beyond a power of two: each gives its data to a neighbour, who takes part for both.
@@ -111,11 +111,11 @@ pub async fn scan<L: Link, T: Pod, O: Operator<T>>(
         if let Some(before) = me.checked_sub(distance) {
             let mut theirs = partial.clone();
             call.receive_into(team.member(before), &mut theirs).await?;
-            op.combine_into_right(&theirs, &mut partial);
+            call.combine_here(op, &mut partial, &theirs, Side::Left);
             if heard.is_empty() {
                 heard = theirs;
             } else {
-                op.combine_into_right(&theirs, &mut heard);
+                call.combine_here(op, &mut heard, &theirs, Side::Left);
             }
         }
         distance *= 2;

@@ -6,9 +6,9 @@
 
 use bytemuck::Pod;
 
-use super::super::call::{Call, Link, Side};
+use super::super::call::{Call, Link};
 use super::super::layout::Team;
-use super::super::op::Operator;
+use super::super::op::{Operator, Side};
 use super::doubling::Folded;
 use crate::error::Result;
 

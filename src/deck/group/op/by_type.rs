@@ -6,9 +6,8 @@ use bytemuck::Pod;
 
 use super::{Operator, OperatorCode};
 
-/// Combines each element of the first slice with the one of the second, into the first. If it is told so, the first one's elements
-/// are the right operands.
-type Combine = fn(&mut [u8], &[u8], bool);
+/// Combines each element of the first slice with the one of the second, into the first.
+type Combine = fn(&mut [u8], &[u8]);
 
 /// A type of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -158,35 +157,26 @@ impl<T: Pod> Operator<T> for ByType {
     }
 
     fn combine(&self, left: &mut [T], right: &[T]) {
-        (self.combine)(bytemuck::cast_slice_mut(left), bytemuck::cast_slice(right), false);
-    }
-
-    fn combine_into_right(&self, left: &[T], right: &mut [T]) {
-        (self.combine)(bytemuck::cast_slice_mut(right), bytemuck::cast_slice(left), true);
+        (self.combine)(bytemuck::cast_slice_mut(left), bytemuck::cast_slice(right));
     }
 }
 
 #[inline(always)]
-fn by<T: Pod>(op: impl Fn(T, T) -> T, into: &mut [u8], with: &[u8], into_is_right: bool) {
+fn by<T: Pod>(op: impl Fn(T, T) -> T, into: &mut [u8], with: &[u8]) {
     let (into, with): (&mut [T], &[T]) = (bytemuck::cast_slice_mut(into), bytemuck::cast_slice(with));
-    let pairs = into.iter_mut().zip(with);
-    if into_is_right {
-        pairs.for_each(|(into, with)| *into = op(*with, *into));
-    } else {
-        pairs.for_each(|(into, with)| *into = op(*into, *with));
-    }
+    into.iter_mut().zip(with).for_each(|(into, with)| *into = op(*into, *with));
 }
 
 macro_rules! integers {
     ($number:ty, $op:expr) => {
         match $op {
-            Named::Sum => |into, with, right| by::<$number>(<$number>::wrapping_add, into, with, right),
-            Named::Product => |into, with, right| by::<$number>(<$number>::wrapping_mul, into, with, right),
-            Named::Min => |into, with, right| by::<$number>(Ord::min, into, with, right),
-            Named::Max => |into, with, right| by::<$number>(Ord::max, into, with, right),
-            Named::BitAnd => |into, with, right| by::<$number>(|a, b| a & b, into, with, right),
-            Named::BitOr => |into, with, right| by::<$number>(|a, b| a | b, into, with, right),
-            Named::BitXor => |into, with, right| by::<$number>(|a, b| a ^ b, into, with, right),
+            Named::Sum => |into, with| by::<$number>(<$number>::wrapping_add, into, with),
+            Named::Product => |into, with| by::<$number>(<$number>::wrapping_mul, into, with),
+            Named::Min => |into, with| by::<$number>(Ord::min, into, with),
+            Named::Max => |into, with| by::<$number>(Ord::max, into, with),
+            Named::BitAnd => |into, with| by::<$number>(|a, b| a & b, into, with),
+            Named::BitOr => |into, with| by::<$number>(|a, b| a | b, into, with),
+            Named::BitXor => |into, with| by::<$number>(|a, b| a ^ b, into, with),
         }
     };
 }
@@ -194,14 +184,14 @@ macro_rules! integers {
 macro_rules! floats {
     ($number:ty, $op:expr) => {
         match $op {
-            Named::Sum => |into, with, right| by::<$number>(|a, b| a + b, into, with, right),
-            Named::Product => |into, with, right| by::<$number>(|a, b| a * b, into, with, right),
-            Named::Min => |into, with, right| {
-                by::<$number>(|a, b| if b < a || b.is_nan() { b } else { a }, into, with, right)
-            },
-            Named::Max => |into, with, right| {
-                by::<$number>(|a, b| if b > a || b.is_nan() { b } else { a }, into, with, right)
-            },
+            Named::Sum => |into, with| by::<$number>(|a, b| a + b, into, with),
+            Named::Product => |into, with| by::<$number>(|a, b| a * b, into, with),
+            Named::Min => {
+                |into, with| by::<$number>(|a, b| if b < a || b.is_nan() { b } else { a }, into, with)
+            }
+            Named::Max => {
+                |into, with| by::<$number>(|a, b| if b > a || b.is_nan() { b } else { a }, into, with)
+            }
             Named::BitAnd | Named::BitOr | Named::BitXor => return None,
         }
     };
@@ -210,13 +200,11 @@ macro_rules! floats {
 macro_rules! complex {
     ($number:ty, $op:expr) => {
         match $op {
-            Named::Sum => {
-                |into, with, right| by::<[$number; 2]>(|a, b| [a[0] + b[0], a[1] + b[1]], into, with, right)
-            }
-            Named::Product => |into, with, right| {
+            Named::Sum => |into, with| by::<[$number; 2]>(|a, b| [a[0] + b[0], a[1] + b[1]], into, with),
+            Named::Product => |into, with| {
                 let product =
                     |a: [$number; 2], b: [$number; 2]| [a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]];
-                by::<[$number; 2]>(product, into, with, right)
+                by::<[$number; 2]>(product, into, with)
             },
             _ => return None,
         }
@@ -226,13 +214,9 @@ macro_rules! complex {
 fn combine(op: Named, element: ElementType) -> Option<Combine> {
     Some(match element {
         ElementType::Bool => match op {
-            Named::Sum | Named::BitOr | Named::Max => {
-                |into, with, right| by::<u8>(|a, b| a | b, into, with, right)
-            }
-            Named::Product | Named::BitAnd | Named::Min => {
-                |into, with, right| by::<u8>(|a, b| a & b, into, with, right)
-            }
-            Named::BitXor => |into, with, right| by::<u8>(|a, b| a ^ b, into, with, right),
+            Named::Sum | Named::BitOr | Named::Max => |into, with| by::<u8>(|a, b| a | b, into, with),
+            Named::Product | Named::BitAnd | Named::Min => |into, with| by::<u8>(|a, b| a & b, into, with),
+            Named::BitXor => |into, with| by::<u8>(|a, b| a ^ b, into, with),
         },
         ElementType::I8 => integers!(i8, op),
         ElementType::U8 => integers!(u8, op),
@@ -257,18 +241,10 @@ mod tests {
     const ALL: [Named; 7] =
         [Named::Sum, Named::Product, Named::Min, Named::Max, Named::BitAnd, Named::BitOr, Named::BitXor];
 
-    /// By both forms of the operator.
-    fn combined<T: Pod>(element: ElementType, op: Named, left: T, right: T) -> T {
+    fn combined<T: Pod>(element: ElementType, op: Named, mut left: T, right: T) -> T {
         let op = ByType::new(op, element).expect("there is such an operator");
-        let (mut into_left, mut into_right) = ([left], [right]);
-        op.combine(&mut into_left, &[right]);
-        op.combine_into_right(&[left], &mut into_right);
-        assert_eq!(
-            bytemuck::bytes_of(&into_left[0]),
-            bytemuck::bytes_of(&into_right[0]),
-            "either way the same"
-        );
-        into_left[0]
+        op.combine(std::slice::from_mut(&mut left), &[right]);
+        left
     }
 
     #[test]
