@@ -4,6 +4,7 @@ use udeck::op::{self, BitXor, Max, Min, Product, Sum};
 use udeck::{Algorithm, Config, Group, Result, World};
 
 mod mistakes;
+mod operators;
 mod requests;
 mod surprises;
 mod whole_messages;

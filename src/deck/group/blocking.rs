@@ -1,5 +1,6 @@
 //! Collective calls that return when this member's part is over, for slices.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -49,9 +50,9 @@ impl Group {
             return Ok(());
         }
         let _call = self.traced(kind);
-        let engine = self.member.lock();
-        let engine = &mut *engine.borrow_mut();
         let mut clock = Clock::new(limit);
+        let engine = self.member.enter(Signature::plain(kind), &mut clock)?;
+        let engine = &mut *engine.borrow_mut();
         let Some(unfinished) = engine.unfinished.take() else {
             let call = begin(state, engine, Signature::plain(kind), &mut clock)?;
             return pass_barrier(state, engine, Unfinished::new(call), &mut clock);
@@ -220,12 +221,17 @@ impl Group {
         check_process()?;
         let state = &self.member.state;
         let _call = self.traced(signature.kind().unwrap_or(Kind::Barrier));
-        let engine = self.member.lock();
         let mut clock = Clock::new(self.limit);
+        let engine = self.member.enter(signature, &mut clock)?;
         let signature = begin(state, &mut engine.borrow_mut(), signature, &mut clock)?;
         let call = Call::new(Held { state, engine: &engine }, signature);
-        let result = drive(state, signature, &mut clock, part(&call), &engine);
-        result.inspect_err(|error| engine.borrow_mut().fail(state, signature, error))
+        let fail = |error: &Error| engine.borrow_mut().fail(state, signature, error);
+        let carry_out = || drive(state, signature, &mut clock, part(&call), &engine);
+        let result = catch_unwind(AssertUnwindSafe(carry_out)).unwrap_or_else(|panic| {
+            fail(&state.panicked(signature, &*panic));
+            resume_unwind(panic)
+        });
+        result.inspect_err(fail)
     }
 
     /// Tells of a call until what is returned is dropped.

@@ -3,14 +3,16 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 use udeck_via::Home;
 
 use super::engine::Engine;
+use super::kind::Signature;
 use super::layout::{Agreed, Layout};
 use super::meet::{agree, bad};
 use super::state::{GroupState, mailbox_name};
-use crate::error::Result;
+use super::waiting::Clock;
+use crate::error::{Error, Result};
 use crate::mailbox::Mailbox;
 use crate::mailbox_options::MailboxOptions;
 use crate::world_state::WorldState;
@@ -18,14 +20,59 @@ use crate::world_state::WorldState;
 /// One member's part of a group.
 pub(crate) struct Membership {
     pub state: GroupState,
-    /// Held by one blocking call as long as it lasts, and by a request for each step.
-    engine: Mutex<RefCell<Engine>>,
+    /// Held by one blocking call as long as it lasts, and by a request while it moves on. A thread that has it may take it again: what
+    /// an operator calls finds it borrowed, and gets an error.
+    engine: ReentrantMutex<RefCell<Engine>>,
 }
 
+/// A group's end, which no other thread has meanwhile.
+pub(super) type TakenEngine<'a> = ReentrantMutexGuard<'a, RefCell<Engine>>;
+
 impl Membership {
+    /// The end, for what is a part of a call that goes on already.
     #[inline]
-    pub fn lock(&self) -> MutexGuard<'_, RefCell<Engine>> {
+    pub fn lock(&self) -> TakenEngine<'_> {
         self.engine.lock()
+    }
+
+    /// Takes the end for a call. Waits while another thread has it, as long as the call may.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`]; [`Error::Via`]: the call was made from within another one; [`Error::Interrupted`].
+    #[inline]
+    pub fn enter(&self, call: Signature, clock: &mut Clock) -> Result<TakenEngine<'_>> {
+        let engine = match self.engine.try_lock() {
+            Some(engine) => engine,
+            None => self.enter_later(call, clock)?,
+        };
+        self.check_apart(call, &engine)?;
+        Ok(engine)
+    }
+
+    #[cold]
+    fn enter_later(&self, call: Signature, clock: &mut Clock) -> Result<TakenEngine<'_>> {
+        loop {
+            if let Some(engine) = self.engine.try_lock_for(clock.pause()) {
+                return Ok(engine);
+            }
+            if clock.has_passed() {
+                let whom = "another thread of this rank, which is in a call of the group".into();
+                return Err(Error::Deadline { what: self.state.title(call), waited: clock.elapsed(), whom });
+            }
+            clock.check_interrupt()?;
+        }
+    }
+
+    /// As [`Membership::enter`], without waiting. `None`: another thread has it.
+    pub fn try_enter(&self, call: Signature) -> Result<Option<TakenEngine<'_>>> {
+        let Some(engine) = self.engine.try_lock() else { return Ok(None) };
+        self.check_apart(call, &engine)?;
+        Ok(Some(engine))
+    }
+
+    #[inline]
+    fn check_apart(&self, call: Signature, engine: &RefCell<Engine>) -> Result {
+        if engine.try_borrow_mut().is_ok() { Ok(()) } else { Err(self.state.nested(call)) }
     }
 }
 
@@ -56,5 +103,5 @@ pub(super) fn make(world: &Arc<WorldState>, making: Making) -> Result<Membership
     let home = layout.plan().is_by_turns().then(|| Home::nth(world.rank()));
     let engine = Engine::new(inbox, ranks.len(), home);
     let state = GroupState::new(world.clone(), name, id, layout);
-    Ok(Membership { state, engine: Mutex::new(RefCell::new(engine)) })
+    Ok(Membership { state, engine: ReentrantMutex::new(RefCell::new(engine)) })
 }

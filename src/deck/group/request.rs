@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::ops::DerefMut;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -15,7 +16,7 @@ use super::algorithm;
 use super::blocking::{plain, reducing, rooted};
 use super::call::{Call, Shared};
 use super::kind::{Elements, Kind, NUMBERS, SYNCHRONIZE, Signature};
-use super::membership::Membership;
+use super::membership::{Membership, TakenEngine};
 use super::op::Operator;
 use super::waiting::Clock;
 use crate::error::{Error, Result, check_process};
@@ -24,6 +25,9 @@ use crate::trace;
 
 /// Requests of a group whose ends this member has not seen.
 const MAX_PENDING: usize = 64;
+
+/// How long a call that does not wait does so for another thread's step.
+const MOMENT: Duration = Duration::from_millis(10);
 
 /// Looks at news that are not what a request waits for, before others may run.
 const LOOKS: usize = 16;
@@ -63,7 +67,8 @@ impl Group {
     ///
     /// # Errors
     /// As of all calls ([`Group`]); [`Error::WouldBlock`] while 64 requests of the group are under way, or while one is that began 127 calls
-    /// before, or 64 before and to which not all members are known to have come. The first of these refuses blocking calls, too.
+    /// before, or 64 before and to which not all members are known to have come. The first of these refuses blocking calls, too. And
+    /// while another thread is in a blocking call of the group.
     #[doc(alias = "MPI_Ibarrier")]
     pub fn barrier_nonblocking(&self) -> Result<Request<'static, ()>> {
         self.start(Signature::plain(Kind::Barrier), |call| {
@@ -209,7 +214,7 @@ impl Group {
         let (member, state) = (&self.member, &self.member.state);
         state.check_members()?;
         let (barrier, call) = {
-            let engine = member.lock();
+            let engine = self.enter_soon(signature)?;
             let mut engine = engine.borrow_mut();
             engine.check(state)?;
             if engine.pending.len() >= MAX_PENDING {
@@ -259,6 +264,14 @@ impl Group {
         request.look(&mut Context::from_waker(Waker::noop()));
         Ok(request)
     }
+
+    /// Takes the group's end, unless another thread has it for longer than a moment.
+    fn enter_soon(&self, call: Signature) -> Result<TakenEngine<'_>> {
+        self.member.enter(call, &mut Clock::new(MOMENT)).map_err(|error| match error {
+            Error::Deadline { whom, .. } => Error::WouldBlock { what: "a collective call", whom },
+            other => other,
+        })
+    }
 }
 
 impl<R> Request<'_, R> {
@@ -284,34 +297,38 @@ impl<R> Request<'_, R> {
         let mut clock = Clock::new(limit);
         let member = self.member.clone();
         let call = self.call;
-        loop {
+        while matches!(self.stage, Stage::Running(_)) {
+            let engine = member.enter(call, &mut clock)?;
             if self.go_on(&mut Context::from_waker(Waker::noop())) {
-                return self.take();
+                break;
             }
-            let engine = member.lock();
             let waited =
                 engine.borrow_mut().wait(&member.state, call, &mut clock, &super::waiting::one_missing);
             match waited {
                 Ok(()) => {}
                 Err(error @ Error::Deadline { .. }) => return Err(error),
-                Err(error) => {
-                    drop(engine);
-                    self.end(Err(error));
-                }
+                Err(error) => self.end(Err(error)),
             }
         }
+        self.take()
     }
 
-    /// Carries the part on as far as it goes. Whether it is over.
+    /// Carries the part on as far as it goes without waiting, for another thread neither. Whether it is over.
     fn go_on(&mut self, context: &mut Context<'_>) -> bool {
         let Stage::Running(part) = &mut self.stage else { return true };
-        match part.as_mut().poll(context) {
-            Poll::Pending => false,
-            Poll::Ready(result) => {
-                self.end(result);
-                true
+        let polled = {
+            let Ok(Some(_engine)) = self.member.try_enter(self.call) else { return false };
+            catch_unwind(AssertUnwindSafe(|| part.as_mut().poll(context)))
+        };
+        match polled {
+            Ok(Poll::Pending) => return false,
+            Ok(Poll::Ready(result)) => self.end(result),
+            Err(panic) => {
+                self.end(Err(self.member.state.panicked(self.call, &*panic)));
+                resume_unwind(panic);
             }
         }
+        true
     }
 
     /// As [`Request::go_on`]; also connects to members, and ends where members have ended that it waits for.
@@ -320,7 +337,10 @@ impl<R> Request<'_, R> {
             if self.go_on(context) {
                 return true;
             }
-            let looked = self.member.lock().borrow_mut().look(&self.member.state, self.call);
+            let looked = {
+                let Ok(Some(engine)) = self.member.try_enter(self.call) else { return false };
+                engine.borrow_mut().look(&self.member.state, self.call)
+            };
             match looked {
                 Ok(true) => {}
                 Ok(false) => return false,
@@ -374,6 +394,7 @@ mod tasks {
 
         fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
             let this = self.get_mut();
+            this.member.try_enter(this.call)?;
             for _ in 0..LOOKS {
                 if this.look(context) {
                     this.alarm.rest();
@@ -394,7 +415,8 @@ mod tasks {
     impl<R> Request<'_, R> {
         /// Gets ready to be woken by a message.
         fn arm(&mut self, context: &Context<'_>) -> Result<Armed> {
-            let engine = self.member.lock();
+            // Nobody tells when another thread's call is over: the task asks again.
+            let Some(engine) = self.member.try_enter(self.call)? else { return Ok(Armed::News) };
             let engine = engine.borrow();
             let mut inbox = engine.inbox.inbox().borrow_mut();
             inbox.check_exits()?;

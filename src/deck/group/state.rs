@@ -1,5 +1,6 @@
 //! What a member knows of its group, and the words for what goes wrong.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use udeck_via::{Deadline, Error as ViaError};
@@ -153,6 +154,29 @@ impl GroupState {
     #[cold]
     pub fn failed(&self, why: &str) -> Error {
         Error::GroupFailed { group: self.titled(), why: why.to_owned() }
+    }
+
+    /// A call that an operator made, or what a wait asked.
+    #[cold]
+    pub fn nested(&self, call: Signature) -> Error {
+        self.bad(
+            call,
+            "it was called from within another call of the group: an operator cannot do that".into(),
+        )
+    }
+
+    /// What the program has given to a call panicked.
+    #[cold]
+    pub fn panicked(&self, call: Signature, panic: &(dyn Any + Send)) -> Error {
+        let words = panic.downcast_ref::<&str>().copied();
+        let words = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        self.bad(
+            call,
+            format!(
+                "an operator, or what else the program gave it, panicked: {}",
+                words.unwrap_or("without words")
+            ),
+        )
     }
 
     /// Arguments that cannot be.

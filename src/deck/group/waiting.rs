@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use udeck_boot::Ranks;
-use udeck_boot::waits::{Call as Waiting, Wait};
+use udeck_boot::waits::{Call as Waiting, LONG, Wait};
 use udeck_via::Deadline;
 
 use super::engine::{Awaited, Engine};
@@ -33,12 +33,25 @@ impl Clock {
         Clock { limit, began: None }
     }
 
-    fn elapsed(&mut self) -> Duration {
+    pub fn elapsed(&mut self) -> Duration {
         self.began().0.elapsed()
     }
 
     fn deadline(&mut self) -> Deadline {
         self.began().1
+    }
+
+    pub fn has_passed(&mut self) -> bool {
+        self.deadline().passed()
+    }
+
+    /// For how long to wait before one looks for a signal.
+    pub fn pause(&mut self) -> Duration {
+        LONG.min(self.deadline().remaining())
+    }
+
+    pub fn check_interrupt(&mut self) -> Result {
+        self.began().0.check_interrupt()
     }
 
     fn began(&mut self) -> &mut (LongWait, Deadline) {
