@@ -288,3 +288,27 @@ fn a_member_takes_all_that_it_sends_to_itself() {
         world.finish()
     });
 }
+
+/// More than a member keeps of what came before it was asked for.
+#[test]
+fn neighbours_have_as_many_parts_as_wanted() {
+    const PARTS: usize = 200_000;
+    two(|world| {
+        let (all, me) = (world.all()?, world.rank());
+        let other = 1 - me;
+        let part = |from: usize, nth: usize| [(nth * 3 + from) as u8, (nth >> 8) as u8];
+        let mine: Vec<[u8; 2]> = (0..PARTS).map(|nth| part(me, nth)).collect();
+        let mut theirs = vec![[0_u8; 2]; PARTS];
+        // Twice, and other calls in between, of which messages may be kept, too.
+        for len in [PARTS, PARTS / 2] {
+            let to: Vec<(usize, &[u8])> = mine[..len].iter().map(|part| (other, &part[..])).collect();
+            let mut from: Vec<(usize, &mut [u8])> =
+                theirs[..len].iter_mut().map(|part| (other, &mut part[..])).collect();
+            all.neighbours(&to, &mut from)?;
+            assert!((0..len).all(|nth| theirs[nth] == part(other, nth)));
+            theirs.fill([0; 2]);
+        }
+        all.barrier()?;
+        world.finish()
+    });
+}

@@ -1,6 +1,8 @@
 //! Every member speaks to each that it has to do with: fewest rounds, and on one host fewest copies, because a member reads the
 //! others' data where they lie.
 
+use std::collections::BTreeMap;
+
 use bytemuck::Pod;
 use smallvec::SmallVec;
 
@@ -281,18 +283,76 @@ pub async fn scan<L: Link, T: Pod, O: Operator<T>>(
     Ok(())
 }
 
-/// What is listed for each member, in the order of the lists.
+/// What is listed for each member, in the order of the lists. Of more parts than a member keeps for later, it takes so many before the next are
+/// sent.
 pub async fn neighbours<L: Link, T: Pod>(
     call: &Call<L>,
     to: &[(usize, &[T])],
     from: &mut [(usize, &mut [T])],
 ) -> Result {
     let me = call.layout().me;
-    for (member, part) in to.iter().filter(|(member, _)| *member != me) {
-        call.send_slice(*member, part).await?;
-    }
     let mut own = to.iter().filter(|(member, _)| *member == me).map(|(_, part)| *part);
-    for (member, part) in from {
+    if to.len().max(from.len()) <= WINDOW {
+        let places = 0..from.len();
+        exchange_parts(call, (to, 0..to.len()), (from, places), &mut own).await?;
+    } else {
+        let sent = turns(to.iter().map(|(member, _)| *member));
+        let received = turns(from.iter().map(|(member, _)| *member));
+        let none = Turn::default();
+        for nth in 0..sent.len().max(received.len()) {
+            let (send, receive) = (sent.get(nth).unwrap_or(&none), received.get(nth).unwrap_or(&none));
+            let parts = (to, send.places.iter().copied());
+            exchange_parts(call, parts, (from, receive.places.iter().copied()), &mut own).await?;
+            for member in receive.more.iter().filter(|member| **member != me) {
+                call.send(*member, &[]).await?;
+            }
+            for member in send.more.iter().filter(|member| **member != me) {
+                call.receive_piece::<u8>(*member, &mut []).await?;
+            }
+        }
+    }
+    own.next().map_or(Ok(()), |_| Err(call.state().left_over(me, call.signature())))
+}
+
+/// Parts for one member that are sent before it says that it has taken them. Members are up to 128 calls apart, and keep as many of each.
+const WINDOW: usize = 256;
+
+/// Which parts of a list move at a time, and the members that have more.
+#[derive(Default)]
+struct Turn {
+    places: Vec<usize>,
+    more: Vec<usize>,
+}
+
+/// Both ends of a pair come to the same turns, whatever else is in their lists.
+fn turns(members: impl Iterator<Item = usize>) -> Vec<Turn> {
+    let (mut turns, mut counts) = (Vec::<Turn>::new(), BTreeMap::new());
+    for (place, member) in members.enumerate() {
+        let count: &mut usize = counts.entry(member).or_default();
+        let turn = *count / WINDOW;
+        turns.resize_with(turns.len().max(turn + 1), Turn::default);
+        turns[turn].places.push(place);
+        if turn > 0 && *count % WINDOW == 0 {
+            turns[turn - 1].more.push(member);
+        }
+        *count += 1;
+    }
+    turns
+}
+
+/// Sends the parts of a list at some places, and receives those of another.
+async fn exchange_parts<'a, L: Link, T: Pod>(
+    call: &Call<L>,
+    (to, send): (&[(usize, &[T])], impl Iterator<Item = usize>),
+    (from, receive): (&mut [(usize, &mut [T])], impl Iterator<Item = usize>),
+    own: &mut impl Iterator<Item = &'a [T]>,
+) -> Result {
+    let me = call.layout().me;
+    for (member, part) in send.map(|place| to[place]).filter(|(member, _)| *member != me) {
+        call.send_slice(member, part).await?;
+    }
+    for place in receive {
+        let (member, part) = &mut from[place];
         if *member != me {
             call.receive_into(*member, part).await?;
             continue;
@@ -305,5 +365,5 @@ pub async fn neighbours<L: Link, T: Pod>(
             }
         }
     }
-    own.next().map_or(Ok(()), |_| Err(call.state().left_over(me, call.signature())))
+    Ok(())
 }
