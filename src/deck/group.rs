@@ -132,11 +132,11 @@ impl Group {
     /// # Errors
     /// As of all calls.
     pub fn split(&self, colour: Option<usize>, key: i64) -> Result<Option<Group>> {
-        let number = self.member.lock().borrow().number;
+        let world = self.member.state.world();
         let coloured = [u64::from(colour.is_some()), colour.unwrap_or(0) as u64];
-        let crowded = u64::from(own_view(self.member.state.world()).crowded);
-        let mine = [coloured[0], coloured[1], key as u64, crowded];
-        let mut all = vec![[0_u64; 4]; self.size()];
+        let crowded = u64::from(own_view(world).crowded);
+        let mine = [coloured[0], coloured[1], key as u64, crowded, u64::from(world.next_group(PARTS))];
+        let mut all = vec![[0_u64; 5]; self.size()];
         self.all_gather_for(Kind::Split, &[mine], &mut all)?;
         let Some(colour) = colour else { return Ok(None) };
         let mut members: Vec<usize> =
@@ -147,13 +147,15 @@ impl Group {
             forced: self.member.state.layout().agreed.forced,
         };
         let of = if self.member.state.is_world() { "all" } else { self.name() };
+        // Its first member has led so many parts. (Other groups' names in the library have a `#`.)
+        let first = members[0];
         let making = Making {
             name: format!("{of}/{colour}"),
-            id: format!("{}/{number}.{colour}", self.member.state.id()),
+            id: format!("/{}.{}", self.ranks()[first], all[first][4]),
             ranks: members.iter().map(|member| self.ranks()[*member]).collect(),
             agreed: Some(agreed),
         };
-        Group::met(self.member.state.world(), making).map(Some)
+        Group::met(world, making).map(Some)
     }
 
     /// Which algorithm a call of that name would take for so many bytes of each member (or for each other, for `all_to_all`), and why.
@@ -163,6 +165,9 @@ impl Group {
         Some(choose::choose(kind, bytes, false, self.member.state.layout()))
     }
 }
+
+/// By which parts of groups are counted: no group has this name.
+const PARTS: &str = "";
 
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

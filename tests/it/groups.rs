@@ -382,6 +382,25 @@ fn groups_are_made_of_some_and_split() {
     );
 }
 
+/// Each has its own name for errors, and none is too long for the launcher.
+#[test]
+fn parts_are_parted_as_often_as_wanted() {
+    ranks_believing(
+        2,
+        |_| config(),
+        |_| false,
+        |world| {
+            let mut part = world.all()?.split(Some(0), 0)?.expect("a colour");
+            for level in 1..150 {
+                part = part.split(Some(level * 1_000_000_007), 0)?.expect("a colour");
+            }
+            assert!(part.name().starts_with("all/0/1000000007/2000000014/"), "{}", part.name());
+            all_collectives(&part, 9)?;
+            world.finish()
+        },
+    );
+}
+
 #[test]
 fn the_choice_is_explained() {
     ranks_believing(

@@ -47,10 +47,6 @@ impl GroupState {
         &self.name
     }
 
-    pub fn id(&self) -> &str {
-        &self.id
-    }
-
     pub fn is_world(&self) -> bool {
         self.name.is_empty()
     }
