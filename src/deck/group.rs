@@ -47,7 +47,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::choice::{Algorithm, AlgorithmChoice};
-use self::kind::{Kind, Signature};
+use self::kind::{Elements, Kind, Signature};
 use self::layout::Agreed;
 pub(crate) use self::meet::bad;
 use self::meet::own_view;
@@ -85,20 +85,26 @@ use crate::world_state::WorldState;
 pub struct Group {
     member: Arc<Membership>,
     limit: Duration,
+    /// What calls that move data say they move; `None`: what the compiler knows.
+    elements: Option<Elements>,
 }
 
 impl Group {
     pub(crate) fn of_world(world: &Arc<WorldState>) -> Result<Self> {
         let ranks = (0..world.size()).collect();
         let making = Making { name: String::new(), id: String::new(), ranks, agreed: None };
-        Ok(Group { member: Arc::new(make(world, making)?), limit: world.config().deadline })
+        Group::new(world, making)
     }
 
     /// Makes the group, and waits for all members to do so.
     pub(crate) fn met(world: &Arc<WorldState>, making: Making) -> Result<Self> {
-        let group = Group { member: Arc::new(make(world, making)?), limit: world.config().deadline };
+        let group = Group::new(world, making)?;
         group.meet_all()?;
         Ok(group)
+    }
+
+    fn new(world: &Arc<WorldState>, making: Making) -> Result<Self> {
+        Ok(Group { member: Arc::new(make(world, making)?), limit: world.config().deadline, elements: None })
     }
 
     /// This rank's number in the group.
@@ -123,7 +129,14 @@ impl Group {
 
     /// The same group, whose calls wait at most `limit`.
     pub fn within(&self, limit: Duration) -> Group {
-        Group { member: self.member.clone(), limit }
+        Group { member: self.member.clone(), limit, elements: self.elements }
+    }
+
+    /// The same group, whose calls that move bytes say that these are elements of this type, so that members find out when they mean different
+    /// ones. For bindings of languages whose types are known when the program runs.
+    #[doc(hidden)]
+    pub fn moving(&self, elements: &str) -> Group {
+        Group { elements: Some(Elements::named(elements)), ..self.within(self.limit) }
     }
 
     /// Parts the group: members of the same colour are together in a new one, in the order of their keys (of equal ones, in today's

@@ -190,7 +190,8 @@ fn entered(name: &str, rank: usize, group: &str, members: usize) -> Option<Enter
             }
         };
     }
-    let span = sites!("barrier" "broadcast" "reduce" "all_reduce" "gather" "scatter" "all_gather" "all_to_all"
-        "reduce_scatter" "scan" "exscan" "neighbours" "split");
+    let span = sites!("barrier" "broadcast" "broadcast_buf" "reduce" "all_reduce" "gather" "gather_v" "gather_buf"
+        "scatter" "scatter_v" "scatter_buf" "all_gather" "all_gather_v" "all_gather_buf" "all_to_all" "all_to_all_v"
+        "all_to_all_buf" "reduce_scatter" "reduce_scatter_v" "scan" "exscan" "neighbours" "split");
     (!span.is_disabled()).then(|| span.entered())
 }

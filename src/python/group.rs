@@ -14,7 +14,7 @@ use udeck::op::{ByType, WithElements};
 use crate::content;
 use crate::errors::OrRaise;
 use crate::numpy::{self, Array};
-use crate::reduction::operator;
+use crate::reduction::{element, operator};
 use crate::wait::{self, Timeout};
 
 /// Ranks that do something together: each call is made by all members, in the same order. Made by World.all(), World.group()
@@ -22,7 +22,7 @@ use crate::wait::{self, Timeout};
 ///
 /// Members are numbered from 0 in the group; root and the numbers of neighbours() are these. Arrays are of numpy's, in C order,
 /// and used where they lie: no other thread may touch them meanwhile. Those that are written are writeable, and overlap with
-/// none that is read. All members pass as many bytes.
+/// none that is read. All members pass arrays of the same dtype and as many bytes (neighbours() compares the bytes only).
 ///
 /// op is "sum", "product" (or "prod"), "min", "max", "and", "or" or "xor": integers and truth values have all of them,
 /// floating-point numbers the first four, complex numbers sum and product. Integers wrap around.
@@ -190,6 +190,20 @@ impl Group {
         done.or_raise(py, None)
     }
 
+    /// Runs a call that moves the elements of arrays as bytes. Members compare what these are.
+    fn moving<R: Send>(
+        &self,
+        array: &Array<'_>,
+        timeout: Timeout,
+        body: impl FnOnce(&udeck::Group) -> udeck::Result<R> + Send,
+    ) -> PyResult<R> {
+        let elements = match array.type_number().and_then(element) {
+            Some(known) => known.name().to_owned(),
+            None => content::describe(&array.dtype())?.to_string(),
+        };
+        self.call(array.object().py(), timeout, |group| body(&group.moving(&elements)))
+    }
+
     fn in_place(&self, array: &Bound<'_, PyAny>, op: &str, timeout: Timeout, which: Which) -> PyResult<()> {
         let (array, data) = written(array, "array")?;
         let op = operator(op, array.type_number(), &array.dtype())?;
@@ -262,16 +276,10 @@ impl Group {
 
     /// All get the root's elements, in place. The arrays have the same number of bytes.
     #[pyo3(signature = (array, root=0, timeout=Timeout::USUAL), text_signature = "($self, array, root=0, timeout=None)")]
-    fn broadcast(
-        &self,
-        py: Python<'_>,
-        array: &Bound<'_, PyAny>,
-        root: usize,
-        timeout: Timeout,
-    ) -> PyResult<()> {
-        let (_array, bytes) = written(array, "array")?;
+    fn broadcast(&self, array: &Bound<'_, PyAny>, root: usize, timeout: Timeout) -> PyResult<()> {
+        let (array, bytes) = written(array, "array")?;
         // SAFETY: the array is kept here, and the program leaves it alone meanwhile.
-        self.call(py, timeout, |group| group.broadcast(root, unsafe { bytes.write::<u8>() }))
+        self.moving(&array, timeout, |group| group.broadcast(root, unsafe { bytes.write::<u8>() }))
     }
 
     /// The root's elements become the combination of all members', in place; the others' stay. The arrays have the same
@@ -324,7 +332,6 @@ impl Group {
     #[pyo3(signature = (array, root=0, out=None, timeout=Timeout::USUAL), text_signature = "($self, array, root=0, out=None, timeout=None)")]
     fn gather<'py>(
         &self,
-        py: Python<'py>,
         array: &Bound<'py, PyAny>,
         root: usize,
         out: Option<&Bound<'py, PyAny>>,
@@ -333,13 +340,15 @@ impl Group {
         let (array, from) = read(array, "array")?;
         if self.group.rank() != root {
             // SAFETY: the array is kept here.
-            self.call(py, timeout, |group| group.gather(root, unsafe { from.read::<u8>() }, &mut []))?;
+            self.moving(&array, timeout, |group| group.gather(root, unsafe { from.read::<u8>() }, &mut []))?;
             return Ok(None);
         }
         let (out, to) = Self::room(out, &array, self.group.size())?;
         check_apart(from, to)?;
         // SAFETY: both arrays are kept here, and lie apart.
-        self.call(py, timeout, |group| unsafe { group.gather(root, from.read::<u8>(), to.write::<u8>()) })?;
+        self.moving(&array, timeout, |group| unsafe {
+            group.gather(root, from.read::<u8>(), to.write::<u8>())
+        })?;
         Ok(Some(out.into_object()))
     }
 
@@ -349,7 +358,6 @@ impl Group {
     #[pyo3(signature = (array, out=None, timeout=Timeout::USUAL), text_signature = "($self, array, out=None, timeout=None)")]
     fn allgather<'py>(
         &self,
-        py: Python<'py>,
         array: &Bound<'py, PyAny>,
         out: Option<&Bound<'py, PyAny>>,
         timeout: Timeout,
@@ -358,7 +366,9 @@ impl Group {
         let (out, to) = Self::room(out, &array, self.group.size())?;
         check_apart(from, to)?;
         // SAFETY: both arrays are kept here, and lie apart.
-        self.call(py, timeout, |group| unsafe { group.all_gather(from.read::<u8>(), to.write::<u8>()) })?;
+        self.moving(&array, timeout, |group| unsafe {
+            group.all_gather(from.read::<u8>(), to.write::<u8>())
+        })?;
         Ok(out.into_object())
     }
 
@@ -367,7 +377,6 @@ impl Group {
     #[pyo3(signature = (array, out, root=0, timeout=Timeout::USUAL), text_signature = "($self, array, out, root=0, timeout=None)")]
     fn scatter(
         &self,
-        py: Python<'_>,
         array: Option<&Bound<'_, PyAny>>,
         out: &Bound<'_, PyAny>,
         root: usize,
@@ -376,14 +385,16 @@ impl Group {
         let (out, to) = written(out, "out")?;
         if self.group.rank() != root {
             // SAFETY: the array is kept here.
-            return self.call(py, timeout, |group| group.scatter(root, &[], unsafe { to.write::<u8>() }));
+            return self.moving(&out, timeout, |group| group.scatter(root, &[], unsafe { to.write::<u8>() }));
         }
         let array = array.ok_or_else(|| PyTypeError::new_err("the root of a scatter passes the array"))?;
         let (array, from) = read(array, "array")?;
         same_type(&array, &out)?;
         check_apart(from, to)?;
         // SAFETY: both arrays are kept here, and lie apart.
-        self.call(py, timeout, |group| unsafe { group.scatter(root, from.read::<u8>(), to.write::<u8>()) })
+        self.moving(&out, timeout, |group| unsafe {
+            group.scatter(root, from.read::<u8>(), to.write::<u8>())
+        })
     }
 
     /// Member k gets the k-th part of everybody's array; the k-th part of the result is of member k. The result has the
@@ -393,7 +404,6 @@ impl Group {
     #[pyo3(signature = (array, out=None, timeout=Timeout::USUAL), text_signature = "($self, array, out=None, timeout=None)")]
     fn alltoall<'py>(
         &self,
-        py: Python<'py>,
         array: &Bound<'py, PyAny>,
         out: Option<&Bound<'py, PyAny>>,
         timeout: Timeout,
@@ -411,7 +421,9 @@ impl Group {
         same_type(&array, &out)?;
         check_apart(from, to)?;
         // SAFETY: both arrays are kept here, and lie apart.
-        self.call(py, timeout, |group| unsafe { group.all_to_all(from.read::<u8>(), to.write::<u8>()) })?;
+        self.moving(&array, timeout, |group| unsafe {
+            group.all_to_all(from.read::<u8>(), to.write::<u8>())
+        })?;
         Ok(out.into_object())
     }
 

@@ -16,7 +16,7 @@ const NAMES: [(&str, Named); 8] = [
 ];
 
 /// By numpy's number of the type.
-fn element(number: u8) -> Option<ElementType> {
+pub fn element(number: u8) -> Option<ElementType> {
     Some(match number {
         0 => ElementType::Bool,
         1 => ElementType::I8,

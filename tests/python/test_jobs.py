@@ -112,6 +112,23 @@ def test_members_that_reduce_differently_are_told(job, second):
     assert done.out.count("told") == 2 and "all_reduce (sum) of f64" in done.out, done
 
 
+@pytest.mark.parametrize("kinds", [("f8", "i8"), ("f8", ">f8"), ("M8[ns]", "M8[us]"), ("f2", "u2")])
+def test_members_that_move_other_elements_are_told(job, kinds):
+    done = job(
+        2,
+        f"""
+        with udeck.init() as world:
+            mine = numpy.ones(4, dtype={kinds}[world.rank])
+            try:
+                print("got", world.all().allgather(mine))
+            except (udeck.CallMismatch, udeck.GroupFailed) as error:
+                print("told", error)
+        """,
+        ["--on-failure", "continue"],
+    )
+    assert done.out.count("told") == 2 and "got" not in done.out, done
+
+
 def test_a_killed_rank_is_an_exception_at_the_others(job):
     done = job(
         3,

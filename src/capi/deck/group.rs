@@ -238,7 +238,7 @@ pub unsafe extern "C" fn deck_group_broadcast(
         // SAFETY: our contract, for both.
         let (group, data) =
             unsafe { (group(structure)?, slice_mut("data", data.cast::<u8>(), bytes(code, n, 1)?)?) };
-        Ok(group.broadcast(root as usize, data)?)
+        Ok(moving(&group, code).broadcast(root as usize, data)?)
     })
 }
 
@@ -261,7 +261,7 @@ pub unsafe extern "C" fn deck_group_gather(
         let (each, whole) = bytes_at_root(&group, root, code, n)?;
         // SAFETY: our contract, for both.
         let (mine, all) = unsafe { apart(("mine", mine, each), ("all", all, whole)) }?;
-        Ok(group.gather(root as usize, mine, all)?)
+        Ok(moving(&group, code).gather(root as usize, mine, all)?)
     })
 }
 
@@ -284,7 +284,7 @@ pub unsafe extern "C" fn deck_group_scatter(
         let (each, whole) = bytes_at_root(&group, root, code, n)?;
         // SAFETY: our contract, for both.
         let (all, mine) = unsafe { apart(("all", all, whole), ("mine", mine, each)) }?;
-        Ok(group.scatter(root as usize, all, mine)?)
+        Ok(moving(&group, code).scatter(root as usize, all, mine)?)
     })
 }
 
@@ -306,7 +306,7 @@ pub unsafe extern "C" fn deck_group_allgather(
         let (each, whole) = (bytes(code, n, 1)?, bytes(code, n, group.size())?);
         // SAFETY: our contract, for both.
         let (mine, all) = unsafe { apart(("mine", mine, each), ("all", all, whole)) }?;
-        Ok(group.all_gather(mine, all)?)
+        Ok(moving(&group, code).all_gather(mine, all)?)
     })
 }
 
@@ -328,13 +328,21 @@ pub unsafe extern "C" fn deck_group_alltoall(
         let whole = bytes(code, n, group.size())?;
         // SAFETY: our contract, for both.
         let (from, to) = unsafe { apart(("from", from, whole), ("to", to, whole)) }?;
-        Ok(group.all_to_all(from, to)?)
+        Ok(moving(&group, code).all_to_all(from, to)?)
     })
 }
 
-/// The operator `op` for elements of this type.
-fn operator(code: c_int, op: c_int) -> Result<ByType> {
-    let element = match code {
+/// The group, whose calls say that what they move are elements of this type.
+fn moving(group: &Group, code: c_int) -> Group {
+    match element(code) {
+        Some(known) => group.moving(known.name()),
+        None => group.moving(&format!("type {code} of deck.h")),
+    }
+}
+
+/// The numbers of a type of `deck.h`.
+fn element(code: c_int) -> Option<ElementType> {
+    Some(match code {
         1 if c_char::MIN == 0 => ElementType::U8,
         1 => ElementType::I8,
         2 => ElementType::U8,
@@ -346,8 +354,14 @@ fn operator(code: c_int, op: c_int) -> Result<ByType> {
         8 | 10 => ElementType::U64,
         11 => ElementType::F32,
         12 => ElementType::F64,
-        _ => return Err(invalid(format!("{code} is no type of numbers (DECK_CHAR to DECK_DOUBLE)"))),
-    };
+        _ => return None,
+    })
+}
+
+/// The operator `op` for elements of this type.
+fn operator(code: c_int, op: c_int) -> Result<ByType> {
+    let no_numbers = || invalid(format!("{code} is no type of numbers (DECK_CHAR to DECK_DOUBLE)"));
+    let element = element(code).ok_or_else(no_numbers)?;
     let named = match op {
         1 => Named::Sum,
         2 => Named::Product,

@@ -335,7 +335,7 @@ int deck_shmem_barrier(deck_shmem_t *shmem);
 /*
  * Some ranks, or all, that do something together. Members are numbered from 0. Each call is collective: all members make it, in the
  * same order, with the same root, type and `n`; otherwise this call or a later one is DECK_EMISMATCH, and names the member and both calls.
- * (Compared are how many bytes the elements have, and in reductions the operator, and the type of elements.) A call
+ * (Compared are root, operator, type, and how many bytes the elements have.) A call
  * waits for the members that it needs. DECK_EPEERLOST: a member is lost. After an error that is no DECK_EINVAL the group cannot be used
  * any more (a barrier can be called again after DECK_ETIMEDOUT); the members that are left make a new one.
  */

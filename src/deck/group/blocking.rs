@@ -73,7 +73,7 @@ impl Group {
     /// As of all calls ([`Group`]).
     #[doc(alias = "MPI_Bcast")]
     pub fn broadcast<T: Pod>(&self, root: usize, data: &mut [T]) -> Result {
-        let signature = rooted::<T>(Kind::Broadcast, root);
+        let signature = self.rooted::<T>(Kind::Broadcast, root);
         self.member.state.check_root(root, signature)?;
         self.run::<T, _>(signature, async |call| algorithm::broadcast(call, root, data).await)
     }
@@ -106,7 +106,7 @@ impl Group {
     /// As of all calls ([`Group`]).
     #[doc(alias = "MPI_Gather")]
     pub fn gather<T: Pod>(&self, root: usize, mine: &[T], all: &mut [T]) -> Result {
-        let signature = rooted::<T>(Kind::Gather, root);
+        let signature = self.rooted::<T>(Kind::Gather, root);
         self.member.state.check_root(root, signature)?;
         self.check_whole(signature, root, mine.len(), all.len())?;
         let all = if root == self.rank() { all } else { &mut [] };
@@ -120,7 +120,7 @@ impl Group {
     /// As of all calls ([`Group`]).
     #[doc(alias = "MPI_Scatter")]
     pub fn scatter<T: Pod>(&self, root: usize, all: &[T], mine: &mut [T]) -> Result {
-        let signature = rooted::<T>(Kind::Scatter, root);
+        let signature = self.rooted::<T>(Kind::Scatter, root);
         self.member.state.check_root(root, signature)?;
         self.check_whole(signature, root, mine.len(), all.len())?;
         let all = if root == self.rank() { all } else { &[] };
@@ -137,7 +137,7 @@ impl Group {
     }
 
     pub(super) fn all_gather_for<T: Pod>(&self, kind: Kind, mine: &[T], all: &mut [T]) -> Result {
-        let signature = plain::<T>(kind);
+        let signature = self.plain::<T>(kind);
         self.check_whole(signature, self.rank(), mine.len(), all.len())?;
         self.run::<T, _>(signature, async |call| algorithm::all_gather(call, mine, all).await)
     }
@@ -149,7 +149,7 @@ impl Group {
     /// As of all calls ([`Group`]).
     #[doc(alias = "MPI_Alltoall")]
     pub fn all_to_all<T: Pod>(&self, from: &[T], to: &mut [T]) -> Result {
-        let signature = plain::<T>(Kind::AllToAll);
+        let signature = self.plain::<T>(Kind::AllToAll);
         self.check_exchange(signature, from.len(), to.len())?;
         self.run::<T, _>(signature, async |call| algorithm::all_to_all(call, from, to).await)
     }
@@ -196,11 +196,24 @@ impl Group {
     /// As of all calls ([`Group`]).
     #[doc(alias = "MPI_Neighbor_alltoallv")]
     pub fn neighbours<T: Pod>(&self, to: &[(usize, &[T])], from: &mut [(usize, &mut [T])]) -> Result {
-        let signature = plain::<T>(Kind::Neighbours);
+        let signature = self.plain::<T>(Kind::Neighbours);
         for member in to.iter().map(|(member, _)| member).chain(from.iter().map(|(member, _)| member)) {
             self.member.state.check_root(*member, signature)?;
         }
         self.run::<T, _>(signature, async |call| algorithm::direct::neighbours(call, to, from).await)
+    }
+
+    /// A call that moves data.
+    #[inline]
+    pub(super) fn plain<T: Pod>(&self, kind: Kind) -> Signature {
+        self.rooted::<T>(kind, 0)
+    }
+
+    /// A call that moves data from or to a member.
+    #[inline]
+    pub(super) fn rooted<T: Pod>(&self, kind: Kind, root: usize) -> Signature {
+        let elements = self.elements.unwrap_or_else(Elements::of::<T>);
+        Signature::new(kind, root, OperatorCode::NONE, elements)
     }
 
     /// Carries out this member's part of a call, and waits as long as it has to.
@@ -264,14 +277,6 @@ impl Group {
         );
         Err(self.member.state.bad(call, why))
     }
-}
-
-pub(super) fn plain<T: Pod>(kind: Kind) -> Signature {
-    Signature::new(kind, 0, OperatorCode::NONE, Elements::of::<T>())
-}
-
-pub(super) fn rooted<T: Pod>(kind: Kind, root: usize) -> Signature {
-    Signature::new(kind, root, OperatorCode::NONE, Elements::of::<T>())
 }
 
 pub(super) fn reducing<T: Pod, O: Operator<T>>(kind: Kind, op: &O) -> Signature {

@@ -72,7 +72,7 @@ fn serves(algorithm: Algorithm, kind: Kind) -> bool {
         Kind::AllToAll => matches!(algorithm, Bruck | Pairwise),
         Kind::ReduceScatter => algorithm == Ring,
         Kind::Scan | Kind::Exscan => algorithm == Doubling,
-        Kind::Create | Kind::Barrier | Kind::Neighbours | Kind::Split | Kind::Failed => false,
+        _ => false,
     }
 }
 

@@ -5,7 +5,7 @@ use bytemuck::Pod;
 
 use super::Group;
 use super::algorithm::{self, direct};
-use super::blocking::{reducing, rooted};
+use super::blocking::reducing;
 use super::kind::Kind;
 use super::op::Operator;
 use crate::error::Result;
@@ -18,7 +18,7 @@ impl Group {
     /// As of all calls ([`Group`]).
     #[doc(alias = "MPI_Gatherv")]
     pub fn gather_v<T: Pod>(&self, root: usize, mine: &[T], all: &mut [&mut [T]]) -> Result {
-        let signature = rooted::<T>(Kind::Gather, root);
+        let signature = self.rooted::<T>(Kind::GatherV, root);
         self.member.state.check_root(root, signature)?;
         if self.rank() == root {
             self.check_parts(signature, all.len())?;
@@ -36,7 +36,7 @@ impl Group {
     /// As of all calls ([`Group`]).
     #[doc(alias = "MPI_Scatterv")]
     pub fn scatter_v<T: Pod>(&self, root: usize, all: &[&[T]], mine: &mut [T]) -> Result {
-        let signature = rooted::<T>(Kind::Scatter, root);
+        let signature = self.rooted::<T>(Kind::ScatterV, root);
         self.member.state.check_root(root, signature)?;
         if self.rank() == root {
             self.check_parts(signature, all.len())?;
@@ -53,7 +53,7 @@ impl Group {
     /// As of all calls ([`Group`]).
     #[doc(alias = "MPI_Allgatherv")]
     pub fn all_gather_v<T: Pod>(&self, mine: &[T], all: &mut [&mut [T]]) -> Result {
-        let signature = rooted::<T>(Kind::AllGather, 0);
+        let signature = self.plain::<T>(Kind::AllGatherV);
         self.check_parts(signature, all.len())?;
         self.check_own(signature, mine.len(), all[self.rank()].len())?;
         self.run::<T, _>(signature, async |call| algorithm::all_gather_v(call, mine, all).await)
@@ -66,7 +66,7 @@ impl Group {
     /// As of all calls ([`Group`]).
     #[doc(alias = "MPI_Alltoallv")]
     pub fn all_to_all_v<T: Pod>(&self, from: &[&[T]], to: &mut [&mut [T]]) -> Result {
-        let signature = rooted::<T>(Kind::AllToAll, 0);
+        let signature = self.plain::<T>(Kind::AllToAllV);
         self.check_parts(signature, from.len())?;
         self.check_parts(signature, to.len())?;
         self.check_own(signature, from[self.rank()].len(), to[self.rank()].len())?;
@@ -79,7 +79,7 @@ impl Group {
     /// As of all calls ([`Group`]).
     #[doc(alias = "MPI_Reduce_scatter")]
     pub fn reduce_scatter_v<T: Pod, O: Operator<T>>(&self, from: &[&[T]], mine: &mut [T], op: O) -> Result {
-        let signature = reducing(Kind::ReduceScatter, &op);
+        let signature = reducing(Kind::ReduceScatterV, &op);
         self.check_parts(signature, from.len())?;
         self.check_own(signature, from[self.rank()].len(), mine.len())?;
         // Which lengths there are, no member knows: no algorithm may depend on them.

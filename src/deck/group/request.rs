@@ -13,7 +13,7 @@ use bytemuck::Pod;
 
 use super::Group;
 use super::algorithm;
-use super::blocking::{plain, reducing, rooted};
+use super::blocking::reducing;
 use super::call::{Call, Shared};
 use super::kind::{Elements, Kind, NUMBERS, SYNCHRONIZE, Signature};
 use super::membership::{Membership, TakenEngine};
@@ -89,7 +89,7 @@ impl Group {
     where
         D: DerefMut<Target = [T]> + Send + 'a,
     {
-        let signature = rooted::<T>(Kind::Broadcast, root);
+        let signature = self.rooted::<T>(Kind::Broadcast, root);
         self.member.state.check_root(root, signature)?;
         check_payload::<T>()?;
         self.start(signature, move |call| {
@@ -163,7 +163,7 @@ impl Group {
         S: AsRef<[T]> + Send + Sync + 'a,
         D: DerefMut<Target = [T]> + Send + 'a,
     {
-        let signature = plain::<T>(Kind::AllGather);
+        let signature = self.plain::<T>(Kind::AllGather);
         check_payload::<T>()?;
         self.check_whole(signature, self.rank(), mine.as_ref().len(), all.len())?;
         self.start(signature, move |call| {
@@ -188,7 +188,7 @@ impl Group {
         S: AsRef<[T]> + Send + Sync + 'a,
         D: DerefMut<Target = [T]> + Send + 'a,
     {
-        let signature = plain::<T>(Kind::AllToAll);
+        let signature = self.plain::<T>(Kind::AllToAll);
         check_payload::<T>()?;
         self.check_exchange(signature, from.as_ref().len(), to.len())?;
         self.start(signature, move |call| {

@@ -24,7 +24,7 @@ impl Group {
         root: usize,
         message: Option<T::Outgoing>,
     ) -> Result<Received<T>> {
-        let call = signature::<T>(Kind::Broadcast, root);
+        let call = signature::<T>(Kind::BroadcastBuf, root);
         self.member.state.check_root(root, call)?;
         self.check_given(call, root, message.is_some())?;
         let block = message.map(T::into_block);
@@ -43,7 +43,7 @@ impl Group {
     /// # Errors
     /// As of all calls ([`Group`]).
     pub fn gather_buf<T: Payload>(&self, root: usize, message: T::Outgoing) -> Result<Vec<Received<T>>> {
-        let call = signature::<T>(Kind::Gather, root);
+        let call = signature::<T>(Kind::GatherBuf, root);
         self.member.state.check_root(root, call)?;
         let block = T::into_block(message);
         self.run_any(call, async |call| {
@@ -64,7 +64,7 @@ impl Group {
         root: usize,
         messages: Option<Vec<T::Outgoing>>,
     ) -> Result<Received<T>> {
-        let call = signature::<T>(Kind::Scatter, root);
+        let call = signature::<T>(Kind::ScatterBuf, root);
         self.member.state.check_root(root, call)?;
         self.check_given(call, root, messages.is_some())?;
         if let Some(messages) = &messages {
@@ -84,7 +84,7 @@ impl Group {
     /// # Errors
     /// As of all calls ([`Group`]).
     pub fn all_gather_buf<T: Payload>(&self, message: T::Outgoing) -> Result<Vec<Received<T>>> {
-        let call = signature::<T>(Kind::AllGather, 0);
+        let call = signature::<T>(Kind::AllGatherBuf, 0);
         let block = T::into_block(message);
         self.run_any(call, async |call| {
             let shared = call.share(block);
@@ -100,7 +100,7 @@ impl Group {
     /// # Errors
     /// As of all calls ([`Group`]).
     pub fn all_to_all_buf<T: Payload>(&self, messages: Vec<T::Outgoing>) -> Result<Vec<Received<T>>> {
-        let call = signature::<T>(Kind::AllToAll, 0);
+        let call = signature::<T>(Kind::AllToAllBuf, 0);
         self.check_parts(call, messages.len())?;
         self.run_any(call, async |call| {
             let mine = give_out::<_, T>(call, messages).await?.ok_or_else(|| no_part(call))?;

@@ -167,6 +167,19 @@ int main(int argc, char **argv)
     }
     OK(deck_group_barrier(&all));
     OK(deck_group_destroy(&some));
+
+    /* Types of the same size are not the same. */
+    OK(deck_group_create(&some, "of types", three, 3));
+    if (rank == 0) {
+        double number = 1.5;
+        OK(deck_group_broadcast(&some, 0, DECK_DOUBLE, &number, 1));
+    } else {
+        long number = 0;
+        GIVES(DECK_EMISMATCH, deck_group_broadcast(&some, 0, DECK_LONG, &number, 1));
+        HOLDS(number == 0);
+    }
+    OK(deck_group_barrier(&all));
+    OK(deck_group_destroy(&some));
     OK(deck_group_destroy(&all));
     OK(deck_barrier());
     OK(deck_done());

@@ -12,7 +12,7 @@ use crate::common::{Event, SHORT, config, ranks_believing};
 type Calls = fn(&Group) -> Result;
 
 /// Two different calls, and what the error says of each.
-const DIFFERENT: [(Calls, &str, Calls, &str); 8] = [
+const DIFFERENT: [(Calls, &str, Calls, &str); 13] = [
     (Group::barrier, "barrier", |all| all.all_reduce(&mut [1.0], Sum), "all_reduce (sum) of f64"),
     (
         |all| all.all_reduce(&mut [1_u8], Sum),
@@ -49,6 +49,36 @@ const DIFFERENT: [(Calls, &str, Calls, &str); 8] = [
         "all_gather of elements of 3 bytes",
         |all| all.all_gather(&[1_u8], &mut [0; 2]),
         "all_gather of u8",
+    ),
+    (
+        |all| all.all_gather(&[1_u8], &mut [0; 2]),
+        "all_gather of u8",
+        |all| all.all_gather_v(&[1_u8], &mut [&mut [0][..], &mut [0]]),
+        "all_gather_v of u8",
+    ),
+    (
+        |all| all.gather(0, &[1_u8], &mut [0; 2]).and_then(|()| all.barrier()),
+        "gather of u8 with root 0",
+        |all| all.gather_v(0, &[1_u8], &mut [&mut [0][..], &mut [0]]).and_then(|()| all.barrier()),
+        "gather_v of u8 with root 0",
+    ),
+    (
+        |all| all.reduce_scatter(&[1_u8; 2], &mut [0], Sum),
+        "reduce_scatter (sum) of u8",
+        |all| all.reduce_scatter_v(&[&[1_u8][..], &[1]], &mut [0], Sum),
+        "reduce_scatter_v (sum) of u8",
+    ),
+    (
+        |all| all.all_gather(&[[1_u8; 16]; 4], &mut [[0; 16]; 8]),
+        "all_gather of elements of 16 bytes",
+        |all| all.all_gather(&[[1_u8; 64]], &mut [[0; 64]; 2]),
+        "all_gather of elements of 64 bytes",
+    ),
+    (
+        |all| all.all_to_all_v(&[&[1_u8][..], &[1]], &mut [&mut [0][..], &mut [0]]),
+        "all_to_all_v of u8 with a part of 1 bytes",
+        |all| all.all_to_all_v(&[&[1_u8, 2][..], &[1, 2]], &mut [&mut [0, 0][..], &mut [0, 0]]),
+        "all_to_all_v of u8 with one of 2",
     ),
     (
         |all| all.broadcast(0, &mut [1_u8]).and_then(|()| all.barrier()),

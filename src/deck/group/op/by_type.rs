@@ -116,8 +116,8 @@ impl ElementType {
         }
     }
 
-    /// As messages name it. Truth values and complex numbers have no names there.
-    fn name(self) -> &'static str {
+    /// As calls of groups name it.
+    pub fn name(self) -> &'static str {
         use ElementType::*;
         match self {
             Bool => "truth values",
