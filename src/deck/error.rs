@@ -72,7 +72,7 @@ pub enum Error {
         rank: usize,
     },
     /// A name that cannot be.
-    #[error("{name:?} cannot be the name of a mailbox, or of what ranks share: {why}")]
+    #[error("{} cannot be the name of a mailbox, or of what ranks share: {why}", Quoted(.name))]
     BadName {
         /// The name.
         name: String,
@@ -407,6 +407,27 @@ impl fmt::Display for Titled<'_> {
             true => f.write_str("a mailbox of the library's own (for a group's calls)"),
             false => write!(f, "mailbox {:?}", self.0),
         }
+    }
+}
+
+/// A name in quotes, of which a long one is shown by its ends.
+pub(crate) struct Quoted<'a>(pub &'a str);
+
+/// Bytes of a name that is shown whole; and characters of each end of a longer one.
+const WHOLE: usize = 100;
+const END: usize = 40;
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.0;
+        if name.len() <= WHOLE {
+            return write!(f, "{name:?}");
+        }
+        let place = |found: Option<(usize, char)>| found.map_or(0, |(place, _)| place);
+        let (head, tail) =
+            (place(name.char_indices().nth(END)), place(name.char_indices().nth_back(END - 1)));
+        let (head, tail) = (name[..head].escape_debug(), name[tail..].escape_debug());
+        write!(f, "\"{head}…{tail}\" ({} bytes)", name.len())
     }
 }
 

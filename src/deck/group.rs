@@ -56,7 +56,7 @@ use self::membership::{Membership, make};
 pub use self::request::Request;
 #[cfg(doc)]
 use crate::error::Error;
-use crate::error::Result;
+use crate::error::{Quoted, Result};
 use crate::world_state::WorldState;
 
 /// Ranks that do something together: each call here is *collective*, made by all members in the same order.
@@ -185,7 +185,7 @@ const PARTS: &str = "";
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = if self.member.state.is_world() { "all" } else { self.name() };
-        write!(f, "Group({name:?}, member {} of {})", self.rank(), self.size())
+        write!(f, "Group({}, member {} of {})", Quoted(name), self.rank(), self.size())
     }
 }
 

@@ -396,6 +396,60 @@ fn parts_are_parted_as_often_as_wanted() {
             }
             assert!(part.name().starts_with("all/0/1000000007/2000000014/"), "{}", part.name());
             all_collectives(&part, 9)?;
+            // As errors and traces show it.
+            let error = part.broadcast(7, &mut [0]).unwrap_err().to_string();
+            assert!(
+                error.contains("of group \"all/0/1000000007/") && error.contains("149000001043\""),
+                "{error}"
+            );
+            assert!(error.len() < 300, "{error}");
+            world.finish()
+        },
+    );
+}
+
+#[test]
+fn a_group_without_a_name_is_called_by_its_ranks() {
+    ranks_believing(
+        4,
+        |_| config(),
+        |_| true,
+        |world| {
+            if world.rank() == 0 {
+                return world.finish();
+            }
+            let some = world.anonymous_group(&[3, 1, 2])?;
+            assert_eq!(some.name(), "ranks 3, 1-2");
+            let error = some.broadcast(9, &mut [0]).unwrap_err().to_string();
+            assert!(error.starts_with("broadcast of group \"ranks 3, 1-2\": no member 9"), "{error}");
+            world.finish()
+        },
+    );
+}
+
+/// Nobody is lost, and the rank that has made too many is told what to do.
+#[test]
+fn more_groups_than_there_can_be_is_an_error_with_advice() {
+    ranks_believing(
+        1,
+        |_| config(),
+        |_| false,
+        |world| {
+            let mut groups = Vec::new();
+            let error = loop {
+                match world.anonymous_group(&[0]) {
+                    Ok(group) => groups.push(group),
+                    Err(error) => break error,
+                }
+                assert!(groups.len() < 5000, "there is no bound");
+            };
+            let text = error.to_string();
+            assert!(
+                text.contains("making group \"rank 0\"") && text.contains("drop groups that are not needed"),
+                "{text}"
+            );
+            groups.truncate(groups.len() / 2);
+            world.anonymous_group(&[0])?.barrier()?;
             world.finish()
         },
     );

@@ -159,7 +159,7 @@ impl Engine {
         if self.failure.is_some() {
             return;
         }
-        let failure = Failure::of(call, error);
+        let failure = Failure::of(state, call, error);
         failure::tell(state, call, &failure, |member| self.out[member].take());
         self.failure = Some(failure);
     }

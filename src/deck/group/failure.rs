@@ -24,16 +24,17 @@ const WORDS: usize = 400;
 pub(crate) enum Failure {
     /// A member is lost, or has finished.
     Lost { rank: usize, how: String },
-    /// What failed.
+    /// What failed, in words that are true at all members.
     Other(String),
 }
 
 impl Failure {
-    pub fn of(call: Signature, error: &Error) -> Self {
-        match error {
-            Error::PeerLost { rank, how } => Failure::Lost { rank: *rank, how: how.clone() },
-            other => Failure::Other(format!("an earlier {call} failed: {other}")),
+    pub fn of(state: &GroupState, call: Signature, error: &Error) -> Self {
+        if let Error::PeerLost { rank, how } = error {
+            return Failure::Lost { rank: *rank, how: how.clone() };
         }
+        let here = format!("rank {}", state.world().rank());
+        Failure::Other(format!("an earlier {call} failed: {}", error.to_string().replace("this rank", &here)))
     }
 
     /// What a member has said.
@@ -66,7 +67,7 @@ impl Failure {
             Failure::Other(why) => (u32::MAX, why),
         };
         let mut bytes = lost.to_le_bytes().to_vec();
-        bytes.extend(words.bytes().take(WORDS));
+        bytes.extend_from_slice(&words.as_bytes()[..words.floor_char_boundary(WORDS)]);
         bytes
     }
 }

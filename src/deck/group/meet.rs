@@ -10,7 +10,7 @@ use super::kind::{Kind, Signature};
 use super::layout::Agreed;
 use super::state::GroupState;
 use crate::connect::{LookupMode, connect};
-use crate::error::{Error, INTERNAL, Result};
+use crate::error::{Error, INTERNAL, Quoted, Result};
 use crate::send::Channel;
 use crate::world_state::WorldState;
 
@@ -21,7 +21,7 @@ pub(super) fn own_view(world: &WorldState) -> Agreed {
 
 #[cold]
 pub(crate) fn bad(name: &str, why: String) -> Error {
-    Error::via(format!("making group {name:?}"), ViaError::InvalidParameter(why))
+    Error::via(format!("making group {}", Quoted(name)), ViaError::InvalidParameter(why))
 }
 
 /// What the first member says, to all others, where the launcher keeps what all may read: two plans in one group would wait
@@ -141,7 +141,7 @@ impl Patience<'_> {
             if deadline.passed() {
                 let whom = match self.name {
                     "" => format!("rank {}, which has come to no barrier yet", self.rank),
-                    name => format!("rank {}, which has not come to make group {name:?}", self.rank),
+                    name => format!("rank {}, which has not come to make group {}", self.rank, Quoted(name)),
                 };
                 return Err(Error::Deadline { what: self.title(), waited: start.elapsed(), whom });
             }
@@ -149,7 +149,11 @@ impl Patience<'_> {
     }
 
     fn title(&self) -> String {
-        if self.name.is_empty() { "the barrier".into() } else { format!("making group {:?}", self.name) }
+        if self.name.is_empty() {
+            "the barrier".into()
+        } else {
+            format!("making group {}", Quoted(self.name))
+        }
     }
 
     #[cold]
@@ -157,7 +161,7 @@ impl Patience<'_> {
         let kind = if self.name.is_empty() { Kind::Barrier } else { Kind::Create };
         let how = match kind {
             Kind::Barrier => "it finished without coming to this barrier".into(),
-            _ => format!("it finished without making group {:?}", self.name),
+            _ => format!("it finished without making group {}", Quoted(self.name)),
         };
         let is_missed = |rank| self.name.is_empty() || rank as usize == self.rank;
         let lost = self.world.exit_log().find_lost(is_missed);

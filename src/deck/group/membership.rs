@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
-use udeck_via::Home;
+use udeck_via::{Error as ViaError, Home};
 
 use super::engine::Engine;
 use super::kind::Signature;
@@ -12,7 +12,7 @@ use super::layout::{Agreed, Layout};
 use super::meet::{agree, bad};
 use super::state::{GroupState, mailbox_name};
 use super::waiting::Clock;
-use crate::error::{Error, Result};
+use crate::error::{Error, Quoted, Result};
 use crate::mailbox::Mailbox;
 use crate::mailbox_options::MailboxOptions;
 use crate::world_state::WorldState;
@@ -93,7 +93,8 @@ pub(super) fn make(world: &Arc<WorldState>, making: Making) -> Result<Membership
     let Making { name, id, ranks, agreed } = making;
     let me = ranks.iter().position(|rank| *rank == world.rank());
     let me = me.ok_or_else(|| bad(&name, format!("rank {} is no member", world.rank())))?;
-    let inbox = Mailbox::create(world, mailbox_name(&id, world.rank()), &MailboxOptions::new())?;
+    let inbox = Mailbox::create(world, mailbox_name(&id, world.rank()), &MailboxOptions::new());
+    let inbox = inbox.map_err(|error| no_place(&name, error))?;
     inbox.expect(ranks.iter().copied()); // whoever is lost comes to no call
     let agreed = match agreed {
         Some(agreed) => agreed,
@@ -104,4 +105,18 @@ pub(super) fn make(world: &Arc<WorldState>, making: Making) -> Result<Membership
     let engine = Engine::new(inbox, ranks.len(), home);
     let state = GroupState::new(world.clone(), name, id, layout);
     Ok(Membership { state, engine: ReentrantMutex::new(RefCell::new(engine)) })
+}
+
+/// A rank has as many groups and mailboxes as its NICs have completion queues for.
+#[cold]
+fn no_place(name: &str, error: Error) -> Error {
+    let Error::Via { source, .. } = error else { return error };
+    let title = format!("making group {}", Quoted(name));
+    let what = match *source {
+        ViaError::Full { .. } => {
+            format!("{title} (each group and each mailbox takes a place: drop groups that are not needed)")
+        }
+        _ => title,
+    };
+    Error::Via { what, source }
 }

@@ -8,7 +8,7 @@ use udeck_via::{Deadline, Error as ViaError};
 use super::kind::{Kind, Signature};
 use super::layout::Layout;
 use super::plan::BarrierStep;
-use crate::error::{Error, INTERNAL, Result};
+use crate::error::{Error, INTERNAL, Quoted, Result};
 use crate::exit_check::MAX_WAIT;
 use crate::world_state::WorldState;
 
@@ -63,21 +63,25 @@ impl GroupState {
         let kind = call.kind().unwrap_or(Kind::Barrier);
         match (kind, self.is_world()) {
             (Kind::Barrier, true) => "the barrier".into(),
-            (Kind::Create, _) => format!("making group {:?}", self.name),
+            (Kind::Create, _) => format!("making group {}", Quoted(&self.name)),
             (_, true) => kind.name().into(),
-            (_, false) => format!("{} of group {:?}", kind.name(), self.name),
+            (_, false) => format!("{} of group {}", kind.name(), Quoted(&self.name)),
         }
     }
 
     pub fn titled(&self) -> String {
-        if self.is_world() { "the group of all ranks".into() } else { format!("group {:?}", self.name) }
+        if self.is_world() {
+            "the group of all ranks".into()
+        } else {
+            format!("group {}", Quoted(&self.name))
+        }
     }
 
     /// A rank that finished will not come any more: perhaps because another one was lost.
     #[cold]
     pub fn ended(&self, rank: usize, call: Signature) -> Error {
         let how = || match call.kind() {
-            Some(Kind::Create) => format!("it finished without making group {:?}", self.name),
+            Some(Kind::Create) => format!("it finished without making group {}", Quoted(&self.name)),
             kind => format!("it finished without coming to this {}", kind.unwrap_or(Kind::Barrier).name()),
         };
         let (rank, how) = self.lost().unwrap_or_else(|| (rank, how()));

@@ -1,5 +1,7 @@
 //! Groups of a world's ranks.
 
+use udeck_boot::Ranks;
+
 use super::{World, check_name};
 #[cfg(doc)]
 use crate::error::Error;
@@ -45,9 +47,11 @@ impl World {
     /// As [`World::group`].
     pub fn anonymous_group(&self, ranks: &[usize]) -> Result<Group> {
         check_process()?;
-        let name = format!("of {} ranks, {:016x}", ranks.len(), fingerprint(ranks));
+        let numbers: Vec<u32> = ranks.iter().map(|rank| u32::try_from(*rank).unwrap_or(u32::MAX)).collect();
+        let name = Ranks(&numbers).to_string();
         self.check_ranks(&name, ranks)?;
-        let id = format!("{name}#{}", self.state.next_group(&name));
+        let key = format!("of {} ranks, {:016x}", ranks.len(), fingerprint(ranks));
+        let id = format!("{key}#{}", self.state.next_group(&key));
         Group::met(&self.state, Making { name, id, ranks: ranks.to_vec(), agreed: None })
     }
 

@@ -140,6 +140,60 @@ fn different_roots_are_named_both() {
     assert!(told.iter().all(|error| both(&error) || matches!(error, Error::PeerLost { .. })), "{told:?}");
 }
 
+/// Words that travel say whose they are.
+#[test]
+fn a_mismatch_is_told_in_words_that_are_true_elsewhere() {
+    let failed = [Event::new(), Event::new(), Event::new()];
+    ranks_believing(
+        3,
+        |_| config(),
+        |_| true,
+        move |world| {
+            let (all, rank) = (world.all()?, world.rank());
+            all.barrier()?;
+            let error = match rank {
+                0 => all.all_reduce(&mut [1], Sum).unwrap_err(),
+                1 => all.all_reduce(&mut [1], Max).unwrap_err(),
+                _ => {
+                    failed[..2].iter().for_each(|one| one.wait());
+                    let error = all.barrier().unwrap_err();
+                    assert!(
+                        matches!(error, Error::GroupFailed { .. } | Error::CallMismatch { .. }),
+                        "{error}"
+                    );
+                    let again = all.barrier().unwrap_err().to_string();
+                    assert!(!again.contains("this rank") && again.contains("where rank"), "{again}");
+                    failed[rank].happen();
+                    return Ok(());
+                }
+            };
+            failed[rank].happen();
+            let again = all.barrier().unwrap_err().to_string();
+            assert!(!again.contains("this rank"), "{error}: {again}");
+            failed.iter().for_each(|one| one.wait());
+            Ok(())
+        },
+    );
+}
+
+#[test]
+fn a_name_that_is_too_long_is_not_shown_whole() {
+    ranks_believing(
+        1,
+        |_| config(),
+        |_| false,
+        |world| {
+            for name in ["x".repeat(1000), "\u{1}ü".repeat(1000)] {
+                let error = world.group(&name, &[0]).map(drop).unwrap_err();
+                assert!(matches!(error, Error::BadName { .. }), "{error}");
+                let text = error.to_string();
+                assert!(text.len() < 400 && text.contains("bytes"), "{text}");
+            }
+            world.finish()
+        },
+    );
+}
+
 #[test]
 fn arguments_that_cannot_be_are_refused_and_change_nothing() {
     ranks_believing(
