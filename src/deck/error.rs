@@ -294,6 +294,8 @@ pub enum Error {
         group: String,
         /// Which call, and why.
         why: String,
+        /// What kind of failure it was.
+        cause: FailureCause,
     },
     /// A setting that makes no sense.
     #[error("{variable}={value:?}: expected {expected}")]
@@ -379,6 +381,18 @@ pub enum Error {
         /// Why not.
         source: Box<udeck_via::Error>,
     },
+}
+
+/// Why the call failed after which a group cannot be used any more ([`Error::GroupFailed`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FailureCause {
+    /// It ran out of time.
+    Deadline,
+    /// Members made different calls.
+    Mismatch,
+    /// Something else: an operator panicked, a request was dropped, a member had no memory.
+    Other,
 }
 
 impl fmt::Debug for Error {

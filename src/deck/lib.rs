@@ -92,7 +92,7 @@ mod world_state;
 pub use buffer::Buf;
 pub use bytemuck::{self, Pod, Zeroable};
 pub use config::Config;
-pub use error::{Error, PostEachError, PostError, Result};
+pub use error::{Error, FailureCause, PostEachError, PostError, Result};
 pub use exit_log::{ExitKind, RankExit};
 pub use external_buf::ExternalBuf;
 pub use group::{Algorithm, AlgorithmChoice, Group, Request, op};

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt::Display;
 
-use udeck::Error;
+use udeck::{Error, FailureCause};
 use udeck_boot::BootError;
 
 use crate::boundary::caught;
@@ -101,7 +101,7 @@ impl From<BootError> for Failure {
 fn code_of(error: &Error) -> c_int {
     match error {
         Error::PeerLost { .. } => PEER_LOST,
-        Error::Deadline { .. } => TIMED_OUT,
+        Error::Deadline { .. } | Error::GroupFailed { cause: FailureCause::Deadline, .. } => TIMED_OUT,
         Error::WouldBlock { .. } | Error::WouldBlockThread { .. } => AGAIN,
         Error::NoSuchMailbox { .. } => NO_ENTRY,
         Error::NameTaken { .. } => EXISTS,
@@ -110,7 +110,7 @@ fn code_of(error: &Error) -> c_int {
         Error::WrongType { .. }
         | Error::WrongLength { .. }
         | Error::CallMismatch { .. }
-        | Error::GroupFailed { .. }
+        | Error::GroupFailed { cause: FailureCause::Mismatch, .. }
         | Error::SegmentMismatch { .. } => MISMATCH,
         Error::BadName { .. }
         | Error::BadPayload { .. }
@@ -204,6 +204,13 @@ mod tests {
         assert_eq!(call("deck_x", || Err(invalid("no\0good"))), INVALID);
         assert_eq!(call("deck_y", || Ok(())), OK);
         assert_eq!(message(), "deck_x: no?good");
+    }
+
+    #[test]
+    fn a_failed_group_has_the_code_of_what_failed() {
+        let failed = |cause| Error::GroupFailed { group: "g".into(), why: "an earlier call".into(), cause };
+        let causes = [FailureCause::Deadline, FailureCause::Mismatch, FailureCause::Other];
+        assert_eq!(causes.map(|cause| code_of(&failed(cause))), [TIMED_OUT, MISMATCH, FAILED]);
     }
 
     #[test]

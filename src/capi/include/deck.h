@@ -337,7 +337,8 @@ int deck_shmem_barrier(deck_shmem_t *shmem);
  * same order, with the same root, type and `n`; otherwise this call or a later one is DECK_EMISMATCH, and names the member and both calls.
  * (Compared are root, operator, type, and how many bytes the elements have.) A call
  * waits for the members that it needs. DECK_EPEERLOST: a member is lost. After an error that is no DECK_EINVAL the group cannot be used
- * any more (a barrier can be called again after DECK_ETIMEDOUT); the members that are left make a new one.
+ * any more (a barrier can be called again after DECK_ETIMEDOUT): each call of it has that code again, or DECK_EIO. The members that are
+ * left make a new one.
  */
 typedef struct deck_group {
     unsigned long long deck_number;

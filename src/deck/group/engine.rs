@@ -12,7 +12,7 @@ use super::failure::{self, Failure};
 use super::kind::{Kind, NUMBERS, SYNCHRONIZE, Signature};
 use super::meet::{meet, meet_now};
 use super::state::GroupState;
-use crate::error::{Error, Result};
+use crate::error::{Error, FailureCause, Result};
 use crate::mailbox::Mailbox;
 use crate::parcel::Parcel;
 use crate::postbox::Postbox;
@@ -136,7 +136,9 @@ impl Engine {
     pub fn check(&self, state: &GroupState) -> Result {
         self.check_failure(state)?;
         if self.unfinished.is_some() {
-            return Err(state.failed("a barrier ran out of time: call it again first"));
+            return Err(
+                state.failed(FailureCause::Deadline, "a barrier ran out of time: call it again first")
+            );
         }
         // What is sent for it, and for calls of members that are ahead, has to differ in its number.
         let age = |number: &usize| self.number.wrapping_sub(*number as u32) % NUMBERS;

@@ -10,7 +10,7 @@ use udeck_via::Deadline;
 use super::kind::{Kind, Signature};
 use super::state::GroupState;
 use crate::connect::{LookupMode, connect};
-use crate::error::{Error, Result};
+use crate::error::{Error, FailureCause, Result};
 use crate::postbox::Postbox;
 use crate::received::Received;
 use crate::wait_policy::WaitPolicy;
@@ -25,16 +25,27 @@ pub(crate) enum Failure {
     /// A member is lost, or has finished.
     Lost { rank: usize, how: String },
     /// What failed, in words that are true at all members.
-    Other(String),
+    Other { cause: FailureCause, why: String },
 }
+
+/// What stands in place of a lost rank where none is.
+const CAUSES: [(u32, FailureCause); 3] = [
+    (u32::MAX, FailureCause::Other),
+    (u32::MAX - 1, FailureCause::Deadline),
+    (u32::MAX - 2, FailureCause::Mismatch),
+];
 
 impl Failure {
     pub fn of(state: &GroupState, call: Signature, error: &Error) -> Self {
-        if let Error::PeerLost { rank, how } = error {
-            return Failure::Lost { rank: *rank, how: how.clone() };
-        }
+        let cause = match error {
+            Error::PeerLost { rank, how } => return Failure::Lost { rank: *rank, how: how.clone() },
+            Error::Deadline { .. } => FailureCause::Deadline,
+            Error::CallMismatch { .. } => FailureCause::Mismatch,
+            _ => FailureCause::Other,
+        };
         let here = format!("rank {}", state.world().rank());
-        Failure::Other(format!("an earlier {call} failed: {}", error.to_string().replace("this rank", &here)))
+        let why = format!("an earlier {call} failed: {}", error.to_string().replace("this rank", &here));
+        Failure::Other { cause, why }
     }
 
     /// What a member has said.
@@ -42,12 +53,15 @@ impl Failure {
         let of = state.layout().ranks[member];
         let (lost, words) = message.split_first_chunk::<4>().unwrap_or((&[0xff; 4], &[]));
         let words: String = String::from_utf8_lossy(words).chars().flat_map(char::escape_debug).collect();
-        let lost = u32::from_le_bytes(*lost) as usize;
+        let lost = u32::from_le_bytes(*lost);
+        let cause =
+            CAUSES.iter().find(|(code, _)| *code == lost).map_or(FailureCause::Other, |(_, cause)| *cause);
+        let lost = lost as usize;
         // A member may say of itself what it likes, and of others what they are.
         if state.layout().member_of(lost).is_some() && lost != state.world().rank() {
             return Failure::Lost { rank: lost, how: format!("{words} (rank {of} says so)") };
         }
-        Failure::Other(format!("at rank {of} {words}"))
+        Failure::Other { cause, why: format!("at rank {of} {words}") }
     }
 
     pub fn error(&self, state: &GroupState) -> Error {
@@ -57,14 +71,16 @@ impl Failure {
                 Error::PeerLost { rank: *rank, how }
             }
             Failure::Lost { rank, how } => Error::PeerLost { rank: *rank, how: how.clone() },
-            Failure::Other(why) => state.failed(why),
+            Failure::Other { cause, why } => state.failed(*cause, why),
         }
     }
 
     fn encode(&self) -> Vec<u8> {
         let (lost, words) = match self {
             Failure::Lost { rank, how } => (*rank as u32, how),
-            Failure::Other(why) => (u32::MAX, why),
+            Failure::Other { cause, why } => {
+                (CAUSES.iter().find(|(_, known)| known == cause).map_or(u32::MAX, |(code, _)| *code), why)
+            }
         };
         let mut bytes = lost.to_le_bytes().to_vec();
         bytes.extend_from_slice(&words.as_bytes()[..words.floor_char_boundary(WORDS)]);

@@ -8,7 +8,7 @@ use udeck_via::{Deadline, Error as ViaError};
 use super::kind::{Kind, Signature};
 use super::layout::Layout;
 use super::plan::BarrierStep;
-use crate::error::{Error, INTERNAL, Quoted, Result};
+use crate::error::{Error, FailureCause, INTERNAL, Quoted, Result};
 use crate::exit_check::MAX_WAIT;
 use crate::world_state::WorldState;
 
@@ -152,8 +152,8 @@ impl GroupState {
 
     /// An earlier call has left the members at different places.
     #[cold]
-    pub fn failed(&self, why: &str) -> Error {
-        Error::GroupFailed { group: self.titled(), why: why.to_owned() }
+    pub fn failed(&self, cause: FailureCause, why: &str) -> Error {
+        Error::GroupFailed { group: self.titled(), why: why.to_owned(), cause }
     }
 
     /// A call that an operator made, or what a wait asked.

@@ -180,6 +180,17 @@ int main(int argc, char **argv)
     }
     OK(deck_group_barrier(&all));
     OK(deck_group_destroy(&some));
+
+    /* What ran out of time has done so afterwards, too. */
+    OK(deck_group_create(&some, "too late", three, 3));
+    if (rank == 0) {
+        double number = 1;
+        OK(deck_group_timeout(&some, 1000));
+        GIVES(DECK_ETIMEDOUT, deck_group_allreduce(&some, DECK_DOUBLE, DECK_SUM, &number, 1));
+        GIVES(DECK_ETIMEDOUT, deck_group_barrier(&some));
+    }
+    OK(deck_group_barrier(&all));
+    OK(deck_group_destroy(&some));
     OK(deck_group_destroy(&all));
     OK(deck_barrier());
     OK(deck_done());
