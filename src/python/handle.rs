@@ -21,6 +21,19 @@ pub struct Handle {
     copied: AtomicU64,
 }
 
+/// Why there is no memory for a message.
+pub enum Unavailable {
+    /// Receivers have it, and may give it back.
+    Now,
+    Failed(PyErr),
+}
+
+impl From<PyErr> for Unavailable {
+    fn from(error: PyErr) -> Self {
+        Unavailable::Failed(error)
+    }
+}
+
 #[cold]
 pub fn finished(py: Python<'_>) -> PyErr {
     raise(py, "Closed", "the world was finished: this rank has left its job".into(), None, None)
@@ -63,15 +76,25 @@ impl Handle {
         done.ok_or_else(|| finished(py))?.or_raise(py, None)
     }
 
-    /// Memory for a message of so many bytes.
+    /// Memory for a message of so many bytes, which is waited for.
     #[inline]
     pub fn buffer(&self, py: Python<'_>, len: usize, timeout: Timeout) -> PyResult<Buffer> {
-        match self.with(py, |world| world.try_buf_reused(len))? {
-            Err(Error::WouldBlock { .. }) => {
+        match self.try_buffer(py, len) {
+            Ok(buffer) => Ok(buffer),
+            Err(Unavailable::Failed(error)) => Err(error),
+            Err(Unavailable::Now) => {
                 let limit = timeout.or(self.deadline);
                 self.wait(py, |world| world.buf_reused_timeout(len, limit))
             }
-            made => made.or_raise(py, None),
+        }
+    }
+
+    /// As [`Handle::buffer`], without waiting.
+    #[inline]
+    pub fn try_buffer(&self, py: Python<'_>, len: usize) -> Result<Buffer, Unavailable> {
+        match self.with(py, |world| world.try_buf_reused(len))? {
+            Err(Error::WouldBlock { .. }) => Err(Unavailable::Now),
+            made => Ok(made.or_raise(py, None)?),
         }
     }
 }

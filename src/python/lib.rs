@@ -52,6 +52,7 @@ fn _udeck(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<group::Group>()?;
     module.add_class::<message::Message>()?;
     module.add_class::<tasks::Task>()?;
+    module.add_class::<tasks::Bell>()?;
     module.add_function(wrap_pyfunction!(world::init, module)?)?;
     module.add_function(wrap_pyfunction!(select::select, module)?)?;
     module.add_function(wrap_pyfunction!(numpy::set_classes, module)?)?;

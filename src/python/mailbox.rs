@@ -293,7 +293,7 @@ impl Mailbox {
     ///
     /// Raises as retrieve(), but for Deadline. A task that is cancelled loses no message.
     fn retrieve_async<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        tasks::run(slf.py(), Mailbox::task(slf)?, false)
+        tasks::run(slf.py(), Mailbox::task(slf), false)
     }
 
     fn __aiter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -301,7 +301,7 @@ impl Mailbox {
     }
 
     fn __anext__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        tasks::run(slf.py(), Mailbox::task(slf)?, true)
+        tasks::run(slf.py(), Mailbox::task(slf), true)
     }
 
     fn __repr__(&self) -> String {
@@ -310,18 +310,21 @@ impl Mailbox {
 }
 
 impl Mailbox {
-    /// A retrieve in a task, which has the mailbox until it ends.
-    fn task(slf: &Bound<'_, Self>) -> PyResult<Task> {
-        let (py, this) = (slf.py(), slf.get());
-        let mut lent = this.slot.lend().map_err(|why| this.slot.raise(py, why))?;
+    /// A retrieve in a task, which has the mailbox from its first poll to its end.
+    fn task(slf: &Bound<'_, Self>) -> Task {
         let mailbox = slf.clone().unbind();
-        Ok(Task::new(async move {
-            let retrieved = lent.next_async().await;
-            let end: End = Box::new(move |py| {
-                let this = mailbox.get();
-                message::value(py, retrieved.or_raise(py, Some(&this.slot.name))?, &this.of())
-            });
-            end
-        }))
+        Task::new(move |py| {
+            let this = mailbox.get();
+            let mut lent = this.slot.lend().map_err(|why| this.slot.raise(py, why))?;
+            let mailbox = mailbox.clone_ref(py);
+            Ok(async move {
+                let retrieved = lent.next_async().await;
+                let end: End = Box::new(move |py| {
+                    let this = mailbox.get();
+                    message::value(py, retrieved.or_raise(py, Some(&this.slot.name))?, &this.of())
+                });
+                end
+            })
+        })
     }
 }

@@ -80,8 +80,12 @@ impl Postbox {
         }
     }
 
-    /// An array's message: its own memory, or a copy.
-    pub fn prepare<'py>(&self, array: Array<'py>, timeout: Timeout) -> PyResult<Prepared<'py>> {
+    /// An array's message: its own memory, or a copy in memory that `allocate` gives.
+    fn prepare<'py, E: From<PyErr>>(
+        &self,
+        array: Array<'py>,
+        allocate: impl FnOnce(usize) -> Result<Buffer, E>,
+    ) -> Result<Prepared<'py>, E> {
         let (elements, text) = (array.len_bytes()?, content::text(&array)?);
         let text = text.as_ref().map(|text| text.to_cow()).transpose()?;
         // Its shape is changed when it is moved.
@@ -92,7 +96,7 @@ impl Postbox {
         {
             return Ok(Prepared { buffer, moved: Some((array, owned)) });
         }
-        let mut buffer = self.world.buffer(array.object().py(), elements + head.len(), timeout)?;
+        let mut buffer = allocate(elements + head.len())?;
         let message = bytes_mut(&mut buffer);
         content::copy_elements(&array, &mut message[..elements])?;
         head.write(message, elements);
@@ -101,11 +105,7 @@ impl Postbox {
     }
 
     /// An object's message.
-    pub fn prepare_object<'py>(
-        &self,
-        value: &Bound<'py, PyAny>,
-        timeout: Timeout,
-    ) -> PyResult<Prepared<'py>> {
+    fn prepare_object<'py>(&self, value: &Bound<'py, PyAny>, timeout: Timeout) -> PyResult<Prepared<'py>> {
         let pickled = content::pickle(value)?;
         let layout = pickled.layout()?;
         let mut buffer = self.world.buffer(value.py(), layout.len, timeout)?;
@@ -198,7 +198,7 @@ impl Postbox {
                 return Ok(());
             }
         }
-        let prepared = self.prepare(array, timeout)?;
+        let prepared = self.prepare(array, |len| self.world.buffer(py, len, timeout))?;
         self.send(py, prepared, tag, timeout)
     }
 
@@ -218,19 +218,19 @@ impl Postbox {
         self.send(py, prepared, tag, timeout)
     }
 
-    /// As post(), in a task of asyncio: waits for room without holding the thread. The task's timeouts are asyncio's.
+    /// As post(), in a task of asyncio: waits for room and for memory without holding the thread. The task's timeouts are
+    /// asyncio's.
     ///
-    /// The array is posted at once, before the first await. A task that is cancelled may have posted it.
+    /// The array is posted by the call itself, before the first await. Where there is no room or no memory, that happens in the
+    /// task: the array may be changed once the task is done. Whoever awaits it gets the errors, Busy among them. A task that is
+    /// cancelled may have posted the array.
     #[pyo3(signature = (array, tag=0))]
     fn post_async<'py>(
         slf: &Bound<'py, Self>,
         array: &Bound<'py, PyAny>,
         tag: u32,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let this = slf.get();
-        let mut prepared = this.prepare(content::array(array)?, Timeout::USUAL)?;
-        prepared.buffer.set_tag(tag);
-        tasks::run(slf.py(), Postbox::task(slf, prepared)?, false)
+        tasks::run(slf.py(), Postbox::task(slf, array, tag).begin(slf.py()), false)
     }
 
     /// Waits until everything that was posted here was read, at most the timeout (seconds; None: DECK_DEADLINE).
@@ -279,31 +279,31 @@ impl Postbox {
 }
 
 impl Postbox {
-    /// A post in a task, which has the postbox until it ends.
-    fn task(slf: &Bound<'_, Self>, prepared: Prepared<'_>) -> PyResult<Task> {
-        let (py, this) = (slf.py(), slf.get());
-        let Prepared { buffer, moved } = prepared;
-        let mut lent = match this.slot.lend() {
-            Ok(lent) => lent,
-            Err(why) => {
-                if let Some((_, owned)) = moved {
-                    owned.put_back(buffer);
-                }
-                return Err(this.slot.raise(py, why));
+    /// A post in a task, which has the postbox from its first poll to its end.
+    fn task(slf: &Bound<'_, Self>, array: &Bound<'_, PyAny>, tag: u32) -> Task {
+        let (postbox, array) = (slf.clone().unbind(), array.clone().unbind());
+        let mut lent = None;
+        Task::new(move |py| {
+            let this = postbox.get();
+            if lent.is_none() {
+                lent = Some(this.slot.lend().map_err(|why| this.slot.raise(py, why))?);
             }
-        };
-        if let Some((array, _)) = moved {
-            // The message may go at any time: from now on it is not the program's.
-            array.mark_posted();
-        }
-        let name = this.slot.name.clone();
-        Ok(Task::new(async move {
-            let posted = lent.post_async(buffer).await;
-            let end: End = Box::new(move |py| match posted {
-                Ok(()) => Ok(py.None().into_bound(py)),
-                Err(PostError { error, .. }) => Err(exception(py, &error, Some(&name))),
-            });
-            end
-        }))
+            let array = content::array(array.bind(py))?;
+            let Prepared { mut buffer, moved } = this.prepare(array, |len| this.world.try_buffer(py, len))?;
+            buffer.set_tag(tag);
+            if let Some((array, _)) = moved {
+                // The message may go at any time: from now on it is not the program's.
+                array.mark_posted();
+            }
+            let (mut lent, name) = (lent.take().expect("lent before"), this.slot.name.clone());
+            Ok(async move {
+                let posted = lent.post_async(buffer).await;
+                let end: End = Box::new(move |py| match posted {
+                    Ok(()) => Ok(py.None().into_bound(py)),
+                    Err(PostError { error, .. }) => Err(exception(py, &error, Some(&name))),
+                });
+                end
+            })
+        })
     }
 }

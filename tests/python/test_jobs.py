@@ -248,6 +248,70 @@ def test_a_signal_handler_that_returns_ends_no_wait(job):
     assert done.code == 0 and "handled 1" in done.out, done
 
 
+def test_a_task_that_waits_ends_no_interpreter(job):
+    """While the interpreter ends, no thread of the library is in it: a thread that returned to it would abort the process."""
+    done = job(
+        1,
+        """
+        import asyncio
+        world = udeck.init()
+        inbox, out = world.mailbox("in"), world.postbox("in")
+        sleeping, woken = threading.Event(), threading.Event()
+        class Slow(asyncio.SelectorEventLoop):
+            def call_soon_threadsafe(self, *arguments, **options):
+                woken.set()
+                while True:
+                    time.sleep(0.01)
+        async def waits():
+            asyncio.get_running_loop().call_soon(sleeping.set)
+            await inbox.retrieve_async()
+            woken.set()
+            await asyncio.sleep(60)
+        threading.Thread(target=lambda: Slow().run_until_complete(waits()), daemon=True).start()
+        sleeping.wait()
+        out.post(numpy.zeros(3))
+        woken.wait()
+        class Slowly:
+            # While the interpreter ends, too.
+            closed = False
+            def flush(self, sleep=time.sleep):
+                sleep(0.3)
+        sys.stdout = Slowly()
+        print("ends")
+        """,
+    )
+    assert done.code == 0 and done.out == "ends\n", done
+
+
+def test_a_task_waits_for_memory_without_holding_the_loop(job):
+    done = job(
+        1,
+        """
+        import asyncio
+        with udeck.init() as world:
+            inbox, out = world.mailbox("in"), world.postbox("in")
+            array, held = numpy.zeros(2 << 20), []
+            async def fills():
+                # Until there is no memory for one more.
+                while not (posting := asyncio.ensure_future(out.post_async(array))).done():
+                    await asyncio.sleep(0)
+                    if not posting.done():
+                        return posting
+                    held.append(inbox.retrieve(timeout=0))
+            async def main():
+                posting = await fills()
+                print(len(held) > 0, posting.done())
+                held.clear()
+                await asyncio.wait_for(posting, 30)
+                print(inbox.retrieve(timeout=0).shape)
+            asyncio.run(main())
+        """,
+        DECK_ARENA="64M",
+        DECK_DEADLINE="5",
+    )
+    assert done.code == 0 and done.out == "True False\n(2097152,)\n", done
+
+
 def test_an_exception_in_the_block_is_a_loss_to_the_others(job):
     done = job(
         2,

@@ -48,6 +48,8 @@ LINES = {
     "reveal_type(world.mailbox('a', objects=True).retrieve())": '"Any"',
     "reveal_type(world.empty(3, dtype=numpy.complex128))": "complex",
     "reveal_type(world.empty((3, 4)))": "float64",
+    "reveal_type(world.mailbox('a').retrieve_async())": "Coroutine[Any, Any, numpy.ndarray",
+    "reveal_type(sums.post_async(array))": "Coroutine[Any, Any, None]",
     "reveal_type(udeck.run_local(2, len, ()))": '"list[int]"',
     "reveal_type(udeck.PeerLost().rank)": '"int | None"',
 }

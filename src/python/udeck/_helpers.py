@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import asyncio
 import functools
+import weakref
 
 import numpy
 from numpy.lib import format as _format
 
 from ._array import _refuse as refuse_posted  # noqa: F401
 from ._errors import NobodyLeft
+from ._udeck import Bell
 
 dtype = numpy.dtype
 
@@ -50,22 +52,51 @@ def dtype_of(text):
     return dtype
 
 
-def _set(future):
-    if not future.done():
-        future.set_result(None)
+class _Loop:
+    """What wakes the tasks of one loop: its library's bell, and the futures of those that wait."""
+
+    def __init__(self, loop):
+        self.bell = Bell()
+        self.waiting = {}
+        # The loop keeps it until it is closed, and nobody else does.
+        loop.add_reader(self.bell.fileno(), self._wake)
+
+    def _wake(self):
+        for task in self.bell.rung():
+            woken = self.waiting.get(task)
+            if woken is not None and not woken.done():
+                woken.set_result(None)
+
+
+#: Weak references to them, by their loops.
+_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Loop]] = weakref.WeakKeyDictionary()
+
+
+def _here():
+    loop = asyncio.get_running_loop()
+    known = _loops.get(loop)
+    here = known and known()
+    if here is None:
+        here = _Loop(loop)
+        _loops[loop] = weakref.ref(here)
+    return loop, here
 
 
 async def drive(task):
-    """Polls a task of the library's until it is over."""
-    loop = asyncio.get_running_loop()
+    """Polls a call of the library's until it is over."""
+    loop, here = _here()
     try:
         while True:
-            woken = loop.create_future()
-            done = task.poll(lambda woken=woken: loop.call_soon_threadsafe(_set, woken))
-            if done is not None:
+            done = task.poll(here.bell)
+            if done is None:
+                here.waiting[id(task)] = woken = loop.create_future()
+                await woken
+            elif isinstance(done, float):
+                await asyncio.sleep(done)
+            else:
                 return done[0]
-            await woken
     finally:
+        here.waiting.pop(id(task), None)
         task.close()
 
 
