@@ -217,22 +217,36 @@ impl Client {
     /// when the rank that had registered it has ended; [`BootError::NobodyLeft`] as soon as all the other ranks have ended.
     /// (In a world of one another thread may register it.)
     pub fn lookup(&self, name: &str, wait: bool, deadline: Instant) -> Result<Record, BootError> {
-        self.look_up(name, wait, Maker::Anyone, deadline)
+        self.look_up(name, wait, Maker::Anyone, deadline, None)
     }
 
     /// Finds who registered `name`; blocks until somebody does, at most until `deadline`, and no longer than it can be
-    /// registered by `maker`.
+    /// registered by `maker`, nor than `interrupt` says `false`: it is asked about ten times a second.
     ///
     /// # Errors
     /// As [`lookup`](Client::lookup), and as soon as the maker has ended: [`BootError::PeerLost`],
-    /// [`BootError::PeerDone`].
-    pub fn lookup_of(&self, name: &str, maker: Maker, deadline: Instant) -> Result<Record, BootError> {
-        self.look_up(name, true, maker, deadline)
+    /// [`BootError::PeerDone`]; [`BootError::Interrupted`].
+    pub fn lookup_of(
+        &self,
+        name: &str,
+        maker: Maker,
+        deadline: Instant,
+        interrupt: Option<fn() -> bool>,
+    ) -> Result<Record, BootError> {
+        self.look_up(name, true, maker, deadline, interrupt)
     }
 
-    fn look_up(&self, name: &str, wait: bool, maker: Maker, deadline: Instant) -> Result<Record, BootError> {
+    fn look_up(
+        &self,
+        name: &str,
+        wait: bool,
+        maker: Maker,
+        deadline: Instant,
+        interrupt: Option<fn() -> bool>,
+    ) -> Result<Record, BootError> {
         let wait = wait.then(|| Deadline::from(deadline).remaining());
-        self.call(Asked::Lookup(name), Call::Lookup { name: name.into(), wait, maker }, deadline)
+        let call = Call::Lookup { name: name.into(), wait, maker };
+        self.interruptible(Asked::Lookup(name), call, deadline, interrupt)
     }
 
     /// Stores `value` under `key` for every rank to read, for the life of the job. The last one stored wins.
@@ -250,21 +264,36 @@ impl Client {
     /// [`BootError::NoSuchKey`], which lists the keys that do exist; [`BootError::NobodyLeft`] as for
     /// [`lookup`](Client::lookup).
     pub fn get(&self, key: &str, wait: bool, deadline: Instant) -> Result<Vec<u8>, BootError> {
-        self.read_key(key, wait, Maker::Anyone, deadline)
+        self.read_key(key, wait, Maker::Anyone, deadline, None)
     }
 
     /// Reads what was stored under `key`; blocks until something is, at most until `deadline`, and no longer than it can be
-    /// stored by `maker`.
+    /// stored by `maker`, nor than `interrupt` says `false`: it is asked about ten times a second.
     ///
     /// # Errors
-    /// As [`get`](Client::get), and as soon as the maker has ended: [`BootError::PeerLost`], [`BootError::PeerDone`].
-    pub fn get_of(&self, key: &str, maker: Maker, deadline: Instant) -> Result<Vec<u8>, BootError> {
-        self.read_key(key, true, maker, deadline)
+    /// As [`get`](Client::get), and as soon as the maker has ended: [`BootError::PeerLost`], [`BootError::PeerDone`];
+    /// [`BootError::Interrupted`].
+    pub fn get_of(
+        &self,
+        key: &str,
+        maker: Maker,
+        deadline: Instant,
+        interrupt: Option<fn() -> bool>,
+    ) -> Result<Vec<u8>, BootError> {
+        self.read_key(key, true, maker, deadline, interrupt)
     }
 
-    fn read_key(&self, key: &str, wait: bool, maker: Maker, deadline: Instant) -> Result<Vec<u8>, BootError> {
+    fn read_key(
+        &self,
+        key: &str,
+        wait: bool,
+        maker: Maker,
+        deadline: Instant,
+        interrupt: Option<fn() -> bool>,
+    ) -> Result<Vec<u8>, BootError> {
         let wait = wait.then(|| Deadline::from(deadline).remaining());
-        Ok(self.call(Asked::Get(key), Call::Get { key: key.into(), wait, maker }, deadline)?.value)
+        let call = Call::Get { key: key.into(), wait, maker };
+        Ok(self.interruptible(Asked::Get(key), call, deadline, interrupt)?.value)
     }
 
     /// Blocks until every event has come that happened before this call, and the end of `rank`, if it is ending: its
@@ -380,6 +409,16 @@ impl Client {
 
     /// Sends one request and waits for its answer. Answers that carry nothing become an empty record of this rank's.
     fn call(&self, asked: Asked<'_>, call: Call, deadline: Instant) -> Result<Record, BootError> {
+        self.interruptible(asked, call, deadline, None)
+    }
+
+    fn interruptible(
+        &self,
+        asked: Asked<'_>,
+        call: Call,
+        deadline: Instant,
+        interrupt: Option<fn() -> bool>,
+    ) -> Result<Record, BootError> {
         let start = Instant::now();
         let waits = matches!(
             call,
@@ -390,7 +429,7 @@ impl Client {
             _ => None,
         };
         let give_up = Deadline::from(deadline + if waits { LAST_WORD } else { Duration::ZERO });
-        match self.shared.exchange(&asked, maker, call, start, give_up)? {
+        match self.shared.exchange(&asked, maker, call, start, give_up, interrupt)? {
             Reply::Record(record) => Ok(Arc::unwrap_or_clone(record)),
             Reply::Ok => Ok(Record { owner: self.welcome.rank, value: Vec::new() }),
             Reply::Failed(failure) => {
@@ -468,11 +507,13 @@ impl Shared {
         call: Call,
         start: Instant,
         give_up: Deadline,
+        interrupt: Option<fn() -> bool>,
     ) -> Result<Reply, BootError> {
         let late =
             || BootError::Deadline { what: asked.to_string(), waited: start.elapsed(), missing: Vec::new() };
         let id = self.start(asked, call, give_up)?.ok_or_else(late)?;
-        let (mut calls, mut known_at, mut published) = (self.calls.lock(), Some(Deadline::after(LONG)), None);
+        // When the wait is published, and then when the interrupt is asked for next.
+        let (mut calls, mut look_at, mut published) = (self.calls.lock(), Some(Deadline::after(LONG)), None);
         loop {
             if let Some(reply) = calls.open.get_mut(&id).and_then(Option::take) {
                 calls.open.remove(&id);
@@ -482,10 +523,20 @@ impl Shared {
                 calls.open.remove(&id);
                 return Err(BootError::LauncherGone { what: asked.to_string(), who: self.who, why });
             }
-            let until = known_at.map_or(give_up, |known_at| give_up.min(known_at));
+            let until = look_at.map_or(give_up, |look_at| give_up.min(look_at));
             let is_late = self.answered.wait_until(&mut calls, until.instant()).timed_out();
-            if is_late && known_at.take_if(|known_at| known_at.passed()).is_some() {
+            if is_late && look_at.take_if(|look_at| look_at.passed()).is_some() {
                 published = published.or_else(|| self.waits.publish(&asked.wait(maker), start.elapsed()));
+                if let Some(interrupt) = interrupt {
+                    look_at = Some(Deadline::after(LONG));
+                    // It may wait for a lock of the caller's language.
+                    if MutexGuard::unlocked(&mut calls, interrupt)
+                        && matches!(calls.open.get(&id), Some(None))
+                    {
+                        calls.open.remove(&id);
+                        return Err(BootError::Interrupted { what: asked.to_string() });
+                    }
+                }
             }
             if is_late && give_up.passed() && matches!(calls.open.get(&id), Some(None)) {
                 calls.open.remove(&id);

@@ -63,6 +63,13 @@ pub enum BootError {
         missing: Vec<u32>,
     },
 
+    /// The caller's own check ended the wait.
+    #[error("{what}: the wait was interrupted")]
+    Interrupted {
+        /// The call.
+        what: String,
+    },
+
     /// A rank that the call needs was lost.
     #[error("{what}: rank {rank} is lost: {how}")]
     PeerLost {

@@ -10,8 +10,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use udeck_boot::waits::{Call, LONG};
-use udeck_boot::{BootError, Maker, Record, family};
+use udeck_boot::waits::Call;
+use udeck_boot::{BootError, Maker, family};
 use udeck_via::{
     Caps, Cq, Deadline, Error as ViaError, NetAddress, NicAttributes, Receive, ServiceLevel, Vi,
     ViAttributes, Withdrawal, stderr_line,
@@ -147,7 +147,9 @@ pub(crate) fn connect<T: Payload>(
     let start = Instant::now();
     let record = match mode {
         LookupMode::Now => world.client().lookup(registered, false, deadline.instant()),
-        LookupMode::Of(maker) => look_up(world, registered, maker, deadline)?,
+        LookupMode::Of(maker) => {
+            world.client().lookup_of(registered, maker, deadline.instant(), interrupt::asked_here())
+        }
     };
     let record = record.map_err(|error| lookup_error(world, registered, error))?;
     let name = family::parts(registered).0;
@@ -166,32 +168,6 @@ pub(crate) fn connect<T: Payload>(
     let target = Target { mailbox, registered, owner: record.owner, number, queue, level, incast };
     let waits = matches!(mode, LookupMode::Of(_));
     reach(world, target, &advert, Attempt { start, deadline, waits })
-}
-
-/// Waits for the mailbox's record. Where a signal may end waits, asks again and again, and looks for one in between: connecting, which
-/// follows, has the whole time then.
-///
-/// # Errors
-/// [`Error::Interrupted`].
-fn look_up(
-    world: &WorldState,
-    registered: &str,
-    maker: Maker,
-    deadline: Deadline,
-) -> Result<Result<Record, BootError>> {
-    let begun = Instant::now();
-    loop {
-        let until = if interrupt::is_possible() { deadline.min(Deadline::after(LONG)) } else { deadline };
-        match world.client().lookup_of(registered, maker, until.instant()) {
-            Err(BootError::NoSuchName { .. } | BootError::Deadline { .. }) if !deadline.passed() => {
-                interrupt::check()?;
-            }
-            Err(BootError::NoSuchName { name, existing, total, .. }) => {
-                return Ok(Err(BootError::NoSuchName { name, existing, total, waited: begun.elapsed() }));
-            }
-            found => return Ok(found),
-        }
-    }
 }
 
 /// Why a mailbox could not be found.

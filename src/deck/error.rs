@@ -509,6 +509,7 @@ impl From<BootError> for Error {
                 Error::NameTaken { name: family::parts(&name).0.to_owned(), rank: owner as usize }
             }
             BootError::PeerLost { rank, how, .. } => Error::PeerLost { rank: rank as usize, how },
+            BootError::Interrupted { .. } => Error::Interrupted,
             other => Error::Boot(Box::new(other)),
         }
     }

@@ -17,8 +17,8 @@ thread_local! {
 }
 
 /// Runs `body`. Waits in it, on this thread, ask `check` about ten times a second, and end by [`Error::Interrupted`] when it says
-/// `true`: retrieving, selecting, waiting for memory, connecting, and collective calls. (A collective call that was interrupted leaves its group
-/// unusable, as any that failed.) Posts and flushes do not ask: they have forms with a time limit, and can be called again.
+/// `true`: retrieving, selecting, posting, flushing, waiting for memory, connecting, and collective calls. (A collective call that was
+/// interrupted leaves its group unusable, as any that failed. A post gives its message back, as at a deadline.)
 ///
 /// For bindings of other languages, whose signal handlers run only when they are asked.
 pub fn interruptible<R>(check: fn() -> bool, body: impl FnOnce() -> R) -> R {
@@ -39,6 +39,11 @@ impl Drop for Before {
 #[inline]
 pub(crate) fn is_possible() -> bool {
     CHECK.get().is_some()
+}
+
+/// What is asked on this thread, for waits in other packages.
+pub(crate) fn asked_here() -> Option<fn() -> bool> {
+    CHECK.get()
 }
 
 /// # Errors

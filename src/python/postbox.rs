@@ -171,10 +171,7 @@ impl Postbox {
             Ok(postbox) => postbox,
             Err(why) => return Err(Unposted::Unusable(why, Some(buffer))),
         };
-        wait::in_slices(limit, buffer, |buffer, slice| {
-            postbox.post_timeout(buffer, slice).map_err(|failed| (failed.error, failed.message))
-        })
-        .map_err(|(error, back)| Unposted::Failed(error, back))
+        postbox.post_timeout(buffer, limit).map_err(|failed| Unposted::Failed(failed.error, failed.message))
     }
 }
 
@@ -241,7 +238,7 @@ impl Postbox {
         let limit = timeout.or(self.slot.limit);
         let flushed = wait::detached(py, || {
             let postbox = self.slot.wait_for_use(limit)?;
-            Ok(wait::in_slices_again(limit, |slice| postbox.flush_timeout(slice)))
+            Ok(postbox.flush_timeout(limit))
         });
         flushed.map_err(|why| self.slot.raise(py, why))?.or_raise(py, Some(&self.slot.name))
     }

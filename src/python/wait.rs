@@ -1,14 +1,11 @@
 //! Waits: without the interpreter's lock, and ended by the exception of a signal handler.
 
 use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use udeck::{Error, Result};
 
-/// How often a wait asks for signals that the library does not ask for itself.
-const SLICE: Duration = Duration::from_millis(100);
 /// Longer than anybody waits, and short enough to be added to a time.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
@@ -35,52 +32,9 @@ pub fn raised() -> Option<PyErr> {
     RAISED.take()
 }
 
-/// Runs what may wait, without the interpreter's lock. Where the library can, a signal ends it.
+/// Runs what may wait, without the interpreter's lock. A signal ends it.
 pub fn detached<R: Send>(py: Python<'_>, body: impl FnOnce() -> R + Send) -> R {
     py.detach(|| udeck::interruptible(is_interrupted, body))
-}
-
-/// Runs what waits for at most the time that it is given, and can be begun again: in slices, with a look at signals in between.
-/// `state` is what one attempt leaves for the next.
-pub fn in_slices<S, R>(
-    limit: Duration,
-    mut state: S,
-    mut attempt: impl FnMut(S, Duration) -> std::result::Result<R, (Error, Option<S>)>,
-) -> std::result::Result<R, (Error, Option<S>)> {
-    let begun = Instant::now();
-    loop {
-        let left = limit.saturating_sub(begun.elapsed());
-        match attempt(state, left.min(SLICE)) {
-            Err((error, Some(back))) if is_time_up(&error) => {
-                if is_interrupted() {
-                    return Err((Error::Interrupted, Some(back)));
-                }
-                if left <= SLICE {
-                    return Err((with_time(error, begun.elapsed()), Some(back)));
-                }
-                state = back;
-            }
-            result => return result,
-        }
-    }
-}
-
-fn is_time_up(error: &Error) -> bool {
-    matches!(error, Error::Deadline { .. })
-}
-
-/// An error of the last slice, for all of them.
-fn with_time(error: Error, all: Duration) -> Error {
-    match error {
-        Error::Deadline { what, whom, .. } => Error::Deadline { what, waited: all, whom },
-        other => other,
-    }
-}
-
-/// As above, for what leaves nothing.
-pub fn in_slices_again<R>(limit: Duration, mut attempt: impl FnMut(Duration) -> Result<R>) -> Result<R> {
-    in_slices(limit, (), |(), slice| attempt(slice).map_err(|error| (error, Some(()))))
-        .map_err(|(error, _)| error)
 }
 
 /// How long a call waits: seconds, or what the world says.

@@ -1,12 +1,16 @@
 """Whole jobs through deckrun."""
 
+import os
 import signal
 import subprocess
 import sys
+import sysconfig
+import textwrap
+from pathlib import Path
 
 import numpy
 import pytest
-from conftest import PATIENCE
+from conftest import PATIENCE, PROLOGUE
 
 import udeck
 
@@ -167,6 +171,7 @@ def test_a_killed_rank_is_an_exception_at_the_others(job):
 
 @pytest.mark.parametrize("waits", [
     "inbox.retrieve()", "udeck.select([inbox])", "world.barrier()", "world.all().allreduce(numpy.zeros(9))", "world.postbox('none')", "full()",
+    "out.post(numpy.zeros(9)); out.flush()", "world.group([1, 0], name='pair')",
 ])
 def test_a_signal_interrupts_a_wait(job, waits):
     done = job(
@@ -194,6 +199,41 @@ def test_a_signal_interrupts_a_wait(job, waits):
         DECK_ARENA="64M",
     )
     assert "interrupted" in done.out, done
+
+
+@pytest.mark.parametrize(("waits", "words"), [
+    ("inbox.retrieve()", 'retrieves from "box"'), ("full()", 'posts to "box" of 1'), ("out.post(numpy.zeros(9)); out.flush()", 'flushes "box" of 1'),
+    ("world.postbox('none')", 'waits for "none" to be made'),
+])
+def test_the_launcher_sees_a_wait(tmp_path, waits, words):
+    program = tmp_path / "program.py"
+    program.write_text(PROLOGUE + textwrap.dedent(f"""
+        world = udeck.init()
+        inbox = world.mailboxes("box")
+        out = world.postbox_of("box", 1 - world.rank)
+        def full():
+            while True:
+                out.post(numpy.zeros(1 << 17))
+        if world.rank == 0:
+            {waits}
+        world.barrier()
+    """))
+    deckrun = Path(sysconfig.get_path("scripts")) / "deckrun"
+    # What waits gives up in the end, so that a line that never comes is the end of the text.
+    environment = {**os.environ, "DECK_DEADLINE": "20", "DECK_SETUP_TIMEOUT": "20"}
+    with subprocess.Popen(
+        [deckrun, "-n", "2", "--watchdog", "1s", "--", sys.executable, program],
+        env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    ) as job:
+        said = []
+        for line in job.stderr:
+            said.append(line)
+            if "rank 0" in line and words in line:
+                break
+        else:
+            pytest.fail("".join(said))
+        job.terminate()
+        job.stderr.read()
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp", "udp"])

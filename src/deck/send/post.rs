@@ -112,7 +112,9 @@ impl Channel {
             };
             // A grant that was asked for ahead would end each wait at once. What an error means, the next try says.
             self.take_all_answers().ok();
-            self.wait(look_again(&error, deadline), &mut wait, Call::Post);
+            if let Err(why) = self.wait(look_again(&error, deadline), &mut wait, Call::Post) {
+                return Err((why, Some(block)));
+            }
             match self.send(block, protocol) {
                 Ok(()) => return Ok(None),
                 Err((again, returned)) => (error, block) = (again, returned),
@@ -182,7 +184,7 @@ impl Channel {
                 Ok(block) => break block,
                 Err(error) if is_busy(&error) => {
                     let deadline = self.may_wait(until, start, &error)?;
-                    self.wait(look_again(&error, deadline), &mut wait, Call::Post);
+                    self.wait(look_again(&error, deadline), &mut wait, Call::Post)?;
                 }
                 Err(error) => return Err(self.translate(error, policy)),
             }
@@ -322,7 +324,7 @@ impl Host for Channel {
             if deadline.passed() {
                 return Err(self.too_late("posting", start, &mailbox_is_full()));
             }
-            self.wait(deadline, &mut wait, Call::Post);
+            self.wait(deadline, &mut wait, Call::Post)?;
         }
     }
 

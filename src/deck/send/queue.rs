@@ -131,7 +131,7 @@ impl Channel {
             // Its head may wait for room: ask to be told, look once more, then wait.
             self.side.vi.request_send_notify();
             if !self.progress() {
-                self.wait(deadline, &mut wait, Call::Post);
+                self.wait(deadline, &mut wait, Call::Post)?;
                 self.progress();
             }
         }

@@ -30,7 +30,10 @@ impl Channel {
 
     /// Sleeps until the peer has done something, briefly if other channels have work that this thread should do, and no
     /// longer than its end may be news.
-    pub(super) fn wait(&mut self, deadline: Deadline, wait: &mut LongWait, call: Call) {
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`].
+    pub(super) fn wait(&mut self, deadline: Deadline, wait: &mut LongWait, call: Call) -> Result {
         self.side.counters.waited();
         let world = &self.side.world;
         let sleeps = world.oversubscribed() && !world.lacks_progress() && self.waits_for_turn();
@@ -45,6 +48,7 @@ impl Channel {
         };
         self.cq.wait(until, || world.progress_other_postboxes());
         wait.look(world, 0, || for_owner(call, &self.mailbox, self.owner));
+        wait.check_interrupt()
     }
 
     /// Waits until everything posted here has been read by the mailbox's owner.
@@ -69,7 +73,7 @@ impl Channel {
                 self.looks_for_more();
                 return Err(self.too_late("flushing", start, &mailbox_is_full()));
             }
-            self.wait(deadline.min(Deadline::after(pause)), &mut wait, Call::Flush);
+            self.wait(deadline.min(Deadline::after(pause)), &mut wait, Call::Flush)?;
             pause = longest.min(pause * 2);
         }
     }
@@ -112,7 +116,7 @@ impl Channel {
             if deadline.passed() {
                 return Err(self.too_late(DELIVERING, start, &self.obstacle()));
             }
-            self.wait(deadline, &mut wait, Call::Post);
+            self.wait(deadline, &mut wait, Call::Post)?;
         }
     }
 

@@ -16,6 +16,7 @@ use super::wait::how_dead;
 use super::{BarrierState, Shared};
 use crate::error::{Error, INTERNAL, Result, check_process};
 use crate::exit_check::{Verdict, check_exit};
+use crate::interrupt;
 use crate::long_wait::LongWait;
 use crate::world::check_name;
 use crate::world_state::WorldState;
@@ -169,6 +170,7 @@ impl Attempt<'_> {
             &service_of(self.maker),
             Maker::Rank(self.maker),
             deadline.instant(),
+            interrupt::asked_here(),
         );
         match found {
             Ok(record) if record.owner == self.maker => Ok(record.value),
