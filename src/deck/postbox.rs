@@ -184,6 +184,12 @@ impl<T: Payload> Postbox<T> {
         self.poster.with_channel(|channel| channel.route().clone())
     }
 
+    /// Counts bytes of a message posted here that the caller has copied into it, as the library counts its own copies
+    /// ([`crate::Stats::bytes_copied`]): for bindings of other languages.
+    pub fn count_copy(&self, bytes: usize) {
+        self.poster.count_copy(bytes);
+    }
+
     /// How long posts wait unless they say otherwise.
     pub(crate) fn usual_limit(&self) -> Duration {
         self.poster.world().config().deadline

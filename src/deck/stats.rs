@@ -19,7 +19,7 @@ pub struct Stats {
     pub messages_retrieved: u64,
     /// Their bytes.
     pub bytes_retrieved: u64,
-    /// Bytes that the library copied, on this rank, for posting and retrieving.
+    /// Bytes that the library copied, on this rank, for posting and retrieving, with those of groups' calls.
     pub bytes_copied: u64,
     /// Registrations of memory that the library did not allocate ([`crate::ExternalBuf`], and the program's own at the NIC).
     pub registrations: CacheUse,
@@ -198,11 +198,15 @@ impl Counters {
         PROTOCOLS.iter().zip(counts).for_each(|(protocol, count)| stats.add_protocol(*protocol, count));
     }
 
-    pub fn add_to(&self, stats: &mut Stats) {
+    /// `is_internal`: of the library's own messages, of which only the copies count.
+    pub fn add_to(&self, stats: &mut Stats, is_internal: bool) {
+        stats.bytes_copied += self.bytes_copied.load(Ordering::Relaxed);
+        if is_internal {
+            return;
+        }
         stats.messages_posted += self.messages_posted.load(Ordering::Relaxed);
         stats.bytes_posted += self.bytes_posted.load(Ordering::Relaxed);
         stats.messages_retrieved += self.messages_retrieved.load(Ordering::Relaxed);
         stats.bytes_retrieved += self.bytes_retrieved.load(Ordering::Relaxed);
-        stats.bytes_copied += self.bytes_copied.load(Ordering::Relaxed);
     }
 }

@@ -91,8 +91,8 @@ impl AllCounters {
         };
         living.retain(|Living { counters, peer, is_internal }| {
             let alive = Arc::strong_count(counters) > 1;
-            if !alive && !is_internal {
-                counters.add_to(gone);
+            if !alive {
+                counters.add_to(gone, *is_internal);
             }
             if let Some((peer, _)) = peer.as_ref().filter(|_| !alive) {
                 of(*peer, &|stats| counters.add_to_peer(stats));
@@ -315,12 +315,11 @@ impl WorldState {
 
     // ---- counts ----
 
-    /// Counters for a mailbox. The library's own messages do not count here.
+    /// Counters for a mailbox.
     pub fn mailbox_counters(&self, mailbox: &str) -> Arc<Counters> {
         let counters = Arc::<Counters>::default();
-        if !is_internal(mailbox) {
-            self.books.lock().open(Living { counters: counters.clone(), peer: None, is_internal: false });
-        }
+        let is_internal = is_internal(mailbox);
+        self.books.lock().open(Living { counters: counters.clone(), peer: None, is_internal });
         counters
     }
 
@@ -377,8 +376,7 @@ impl WorldState {
     pub fn stats(&self) -> Stats {
         let books = self.books.lock();
         let mut stats = books.gone;
-        let counted = books.living.iter().filter(|one| !one.is_internal);
-        counted.for_each(|one| one.counters.add_to(&mut stats));
+        books.living.iter().for_each(|one| one.counters.add_to(&mut stats, one.is_internal));
         stats.bytes_copied += self.nics.bytes_copied();
         stats.registrations = self.nics.registrations();
         stats

@@ -1,6 +1,5 @@
 //! The world that the objects of a job have in common.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::RwLock;
@@ -17,8 +16,6 @@ pub struct Handle {
     /// Its deadline, and that of making mailboxes and postboxes.
     pub deadline: Duration,
     pub setup: Duration,
-    /// Bytes of messages that are copies of the program's arrays: the library is given the copy, and counts none.
-    copied: AtomicU64,
 }
 
 /// Why there is no memory for a message.
@@ -42,16 +39,7 @@ pub fn finished(py: Python<'_>) -> PyErr {
 impl Handle {
     pub fn new(world: udeck::World) -> Self {
         let (deadline, setup) = (world.config().deadline, world.config().setup);
-        Handle { world: RwLock::new(Some(world)), deadline, setup, copied: AtomicU64::new(0) }
-    }
-
-    #[inline]
-    pub fn count_copy(&self, bytes: usize) {
-        self.copied.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-
-    pub fn copied(&self) -> u64 {
-        self.copied.load(Ordering::Relaxed)
+        Handle { world: RwLock::new(Some(world)), deadline, setup }
     }
 
     /// Runs what does not wait.

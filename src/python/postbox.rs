@@ -46,6 +46,8 @@ pub struct Prepared<'py> {
     pub buffer: Buffer,
     /// The array that the memory was taken from, and whose it is again if it is not posted.
     pub moved: Option<(Array<'py>, Owned<'py>)>,
+    /// Bytes that were copied into it.
+    copied: usize,
 }
 
 impl Postbox {
@@ -94,14 +96,13 @@ impl Postbox {
         if let Some(owned) = memory::owned(&array, elements)
             && let Some(buffer) = owned.take(&head, &self.slot.name)?
         {
-            return Ok(Prepared { buffer, moved: Some((array, owned)) });
+            return Ok(Prepared { buffer, moved: Some((array, owned)), copied: 0 });
         }
         let mut buffer = allocate(elements + head.len())?;
         let message = bytes_mut(&mut buffer);
         content::copy_elements(&array, &mut message[..elements])?;
         head.write(message, elements);
-        self.world.count_copy(elements);
-        Ok(Prepared { buffer, moved: None })
+        Ok(Prepared { buffer, moved: None, copied: elements })
     }
 
     /// An object's message.
@@ -110,21 +111,20 @@ impl Postbox {
         let layout = pickled.layout()?;
         let mut buffer = self.world.buffer(value.py(), layout.len, timeout)?;
         pickled.write(&layout, bytes_mut(&mut buffer))?;
-        self.world.count_copy(layout.len);
-        Ok(Prepared { buffer, moved: None })
+        Ok(Prepared { buffer, moved: None, copied: layout.len })
     }
 
     /// Posts a message, and waits for room if it must.
     fn send(&self, py: Python<'_>, mut prepared: Prepared<'_>, tag: u32, timeout: Timeout) -> PyResult<()> {
         prepared.buffer.set_tag(tag);
-        let Prepared { buffer, moved } = prepared;
-        let posted = match self.try_send(buffer) {
+        let Prepared { buffer, moved, copied } = prepared;
+        let posted = match self.try_send(buffer, copied) {
             Err(
                 Unposted::Failed(Error::WouldBlock { .. }, Some(buffer))
                 | Unposted::Unusable(Unusable::Busy, Some(buffer)),
             ) => {
                 let limit = timeout.or(self.slot.limit);
-                wait::detached(py, || self.send_within(buffer, limit))
+                wait::detached(py, || self.send_within(buffer, copied, limit))
             }
             posted => posted,
         };
@@ -157,22 +157,31 @@ impl Postbox {
         Err(error)
     }
 
-    fn try_send(&self, buffer: Buffer) -> Result<(), Unposted> {
+    fn try_send(&self, buffer: Buffer, copied: usize) -> Result<(), Unposted> {
         match self.slot.try_use() {
-            Ok(postbox) => {
-                postbox.try_post(buffer).map_err(|failed| Unposted::Failed(failed.error, failed.message))
-            }
+            Ok(postbox) => counted(&postbox, copied, postbox.try_post(buffer)),
             Err(why) => Err(Unposted::Unusable(why, Some(buffer))),
         }
     }
 
-    fn send_within(&self, buffer: Buffer, limit: Duration) -> Result<(), Unposted> {
+    fn send_within(&self, buffer: Buffer, copied: usize, limit: Duration) -> Result<(), Unposted> {
         let postbox = match self.slot.wait_for_use(limit) {
             Ok(postbox) => postbox,
             Err(why) => return Err(Unposted::Unusable(why, Some(buffer))),
         };
-        postbox.post_timeout(buffer, limit).map_err(|failed| Unposted::Failed(failed.error, failed.message))
+        counted(&postbox, copied, postbox.post_timeout(buffer, limit))
     }
+}
+
+/// Counts the bytes of a message that was posted and is a copy.
+fn counted(
+    postbox: &udeck::Postbox<PythonValues>,
+    copied: usize,
+    posted: Result<(), PostError<Buffer>>,
+) -> Result<(), Unposted> {
+    posted.map_err(|failed| Unposted::Failed(failed.error, failed.message))?;
+    postbox.count_copy(copied);
+    Ok(())
 }
 
 #[pymethods]
@@ -286,7 +295,8 @@ impl Postbox {
                 lent = Some(this.slot.lend().map_err(|why| this.slot.raise(py, why))?);
             }
             let array = content::array(array.bind(py))?;
-            let Prepared { mut buffer, moved } = this.prepare(array, |len| this.world.try_buffer(py, len))?;
+            let Prepared { mut buffer, moved, copied } =
+                this.prepare(array, |len| this.world.try_buffer(py, len))?;
             buffer.set_tag(tag);
             if let Some((array, _)) = moved {
                 // The message may go at any time: from now on it is not the program's.
@@ -295,6 +305,9 @@ impl Postbox {
             let (mut lent, name) = (lent.take().expect("lent before"), this.slot.name.clone());
             Ok(async move {
                 let posted = lent.post_async(buffer).await;
+                if posted.is_ok() {
+                    lent.count_copy(copied);
+                }
                 let end: End = Box::new(move |py| match posted {
                     Ok(()) => Ok(py.None().into_bound(py)),
                     Err(PostError { error, .. }) => Err(exception(py, &error, Some(&name))),

@@ -170,7 +170,7 @@ impl World {
         all.set_item("bytes_posted", stats.bytes_posted)?;
         all.set_item("messages_retrieved", stats.messages_retrieved)?;
         all.set_item("bytes_retrieved", stats.bytes_retrieved)?;
-        all.set_item("bytes_copied", stats.bytes_copied + self.handle.copied())?;
+        all.set_item("bytes_copied", stats.bytes_copied)?;
         Ok(all)
     }
 

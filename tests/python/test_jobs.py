@@ -236,6 +236,38 @@ def test_the_launcher_sees_a_wait(tmp_path, waits, words):
         job.stderr.read()
 
 
+@pytest.mark.parametrize("transfers", [
+    "world.all().allreduce(numpy.ones(10_000))", "out.post(numpy.ones(10_000)); inbox.retrieve()",
+    "out.post_object(b'x' * 10_000); inbox.retrieve()", "asyncio.run(posts()); inbox.retrieve()",
+])
+def test_copies_are_counted_once_and_everywhere(job, transfers):
+    done = job(
+        2,
+        f"""
+        import asyncio
+        with udeck.init() as world:
+            inbox = world.mailboxes("box", objects=True)
+            out = world.postbox_of("box", 1 - world.rank)
+            async def posts():
+                await out.post_async(numpy.ones(10_000))
+            world.barrier()
+            before = world.stats()["bytes_copied"]
+            {transfers}
+            print(world.stats()["bytes_copied"] - before)
+            world.barrier()
+        """,
+        DECK_STATS="1",
+    )
+    units = {"B": 1, "KiB": 1024}
+    lines = [line.split() for line in done.err.splitlines() if line.startswith("deck: rank 0:")]
+    # The line of the peer has posted, bytes, received, bytes, copied, each size with its unit; the last one begins with the sum.
+    (peer,) = [line for line in lines if line[3] == "1"]
+    (total,) = [line for line in lines if "all;" in line]
+    peer, total = (float(line[at]) * units[line[at + 1]] for line, at in ((peer, 10), (total, 3)))
+    copied = min(map(int, done.out.split()))
+    assert copied >= 10_000 and peer >= 9_500 and total >= peer * 0.99, done
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp", "udp"])
 def test_a_signal_interrupts_a_connect_that_nobody_answers(job, transport):
     done = job(
