@@ -58,8 +58,7 @@ fn other<'py>(value: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
         helper(py, intern!(py, "from_dlpack"))?.call1((value,))?
     } else {
         return Err(PyTypeError::new_err(format!(
-            "an array is posted, or what has the buffer protocol or DLPack, and {} has neither: post_object() posts any object that can \
-             be pickled",
+            "{} is no array, and has neither the buffer protocol nor DLPack: post_object() posts any object that can be pickled",
             value.get_type().name()?
         )));
     };

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
 use udeck::Error;
+use udeck::via::Error as ViaError;
 
 use crate::wait;
 
@@ -65,6 +66,9 @@ fn meaning(error: &Error) -> (&'static str, Option<usize>, Option<&str>) {
         Error::CallMismatch { rank, .. } => ("CallMismatch", Some(*rank), None),
         Error::GroupFailed { .. } => ("GroupFailed", None, None),
         Error::Config { .. } => ("ConfigError", None, None),
+        Error::Via { source, .. } if matches!(**source, ViaError::InvalidParameter(_)) => {
+            ("InvalidArgument", None, None)
+        }
         _ => ("Error", None, None),
     }
 }

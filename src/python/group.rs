@@ -9,12 +9,13 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use udeck::Pod;
-use udeck::op::{ByType, WithElements};
+use udeck::op::{ByType, Named, WithElements};
 
+use crate::arguments;
 use crate::content;
 use crate::errors::OrRaise;
 use crate::numpy::{self, Array};
-use crate::reduction::{element, operator};
+use crate::reduction::{self, element, operator};
 use crate::wait::{self, Timeout};
 
 /// Ranks that do something together: each call is made by all members, in the same order. Made by World.all(), World.group()
@@ -125,6 +126,22 @@ fn same_type(one: &Array<'_>, other: &Array<'_>) -> PyResult<()> {
     }
 }
 
+fn elements(array: &Array<'_>) -> isize {
+    array.dims().iter().product()
+}
+
+/// One array is as long as the parts of all members together. The arguments are called so.
+fn check_whole(whole: (&str, &Array<'_>), part: (&str, &Array<'_>), members: usize) -> PyResult<()> {
+    let (all, each) = (elements(whole.1), elements(part.1));
+    if each.checked_mul(members as isize) == Some(all) {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "{} has {all} elements, and {} has {each}: {members} members need {members} x {each}",
+        whole.0, part.0
+    )))
+}
+
 /// Elements of the program's, which become the result.
 struct InPlace<'a> {
     group: &'a udeck::Group,
@@ -204,7 +221,7 @@ impl Group {
         self.call(array.object().py(), timeout, |group| body(&group.moving(&elements)))
     }
 
-    fn in_place(&self, array: &Bound<'_, PyAny>, op: &str, timeout: Timeout, which: Which) -> PyResult<()> {
+    fn in_place(&self, array: &Bound<'_, PyAny>, op: Named, timeout: Timeout, which: Which) -> PyResult<()> {
         let (array, data) = written(array, "array")?;
         let op = operator(op, array.type_number(), &array.dtype())?;
         self.call(array.object().py(), timeout, |group| op.for_elements(InPlace { group, data, which }))
@@ -263,7 +280,12 @@ impl Group {
     ///
     /// They are numbered by key, and by their numbers here where keys are equal. Waits for all members.
     #[pyo3(signature = (colour, key=0))]
-    fn split(&self, py: Python<'_>, colour: Option<usize>, key: i64) -> PyResult<Option<Group>> {
+    fn split(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::colour)] colour: Option<usize>,
+        #[pyo3(from_py_with = arguments::key)] key: i64,
+    ) -> PyResult<Option<Group>> {
         let part = self.call(py, Timeout::USUAL, |group| group.split(colour, key))?;
         Ok(part.map(Group::new))
     }
@@ -276,7 +298,12 @@ impl Group {
 
     /// All get the root's elements, in place. The arrays have the same number of bytes.
     #[pyo3(signature = (array, root=0, timeout=Timeout::USUAL), text_signature = "($self, array, root=0, timeout=None)")]
-    fn broadcast(&self, array: &Bound<'_, PyAny>, root: usize, timeout: Timeout) -> PyResult<()> {
+    fn broadcast(
+        &self,
+        array: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = arguments::root)] root: usize,
+        timeout: Timeout,
+    ) -> PyResult<()> {
         let (array, bytes) = written(array, "array")?;
         // SAFETY: the array is kept here, and the program leaves it alone meanwhile.
         self.moving(&array, timeout, |group| group.broadcast(root, unsafe { bytes.write::<u8>() }))
@@ -284,43 +311,65 @@ impl Group {
 
     /// The root's elements become the combination of all members', in place; the others' stay. The arrays have the same
     /// dtype and size.
-    #[pyo3(signature = (array, op="sum", root=0, timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', root=0, timeout=None)")]
-    fn reduce(&self, array: &Bound<'_, PyAny>, op: &str, root: usize, timeout: Timeout) -> PyResult<()> {
+    #[pyo3(signature = (array, op=Named::Sum, root=0, timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', root=0, timeout=None)")]
+    fn reduce(
+        &self,
+        array: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = reduction::named)] op: Named,
+        #[pyo3(from_py_with = arguments::root)] root: usize,
+        timeout: Timeout,
+    ) -> PyResult<()> {
         self.in_place(array, op, timeout, Which::Reduce(root))
     }
 
     /// Everybody's elements become the combination of all members', in place, the same to the last bit. The arrays have the
     /// same dtype and size.
-    #[pyo3(signature = (array, op="sum", timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', timeout=None)")]
-    fn allreduce(&self, array: &Bound<'_, PyAny>, op: &str, timeout: Timeout) -> PyResult<()> {
+    #[pyo3(signature = (array, op=Named::Sum, timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', timeout=None)")]
+    fn allreduce(
+        &self,
+        array: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = reduction::named)] op: Named,
+        timeout: Timeout,
+    ) -> PyResult<()> {
         self.in_place(array, op, timeout, Which::AllReduce)
     }
 
     /// Member k's elements become the combination of members 0 to k, in place.
-    #[pyo3(signature = (array, op="sum", timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', timeout=None)")]
-    fn scan(&self, array: &Bound<'_, PyAny>, op: &str, timeout: Timeout) -> PyResult<()> {
+    #[pyo3(signature = (array, op=Named::Sum, timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', timeout=None)")]
+    fn scan(
+        &self,
+        array: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = reduction::named)] op: Named,
+        timeout: Timeout,
+    ) -> PyResult<()> {
         self.in_place(array, op, timeout, Which::Scan)
     }
 
     /// Member k's elements become the combination of members 0 to k - 1, in place; member 0 keeps its own.
-    #[pyo3(signature = (array, op="sum", timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', timeout=None)")]
-    fn exscan(&self, array: &Bound<'_, PyAny>, op: &str, timeout: Timeout) -> PyResult<()> {
+    #[pyo3(signature = (array, op=Named::Sum, timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', timeout=None)")]
+    fn exscan(
+        &self,
+        array: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = reduction::named)] op: Named,
+        timeout: Timeout,
+    ) -> PyResult<()> {
         self.in_place(array, op, timeout, Which::ExScan)
     }
 
     /// Member k gets the k-th part of the combination of all members' arrays, in `out`: array has as many elements as all
     /// outs together.
-    #[pyo3(signature = (array, out, op="sum", timeout=Timeout::USUAL), text_signature = "($self, array, out, op='sum', timeout=None)")]
+    #[pyo3(signature = (array, out, op=Named::Sum, timeout=Timeout::USUAL), text_signature = "($self, array, out, op='sum', timeout=None)")]
     fn reduce_scatter(
         &self,
         array: &Bound<'_, PyAny>,
         out: &Bound<'_, PyAny>,
-        op: &str,
+        #[pyo3(from_py_with = reduction::named)] op: Named,
         timeout: Timeout,
     ) -> PyResult<()> {
         let (array, from) = read(array, "array")?;
         let (out, to) = written(out, "out")?;
         same_type(&array, &out)?;
+        check_whole(("array", &array), ("out", &out), self.group.size())?;
         check_apart(from, to)?;
         let op = operator(op, array.type_number(), &array.dtype())?;
         self.call(array.object().py(), timeout, |group| op.for_elements(Scattered { group, from, to }))
@@ -333,7 +382,7 @@ impl Group {
     fn gather<'py>(
         &self,
         array: &Bound<'py, PyAny>,
-        root: usize,
+        #[pyo3(from_py_with = arguments::root)] root: usize,
         out: Option<&Bound<'py, PyAny>>,
         timeout: Timeout,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -344,6 +393,7 @@ impl Group {
             return Ok(None);
         }
         let (out, to) = Self::room(out, &array, self.group.size())?;
+        check_whole(("out", &out), ("array", &array), self.group.size())?;
         check_apart(from, to)?;
         // SAFETY: both arrays are kept here, and lie apart.
         self.moving(&array, timeout, |group| unsafe {
@@ -364,6 +414,7 @@ impl Group {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (array, from) = read(array, "array")?;
         let (out, to) = Self::room(out, &array, self.group.size())?;
+        check_whole(("out", &out), ("array", &array), self.group.size())?;
         check_apart(from, to)?;
         // SAFETY: both arrays are kept here, and lie apart.
         self.moving(&array, timeout, |group| unsafe {
@@ -379,7 +430,7 @@ impl Group {
         &self,
         array: Option<&Bound<'_, PyAny>>,
         out: &Bound<'_, PyAny>,
-        root: usize,
+        #[pyo3(from_py_with = arguments::root)] root: usize,
         timeout: Timeout,
     ) -> PyResult<()> {
         let (out, to) = written(out, "out")?;
@@ -390,6 +441,7 @@ impl Group {
         let array = array.ok_or_else(|| PyTypeError::new_err("the root of a scatter passes the array"))?;
         let (array, from) = read(array, "array")?;
         same_type(&array, &out)?;
+        check_whole(("array", &array), ("out", &out), self.group.size())?;
         check_apart(from, to)?;
         // SAFETY: both arrays are kept here, and lie apart.
         self.moving(&out, timeout, |group| unsafe {
@@ -419,6 +471,12 @@ impl Group {
         };
         let (out, to) = written(out, "out")?;
         same_type(&array, &out)?;
+        let (sent, room, members) = (elements(&array), elements(&out), self.group.size());
+        if sent != room || sent % members as isize != 0 {
+            return Err(PyValueError::new_err(format!(
+                "array has {sent} elements, and out has {room}: both have the same number, a multiple of the {members} members"
+            )));
+        }
         check_apart(from, to)?;
         // SAFETY: both arrays are kept here, and lie apart.
         self.moving(&array, timeout, |group| unsafe {
@@ -434,8 +492,8 @@ impl Group {
     fn neighbours(
         &self,
         py: Python<'_>,
-        to: Vec<(usize, Bound<'_, PyAny>)>,
-        from_: Vec<(usize, Bound<'_, PyAny>)>,
+        #[pyo3(from_py_with = arguments::to)] to: Vec<(usize, Bound<'_, PyAny>)>,
+        #[pyo3(from_py_with = arguments::from)] from_: Vec<(usize, Bound<'_, PyAny>)>,
         timeout: Timeout,
     ) -> PyResult<()> {
         let sent = to.iter().map(|(member, array)| Ok((*member, read(array, "to")?)));

@@ -9,6 +9,7 @@
 //! | `message` | what was received, as a view of where it lies |
 //! | `memory` | arrays in registered memory, and how they become messages |
 //! | `content` | what is posted: arrays, and objects with their buffers |
+//! | `arguments` | arguments of calls, with errors that name them |
 //! | `wire` | how an array or object is described behind its bytes |
 //! | `numpy` | numpy's C interface, as far as it is needed |
 //! | `reduction` | operators on elements of numpy's types |
@@ -23,6 +24,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 #![allow(missing_docs, reason = "classes are documented for Python, in their docstrings")]
 
+mod arguments;
 mod content;
 mod errors;
 mod group;

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use udeck::{Error, Match};
 
+use crate::arguments;
 use crate::content;
 use crate::errors::OrRaise;
 use crate::message::{self, Arrived, Mailbox as Of, Message};
@@ -175,8 +177,8 @@ impl Mailbox {
     fn retrieve<'py>(
         &self,
         py: Python<'py>,
-        source: Option<usize>,
-        tag: Option<u32>,
+        #[pyo3(from_py_with = arguments::source)] source: Option<usize>,
+        #[pyo3(from_py_with = arguments::optional_tag)] tag: Option<u32>,
         timeout: Timeout,
     ) -> PyResult<Bound<'py, PyAny>> {
         let message = self.next(py, Wanted { source, tag }, timeout)?;
@@ -188,8 +190,8 @@ impl Mailbox {
     fn retrieve_message(
         &self,
         py: Python<'_>,
-        source: Option<usize>,
-        tag: Option<u32>,
+        #[pyo3(from_py_with = arguments::source)] source: Option<usize>,
+        #[pyo3(from_py_with = arguments::optional_tag)] tag: Option<u32>,
         timeout: Timeout,
     ) -> PyResult<Message> {
         let message = self.next(py, Wanted { source, tag }, timeout)?;
@@ -203,8 +205,8 @@ impl Mailbox {
     fn try_retrieve(
         &self,
         py: Python<'_>,
-        source: Option<usize>,
-        tag: Option<u32>,
+        #[pyo3(from_py_with = arguments::source)] source: Option<usize>,
+        #[pyo3(from_py_with = arguments::optional_tag)] tag: Option<u32>,
     ) -> PyResult<Option<Message>> {
         match self.now(py, Wanted { source, tag })? {
             Now::Message(message) => Message::new(message, &self.of(), py).map(Some),
@@ -223,8 +225,8 @@ impl Mailbox {
         &self,
         py: Python<'_>,
         array: &Bound<'_, PyAny>,
-        source: Option<usize>,
-        tag: Option<u32>,
+        #[pyo3(from_py_with = arguments::source)] source: Option<usize>,
+        #[pyo3(from_py_with = arguments::optional_tag)] tag: Option<u32>,
         timeout: Timeout,
     ) -> PyResult<usize> {
         let to = content::array(array)?;
@@ -243,7 +245,8 @@ impl Mailbox {
 
     /// Declares that these ranks post here: the loss of one ends a wait, although it has made no postbox yet. Does not wait.
     #[pyo3(signature = (*ranks))]
-    fn expect(&self, py: Python<'_>, ranks: Vec<usize>) -> PyResult<()> {
+    fn expect(&self, py: Python<'_>, ranks: &Bound<'_, PyTuple>) -> PyResult<()> {
+        let ranks = arguments::ranks(ranks.as_any())?;
         let expected = py.detach(|| {
             self.slot.wait_for_use(self.slot.limit)?.mailbox.expect(ranks);
             Ok(())

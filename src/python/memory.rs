@@ -109,20 +109,6 @@ impl Owned<'_> {
     }
 }
 
-/// The shape that a program gives: a number, or several.
-pub fn shape(shape: &Bound<'_, PyAny>) -> PyResult<Vec<isize>> {
-    let dims = match shape.extract::<isize>() {
-        Ok(one) => vec![one],
-        Err(_) => shape.extract()?,
-    };
-    match dims.iter().find(|dim| **dim < 0) {
-        Some(dim) => {
-            Err(pyo3::exceptions::PyValueError::new_err(format!("an array cannot have {dim} elements")))
-        }
-        None => Ok(dims),
-    }
-}
-
 /// The bytes of so many elements, and the text of their type.
 pub fn measure<'py>(
     dtype: &Bound<'py, PyAny>,

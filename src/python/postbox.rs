@@ -6,6 +6,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use udeck::{Error, PostError, Tagged};
 
+use crate::arguments;
 use crate::content;
 use crate::errors::{OrRaise, exception};
 use crate::handle::Handle;
@@ -194,7 +195,13 @@ impl Postbox {
     /// elements that are objects, MailboxGone, PeerLost, RankFinished, Deadline, NoMemory, TooLarge, Undelivered for an
     /// earlier message, Closed, and Busy. An array that was not posted is as before.
     #[pyo3(signature = (array, tag=0, timeout=Timeout::USUAL), text_signature = "($self, array, tag=0, timeout=None)")]
-    fn post(&self, py: Python<'_>, array: &Bound<'_, PyAny>, tag: u32, timeout: Timeout) -> PyResult<()> {
+    fn post(
+        &self,
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = arguments::tag)] tag: u32,
+        timeout: Timeout,
+    ) -> PyResult<()> {
         let array = content::array(array)?;
         let number = array.type_number();
         if number.is_some() && array.base_array().is_none() {
@@ -217,7 +224,7 @@ impl Postbox {
         &self,
         py: Python<'_>,
         value: &Bound<'_, PyAny>,
-        tag: u32,
+        #[pyo3(from_py_with = arguments::tag)] tag: u32,
         timeout: Timeout,
     ) -> PyResult<()> {
         let prepared = self.prepare_object(value, timeout)?;
@@ -234,7 +241,7 @@ impl Postbox {
     fn post_async<'py>(
         slf: &Bound<'py, Self>,
         array: &Bound<'py, PyAny>,
-        tag: u32,
+        #[pyo3(from_py_with = arguments::tag)] tag: u32,
     ) -> PyResult<Bound<'py, PyAny>> {
         tasks::run(slf.py(), Postbox::task(slf, array, tag).begin(slf.py()), false)
     }

@@ -2,6 +2,7 @@
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 use udeck::op::{ByType, ElementType, Named};
 
 const NAMES: [(&str, Named); 8] = [
@@ -35,13 +36,22 @@ pub fn element(number: u8) -> Option<ElementType> {
     })
 }
 
-/// The operator of this name, for elements of this type.
-pub fn operator(name: &str, number: Option<u8>, dtype: &Bound<'_, PyAny>) -> PyResult<ByType> {
-    let Some((_, op)) = NAMES.iter().find(|(known, _)| *known == name) else {
+/// The operator that an argument names.
+pub fn named(value: &Bound<'_, PyAny>) -> PyResult<Named> {
+    let name = value.cast::<PyString>().ok().map(|name| name.to_cow()).transpose()?;
+    let found = NAMES.iter().find(|(known, _)| name.as_deref() == Some(*known));
+    found.map(|(_, op)| *op).ok_or_else(|| {
         let names: Vec<_> = NAMES.iter().map(|(name, _)| *name).collect();
-        return Err(PyValueError::new_err(format!("op={name:?}: one of {} is possible", names.join(", "))));
-    };
-    number.and_then(element).and_then(|element| ByType::new(*op, element)).ok_or_else(|| {
+        let shown = value.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
+        let text = format!("op={shown}: one of {} is possible", names.join(", "));
+        if name.is_some() { PyValueError::new_err(text) } else { PyTypeError::new_err(text) }
+    })
+}
+
+/// The operator for elements of this type.
+pub fn operator(op: Named, number: Option<u8>, dtype: &Bound<'_, PyAny>) -> PyResult<ByType> {
+    number.and_then(element).and_then(|element| ByType::new(op, element)).ok_or_else(|| {
+        let name = NAMES.iter().find(|(_, known)| *known == op).map_or("such operator", |(name, _)| name);
         PyTypeError::new_err(format!(
             "elements of {dtype} have no {name}: integers have all operators, floating-point numbers sum, product, min and max, \
              complex64 and complex128 sum and product"

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use pyo3::exceptions::PyValueError;
+use pyo3::CastIntoError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use udeck::{Error, Selectable};
 
+use crate::arguments;
 use crate::errors::OrRaise;
 use crate::mailbox::{Inner, Mailbox};
 use crate::slot::{Guard, Unusable};
@@ -20,7 +22,7 @@ use crate::wait::{self, Timeout};
 #[pyo3(signature = (mailboxes, timeout=Timeout::USUAL), text_signature = "(mailboxes, timeout=None)")]
 pub fn select<'py>(
     py: Python<'py>,
-    mailboxes: Vec<Bound<'py, Mailbox>>,
+    #[pyo3(from_py_with = mailboxes)] mailboxes: Vec<Bound<'py, Mailbox>>,
     timeout: Timeout,
 ) -> PyResult<Bound<'py, Mailbox>> {
     let mut all: Vec<&Mailbox> = mailboxes.iter().map(Bound::get).collect();
@@ -44,6 +46,17 @@ pub fn select<'py>(
     let order = all[at].slot.order();
     let found = mailboxes.iter().find(|mailbox| mailbox.get().slot.order() == order);
     Ok(found.expect("one of the list").clone())
+}
+
+fn mailboxes<'py>(value: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, Mailbox>>> {
+    const WANTED: &str = "a list of mailboxes is wanted";
+    let mailbox = |item: Bound<'py, PyAny>| {
+        let refused = |item: CastIntoError<'py>| {
+            PyTypeError::new_err(format!("mailboxes: {WANTED}, and {} is none", item.into_inner().get_type()))
+        };
+        item.cast_into().map_err(refused)
+    };
+    arguments::items(value, "mailboxes", WANTED)?.into_iter().map(mailbox).collect()
 }
 
 enum Failed {

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 /// Longer than anybody waits, and short enough to be added to a time.
@@ -48,11 +48,14 @@ impl<'py> FromPyObject<'_, 'py> for Timeout {
         if object.is_none() {
             return Ok(Timeout(None));
         }
-        let seconds: f64 = object.extract()?;
+        const WANTED: &str =
+            "seconds from 0 on are possible, and None, which is what the world says (DECK_DEADLINE)";
+        let seconds: f64 = match object.extract() {
+            Ok(seconds) => seconds,
+            Err(_) => return Err(PyTypeError::new_err(format!("timeout={}: {WANTED}", object.repr()?))),
+        };
         if seconds.is_nan() || seconds < 0.0 {
-            return Err(PyValueError::new_err(format!(
-                "timeout={seconds}: seconds from 0 on are possible, and None, which is what the world says (DECK_DEADLINE)"
-            )));
+            return Err(PyValueError::new_err(format!("timeout={seconds}: {WANTED}")));
         }
         let limit = Duration::try_from_secs_f64(seconds).unwrap_or(FOR_EVER).min(FOR_EVER);
         Ok(Timeout(Some(limit)))

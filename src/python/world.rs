@@ -7,8 +7,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use udeck::ExitKind;
 
+use crate::arguments;
 use crate::content;
-use crate::errors::OrRaise;
+use crate::errors::{OrRaise, raise};
 use crate::group::Group;
 use crate::handle::{Handle, finished};
 use crate::mailbox::Mailbox;
@@ -53,10 +54,16 @@ impl World {
     /// on their way to it from each postbox, before a post waits; None is what the job says (DECK_QUEUE).
     /// Waits for the name service only. Raises NameTaken, BadName, and Closed after finish().
     #[pyo3(signature = (name, objects=false, queue=None))]
-    fn mailbox(&self, py: Python<'_>, name: &str, objects: bool, queue: Option<usize>) -> PyResult<Mailbox> {
+    fn mailbox(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] name: String,
+        objects: bool,
+        #[pyo3(from_py_with = arguments::queue)] queue: Option<usize>,
+    ) -> PyResult<Mailbox> {
         let made = self.handle.wait(py, |world| match queue {
-            Some(bytes) => world.mailbox_with_queue(name, bytes),
-            None => world.mailbox(name),
+            Some(bytes) => world.mailbox_with_queue(&name, bytes),
+            None => world.mailbox(&name),
         })?;
         Ok(Mailbox::new(made, objects, self.handle.deadline))
     }
@@ -65,8 +72,13 @@ impl World {
     ///
     /// objects: as of mailbox(). Waits for the name service only. Raises NameTaken, BadName, and Closed after finish().
     #[pyo3(signature = (name, objects=false))]
-    fn mailboxes(&self, py: Python<'_>, name: &str, objects: bool) -> PyResult<Mailbox> {
-        let made = self.handle.wait(py, |world| world.mailboxes(name))?;
+    fn mailboxes(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] name: String,
+        objects: bool,
+    ) -> PyResult<Mailbox> {
+        let made = self.handle.wait(py, |world| world.mailboxes(&name))?;
         Ok(Mailbox::new(made, objects, self.handle.deadline))
     }
 
@@ -75,9 +87,14 @@ impl World {
     /// Raises NoSuchMailbox when the time is up, NobodyLeft when nobody is left who could make it, WrongType if it is of
     /// another language's type, and Unreachable if no transport leads there.
     #[pyo3(signature = (name, timeout=Timeout::USUAL), text_signature = "($self, name, timeout=None)")]
-    fn postbox(&self, py: Python<'_>, name: &str, timeout: Timeout) -> PyResult<Postbox> {
+    fn postbox(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] name: String,
+        timeout: Timeout,
+    ) -> PyResult<Postbox> {
         let limit = timeout.or(self.handle.setup);
-        let made = self.handle.wait(py, |world| world.postbox_timeout(name, limit))?;
+        let made = self.handle.wait(py, |world| world.postbox_timeout(&name, limit))?;
         Ok(Postbox::new(made, self.handle.clone(), self.handle.deadline))
     }
 
@@ -85,9 +102,15 @@ impl World {
     ///
     /// Raises as postbox(), PeerLost or RankFinished if the rank has ended, and NoSuchRank.
     #[pyo3(signature = (name, rank, timeout=Timeout::USUAL), text_signature = "($self, name, rank, timeout=None)")]
-    fn postbox_of(&self, py: Python<'_>, name: &str, rank: usize, timeout: Timeout) -> PyResult<Postbox> {
+    fn postbox_of(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] name: String,
+        #[pyo3(from_py_with = arguments::rank)] rank: usize,
+        timeout: Timeout,
+    ) -> PyResult<Postbox> {
         let limit = timeout.or(self.handle.setup);
-        let made = self.handle.wait(py, |world| world.postbox_of_timeout(name, rank, limit))?;
+        let made = self.handle.wait(py, |world| world.postbox_of_timeout(&name, rank, limit))?;
         Ok(Postbox::new(made, self.handle.clone(), self.handle.deadline))
     }
 
@@ -137,10 +160,21 @@ impl World {
     /// A group of these ranks, numbered in this order. All of them make the call, with the same list and name, and wait for
     /// each other.
     ///
-    /// name: of a group that exists beside another one of the same ranks. Raises NoSuchRank, CallMismatch, PeerLost and Deadline.
+    /// name: of a group that exists beside another one of the same ranks. Raises NoSuchRank, InvalidArgument if
+    /// a rank is there twice or this one is not, CallMismatch, PeerLost and Deadline.
     #[pyo3(signature = (ranks, name=None))]
-    fn group(&self, py: Python<'_>, ranks: Vec<usize>, name: Option<&str>) -> PyResult<Group> {
-        let made = self.handle.wait(py, |world| match name {
+    fn group(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::ranks)] ranks: Vec<usize>,
+        #[pyo3(from_py_with = arguments::optional_name)] name: Option<String>,
+    ) -> PyResult<Group> {
+        if let Some(rank) = ranks.iter().find(|rank| **rank >= self.size) {
+            let text =
+                format!("ranks: there is no rank {rank}: the job has {} rank(s), numbered from 0", self.size);
+            return Err(raise(py, "NoSuchRank", text, Some(*rank), None));
+        }
+        let made = self.handle.wait(py, |world| match &name {
             Some(name) => world.group(name, &ranks),
             None => world.anonymous_group(&ranks),
         })?;
@@ -175,9 +209,14 @@ impl World {
     }
 
     /// Ends the whole job now, and this process, with this exit code (0 to 255). The launcher prints why.
-    #[pyo3(signature = (code=1, why="the program gave up"))]
-    fn abort(&self, py: Python<'_>, code: u8, why: &str) -> PyResult<()> {
-        self.handle.wait(py, |world| world.abort(code, why))
+    #[pyo3(signature = (code=1, why="the program gave up".to_owned()), text_signature = "($self, code=1, why='the program gave up')")]
+    fn abort(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::code)] code: u8,
+        #[pyo3(from_py_with = arguments::why)] why: String,
+    ) -> PyResult<()> {
+        self.handle.wait(py, |world| world.abort(code, &why))
     }
 
     /// Ends this rank's part in the job: delivers what was posted, and says goodbye. Waits for that, at most the timeout.
@@ -220,7 +259,7 @@ impl World {
         zeroed: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = shape.py();
-        let dims = memory::shape(shape)?;
+        let dims = arguments::shape(shape)?;
         let (dtype, number) = match dtype {
             None => (numpy::dtype_of_number(py, FLOAT64)?, Some(FLOAT64)),
             Some(dtype) => {

@@ -356,6 +356,54 @@ def test_a_cancelled_task_loses_nothing(ends):
     assert inbox.retrieve()[0] == 4
 
 
+#: What is wrong, and how the error begins.
+ARGUMENTS = {
+    "out.post(array, tag=-1)": (ValueError, "tag=-1:"),
+    "out.post(array, tag=2**32)": (ValueError, "tag=4294967296:"),
+    "out.post_object(1, tag='x')": (TypeError, "tag='x':"),
+    "out.post(array, timeout='x')": (TypeError, "timeout='x':"),
+    "out.post([1])": (TypeError, "list is no array"),
+    "inbox.retrieve(source=-1)": (udeck.NoSuchRank, "source=-1:"),
+    "inbox.retrieve(source=2**70)": (udeck.NoSuchRank, "source="),
+    "inbox.try_retrieve(tag=-1)": (ValueError, "tag=-1:"),
+    "inbox.expect(-1)": (udeck.NoSuchRank, "ranks: rank=-1:"),
+    "inbox.expect('x')": (TypeError, "ranks: rank='x':"),
+    "world.postbox_of('m', -1)": (udeck.NoSuchRank, "rank=-1:"),
+    "world.postbox(b'm')": (TypeError, "name=b'm':"),
+    "world.mailbox('m', queue=-1)": (ValueError, "queue=-1:"),
+    "world.group([7])": (udeck.NoSuchRank, "ranks: there is no rank 7"),
+    "world.group([0, 0])": (ValueError, "making group"),
+    "world.group('x')": (TypeError, "ranks='x': a list of ranks"),
+    "world.group(0)": (TypeError, "ranks=0: a list of ranks"),
+    "world.empty('x')": (TypeError, "shape='x':"),
+    "world.empty(2**70)": (ValueError, "shape="),
+    "world.abort(code=256)": (ValueError, "code=256:"),
+    "udeck.select('x')": (TypeError, "mailboxes='x': a list of mailboxes"),
+    "udeck.select([inbox, 1])": (TypeError, "mailboxes:"),
+    "group.broadcast(array, root=9)": (ValueError, "broadcast: no member 9"),
+    "group.broadcast(array, root=-1)": (ValueError, "root=-1:"),
+    "group.allreduce(array, op='mean')": (ValueError, "op='mean':"),
+    "group.split('x')": (TypeError, "colour='x':"),
+    "group.split(0, key=2**63)": (ValueError, "key=9223372036854775808:"),
+    "group.neighbours('x', [])": (TypeError, "to='x': a list of pairs"),
+    "group.neighbours([], [array])": (TypeError, "from_: a list of pairs"),
+    "group.scatter(numpy.zeros(4), array)": (ValueError, "array has 4 elements, and out has 3:"),
+    "group.allgather(array, out=numpy.zeros(4))": (ValueError, "out has 4 elements, and array has 3:"),
+    "group.alltoall(array, out=numpy.zeros(5))": (ValueError, "array has 3 elements, and out has 5:"),
+    "group.reduce_scatter(numpy.zeros(4), array)": (ValueError, "array has 4 elements, and out has 3:"),
+}
+
+
+@pytest.mark.parametrize("call", ARGUMENTS)
+def test_an_error_names_the_argument(world, ends, call):
+    inbox, out = ends
+    names = {"world": world, "inbox": inbox, "out": out, "array": numpy.zeros(3), "group": world.all()}
+    kind, words = ARGUMENTS[call]
+    with pytest.raises(kind) as caught:
+        eval(call, {**globals(), **names})
+    assert str(caught.value).startswith(words) and not isinstance(caught.value, OverflowError)
+
+
 class OwnThreadOnly(asyncio.SelectorEventLoop):
     """A loop that notes which other threads have called it."""
 

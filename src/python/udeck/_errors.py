@@ -78,6 +78,10 @@ class NoSuchRank(Error, ValueError):
     """The job has no such rank."""
 
 
+class InvalidArgument(Error, ValueError):
+    """An argument makes no sense. The text says which."""
+
+
 class CallMismatch(Error):
     """Members of a group made different calls."""
 
