@@ -80,3 +80,36 @@ def test_pi(launched):
     done = launched("pi.py", "100000")
     assert done.returncode == 0 and done.stdout.count("pi is 3.14159265") == 1, done
     assert f"on {RANKS} ranks" in done.stdout, done
+
+
+@pytest.mark.parametrize("first", ["mpi4py.MPI", "udeck"])
+@pytest.mark.parametrize("last", ["mpi4py.MPI", "udeck"])
+def test_mpi_in_the_same_process(tmp_path, first, last):
+    """Hydra has one connection for a process: MPI says goodbye by it, whoever was first."""
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed (UDECK_PYTHON_MORE=mpi4py,mpich)")
+    mpiexec = shutil.which("mpiexec", path=os.path.dirname(sys.executable) + ":" + PATH)
+    if not mpiexec:
+        pytest.skip("no mpiexec")
+    program = tmp_path / "program.py"
+    program.write_text(f"""
+import importlib, os
+udeck = importlib.import_module("udeck")
+def start(name):
+    if name == "udeck":
+        globals()["world"] = udeck.init()
+    else:
+        globals()["MPI"] = importlib.import_module(name)
+start({first!r})
+start({({"udeck", "mpi4py.MPI"} - {first}).pop()!r})
+world.barrier()
+MPI.COMM_WORLD.Barrier()
+both = (world.rank, world.size) == (MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
+for name in {[one for one in ("udeck", "mpi4py.MPI") if one != last] + [last]!r}:
+    world.finish() if name == "udeck" else MPI.Finalize()
+os.write(1, f"{{both}}\\n".encode())
+""")
+    done = subprocess.run(
+        [mpiexec, "-n", "2", sys.executable, program],
+        env={**os.environ, "DECK_DEADLINE": "60"}, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL, check=False,
+    )
+    assert done.returncode == 0 and done.stdout.split() == ["True", "True"], (done.returncode, done.stdout, done.stderr)

@@ -92,7 +92,8 @@ impl Variables<'_> {
     /// [`StartError::Unusable`].
     pub(super) fn inherited(&self, number: &str) -> Result<Channel, StartError> {
         let taken = udeck_sys::inherited_channel(number);
-        taken.map(Channel::new).map_err(|why| self.unusable(format!("PMI_FD cannot be used: {why}")))
+        let taken = taken.and_then(|fd| Channel::inherited(fd).map_err(|error| error.to_string()));
+        taken.map_err(|why| self.unusable(format!("PMI_FD cannot be used: {why}")))
     }
 
     pub(super) fn unusable(&self, why: impl Into<String>) -> StartError {
@@ -163,12 +164,13 @@ impl Service {
         }
     }
 
-    /// Says goodbye. Nothing is said afterwards, whether or not it is answered.
+    /// Says goodbye, unless MPI does so for this process. Nothing is said afterwards, whether or not it is answered.
     ///
     /// # Errors
     /// As [`Service::ask`].
     pub(super) fn finish(&mut self, request: &Request, until: Deadline) -> Result<(), StartError> {
-        let finished = self.ask(request, until, Message::succeeded);
+        let is_mpis = self.channel.is_shared();
+        let finished = if is_mpis { Ok(()) } else { self.ask(request, until, Message::succeeded) };
         self.over.get_or_insert_with(|| "this rank has said goodbye".into());
         self.silent = true;
         finished

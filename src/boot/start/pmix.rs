@@ -23,6 +23,7 @@ use udeck_sys::Deadline;
 
 use super::{Environment, StartError};
 use ask::{NoAnswer, ask};
+pub(super) use ffi::is_mpi_initialized;
 use ffi::{Library, Proc, Status, Unread};
 use find::Vars;
 use session::{Joined, SESSION, Session, leave_at_exit};

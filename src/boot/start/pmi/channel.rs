@@ -17,6 +17,7 @@ use rustix::{
 use udeck_sys::{Deadline, thread};
 
 use super::wire::Inbox;
+use crate::start::pmix::is_mpi_initialized;
 
 /// A pipe that can be written takes as much without blocking.
 const PIPE_ROOM: usize = 4096;
@@ -49,11 +50,35 @@ impl From<Errno> for Broken {
 #[derive(Debug)]
 pub(in crate::start) struct Channel {
     fd: OwnedFd,
+    /// The descriptor that the launcher left open, of which `fd` is a duplicate: MPI in this process may use it, too.
+    inherited: Option<OwnedFd>,
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        if self.is_shared() {
+            // MPI's to close, and perhaps closed.
+            std::mem::forget(self.inherited.take());
+        }
+    }
 }
 
 impl Channel {
     pub(in crate::start) fn new(fd: impl Into<OwnedFd>) -> Channel {
-        Channel { fd: fd.into() }
+        Channel { fd: fd.into(), inherited: None }
+    }
+
+    /// Over the descriptor that the launcher left open.
+    ///
+    /// # Errors
+    /// The kernel's: no descriptors are left.
+    pub(in crate::start) fn inherited(fd: OwnedFd) -> io::Result<Channel> {
+        Ok(Channel { fd: fd.try_clone()?, inherited: Some(fd) })
+    }
+
+    /// Whether MPI in this process has the connection, too: it says goodbye for the process, or has done so.
+    pub(in crate::start) fn is_shared(&self) -> bool {
+        self.inherited.is_some() && is_mpi_initialized()
     }
 
     /// Connects to `host:port`.

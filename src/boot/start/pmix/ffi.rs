@@ -355,6 +355,28 @@ fn text(constant: *const c_char) -> Option<String> {
     (!constant.is_null()).then(|| unsafe { CStr::from_ptr(constant) }.to_string_lossy().into_owned())
 }
 
+/// What libraries of MPI are called: MPICH and those of its ABI, Debian's MPICH, the ABI of MPI 5, Open MPI.
+const MPI: [&CStr; 4] = [c"libmpi.so.12", c"libmpich.so.12", c"libmpi_abi.so.1", c"libmpi.so.40"];
+
+/// Whether the program has initialized MPI in this process; also if it has finalized it since.
+pub(in crate::start) fn is_mpi_initialized() -> bool {
+    let asked = |handle: *mut c_void| {
+        let function = symbol(handle, c"MPI_Initialized").ok()?;
+        // SAFETY: MPI's function of this name has this type in C.
+        let is_initialized: unsafe extern "C" fn(*mut c_int) -> c_int = unsafe { transmute(function) };
+        let mut flag = 0;
+        // SAFETY: it may be called at any time and by any thread, with a place for its answer.
+        let status = unsafe { is_initialized(&mut flag) };
+        Some(status == 0 && flag != 0)
+    };
+    let loaded = MPI.iter().filter_map(|name| {
+        // SAFETY: a C string. Nothing is loaded that is not there already; the handle keeps it so.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        (!handle.is_null()).then_some(handle)
+    });
+    loaded.chain([libc::RTLD_DEFAULT]).any(|handle| asked(handle) == Some(true))
+}
+
 fn symbol(handle: *mut c_void, name: &CStr) -> Result<*mut c_void, String> {
     // SAFETY: an open library and a C string.
     let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
