@@ -297,6 +297,11 @@ pub enum Error {
         /// What kind of failure it was.
         cause: FailureCause,
     },
+    /// A call by a handle that outlived its world.
+    #[error(
+        "this rank has finished: what outlives World::finish gives out messages that have come, and does nothing else"
+    )]
+    WorldFinished,
     /// A setting that makes no sense.
     #[error("{variable}={value:?}: expected {expected}")]
     Config {

@@ -146,6 +146,7 @@ impl Group {
     /// As of all calls.
     pub fn split(&self, colour: Option<usize>, key: i64) -> Result<Option<Group>> {
         let world = self.member.state.world();
+        world.check()?;
         let coloured = [u64::from(colour.is_some()), colour.unwrap_or(0) as u64];
         let crowded = u64::from(own_view(world).crowded);
         let mine = [coloured[0], coloured[1], key as u64, crowded, u64::from(world.next_group(PARTS))];

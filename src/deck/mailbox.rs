@@ -15,7 +15,7 @@ use udeck_via::Deadline;
 use udeck_via::mem::Fill;
 use udeck_via::transport::Found;
 
-use crate::error::{Error, Result, check_process};
+use crate::error::{Error, Result};
 use crate::mailbox_options::MailboxOptions;
 use crate::parcel::{Parcel, Stored};
 use crate::payload::Payload;
@@ -300,7 +300,7 @@ impl<T: Payload> Mailbox<T> {
     fn take_now_slow(&self, found: Found, received: &mut Received<T>) -> Result<bool> {
         let mut inbox = self.inbox.borrow_mut();
         if !inbox.next_slow(found, received.parcel_mut(), true)? {
-            check_process()?;
+            self.world.check()?;
             return Ok(false);
         }
         self.give_out(&mut inbox, received.parcel_mut()).map(|()| true)
@@ -322,14 +322,15 @@ impl<T: Payload> Mailbox<T> {
         Ok(received)
     }
 
-    /// Messages as they come, for ever: combine with `take`. Each is a [`Mailbox::retrieve`].
+    /// Messages as they come, until nobody is left who could post: [`Error::NobodyLeft`] ends them. Each is a [`Mailbox::retrieve`]. Of the
+    /// errors that every later call would give, too ([`Error::WorldFinished`]), the first one is the last item.
     pub fn iter(&self) -> Iter<'_, T> {
-        Iter { mailbox: self, limit: None }
+        Iter { mailbox: self, limit: None, is_over: false }
     }
 
     /// As [`Mailbox::iter`], waiting at most `limit` for each: a [`Mailbox::retrieve_timeout`].
     pub fn iter_timeout(&self, limit: Duration) -> Iter<'_, T> {
-        Iter { mailbox: self, limit: Some(limit) }
+        Iter { mailbox: self, limit: Some(limit), is_over: false }
     }
 
     /// Fills `received`, which holds nothing, with what most messages are, if one is there: short, and the next one of a
@@ -364,6 +365,15 @@ impl<T: Payload> Mailbox<T> {
     /// Whether a connection is being accepted at this moment.
     pub(crate) fn is_admitting(&self) -> bool {
         self.inbox.borrow().is_admitting()
+    }
+
+    /// A retrieve's result as an item of [`Iter`] or of a stream. `is_over`: every later one would be the same error.
+    fn item(&self, next: Result<Received<T>>, is_over: &mut bool) -> Option<Result<Received<T>>> {
+        *is_over = next.is_err() && self.world.check().is_err();
+        match next {
+            Err(Error::NobodyLeft { .. }) => None,
+            next => Some(next),
+        }
     }
 
     /// Checks a parcel, and counts it.
@@ -442,14 +452,19 @@ pub struct Iter<'a, T: Payload> {
     mailbox: &'a Mailbox<T>,
     /// `None`: the world's.
     limit: Option<Duration>,
+    is_over: bool,
 }
 
 impl<T: Payload> Iterator for Iter<'_, T> {
     type Item = Result<Received<T>>;
     fn next(&mut self) -> Option<Self::Item> {
-        Some(match self.limit {
+        if self.is_over {
+            return None;
+        }
+        let next = match self.limit {
             None => self.mailbox.retrieve(),
             Some(limit) => self.mailbox.retrieve_timeout(limit),
-        })
+        };
+        self.mailbox.item(next, &mut self.is_over)
     }
 }

@@ -73,8 +73,9 @@ impl<T: Payload> PostRequest<'_, T> {
     /// connection broke, it may, up to a second, for the launcher's word of what became of the rank. Moves things along, and
     /// does not block.
     pub fn is_done(&self) -> bool {
-        self.request
-            .is_none_or(|id| self.postbox.poster().with_channel(|channel| channel.is_request_done(id)))
+        self.request.is_none_or(|id| {
+            self.postbox.poster().with_channel(|channel| channel.is_request_done(id)).unwrap_or(true)
+        })
     }
 
     /// Waits until the poster's part is over, at most the world's deadline (`DECK_DEADLINE`).
@@ -99,7 +100,7 @@ impl<T: Payload> PostRequest<'_, T> {
         let deadline = Deadline::after(limit);
         let outcome = self.postbox.poster().with_channel(|channel| {
             channel.wait_for_request(id, deadline).map(|()| channel.request_result(id, deadline))
-        })?;
+        })??;
         if !matches!(outcome, Err(crate::Error::Deadline { .. })) {
             self.request = None;
         }
@@ -113,7 +114,7 @@ impl<T: Payload> Drop for PostRequest<'_, T> {
             return;
         }
         if let Some(id) = self.request {
-            self.postbox.poster().with_channel(|channel| channel.forget_request(id));
+            let _ = self.postbox.poster().with_channel(|channel| channel.forget_request(id));
         }
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytemuck::Pod;
 use udeck_via::Deadline;
 
-use crate::error::{PostEachError, PostError, Result, check_process};
+use crate::error::{PostEachError, PostError, Result};
 use crate::payload::Payload;
 use crate::postable::{Postable, Tagged, unposted};
 use crate::protocol::Protocol;
@@ -174,14 +174,14 @@ impl<T: Payload> Postbox<T> {
     /// What a message of `len` bytes would travel by if it were posted now, and why.
     pub fn explain(&self, len: usize) -> Choice {
         match self.poster.protocol() {
-            Protocol::Auto => self.poster.with_channel(|channel| channel.selector().explain(len)),
+            Protocol::Auto => self.poster.selector().explain(len),
             protocol => Choice { protocol, why: "it is set for all messages of this postbox".into() },
         }
     }
 
     /// By which transport messages travel from here, and why by no better one. It stays the same.
     pub fn route(&self) -> Route {
-        self.poster.with_channel(|channel| channel.route().clone())
+        self.poster.route().clone()
     }
 
     /// Counts bytes of a message posted here that the caller has copied into it, as the library counts its own copies
@@ -212,9 +212,9 @@ impl<T: Payload> Postbox<T> {
     /// # Errors
     /// As [`Postbox::flush`].
     pub fn flush_timeout(&self, limit: Duration) -> Result {
-        check_process()?;
+        self.poster.world().check()?;
         let deadline = Deadline::after(limit);
-        self.poster.with_channel(|channel| channel.flush(deadline))
+        self.poster.with_channel(|channel| channel.flush(deadline))?
     }
 }
 

@@ -6,7 +6,7 @@ use std::ptr;
 use std::time::Duration;
 
 use udeck_boot::waits::{Call, Wait};
-use udeck_via::{Cno, Cq, CqEntry, Deadline, Error as ViaError, is_forked};
+use udeck_via::{Cno, Cq, CqEntry, Deadline, Error as ViaError};
 
 use crate::error::{Error, Result, check_process};
 use crate::long_wait::LongWait;
@@ -92,7 +92,12 @@ pub fn select_timeout(mailboxes: &[&dyn Selectable], limit: Duration) -> Result<
 /// # Errors
 /// [`Error::PeerLost`] once for each rank that dies; [`Error::Via`] when there are no mailboxes.
 pub fn try_select(mailboxes: &[&dyn Selectable]) -> Result<Option<usize>> {
-    Selection::of(mailboxes)?.named(|all| all.look(true))
+    let mut selection = Selection::of(mailboxes)?;
+    let found = selection.named(|all| all.look(true))?;
+    if found.is_none() {
+        selection.world().map_or(Ok(()), WorldState::check)?;
+    }
+    Ok(found)
 }
 
 /// The mailboxes of one call, the one that was named least recently first.
@@ -124,7 +129,7 @@ impl<'a> Source<'a> {
     fn has_next(&mut self, thoroughly: bool) -> Result<bool> {
         match self {
             Source::Mailbox(inbox) => inbox.has_next(thoroughly),
-            Source::RankExits(exits, _) => Ok(exits.peek().is_some()),
+            Source::RankExits(exits, _) => check_process().map(|()| exits.peek().is_some()),
         }
     }
 
@@ -138,11 +143,13 @@ impl<'a> Source<'a> {
     fn check_exits(&mut self) -> Result {
         match self {
             Source::Mailbox(inbox) => inbox.check_exits(),
-            Source::RankExits(..) if is_forked() => check_process(),
-            Source::RankExits(exits, _) if exits.peek().is_none() && exits.world().is_deserted() => {
-                Err(Error::NobodyLeft { name: self.name() })
+            Source::RankExits(exits, _) => {
+                exits.world().check()?;
+                match exits.peek().is_none() && exits.world().is_deserted() {
+                    true => Err(Error::NobodyLeft { name: self.name() }),
+                    false => Ok(()),
+                }
             }
-            Source::RankExits(..) => Ok(()),
         }
     }
 

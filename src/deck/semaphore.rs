@@ -100,7 +100,7 @@ impl Semaphore {
     /// # Errors
     /// As [`Semaphore::acquire`].
     pub fn acquire_timeout(&self, limit: Duration) -> Result<Permit<'_>> {
-        check_process()?;
+        self.shared.check()?;
         let memory = &self.shared.memory;
         let events = &memory.table().head.permits;
         let (seen, was_busy) = (Cell::new(0), Cell::new(false));
@@ -127,7 +127,7 @@ impl Semaphore {
     /// # Errors
     /// [`Error::WouldBlock`] names the ranks that hold permits.
     pub fn try_acquire(&self) -> Result<Permit<'_>> {
-        check_process()?;
+        self.shared.check()?;
         let permit = |reclaimed_from| Permit { semaphore: self, reclaimed_from };
         for _ in 0..ATTEMPTS {
             match self.attempt(false) {

@@ -22,7 +22,7 @@ use udeck_boot::waits::Call;
 use udeck_segments::{Abandoned, LockGuard, MemberState, SharedMemory};
 
 use self::wait::{Look, Waits, wait};
-use crate::error::{Error, Result, check_process};
+use crate::error::{Error, Result};
 use crate::world_state::WorldState;
 
 /// A segment as one of its members has it.
@@ -57,6 +57,10 @@ impl Shared {
         self.ranks[member as usize]
     }
 
+    pub fn check(&self) -> Result {
+        self.world.check()
+    }
+
     pub fn deadline(&self) -> Duration {
         self.world.config().deadline
     }
@@ -64,7 +68,7 @@ impl Shared {
     // ---- the lock ----
 
     pub fn lock(&self, limit: Duration, if_abandoned: IfAbandoned) -> Result<LockGuard<'_>> {
-        check_process()?;
+        self.world.check()?;
         let waits = Waits { shared: self, call: Call::Lock, what: "locking", limit };
         let guard = wait(
             &waits,
@@ -76,7 +80,7 @@ impl Shared {
     }
 
     pub fn try_lock(&self) -> Result<LockGuard<'_>> {
-        check_process()?;
+        self.world.check()?;
         let guard = self.memory.try_lock(false).or_else(|| self.memory.steal_lock());
         let busy = || {
             let whom = self.memory.lock_holder().map_or("its holder".into(), |holder| self.whom(holder));
@@ -145,7 +149,7 @@ impl Shared {
     // ---- the barrier ----
 
     pub fn barrier(&self, limit: Duration) -> Result {
-        check_process()?;
+        self.world.check()?;
         let waits = Waits { shared: self, call: Call::Barrier, what: "the barrier of", limit };
         let mut state = self.barrier.lock();
         let (table, number, me) = (self.memory.table(), state.number, self.memory.me());

@@ -46,7 +46,8 @@ const MAX_NAME: usize = 200;
 /// # Use
 ///
 /// A world is a value, not a global: one process may hold several ranks, as tests do. It is `Send + Sync`. Mailboxes and
-/// postboxes may outlive it, but [`World::finish`] ends this rank's part in the job. A world belongs to the process that made it:
+/// postboxes may outlive it, but [`World::finish`] ends this rank's part in the job: from then on mailboxes give out what has come,
+/// and every other call by such a handle is [`Error::WorldFinished`]. A world belongs to the process that made it:
 /// in a child made by `fork()` every call is an error, and every drop does nothing.
 pub struct World {
     pub(crate) state: Arc<WorldState>,
@@ -407,7 +408,8 @@ impl World {
 
     /// The other ranks that have ended so far, in the order of the news: those that finished, and those that are lost.
     pub fn exited_ranks(&self) -> impl Iterator<Item = RankExit> + use<> {
-        self.state.exit_log().in_order(0).into_iter()
+        let known = if udeck_via::is_forked() { Vec::new() } else { self.state.exit_log().in_order(0) };
+        known.into_iter()
     }
 
     /// The other ranks that end, one after another, beginning with those that have: for a [`crate::select`] beside mailboxes.

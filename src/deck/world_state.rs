@@ -12,7 +12,7 @@ use udeck_via::{Block, Deadline, Error as ViaError, Nic, NicAttributes, host_key
 
 use crate::config::Config;
 use crate::connect::wire::{Advert, Endpoint};
-use crate::error::{Error, Result, is_internal};
+use crate::error::{Error, Result, check_process, is_internal};
 use crate::exit_log::ExitLog;
 use crate::incast::Rules;
 use crate::mailbox_options::MailboxOptions;
@@ -48,7 +48,8 @@ pub(crate) struct WorldState {
     books: Mutex<AllCounters>,
     accounting: Accounting,
     undelivered: Mutex<BTreeMap<u32, Undelivered>>,
-    has_undelivered: AtomicBool,
+    /// Whether posts have something to tell before they send: lost messages, or that this rank has finished.
+    has_news_for_posts: AtomicBool,
     has_ended: AtomicBool,
     next_postbox: AtomicU32,
     /// How many groups were made here, by their names.
@@ -142,7 +143,7 @@ impl WorldState {
             books: Mutex::default(),
             accounting: Accounting::default(),
             undelivered: Mutex::default(),
-            has_undelivered: AtomicBool::new(false),
+            has_news_for_posts: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
             next_postbox: AtomicU32::new(0),
             groups: Mutex::default(),
@@ -346,6 +347,9 @@ impl WorldState {
 
     /// What has passed between this rank and each other one, and itself, in the order of their numbers.
     pub fn peers(&self) -> Vec<PeerStats> {
+        if is_forked() {
+            return Vec::new(); // another thread of the parent's may have had the lock
+        }
         let books = self.books.lock();
         let mut peers = books.gone_peers.clone();
         let of = |peers: &mut BTreeMap<u32, PeerStats>, peer: u32, add: &dyn Fn(&mut PeerStats)| {
@@ -374,6 +378,9 @@ impl WorldState {
     }
 
     pub fn stats(&self) -> Stats {
+        if is_forked() {
+            return Stats::default();
+        }
         let books = self.books.lock();
         let mut stats = books.gone;
         books.living.iter().for_each(|one| one.counters.add_to(&mut stats, one.is_internal));
@@ -385,8 +392,8 @@ impl WorldState {
     // ---- messages that were lost ----
 
     #[inline]
-    pub fn has_undelivered(&self) -> bool {
-        self.has_undelivered.load(Ordering::Relaxed)
+    pub fn has_news_for_posts(&self) -> bool {
+        self.has_news_for_posts.load(Ordering::Relaxed)
     }
 
     pub fn note_undelivered(&self, postbox: u32, count: usize, name: &str, owner: u32, why: &str) {
@@ -402,23 +409,25 @@ impl WorldState {
             why: why.to_owned(),
         });
         entry.count += count;
-        self.has_undelivered.store(true, Ordering::Relaxed);
+        self.has_news_for_posts.store(true, Ordering::Relaxed);
     }
 
     /// Tells of one postbox's lost messages.
     pub fn take_undelivered(&self, postbox: u32) -> Result {
         let mut all = self.undelivered.lock();
         let found = all.remove(&postbox);
-        self.has_undelivered.store(!all.is_empty(), Ordering::Relaxed);
+        self.has_news_for_posts.store(!all.is_empty() || self.has_ended(), Ordering::Relaxed);
         drop(all);
         found.map_or(Ok(()), |undelivered| Err(self.undelivered_error(undelivered)))
     }
 
     /// Tells of all lost messages.
     pub fn take_all_undelivered(&self) -> Result {
-        let all = std::mem::take(&mut *self.undelivered.lock());
-        self.has_undelivered.store(false, Ordering::Relaxed);
-        let mut errors: Vec<Error> = all.into_values().map(|one| self.undelivered_error(one)).collect();
+        let mut all = self.undelivered.lock();
+        let told = std::mem::take(&mut *all);
+        self.has_news_for_posts.store(self.has_ended(), Ordering::Relaxed);
+        drop(all);
+        let mut errors: Vec<Error> = told.into_values().map(|one| self.undelivered_error(one)).collect();
         match errors.len() {
             0 => Ok(()),
             1 => Err(errors.remove(0)),
@@ -484,9 +493,21 @@ impl WorldState {
         self.size > 1 && self.exit_log.count() >= self.size - 1
     }
 
-    /// What was lost so far has been told.
+    /// What was lost so far has been told. No handle posts, waits or takes part in a collective call from now on.
     pub fn end(&self) {
+        let _told = self.undelivered.lock();
         self.has_ended.store(true, Ordering::Relaxed);
+        self.has_news_for_posts.store(true, Ordering::Relaxed);
+    }
+
+    /// What every handle of this world asks before it takes a lock, waits or sends.
+    ///
+    /// # Errors
+    /// This process is a forked child; [`Error::WorldFinished`].
+    #[inline]
+    pub fn check(&self) -> Result {
+        check_process()?;
+        if self.has_ended() { Err(Error::WorldFinished) } else { Ok(()) }
     }
 
     pub fn has_ended(&self) -> bool {

@@ -5,6 +5,7 @@
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Barrier;
 use std::time::Duration;
 
 use udeck::{Mailbox, Postbox, World, run_local};
@@ -220,5 +221,61 @@ fn a_child_forked_while_draining_sees_no_message(world: World) -> udeck::Result 
 fn a_child_forked_while_draining_sees_no_message_over_shm() {
     if alone("fork::a_child_forked_while_draining_sees_no_message_over_shm", "shm") {
         run_local(1, a_child_forked_while_draining_sees_no_message).unwrap();
+    }
+}
+
+/// A lock that another thread of the parent's held is held in the child for ever: no call there waits for it.
+fn a_lock_held_by_another_thread_holds_up_no_child(world: World) -> udeck::Result {
+    let all = world.all()?;
+    all.barrier()?;
+    // The operator is called inside the collective call, which has the group's lock.
+    let (inside, go_on) = (Barrier::new(2), Barrier::new(2));
+    let slow = |left: u64, right: u64| {
+        inside.wait();
+        go_on.wait();
+        left + right
+    };
+    if world.rank() == 1 {
+        all.all_reduce(&mut [1_u64], |left, right| left + right)?;
+        return world.finish();
+    }
+    std::thread::scope(|scope| {
+        let reduced = scope.spawn(|| all.all_reduce(&mut [1_u64], slow));
+        inside.wait();
+        // SAFETY: as above.
+        match unsafe { libc::fork() } {
+            -1 => panic!("{}", std::io::Error::last_os_error()),
+            0 => {
+                // SAFETY: no handler is set.
+                unsafe { libc::alarm(PATIENCE) };
+                let calls = [
+                    all.split(Some(0), 0).map(drop),
+                    all.barrier(),
+                    all.barrier_nonblocking().map(drop),
+                    all.all_reduce(&mut [1_u64], |left, right| left + right),
+                ];
+                let told = |call: &udeck::Result| {
+                    call.as_ref().is_err_and(|error| error.to_string().contains("was forked"))
+                };
+                // SAFETY: nothing of the parent's is flushed or run.
+                unsafe { libc::_exit(if calls.iter().all(told) { 0 } else { 1 }) }
+            }
+            pid => {
+                let mut status = 0;
+                // SAFETY: the child's status goes into a living integer.
+                assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+                go_on.wait();
+                assert_eq!(status, 0, "every call of the child's failed, and none waited for the lock");
+            }
+        }
+        reduced.join().expect("it does not panic")
+    })?;
+    world.finish()
+}
+
+#[test]
+fn a_lock_held_by_another_thread_holds_up_no_child_over_shm() {
+    if alone("fork::a_lock_held_by_another_thread_holds_up_no_child_over_shm", "shm") {
+        run_local(2, a_lock_held_by_another_thread_holds_up_no_child).unwrap();
     }
 }

@@ -18,6 +18,7 @@ mod exhaustion;
 mod external_buf;
 mod fairness;
 mod families;
+mod finished;
 mod floods;
 mod fork;
 mod forwarding;

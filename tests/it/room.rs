@@ -15,6 +15,24 @@ const SOME: usize = 1000;
 /// What a connection holds over shared memory.
 const RING: usize = 64;
 
+/// All postboxes of a rank share its table of blocks. A post that finds it full says so, and blames no reader.
+#[test]
+fn a_full_table_of_blocks_is_told_as_such() {
+    ranks_with(1, &config(), |world| {
+        let inboxes = [world.mailbox::<[u64; 8]>("first")?, world.mailbox("second")?];
+        let outs = [world.postbox::<[u64; 8]>("first")?, world.postbox("second")?];
+        let error = (0..200_000).find_map(|n| outs[n % 2].try_post(&[[n as u64; 8]][..]).err());
+        let error = error.expect("no table has so many").error;
+        assert!(matches!(error, Error::WouldBlock { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("memory: no room") && text.contains("blocks and gaps is full"), "{text}");
+        drop(inboxes);
+        drop(outs);
+        drop(world);
+        Ok(())
+    });
+}
+
 /// Two ranks over the NIC that this opens.
 fn over(nic: fn(&Client) -> udeck::via::Nic, body: fn(World) -> Result) {
     let (_job, streams) = Job::new(2).expect("a name service");

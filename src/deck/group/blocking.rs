@@ -15,7 +15,7 @@ use super::op::{Operator, OperatorCode};
 use super::plan::BarrierStep;
 use super::state::GroupState;
 use super::waiting::{Clock, drive};
-use crate::error::{Error, Result, check_process};
+use crate::error::{Error, Result};
 use crate::payload::check_payload;
 use crate::trace;
 
@@ -44,10 +44,9 @@ impl Group {
     }
 
     fn wait_for_all(&self, kind: Kind, limit: Duration) -> Result {
-        check_process()?;
         let state = &self.member.state;
         if state.layout().size() == 1 {
-            return Ok(());
+            return state.world().check();
         }
         let _call = self.traced(kind);
         let mut clock = Clock::new(limit);
@@ -231,7 +230,6 @@ impl Group {
         signature: Signature,
         part: impl AsyncFnOnce(&Call<Held<'_>>) -> Result<R>,
     ) -> Result<R> {
-        check_process()?;
         let state = &self.member.state;
         let _call = self.traced(signature.kind().unwrap_or(Kind::Barrier));
         let mut clock = Clock::new(self.limit);

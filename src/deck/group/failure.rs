@@ -83,7 +83,8 @@ impl Failure {
             }
         };
         let mut bytes = lost.to_le_bytes().to_vec();
-        bytes.extend_from_slice(&words.as_bytes()[..words.floor_char_boundary(WORDS)]);
+        let end = (0..=WORDS.min(words.len())).rev().find(|&at| words.is_char_boundary(at)).unwrap_or(0);
+        bytes.extend_from_slice(&words.as_bytes()[..end]);
         bytes
     }
 }

@@ -38,9 +38,11 @@ impl Membership {
     /// Takes the end for a call. Waits while another thread has it, as long as the call may.
     ///
     /// # Errors
-    /// [`Error::Deadline`]; [`Error::Via`]: the call was made from within another one; [`Error::Interrupted`].
+    /// As [`WorldState::check`], before the lock. [`Error::Deadline`]; [`Error::Via`]: the call was made from within another one;
+    /// [`Error::Interrupted`].
     #[inline]
     pub fn enter(&self, call: Signature, clock: &mut Clock) -> Result<TakenEngine<'_>> {
+        self.state.world().check()?;
         let engine = match self.engine.try_lock() {
             Some(engine) => engine,
             None => self.enter_later(call, clock)?,
@@ -65,6 +67,7 @@ impl Membership {
 
     /// As [`Membership::enter`], without waiting. `None`: another thread has it.
     pub fn try_enter(&self, call: Signature) -> Result<Option<TakenEngine<'_>>> {
+        self.state.world().check()?;
         let Some(engine) = self.engine.try_lock() else { return Ok(None) };
         self.check_apart(call, &engine)?;
         Ok(Some(engine))

@@ -19,7 +19,7 @@ use super::kind::{Elements, Kind, NUMBERS, SYNCHRONIZE, Signature};
 use super::membership::{Membership, TakenEngine};
 use super::op::Operator;
 use super::waiting::Clock;
-use crate::error::{Error, Result, check_process};
+use crate::error::{Error, Result};
 use crate::payload::check_payload;
 use crate::trace;
 
@@ -209,9 +209,9 @@ impl Group {
     where
         R: Send + 'a,
     {
-        check_process()?;
         let traced = trace::begin();
         let (member, state) = (&self.member, &self.member.state);
+        state.world().check()?;
         state.check_members()?;
         let (barrier, call) = {
             let engine = self.enter_soon(signature)?;
@@ -293,7 +293,7 @@ impl<R> Request<'_, R> {
     /// # Errors
     /// As of all calls ([`Group`]).
     pub fn wait_timeout(&mut self, limit: Duration) -> Result<R> {
-        check_process()?;
+        self.check()?;
         let mut clock = Clock::new(limit);
         let member = self.member.clone();
         let call = self.call;
@@ -311,6 +311,11 @@ impl<R> Request<'_, R> {
             }
         }
         self.take()
+    }
+
+    /// A part that is still under way has to send and take locks. What is over can be taken whatever became of the world.
+    fn check(&self) -> Result {
+        if matches!(self.stage, Stage::Running(_)) { self.member.state.world().check() } else { Ok(()) }
     }
 
     /// Carries the part on as far as it goes without waiting, for another thread neither. Whether it is over.
@@ -333,6 +338,9 @@ impl<R> Request<'_, R> {
 
     /// As [`Request::go_on`]; also connects to members, and ends where members have ended that it waits for.
     fn look(&mut self, context: &mut Context<'_>) -> bool {
+        if self.check().is_err() {
+            return true; // which the call that takes the result says
+        }
         for _ in 0..LOOKS {
             if self.go_on(context) {
                 return true;
@@ -369,6 +377,7 @@ impl<R> Request<'_, R> {
     }
 
     fn take(&mut self) -> Result<R> {
+        self.check()?;
         match std::mem::replace(&mut self.stage, Stage::Taken) {
             Stage::Over(result) => result,
             _ => Err(self.member.state.bad(self.call, "its result has been given already".into())),
@@ -435,7 +444,7 @@ mod tasks {
 
 impl<R> Drop for Request<'_, R> {
     fn drop(&mut self) {
-        if udeck_via::is_forked() || !matches!(self.stage, Stage::Running(_)) {
+        if !matches!(self.stage, Stage::Running(_)) || self.member.state.world().check().is_err() {
             return;
         }
         let engine = self.member.lock();

@@ -31,7 +31,7 @@ impl<T: Payload> Mailbox<T> {
     /// Messages as they come, until nobody is left who could post. (Feature `async`.) Each is a
     /// [`Mailbox::retrieve_async`].
     pub fn stream(&mut self) -> Messages<'_, T> {
-        Messages { mailbox: self, alarm: Alarm::default() }
+        Messages { mailbox: self, alarm: Alarm::default(), is_over: false }
     }
 
     fn poll_retrieve(&mut self, alarm: &mut Alarm, task: &mut Context<'_>) -> Poll<Result<Received<T>>> {
@@ -86,6 +86,7 @@ impl<T: Payload> Future for Retrieve<'_, T> {
 pub struct Messages<'a, T: Payload> {
     mailbox: &'a mut Mailbox<T>,
     alarm: Alarm,
+    is_over: bool,
 }
 
 impl<T: Payload> Stream for Messages<'_, T> {
@@ -93,10 +94,11 @@ impl<T: Payload> Stream for Messages<'_, T> {
 
     fn poll_next(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
-        match this.mailbox.poll_retrieve(&mut this.alarm, task) {
-            Poll::Ready(Err(Error::NobodyLeft { .. })) => Poll::Ready(None),
-            Poll::Ready(result) => Poll::Ready(Some(result)),
-            Poll::Pending => Poll::Pending,
+        if this.is_over {
+            return Poll::Ready(None);
         }
+        this.mailbox
+            .poll_retrieve(&mut this.alarm, task)
+            .map(|next| this.mailbox.item(next, &mut this.is_over))
     }
 }

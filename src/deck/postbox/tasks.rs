@@ -48,7 +48,7 @@ impl<T: Payload> Postbox<T> {
     ) -> Poll<Result<R, udeck_via::Error>> {
         for look in 0..=LOOKS {
             if look > 0 {
-                self.poster.with_channel(|channel| channel.ask_for_room());
+                self.poster.on_channel(|channel| channel.ask_for_room());
             }
             if let Some(done) = attempt(self) {
                 alarm.rest();
@@ -57,9 +57,9 @@ impl<T: Payload> Postbox<T> {
             if look == 0 {
                 continue;
             }
-            let (armed, at_latest) = self.poster.with_channel(|channel| channel.arm());
+            let (armed, at_latest) = self.poster.on_channel(|channel| channel.arm());
             if armed != Armed::News {
-                let handle = || self.poster.with_channel(|channel| [channel.handle()]);
+                let handle = || self.poster.on_channel(|channel| [channel.handle()]);
                 return match alarm.set(self.poster.world(), handle, task.waker(), at_latest) {
                     Ok(()) => Poll::Pending,
                     Err(error) => Poll::Ready(Err(error)),
@@ -95,7 +95,10 @@ impl<T: Payload, M: Postable<T>> Future for Post<'_, T, M> {
         let Post { postbox, message, alarm } = self.get_mut();
         let attempt = |postbox: &Postbox<T>| {
             if postbox.poster.protocol() == Protocol::Handshake {
-                let error = postbox.poster.with_channel(|channel| channel.would_block_thread());
+                let error = postbox
+                    .poster
+                    .with_channel(|channel| channel.would_block_thread())
+                    .unwrap_or_else(|error| error);
                 return Some(Err(PostError { error, message: message.take().map(M::unposted) }));
             }
             let posting = message.take().expect("a future that is done is not polled again");
@@ -137,12 +140,12 @@ impl<T: Payload> Future for Flush<'_, T> {
 
     fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
         let Flush { postbox, alarm } = self.get_mut();
-        let attempt = |postbox: &Postbox<T>| match postbox
-            .poster
-            .with_channel(|channel| channel.flush(Deadline::now()))
-        {
-            Err(Error::Deadline { .. }) => None,
-            result => Some(result),
+        let attempt = |postbox: &Postbox<T>| {
+            let flush = || postbox.poster.on_channel(|channel| channel.flush(Deadline::now()));
+            match postbox.poster.world().check().and_then(|()| flush()) {
+                Err(Error::Deadline { .. }) => None,
+                result => Some(result),
+            }
         };
         match postbox.poll_with(alarm, task, attempt) {
             Poll::Ready(Ok(result)) => Poll::Ready(result),

@@ -9,7 +9,7 @@ use udeck_via::{Deadline, Pause, Spinner, missed};
 
 use super::Inbox;
 use super::accept::DATA;
-use crate::error::{Error, Result, Titled, check_process, counted, is_internal};
+use crate::error::{Error, Result, Titled, counted, is_internal};
 use crate::long_wait::LongWait;
 use crate::matching::Match;
 use crate::parcel::Parcel;
@@ -214,7 +214,7 @@ impl Inbox {
 
     /// Ranks that ended: each lost one is an error once, if it has posted here, is expected to, or nobody is left; and when nobody is, so is waiting.
     pub(super) fn report_exits(&mut self) -> Result {
-        check_process()?;
+        self.world.check()?;
         if self.acceptor.has_failed() {
             let failed = |error| Error::via(format!("waiting at {}", Titled(&self.name)), error);
             self.world.nics().iter().try_for_each(|world_nic| world_nic.nic.check()).map_err(failed)?;

@@ -24,10 +24,7 @@ impl Channel {
         #[cfg(feature = "async")]
         self.has_to_look.set(matches!(error, ViaError::NoMemory { .. }));
         match until {
-            None => {
-                let whom = format!("rank {} to read from {}", self.owner, Titled(&self.mailbox));
-                Err(Error::WouldBlock { what: "the post", whom })
-            }
+            None => Err(Error::WouldBlock { what: "the post", whom: self.awaited_by(error) }),
             Some(deadline) if deadline.passed() => Err(self.too_late("posting", start, error)),
             Some(deadline) => self.is_awaited().map(|()| deadline),
         }
@@ -80,13 +77,17 @@ impl Channel {
 
     pub(super) fn too_late(&self, what: &str, start: Instant, cause: &ViaError) -> Error {
         let what = format!("{what} to {}", Titled(&self.mailbox));
-        let whom = match cause {
+        Error::Deadline { what, waited: start.elapsed(), whom: self.awaited_by(cause) }
+    }
+
+    /// Who should act first, where a post cannot go on because of `cause`: this rank's own memory may be full, and the mailbox be empty.
+    fn awaited_by(&self, cause: &ViaError) -> String {
+        match cause {
             ViaError::NoMemory { .. } => {
                 format!("memory: {cause}; {}", self.side.world.holders(Memory::Outbox))
             }
-            _ => format!("rank {} to retrieve from it", self.owner),
-        };
-        Error::Deadline { what, waited: start.elapsed(), whom }
+            _ => format!("rank {} to retrieve from {}", self.owner, Titled(&self.mailbox)),
+        }
     }
 
     /// What an error of posting means to a program. May wait for the launcher's word of what became of the mailbox's owner.

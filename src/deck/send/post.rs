@@ -27,7 +27,7 @@ impl Channel {
     #[inline]
     pub fn post_short(&mut self, bytes: &[u8], tag: u32) -> bool {
         debug_assert!(!self.has_queued());
-        if self.side.world.has_undelivered() {
+        if self.side.world.has_news_for_posts() {
             return false;
         }
         eager::post_short(&mut self.side, bytes, tag)
@@ -36,7 +36,7 @@ impl Channel {
     /// Likewise, messages of `each` bytes that lie one after another in `bytes`, without tags: how many were sent.
     pub fn post_short_run(&mut self, bytes: &[u8], each: usize) -> usize {
         debug_assert!(!self.has_queued());
-        if self.side.world.has_undelivered() {
+        if self.side.world.has_news_for_posts() {
             return 0;
         }
         eager::post_short_run(&mut self.side, bytes, each)
@@ -46,7 +46,7 @@ impl Channel {
     #[inline]
     pub fn post_handed_off(&mut self, block: Block) -> Result<(), Block> {
         debug_assert!(!self.has_queued());
-        if self.side.world.has_undelivered() {
+        if self.side.world.has_news_for_posts() {
             return Err(block);
         }
         let len = block.len();
@@ -63,7 +63,7 @@ impl Channel {
         protocol: Protocol,
         policy: WaitPolicy,
     ) -> Result<Option<RequestId>, Refused> {
-        if self.side.world.has_undelivered()
+        if self.side.world.has_news_for_posts()
             && let Err(error) = self.undelivered()
         {
             return Err((error, Some(block)));
@@ -196,13 +196,9 @@ impl Channel {
         self.post(MessageBlock::Own(block), protocol, policy).map_err(|(error, _)| error)
     }
 
-    pub fn count_copy(&self, bytes: usize) {
-        self.side.counters.copied(bytes);
-    }
-
     /// Accepts a short message, which takes no memory of the library's.
     fn post_short_copy(&mut self, bytes: &[u8], tag: u32, policy: WaitPolicy) -> Result<Option<RequestId>> {
-        if self.side.world.has_undelivered() {
+        if self.side.world.has_news_for_posts() {
             self.undelivered()?;
         }
         self.look(policy)?;

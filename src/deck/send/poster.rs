@@ -11,9 +11,10 @@ use super::requests::RequestId;
 use super::{Channel, Failed};
 use crate::error::{Error, Result, Titled, check_process};
 use crate::progress::{Advance, Slot};
-use crate::protocol::auto::Dispatch;
+use crate::protocol::auto::{Dispatch, Selector};
 use crate::protocol::message_block::MessageBlock;
 use crate::protocol::{MAX_INLINE, Protocol};
+use crate::route::Route;
 use crate::stats::Counters;
 use crate::trace;
 use crate::wait_policy::WaitPolicy;
@@ -26,6 +27,8 @@ const MAX_RETURNED: usize = 64;
 pub struct Poster {
     slot: RefCell<ChannelSlot>,
     dispatch: Cell<Dispatch>,
+    selector: Selector,
+    route: Box<Route>,
     world: Arc<WorldState>,
     name: String,
     /// The mailbox's rank, and the postbox's number.
@@ -53,8 +56,11 @@ pub(crate) struct Returned {
 
 impl Poster {
     pub(crate) fn new(world: &Arc<WorldState>, name: &str, channel: Channel) -> Self {
+        let route = channel.route().clone();
         Poster {
             dispatch: Cell::new(channel.selector().dispatch(world.config().protocol)),
+            selector: *channel.selector(),
+            route: Box::new(route),
             owner: channel.owner(),
             number: channel.number(),
             counters: channel.counters().clone(),
@@ -70,6 +76,15 @@ impl Poster {
         &self.name
     }
 
+    /// By which protocol a message travels.
+    pub(crate) fn selector(&self) -> &Selector {
+        &self.selector
+    }
+
+    pub(crate) fn route(&self) -> &Route {
+        &self.route
+    }
+
     pub(crate) fn world(&self) -> &Arc<WorldState> {
         &self.world
     }
@@ -79,10 +94,10 @@ impl Poster {
     }
 
     pub(crate) fn set_protocol(&self, protocol: Protocol) -> Result {
-        check_process()?;
+        self.world.check()?;
         let dispatch = self.with_channel(|channel| {
             channel.check(protocol).map(|()| channel.selector().dispatch(protocol))
-        })?;
+        })??;
         self.dispatch.set(dispatch);
         Ok(())
     }
@@ -148,7 +163,7 @@ impl Poster {
 
     #[inline(never)]
     fn post_block_slow(&self, block: Block, policy: WaitPolicy) -> Result<Option<RequestId>, Failed> {
-        if let Err(error) = check_process() {
+        if let Err(error) = self.world.check() {
             return Err((error, Some(block)));
         }
         let posted =
@@ -158,7 +173,7 @@ impl Poster {
 
     /// Posts a message that the caller keeps an owner of, with the tag in its notes.
     pub(crate) fn post_shared(&self, bytes: &SharedBytes, policy: WaitPolicy) -> Result<Option<RequestId>> {
-        check_process()?;
+        self.world.check()?;
         let post = || {
             let block = MessageBlock::Shared(bytes.clone());
             let posted = self.post_slow(|channel, protocol| channel.post(block, protocol, policy));
@@ -198,7 +213,7 @@ impl Poster {
         let protocol = match self.dispatch.get() {
             dispatch if dispatch.is_short(bytes) => Protocol::Eager,
             dispatch if dispatch.is_handed_off(bytes) => Protocol::HandOff,
-            dispatch => self.with_channel(|channel| channel.selector().resolve(dispatch.protocol, bytes)),
+            dispatch => self.selector.resolve(dispatch.protocol, bytes),
         };
         trace::posted(&trace::Posted {
             start,
@@ -244,7 +259,7 @@ impl Poster {
 
     #[inline(never)]
     fn post_copy_slow(&self, bytes: &[u8], tag: u32, policy: WaitPolicy) -> Result<Option<RequestId>> {
-        check_process()?;
+        self.world.check()?;
         // A channel that the helper has was not asked yet, and may have nothing queued any more.
         let is_shared = matches!(&*self.slot.borrow(), ChannelSlot::Shared(_));
         let is_untried = is_shared && self.dispatch.get().is_short(bytes.len());
@@ -270,7 +285,16 @@ impl Poster {
     }
 
     /// Acts on the channel, wherever it is. Nothing is posted.
-    pub(crate) fn with_channel<R>(&self, act: impl FnOnce(&mut Channel) -> R) -> R {
+    ///
+    /// # Errors
+    /// This process is a forked child, in which the channel's lock may be held for ever.
+    pub(crate) fn with_channel<R>(&self, act: impl FnOnce(&mut Channel) -> R) -> Result<R> {
+        check_process()?;
+        Ok(self.on_channel(act))
+    }
+
+    /// As [`Poster::with_channel`], after the check.
+    pub(crate) fn on_channel<R>(&self, act: impl FnOnce(&mut Channel) -> R) -> R {
         let mut slot = self.slot.borrow_mut();
         match &mut *slot {
             ChannelSlot::Own(channel) => act(channel),
@@ -281,7 +305,7 @@ impl Poster {
     /// What was posted is a copy that the caller has made.
     pub(crate) fn count_copy(&self, bytes: usize) {
         if bytes > 0 {
-            self.with_channel(|channel| channel.count_copy(bytes));
+            self.counters.copied(bytes);
         }
     }
 
@@ -293,7 +317,11 @@ impl Poster {
         &self,
         memory: UserMemory<B>,
     ) -> Result<Region, (Error, UserMemory<B>)> {
-        self.with_channel(|channel| channel.register(memory)).map_err(|(error, memory)| {
+        if let Err(error) = self.world.check() {
+            return Err((error, memory));
+        }
+        let registered = self.on_channel(|channel| channel.register(memory));
+        registered.map_err(|(error, memory)| {
             let what = format!("registering a message to {}", Titled(&self.name));
             (Error::via(what, error), memory)
         })

@@ -332,7 +332,7 @@ fn turns(members: impl Iterator<Item = usize>) -> Vec<Turn> {
         let turn = *count / WINDOW;
         turns.resize_with(turns.len().max(turn + 1), Turn::default);
         turns[turn].places.push(place);
-        if turn > 0 && *count % WINDOW == 0 {
+        if turn > 0 && count.is_multiple_of(WINDOW) {
             turns[turn - 1].more.push(member);
         }
         *count += 1;
