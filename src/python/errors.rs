@@ -25,6 +25,13 @@ pub fn raise(py: Python<'_>, class: &str, text: String, rank: Option<usize>, mai
     make().unwrap_or_else(|error| error)
 }
 
+/// For a lock that a thread of the parent's held when it forked this process.
+#[cold]
+pub fn forked(py: Python<'_>) -> PyErr {
+    let why = udeck::via::check_process().err().map_or_else(String::new, |error| error.to_string());
+    raise(py, "Error", why, None, None)
+}
+
 /// The exception for an error of a call that concerns this mailbox.
 #[cold]
 pub fn exception(py: Python<'_>, error: &Error, mailbox: Option<&str>) -> PyErr {
@@ -65,6 +72,7 @@ fn meaning(error: &Error) -> (&'static str, Option<usize>, Option<&str>) {
         Error::NoSuchRank { rank, .. } => ("NoSuchRank", Some(*rank), None),
         Error::CallMismatch { rank, .. } => ("CallMismatch", Some(*rank), None),
         Error::GroupFailed { .. } => ("GroupFailed", None, None),
+        Error::WorldFinished => ("Closed", None, None),
         Error::Config { .. } => ("ConfigError", None, None),
         Error::Via { source, .. } if matches!(**source, ViaError::InvalidParameter(_)) => {
             ("InvalidArgument", None, None)

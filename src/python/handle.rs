@@ -6,7 +6,9 @@ use parking_lot::RwLock;
 use pyo3::prelude::*;
 use udeck::Error;
 
-use crate::errors::{OrRaise, raise};
+use udeck::via::is_forked;
+
+use crate::errors::{OrRaise, forked, raise};
 use crate::memory::Buffer;
 use crate::wait::{self, Timeout};
 
@@ -33,13 +35,26 @@ impl From<PyErr> for Unavailable {
 
 #[cold]
 pub fn finished(py: Python<'_>) -> PyErr {
+    if is_forked() {
+        return forked(py);
+    }
     raise(py, "Closed", "the world was finished: this rank has left its job".into(), None, None)
+}
+
+/// Waits for a lock, but in a forked child, where nobody releases it.
+fn lock_later<R>(lock: impl FnOnce() -> Option<R>) -> Option<R> {
+    if is_forked() { None } else { lock() }
 }
 
 impl Handle {
     pub fn new(world: udeck::World) -> Self {
         let (deadline, setup) = (world.config().deadline, world.config().setup);
         Handle { world: RwLock::new(Some(world)), deadline, setup }
+    }
+
+    /// The world, which is nobody's any more.
+    pub fn take(&self, limit: Duration) -> Option<udeck::World> {
+        self.world.try_write().or_else(|| lock_later(|| self.world.try_write_for(limit)))?.take()
     }
 
     /// Runs what does not wait.
@@ -58,7 +73,8 @@ impl Handle {
         body: impl FnOnce(&udeck::World) -> udeck::Result<R> + Send,
     ) -> PyResult<R> {
         let done = wait::detached(py, || {
-            let world = self.world.try_read_for(self.deadline)?;
+            let now = self.world.try_read().or_else(|| lock_later(|| self.world.try_read_for(self.deadline)));
+            let world = now?;
             world.as_ref().map(body)
         });
         done.ok_or_else(|| finished(py))?.or_raise(py, None)

@@ -7,7 +7,9 @@ use std::time::Duration;
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use pyo3::prelude::*;
 
-use crate::errors::raise;
+use udeck::via::is_forked;
+
+use crate::errors::{forked, raise};
 
 enum Place<T> {
     Here(Box<T>),
@@ -22,6 +24,8 @@ pub enum Unusable {
     Closed,
     /// Another thread or task uses it.
     Busy,
+    /// By a thread of the process that forked this one.
+    Forked,
 }
 
 pub type Guard<'a, T> = MappedMutexGuard<'a, T>;
@@ -45,17 +49,26 @@ impl<T: Send> Slot<T> {
     /// Does not wait: for who has the interpreter's lock.
     #[inline]
     pub fn try_use(&self) -> Result<Guard<'_, T>, Unusable> {
-        here(self.place.try_lock().ok_or(Unusable::Busy)?)
+        here(self.place.try_lock().ok_or_else(in_use)?)
     }
 
     /// Waits for other threads, without the interpreter's lock.
     pub fn wait_for_use(&self, limit: Duration) -> Result<Guard<'_, T>, Unusable> {
-        here(self.place.try_lock_for(limit).ok_or(Unusable::Busy)?)
+        here(self.lock_for(limit)?)
+    }
+
+    /// The lock of a forked child's copy stays as it was: it is not waited for.
+    fn lock_for(&self, limit: Duration) -> Result<MutexGuard<'_, Place<T>>, Unusable> {
+        match self.place.try_lock() {
+            None if is_forked() => Err(Unusable::Forked),
+            None => self.place.try_lock_for(limit).ok_or(Unusable::Busy),
+            Some(place) => Ok(place),
+        }
     }
 
     /// For a task, which has it until it drops it.
     pub fn lend(&self) -> Result<Lent<T>, Unusable> {
-        let mut place = self.place.try_lock().ok_or(Unusable::Busy)?;
+        let mut place = self.place.try_lock().ok_or_else(in_use)?;
         match std::mem::replace(&mut *place, Place::Lent) {
             Place::Here(object) => Ok(Lent { place: self.place.clone(), object: Some(object) }),
             other => {
@@ -69,7 +82,7 @@ impl<T: Send> Slot<T> {
     /// Drops it, once other threads have done with it.
     pub fn close(&self, py: Python<'_>) -> PyResult<()> {
         let closed = py.detach(|| {
-            let mut place = self.place.try_lock_for(self.limit).ok_or(Unusable::Busy)?;
+            let mut place = self.lock_for(self.limit)?;
             if matches!(*place, Place::Lent) {
                 return Err(Unusable::Busy);
             }
@@ -82,9 +95,14 @@ impl<T: Send> Slot<T> {
     #[cold]
     pub fn raise(&self, py: Python<'_>, why: Unusable) -> PyErr {
         let Slot { what, name, .. } = self;
+        if why == Unusable::Forked {
+            return forked(py);
+        }
         let (class, text) = match why {
             Unusable::Closed => ("Closed", format!("{what} {name:?} was closed")),
-            Unusable::Busy => ("Busy", format!("another thread or task of this rank uses {what} {name:?}")),
+            Unusable::Busy | Unusable::Forked => {
+                ("Busy", format!("another thread or task of this rank uses {what} {name:?}"))
+            }
         };
         raise(py, class, text, None, Some(name))
     }
@@ -103,8 +121,14 @@ fn here<T>(place: MutexGuard<'_, Place<T>>) -> Result<Guard<'_, T>, Unusable> {
     .map_err(|place| why(&place))
 }
 
+/// Why it is not free now.
+#[cold]
+fn in_use() -> Unusable {
+    if is_forked() { Unusable::Forked } else { Unusable::Busy }
+}
+
 fn why<T>(place: &Place<T>) -> Unusable {
-    if matches!(place, Place::Closed) { Unusable::Closed } else { Unusable::Busy }
+    if matches!(place, Place::Closed) { Unusable::Closed } else { in_use() }
 }
 
 /// What a slot has lent: it is brought back when this is dropped.

@@ -226,10 +226,7 @@ impl World {
     #[pyo3(signature = (timeout=Timeout::USUAL), text_signature = "($self, timeout=None)")]
     fn finish(&self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
         let limit = timeout.or(self.handle.deadline);
-        let ended = wait::detached(py, || {
-            let world = self.handle.world.try_write_for(limit)?.take();
-            world.map(|world| world.finish_timeout(limit))
-        });
+        let ended = wait::detached(py, || self.handle.take(limit).map(|world| world.finish_timeout(limit)));
         ended.ok_or_else(|| finished(py))?.or_raise(py, None)
     }
 

@@ -124,6 +124,7 @@ fn code_of(error: &Error) -> c_int {
         | Error::Pack(_) => INVALID,
         Error::NoMemory { .. } | Error::SetAsideFull { .. } | Error::ReturnQueueFull { .. } => NO_MEMORY,
         Error::Abandoned { .. } => OWNER_DEAD,
+        Error::WorldFinished => STATE,
         Error::Undelivered { .. } => UNDELIVERED,
         Error::Multiple(errors) => errors.first().map_or(FAILED, code_of),
         Error::Boot(boot) => code_of_boot(boot),

@@ -48,7 +48,7 @@ pub(super) unsafe fn check_unmade<S: Structure>(structure: *mut S) -> Result {
     if !structure.is_aligned() {
         return Err(invalid(format!("the pointer to the {} is not aligned", S::TABLE.what)));
     }
-    let Some(made) = S::TABLE.made_at(structure.addr()) else { return Ok(()) };
+    let Some(made) = S::TABLE.made_at(structure.addr())? else { return Ok(()) };
     // SAFETY: it points to a structure, which was written when the object was made. If its memory was given to something else
     // since, any bytes are a number.
     match unsafe { S::number_in(structure).read() } == made {

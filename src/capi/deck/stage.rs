@@ -8,6 +8,7 @@ use parking_lot::RwLock;
 use udeck::World;
 
 use super::error::{Failure, Result, STATE, failure};
+use super::table;
 
 /// What this process is in.
 enum Stage {
@@ -24,6 +25,7 @@ const LOOKS: u32 = 5000;
 
 /// The world of this process.
 pub(super) fn world() -> Result<Arc<World>> {
+    table::check()?;
     match &*STAGE.read() {
         Stage::Running(world) => Ok(world.clone()),
         Stage::Before => Err(failure(STATE, "deck_init has not been called")),
@@ -46,6 +48,7 @@ fn begun_already(stage: &Stage) -> Option<Failure> {
 
 /// Begins, once.
 pub(super) fn begin() -> Result {
+    table::check()?;
     let mut stage = STAGE.write();
     if let Some(failure) = begun_already(&stage) {
         return Err(failure);
@@ -56,6 +59,7 @@ pub(super) fn begin() -> Result {
 
 /// What `of` says of the world; `None` where there is none.
 pub(super) fn ask(of: fn(&World) -> usize) -> Option<usize> {
+    table::check().ok()?;
     match &*STAGE.read() {
         Stage::Running(world) => Some(of(world)),
         _ => None,

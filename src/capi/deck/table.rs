@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
+use udeck::via::check_process;
 
-use super::error::{Failure, Result, TIMED_OUT, failure, invalid};
+use super::error::{FAILED, Failure, Result, TIMED_OUT, failure, invalid};
 
 /// Places of the table itself, and of the first chunk; each further one has twice as many.
 const FIRST: u32 = 64;
@@ -90,7 +91,7 @@ impl<T> Table<T> {
 
     /// Keeps an object, for the structure at this address. Never 0.
     pub fn insert(&self, value: T, structure: usize) -> Result<u64> {
-        let mut places = self.places.lock();
+        let mut places = self.places()?;
         let index = match places.free.pop() {
             Some(index) => index,
             None => {
@@ -125,9 +126,9 @@ impl<T> Table<T> {
     }
 
     /// The number of the object that was last made for the structure at this address, if it is still there.
-    pub fn made_at(&self, structure: usize) -> Option<u64> {
-        let number = *self.places.lock().structures.as_ref()?.get(&structure)?;
-        self.find(number).is_some().then_some(number)
+    pub fn made_at(&self, structure: usize) -> Result<Option<u64>> {
+        let number = self.places()?.structures.as_ref().and_then(|all| all.get(&structure).copied());
+        Ok(number.filter(|number| self.find(*number).is_some()))
     }
 
     /// The object of this number, for the caller alone; waits for a call of another thread that uses it, at most `limit`.
@@ -138,7 +139,10 @@ impl<T> Table<T> {
         if slot.generation.load(Ordering::Relaxed) != generation(number) {
             return Err(self.missing());
         }
-        let Some(guard) = slot.value.try_lock_for(limit.unwrap_or(BUSY)) else { return Err(self.busy()) };
+        let guard = match slot.value.try_lock() {
+            Some(guard) => guard,
+            None => self.lock_in_use(slot, limit.unwrap_or(BUSY))?,
+        };
         if slot.generation.load(Ordering::Relaxed) != generation(number) {
             return Err(self.missing());
         }
@@ -153,7 +157,7 @@ impl<T> Table<T> {
         slot.generation.store(generation(number).wrapping_add(1), Ordering::Relaxed);
         slot.seal.store(NO_SEAL, Ordering::Relaxed);
         drop(used);
-        let mut places = self.places.lock();
+        let mut places = self.places()?;
         places.free.push(number as u32);
         if let Some(structures) =
             places.structures.as_mut().filter(|all| all.get(&structure) == Some(&number))
@@ -185,6 +189,20 @@ impl<T> Table<T> {
         }
     }
 
+    /// Waits for the thread that uses the object: of a forked child's, which has one thread, it would be the parent's.
+    #[cold]
+    #[inline(never)]
+    fn lock_in_use<'a>(&self, slot: &'a Slot<T>, limit: Duration) -> Result<MutexGuard<'a, Option<T>>> {
+        check()?;
+        slot.value.try_lock_for(limit).ok_or_else(|| self.busy())
+    }
+
+    /// Where the objects are. In a forked child another thread's lock stays locked.
+    fn places(&self) -> Result<MutexGuard<'_, Places>> {
+        check()?;
+        Ok(self.places.lock())
+    }
+
     fn find(&self, number: u64) -> Option<&Slot<T>> {
         let slot = self.slot(number as u32)?;
         (slot.generation.load(Ordering::Relaxed) == generation(number)).then_some(slot)
@@ -212,6 +230,12 @@ impl<T> Table<T> {
     pub fn missing(&self) -> Failure {
         invalid(format!("the {} was not created, or was destroyed", self.what))
     }
+}
+
+/// # Errors
+/// This process is a forked child: nothing of the library is its own.
+pub(super) fn check() -> Result {
+    check_process().map_err(|error| failure(FAILED, error))
 }
 
 fn generation(number: u64) -> u32 {
@@ -267,9 +291,9 @@ mod tests {
     fn a_structure_is_known_by_its_address_while_its_object_lives() {
         let table = Table::new("thing", 0x7468_0000);
         let number = table.insert((), 0x10).unwrap();
-        assert_eq!((table.made_at(0x10), table.made_at(0x20)), (Some(number), None));
+        assert_eq!((table.made_at(0x10).unwrap(), table.made_at(0x20).unwrap()), (Some(number), None));
         table.remove(number, 0x30).unwrap();
-        assert_eq!(table.made_at(0x10), None);
+        assert_eq!(table.made_at(0x10).unwrap(), None);
     }
 
     #[test]
