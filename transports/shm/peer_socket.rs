@@ -236,22 +236,27 @@ impl PeerSocket {
             return Err(format!("sent {carried} descriptors where {due} belong"));
         }
         let mut state = self.state.lock();
-        if let Phase::Meeting(handshake) = &mut state.phase {
-            let step = handshake.input(&datagram).map_err(|refusal| refusal.to_string())?;
-            match step {
-                Step::Send(answer) => self.send(&answer, &[])?,
-                Step::SendSegments(answer) => self.send(&answer, &ours)?,
-                Step::Met { answer, peer } => {
-                    let _ = self.peer.set(peer);
-                    self.adopt_segments(fds).map_err(|error| format!("its segments: {error}"))?;
-                    if let Some(answer) = answer {
-                        self.send(&answer, &ours)?;
+        match &mut state.phase {
+            Phase::Meeting(handshake) => {
+                let step = handshake.input(&datagram).map_err(|refusal| refusal.to_string())?;
+                match step {
+                    Step::Send(answer) => self.send(&answer, &[])?,
+                    Step::SendSegments(answer) => self.send(&answer, &ours)?,
+                    Step::Met { answer, peer } => {
+                        let _ = self.peer.set(peer);
+                        self.adopt_segments(fds).map_err(|error| format!("its segments: {error}"))?;
+                        if let Some(answer) = answer {
+                            self.send(&answer, &ours)?;
+                        }
+                        state.phase = Phase::Up;
+                        self.changed.notify_all();
                     }
-                    state.phase = Phase::Up;
-                    self.changed.notify_all();
                 }
+                return Ok(Event::Nothing);
             }
-            return Ok(Event::Nothing);
+            Phase::Up => {}
+            // Another thread ended the peer socket after this datagram was read: its sender is not believed any more.
+            Phase::Down(_) => return Ok(Event::Nothing),
         }
         match datagram {
             Datagram::Request { id, doorbells, hello, discriminator } => {

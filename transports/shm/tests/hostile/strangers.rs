@@ -7,22 +7,27 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use udeck_sys::segment::{self, CHUNK, PeerAccess};
 use udeck_sys::{boot_id, socket};
 
-use udeck_via::auth::Claim;
-use udeck_via::{Cq, Error, NetAddress};
+use udeck_via::auth::{Claim, Keys};
+use udeck_via::transport::Hello;
+use udeck_via::{Cq, Error, NetAddress, Reliability};
 
 use super::prey::{NAME, Prey, SECRET, await_descriptors, descriptors, soon, vi};
 use super::rogue::{LANDING, OUTBOX, Rogue};
 use crate::arenas::MAX_ARENA;
 use crate::board::BOARD_BYTES;
+use crate::connection::Loss;
 use crate::device::MAX_PEER_SOCKETS;
+use crate::handshake::Handshake;
 use crate::layout::CONTROL_BYTES;
-use crate::peer_socket_wire::{Datagram, MAX_DATAGRAM, VERSION};
+use crate::peer_socket::{Event, PeerSocket};
+use crate::peer_socket_wire::{Datagram, DoorbellBit, Doorbells, MAX_DATAGRAM, VERSION, Why};
 
 const ANOTHER_USER: &str = "tests::hostile::strangers::another_user_is_no_way";
 /// Set in the process of the other user: to whom it connects.
@@ -200,6 +205,44 @@ fn a_request_over_a_link_that_has_ended_is_not_accepted() {
         assert!(matches!(error, Error::Lost(_)), "{error}");
         assert!(rogue.receive().is_none(), "it hears nothing of being accepted");
     });
+}
+
+/// A peer socket can go down (its greeting was not sent, its hand-shake took too long) between the look whether it is down
+/// and the handling of a datagram that the reactor has read. No such datagram may count, and none may need the segments that
+/// only a proof brings.
+#[test]
+fn nothing_counts_over_a_link_that_went_down_before_it_was_up() {
+    let bit = DoorbellBit { doorbell: 0, bit: 0 };
+    let doorbells = Doorbells { send: bit, receive: bit };
+    let hello = Hello {
+        reliability: Reliability::Delivery,
+        writable_ptag: None,
+        readable_ptag: None,
+        private_data: Vec::new(),
+    };
+    let request = |hello| Datagram::Request { id: 0, doorbells, hello, discriminator: NAME.to_vec() };
+    let datagrams = [
+        Datagram::Accept { id: 77, doorbells, hello: hello.clone() },
+        meet(),
+        request(hello),
+        Datagram::Refuse { id: 77, why: Why::NoMatch, text: String::new() },
+        Datagram::Broken,
+        Datagram::Goodbye,
+        Datagram::Welcome,
+    ];
+    let name = format!("went-down-{}", std::process::id()).into_bytes();
+    let listener = socket::listen_at(&name).unwrap();
+    let ours = [listener.as_fd(); 3];
+    for datagram in datagrams {
+        let socket = socket::connect_to(&name).unwrap();
+        let pair = Keys::from(SECRET).call(None).unwrap();
+        let (handshake, _) = Handshake::connect(pair, boot_id().unwrap(), [1; 32]);
+        let peer_socket = PeerSocket::new(socket, None, handshake, &Arc::default());
+        peer_socket.down("its greeting was not sent", Loss::Stuck);
+        let text = format!("{datagram:?}");
+        let event = peer_socket.input(datagram, Vec::new(), ours);
+        assert!(matches!(event, Ok(Event::Nothing)), "{text}");
+    }
 }
 
 /// They hold a descriptor or two each while they are there, and hold up nobody.
