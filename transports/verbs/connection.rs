@@ -68,9 +68,15 @@ pub trait Work {
     /// Whether it takes one more request.
     fn has_room(&self) -> bool;
     /// How many bytes of `segments` from `from` on one request takes.
-    fn fitting(&mut self, segments: &[Segment], from: usize) -> usize;
+    ///
+    /// # Errors
+    /// As [`Work::send`]: the device cannot use that memory.
+    fn fitting(&mut self, segments: &[Segment], from: usize) -> Result<usize, String>;
     /// How many bytes one read brings there.
-    fn fitting_read(&mut self, segments: &[Segment], from: usize) -> usize {
+    ///
+    /// # Errors
+    /// As [`Work::fitting`].
+    fn fitting_read(&mut self, segments: &[Segment], from: usize) -> Result<usize, String> {
         self.fitting(segments, from)
     }
     /// Sends `lead`, which is copied, and then `body`, in one frame.

@@ -402,16 +402,14 @@ impl Work for Queue {
         self.under_way() < SENDS && self.room_in_ring(BLOCK).is_some()
     }
 
-    fn fitting(&mut self, segments: &[Segment], from: usize) -> usize {
-        // One is kept for a header. What cannot be registered says so when it is posted.
-        let most = self.elements - 1;
-        let found = self.domain.sges(segments, from, self.longest, most.max(1), Use::Usual);
-        found.map_or(usize::MAX, |(_, covered)| covered)
+    fn fitting(&mut self, segments: &[Segment], from: usize) -> Result<usize, String> {
+        // One is kept for a header.
+        let most = (self.elements - 1).max(1);
+        Ok(self.domain.sges(segments, from, self.longest, most, Use::Usual)?.1)
     }
 
-    fn fitting_read(&mut self, segments: &[Segment], from: usize) -> usize {
-        let found = self.domain.sges(segments, from, self.longest, self.read_elements, self.sink);
-        found.map_or(usize::MAX, |(_, covered)| covered)
+    fn fitting_read(&mut self, segments: &[Segment], from: usize) -> Result<usize, String> {
+        Ok(self.domain.sges(segments, from, self.longest, self.read_elements, self.sink)?.1)
     }
 
     fn send(&mut self, lead: &[u8], body: &[Segment], how: How) -> Result<(), String> {

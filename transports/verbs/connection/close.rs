@@ -140,8 +140,8 @@ impl Connection {
         self.close.report_loss(why, &mut self.events);
         // The peer counts them as unread.
         self.recv_queue.forget_receipts();
-        for post in std::mem::take(&mut self.posts) {
-            self.drop_post(post.what, TransferStatus::Lost);
+        for mut post in std::mem::take(&mut self.posts) {
+            self.drop_post(&mut post.what, TransferStatus::Lost);
         }
         self.send_end(Some(why));
         self.unacked.settle_all(TransferStatus::Lost, &mut self.events, |_| true);
@@ -167,11 +167,11 @@ impl Connection {
     /// RDMA that the device does not have: the peer says nothing of its windows any more.
     fn drop_accesses(&mut self) {
         (self.seeking, self.says_where) = (None, None);
-        let is_access = |what: &Posted| matches!(what, Posted::Write { .. } | Posted::Read { .. });
+        let is_access = |what: &Posted| matches!(what, Posted::Access(_));
         let posts = std::mem::take(&mut self.posts).into_iter();
-        let (accesses, others): (VecDeque<Post>, _) = posts.partition(|post| is_access(&post.what));
+        let (mut accesses, others): (VecDeque<Post>, _) = posts.partition(|post| is_access(&post.what));
         self.posts = others;
-        accesses.into_iter().for_each(|post| self.drop_post(post.what, TransferStatus::Unread));
+        accesses.iter_mut().for_each(|post| self.drop_post(&mut post.what, TransferStatus::Unread));
     }
 
     /// What the out-of-band connection says of an end by an error.

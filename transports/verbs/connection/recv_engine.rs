@@ -271,14 +271,13 @@ impl Connection {
     /// What waits in front is for a window that is not there.
     fn nowhere(&mut self, handle: u32, write: bool) {
         let is_for = |post: &Post| match &post.what {
-            Posted::Write { to, .. } => write && to.handle.0 == handle,
-            Posted::Read { from, .. } => !write && from.handle.0 == handle,
+            Posted::Access(access) => access.is_write == write && access.remote.handle.0 == handle,
             _ => false,
         };
         if self.posts.front().is_some_and(is_for)
-            && let Some(Post { what, .. }) = self.posts.pop_front()
+            && let Some(Post { what: Posted::Access(mut access), .. }) = self.posts.pop_front()
         {
-            self.forbidden(what);
+            self.forbidden(&mut access);
         }
     }
 

@@ -37,7 +37,7 @@ impl Connection {
         let Some(part) = offer.parts.get(reading.parts).copied() else { return Ok(true) };
         let to = [reading.to];
         // Of a place that consists of several pieces, so much as one request takes.
-        let most = work.fitting_read(&to, reading.done);
+        let most = work.fitting_read(&to, reading.done)?;
         let len = (part.len as usize - reading.within).min(most);
         let last_of_part = reading.within + len == part.len as usize;
         let last = last_of_part && reading.parts + 1 == offer.parts.len();

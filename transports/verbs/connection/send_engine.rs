@@ -8,11 +8,11 @@ use udeck_sys::position::Position;
 use udeck_via::transport::{PostedBuffer, TransferStatus};
 use udeck_via::{Reliability, RemoteBuffer};
 
-use super::send_queue::{Post, Posted, Segments, Then};
+use super::send_queue::{Access, Post, Posted, Segments, Then};
 use super::unreliable::Unreliable;
 use super::{CONTROL, CREDITS, Connection, How, Span, Work};
 use crate::memory::Segment;
-use crate::wire::{Frame, HEADER, Header, MAX_HEAD, MAX_WORDS, NOTES, Note, PARTS};
+use crate::wire::{Far, Frame, HEADER, Header, MAX_HEAD, MAX_WORDS, NOTES, Note, PARTS};
 
 /// Requests of which nobody waits for the completion; after so many one is told all the same, so that the queue is known to
 /// have room.
@@ -31,7 +31,7 @@ pub(super) struct Flying {
 pub(super) enum Step {
     /// It is with the device.
     Gone,
-    /// It is back in front: there is no room, or an answer is to come.
+    /// It goes back to the front: there is no room, or an answer is to come.
     Waits,
     /// It is over otherwise, and others may go.
     Over,
@@ -105,15 +105,17 @@ impl Connection {
             if self.say_next(work)? || self.read_next(work)? {
                 continue;
             }
-            let Some(Post { fence, what }) = self.posts.pop_front() else { break };
-            let (step, fence) = self.give(work, fence, what)?;
-            match step {
-                Step::Gone | Step::Over => self.tell_of_room(),
-                Step::Waits => {
-                    if let Some(front) = self.posts.front_mut() {
-                        front.fence = fence;
-                    }
+            let Some(mut post) = self.posts.pop_front() else { break };
+            match self.give(work, &mut post) {
+                Ok(Step::Gone | Step::Over) => self.tell_of_room(),
+                Ok(Step::Waits) => {
+                    self.posts.push_front(post);
                     break;
+                }
+                Err(why) => {
+                    // The device may have some of its requests: it keeps its memory, and is reported, when the connection is lost.
+                    self.posts.push_front(post);
+                    return Err(why);
                 }
             }
         }
@@ -219,29 +221,27 @@ impl Connection {
 
     // ---- the program's posts ----
 
-    fn give(&mut self, work: &mut dyn Work, fence: bool, what: Posted) -> Result<(Step, bool), String> {
-        if self.unreliable.is_some() && !matches!(what, Posted::Read { .. } | Posted::End { .. }) {
-            return self.give_unreliable(work, what).map(|step| (step, false));
+    /// Gives the device the post that was in front, or more of it.
+    fn give(&mut self, work: &mut dyn Work, post: &mut Post) -> Result<Step, String> {
+        let Post { fence, what } = post;
+        if self.unreliable.is_some()
+            && !matches!(what, Posted::Access(Access { is_write: false, .. }) | Posted::End { .. })
+        {
+            return self.give_unreliable(work, what);
         }
         match what {
             Posted::Frame { frame, lead, body, then } => {
-                let len = body.iter().map(|segment| segment.len()).sum();
-                if len > 0 && work.fitting(&body, 0) < len {
-                    return Err(format!("a message of {} segments, more than the device takes", body.len()));
-                }
-                self.send_frame(work, frame, &lead, &body, fence, then)?;
-                Ok((Step::Gone, fence))
+                check_fits_whole(work, body)?;
+                self.send_frame(work, *frame, lead, body, *fence, std::mem::take(then))?;
+                Ok(Step::Gone)
             }
             Posted::Offer { immediate, receipt, head, body, number } => {
-                self.give_offer(work, fence, (immediate, receipt), &head, &body)?;
-                debug_assert!(self.offered.iter().any(|offered| offered.number == number));
-                Ok((Step::Gone, fence))
+                self.give_offer(work, *fence, (*immediate, *receipt), head, body)?;
+                debug_assert!(self.offered.iter().any(|offered| offered.number == *number));
+                Ok(Step::Gone)
             }
-            Posted::Write { body, to, immediate, done, then } => {
-                self.give_write(work, fence, (body, done), to, immediate, then)
-            }
-            Posted::Read { body, from, done, held } => self.give_read(work, fence, (body, done), from, held),
-            Posted::End { words } => self.give_end(work, words).map(|step| (step, fence)),
+            Posted::Access(access) => self.give_access(work, fence, access),
+            Posted::End { words } => self.give_end(work, words.as_deref()),
         }
     }
 
@@ -276,101 +276,54 @@ impl Connection {
     }
 
     /// The peer is asked first where the window is, if that is not known.
-    fn give_write(
+    fn give_access(
         &mut self,
         work: &mut dyn Work,
-        mut fence: bool,
-        (body, mut done): (Segments, usize),
-        to: RemoteBuffer,
-        immediate: Option<u32>,
-        then: Then,
-    ) -> Result<(Step, bool), String> {
-        let total: usize = body.iter().map(|segment| segment.len()).sum();
-        let Some(far) = self.place_of(to, true) else {
-            self.seek(to, true);
-            let what = Posted::Write { body, to, immediate, done, then };
-            self.posts.push_front(Post { fence, what });
-            return Ok((Step::Waits, fence));
+        fence: &mut bool,
+        access: &mut Access,
+    ) -> Result<Step, String> {
+        let Access { is_write, remote, immediate, .. } = *access;
+        let total: usize = access.body.iter().map(|segment| segment.len()).sum();
+        let Some(far) = self.place_of(remote, is_write) else {
+            self.seek(remote, is_write);
+            return Ok(Step::Waits);
         };
-        if !fits(far.len, to.offset, total) {
-            self.forbidden(Posted::Write { body, to, immediate, done, then });
-            return Ok((Step::Over, fence));
+        if !fits(far.len, remote.offset, total) {
+            self.forbidden(access);
+            return Ok(Step::Over);
         }
+        let Access { body, done, then, .. } = access;
         if total == 0 && immediate.is_none() {
-            self.after(then, TransferStatus::Arrived);
-            return Ok((Step::Over, fence));
+            self.after(std::mem::take(then), TransferStatus::Arrived);
+            return Ok(Step::Over);
         }
         loop {
             if !work.has_room() {
-                let what = Posted::Write { body, to, immediate, done, then };
-                self.posts.push_front(Post { fence, what });
-                return Ok((Step::Waits, fence));
+                return Ok(Step::Waits);
             }
-            let len = if total == 0 { 0 } else { work.fitting(&body, done) };
-            let last = done + len == total;
-            let at = crate::wire::Far { address: far.address.wrapping_add((to.offset + done) as u64), ..far };
-            let span = Span { segments: &body, from: done, len };
+            let len = match is_write {
+                true if total == 0 => 0,
+                true => work.fitting(body, *done)?,
+                false => work.fitting_read(body, *done)?,
+            };
+            let last = *done + len == total;
+            let at = Far { address: far.address.wrapping_add((remote.offset + *done) as u64), ..far };
+            let span = Span { segments: body, from: *done, len };
+            let how = self.how(*fence, if last { then } else { &Then::Nothing });
+            match is_write {
+                true => work.write(span, at, immediate.filter(|_| last), how)?,
+                false => work.read(span, at, how)?,
+            }
             if last {
-                let how = self.how(fence, &then);
-                let written = work.write(span, at, immediate, how);
-                self.fly(how, then);
+                self.fly(how, std::mem::take(then));
                 self.forget_places();
-                return written.map(|()| (Step::Gone, fence));
+                return Ok(Step::Gone);
             }
-            let how = self.how(fence, &Then::Nothing);
-            work.write(span, at, None, how)?;
-            self.fly(how, Then::Nothing);
-            (fence, done) = (false, done + len);
+            (*fence, *done) = (false, *done + len);
         }
     }
 
-    fn give_read(
-        &mut self,
-        work: &mut dyn Work,
-        mut fence: bool,
-        (body, mut done): (Segments, usize),
-        from: RemoteBuffer,
-        held: PostedBuffer,
-    ) -> Result<(Step, bool), String> {
-        let total: usize = body.iter().map(|segment| segment.len()).sum();
-        let Some(far) = self.place_of(from, false) else {
-            self.seek(from, false);
-            self.posts.push_front(Post { fence, what: Posted::Read { body, from, done, held } });
-            return Ok((Step::Waits, fence));
-        };
-        if !fits(far.len, from.offset, total) {
-            self.forbidden(Posted::Read { body, from, done, held });
-            return Ok((Step::Over, fence));
-        }
-        if total == 0 {
-            self.after(Then::Read(held), TransferStatus::Arrived);
-            return Ok((Step::Over, fence));
-        }
-        loop {
-            if !work.has_room() {
-                self.posts.push_front(Post { fence, what: Posted::Read { body, from, done, held } });
-                return Ok((Step::Waits, fence));
-            }
-            let len = work.fitting_read(&body, done);
-            let last = done + len == total;
-            let at =
-                crate::wire::Far { address: far.address.wrapping_add((from.offset + done) as u64), ..far };
-            let span = Span { segments: &body, from: done, len };
-            if last {
-                let then = Then::Read(held);
-                let how = self.how(fence, &then);
-                let read = work.read(span, at, how);
-                self.fly(how, then);
-                return read.map(|()| (Step::Gone, fence));
-            }
-            let how = self.how(fence, &Then::Nothing);
-            work.read(span, at, how)?;
-            self.fly(how, Then::Nothing);
-            (fence, done) = (false, done + len);
-        }
-    }
-
-    fn give_end(&mut self, work: &mut dyn Work, words: Option<String>) -> Result<Step, String> {
+    fn give_end(&mut self, work: &mut dyn Work, words: Option<&str>) -> Result<Step, String> {
         // The peer is told what to wait for before that.
         self.owe_word();
         if self.control_sent.wrapping_sub(self.control_acked) < CONTROL
@@ -379,12 +332,10 @@ impl Connection {
             self.send_control(work, Frame::Left { upto }, &[])?;
         }
         if !self.has_told_all() || !work.has_room() {
-            self.posts.push_front(Post { fence: false, what: Posted::End { words } });
             return Ok(Step::Waits);
         }
-        let text = words.as_deref().map_or("", |words| cut(words, MAX_WORDS));
+        let text = words.map_or("", |words| cut(words, MAX_WORDS));
         let frame = Frame::End { broken: words.is_some(), len: text.len() };
-        let text = text.to_owned();
         self.control_sent = self.control_sent.wrapping_add(1);
         self.send_frame(work, frame, text.as_bytes(), &[], false, Then::Nothing)?;
         self.end_sent = true;
@@ -406,11 +357,11 @@ impl Connection {
         }
     }
 
-    /// A post to where the peer lets nobody.
-    pub(super) fn forbidden(&mut self, what: Posted) {
+    /// An access to where the peer lets nobody.
+    pub(super) fn forbidden(&mut self, access: &mut Access) {
         if self.level == Reliability::Unreliable {
             // As if it had been lost on its way. Its immediate data had a number, which both sides count.
-            if let (Posted::Write { immediate: Some(_), .. }, None) = (&what, &self.unreliable) {
+            if let (Some(_), None) = (access.immediate, &self.unreliable) {
                 let (lead, body, then) = (SmallVec::new(), Segments::new(), Then::Nothing);
                 let what = Posted::Frame { frame: Frame::Flush, lead, body, then };
                 self.posts.push_front(Post { fence: false, what });
@@ -421,9 +372,9 @@ impl Connection {
             {
                 *frame = Frame::Flush;
             }
-            return self.drop_post(what, TransferStatus::Arrived);
+            return self.drop_then(&mut access.then, TransferStatus::Arrived);
         }
-        self.drop_post(what, TransferStatus::Protection);
+        self.drop_then(&mut access.then, TransferStatus::Protection);
         self.break_off("RDMA to memory that is not exposed to the one that asked for it, or not any more");
     }
 
@@ -469,16 +420,13 @@ impl Connection {
     fn next_access_fails(&mut self) {
         let is_access = |then: &Then| matches!(then, Then::Read(_) | Then::Held(_) | Then::Left(_));
         if let Some(at) = self.flying.iter().position(|flying| is_access(&flying.then))
-            && let Some(Flying { then, .. }) = self.flying.remove(at)
+            && let Some(Flying { mut then, .. }) = self.flying.remove(at)
         {
-            if let Then::Left(number) = then {
-                self.settle(number, TransferStatus::Protection);
-            }
-            self.after(then, TransferStatus::Protection);
+            self.drop_then(&mut then, TransferStatus::Protection);
         } else if self.posts.front().is_some_and(Post::has_begun)
-            && let Some(Post { what, .. }) = self.posts.pop_front()
+            && let Some(Post { mut what, .. }) = self.posts.pop_front()
         {
-            self.drop_post(what, TransferStatus::Protection);
+            self.drop_post(&mut what, TransferStatus::Protection);
         }
     }
 
@@ -489,8 +437,8 @@ impl Connection {
             self.after(then, status);
         }
         self.ground_unreliable(status);
-        for post in std::mem::take(&mut self.posts) {
-            self.drop_post(post.what, status);
+        for mut post in std::mem::take(&mut self.posts) {
+            self.drop_post(&mut post.what, status);
         }
     }
 
@@ -527,21 +475,23 @@ pub(super) fn held_in_flight<'a>(
     posts: &'a mut VecDeque<Post>,
 ) -> impl Iterator<Item = &'a mut PostedBuffer> {
     let flying = flying.iter_mut().map(|flying| &mut flying.then);
-    let flying = flying.chain(Connection::held_unreliable(unreliable));
     let posts = posts.iter_mut().filter_map(|post| match &mut post.what {
-        Posted::Frame { then, .. } | Posted::Write { then, .. } => Some(Either::Then(then)),
-        Posted::Read { held, .. } => Some(Either::Held(held)),
+        Posted::Frame { then, .. } | Posted::Access(Access { then, .. }) => Some(then),
         Posted::Offer { .. } | Posted::End { .. } => None,
     });
-    flying.map(Either::Then).chain(posts).filter_map(|either| match either {
-        Either::Then(Then::Held(held) | Then::Read(held)) | Either::Held(held) => Some(held),
-        Either::Then(_) => None,
+    flying.chain(Connection::held_unreliable(unreliable)).chain(posts).filter_map(|then| match then {
+        Then::Held(held) | Then::Read(held) => Some(held),
+        Then::Nothing | Then::Left(_) | Then::ReadDone(_) => None,
     })
 }
 
-enum Either<'a> {
-    Then(&'a mut Then),
-    Held(&'a mut PostedBuffer),
+/// Whether one frame takes all of a message.
+pub(super) fn check_fits_whole(work: &mut dyn Work, body: &Segments) -> Result<(), String> {
+    let len = body.iter().map(|segment| segment.len()).sum();
+    if len > 0 && work.fitting(body, 0)? < len {
+        return Err(format!("a message of {} segments, more than the device takes", body.len()));
+    }
+    Ok(())
 }
 
 /// Whether `[offset, offset + len)` lies in a window of `window` bytes.

@@ -23,7 +23,7 @@ pub(super) struct Post {
 impl Post {
     /// Whether the device has some of its requests.
     pub fn has_begun(&self) -> bool {
-        matches!(self.what, Posted::Write { done: 1.., .. } | Posted::Read { done: 1.., .. })
+        matches!(self.what, Posted::Access(Access { done: 1.., .. }))
     }
 }
 
@@ -45,26 +45,27 @@ pub(super) enum Posted {
         body: Segments,
         number: Position,
     },
-    Write {
-        body: Segments,
-        to: RemoteBuffer,
-        immediate: Option<u32>,
-        done: usize,
-        then: Then,
-    },
-    Read {
-        body: Segments,
-        from: RemoteBuffer,
-        done: usize,
-        held: PostedBuffer,
-    },
+    Access(Access),
     End {
         words: Option<String>,
     },
 }
 
+/// An RDMA write or read.
+pub(super) struct Access {
+    pub is_write: bool,
+    pub body: Segments,
+    pub remote: RemoteBuffer,
+    pub immediate: Option<u32>,
+    /// Bytes of which the device has requests.
+    pub done: usize,
+    pub then: Then,
+}
+
 /// What follows when a request has completed.
+#[derive(Default)]
 pub(super) enum Then {
+    #[default]
     Nothing,
     /// The memory goes back.
     Held(PostedBuffer),
@@ -154,7 +155,8 @@ impl Connection {
         let by_frame = immediate.filter(|_| self.frames_immediates);
         let len = body.iter().map(|segment| segment.len()).sum();
         let immediate_of_write = immediate.filter(|_| by_frame.is_none());
-        let write = Posted::Write { body, to, immediate: immediate_of_write, done: 0, then };
+        let write = Access { is_write: true, body, remote: to, immediate: immediate_of_write, done: 0, then };
+        let write = Posted::Access(write);
         match immediate_of_write {
             Some(_) => self.post_numbered(write),
             None => self.post(write),
@@ -196,7 +198,9 @@ impl Connection {
             return Err((Refused::Busy, held));
         }
         self.reads += 1;
-        self.post(Posted::Read { body, from, done: 0, held });
+        let then = Then::Read(held);
+        let read = Access { is_write: false, body, remote: from, immediate: None, done: 0, then };
+        self.post(Posted::Access(read));
         Ok(())
     }
 
@@ -313,17 +317,20 @@ impl Connection {
     }
 
     /// A post that will not be carried out.
-    pub(super) fn drop_post(&mut self, what: Posted, status: TransferStatus) {
+    pub(super) fn drop_post(&mut self, what: &mut Posted, status: TransferStatus) {
         match what {
-            Posted::Frame { then, .. } | Posted::Write { then, .. } => {
-                if let Then::Left(number) = then {
-                    self.settle(number, status);
-                }
-                self.after(then, status);
-            }
-            Posted::Read { held, .. } => self.after(Then::Read(held), status),
-            Posted::Offer { number, .. } => _ = self.end_offered(number, status),
+            Posted::Frame { then, .. } | Posted::Access(Access { then, .. }) => self.drop_then(then, status),
+            Posted::Offer { number, .. } => _ = self.end_offered(*number, status),
             Posted::End { .. } => {}
         }
+    }
+
+    /// As [`Connection::drop_post`]: what was to follow.
+    pub(super) fn drop_then(&mut self, then: &mut Then, status: TransferStatus) {
+        let then = std::mem::take(then);
+        if let Then::Left(number) = then {
+            self.settle(number, status);
+        }
+        self.after(then, status);
     }
 }

@@ -57,3 +57,136 @@ fn a_message_that_is_kept_for_long_was_read() {
         );
     }
 }
+
+/// A device that takes requests of 100 bytes, and at some time takes no more of them.
+struct Refusing {
+    takes: usize,
+    /// What is refused: to say how much fits, or the request itself.
+    fits: bool,
+    taken: Vec<u32>,
+    beside: Option<Box<Refusing>>,
+}
+
+const REFUSED: &str = "memory cannot be registered";
+
+impl Refusing {
+    fn take(&mut self, how: How) -> Result<(), String> {
+        if self.takes == 0 {
+            return Err(REFUSED.into());
+        }
+        self.takes -= 1;
+        self.taken.push(how.token);
+        Ok(())
+    }
+}
+
+impl Work for Refusing {
+    fn has_room(&self) -> bool {
+        true
+    }
+    fn fitting(&mut self, segments: &[Segment], from: usize) -> Result<usize, String> {
+        let rest = segments.iter().map(|segment| segment.len()).sum::<usize>() - from;
+        if self.takes == 0 && !self.fits { Err(REFUSED.into()) } else { Ok(rest.min(100)) }
+    }
+    fn send(&mut self, _: &[u8], body: &[Segment], how: How) -> Result<(), String> {
+        // Of the engine's own words it takes any number.
+        if body.is_empty() { Ok(()) } else { self.take(how) }
+    }
+    fn write(&mut self, _: Span<'_>, _: Far, _: Option<u32>, how: How) -> Result<(), String> {
+        self.take(how)
+    }
+    fn read(&mut self, _: Span<'_>, _: Far, how: How) -> Result<(), String> {
+        self.take(how)
+    }
+    fn offer(&mut self, _: &[Segment], _: &mut Vec<Part>) -> Result<(), String> {
+        Err(REFUSED.into())
+    }
+    fn register(&mut self, _: NonNull<[u8]>) -> Result<Mr, String> {
+        Err(REFUSED.into())
+    }
+    fn find(&mut self, _: u32, _: bool) -> Option<Far> {
+        None
+    }
+    fn unreliable(&mut self) -> Option<&mut dyn Work> {
+        self.beside.as_deref_mut().map(|beside| beside as &mut dyn Work)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Write,
+    Read,
+    Message,
+    Offer,
+}
+
+/// What the device refuses is reported as lost, and so is all behind it; its memory stays until the device has nothing of it:
+/// the first parts may be under way.
+#[test]
+fn what_the_device_refuses_is_kept_until_the_connection_is_lost_and_reported() {
+    for what in [What::Write, What::Read, What::Message, What::Offer] {
+        for (takes, fits) in [(0, true), (0, false), (2, true), (2, false)] {
+            for level in [Reliability::Unreliable, Reliability::Delivery, Reliability::Reception] {
+                for beside in [false, true] {
+                    if matches!((what, level), (What::Read, Reliability::Unreliable))
+                        || (beside && level != Reliability::Unreliable)
+                    {
+                        continue;
+                    }
+                    println!("{what:?}, {takes} taken, fits {fits}, {level:?}, beside {beside}");
+                    refuse(what, takes, fits, level, beside);
+                }
+            }
+        }
+    }
+}
+
+fn refuse(what: What, takes: usize, fits: bool, level: Reliability, beside: bool) {
+    let memory = Memory::fresh(8 << 20).unwrap();
+    let tag = Some(udeck_via::Ptag(1));
+    let hello =
+        Hello { reliability: level, writable_ptag: tag, readable_ptag: tag, private_data: Vec::new() };
+    let mut connection = Connection::new(&memory, &hello, &hello, 1 << 20);
+    let device = |beside| Refusing { takes, fits, taken: Vec::new(), beside };
+    let mut device = device(beside.then(|| Box::new(device(None))));
+    if beside {
+        connection.go_unreliable();
+    }
+    let place = Far { address: 0, rkey: 1, len: 10_000 };
+    for write in [true, false] {
+        connection.places.insert((7, write), place);
+    }
+    let len = if matches!(what, What::Offer) { 5000 } else { 250 };
+    let remote = RemoteBuffer { handle: udeck_via::MemHandle(7), offset: 0, len: 10_000 };
+    let post = |connection: &mut Connection, held, offset| {
+        let segment = [(offset, len)];
+        let posted = match what {
+            What::Write => connection.rdma_write(&segment, remote, None, held),
+            What::Read => connection.rdma_read(&segment, remote, held),
+            What::Message | What::Offer => connection.lend(None, b"", &segment, held),
+        };
+        assert!(posted.is_ok(), "there is room");
+    };
+    for caller in [1, 2] {
+        let block = memory.outbox.block(len, Fill::Zero).unwrap();
+        let offset = block.offset();
+        post(&mut connection, PostedBuffer::Caller(caller), offset);
+        drop(block);
+        let block = memory.outbox.block(len, Fill::Zero).unwrap();
+        let offset = block.offset();
+        post(&mut connection, PostedBuffer::Block(block), offset);
+    }
+    let blocks = memory.outbox.usage().blocks;
+    assert_eq!(blocks, 2);
+    connection.pump(&mut device);
+    let why = connection.failure().map(str::to_owned);
+    assert!(why.is_some(), "it was refused");
+    assert_eq!(memory.outbox.usage().blocks, blocks, "the device may still use what was taken of them");
+    connection.lost(&why.unwrap());
+    for caller in [1, 2] {
+        let (told, status) = connection.next_completion().expect("it is reported");
+        assert_eq!(told, caller);
+        assert!(status != TransferStatus::Arrived, "{status:?}");
+    }
+    assert_eq!(memory.outbox.usage().blocks, 0);
+}

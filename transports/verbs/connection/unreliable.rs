@@ -19,7 +19,7 @@ mod send;
 use std::collections::VecDeque;
 
 use super::MESSAGES;
-use super::send_queue::{Posted, Then};
+use super::send_queue::{Access, Posted, Then};
 use crate::wire::Violation;
 
 const _: () = assert!(MESSAGES <= u64::BITS);
@@ -111,8 +111,8 @@ impl Posted {
     fn numbers(&self) -> u32 {
         match self {
             Posted::Frame { .. } | Posted::Offer { .. } => 1,
-            Posted::Write { immediate: Some(_), .. } => WRITE_NUMBERS,
-            Posted::Write { immediate: None, .. } | Posted::Read { .. } | Posted::End { .. } => 0,
+            Posted::Access(Access { immediate: Some(_), .. }) => WRITE_NUMBERS,
+            Posted::Access(Access { immediate: None, .. }) | Posted::End { .. } => 0,
         }
     }
 }

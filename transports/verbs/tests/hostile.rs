@@ -31,8 +31,8 @@ impl Work for Device {
     fn has_room(&self) -> bool {
         self.taken.len() < 100
     }
-    fn fitting(&mut self, segments: &[Segment], from: usize) -> usize {
-        (segments.iter().map(|segment| segment.len()).sum::<usize>() - from).min(1 << 20)
+    fn fitting(&mut self, segments: &[Segment], from: usize) -> Result<usize, String> {
+        Ok((segments.iter().map(|segment| segment.len()).sum::<usize>() - from).min(1 << 20))
     }
     fn send(&mut self, lead: &[u8], body: &[Segment], how: How) -> Result<(), String> {
         assert!(lead.len() + body.iter().map(|segment| segment.len()).sum::<usize>() <= BLOCK);

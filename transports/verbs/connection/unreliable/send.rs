@@ -1,11 +1,10 @@
 //! The sender's side: numbers, what leaves, and the word of how many have left.
 
 use smallvec::SmallVec;
-use udeck_via::RemoteBuffer;
 use udeck_via::transport::TransferStatus;
 
-use super::super::send_engine::{Step, fits};
-use super::super::send_queue::{Post, Posted, Segments, Then};
+use super::super::send_engine::{Step, check_fits_whole, fits};
+use super::super::send_queue::{Access, Posted, Then};
 use super::super::{Connection, How, MESSAGES, Span, Work};
 use super::{InFlight, Unreliable, ahead, violation};
 use crate::memory::Segment;
@@ -210,106 +209,100 @@ impl Connection {
     pub(in crate::connection) fn give_unreliable(
         &mut self,
         work: &mut dyn Work,
-        what: Posted,
+        what: &mut Posted,
     ) -> Result<Step, String> {
         let Some(device) = work.unreliable() else {
             return Err("the device has no unreliable queue pair".into());
         };
-        if let Posted::Write { body, to, immediate, done, then } = what {
-            return self.write_unreliable(device, (body, done), to, immediate, then);
+        if let Posted::Access(access) = what {
+            return self.write_unreliable(device, access);
         }
         if !device.has_room() || !self.has_number() {
-            return Ok(self.wait_unreliable(what));
+            if self.waits_for_room() {
+                return Ok(Step::Waits);
+            }
+            self.drop_post(what, TransferStatus::Unread);
+            return Ok(Step::Over);
         }
         match what {
             Posted::Frame { frame, lead, body, then } => {
-                let len = body.iter().map(|segment| segment.len()).sum();
-                if len > 0 && device.fitting(&body, 0) < len {
-                    return Err(format!("a message of {} segments, more than the device takes", body.len()));
-                }
-                self.send_unreliable(device, frame, 0, (&lead, &body), then)?;
+                check_fits_whole(device, body)?;
+                self.send_unreliable(device, *frame, 0, (lead, body), std::mem::take(then))?;
             }
             Posted::Offer { immediate, receipt, head, body, number: key } => {
-                let (frame, rest) = Self::offer_frame(device, (immediate, receipt), &head, &body)?;
+                let (frame, rest) = Self::offer_frame(device, (*immediate, *receipt), head, body)?;
                 let number = self.unreliable.as_ref().map(|unreliable| unreliable.left);
                 self.offered
                     .iter_mut()
-                    .filter(|offered| offered.number == key)
+                    .filter(|offered| offered.number == *key)
                     .for_each(|o| o.unreliable = number);
                 self.send_unreliable(device, frame, key.narrow(), (&rest, &[]), Then::Nothing)?;
                 // If it is lost, its memory comes back by that.
                 self.owe_word();
             }
-            Posted::Write { .. } | Posted::Read { .. } | Posted::End { .. } => {}
+            Posted::Access(_) | Posted::End { .. } => {}
         }
         Ok(Step::Gone)
     }
 
-    fn write_unreliable(
-        &mut self,
-        device: &mut dyn Work,
-        (body, mut done): (Segments, usize),
-        to: RemoteBuffer,
-        immediate: Option<u32>,
-        then: Then,
-    ) -> Result<Step, String> {
-        let total: usize = body.iter().map(|segment| segment.len()).sum();
+    fn write_unreliable(&mut self, device: &mut dyn Work, access: &mut Access) -> Result<Step, String> {
+        let Access { remote: to, immediate, .. } = *access;
+        let total: usize = access.body.iter().map(|segment| segment.len()).sum();
         let Some(far) = self.place_of(to, true) else {
             self.seek(to, true);
-            let what = Posted::Write { body, to, immediate, done, then };
-            self.posts.push_front(Post { fence: false, what });
             return Ok(Step::Waits);
         };
         if !fits(far.len, to.offset, total) {
-            self.forbidden(Posted::Write { body, to, immediate, done, then });
+            self.forbidden(access);
             return Ok(Step::Over);
         }
-        let mut then = Some(then);
-        if let (Some(unreliable), 0) = (&mut self.unreliable, done) {
+        let Access { body, done, then, .. } = access;
+        if let (Some(unreliable), 0) = (&mut self.unreliable, *done) {
             unreliable.written = 0;
         }
-        while done < total {
+        while *done < total {
             if !device.has_room() || (immediate.is_some() && !self.has_number()) {
-                let then = then.take().unwrap_or(Then::Nothing);
-                return Ok(self.wait_unreliable(Posted::Write { body, to, immediate, done, then }));
+                return Ok(self.wait_unreliable(then));
             }
-            let len = device.fitting(&body, done).min(total - done);
-            let at = Far { address: far.address.wrapping_add((to.offset + done) as u64), ..far };
+            let len = device.fitting(body, *done)?;
+            let at = Far { address: far.address.wrapping_add((to.offset + *done) as u64), ..far };
             let number = immediate.map(|_| self.take_number(true));
-            let (span, how) = (Span { segments: &body, from: done, len }, self.how_unreliable());
-            let written = device.write(span, at, number, how);
-            done += len;
-            let last = if done == total { then.take() } else { None };
-            self.leave(how, last.unwrap_or(Then::Nothing));
-            written?;
+            let (span, how) = (Span { segments: body, from: *done, len }, self.how_unreliable());
+            device.write(span, at, number, how)?;
+            *done += len;
+            self.leave(how, if *done == total { std::mem::take(then) } else { Then::Nothing });
         }
         if let Some(immediate) = immediate {
             if !device.has_room() || !self.has_number() {
-                let then = then.take().unwrap_or(Then::Nothing);
-                let immediate = Some(immediate);
-                return Ok(self.wait_unreliable(Posted::Write { body, to, immediate, done, then }));
+                return Ok(self.wait_unreliable(then));
             }
             let pieces = self.unreliable.as_ref().map_or(0, |unreliable| unreliable.written);
             let frame = Frame::Wrote { immediate, pieces, len: total as u64 };
             self.send_unreliable(device, frame, 0, (&[], &[]), Then::Nothing)?;
         }
         // Of no bytes, nothing is under way.
-        if let Some(then) = then {
-            self.after(then, TransferStatus::Arrived);
-        }
+        self.after(std::mem::take(then), TransferStatus::Arrived);
         Ok(Step::Gone)
     }
 
-    /// There is no room for it now. When nobody takes what was sent before, there never will be: it is lost.
-    fn wait_unreliable(&mut self, what: Posted) -> Step {
-        if !self.has_number() {
-            if self.close.closed || self.close.peer_has_ended() {
-                self.drop_post(what, TransferStatus::Unread);
-                return Step::Over;
-            }
-            self.hunger();
+    /// As [`Connection::waits_for_room`]: a write that waits in vain is lost.
+    fn wait_unreliable(&mut self, then: &mut Then) -> Step {
+        if self.waits_for_room() {
+            return Step::Waits;
         }
-        self.posts.push_front(Post { fence: false, what });
-        Step::Waits
+        self.drop_then(then, TransferStatus::Unread);
+        Step::Over
+    }
+
+    /// There is no room now: whether there will be. When nobody takes what was sent before, there never is.
+    fn waits_for_room(&mut self) -> bool {
+        if self.has_number() {
+            return true;
+        }
+        if self.close.closed || self.close.peer_has_ended() {
+            return false;
+        }
+        self.hunger();
+        true
     }
 }
