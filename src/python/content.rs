@@ -21,7 +21,7 @@ pub fn helper<'py>(py: Python<'py>, name: &Bound<'py, PyString>) -> PyResult<Bou
 }
 
 /// From which length on an array is copied without the interpreter's lock.
-const LONG: usize = 1 << 16;
+pub const LONG: usize = 1 << 16;
 
 /// What is to be posted, as an array.
 ///

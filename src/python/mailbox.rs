@@ -10,17 +10,14 @@ use udeck::{Error, Match};
 use crate::arguments;
 use crate::content;
 use crate::errors::OrRaise;
-use crate::message::{self, Arrived, Mailbox as Of, Message};
+use crate::message::{self, Arrived, Mailbox as Of, Message, Room};
 use crate::slot::{Slot, Unusable};
 use crate::tasks::{self, End, Task};
 use crate::wait::{self, Timeout};
 use crate::wire::PythonValues;
 
-/// A mailbox of the library's, and a message that did not fit where it was to be copied: the next one.
-pub struct Inner {
-    pub mailbox: udeck::Mailbox<PythonValues>,
-    kept: Option<Arrived>,
-}
+/// A mailbox of the library's.
+pub type Inner = udeck::Mailbox<PythonValues>;
 
 /// A named mailbox of this rank's. Made by World.mailbox() and World.mailboxes().
 ///
@@ -43,11 +40,6 @@ enum Now {
     Busy,
 }
 
-fn matching(source: Option<usize>, tag: Option<u32>) -> Match {
-    let any = source.map_or(Match::ANY, Match::source);
-    tag.map_or(any, |tag| any.and_tag(tag))
-}
-
 /// Which messages a call is for.
 #[derive(Clone, Copy)]
 struct Wanted {
@@ -63,57 +55,22 @@ impl Wanted {
         self.source.is_none() && self.tag.is_none()
     }
 
-    fn takes(self, message: &Arrived) -> bool {
-        self.source.is_none_or(|source| source == message.source())
-            && self.tag.is_none_or(|tag| tag == message.tag())
-    }
-}
-
-impl Inner {
-    pub fn new(mailbox: udeck::Mailbox<PythonValues>) -> Self {
-        Inner { mailbox, kept: None }
-    }
-
-    pub fn has_kept(&self) -> bool {
-        self.kept.is_some()
-    }
-
-    /// The message that did not fit, if it is wanted.
-    #[inline]
-    fn take_kept(&mut self, wanted: Wanted) -> Option<Arrived> {
-        self.kept.take_if(|kept| wanted.takes(kept))
-    }
-
-    async fn next_async(&mut self) -> udeck::Result<Arrived> {
-        match self.kept.take() {
-            Some(kept) => Ok(kept),
-            None => self.mailbox.retrieve_async().await,
-        }
+    fn matching(self) -> Match {
+        let any = self.source.map_or(Match::ANY, Match::source);
+        self.tag.map_or(any, |tag| any.and_tag(tag))
     }
 
     #[inline]
-    fn now(&mut self, wanted: Wanted) -> udeck::Result<Option<Arrived>> {
-        if let Some(kept) = self.take_kept(wanted) {
-            return Ok(Some(kept));
-        }
-        if wanted.is_any() {
-            self.mailbox.try_retrieve()
-        } else {
-            self.mailbox.try_retrieve_matching(matching(wanted.source, wanted.tag))
-        }
+    fn now(self, mailbox: &Inner) -> udeck::Result<Option<Arrived>> {
+        if self.is_any() { mailbox.try_retrieve() } else { mailbox.try_retrieve_matching(self.matching()) }
     }
 
-    fn wait(&mut self, wanted: Wanted, limit: Option<Duration>) -> udeck::Result<Arrived> {
-        if let Some(kept) = self.take_kept(wanted) {
-            return Ok(kept);
-        }
-        match (wanted.is_any(), limit) {
-            (true, None) => self.mailbox.retrieve(),
-            (true, Some(limit)) => self.mailbox.retrieve_timeout(limit),
-            (false, None) => self.mailbox.retrieve_matching(matching(wanted.source, wanted.tag)),
-            (false, Some(limit)) => {
-                self.mailbox.retrieve_matching_timeout(matching(wanted.source, wanted.tag), limit)
-            }
+    fn wait(self, mailbox: &Inner, limit: Option<Duration>) -> udeck::Result<Arrived> {
+        match (self.is_any(), limit) {
+            (true, None) => mailbox.retrieve(),
+            (true, Some(limit)) => mailbox.retrieve_timeout(limit),
+            (false, None) => mailbox.retrieve_matching(self.matching()),
+            (false, Some(limit)) => mailbox.retrieve_matching_timeout(self.matching(), limit),
         }
     }
 }
@@ -121,7 +78,7 @@ impl Inner {
 impl Mailbox {
     pub fn new(mailbox: udeck::Mailbox<PythonValues>, objects: bool, limit: Duration) -> Self {
         let name = mailbox.name().to_owned();
-        Mailbox { slot: Slot::new(Inner::new(mailbox), "mailbox", name, limit), objects }
+        Mailbox { slot: Slot::new(mailbox, "mailbox", name, limit), objects }
     }
 
     pub fn of(&self) -> Of<'_> {
@@ -131,7 +88,7 @@ impl Mailbox {
     #[inline]
     fn now(&self, py: Python<'_>, wanted: Wanted) -> PyResult<Now> {
         let found = match self.slot.try_use() {
-            Ok(mut inner) => inner.now(wanted),
+            Ok(mailbox) => wanted.now(&mailbox),
             Err(Unusable::Busy) => return Ok(Now::Busy),
             Err(why) => return Err(self.slot.raise(py, why)),
         };
@@ -155,14 +112,8 @@ impl Mailbox {
     /// As above, with the library's error.
     fn waited(&self, py: Python<'_>, wanted: Wanted, timeout: Timeout) -> PyResult<udeck::Result<Arrived>> {
         let limit = timeout.or(self.slot.limit);
-        let waited = wait::detached(py, || Ok(self.slot.wait_for_use(limit)?.wait(wanted, timeout.0)));
+        let waited = wait::detached(py, || Ok(wanted.wait(&*self.slot.wait_for_use(limit)?, timeout.0)));
         waited.map_err(|why| self.slot.raise(py, why))
-    }
-
-    fn keep(&self, message: Arrived) {
-        if let Ok(mut inner) = self.slot.try_use() {
-            inner.kept = Some(message);
-        }
     }
 }
 
@@ -235,12 +186,23 @@ impl Mailbox {
                 "the array is read only, or its elements do not lie in a row in C order",
             ));
         }
-        let message = self.next(py, Wanted { source, tag }, timeout)?;
-        let copied = message::copy_into(py, &message, &to, &self.of());
-        if copied.is_err() {
-            self.keep(message);
-        }
-        copied
+        let room = Room::of(&to)?;
+        let (limit, matching) = (timeout.or(self.slot.limit), Wanted { source, tag }.matching());
+        let offer = |mailbox: &Inner, limit| {
+            mailbox.retrieve_matching_if(matching, limit, |message, about| room.fill(message, about.source))
+        };
+        let now = match self.slot.try_use() {
+            Ok(mailbox) if room.is_short() => Some(offer(&mailbox, Duration::ZERO)),
+            _ => None,
+        };
+        let copied = match now {
+            Some(Err(Error::Deadline { .. })) | None => {
+                wait::detached(py, || Ok(offer(&*self.slot.wait_for_use(limit)?, limit)))
+                    .map_err(|why| self.slot.raise(py, why))?
+            }
+            Some(copied) => copied,
+        };
+        copied.or_raise(py, Some(&self.slot.name))?.map_err(|misfit| misfit.raise(&to, &self.of()))
     }
 
     /// Declares that these ranks post here: the loss of one ends a wait, although it has made no postbox yet. Does not wait.
@@ -248,7 +210,7 @@ impl Mailbox {
     fn expect(&self, py: Python<'_>, ranks: &Bound<'_, PyTuple>) -> PyResult<()> {
         let ranks = arguments::ranks(ranks.as_any())?;
         let expected = py.detach(|| {
-            self.slot.wait_for_use(self.slot.limit)?.mailbox.expect(ranks);
+            self.slot.wait_for_use(self.slot.limit)?.expect(ranks);
             Ok(())
         });
         expected.map_err(|why| self.slot.raise(py, why))
@@ -321,7 +283,7 @@ impl Mailbox {
             let mut lent = this.slot.lend().map_err(|why| this.slot.raise(py, why))?;
             let mailbox = mailbox.clone_ref(py);
             Ok(async move {
-                let retrieved = lent.next_async().await;
+                let retrieved = lent.retrieve_async().await;
                 let end: End = Box::new(move |py| {
                     let this = mailbox.get();
                     message::value(py, retrieved.or_raise(py, Some(&this.slot.name))?, &this.of())

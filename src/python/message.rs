@@ -1,13 +1,15 @@
 //! What was received: an array where it lies, or an object.
 #![allow(unsafe_code, reason = "arrays over message memory")]
 
+use std::ptr::NonNull;
+
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList};
 use udeck::Received;
 
-use crate::content::helper;
+use crate::content::{self, helper};
 use crate::errors::raise;
 use crate::numpy::{self, UINT8};
 use crate::wire::{self, Content, Malformed, PythonValues};
@@ -148,43 +150,118 @@ fn object<'py>(py: Python<'py>, arrived: Arrived, of: &Mailbox<'_>) -> PyResult<
     loads.bind(py).call((part(pickle)?,), Some(&options))
 }
 
-/// Copies an array that came into one of the program's. The number of its elements.
-///
-/// # Errors
-/// It is of another type, or too long: it can be tried again.
-pub fn copy_into(
-    py: Python<'_>,
-    arrived: &Arrived,
-    to: &numpy::Array<'_>,
-    of: &Mailbox<'_>,
-) -> PyResult<usize> {
-    let refused = |why: String, class: &str| {
-        let rank = arrived.source();
+/// An array of the program's that a message is to be copied into: what is compared without the interpreter.
+pub struct Room {
+    data: NonNull<u8>,
+    len: usize,
+    /// Bytes of an element.
+    size: usize,
+    /// numpy's number of its type, or what the type is called.
+    kind: Kind,
+}
+
+// SAFETY: an address of an array that the caller keeps; `fill` says who may write there.
+unsafe impl Send for Room {}
+// SAFETY: as above.
+unsafe impl Sync for Room {}
+
+#[derive(PartialEq)]
+enum Kind {
+    Number(u8),
+    Text(String),
+}
+
+/// Why a message does not fit into an array, and the rank that posted it.
+pub struct Misfit {
+    rank: usize,
+    why: Why,
+}
+
+enum Why {
+    Malformed(Malformed),
+    Object,
+    Type(Kind),
+    /// Bytes of its elements.
+    Long(usize),
+}
+
+impl Room {
+    /// # Errors
+    /// The array's elements are none that are sent.
+    pub fn of(array: &numpy::Array<'_>) -> PyResult<Self> {
+        let kind = match array.type_number() {
+            Some(number) => Kind::Number(number),
+            None => Kind::Text(content::describe(&array.dtype())?.to_string()),
+        };
+        let data = NonNull::new(array.data()).unwrap_or(NonNull::dangling());
+        Ok(Room { data, len: array.len_bytes()?, size: array.item_size()?.max(1), kind })
+    }
+
+    /// Whether copying into it takes no longer than giving the interpreter's lock up.
+    pub fn is_short(&self) -> bool {
+        self.len < content::LONG
+    }
+
+    /// Copies a message's elements. The number of them. The caller keeps the array, which is writeable, has its elements in a row, and
+    /// is left alone by the program meanwhile.
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn fill(&self, message: &[u8], rank: usize) -> Result<usize, Misfit> {
+        let refuse = |why| Err(Misfit { rank, why });
+        let array = match wire::read(message) {
+            Ok(Content::Array(array)) => array,
+            Ok(Content::Object { .. }) => return refuse(Why::Object),
+            Err(why) => return refuse(Why::Malformed(why)),
+        };
+        let kind = match array.type_number {
+            wire::TEXT => Kind::Text(array.text.to_owned()),
+            number => Kind::Number(number),
+        };
+        let needed = array.elements.len();
+        if kind != self.kind {
+            return refuse(Why::Type(kind));
+        }
+        if needed > self.len {
+            return refuse(Why::Long(needed));
+        }
+        // SAFETY: the array has at least so many bytes in a row, and the program may write them.
+        let room = unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), needed) };
+        udeck_sys::copy_bytes(room, array.elements);
+        Ok(needed / self.size)
+    }
+}
+
+impl Misfit {
+    #[cold]
+    pub fn raise(&self, to: &numpy::Array<'_>, of: &Mailbox<'_>) -> PyErr {
+        let py = to.object().py();
+        let text = self.text(py, to).unwrap_or_else(|error| error.to_string());
+        let class = if matches!(self.why, Why::Long(_)) { "TooSmall" } else { "WrongType" };
+        let Misfit { rank, .. } = self;
         let text =
-            format!("the message of rank {rank} in mailbox {:?} {why}; it stays the next one", of.name);
-        Err(raise(py, class, text, Some(rank), Some(of.name)))
-    };
-    let array = match wire::read(wire::bytes(arrived)).map_err(|why| malformed(py, arrived, of, &why))? {
-        Content::Array(array) => array,
-        Content::Object { .. } => return refused("is a pickled object".into(), "WrongType"),
-    };
-    let (dtype, size) = match numpy::size_of_number(array.type_number) {
-        Some(size) if to.type_number() == Some(array.type_number) => (None, size),
-        Some(size) => (Some(numpy::dtype_of_number(py, array.type_number)?), size),
-        None => named_dtype(py, &array, arrived, of).map(|(dtype, size)| (Some(dtype), size))?,
-    };
-    if let Some(dtype) = dtype
-        && !dtype.eq(to.dtype())?
-    {
-        return refused(format!("has elements of {dtype}, and the array is of {}", to.dtype()), "WrongType");
+            format!("the message of rank {rank} in mailbox {:?} {text}; it stays the next one", of.name);
+        raise(py, class, text, Some(*rank), Some(of.name))
     }
-    let (have, needed) = (to.len_bytes()?, array.elements.len());
-    if needed > have {
-        let why = format!("has {} elements, and the array {}", needed / size.max(1), have / size.max(1));
-        return refused(why, "TooSmall");
+
+    fn text(&self, py: Python<'_>, to: &numpy::Array<'_>) -> PyResult<String> {
+        let size = to.item_size()?.max(1);
+        Ok(match &self.why {
+            Why::Malformed(why) => format!("is none of Python's: {}", why.0),
+            Why::Object => "is a pickled object".to_owned(),
+            Why::Type(Kind::Text(text)) => {
+                format!("has elements of {text}, and the array is of {}", to.dtype())
+            }
+            Why::Type(Kind::Number(number)) => match numpy::size_of_number(*number) {
+                Some(_) => {
+                    let dtype = numpy::dtype_of_number(py, *number)?;
+                    format!("has elements of {dtype}, and the array is of {}", to.dtype())
+                }
+                None => "has elements of a type that numpy does not have".to_owned(),
+            },
+            Why::Long(needed) => {
+                format!("has {} elements, and the array {}", needed / size, to.len_bytes()? / size)
+            }
+        })
     }
-    // SAFETY: the array has at least so many bytes in a row (its caller has looked), and the program may write them.
-    let room = unsafe { std::slice::from_raw_parts_mut(to.data(), needed) };
-    udeck_sys::copy_bytes(room, array.elements);
-    Ok(needed / size.max(1))
 }

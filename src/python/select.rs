@@ -76,27 +76,16 @@ fn lock<'a>(
     locked.collect()
 }
 
-/// Whose message has been looked at, and is still the next one.
-fn kept(locked: &Locked<'_>) -> Option<usize> {
-    locked.iter().position(|inner| inner.has_kept())
-}
-
 fn selectable<'a>(locked: &'a Locked<'_>) -> Vec<&'a dyn Selectable> {
-    locked.iter().map(|inner| &inner.mailbox as &dyn Selectable).collect()
+    locked.iter().map(|inner| &**inner as &dyn Selectable).collect()
 }
 
 fn at_once(all: &[&Mailbox]) -> Result<Option<usize>, Failed> {
     let locked = lock(all, |mailbox| mailbox.slot.try_use())?;
-    match kept(&locked) {
-        Some(at) => Ok(Some(at)),
-        None => udeck::try_select(&selectable(&locked)).map_err(Failed::Failed),
-    }
+    udeck::try_select(&selectable(&locked)).map_err(Failed::Failed)
 }
 
 fn among(all: &[&Mailbox], limit: Duration) -> Result<usize, Failed> {
     let locked = lock(all, |mailbox| mailbox.slot.wait_for_use(limit))?;
-    match kept(&locked) {
-        Some(at) => Ok(at),
-        None => udeck::select_timeout(&selectable(&locked), limit).map_err(Failed::Failed),
-    }
+    udeck::select_timeout(&selectable(&locked), limit).map_err(Failed::Failed)
 }

@@ -197,6 +197,46 @@ def test_retrieving_into_an_array(ends):
         inbox.retrieve_into(inbox.retrieve())
 
 
+def test_what_does_not_fit_keeps_its_place(ends):
+    inbox, out = ends
+    small = numpy.zeros(1)
+    for tag in [1, 2]:
+        out.post(numpy.full(3, 1.0 * tag), tag=tag)
+    for tag in [2, 1, 2]:
+        with pytest.raises(udeck.TooSmall):
+            inbox.retrieve_into(small, tag=tag)
+    with pytest.raises(udeck.WrongType, match="float64"):
+        inbox.retrieve_into(numpy.zeros(9, dtype=int), tag=2)
+    assert [inbox.try_retrieve().tag for _ in range(2)] == [1, 2] and inbox.try_retrieve() is None
+
+
+def test_no_message_is_lost_between_threads(ends):
+    inbox, out = ends
+    got, posted = [], 500
+    over = threading.Event()
+
+    def take():
+        while len(got) < posted:
+            got.append(int(inbox.retrieve(timeout=60)[0]))
+        over.set()
+
+    def squeeze():
+        while not over.is_set():
+            try:
+                inbox.retrieve_into(numpy.zeros(1), timeout=0)
+            except udeck.Error:
+                pass
+
+    threads = [threading.Thread(target=one) for one in [take, squeeze, squeeze]]
+    for thread in threads:
+        thread.start()
+    for n in range(posted):
+        out.post(numpy.full(3, n))
+    for thread in threads:
+        thread.join(90)
+    assert got == list(range(posted))
+
+
 def test_source_and_tag_choose(ends):
     inbox, out = ends
     for tag in [1, 2, 3]:

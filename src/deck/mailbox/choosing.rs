@@ -121,6 +121,44 @@ impl<T: Payload> Mailbox<T> {
         or_none(self.retrieve_matching_timeout(matching, Duration::ZERO))
     }
 
+    /// Shows the next message of those that `matching` names to `take`, as bytes: retrieved if `take` gives `Ok`. One that it refuses
+    /// stays where it is, and is the next one again. Waits for it, at most `limit`. `take` cannot use the mailbox.
+    ///
+    /// # Errors
+    /// As [`Mailbox::retrieve_matching`]. The inner one is that of `take`.
+    pub fn retrieve_matching_if<R, E>(
+        &self,
+        matching: Match,
+        limit: Duration,
+        take: impl FnOnce(&[u8], Retrieved) -> std::result::Result<R, E>,
+    ) -> Result<std::result::Result<R, E>> {
+        self.check_rank(matching)?;
+        self.world.progress_other_postboxes();
+        let (start, deadline) = (trace::begin(), Deadline::after(limit));
+        let mut inbox = self.inbox.borrow_mut();
+        let offered = inbox.offer(matching, deadline, |parcel| {
+            let bytes = parcel.bytes();
+            if let Err(error) = check_length::<T>(parcel, bytes.len()) {
+                return Ok(Err(error));
+            }
+            let retrieved =
+                Retrieved { len: bytes.len() / T::SIZE, source: parcel.rank as usize, tag: parcel.tag };
+            let value = take(bytes, retrieved)?;
+            if start != 0 {
+                trace::retrieved(start, self.world.rank(), &self.name, parcel);
+            }
+            Ok(Ok((value, bytes.len())))
+        })?;
+        match offered {
+            Ok(taken) => {
+                let (value, len) = taken?;
+                inbox.counters().retrieved(len);
+                Ok(Ok(value))
+            }
+            Err(refused) => Ok(Err(refused)),
+        }
+    }
+
     fn check_rank(&self, matching: Match) -> Result {
         let size = self.world.size();
         match matching.rank() {

@@ -72,9 +72,40 @@ impl Inbox {
         found
     }
 
+    /// Shows the oldest message of those that are meant to `take`. One that it refuses keeps its place.
+    pub fn offer<R, E>(
+        &mut self,
+        matching: Match,
+        deadline: Deadline,
+        take: impl FnOnce(&Parcel) -> std::result::Result<R, E>,
+    ) -> Result<std::result::Result<R, E>> {
+        let is_meant = |parcel: &Parcel| matching.takes(parcel.rank, parcel.tag);
+        if let Some(place) = self.set_aside.find(is_meant)
+            && let Some(parcel) = self.set_aside.at(place)
+        {
+            let taken = take(parcel);
+            if taken.is_ok() {
+                self.set_aside.take(place);
+            }
+            return Ok(taken);
+        }
+        let mut newest = Parcel::NONE;
+        if let Ok(parcel) = self.next_chosen(Choice { matching, room: None }, deadline)? {
+            newest = parcel;
+        }
+        let taken = take(&newest);
+        if taken.is_err() {
+            self.burst.end();
+            self.set_aside.push_back(newest);
+        }
+        Ok(taken)
+    }
+
     fn choose(&mut self, choice: Choice, deadline: Deadline) -> Result<Result<Parcel, TooLong>> {
         let mut search = Search::new(choice);
-        if let Some(parcel) = self.set_aside.take_first(|parcel| search.takes(parcel)) {
+        if let Some(place) = self.set_aside.find(|parcel| search.takes(parcel))
+            && let Some(parcel) = self.set_aside.take(place)
+        {
             return Ok(Ok(parcel));
         }
         let start = Instant::now();

@@ -77,12 +77,22 @@ impl SetAside {
         self.parcels.push_back(parcel);
     }
 
-    /// Takes the oldest of which this is true. It is asked about all that are older, too, in their order.
+    /// The place of the oldest of which this is true. It is asked about all that are older, too, in their order.
     #[cold]
-    pub fn take_first(&mut self, is_meant: impl FnMut(&Parcel) -> bool) -> Option<Parcel> {
+    pub fn find(&mut self, is_meant: impl FnMut(&Parcel) -> bool) -> Option<usize> {
         self.end_run();
-        let at = self.parcels.iter().position(is_meant)?;
-        let parcel = self.parcels.remove(at)?;
+        self.parcels.iter().position(is_meant)
+    }
+
+    /// The one at a place of [`SetAside::find`].
+    pub fn at(&self, place: usize) -> Option<&Parcel> {
+        self.parcels.get(place)
+    }
+
+    /// Takes the one at a place of [`SetAside::find`].
+    #[cold]
+    pub fn take(&mut self, place: usize) -> Option<Parcel> {
+        let parcel = self.parcels.remove(place)?;
         self.weight -= weight(&parcel);
         Some(parcel)
     }
