@@ -29,6 +29,7 @@ impl Structure for Box_ {
 }
 
 /// What a `deck_mbox_t` stands for.
+#[expect(clippy::large_enum_variant, reason = "posts are frequent: their postbox lies in the table itself")]
 pub enum End {
     /// This rank retrieves.
     Owned(Box<Owned>),

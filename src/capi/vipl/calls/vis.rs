@@ -110,7 +110,10 @@ pub unsafe extern "C" fn VipQueryVi(
     receive_empty: *mut Boolean,
 ) -> VipReturn {
     call("VipQueryVi", || {
-        (some(state)?, some(attributes)?, some(send_empty)?, some(receive_empty)?);
+        some(state)?;
+        some(attributes)?;
+        some(send_empty)?;
+        some(receive_empty)?;
         let found = vi(handle, |vi| {
             vi.move_on(crate::vipl::vi::Until::Bound); // it may have ended
             let empty = [Queue::Send, Queue::Receive].map(|queue| Boolean::from(vi.is_empty(queue)));
