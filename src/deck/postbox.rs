@@ -201,8 +201,8 @@ impl<T: Payload> Postbox<T> {
     /// [`crate::Mailbox::drain`] is about to show.
     ///
     /// # Errors
-    /// [`crate::Error::Undelivered`], [`crate::Error::PeerLost`], [`crate::Error::MailboxGone`],
-    /// [`crate::Error::Deadline`].
+    /// [`crate::Error::MailboxGone`] and [`crate::Error::PeerLost`]: the mailbox ended with messages of this postbox unread. How many
+    /// is not said, except by [`crate::Error::Undelivered`] of those that still waited here. [`crate::Error::Deadline`]: some are unread yet.
     pub fn flush(&self) -> Result {
         self.flush_timeout(self.usual_limit())
     }

@@ -454,8 +454,10 @@ impl World {
     /// returns when all others have finished or are lost, however long that takes.
     ///
     /// # Errors
-    /// [`Error::Undelivered`] says what was lost, and to whom; [`Error::Multiple`] lists them all. [`Error::Deadline`] says
-    /// who has not retrieved, and how many messages are lost with this rank therefore.
+    /// [`Error::Undelivered`] says how many messages were lost that still waited here (queued or announced), and for whom;
+    /// [`Error::Multiple`] lists them all. [`Error::Deadline`] says who has not retrieved, and how many messages are lost with this rank
+    /// therefore. What a connection had taken is the receiver's to read: if a mailbox ends with such messages unread, that is no error
+    /// here. [`Postbox::flush`] tells it.
     #[doc(alias = "deck_done")]
     pub fn finish(self) -> Result {
         let limit = self.state.config().deadline;

@@ -221,8 +221,9 @@ impl World {
 
     /// Ends this rank's part in the job: delivers what was posted, and says goodbye. Waits for that, at most the timeout.
     ///
-    /// Received arrays stay. Raises Undelivered if somebody did not read what was posted, Deadline, and Closed if it was
-    /// called before.
+    /// Received arrays stay. Raises Undelivered if a mailbox ended while messages still waited for it here (queued or announced),
+    /// Deadline, and Closed if it was called before. What a connection had taken, and its mailbox left unread, raises nothing here:
+    /// Postbox.flush tells it, by MailboxGone or PeerLost.
     #[pyo3(signature = (timeout=Timeout::USUAL), text_signature = "($self, timeout=None)")]
     fn finish(&self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
         let limit = timeout.or(self.handle.deadline);

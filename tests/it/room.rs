@@ -5,13 +5,15 @@ use crate::common::{
     Event, LONG, SHORT, alone, assert_pattern, asynchronous, config, over_verbs_apart, pattern_of, patterned,
     ranks, ranks_with,
 };
-use udeck::{Buf, Error, ExternalBuf, Mailbox, Postbox, Protocol, Result, World};
+use udeck::{Buf, Error, ExternalBuf, Mailbox, Postbox, Protocol, Result, World, select_timeout};
 use udeck_boot::{Client, local::Job};
 
 /// More than any connection holds.
 const MANY: usize = 10_000;
 /// Likewise, where they are not all to be counted.
 const SOME: usize = 1000;
+/// Fewer than any connection holds.
+const FEW: u64 = 5;
 /// What a connection holds over shared memory.
 const RING: usize = 64;
 
@@ -414,6 +416,52 @@ fn what_waits_for_a_mailbox_that_goes_is_counted() {
         assert_pattern(&failed.message.expect("it comes back"), 1, 1);
         world.finish()
     });
+}
+
+/// What the connection has is its receiver's to read or to leave: `finish` is done with it, and a flush tells what became of it.
+fn left_unread(world: World) -> Result {
+    if world.rank() == 0 {
+        let inbox: Mailbox<u64> = world.mailbox("in")?;
+        world.barrier()?;
+        drop(inbox);
+        return world.finish();
+    }
+    let exits = world.rank_exits()?;
+    let outs = [world.postbox::<u64>("in")?, world.postbox("in")?, world.postbox("in")?];
+    for out in &outs {
+        (0..FEW).try_for_each(|number| -> Result { Ok(out.post(&[number][..])?) })?;
+    }
+    world.barrier()?;
+    select_timeout(&[&exits], LONG)?;
+    let [flushed, dropped, _kept] = outs;
+    drop(dropped);
+    for _ in 0..2 {
+        let error = flushed.flush().unwrap_err();
+        assert!(matches!(&error, Error::MailboxGone { name, rank: 0 } if name == "in"), "{error}");
+    }
+    world.finish()
+}
+
+#[test]
+fn over_shared_memory_a_flush_tells_of_what_was_left_unread() {
+    over(|client| opened("shm0", client), left_unread);
+}
+
+#[test]
+fn over_tcp_a_flush_tells_of_what_was_left_unread() {
+    over(|client| opened("tcp0", client), left_unread);
+}
+
+#[test]
+fn over_udp_a_flush_tells_of_what_was_left_unread() {
+    over(|client| opened("udp0", client), left_unread);
+}
+
+#[test]
+fn over_verbs_a_flush_tells_of_what_was_left_unread() {
+    if over_verbs_apart("room::over_verbs_a_flush_tells_of_what_was_left_unread") {
+        udeck::run_local(2, left_unread).unwrap();
+    }
 }
 
 /// Each of two handles tells of its own message, and the others are counted.

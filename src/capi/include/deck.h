@@ -82,7 +82,8 @@ int deck_init(int *argc, char ***argv);
 /*
  * Ends: delivers what was posted, which may take that its receivers retrieve, and says goodbye to the launcher. All structures are
  * gone afterwards but messages (deck_msg_t), which stay until they are destroyed, and threads, which can be joined. A process that ends
- * without it is lost to the other ranks. DECK_EUNDELIVERED, DECK_ETIMEDOUT: this rank has ended, and deck_errmsg() says what was lost.
+ * without it is lost to the other ranks. DECK_EUNDELIVERED, DECK_ETIMEDOUT: this rank has ended, and deck_errmsg() says what was lost
+ * of the messages that still waited here. If an owner ends with others unread, only deck_mbox_flush says so.
  * DECK_ESTATE: another thread is in a call for 5 s; nothing has ended.
  */
 int deck_done(void);
@@ -192,7 +193,10 @@ int deck_mbox_post_timeout(deck_mbox_t *mbox, deck_msg_t *msg, unsigned long mic
 /* Does not wait: DECK_EAGAIN. */
 int deck_mbox_trypost(deck_mbox_t *mbox, deck_msg_t *msg);
 
-/* Waits until the owner has read what was posted through this clone. */
+/*
+ * Waits until the owner has read what was posted through this clone. DECK_EGONE, DECK_EPEERLOST: it ended with messages unread.
+ * DECK_EUNDELIVERED: with messages that still waited here; deck_errmsg() says how many. DECK_ETIMEDOUT.
+ */
 int deck_mbox_flush(deck_mbox_t *mbox);
 
 /*
