@@ -2,10 +2,11 @@
 
 mod options;
 mod plans;
+mod taken;
 
 use std::path::PathBuf;
 
-use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 use udeck_manual::Generate;
 
 use self::options::{Layer, Memory, Options, parse_ranks};
@@ -16,38 +17,67 @@ use crate::{clones, compare, costs, cpu, dat, jobs, overlap, page, peers, regist
 
 const EXAMPLES: &str = "\
 Examples:
-  deckperf                                       both tests, four protocols side by side, about half a minute
-  deckperf latency --protocol hand-off           one protocol, every size
-  deckperf latency --protocol copy,hand-off --sizes 64K,1M --payload written+read
-                                                 two protocols, two sizes; the data is written and read
+  deckperf
+      both tests, four protocols side by side, about half a minute
+  deckperf latency --protocol hand-off
+      one protocol, every size
+  deckperf latency --protocol copy,hand-off --sizes 64K,1M \\
+      --payload written+read
+      two protocols, two sizes; the data is written and read
   deckperf bandwidth --protocol auto --sizes 8,4K,1M --window 16 --format csv
-                                                 16 messages under way; for a spreadsheet
-  deckperf bibandwidth --sizes 8,64K,1M          both ranks send windows at once
-  deckperf latency --percentiles --protocol auto every round trip timed by itself, to 99.99 percent
-  deckperf bandwidth --off-cache --sizes 64K,1M  from and into memory that no cache holds
-  deckperf multi-pair --pairs 1,2,4              2, 4 and 8 ranks stream in pairs at once
-  deckperf incast --ranks 2,4,8                  1, 3 and 7 ranks send to one
-  deckrun -n 8 deckperf matrix                   every pair of ranks, also on several hosts
-  deckperf latency --bind node:0,node:1          on two NUMA nodes (cores: --bind 0,5)
-  deckperf registration                          what registered memory and its cache take
-  deckperf --format json > run.json              everything measured, with percentiles
-  deckperf --layer vi                            one layer below: send/receive and RDMA write between VIs
-  deckperf --layer dat --sizes 8,4K,64K,1M       uDAPL beside the VIs: send/receive, RDMA write and RDMA read
-  deckperf verify --layer dat                    no timing: every byte that uDAPL moves is checked
-  deckperf overlap --sizes 64K,1M                how much of a transfer hides behind computation
-  deckperf clones                                many clones of a mailbox: idle, and flooding it
-  deckperf costs --ranks 100                     making, keeping, waiting, and starting 100 ranks
-  deckperf peers                                 beside MPICH, Open MPI, UCX and libfabric, where installed
-  deckperf peers --peers DIR                     and beside today's, which `cargo xtask peers DIR` gets
-  deckperf peers --transport tcp                 over TCP, beside raw sockets and the others over TCP
-  deckperf collectives --peers DIR               barrier, broadcast, all-reduce and all-to-all of groups beside an MPI's
-  deckperf cpu --peers DIR                       processor time of messages: bare sockets, every transport, MPI
+      16 messages under way; for a spreadsheet
+  deckperf bibandwidth --sizes 8,64K,1M
+      both ranks send windows at once
+  deckperf latency --percentiles --protocol auto
+      every round trip timed by itself, to 99.99 percent
+  deckperf bandwidth --off-cache --sizes 64K,1M
+      from and into memory that no cache holds
+  deckperf multi-pair --pairs 1,2,4
+      2, 4 and 8 ranks stream in pairs at once
+  deckperf incast --ranks 2,4,8
+      1, 3 and 7 ranks send to one
+  deckrun -n 8 deckperf matrix
+      every pair of ranks, also on several hosts
+  deckperf latency --bind node:0,node:1
+      on two NUMA nodes (cores: --bind 0,5)
+  deckperf registration
+      what registered memory and its cache take
+  deckperf --format json > run.json
+      everything measured, with percentiles
+  deckperf --layer vi
+      one layer below: send/receive and RDMA write between VIs
+  deckperf --layer dat --sizes 8,4K,64K,1M
+      uDAPL beside the VIs: send/receive, RDMA write and RDMA read
+  deckperf verify --layer dat
+      no timing: every byte that uDAPL moves is checked
+  deckperf overlap --sizes 64K,1M
+      how much of a transfer hides behind computation
+  deckperf clones
+      many clones of a mailbox: idle, and flooding it
+  deckperf costs --ranks 100
+      making, keeping, waiting, and starting 100 ranks
+  deckperf peers
+      beside MPICH, Open MPI, UCX and libfabric, where installed
+  deckperf peers --peers DIR
+      and beside today's, which `cargo xtask peers DIR` gets
+  deckperf peers --transport tcp
+      over TCP, beside raw sockets and the others over TCP
+  deckperf collectives --peers DIR
+      barrier, broadcast, all-reduce and all-to-all of groups beside an
+      MPI's
+  deckperf cpu --peers DIR
+      processor time of messages: bare sockets, every transport, MPI
   deckperf cpu --contenders tcp-sockets,tcp --sizes 4K --depths 8 --rate 0
-  deckperf compare before.json after.json        what got slower, beyond the noise (`deckperf compare --help`)
-  deckperf report -o report.html                 all of that as one page for a browser, in four minutes
-  deckperf --stats --transport tcp               no timing: bytes that the library copies for a message, by protocol
-  deckperf --explain                             no timing: which protocol carries which size, and why
-  deckperf verify                                no timing: every byte of every message is checked
+  deckperf compare before.json after.json
+      what got slower, beyond the noise (`deckperf compare --help`)
+  deckperf report -o report.html
+      all of that as one page for a browser, in four minutes
+  deckperf --stats --transport tcp
+      no timing: bytes that the library copies for a message, by protocol
+  deckperf --explain
+      no timing: which protocol carries which size, and why
+  deckperf verify
+      no timing: every byte of every message is checked
 
 Environment:
   DECK_TRANSPORT  as --transport
@@ -60,16 +90,21 @@ Exit code:
 
 const REPORT_EXAMPLES: &str = "\
 Examples:
-  deckperf report -o report.html                 measure messages over shm, tcp and udp, and other libraries: four minutes
-  deckperf report --quick --transport shm        a first look, in less than a minute
-  deckperf report --peers DIR --json all.json    beside today's releases, and keep the raw data
-  deckperf report -o r.html run.json peers.json  a page of earlier runs";
+  deckperf report -o report.html
+      measure messages over shm, tcp and udp, and other libraries: four
+      minutes
+  deckperf report --quick --transport shm
+      a first look, in less than a minute
+  deckperf report --peers DIR --json all.json
+      beside today's releases, and keep the raw data
+  deckperf report -o r.html run.json peers.json
+      a page of earlier runs";
 
 /// Latency and bandwidth of µDECK mailboxes, of the virtual interfaces under them, or of uDAPL on these, between two ranks on
 /// this host, which it starts itself.
 #[derive(Parser, Debug)]
 #[command(name = "deckperf", version, after_help = EXAMPLES, max_term_width = 100)]
-pub struct Cli {
+struct Line {
     #[command(subcommand)]
     command: Option<Command>,
     /// Measure nothing: say which protocol a message of each size takes, and why
@@ -78,7 +113,36 @@ pub struct Cli {
     #[command(flatten)]
     options: Options,
     #[command(flatten)]
-    pub generate: Generate,
+    generate: Generate,
+}
+
+/// The whole command line, whose commands take some of the shared options each.
+#[derive(Debug)]
+pub struct Cli(Line);
+
+impl Parser for Cli {}
+
+impl CommandFactory for Cli {
+    fn command() -> clap::Command {
+        taken::shown(Line::command())
+    }
+
+    fn command_for_update() -> clap::Command {
+        taken::shown(Line::command_for_update())
+    }
+}
+
+impl FromArgMatches for Cli {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        match taken::refusal(&Line::command(), matches) {
+            Some(why) => Err(conflict(&why)),
+            None => Line::from_arg_matches(matches).map(Cli),
+        }
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
 }
 
 #[derive(Subcommand, Clone, Debug)]
@@ -279,12 +343,17 @@ impl Task {
 impl Cli {
     /// What the ranks are to use, if anything was said.
     pub fn transport(&self) -> Option<&'static str> {
-        self.options.transport
+        self.0.options.transport
+    }
+
+    /// The manual page or completions, if they were asked for.
+    pub fn generated(&self) -> Option<String> {
+        self.0.generate.text::<Self>()
     }
 
     /// Where ranks are bound to, if that was said.
     pub fn binding(&self) -> Vec<Spot> {
-        self.options.bind.clone()
+        self.0.options.bind.clone()
     }
 
     /// The task, with every default filled in.
@@ -292,31 +361,14 @@ impl Cli {
     /// # Errors
     /// Options that do not go together.
     pub fn task(self) -> Result<Task, clap::Error> {
-        let Cli { command, explain, options, generate: _ } = self;
-        let layer = options.layer.name();
-        if options.layer != Layer::Mailbox
-            && let Some(name) = command.as_ref().and_then(Command::of_mailboxes_only)
-        {
-            return Err(conflict(&format!("`{name}` is about mailboxes; --layer {layer} has no such thing")));
-        }
-        let places_itself = matches!(
-            command,
-            Some(Command::Peers { .. } | Command::Collectives { .. } | Command::StartTime(_))
-        );
-        if places_itself && !options.bind.is_empty() {
-            return Err(conflict("--bind: this command has places of its own for its ranks"));
-        }
-        let measures = matches!(
-            command,
-            None | Some(Command::Latency { .. } | Command::Bandwidth { .. } | Command::Bibandwidth)
-        ) && !explain;
-        if options.stats && !(measures && options.layer == Layer::Mailbox) {
+        let Line { command, explain, options, generate: _ } = self.0;
+        if options.stats && options.layer != Layer::Mailbox {
             return Err(conflict(
                 "--stats is about messages of a mailbox: deckperf [latency|bandwidth] --stats",
             ));
         }
         match (command, options.layer) {
-            (None, Layer::Mailbox) if explain => Ok(Task::Explain(options.plan(Vec::new(), false).sizes)),
+            (None, _) if explain => Ok(Task::Explain(options.plan(Vec::new(), false).sizes)),
             _ if explain => {
                 Err(conflict("--explain is about what carries messages of a mailbox; it measures nothing"))
             }
@@ -327,10 +379,7 @@ impl Cli {
             (Some(Command::Collectives { peers, ranks }), _) => {
                 options.collectives_plan(peers, ranks).map(Task::Peers)
             }
-            (Some(Command::Peers { peers }), Layer::Mailbox) => options.peers_plan(peers).map(Task::Peers),
-            (Some(Command::Peers { .. }), Layer::Vi | Layer::Dat) => {
-                Err(conflict(&format!("`peers` compares mailboxes, not --layer {layer}")))
-            }
+            (Some(Command::Peers { peers }), _) => Ok(Task::Peers(options.peers_plan(peers))),
             (Some(Command::Cpu { peers, depths, rate, contenders }), _) => {
                 options.cpu_plan(peers, depths, rate, contenders).map(Task::Cpu)
             }
@@ -360,26 +409,6 @@ impl Cli {
             }
             (Some(Command::StartTime(order)), _) => Ok(Task::StartTime(order)),
             (None, _) => options.measurement(vec![Test::Latency, Test::Bandwidth], true),
-        }
-    }
-}
-
-impl Command {
-    /// Its name, if other layers know no such thing.
-    fn of_mailboxes_only(&self) -> Option<&'static str> {
-        match self {
-            Command::Bibandwidth => Some("bibandwidth"),
-            Command::Overlap { .. } => Some("overlap"),
-            Command::Clones { .. } => Some("clones"),
-            Command::Costs { .. } => Some("costs"),
-            Command::MultiPair { .. } => Some("multi-pair"),
-            Command::Matrix { .. } => Some("matrix"),
-            Command::Incast { .. } => Some("incast"),
-            Command::Registration => Some("registration"),
-            Command::Collectives { .. } => Some("collectives"),
-            Command::Cpu { .. } => Some("cpu"),
-            Command::Report { .. } => Some("report"),
-            _ => None,
         }
     }
 }

@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     page::end_with_the_report();
     // Before anything starts: a mistyped option is reported once, not by two ranks.
     let cli = Cli::parse();
-    if let Some(text) = cli.generate.text::<Cli>() {
+    if let Some(text) = cli.generated() {
         return print(Ok::<_, Failure>(text));
     }
     let transport = cli.transport();

@@ -6,7 +6,7 @@ use udeck::Protocol;
 
 use super::options::{Layer, Memory, Options, PayloadChoice};
 use super::{Task, conflict};
-use crate::plan::{Checks, Format, PROTOCOLS, Pace, Payload, Plan, Test};
+use crate::plan::{Checks, PROTOCOLS, Pace, Payload, Plan, Test};
 use crate::{clones, costs, cpu, dat, jobs, overlap, page, peers, registration, sizes, vi};
 
 impl Options {
@@ -56,12 +56,6 @@ impl Options {
             [protocol] => protocol,
             _ => return Err(conflict(&format!("`{name}` measures one --protocol at a time"))),
         };
-        if matches!(kind, jobs::Kind::Incast(_)) && protocol != Protocol::Auto {
-            return Err(conflict("`incast` leaves the protocol to the library"));
-        }
-        if self.payload != PayloadChoice::Both {
-            return Err(conflict(&format!("`{name}` leaves the payload untouched")));
-        }
         let sizes = if self.sizes.is_empty() { Vec::new() } else { self.sizes_or(&[]) };
         if matches!(kind, jobs::Kind::Incast(_)) && sizes[..] == [0] {
             return Err(conflict("`incast` has no size but 0, and nothing to count: name others"));
@@ -71,9 +65,6 @@ impl Options {
     }
 
     pub(super) fn registration(self) -> Result<registration::RegistrationPlan, clap::Error> {
-        if !self.protocol.is_empty() || self.payload != PayloadChoice::Both {
-            return Err(conflict("`registration` is about memory: it knows no --protocol and no --payload"));
-        }
         let sizes = self.sizes_or(&registration::SIZES);
         if sizes.contains(&0) {
             return Err(conflict("`registration`: there is no memory of 0 bytes to register"));
@@ -114,12 +105,9 @@ impl Options {
         Ok(vi::ViPlan { tests, sizes, counts, pace: Pace { iterations, time, window }, format, pin })
     }
 
-    pub(super) fn peers_plan(self, folder: Option<PathBuf>) -> Result<peers::PeersPlan, clap::Error> {
-        if !self.protocol.is_empty() || !self.sizes.is_empty() || self.perturb.is_some() {
-            return Err(conflict("`peers` has protocols and sizes of its own: those that have targets"));
-        }
+    pub(super) fn peers_plan(self, folder: Option<PathBuf>) -> peers::PeersPlan {
         let course = self.course();
-        Ok(self.comparison(course, course.job_sizes(), folder))
+        self.comparison(course, course.job_sizes(), folder)
     }
 
     pub(super) fn collectives_plan(
@@ -127,11 +115,6 @@ impl Options {
         folder: Option<PathBuf>,
         ranks: Vec<usize>,
     ) -> Result<peers::PeersPlan, clap::Error> {
-        if !self.protocol.is_empty() || !self.sizes.is_empty() || self.perturb.is_some() {
-            return Err(conflict(
-                "`collectives` has sizes of its own, those that have goals, and no protocols",
-            ));
-        }
         if self.course() != peers::Course::Memory {
             return Err(conflict("`collectives` compares ranks that share memory (--transport shm)"));
         }
@@ -147,12 +130,6 @@ impl Options {
         rate: u64,
         kinds: Vec<cpu::Kind>,
     ) -> Result<cpu::CpuPlan, clap::Error> {
-        if !self.protocol.is_empty() || self.perturb.is_some() || self.no_pin {
-            return Err(conflict("`cpu` sends by the protocol `auto`, and binds each side to a core"));
-        }
-        if self.transport.is_some() {
-            return Err(conflict("`cpu` measures all transports, or those among --contenders"));
-        }
         let mut sizes = self.sizes_or(&cpu::SIZES);
         sizes.retain(|&size| size > 0);
         if sizes.is_empty() {
@@ -204,13 +181,6 @@ impl Options {
         }
         if quick && self.time.is_some() {
             return Err(conflict("--quick is a --time: name one of them"));
-        }
-        let asks_more = !self.protocol.is_empty() || !self.sizes.is_empty() || self.perturb.is_some();
-        if asks_more || self.layer != Layer::Mailbox || self.format != Format::Table {
-            return Err(conflict(
-                "`report` has protocols, sizes and a form of its own; it makes a page of other runs: \
-                 deckperf report run.json",
-            ));
         }
         let time = self.time_or(if quick { page::QUICK } else { page::SECONDS });
         let measure = page::Measure { time, transport: self.transport, peers, pin: !self.no_pin };

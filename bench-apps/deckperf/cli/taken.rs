@@ -1,0 +1,237 @@
+//! The shared options that each command takes. All others are neither in its help nor accepted on its line.
+
+use clap::{Arg, ArgMatches, Command, parser::ValueSource};
+
+/// The shared options of one command.
+struct Taken {
+    /// Name of the command; empty without one.
+    command: &'static str,
+    /// Their names, separated by spaces.
+    options: &'static str,
+    /// Help of options that mean something else here.
+    help: &'static [(&'static str, &'static str)],
+    /// End of a refusal: what the command is about.
+    about: &'static str,
+}
+
+const TIME_16: (&str, &str) = ("time", "Seconds to measure for, in all [default: 16]");
+const TIME_24: (&str, &str) = ("time", "Seconds to measure for, in all [default: 24]");
+const TIME_60: (&str, &str) = ("time", "Seconds to measure for, in all [default: 60]");
+const ALL_PROTOCOLS: (&str, &str) = (
+    "protocol",
+    "How messages travel: copy, eager, rdma-write, hand-off, rdma-read, handshake, auto [default: all]",
+);
+const ONE_PROTOCOL: (&str, &str) = (
+    "protocol",
+    "How messages travel: one of copy, eager, rdma-write, hand-off, rdma-read, handshake, auto [default: auto]",
+);
+const ROUND_TRIPS: (&str, &str) = ("iterations", "Round trips in a batch [default: as many as fill 1.5 ms]");
+const BATCH: (&str, &str) = ("iterations", "Operations in a batch [default: as many as fill its time]");
+
+/// `--explain` is a command without a name of its own.
+pub const EXPLAIN: &str = "--explain";
+
+const TAKEN: [Taken; 20] = [
+    Taken {
+        command: "",
+        options: "layer protocol sizes perturb payload iterations time window format stats pin no_pin handicap bind \
+                  transport",
+        help: &[],
+        about: "",
+    },
+    Taken {
+        command: EXPLAIN,
+        options: "sizes transport pin no_pin bind",
+        help: &[],
+        about: "is about what carries messages of a mailbox; it measures nothing",
+    },
+    Taken {
+        command: "latency",
+        options: "layer protocol sizes perturb payload iterations time window format stats pin no_pin handicap bind \
+                  transport",
+        help: &[
+            ROUND_TRIPS,
+            TIME_24,
+            ("window", "Means nothing here: a round trip has one message under way"),
+        ],
+        about: "",
+    },
+    Taken {
+        command: "bandwidth",
+        options: "layer protocol sizes perturb payload iterations time window format stats pin no_pin handicap bind \
+                  transport",
+        help: &[("iterations", "Windows in a batch [default: as many as fill 1.5 ms]"), TIME_24],
+        about: "",
+    },
+    Taken {
+        command: "bibandwidth",
+        options: "protocol sizes perturb payload iterations time window format stats pin no_pin handicap bind transport",
+        help: &[
+            (
+                "protocol",
+                "How messages travel: copy, eager, rdma-write, hand-off, rdma-read, auto [default: the first four]",
+            ),
+            ("iterations", "Windows in a batch [default: as many as fill 1.5 ms]"),
+            TIME_24,
+        ],
+        about: "is about mailboxes",
+    },
+    Taken {
+        command: "verify",
+        options: "layer protocol sizes perturb pin no_pin bind transport",
+        help: &[
+            ALL_PROTOCOLS,
+            ("layer", "What is checked: mailbox, or dat (uDAPL) [default: mailbox]"),
+            ("perturb", "Check each size moved by every offset from -N to +N bytes [default: 3]"),
+        ],
+        about: "checks every byte once, and measures nothing",
+    },
+    Taken {
+        command: "overlap",
+        options: "protocol sizes iterations time format pin no_pin bind transport",
+        help: &[
+            ALL_PROTOCOLS,
+            ("sizes", "Message sizes in bytes, such as 64K,1M [default: six from 4K to 4M]"),
+            BATCH,
+            TIME_24,
+        ],
+        about: "is about mailboxes: one message under way beside computation",
+    },
+    Taken {
+        command: "clones",
+        options: "sizes iterations time format pin no_pin bind transport",
+        help: &[("sizes", "Message sizes in bytes [default: 8,4K]"), ROUND_TRIPS, TIME_16],
+        about: "is about mailboxes, and leaves the protocol to the library",
+    },
+    Taken {
+        command: "costs",
+        options: "time format pin no_pin bind transport",
+        help: &[("time", "Seconds for which a rank is blocked [default: 10]")],
+        about: "is about mailboxes and ranks, and sends nothing",
+    },
+    Taken {
+        command: "multi-pair",
+        options: "protocol sizes iterations time window format pin no_pin bind transport",
+        help: &[ONE_PROTOCOL, ("sizes", "Message sizes in bytes [default: 8,4K,64K,1M]"), BATCH, TIME_16],
+        about: "is about mailboxes, and leaves the payload untouched",
+    },
+    Taken {
+        command: "matrix",
+        options: "protocol sizes iterations time window format pin no_pin bind transport",
+        help: &[
+            ONE_PROTOCOL,
+            ("sizes", "Message sizes in bytes [default: 8 for latency, 64K for bandwidth]"),
+            BATCH,
+            TIME_16,
+        ],
+        about: "is about mailboxes, and leaves the payload untouched",
+    },
+    Taken {
+        command: "incast",
+        options: "sizes iterations time window format pin no_pin bind transport",
+        help: &[("sizes", "Message sizes in bytes [default: 8,4K,64K]"), BATCH, TIME_16],
+        about: "is about mailboxes; it leaves the protocol to the library, and the payload untouched",
+    },
+    Taken {
+        command: "registration",
+        options: "sizes iterations time format pin no_pin bind transport",
+        help: &[("sizes", "Sizes of memory in bytes [default: 4K,64K,1M,16M,64M]"), BATCH, TIME_16],
+        about: "is about memory, which has no protocol and no payload",
+    },
+    Taken {
+        command: "peers",
+        options: "time format transport",
+        help: &[TIME_60],
+        about: "compares mailboxes, by protocols and sizes of its own (those that have targets), and has places of its \
+                own for its ranks",
+    },
+    Taken {
+        command: "collectives",
+        options: "time format transport",
+        help: &[TIME_60, ("transport", "Only shm: the ranks that are compared share memory")],
+        about: "is about mailboxes' groups, has sizes of its own (those that have goals), and has places of its own for \
+                its ranks",
+    },
+    Taken {
+        command: "cpu",
+        options: "sizes payload iterations time format",
+        help: &[
+            ("sizes", "Message sizes in bytes [default: 100,500,4000,16000,64000]"),
+            (
+                "payload",
+                "What happens to the data of a message: untouched, or written+read [default: written+read]",
+            ),
+            BATCH,
+            ("time", "Seconds to measure for, in all [default: 45]"),
+        ],
+        about: "is about mailboxes: it sends by the protocol `auto`, over all transports or those among --contenders, and \
+                binds each side to a core",
+    },
+    Taken {
+        command: "compare",
+        options: "format",
+        help: &[],
+        about: "measures nothing itself; what two builds are to measure follows `--`",
+    },
+    Taken {
+        command: "report",
+        options: "time pin no_pin transport",
+        help: &[
+            ("time", "Seconds to measure for, in all [default: 200]"),
+            ("transport", "Only this one of shm, verbs, tcp, udp [default: shm, tcp and udp]"),
+        ],
+        about: "is about mailboxes, and has protocols, sizes and a form of its own; it makes a page of other runs: deckperf \
+                report run.json",
+    },
+    Taken { command: "peer-rank", options: "transport", help: &[], about: "is a rank of another command" },
+    Taken { command: "cpu-rank", options: "transport", help: &[], about: "is a rank of another command" },
+];
+
+const NOTHING: Taken = Taken { command: "", options: "", help: &[], about: "is a job of another command" };
+
+fn of(command: &str) -> &'static Taken {
+    TAKEN.iter().find(|taken| taken.command == command).unwrap_or(&NOTHING)
+}
+
+impl Taken {
+    fn has(&self, option: &str) -> bool {
+        self.options.split(' ').any(|one| one == option)
+    }
+}
+
+fn shared(command: &Command) -> Vec<Arg> {
+    command.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect()
+}
+
+/// The command line with each subcommand's help as it takes options.
+pub fn shown(command: Command) -> Command {
+    let shared = shared(&command);
+    command.mut_subcommands(|sub| {
+        let taken = of(sub.get_name());
+        let as_taken = |arg: Arg| {
+            let id = arg.get_id().as_str().to_owned();
+            match taken.help.iter().find(|(option, _)| *option == id) {
+                // Its text names the values and the default.
+                Some((_, help)) => arg.help(help).hide_possible_values(true).hide_default_value(true),
+                None => {
+                    let hidden = arg.is_hide_set() || !taken.has(&id);
+                    arg.hide(hidden)
+                }
+            }
+        };
+        sub.args(shared.iter().cloned().map(as_taken))
+    })
+}
+
+/// What was said and is not taken, in words.
+pub fn refusal(command: &Command, matches: &ArgMatches) -> Option<String> {
+    let (name, of_command) = match matches.subcommand() {
+        Some((name, matches)) => (name, matches),
+        None if matches.get_flag("explain") => (EXPLAIN, matches),
+        None => ("", matches),
+    };
+    let taken = of(name);
+    let said = |arg: &Arg| of_command.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+    let refused = shared(command).into_iter().find(|arg| said(arg) && !taken.has(arg.get_id().as_str()))?;
+    Some(format!("--{} is refused: `{name}` {}", refused.get_long().unwrap_or_default(), taken.about))
+}
