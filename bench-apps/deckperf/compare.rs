@@ -23,7 +23,7 @@ use crate::plan::Format;
 #[derive(clap::Args, Clone, Debug, PartialEq)]
 #[command(after_help = EXAMPLES)]
 pub struct CompareArgs {
-    /// Runs of `deckperf --format json`: the base and the new one; with --base, new ones only
+    /// Runs of `deckperf --format json` or `deckperf report --json`: the base and the new one; with --base, new ones only
     #[arg(value_name = "FILE", required_unless_present = "run_a")]
     files: Vec<PathBuf>,
     /// A run of the base; may be said several times. As many files on both sides, four or more, are compared by pairs: they
@@ -58,19 +58,27 @@ pub struct CompareArgs {
 }
 
 const EXAMPLES: &str = "\
-A figure is slower or faster if it moved by more than the threshold, and chance does not explain it. Machines move, too: where a
-run has raw limits (of a cache line, of a memcpy), a change must show in absolute times and in multiples of the limit. With
-pairs of runs, the pairs say how far a figure follows the limit. Of figures that are said to have changed, 5 % may be chance
-(Benjamini and Hochberg); if nothing has changed, any is said to have in 5 % of all comparisons.
+A figure is slower or faster if it moved by more than the threshold, and chance
+does not explain it. Machines move, too: where a run has raw limits (of a cache
+line, of a memcpy), a change must show in absolute times and in multiples of the
+limit. With pairs of runs, the pairs say how far a figure follows the limit. Of
+figures that are said to have changed, 5 % may be chance (Benjamini and
+Hochberg); if nothing has changed, any is said to have in 5 % of all comparisons.
 
-Exit status: 0 nothing got slower; 1 something did; 2 the runs cannot be read or compared.
+Exit status: 0 nothing got slower; 1 something did; 2 the runs cannot be read or
+compared.
 
 Examples:
-  deckperf --format json > before.json           and later, of another build, > after.json
-  deckperf compare before.json after.json        what changed
-  deckperf compare --base a1.json --base a2.json --base a3.json --base a4.json b1.json b2.json b3.json b4.json
-  deckperf compare --run-a ./old --run-b ./new   the sharpest: both builds in turns, under a minute
-  deckperf compare --run-a ./old --run-b ./new --pairs 100 -- latency --protocol hand-off --sizes 8,64K --time 0.3";
+  deckperf --format json > before.json
+      and later, of another build, > after.json
+  deckperf compare before.json after.json
+      what changed
+  deckperf compare --base a1.json --base a2.json --base a3.json \\
+      --base a4.json b1.json b2.json b3.json b4.json
+  deckperf compare --run-a ./old --run-b ./new
+      the sharpest: both builds in turns, under a minute
+  deckperf compare --run-a ./old --run-b ./new --pairs 100 -- \\
+      latency --protocol hand-off --sizes 8,64K --time 0.3";
 
 /// A comparison's report.
 #[derive(Debug, PartialEq)]
@@ -110,16 +118,21 @@ struct Comparison {
 /// # Errors
 /// What cannot be read or compared, in a sentence or two.
 pub fn compare(args: &CompareArgs, format: Format) -> Result<Printed, String> {
-    let (base, new) = match (&args.run_a, &args.run_b) {
-        (Some(a), Some(b)) => builds::measure(&[a, b], args.pairs, &args.measure, args.keep.as_deref())?,
+    let sides = match (&args.run_a, &args.run_b) {
+        (Some(a), Some(b)) => {
+            vec![builds::measure(&[a, b], args.pairs, &args.measure, args.keep.as_deref())?]
+        }
         _ => read(args)?,
     };
-    let comparison = judge(base, new, args)?;
-    let slower = comparison.rows.iter().any(|row| row.verdict == Verdict::Slower);
-    Ok(Printed { text: show::render(&comparison, format), slower })
+    let judged: Result<Vec<Comparison>, String> =
+        sides.into_iter().map(|(base, new)| judge(base, new, args)).collect();
+    let judged = judged?;
+    let slower = judged.iter().flat_map(|one| &one.rows).any(|row| row.verdict == Verdict::Slower);
+    Ok(Printed { text: show::render_all(&judged, format), slower })
 }
 
-fn read(args: &CompareArgs) -> Result<(Vec<Source>, Vec<Source>), String> {
+/// The runs of both sides, by subject where files have several: each is compared by itself.
+fn read(args: &CompareArgs) -> Result<Vec<(Vec<Source>, Vec<Source>)>, String> {
     let (base, new) = match (&args.base[..], &args.files[..]) {
         ([], [base, new]) => (std::slice::from_ref(base), std::slice::from_ref(new)),
         ([], files) => {
@@ -131,7 +144,21 @@ fn read(args: &CompareArgs) -> Result<(Vec<Source>, Vec<Source>), String> {
         (base, new) => (base, new),
     };
     let all = |files: &[PathBuf]| files.iter().map(|file| Source::read(file)).collect::<Result<Vec<_>, _>>();
-    Ok((all(base)?, all(new)?))
+    let (base, new) = (all(base)?, all(new)?);
+    let files = || base.iter().chain(&new);
+    if files().all(|runs| runs.len() == 1) {
+        return Ok(vec![(base.into_iter().flatten().collect(), new.into_iter().flatten().collect())]);
+    }
+    let of = |runs: &[Source], subject: &str| runs.iter().find(|one| one.subject() == subject).cloned();
+    let first = base.first().into_iter().flatten().map(Source::subject);
+    let common: Vec<String> =
+        first.filter(|subject| files().all(|runs| of(runs, subject).is_some())).collect();
+    if common.is_empty() {
+        return Err("no run is in all of these files: measure the same commands and transports".into());
+    }
+    let side =
+        |files: &[Vec<Source>], subject: &str| files.iter().filter_map(|runs| of(runs, subject)).collect();
+    Ok(common.iter().map(|subject| (side(&base, subject), side(&new, subject))).collect())
 }
 
 fn judge(base: Vec<Source>, new: Vec<Source>, args: &CompareArgs) -> Result<Comparison, String> {

@@ -29,7 +29,7 @@ use std::{
 use serde_json::json;
 
 use self::source::Source;
-pub use self::stages::end_with_the_report;
+pub use self::{source::SEVERAL, stages::end_with_the_report};
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -158,7 +158,7 @@ pub fn make(plan: &PagePlan, has: impl Fn(&str) -> bool) -> Result<String, PageF
 /// All runs, as one object that `report` reads again.
 fn data(sources: &[Source]) -> String {
     let runs: Vec<_> = sources.iter().map(Source::kept).collect();
-    format!("{}\n", json!({ source::SEVERAL: runs }))
+    format!("{}\n", json!({ SEVERAL: runs }))
 }
 
 fn render(sources: &[Source], losses: &[String]) -> String {

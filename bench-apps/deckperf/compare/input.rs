@@ -3,8 +3,12 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use serde::Deserialize;
+use serde_json::Value;
 
-use crate::data::Run;
+use crate::{
+    data::{OURS, Run},
+    page::SEVERAL,
+};
 
 /// A run and where it is from.
 #[derive(Clone, Debug)]
@@ -18,14 +22,30 @@ pub struct Source {
 }
 
 impl Source {
-    /// Reads a file.
+    /// Reads a file's runs: one of `--format json`, or all that `report --json` has written.
     ///
     /// # Errors
     /// A sentence with the file's name.
-    pub fn read(file: &Path) -> Result<Self, String> {
+    pub fn read(file: &Path) -> Result<Vec<Self>, String> {
         let name = file.display().to_string();
         let text = fs::read_to_string(file).map_err(|error| format!("{name} cannot be read: {error}"))?;
-        Self::parse(name, &text)
+        let object: Value = serde_json::from_str(&text).unwrap_or_default();
+        let Some(runs) = object.get(SEVERAL).and_then(Value::as_array) else {
+            return Self::parse(name, &text).map(|source| vec![source]);
+        };
+        let one = |run: &Value| {
+            let stage = run.get("source").and_then(Value::as_str).unwrap_or("a run");
+            Self::parse(format!("{name}, {stage}"), &run.to_string())
+        };
+        runs.iter().map(one).collect()
+    }
+
+    /// Its command, and what its messages travel over.
+    pub fn subject(&self) -> String {
+        let ours = self.run.series.iter().filter(|series| series.key.library == OURS);
+        let over: BTreeSet<&str> = ours.filter_map(|series| series.key.transport.as_deref()).collect();
+        let over: Vec<&str> = over.into_iter().collect();
+        format!("{} over {}", self.run.command, over.join(", "))
     }
 
     /// The same of a file's text.
@@ -88,7 +108,7 @@ pub fn remarks(sources: &[&Source]) -> Vec<String> {
 fn said(source: &Source, key: &str) -> String {
     match source.run.machine.get(key) {
         None => "not said".to_owned(),
-        Some(serde_json::Value::String(text)) => text.clone(),
+        Some(Value::String(text)) => text.clone(),
         Some(value) => value.to_string(),
     }
 }

@@ -9,6 +9,23 @@ use crate::{
     table::{three_digits, wrapped},
 };
 
+/// One after the other; in JSON several are an array.
+pub fn render_all(comparisons: &[Comparison], format: Format) -> String {
+    let texts = || comparisons.iter().map(|comparison| render(comparison, format));
+    match (format, comparisons) {
+        (Format::Json, [_, _, ..]) => {
+            format!("{:#}\n", Value::Array(comparisons.iter().map(document).collect()))
+        }
+        (Format::Csv, [_, _, ..]) => {
+            let line_break = |text: &str| text.find('\n').map_or(0, |at| at + 1);
+            let whole =
+                |(at, text): (usize, String)| text[if at == 0 { 0 } else { line_break(&text) }..].to_owned();
+            texts().enumerate().map(whole).collect()
+        }
+        _ => texts().collect::<Vec<_>>().join("\n"),
+    }
+}
+
 /// With a line break at the end.
 pub fn render(comparison: &Comparison, format: Format) -> String {
     match format {

@@ -173,3 +173,34 @@ fn programs_get_every_row() {
     assert_eq!((&json["slower"], &json["rows"][0]["verdict"]), (&json!(1), &json!("slower")));
     assert_eq!(json["rows"][0]["key"]["size"], 8);
 }
+
+/// What `deckperf report --json` writes is compared subject by subject, and beside a file of one run.
+#[test]
+fn files_of_several_runs_are_compared_by_subject() {
+    let folder = std::env::temp_dir().join(format!("deckperf-several-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = |name: &str, text: &str| {
+        std::fs::write(folder.join(name), text).expect("a file");
+        folder.join(name).display().to_string()
+    };
+    let several = |micros: f64| {
+        let parse = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+        let messages = parse(&run("messages", &[(8, rounds(micros))]));
+        json!({ "runs": [messages, parse(&run("peers", &[(8, rounds(0.2))]))] }).to_string()
+    };
+    let (base, new) = (file("a.json", &several(0.1)), file("b.json", &several(0.2)));
+    let printed = compare(&args(&format!("{base} {new}")), Format::Table).expect("comparable");
+    assert!(printed.slower && printed.text.matches("# a (base): ").count() == 2, "{}", printed.text);
+    let json = compare(&args(&format!("{base} {new}")), Format::Json).expect("comparable").text;
+    assert_eq!(serde_json::from_str::<Vec<Value>>(&json).expect("an array").len(), 2);
+    let csv = compare(&args(&format!("{base} {new}")), Format::Csv).expect("comparable").text;
+    let head = csv.lines().next().expect("a head");
+    assert_eq!(csv.lines().filter(|line| *line == head).count(), 1, "{csv}");
+    let single = file("c.json", &run("messages", &[(8, rounds(0.1))]));
+    let printed = compare(&args(&format!("{base} {single}")), Format::Table).expect("comparable");
+    assert!(!printed.slower, "{}", printed.text);
+    let other = file("d.json", &run("costs", &[(8, rounds(0.1))]));
+    let why = compare(&args(&format!("{base} {other}")), Format::Table).expect_err("nothing in common");
+    assert!(why.contains("no run is in all of these files"), "{why}");
+    std::fs::remove_dir_all(&folder).expect("the folder");
+}

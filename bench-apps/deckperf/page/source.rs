@@ -150,7 +150,7 @@ impl Source {
     pub fn kept(&self) -> Value {
         let mut object = json!(self.run);
         object["source"] = json!(self.name);
-        for name in ["peers", "rows", "missing", "failed"] {
+        for name in ["peers", "rows", "missing", "failed", "window"] {
             if let Some(value) = self.raw.get(name) {
                 object[name] = value.clone();
             }
