@@ -3,7 +3,7 @@
 //! A member may ask before there is an offer; it is kept waiting then, until there is one or it gives up.
 //!
 //! Bounds: of callers that have not proved who they are there are [`MAX_STRANGERS`]; a new one takes the place of one that has had its place
-//! for a second. A rank that has proved itself has [`MAX_WAITING`] requests waiting.
+//! for a second. A rank that has proved itself has [`MAX_REQUESTS`] connections, those that were answered among them, until it closes them.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -21,7 +21,7 @@ use crate::handshake::{Maker, Step};
 use crate::wire::{Datagram, MAX_DATAGRAM, Shape};
 
 const MAX_STRANGERS: usize = 64;
-const MAX_WAITING: usize = 64;
+const MAX_REQUESTS: usize = 64;
 /// A stranger has its place for so long, whoever else comes.
 const STRANGERS_TIME: Duration = Duration::from_secs(1);
 /// Without a place for another one, so long until the next look.
@@ -45,7 +45,7 @@ struct Inner {
 struct State {
     offers: HashMap<String, Offer>,
     strangers: VecDeque<Stranger>,
-    waiting: Vec<Waiting>,
+    requests: Vec<Request>,
     next: u64,
 }
 
@@ -60,10 +60,12 @@ struct Stranger {
     token: Token,
 }
 
-struct Waiting {
+/// A connection whose caller has proved its rank.
+struct Request {
     id: u64,
     rank: u32,
-    shape: Shape,
+    /// `None`: it was answered.
+    wanted: Option<Shape>,
     socket: Arc<Endpoint>,
 }
 
@@ -97,8 +99,8 @@ impl Service {
     pub fn offer(&self, shape: Shape, fd: OwnedFd) {
         let mut state = self.inner.state.lock();
         state.offers.insert(shape.name.clone(), Offer { shape, fd });
-        let State { offers, waiting, .. } = &mut *state;
-        waiting.retain(|asker| !answer(offers, asker));
+        let State { offers, requests, .. } = &mut *state;
+        requests.iter_mut().for_each(|request| request.answer(offers));
     }
 
     /// Takes an offer back.
@@ -170,7 +172,7 @@ impl Inner {
         }
         let mut state = self.state.lock();
         state.strangers.retain(|stranger| stranger.id != id);
-        state.waiting.retain(|asker| asker.id != id);
+        state.requests.retain(|request| request.id != id);
         Interest::Done
     }
 
@@ -179,7 +181,9 @@ impl Inner {
         let step = Datagram::decode(bytes).ok_or_else(|| "it broke the hand-shake".to_owned());
         match step.and_then(|datagram| maker.input(datagram)) {
             Ok(Step::Say(answer)) => say(socket, &answer, None),
-            Ok(Step::Wanted(rank, shape)) => self.take(Waiting { id, rank, shape, socket: socket.clone() }),
+            Ok(Step::Wanted(rank, shape)) => {
+                self.take(Request { id, rank, wanted: Some(shape), socket: socket.clone() })
+            }
             Err(why) => {
                 say(socket, &Datagram::refused(&why), None);
                 false
@@ -188,39 +192,39 @@ impl Inner {
     }
 
     /// A caller has proved its rank, and asks. It stays: what is said to it lies in its socket until it has read it.
-    fn take(&self, asker: Waiting) -> bool {
+    fn take(&self, mut request: Request) -> bool {
         let mut state = self.state.lock();
-        state.strangers.retain(|stranger| stranger.id != asker.id);
-        let others = state.waiting.iter().filter(|other| other.rank == asker.rank).count();
-        if others >= MAX_WAITING {
+        state.strangers.retain(|stranger| stranger.id != request.id);
+        let rank = request.rank;
+        if state.requests.iter().filter(|other| other.rank == rank).count() >= MAX_REQUESTS {
+            let why = format!(
+                "{MAX_REQUESTS} requests of rank {rank} are open there, and there may be no more at a time"
+            );
+            say(&request.socket, &Datagram::refused(&why), None);
             return false;
         }
-        if !answer(&state.offers, &asker) {
-            state.waiting.push(asker);
-        }
+        request.answer(&state.offers);
+        state.requests.push(request);
         true
     }
 }
 
-/// Answers a request if there is an answer.
-fn answer(offers: &HashMap<String, Offer>, asker: &Waiting) -> bool {
-    let Some(Offer { shape, fd }) = offers.get(&asker.shape.name) else { return false };
-    match verdict(shape, asker) {
-        None => false,
-        Some(Ok(())) => {
-            say(&asker.socket, &Datagram::Given, Some(fd));
-            true
-        }
-        Some(Err(why)) => {
-            say(&asker.socket, &Datagram::refused(&why), None);
-            true
-        }
+impl Request {
+    /// Answers it if there is an answer, and it has none.
+    fn answer(&mut self, offers: &HashMap<String, Offer>) {
+        let Some(wanted) = &self.wanted else { return };
+        let Some(Offer { shape, fd }) = offers.get(&wanted.name) else { return };
+        match verdict(shape, wanted, self.rank) {
+            None => return,
+            Some(Ok(())) => say(&self.socket, &Datagram::Given, Some(fd)),
+            Some(Err(why)) => say(&self.socket, &Datagram::refused(&why), None),
+        };
+        self.wanted = None;
     }
 }
 
-/// Whether it gets what is offered, or why not; `None`: it wants a later one.
-fn verdict(offered: &Shape, asker: &Waiting) -> Option<Result<(), String>> {
-    let wanted = &asker.shape;
+/// Whether a rank gets what is offered, or why not; `None`: it wants a later one.
+fn verdict(offered: &Shape, wanted: &Shape, rank: u32) -> Option<Result<(), String>> {
     if wanted.round > offered.round {
         return None;
     }
@@ -228,7 +232,7 @@ fn verdict(offered: &Shape, asker: &Waiting) -> Option<Result<(), String>> {
         let (theirs, ours) = (wanted.round + 1, offered.round + 1);
         return Some(Err(format!("it is at its call {ours} by that name, not at call {theirs}")));
     }
-    let is_member = offered.members.contains(&asker.rank);
+    let is_member = offered.members.contains(&rank);
     Some(if wanted == offered && is_member { Ok(()) } else { Err(format!("it has made {offered}")) })
 }
 
@@ -244,7 +248,7 @@ impl std::fmt::Debug for Inner {
         let state = self.state.lock();
         f.debug_struct("Inner")
             .field("offers", &state.offers.len())
-            .field("waiting", &state.waiting.len())
+            .field("requests", &state.requests.len())
             .finish()
     }
 }

@@ -3,9 +3,11 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use udeck_auth::{HostKey, Keys, SealedTicket};
+use udeck_sys::closer::Endpoint;
 use udeck_sys::shared_memory::{SharedMemory, SharedUse};
-use udeck_sys::socket;
+use udeck_sys::socket::{self, Received};
 
+use crate::handshake::Asker;
 use crate::wire::{Datagram, MAX_DATAGRAM};
 use crate::{FetchError, Purpose, Service, Shape, fetch};
 
@@ -100,6 +102,59 @@ fn strangers_keep_nobody_out() {
     let passing = socket::connect_to(service.address()).unwrap();
     socket::send(passing.as_fd(), b"x", &[last.as_fd()]).unwrap();
     assert_eq!(ask(&service, 1, &shape(0, 8)), Ok(()));
+}
+
+/// Rank `rank` asks rank 0, and keeps its connection.
+fn ask_and_stay(service: &Service, rank: u32, shape: &Shape) -> Endpoint {
+    let socket = loop {
+        match socket::connect_to(service.address()) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => std::thread::yield_now(),
+            connected => break connected.unwrap(),
+        }
+    };
+    let (asker, meet) = Asker::new(keys(rank).call(Some(0)).unwrap(), [rank as u8; 32]);
+    socket::send(socket.as_fd(), &meet.encode(), &[]).unwrap();
+    let ask = asker.ask(hear(&socket).unwrap(), shape).unwrap();
+    socket::send(socket.as_fd(), &ask.encode(), &[]).unwrap();
+    socket
+}
+
+/// The next datagram; `None`: the other side has closed.
+fn hear(socket: &Endpoint) -> Option<Datagram> {
+    assert!(socket::wait_readable(socket.as_fd(), Duration::from_secs(60)).unwrap(), "nothing is said");
+    let mut buffer = vec![0; MAX_DATAGRAM];
+    match socket::receive(socket.as_fd(), &mut buffer).unwrap() {
+        Received::Datagram { len, .. } => Some(Datagram::decode(&buffer[..len]).unwrap()),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_rank_has_so_many_connections_whatever_it_was_answered() {
+    let service = Service::start(keys(0)).unwrap();
+    let _first = offer(&service, shape(0, 8));
+    // Requests that are given, refused, and kept waiting until they are answered.
+    let mut held: Vec<_> = (0..20).map(|_| ask_and_stay(&service, 1, &shape(0, 8))).collect();
+    held.extend((20..40).map(|_| ask_and_stay(&service, 1, &shape(0, 9))));
+    assert!(
+        held.iter().all(|socket| matches!(hear(socket), Some(Datagram::Given | Datagram::Refused { .. })))
+    );
+    let waiting: Vec<_> = (40..64).map(|_| ask_and_stay(&service, 1, &shape(1, 8))).collect();
+    let too_many = ask_and_stay(&service, 1, &shape(0, 8));
+    let why = "64 requests of rank 1 are open there, and there may be no more at a time".to_owned();
+    assert_eq!(hear(&too_many), Some(Datagram::Refused { why: why.clone() }));
+    assert_eq!(hear(&too_many), None);
+    let _second = offer(&service, shape(1, 8));
+    assert!(waiting.iter().all(|socket| hear(socket) == Some(Datagram::Given)));
+    assert_eq!(ask(&service, 1, &shape(1, 8)), Err(why), "they are answered, and not closed");
+    let other = ask(&service, 2, &shape(1, 8)).unwrap_err();
+    assert!(other.starts_with("it has made"), "another rank has places of its own: {other}");
+    // The maker sees that they are closed, sooner or later.
+    drop((held, waiting));
+    let start = Instant::now();
+    while let Err(why) = ask(&service, 1, &shape(1, 8)) {
+        assert!(start.elapsed() < Duration::from_secs(60), "{why}");
+    }
 }
 
 #[test]
