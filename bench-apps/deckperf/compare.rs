@@ -131,8 +131,11 @@ pub fn compare(args: &CompareArgs, format: Format) -> Result<Printed, String> {
     Ok(Printed { text: show::render_all(&judged, format), slower })
 }
 
+/// The runs of the base and of what is compared with it.
+type Sides = (Vec<Source>, Vec<Source>);
+
 /// The runs of both sides, by subject where files have several: each is compared by itself.
-fn read(args: &CompareArgs) -> Result<Vec<(Vec<Source>, Vec<Source>)>, String> {
+fn read(args: &CompareArgs) -> Result<Vec<Sides>, String> {
     let (base, new) = match (&args.base[..], &args.files[..]) {
         ([], [base, new]) => (std::slice::from_ref(base), std::slice::from_ref(new)),
         ([], files) => {

@@ -171,8 +171,8 @@ impl Session {
         let mut scratch = vec![0; MAX_LINE];
         // A rank may have ended before we looked.
         let mut child_ended = true;
-        // More may have come in one piece with the start.
-        if let Err(over) = self.obey_root() {
+        // More may have come in one piece with the start. The root hears of the start first: what came may end this session.
+        if let Err(over) = self.control.flush().and_then(|()| self.obey_root()) {
             return self.ended_by(over);
         }
         loop {
