@@ -369,7 +369,11 @@ impl<T: Payload> Mailbox<T> {
 
     /// A retrieve's result as an item of [`Iter`] or of a stream. `is_over`: every later one would be the same error.
     fn item(&self, next: Result<Received<T>>, is_over: &mut bool) -> Option<Result<Received<T>>> {
-        *is_over = next.is_err() && self.world.check().is_err();
+        *is_over = match &next {
+            Err(Error::WorldFinished) => true,
+            Err(_) => udeck_via::is_forked(),
+            Ok(_) => false,
+        };
         match next {
             Err(Error::NobodyLeft { .. }) => None,
             next => Some(next),

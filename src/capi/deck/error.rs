@@ -98,6 +98,14 @@ impl From<BootError> for Failure {
     }
 }
 
+/// The failure of a barrier. DECK_ETIMEDOUT says that the same barrier can be waited for again, which holds for no group that has failed.
+pub fn of_barrier(error: Error) -> Failure {
+    match error {
+        Error::GroupFailed { cause: FailureCause::Deadline, .. } => failure(FAILED, error),
+        error => error.into(),
+    }
+}
+
 fn code_of(error: &Error) -> c_int {
     match error {
         Error::PeerLost { .. } => PEER_LOST,

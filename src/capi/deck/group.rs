@@ -9,7 +9,7 @@ use std::sync::Arc;
 use udeck::op::{ByType, ElementType, Named, WithElements};
 use udeck::{Group, Pod};
 
-use super::error::{Failure, Result, call, invalid};
+use super::error::{Failure, Result, call, invalid, of_barrier};
 use super::message::size_of_type;
 use super::pointer::{self, Number, Structure, check_unmade, slice, slice_mut};
 use super::stage::{limit, world};
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn deck_group_numnodes(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_group_barrier(structure: *mut GroupStructure) -> c_int {
     // SAFETY: our contract.
-    call("deck_group_barrier", || Ok(unsafe { group(structure) }?.barrier()?))
+    call("deck_group_barrier", || unsafe { group(structure) }?.barrier().map_err(of_barrier))
 }
 
 /// Bytes of so many elements of each of so many members.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use udeck::World;
 
-use super::error::{Failure, INVALID, NO_ENTRY, Result, STATE, call, ended_by, failure, invalid};
+use super::error::{Failure, INVALID, NO_ENTRY, Result, STATE, call, ended_by, failure, invalid, of_barrier};
 use super::stage::{ask, begin, limit, take, world};
 use super::{buffer, group, mailbox, pointer, service};
 
@@ -56,13 +56,13 @@ fn number(name: &str, without: c_ulong, of: fn(&World) -> usize) -> c_ulong {
 /// `int deck_barrier(void)`
 #[unsafe(no_mangle)]
 pub extern "C" fn deck_barrier() -> c_int {
-    call("deck_barrier", || Ok(world()?.barrier()?))
+    call("deck_barrier", || world()?.barrier().map_err(of_barrier))
 }
 
 /// `int deck_barrier_timeout(unsigned long microseconds)`
 #[unsafe(no_mangle)]
 pub extern "C" fn deck_barrier_timeout(microseconds: c_ulong) -> c_int {
-    call("deck_barrier_timeout", || Ok(world()?.barrier_timeout(limit(microseconds))?))
+    call("deck_barrier_timeout", || world()?.barrier_timeout(limit(microseconds)).map_err(of_barrier))
 }
 
 /// `int deck_abort(int code, const char *why)`

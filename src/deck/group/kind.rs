@@ -252,7 +252,7 @@ impl Signature {
         let fits = root >> root_bits == 0 && as_it_is >> (bits - 1) == 0;
         let detail = match fits {
             true => as_it_is as u32,
-            false => (1 << (bits - 1)) | digest(mix(u64::from(elements.0), root), bits - 1),
+            false => (1 << (bits - 1)) | digest(mix(mix(0, u64::from(elements.0)), root), bits - 1),
         };
         let operator = if kind.has_operator() { u32::from(operator.bits()) << 28 } else { 0 };
         Signature(operator | (detail << 13) | ((kind as u32) << 8))
@@ -342,7 +342,8 @@ mod tests {
     #[test]
     fn no_two_calls_look_the_same() {
         let sum = Operator::<f64>::code(&Sum);
-        let sizes = [1, 3, 16, 31, 51, 64, 300, 20_000, 1 << 20].map(|size| Elements::known_as("own", size));
+        let sizes =
+            [1, 3, 16, 31, 51, 64, 99, 100, 300, 20_000, 1 << 20].map(|size| Elements::known_as("own", size));
         let named = ["f64", ">f8", "<M8[ns]", "<M8[us]", "truth values"].map(Elements::named);
         let elements = [&sizes[..], &named].concat();
         for (nth, kind) in Kind::ALL.into_iter().enumerate() {

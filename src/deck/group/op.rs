@@ -49,19 +49,33 @@ const STRIDE: usize = 4 << 10;
 /// [`Operator::combine`] writes. (A compiler may exchange the operands of a sum, which shows in a NaN. In one function it does so for all.)
 pub(crate) fn combine<T: Copy, O: Operator<T>>(op: &O, mine: &mut [T], theirs: &[T], side: Side) {
     let stride = (STRIDE / size_of::<T>().max(1)).max(1);
-    let mut own = SmallVec::<[T; 8]>::new();
+    let mut own = Vec::new();
     for (mine, theirs) in mine.chunks_mut(stride).zip(theirs.chunks(stride)) {
-        let right = match side {
-            Side::Right => theirs,
+        match side {
+            Side::Right => op.combine(mine, theirs),
+            // Few small elements need no allocation. Large ones would not fit on every stack.
+            Side::Left if size_of_val(mine) <= FEW && size_of::<T>() <= FEW / 8 => {
+                swapped_on_stack(op, mine, theirs)
+            }
             Side::Left => {
                 own.clear();
                 own.extend_from_slice(mine);
-                mine.copy_from_slice(theirs);
-                &own
+                swapped(op, mine, theirs, &own);
             }
-        };
-        op.combine(mine, right);
+        }
     }
+}
+
+/// Bytes that are set aside on the stack, at most.
+const FEW: usize = 128;
+
+fn swapped_on_stack<T: Copy, O: Operator<T>>(op: &O, mine: &mut [T], theirs: &[T]) {
+    swapped(op, mine, theirs, &SmallVec::<[T; 8]>::from_slice(mine));
+}
+
+fn swapped<T: Copy, O: Operator<T>>(op: &O, mine: &mut [T], theirs: &[T], own: &[T]) {
+    mine.copy_from_slice(theirs);
+    op.combine(mine, own);
 }
 
 /// Names an operator in a message's tag.

@@ -27,7 +27,7 @@ use crate::trace;
 const MAX_PENDING: usize = 64;
 
 /// How long a call that does not wait does so for another thread's step.
-const MOMENT: Duration = Duration::from_millis(10);
+const MOMENT: Duration = Duration::from_secs(1);
 
 /// Looks at news that are not what a request waits for, before others may run.
 const LOOKS: usize = 16;
@@ -320,12 +320,11 @@ impl<R> Request<'_, R> {
 
     /// Carries the part on as far as it goes without waiting, for another thread neither. Whether it is over.
     fn go_on(&mut self, context: &mut Context<'_>) -> bool {
+        let member = self.member.clone();
         let Stage::Running(part) = &mut self.stage else { return true };
-        let polled = {
-            let Ok(Some(_engine)) = self.member.try_enter(self.call) else { return false };
-            catch_unwind(AssertUnwindSafe(|| part.as_mut().poll(context)))
-        };
-        match polled {
+        // Kept until the end is noted: another thread's call would hold that up.
+        let Ok(Some(_engine)) = member.try_enter(self.call) else { return false };
+        match catch_unwind(AssertUnwindSafe(|| part.as_mut().poll(context))) {
             Ok(Poll::Pending) => return false,
             Ok(Poll::Ready(result)) => self.end(result),
             Err(panic) => {
@@ -341,14 +340,13 @@ impl<R> Request<'_, R> {
         if self.check().is_err() {
             return true; // which the call that takes the result says
         }
+        let member = self.member.clone();
         for _ in 0..LOOKS {
             if self.go_on(context) {
                 return true;
             }
-            let looked = {
-                let Ok(Some(engine)) = self.member.try_enter(self.call) else { return false };
-                engine.borrow_mut().look(&self.member.state, self.call)
-            };
+            let Ok(Some(engine)) = member.try_enter(self.call) else { return false };
+            let looked = engine.borrow_mut().look(&member.state, self.call);
             match looked {
                 Ok(true) => {}
                 Ok(false) => return false,
@@ -391,7 +389,7 @@ mod tasks {
 
     use udeck_via::transport::Armed;
 
-    use super::{Context, Future, LOOKS, Pin, Poll, Request, Result};
+    use super::{Context, Future, LOOKS, Pin, Poll, Request, Result, Stage};
     use crate::wait_policy::MEMORY_PAUSE;
 
     // What it holds is in a box, or never pinned.
@@ -403,7 +401,9 @@ mod tasks {
 
         fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
             let this = self.get_mut();
-            this.member.try_enter(this.call)?;
+            if matches!(this.stage, Stage::Running(_)) {
+                this.member.try_enter(this.call)?;
+            }
             for _ in 0..LOOKS {
                 if this.look(context) {
                     this.alarm.rest();
@@ -448,7 +448,8 @@ impl<R> Drop for Request<'_, R> {
             return;
         }
         let engine = self.member.lock();
-        let mut engine = engine.borrow_mut();
+        // Borrowed where an operator of this group drops it: the call that the operator belongs to ends with an error then.
+        let Ok(mut engine) = engine.try_borrow_mut() else { return };
         engine.pending.retain(|number| *number != self.call.number());
         let dropped = self.member.state.bad(self.call, "its request was dropped before its end".into());
         engine.fail(&self.member.state, self.call, &dropped);

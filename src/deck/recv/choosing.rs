@@ -7,7 +7,7 @@ use std::time::Instant;
 use udeck_via::Deadline;
 
 use super::Inbox;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, check_process};
 use crate::matching::Match;
 use crate::parcel::{Parcel, TooLong};
 
@@ -79,6 +79,7 @@ impl Inbox {
         deadline: Deadline,
         take: impl FnOnce(&Parcel) -> std::result::Result<R, E>,
     ) -> Result<std::result::Result<R, E>> {
+        self.check_set_aside()?;
         let is_meant = |parcel: &Parcel| matching.takes(parcel.rank, parcel.tag);
         if let Some(place) = self.set_aside.find(is_meant)
             && let Some(parcel) = self.set_aside.at(place)
@@ -101,7 +102,13 @@ impl Inbox {
         Ok(taken)
     }
 
+    /// Messages that were set aside are the parent's in a process that forked.
+    fn check_set_aside(&self) -> Result {
+        if self.set_aside.is_empty() { Ok(()) } else { check_process() }
+    }
+
     fn choose(&mut self, choice: Choice, deadline: Deadline) -> Result<Result<Parcel, TooLong>> {
+        self.check_set_aside()?;
         let mut search = Search::new(choice);
         if let Some(place) = self.set_aside.find(|parcel| search.takes(parcel))
             && let Some(parcel) = self.set_aside.take(place)
