@@ -224,7 +224,8 @@ impl TracingJob {
             say!("the trace stays in parts: {}", parts.join(" "));
             unwritable(&self.path, &error)
         })?;
-        parts.values().for_each(|part| _ = fs::remove_file(part));
+        let merged_parts = parts.values().filter(|part| !merged.left_out.contains(part));
+        merged_parts.for_each(|part| _ = fs::remove_file(part));
         if merged.dropped > 0 {
             say!(
                 "the trace {} lacks {} events: a process writes {} at most",
@@ -436,6 +437,7 @@ mod tests {
     #[test]
     fn a_part_from_another_host_has_a_bound() {
         let path = std::env::temp_dir().join(format!("trace-bound-{}", std::process::id()));
+        let _ = fs::remove_file(&path); // of a failed run
         let mut part = ReceivedPart::create(path.clone()).unwrap();
         part.append(b"[\n").unwrap();
         part.bytes = MOST_BYTES - 1;

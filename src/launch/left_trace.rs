@@ -41,7 +41,8 @@ pub(crate) fn gather(job: &Job, shares: &[Share], number: u64, printers: &Printe
         !interrupted.get() && Instant::now() < end
     };
     match merge(path, &lanes, number, &may_go_on) {
-        Ok(_) => {
+        Ok(merged) => {
+            parts.retain(|(_, part)| !merged.left_out.contains(part));
             parts.iter().for_each(|(_, part)| _ = fs::remove_file(part));
             let (count, path) = (parts.len(), path.display());
             printers.message(&format!(

@@ -76,7 +76,7 @@ pub struct Lane {
 }
 
 /// What a merge has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
     /// Events that were written.
     pub events: u64,
@@ -84,6 +84,8 @@ pub struct Merged {
     pub arrows: u64,
     /// Events that ranks have dropped.
     pub dropped: u64,
+    /// Parts that could not be read, and stay.
+    pub left_out: Vec<PathBuf>,
 }
 
 /// Parts of this job that lie beside the file at `path`, by rank: of ranks that could not hand theirs over.
@@ -181,7 +183,8 @@ pub fn merge(
     let failed = |source| PartError { path: path.to_owned(), source };
     let file = create_shared(&partial).map_err(failed)?;
     let written = write(file, &lanes, &parts, (&survey, &watch), job);
-    let written = written.and_then(|merged| fs::rename(&partial, path).map(|()| merged));
+    let written = written
+        .and_then(|merged| fs::rename(&partial, path).map(|()| Merged { left_out: unreadable, ..merged }));
     written.map_err(|source| {
         let _ = fs::remove_file(&partial);
         failed(source)
