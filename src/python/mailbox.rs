@@ -197,6 +197,8 @@ impl Mailbox {
         };
         let copied = match now {
             Some(Err(Error::Deadline { .. })) | None => {
+                // While there is a view, no other thread can post the array, whose memory would be another message then.
+                let _view = to.object().call_method0("view")?;
                 wait::detached(py, || Ok(offer(&*self.slot.wait_for_use(limit)?, limit)))
                     .map_err(|why| self.slot.raise(py, why))?
             }

@@ -185,12 +185,21 @@ enum Why {
     Long(usize),
 }
 
+/// One number for types that are equal: `long long` and `long` have 64 bits on all systems that µDECK runs on.
+fn one_of_equals(number: u8) -> u8 {
+    match number {
+        9 => 7,
+        10 => 8,
+        number => number,
+    }
+}
+
 impl Room {
     /// # Errors
     /// The array's elements are none that are sent.
     pub fn of(array: &numpy::Array<'_>) -> PyResult<Self> {
         let kind = match array.type_number() {
-            Some(number) => Kind::Number(number),
+            Some(number) => Kind::Number(one_of_equals(number)),
             None => Kind::Text(content::describe(&array.dtype())?.to_string()),
         };
         let data = NonNull::new(array.data()).unwrap_or(NonNull::dangling());
@@ -216,7 +225,7 @@ impl Room {
         };
         let kind = match array.type_number {
             wire::TEXT => Kind::Text(array.text.to_owned()),
-            number => Kind::Number(number),
+            number => Kind::Number(one_of_equals(number)),
         };
         let needed = array.elements.len();
         if kind != self.kind {
