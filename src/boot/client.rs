@@ -104,17 +104,18 @@ impl Client {
     /// The descriptor is marked close-on-exec, so that this rank's children do not hold the connection open.
     ///
     /// # Errors
-    /// [`BootError::AlreadyJoined`] from the second time on; [`BootError::BadDescriptor`] when [`ENV_BOOT_FD`] is set but is not the
+    /// [`BootError::AlreadyJoined`] after the first success; [`BootError::BadDescriptor`] when [`ENV_BOOT_FD`] is set but is not the
     /// launcher's, or another process has taken it; else those of [`Client::new`].
     pub fn from_env() -> Result<Option<Client>, BootError> {
         let Some(value) = std::env::var_os(ENV_BOOT_FD) else { return Ok(None) };
-        static ASKED: AtomicBool = AtomicBool::new(false);
-        if ASKED.swap(true, Ordering::Relaxed) {
+        static JOINED: AtomicBool = AtomicBool::new(false);
+        if JOINED.load(Ordering::Relaxed) && !udeck_sys::process::is_forked() {
             return Err(BootError::AlreadyJoined);
         }
         let value = value.to_string_lossy().into_owned();
         let stream =
             udeck_sys::inherited_stream(&value).map_err(|why| BootError::BadDescriptor { value, why })?;
+        JOINED.store(true, Ordering::Relaxed);
         if let Some(number) = std::env::var_os(ENV_CLOCK_FD)
             && let Err(why) = join_job_clock(&number.to_string_lossy())
         {
@@ -529,10 +530,8 @@ impl Shared {
                 published = published.or_else(|| self.waits.publish(&asked.wait(maker), start.elapsed()));
                 if let Some(interrupt) = interrupt {
                     look_at = Some(Deadline::after(LONG));
-                    // It may wait for a lock of the caller's language.
-                    if MutexGuard::unlocked(&mut calls, interrupt)
-                        && matches!(calls.open.get(&id), Some(None))
-                    {
+                    // It may wait for a lock of the caller's language. What it says is said once, so it counts beside an answer, too.
+                    if MutexGuard::unlocked(&mut calls, interrupt) {
                         calls.open.remove(&id);
                         return Err(BootError::Interrupted { what: asked.to_string() });
                     }

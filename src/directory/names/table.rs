@@ -242,8 +242,8 @@ mod tests {
         };
         let mut first = call().unwrap();
         assert_eq!(ask(&mut first, wire::PUT).unwrap(), [wire::WELL]);
-        // As many as there were places for all; they say nothing, and stay.
-        let strangers: Vec<_> = (0..CALLERS).map(|_| TcpStream::connect(free).unwrap()).collect();
+        // More than there are places for them; they say nothing, and stay.
+        let strangers: Vec<_> = (0..STRANGERS + 50).map(|_| TcpStream::connect(free).unwrap()).collect();
         let mut second = call().unwrap();
         assert_eq!(ask(&mut second, wire::GET).unwrap(), [wire::WELL]);
         assert_eq!(ask(&mut first, wire::PING).unwrap(), [wire::WELL], "who came before them is still there");

@@ -355,8 +355,8 @@ fn text(constant: *const c_char) -> Option<String> {
     (!constant.is_null()).then(|| unsafe { CStr::from_ptr(constant) }.to_string_lossy().into_owned())
 }
 
-/// What libraries of MPI are called: MPICH and those of its ABI, Debian's MPICH, the ABI of MPI 5, Open MPI.
-const MPI: [&CStr; 4] = [c"libmpi.so.12", c"libmpich.so.12", c"libmpi_abi.so.1", c"libmpi.so.40"];
+/// Names of the libraries of MPI that speak PMI-1 and PMI-2: MPICH and those of its ABI, Debian's MPICH, the ABI of MPI 5.
+const MPI: [&CStr; 3] = [c"libmpi.so.12", c"libmpich.so.12", c"libmpi_abi.so.1"];
 
 /// Whether the program has initialized MPI in this process; also if it has finalized it since.
 pub(in crate::start) fn is_mpi_initialized() -> bool {
