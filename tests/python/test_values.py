@@ -1,9 +1,11 @@
 """What is posted and what is retrieved, in one rank."""
 
+import array
 import asyncio
 import gc
 import os
 import pickle
+import sys
 import threading
 import time
 
@@ -576,3 +578,29 @@ def test_groups_of_one(world):
 def test_pickled_errors_are_ordinary_exceptions():
     error = udeck.PeerLost("text")
     assert str(error) == "text" and error.rank is None and isinstance(error, udeck.Error)
+
+
+@pytest.mark.parametrize("sent, kept", [("q", "l"), ("l", "q"), ("Q", "L")])
+def test_equal_types_of_other_numbers_fit(ends, sent, kept):
+    inbox, out = ends
+    out.post(numpy.asarray(array.array(sent, [1, 2, 3])))
+    room = numpy.asarray(array.array(kept, [0, 0, 0]))
+    assert inbox.retrieve_into(room) == 3 and list(room) == [1, 2, 3]
+
+
+def test_an_array_that_awaits_a_message_is_not_posted(world, ends):
+    inbox, out = ends
+    room = world.empty(2000)
+    base = room.base
+    free, end = sys.getrefcount(base), time.monotonic() + 60
+    thread = threading.Thread(target=lambda: inbox.retrieve_into(room), daemon=True)
+    thread.start()
+    while sys.getrefcount(base) == free:
+        assert time.monotonic() < end, "retrieve_into holds no view of its array"
+        time.sleep(0.001)
+    del base
+    with pytest.raises(udeck.ArrayInUse):
+        out.post(room)
+    out.post(numpy.ones(2000))
+    thread.join(60)
+    assert room.sum() == 2000
