@@ -90,11 +90,15 @@ impl Table {
             if self.closed.load(Ordering::SeqCst) {
                 return;
             }
-            let Ok((stream, _)) = accepted else {
-                // No descriptor is left, or who called has gone: the next one may find some.
-                std::thread::sleep(AGAIN);
-                self.end_first_stranger();
-                continue;
+            let stream = match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    std::thread::sleep(AGAIN);
+                    if udeck_sys::is_shortage(&error) {
+                        self.end_first_stranger();
+                    }
+                    continue;
+                }
             };
             // Others wait in the kernel's queue.
             while self.has_all_strangers() && !self.end_first_stranger() {
