@@ -187,7 +187,7 @@ int main(int argc, char **argv)
         double number = 1;
         OK(deck_group_timeout(&some, 1000));
         GIVES(DECK_ETIMEDOUT, deck_group_allreduce(&some, DECK_DOUBLE, DECK_SUM, &number, 1));
-        GIVES(DECK_ETIMEDOUT, deck_group_barrier(&some));
+        GIVES(DECK_EIO, deck_group_barrier(&some));
     }
     OK(deck_group_barrier(&all));
     OK(deck_group_destroy(&some));
