@@ -183,6 +183,7 @@ int main(int argc, char **argv)
 
     /* What ran out of time has done so afterwards, too. */
     OK(deck_group_create(&some, "too late", three, 3));
+    OK(deck_group_barrier(&all)); /* All have it, before one of them makes it fail. */
     if (rank == 0) {
         double number = 1;
         OK(deck_group_timeout(&some, 1000));
