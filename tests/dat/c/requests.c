@@ -208,7 +208,7 @@ static void are_there_when_an_event_names_them(void) {
     DAT_EP_HANDLE all[ASKERS];
     DAT_PSP_HANDLE closes;
     DAT_EVENT event;
-    int round, at, told = 0;
+    int round, at;
     for (round = 0; round < ROUNDS; round++) {
         OK(dat_psp_create(ia, 1000 + round, cr_evd, DAT_PSP_CONSUMER_FLAG, &closes));
         for (at = 0; at < ASKERS; at++) {
@@ -220,7 +220,6 @@ static void are_there_when_an_event_names_them(void) {
         while (DAT_GET_TYPE(dat_evd_dequeue(cr_evd, &event)) == DAT_SUCCESS) {
             CHECK(event.event_data.cr_arrival_event_data.conn_qual == (DAT_CONN_QUAL)(1000 + round));
             OK(dat_cr_reject(event.event_data.cr_arrival_event_data.cr_handle, 0, NULL));
-            told++;
         }
         for (at = 0; at < ASKERS; at++) OK(dat_ep_free(all[at]));
         NOTHING(cr_evd);
