@@ -89,6 +89,8 @@ fn play(plan: &Plan, folder: &Folder, world: World) -> udeck::Result {
         rank.log.tell(&Fact::Leak(leak));
     }
     if let Some(together) = plan.together {
+        // A group connects its members: no rank starts while another still looks at what it holds.
+        rank.watch.call("the second barrier", 2 * PATIENCE, || world.barrier_timeout(PATIENCE))?;
         together::play(&rank, together);
     }
     rank.log.tell(&Fact::Finishing);
