@@ -34,6 +34,7 @@ mod events;
 pub mod framed;
 mod listeners;
 mod memory;
+pub mod nap;
 mod order_thread;
 pub mod poll;
 mod recv_queue;

@@ -2,7 +2,7 @@
 //!
 //! Callers and links whose program has left are its own. A completion queue's sockets are its business only while the
 //! queue's owner neither polls nor sleeps beside them. It cannot ask the kernel to be told only then; so it is told of the
-//! first arrival, and then naps, a millisecond at a time, as long as the owner looks by itself. A process in which nothing
+//! first arrival, and then naps as long as the owner looks by itself ([`udeck_session::nap`]). A process in which nothing
 //! comes costs no more than a look every two seconds, at hosts that may have died.
 
 use std::io;
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use udeck_session::admission::RequestListener;
 use udeck_session::completion_queue::Sleep;
+use udeck_session::nap::Nap;
 use udeck_session::poll::{EventFlags, Found};
 use udeck_sys::{job_time, thread};
 
@@ -18,8 +19,6 @@ use crate::completion_queue::{CompletionQueue, Served, serve_link};
 use crate::core::{Core, Token};
 use crate::incoming::IncomingRequest;
 
-/// How long who looks by itself is left alone.
-const NAP: Duration = Duration::from_millis(1);
 /// Looks at one completion queue's sockets before others have their turn.
 const ROUNDS: usize = 16;
 /// How often links are checked for what no event tells.
@@ -40,11 +39,15 @@ struct Helper {
 }
 
 struct Due {
+    /// The completion queue's number.
+    number: u64,
     cq: Weak<CompletionQueue>,
     /// Its owner's looks when it was last seen.
     looks: u64,
     /// Its owner was asleep beside its sockets then.
     parked: bool,
+    /// Until when its owner is left alone.
+    nap: Nap,
 }
 
 /// Starts the thread, `tcp-PORT`. It ends when the NIC is closed and its links are over.
@@ -86,9 +89,9 @@ impl Helper {
     fn limit(&mut self) -> Duration {
         let now = job_time();
         let listener = self.listener.as_mut().and_then(|listener| listener.tick(now));
-        let next = listener.into_iter().chain([self.next_check]).min().expect("not empty");
-        let limit = next.saturating_duration_since(now);
-        if self.due.is_empty() { limit } else { limit.min(NAP) }
+        let naps = self.due.iter().map(|due| due.nap.until());
+        let next = naps.chain(listener).fold(self.next_check, Instant::min);
+        next.saturating_duration_since(now)
     }
 
     fn on(&mut self, token: Token) {
@@ -102,7 +105,9 @@ impl Helper {
             Token::CompletionQueue(number) => {
                 if let Some(cq) = self.core.completion_queues.get(number) {
                     let (looks, cq) = (cq.backend.looks_when_asked(), Arc::downgrade(&cq));
-                    self.due.push(Due { cq, looks, parked: false });
+                    // Its owner has asked again, perhaps before it went to sleep.
+                    self.due.retain(|due| due.number != number);
+                    self.due.push(Due { number, cq, looks, parked: false, nap: Nap::over(job_time()) });
                 }
             }
             Token::Link(number) => {
@@ -116,20 +121,31 @@ impl Helper {
     /// Serves the completion queues whose owners do not look, and has them watched again.
     fn serve_due(&mut self) {
         let found = &mut self.cq_found;
+        let now = job_time();
         self.due.retain_mut(|due| {
+            if now < due.nap.until() {
+                return true;
+            }
             let Some(cq) = due.cq.upgrade() else { return false };
             let looks = cq.looks();
             let looked = std::mem::replace(&mut due.looks, looks) != looks;
             match cq.sleeps() {
+                Sleep::Awake | Sleep::Parked if looked => {
+                    due.nap.lengthen(now);
+                    return true;
+                }
                 // It has woken up beside what came, or is about to: a nap is time enough for that.
-                Sleep::Parked if !std::mem::replace(&mut due.parked, true) => return true,
-                Sleep::Awake if looked => return true,
+                Sleep::Parked if !std::mem::replace(&mut due.parked, true) => {
+                    due.nap.shorten(now);
+                    return true;
+                }
                 Sleep::Parked => {}
                 Sleep::Awake | Sleep::Armed => {
                     let mut rounds = (0..ROUNDS).map(|_| cq.backend.serve(found, Duration::ZERO));
                     // Who is at work there may be waiting for this thread's processor: asked at once, it would be told
                     // of the same socket at once.
                     if rounds.find(|served| *served != Served::Some) == Some(Served::NotAlone) {
+                        due.nap.shorten(now);
                         return true;
                     }
                 }

@@ -1,13 +1,14 @@
 //! The NIC's helper thread.
 //!
 //! It runs listeners' handlers. It calls [`Core::progress`] while no other thread polls: it sleeps beside the socket, or beside its
-//! own eventfd while other threads sleep beside the socket ([`crate::socket_wait`]). While another thread polls, it pauses for a
-//! millisecond at a time. An idle process only sends the keep-alives of its connections.
+//! own eventfd while other threads sleep beside the socket ([`crate::socket_wait`]). While another thread polls, it naps
+//! ([`udeck_session::nap`]). An idle process only sends the keep-alives of its connections.
 
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use udeck_session::nap::Nap;
 use udeck_sys::{job_time, thread};
 
 use crate::core::Core;
@@ -15,8 +16,6 @@ use crate::incoming::MAX_REQUESTS;
 use crate::peer::ConnectionStatus;
 
 const NAME: &str = "udp-helper";
-/// How long the helper pauses while another thread polls.
-const PAUSE: Duration = Duration::from_millis(1);
 /// Interval of periodic checks of links and peers.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// The same when the NIC is closed.
@@ -34,7 +33,8 @@ pub fn start(core: Arc<Core>) -> io::Result<()> {
 }
 
 fn run(core: &Arc<Core>) {
-    let (mut looks, mut next_check) = (0, job_time() + CHECK_INTERVAL);
+    let (mut looks, mut nap) = (0, Nap::over(job_time()));
+    let mut next_check = job_time() + CHECK_INTERVAL;
     while !core.is_closing() || core.has_links() {
         // A request that is queued meanwhile wakes this thread again.
         for request in (0..MAX_REQUESTS).map_while(|_| core.pop_request()) {
@@ -46,9 +46,13 @@ fn run(core: &Arc<Core>) {
         }
         let (looked, armed) = core.activity();
         if std::mem::replace(&mut looks, looked) != looked && !armed {
-            core.socket_wait.helper_pause(PAUSE);
+            if now >= nap.until() {
+                nap.lengthen(now);
+            }
+            core.socket_wait.helper_pause(core, nap.until() - now);
             continue;
         }
+        nap = Nap::over(now);
         let limit = if core.is_closing() {
             CLOSING_CHECK_INTERVAL
         } else {

@@ -8,6 +8,7 @@
 use std::io;
 use std::time::Duration;
 
+use udeck_session::nap;
 use udeck_session::poll::Bell;
 use udeck_sys::atomic::{AtomicBool, Ordering};
 use udeck_sys::job_time;
@@ -48,7 +49,7 @@ impl SocketWait {
 
     /// A timer was armed that is due before all others.
     pub fn on_earlier_deadline(&self) {
-        // A helper that pauses looks soon enough. One that sleeps has a later timeout.
+        // A helper that naps beside a thread that polls, which serves timers too, is not woken. One that sleeps has a later timeout.
         if self.helper_asleep.load(Ordering::Relaxed) {
             self.wake_helper();
         }
@@ -90,8 +91,9 @@ impl SocketWait {
         self.helper_asleep.store(false, Ordering::Relaxed);
     }
 
-    /// The helper's pause while another thread polls.
-    pub fn helper_pause(&self, limit: Duration) {
+    /// The helper's nap while another thread polls. That thread may cease to poll before a timer is due.
+    pub fn helper_pause(&self, core: &Core, limit: Duration) {
+        let limit = core.timers.wait(job_time(), limit).max(nap::SHORTEST);
         self.bell.sleep(None::<&Bell>, limit);
     }
 }

@@ -1,8 +1,8 @@
 //! The thread that works while nobody looks.
 //!
 //! Callers, out-of-band connections and the device's own events are its business alone. Completions are it only while nobody else takes
-//! them: it cannot ask the device to be told only then. So it is told of the first one, and naps, a millisecond at a time, as
-//! long as somebody looks by himself. A process in which nothing comes costs no more than a look every two seconds, at
+//! them: it cannot ask the device to be told only then. So it is told of the first one, and naps as long as somebody looks
+//! by himself ([`udeck_session::nap`]). A process in which nothing comes costs no more than a look every two seconds, at
 //! links whose peer may have gone in silence.
 
 use std::io;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use udeck_session::admission::RequestListener;
+use udeck_session::nap::Nap;
 use udeck_session::poll::{EventFlags, Found};
 use udeck_sys::{PollBudget, job_time, thread};
 
@@ -18,8 +19,6 @@ use crate::ffi::codes::event;
 use crate::hca::objects::Event;
 use crate::incoming::IncomingRequest;
 
-/// How long who looks by himself is left alone.
-const NAP: Duration = Duration::from_millis(1);
 /// How often links are checked for what no event tells.
 const CHECK: Duration = Duration::from_secs(1);
 /// The same when the NIC is closed and the thread shall end.
@@ -32,8 +31,9 @@ const LAST_PATIENCE: Duration = Duration::from_secs(1);
 struct Helper {
     core: Arc<Core>,
     listener: Option<RequestListener>,
-    /// Something has completed, and the channel is not watched until somebody has seen to that. The looks that there were.
-    due: Option<u64>,
+    /// Something has completed, and the channel is not watched until somebody has seen to that. The looks that there were, and how
+    /// long those who look are left alone.
+    due: Option<(u64, Nap)>,
     next_check: Instant,
     found: Found,
 }
@@ -74,9 +74,9 @@ impl Helper {
     fn limit(&mut self) -> Duration {
         let now = job_time();
         let listener = self.listener.as_mut().and_then(|listener| listener.tick(now));
-        let next = listener.into_iter().chain([self.next_check]).min().expect("not empty");
-        let limit = next.saturating_duration_since(now);
-        if self.due.is_some() { limit.min(NAP) } else { limit }
+        let nap = self.due.map(|(_, nap)| nap.until());
+        let next = listener.into_iter().chain(nap).fold(self.next_check, Instant::min);
+        next.saturating_duration_since(now)
     }
 
     fn on(&mut self, token: Token) {
@@ -91,7 +91,8 @@ impl Helper {
             Token::Channel => {
                 let looks = self.core.completions.looks();
                 // Of who looks, this is the first notice: serve it at once if nobody has since the last.
-                self.due = Some(if self.core.has_sleepers() { looks.wrapping_sub(1) } else { looks });
+                let looks = if self.core.has_sleepers() { looks.wrapping_sub(1) } else { looks };
+                self.due = Some((looks, Nap::over(job_time())));
             }
             Token::Events => self.take_events(),
             Token::Manager => {
@@ -113,11 +114,16 @@ impl Helper {
     fn serve_due(&mut self) {
         let completions = &self.core.completions;
         let wanted = self.core.take_attention();
-        let Some(looks) = self.due else { return };
-        let now = completions.looks();
-        if now != looks && !wanted {
-            self.due = Some(now);
-            return;
+        let Some((looks, nap)) = &mut self.due else { return };
+        let now = job_time();
+        if !wanted {
+            if now < nap.until() {
+                return;
+            }
+            let looks_now = completions.looks();
+            if std::mem::replace(looks, looks_now) != looks_now {
+                return nap.lengthen(now);
+            }
         }
         self.due = None;
         completions.channel.hush();

@@ -1,8 +1,9 @@
 //! What many connections cost while little happens on them.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use udeck_session::nap;
 use udeck_via::{Cq, Nic, Receive, Vi, ViAttributes};
 
 use super::{check, listen, nic, options, pair, soon};
@@ -48,6 +49,31 @@ fn an_idle_helper_sleeps() {
         assert!(slept <= 10, "{slept} times in three seconds");
     }
     check(&mut left, &mut right);
+}
+
+/// Its naps grow: 16 ranks that wait for each other on two processors would else wake helpers 16,000 times a second.
+#[test]
+fn a_helper_leaves_an_owner_that_looks_alone() {
+    let (a, b) = (nic(), nic());
+    let (mut left, mut right) = pair(&a, &b);
+    check(&mut left, &mut right);
+    let helper = helper(&a);
+    // It has served what there was, and the owner has looked since.
+    std::thread::sleep(Duration::from_millis(100));
+    while left.cq.poll().is_some() {}
+    let (told, deadline) = (sleeps(&helper), soon());
+    right.vi.send_inline(Some(9), b"", b"a first arrival").unwrap();
+    while sleeps(&helper) == told {
+        assert!(!deadline.passed(), "the helper is not told of the first arrival");
+    }
+    let (before, start) = (sleeps(&helper), Instant::now());
+    while start.elapsed() < Duration::from_millis(500) {
+        left.cq.poll();
+        std::thread::yield_now();
+    }
+    let (slept, looked) = (sleeps(&helper) - before, start.elapsed());
+    let most = 16 + 2 * looked.as_millis() / nap::LONGEST.as_millis();
+    assert!(slept as u128 <= most, "{slept} naps in {looked:?}");
 }
 
 /// It may have taken the processor from who is at work there, and would wait for it in a circle.
