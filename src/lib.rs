@@ -149,6 +149,33 @@ pub use udeck_deck::SharedBuf;
 /// ```
 pub use udeck_deck::PostRequest;
 
+/// # Deriving it
+///
+/// A type of the program's own derives it with [`bytemuck`](crate::bytemuck), which this package exports: no dependency of the
+/// program's own is needed, but the derive has to be told where it is.
+///
+/// ```
+/// use udeck::bytemuck::{Pod, Zeroable};
+///
+/// #[derive(Clone, Copy, Pod, Zeroable)]
+/// #[repr(C)]
+/// #[bytemuck(crate = "udeck::bytemuck")]
+/// struct Particle {
+///     place: [f64; 3],
+///     charge: i64,
+/// }
+///
+/// # fn main() -> udeck::Result {
+/// let world = udeck::init()?;
+/// let inbox = world.mailbox::<Particle>("particles")?;
+/// world.postbox("particles")?.post(&[Particle { place: [0.0; 3], charge: -1 }])?;
+/// assert_eq!(inbox.retrieve()?[0].charge, -1);
+/// # drop(inbox);
+/// # world.finish()
+/// # }
+/// ```
+pub use udeck_deck::Pod;
+
 // Its example stands here because it needs a world, which the message layer alone cannot make.
 /// # Example
 ///

@@ -90,7 +90,7 @@ mod world;
 mod world_state;
 
 pub use buffer::Buf;
-pub use bytemuck::{self, Pod, Zeroable};
+pub use bytemuck::{self, Pod};
 pub use config::Config;
 pub use error::{Error, FailureCause, PostEachError, PostError, Result};
 pub use exit_log::{ExitKind, RankExit};

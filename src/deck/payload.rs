@@ -10,8 +10,8 @@ use crate::postable::Postable;
 
 /// What a mailbox carries: elements of plain data, or [`Packed`] messages.
 ///
-/// Sealed: implemented for every [`Pod`] type, and for [`Packed`]. A type of the program's own derives [`Pod`] (its example is at
-/// [`crate::bytemuck`]).
+/// Sealed: implemented for every [`Pod`] type, and for [`Packed`]. A type of the program's own derives [`Pod`], as its
+/// documentation shows.
 #[diagnostic::on_unimplemented(
     message = "a mailbox cannot carry `{Self}`",
     label = "neither plain data (`Pod`) nor `Packed`",
