@@ -47,14 +47,9 @@ const TAKEN: [Taken; 20] = [
     },
     Taken {
         command: "latency",
-        options: "layer protocol sizes perturb payload iterations time window format stats pin no_pin handicap bind \
-                  transport",
-        help: &[
-            ROUND_TRIPS,
-            TIME_24,
-            ("window", "Means nothing here: a round trip has one message under way"),
-        ],
-        about: "",
+        options: "layer protocol sizes perturb payload iterations time format stats pin no_pin handicap bind transport",
+        help: &[ROUND_TRIPS, TIME_24],
+        about: "has one message under way; `bandwidth` has a window of them",
     },
     Taken {
         command: "bandwidth",

@@ -82,6 +82,7 @@ fn bad_values_list_what_is_possible() {
     assert!(error("deckperf --window 0").contains("1..=4096"));
     assert!(error("deckperf --time 0").contains("between 0 (excluded) and 3600 seconds"));
     assert!(error("deckperf throughput").contains("unrecognized subcommand"));
+    assert!(error("deckperf latency --window 16").contains("`latency` has one message under way"));
 }
 
 #[test]
