@@ -9,7 +9,7 @@ mod show;
 mod student;
 mod verdict;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use self::{
     cells::{Cell, Weather},
@@ -87,6 +87,8 @@ pub struct Printed {
     pub text: String,
     /// Something got slower.
     pub slower: bool,
+    /// Sentences that CSV has no place for; `text` has them in the other formats.
+    pub notes: Vec<String>,
 }
 
 /// A row.
@@ -103,8 +105,8 @@ struct Comparison {
     base: Vec<Source>,
     new: Vec<Source>,
     rows: Vec<Row>,
-    /// Figures that not all runs have.
-    missing: usize,
+    /// Figures that not all runs have, in words.
+    missing: Vec<String>,
     /// As a share.
     threshold: f64,
     weather: Option<Weather>,
@@ -118,24 +120,55 @@ struct Comparison {
 /// # Errors
 /// What cannot be read or compared, in a sentence or two.
 pub fn compare(args: &CompareArgs, format: Format) -> Result<Printed, String> {
-    let sides = match (&args.run_a, &args.run_b) {
+    let (sides, left_out) = match (&args.run_a, &args.run_b) {
         (Some(a), Some(b)) => {
-            vec![builds::measure(&[a, b], args.pairs, &args.measure, args.keep.as_deref())?]
+            (vec![builds::measure(&[a, b], args.pairs, &args.measure, args.keep.as_deref())?], Vec::new())
         }
         _ => read(args)?,
     };
     let judged: Result<Vec<Comparison>, String> =
         sides.into_iter().map(|(base, new)| judge(base, new, args)).collect();
-    let judged = judged?;
+    let mut judged = judged?;
+    if let Some(first) = judged.first_mut() {
+        first.remarks.splice(0..0, left_out);
+    }
     let slower = judged.iter().flat_map(|one| &one.rows).any(|row| row.verdict == Verdict::Slower);
-    Ok(Printed { text: show::render_all(&judged, format), slower })
+    let notes = match format {
+        Format::Csv => judged.iter().flat_map(show::notes).collect(),
+        _ => Vec::new(),
+    };
+    Ok(Printed { text: show::render_all(&judged, format), slower, notes })
 }
 
 /// The runs of the base and of what is compared with it.
 type Sides = (Vec<Source>, Vec<Source>);
 
-/// The runs of both sides, by subject where files have several: each is compared by itself.
-fn read(args: &CompareArgs) -> Result<Vec<Sides>, String> {
+/// A file, and its runs by subject, of which no two are alike.
+struct File {
+    name: String,
+    runs: Vec<(String, Source)>,
+}
+
+impl File {
+    fn read(path: &Path) -> Result<Self, String> {
+        let mut runs: Vec<(String, Source)> = Vec::new();
+        for source in Source::read(path)? {
+            let subject = source.subject();
+            let earlier = runs.iter().filter(|(_, other)| other.subject() == subject).count();
+            let subject = if earlier == 0 { subject } else { format!("{subject}, number {}", earlier + 1) };
+            runs.push((subject, source));
+        }
+        Ok(Self { name: path.display().to_string(), runs })
+    }
+
+    fn of(&self, subject: &str) -> Option<&Source> {
+        self.runs.iter().find(|(name, _)| name == subject).map(|(_, source)| source)
+    }
+}
+
+/// The runs of both sides, by subject where files have several: each is compared by itself. A sentence for each subject that not all
+/// files have.
+fn read(args: &CompareArgs) -> Result<(Vec<Sides>, Vec<String>), String> {
     let (base, new) = match (&args.base[..], &args.files[..]) {
         ([], [base, new]) => (std::slice::from_ref(base), std::slice::from_ref(new)),
         ([], files) => {
@@ -146,22 +179,47 @@ fn read(args: &CompareArgs) -> Result<Vec<Sides>, String> {
         }
         (base, new) => (base, new),
     };
-    let all = |files: &[PathBuf]| files.iter().map(|file| Source::read(file)).collect::<Result<Vec<_>, _>>();
+    let all = |files: &[PathBuf]| files.iter().map(|file| File::read(file)).collect::<Result<Vec<_>, _>>();
     let (base, new) = (all(base)?, all(new)?);
     let files = || base.iter().chain(&new);
-    if files().all(|runs| runs.len() == 1) {
-        return Ok(vec![(base.into_iter().flatten().collect(), new.into_iter().flatten().collect())]);
+    if files().all(|file| file.runs.len() == 1) {
+        let only = |side: Vec<File>| side.into_iter().flat_map(|file| file.runs).map(|(_, source)| source);
+        return Ok((vec![(only(base).collect(), only(new).collect())], Vec::new()));
     }
-    let of = |runs: &[Source], subject: &str| runs.iter().find(|one| one.subject() == subject).cloned();
-    let first = base.first().into_iter().flatten().map(Source::subject);
-    let common: Vec<String> =
-        first.filter(|subject| files().all(|runs| of(runs, subject).is_some())).collect();
+    let mut subjects: Vec<&str> = Vec::new();
+    for (subject, _) in files().flat_map(|file| &file.runs) {
+        if !subjects.contains(&subject.as_str()) {
+            subjects.push(subject);
+        }
+    }
+    let (common, others): (Vec<&str>, Vec<&str>) =
+        subjects.into_iter().partition(|subject| files().all(|file| file.of(subject).is_some()));
+    let left_out = others.into_iter().map(|subject| {
+        let names = files().filter(|file| file.of(subject).is_none()).map(|file| file.name.as_str());
+        format!("not compared: {subject}, which is not in {}", listed(names))
+    });
+    let left_out: Vec<String> = left_out.collect();
     if common.is_empty() {
-        return Err("no run is in all of these files: measure the same commands and transports".into());
+        let each = left_out.join("\n  ");
+        return Err(format!(
+            "no run is in all of these files: measure the same commands and transports\n  {each}"
+        ));
     }
     let side =
-        |files: &[Vec<Source>], subject: &str| files.iter().filter_map(|runs| of(runs, subject)).collect();
-    Ok(common.iter().map(|subject| (side(&base, subject), side(&new, subject))).collect())
+        |files: &[File], subject: &str| files.iter().filter_map(|file| file.of(subject)).cloned().collect();
+    let sides = common.iter().map(|subject| (side(&base, subject), side(&new, subject))).collect();
+    Ok((sides, left_out))
+}
+
+/// A few names, and how many more there are.
+fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    const MOST: usize = 3;
+    let mut names: Vec<&str> = names.collect();
+    names.dedup();
+    let more = names.len().saturating_sub(MOST);
+    names.truncate(MOST);
+    let named = names.join(", ");
+    if more == 0 { named } else { format!("{named} and {more} more") }
 }
 
 fn judge(base: Vec<Source>, new: Vec<Source>, args: &CompareArgs) -> Result<Comparison, String> {

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::sizes;
+
 /// Of this form. A reader refuses a later one.
 pub const VERSION: u32 = 1;
 
@@ -111,6 +113,22 @@ impl Run {
             }
             Some(_) => serde_json::from_str(text).map_err(|error| format!("is damaged: {error}")),
         }
+    }
+}
+
+impl Key {
+    /// The test, with what tells its figures from others, but for who does it.
+    pub fn words(&self) -> String {
+        let size = self.size.map(|size| usize::try_from(size).map_or(size.to_string(), sizes::show));
+        let words = [Some(self.named()), self.protocol.clone(), self.payload.clone(), size];
+        words.into_iter().flatten().collect::<Vec<_>>().join(" ")
+    }
+
+    /// The test with its number of ranks and its labels.
+    pub fn named(&self) -> String {
+        let ranks = self.ranks.map(|ranks| format!("ranks={ranks}"));
+        let labels = self.labels.iter().map(|(name, value)| format!("{name}={value}"));
+        [Some(self.test.clone()), ranks].into_iter().flatten().chain(labels).collect::<Vec<_>>().join(" ")
     }
 }
 

@@ -124,7 +124,12 @@ fn print<E: std::fmt::Display + From<Failure>>(printed: Result<String, E>) -> Ex
 /// 1 says that something got slower, so what cannot be compared is 2.
 fn print_comparison(args: &compare::CompareArgs, format: plan::Format) -> ExitCode {
     let (text, code, to_stdout) = match compare::compare(args, format) {
-        Ok(printed) => (printed.text, u8::from(printed.slower), true),
+        Ok(printed) => {
+            for note in &printed.notes {
+                let _ = io::stderr().write_all(format!("deckperf: compare: {note}\n").as_bytes());
+            }
+            (printed.text, u8::from(printed.slower), true)
+        }
         Err(error) => (format!("deckperf: compare: {error}\n"), 2, false),
     };
     let written = match to_stdout {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     effect::{Track, apart, middle_mean},
     input::Source,
+    listed,
 };
 use crate::{
     data::{Better, Key, LIMIT, OURS, RAW, Run, Series},
@@ -30,8 +31,8 @@ pub struct Cell {
     pub new: Vec<Track>,
 }
 
-/// Everything that both sides have of µDECK's, in the order of the files; and how many figures one of the sides lacks.
-pub fn cells(base: &[Source], new: &[Source]) -> (Vec<Cell>, usize) {
+/// Everything that both sides have of µDECK's, in the order of the files; and which figures some run lacks.
+pub fn cells(base: &[Source], new: &[Source]) -> (Vec<Cell>, Vec<String>) {
     let all = |source: &Source| -> BTreeSet<Key> {
         let ours = source.run.series.iter().filter(|series| series.key.library == OURS);
         ours.map(|series| series.key.clone()).collect()
@@ -45,7 +46,12 @@ pub fn cells(base: &[Source], new: &[Source]) -> (Vec<Cell>, usize) {
         }
     }
     let union: BTreeSet<&Key> = known.iter().flatten().collect();
-    let missing = union.iter().filter(|key| !everywhere(key)).count();
+    let lacking = |key: &Key| {
+        let sources = base.iter().chain(new).zip(&known).filter(|(_, keys)| !keys.contains(key));
+        listed(sources.map(|(source, _)| source.name.as_str()))
+    };
+    let missing = union.into_iter().filter(|key| !everywhere(key));
+    let missing = missing.map(|key| format!("{} (not in {})", key.words(), lacking(key))).collect();
     let together = together(&cells);
     cells.extend(together);
     (cells, missing)

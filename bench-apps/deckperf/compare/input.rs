@@ -40,12 +40,15 @@ impl Source {
         runs.iter().map(one).collect()
     }
 
-    /// Its command, and what its messages travel over.
+    /// Its command, what its messages travel over, and which memory they are from.
     pub fn subject(&self) -> String {
         let ours = self.run.series.iter().filter(|series| series.key.library == OURS);
         let over: BTreeSet<&str> = ours.filter_map(|series| series.key.transport.as_deref()).collect();
         let over: Vec<&str> = over.into_iter().collect();
-        format!("{} over {}", self.run.command, over.join(", "))
+        let over = if over.is_empty() { String::new() } else { format!(" over {}", over.join(", ")) };
+        let memory = self.run.machine.get("memory").and_then(Value::as_str);
+        let memory = memory.map_or(String::new(), |memory| format!(", {memory}"));
+        format!("{}{over}{memory}", self.run.command)
     }
 
     /// The same of a file's text.

@@ -37,8 +37,8 @@ pub fn render(comparison: &Comparison, format: Format) -> String {
 
 fn table(comparison: &Comparison) -> String {
     let mut text = side("# a (base): ", &comparison.base) + &side("# b (new):  ", &comparison.new);
-    for sentence in comparison.remarks.iter().chain(&weather(comparison)) {
-        text += &wrapped("# Note:     ", "#           ", sentence);
+    for sentence in notes(comparison) {
+        text += &wrapped("# Note:     ", "#           ", &sentence);
     }
     text += &wrapped("# Method:   ", "#           ", &method(comparison));
     let changed = |row: &&Row| comparison.all || matches!(row.verdict, Verdict::Slower | Verdict::Faster);
@@ -77,6 +77,11 @@ fn method(comparison: &Comparison) -> String {
     format!("b/a is the time of b over that of a, for rates too: over 1 is slower; bounds are 95 %. By {how}")
 }
 
+/// What was overruled or left out, and how the machine moved.
+pub fn notes(comparison: &Comparison) -> impl Iterator<Item = String> {
+    comparison.remarks.iter().cloned().chain(weather(comparison))
+}
+
 /// How the machine moved, if it did.
 fn weather(comparison: &Comparison) -> Vec<String> {
     /// Less is usual.
@@ -105,7 +110,10 @@ fn weather(comparison: &Comparison) -> Vec<String> {
     said
 }
 
-/// One or two sentences.
+/// As many figures that not all runs have are named in a summary.
+const MISSING: usize = 4;
+
+/// A few sentences.
 fn summary(comparison: &Comparison) -> String {
     let single = || comparison.rows.iter().filter(|row| row.cell.figures == 1);
     let count = |verdict| single().filter(|row| row.verdict == verdict).count();
@@ -117,8 +125,10 @@ fn summary(comparison: &Comparison) -> String {
         count(Verdict::Same),
         percent(comparison.threshold),
     );
-    if comparison.missing > 0 {
-        text += &format!(" {} more are not in all runs.", comparison.missing);
+    if let missing @ [_, ..] = &comparison.missing[..] {
+        let (named, others) = missing.split_at(missing.len().min(MISSING));
+        let more = if others.is_empty() { "" } else { "; with --format json all of them" };
+        text += &format!(" {} more are not in all runs: {}{more}.", missing.len(), named.join("; "));
     }
     if 2 * noisy > all {
         text += if comparison.base.len() >= effect::MIN_PAIRS {
@@ -174,7 +184,7 @@ fn shown(row: &Row) -> Vec<String> {
     let ratio = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.3}"));
     vec![
         size,
-        named(row),
+        key.named(),
         word(&key.protocol),
         word(&key.payload),
         median(row.cell.base_median),
@@ -184,14 +194,6 @@ fn shown(row: &Row) -> Vec<String> {
         ratio(effect.map(|effect| effect.absolute)),
         if effect.is_some() { row.verdict.name().to_owned() } else { "too few figures".to_owned() },
     ]
-}
-
-/// The test, with what tells its figures from others.
-fn named(row: &Row) -> String {
-    let key = &row.cell.key;
-    let ranks = key.ranks.map(|ranks| format!("ranks={ranks}"));
-    let labels = key.labels.iter().map(|(name, value)| format!("{name}={value}"));
-    [Some(key.test.clone()), ranks].into_iter().flatten().chain(labels).collect::<Vec<_>>().join(" ")
 }
 
 const COLUMNS: &str =
@@ -207,7 +209,7 @@ fn csv(comparison: &Comparison) -> String {
         let fields = [
             key.size.map_or(String::new(), |size| size.to_string()),
             row.cell.figures.to_string(),
-            named(row),
+            key.named(),
             key.protocol.clone().unwrap_or_default(),
             key.payload.clone().unwrap_or_default(),
             row.cell.unit.clone(),
@@ -236,13 +238,14 @@ fn document(comparison: &Comparison) -> Value {
         "a": names(&comparison.base),
         "b": names(&comparison.new),
         "threshold": comparison.threshold,
-        "notes": comparison.remarks.iter().cloned().chain(weather(comparison)).collect::<Vec<_>>(),
+        "notes": notes(comparison).collect::<Vec<_>>(),
         "summary": summary(comparison),
         "slower": count(Verdict::Slower),
         "faster": count(Verdict::Faster),
         "same": count(Verdict::Same),
         "too_noisy": count(Verdict::TooNoisy),
-        "not_in_all_runs": comparison.missing,
+        "not_in_all_runs": comparison.missing.len(),
+        "left_out": comparison.missing,
         "rows": rows,
     })
 }

@@ -97,9 +97,12 @@ fn figures_that_are_missing_or_nothing_are_no_figures() {
     let comparison = judged(&base, &new, "a b --all");
     assert_eq!(verdict_of(&comparison, Some(8)), Verdict::Same);
     assert_eq!(verdict_of(&comparison, Some(64)), Verdict::TooNoisy);
-    assert_eq!(comparison.missing, 2, "512 and 4096 are in one run each");
+    assert_eq!(
+        comparison.missing,
+        ["latency auto untouched 512 (not in b.json)", "latency auto untouched 4K (not in a.json)"]
+    );
     let text = show::render(&comparison, Format::Table).replace("\n# ", " ");
-    assert!(text.contains("too few figures") && text.contains("2 more are not in all runs"), "{text}");
+    assert!(text.contains("too few figures") && text.contains("2 more are not in all runs: latency auto"), "{text}");
 }
 
 #[test]
@@ -137,7 +140,7 @@ fn what_is_not_comparable_is_refused_or_marked() {
 #[test]
 fn a_file_that_has_a_figure_twice_is_no_panic() {
     let twice = run("messages", &[(8, rounds(1.0)), (8, rounds(1.0))]);
-    assert_eq!(judged(&twice, &twice, "a b").missing, 0);
+    assert!(judged(&twice, &twice, "a b").missing.is_empty());
 }
 
 #[test]
@@ -199,6 +202,28 @@ fn files_of_several_runs_are_compared_by_subject() {
     let single = file("c.json", &run("messages", &[(8, rounds(0.1))]));
     let printed = compare(&args(&format!("{base} {single}")), Format::Table).expect("comparable");
     assert!(!printed.slower, "{}", printed.text);
+    // A run that only some of the files have is named, whichever side lacks it, and in every format.
+    let left_out = format!("not compared: peers over shm, which is not in {single}");
+    for line in
+        [format!("{base} {single}"), format!("{single} {base}"), format!("--base {base} {base} {single}")]
+    {
+        let printed = compare(&args(&line), Format::Json).expect("comparable").text;
+        let notes = serde_json::from_str::<Value>(&printed).expect("JSON")["notes"].clone();
+        assert_eq!(notes, json!([left_out]), "{line}");
+        let printed = compare(&args(&line), Format::Csv).expect("comparable");
+        assert_eq!(printed.notes, [left_out.clone()], "{line}");
+    }
+    // Two runs of the same subject are compared one by one.
+    let parse = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+    let twice = |second: f64| {
+        let run = |micros| parse(&run("messages", &[(8, rounds(micros))]));
+        json!({ "runs": [run(0.1), run(second)] }).to_string()
+    };
+    let (twice, slower) = (file("e.json", &twice(0.1)), file("f.json", &twice(0.2)));
+    let printed = compare(&args(&format!("{twice} {slower}")), Format::Table).expect("comparable");
+    assert!(printed.slower, "{}", printed.text);
+    let printed = compare(&args(&format!("{twice} {base}")), Format::Json).expect("comparable").text;
+    assert!(printed.contains("not compared: messages over shm, number 2, which is not in"), "{printed}");
     let other = file("d.json", &run("costs", &[(8, rounds(0.1))]));
     let why = compare(&args(&format!("{base} {other}")), Format::Table).expect_err("nothing in common");
     assert!(why.contains("no run is in all of these files"), "{why}");
