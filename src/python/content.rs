@@ -7,9 +7,9 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyList, PyMemoryView, PyString};
+use pyo3::types::{PyBytes, PyDict, PyList, PyMemoryView, PyString, PyType};
 
-use crate::numpy::{self, Array};
+use crate::numpy::{self, Array, UINT8};
 use crate::wire::{Head, Layout, MAX_DIMS, TEXT};
 
 static HELPERS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
@@ -30,10 +30,26 @@ pub const LONG: usize = 1 << 16;
 #[inline]
 pub fn array<'py>(value: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
     match Array::of(value) {
-        Some(array) if array.is_posted() => Err(posted(value.py())),
-        Some(array) => Ok(array),
+        Some(array) if array.is_plain() => Ok(array),
+        Some(array) => subclass(array),
         None => other(value),
     }
+}
+
+/// Refuses an array that is more than its elements.
+fn subclass(array: Array<'_>) -> PyResult<Array<'_>> {
+    static MASKED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let py = array.object().py();
+    if array.is_movable() {
+        return Ok(array);
+    }
+    if array.is_posted() {
+        return Err(posted(py));
+    }
+    if array.object().is_instance(MASKED.import(py, "numpy.ma", "MaskedArray")?)? {
+        helper(py, intern!(py, "refuse_masked"))?.call0()?;
+    }
+    Ok(array)
 }
 
 #[cold]
@@ -71,7 +87,7 @@ pub type Text<'py> = Option<Bound<'py, PyString>>;
 /// The description of a type without a number. `None`: it has one.
 ///
 /// # Errors
-/// Its elements are objects.
+/// Its elements are objects or have no bytes, or the description would be that of another type.
 #[inline]
 pub fn text<'py>(array: &Array<'py>) -> PyResult<Text<'py>> {
     if array.type_number().is_some() { Ok(None) } else { describe(&array.dtype()).map(Some) }
@@ -81,6 +97,16 @@ pub fn text<'py>(array: &Array<'py>) -> PyResult<Text<'py>> {
 pub fn describe<'py>(dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>> {
     let py = dtype.py();
     Ok(helper(py, intern!(py, "describe"))?.call1((dtype,))?.cast_into()?)
+}
+
+/// What members of a group compare of a type that has no number.
+///
+/// # Errors
+/// Its elements are objects, or have no bytes.
+#[cold]
+pub fn name_of<'py>(dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>> {
+    let py = dtype.py();
+    Ok(helper(py, intern!(py, "name_of"))?.call1((dtype,))?.cast_into()?)
 }
 
 /// How an array of this type is described on its way.
@@ -116,6 +142,21 @@ pub fn copy_elements(array: &Array<'_>, to: &mut [u8]) -> PyResult<()> {
         array.object().py().detach(copy)
     }
     Ok(())
+}
+
+/// A new array of these bytes, which can be written.
+pub fn copy_of<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Array<'py>> {
+    let made = numpy::new(numpy::dtype_of_number(py, UINT8)?, &[bytes.len() as isize])?;
+    let Some(data) = NonNull::new(made.data()).filter(|_| !bytes.is_empty()) else { return Ok(made) };
+    // SAFETY: the new array has as many bytes, and nobody else has seen it.
+    let room = unsafe { std::slice::from_raw_parts_mut(data.as_ptr(), bytes.len()) };
+    let mut copy = || udeck_sys::copy_bytes(room, bytes);
+    if bytes.len() < LONG {
+        copy()
+    } else {
+        py.detach(copy)
+    }
+    Ok(made)
 }
 
 /// Elements of an array that are read without the interpreter's lock.

@@ -85,7 +85,7 @@ fn read<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<(Array<'py>, Byt
     check_rows(&array, what)?;
     if array.type_number().is_none() {
         // Objects are addresses of this process.
-        content::describe(&array.dtype())?;
+        content::name_of(&array.dtype())?;
     }
     let bytes = Bytes { data: array.data(), len: array.len_bytes()? };
     Ok((array, bytes))
@@ -216,7 +216,7 @@ impl Group {
     ) -> PyResult<R> {
         let elements = match array.type_number().and_then(element) {
             Some(known) => known.name().to_owned(),
-            None => content::describe(&array.dtype())?.to_string(),
+            None => content::name_of(&array.dtype())?.to_string(),
         };
         self.call(array.object().py(), timeout, |group| body(&group.moving(&elements)))
     }

@@ -10,7 +10,7 @@ use udeck::{Error, Match};
 use crate::arguments;
 use crate::content;
 use crate::errors::OrRaise;
-use crate::message::{self, Arrived, Mailbox as Of, Message, Room};
+use crate::message::{self, Arrived, Mailbox as Of, Message, Objects, Room};
 use crate::slot::{Slot, Unusable};
 use crate::tasks::{self, End, Task};
 use crate::wait::{self, Timeout};
@@ -29,7 +29,7 @@ pub type Inner = udeck::Mailbox<PythonValues>;
 #[pyclass(frozen, generic, module = "udeck")]
 pub struct Mailbox {
     pub slot: Slot<Inner>,
-    objects: bool,
+    objects: Objects,
 }
 
 /// What a call without waiting came to.
@@ -76,7 +76,7 @@ impl Wanted {
 }
 
 impl Mailbox {
-    pub fn new(mailbox: udeck::Mailbox<PythonValues>, objects: bool, limit: Duration) -> Self {
+    pub fn new(mailbox: udeck::Mailbox<PythonValues>, objects: Objects, limit: Duration) -> Self {
         let name = mailbox.name().to_owned();
         Mailbox { slot: Slot::new(mailbox, "mailbox", name, limit), objects }
     }

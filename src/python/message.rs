@@ -3,6 +3,7 @@
 
 use std::ptr::NonNull;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -55,8 +56,32 @@ impl Message {
 /// The mailbox that a message was retrieved from.
 pub struct Mailbox<'a> {
     pub name: &'a str,
-    /// Whether it takes pickled objects.
-    pub objects: bool,
+    pub objects: Objects,
+}
+
+/// What a mailbox does with pickled objects.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Objects {
+    Refuse,
+    /// Their buffers are copied, and can be written.
+    Copy,
+    /// Their buffers are read-only views of the message.
+    View,
+}
+
+impl Objects {
+    /// # Errors
+    /// Views of what is not taken.
+    pub fn of(objects: bool, views: bool) -> PyResult<Self> {
+        match (objects, views) {
+            (true, true) => Ok(Objects::View),
+            (true, false) => Ok(Objects::Copy),
+            (false, false) => Ok(Objects::Refuse),
+            (false, true) => Err(PyValueError::new_err(
+                "views=True: objects=True is wanted, too (arrays that are posted as such are views already)",
+            )),
+        }
+    }
 }
 
 /// What the message is to the program.
@@ -118,10 +143,10 @@ fn named_dtype<'py>(
     Ok((dtype, size))
 }
 
-/// Unpickles it, where its buffers lie.
+/// Unpickles it.
 fn object<'py>(py: Python<'py>, arrived: Arrived, of: &Mailbox<'_>) -> PyResult<Bound<'py, PyAny>> {
     static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    if !of.objects {
+    if of.objects == Objects::Refuse {
         let rank = arrived.source();
         let text = format!(
             "rank {rank} posted a pickled object, and mailbox {:?} takes arrays: make it by world.mailbox({0:?}, objects=True), which \
@@ -135,19 +160,24 @@ fn object<'py>(py: Python<'py>, arrived: Arrived, of: &Mailbox<'_>) -> PyResult<
     let Ok(Content::Object { pickle, buffers }) = wire::read(wire::bytes(message)) else {
         return Err(malformed(py, message, of, &Malformed("it is no object")));
     };
-    let part = |bytes: &[u8]| {
+    let view = |bytes: &[u8]| {
         let data = bytes.as_ptr().cast_mut();
         let dtype = numpy::dtype_of_number(py, UINT8)?;
         // SAFETY: a part of the message, which the array keeps where it is; read only.
-        let view =
-            unsafe { numpy::view(dtype, &[bytes.len() as isize], data, false, held.clone().into_any()) }?;
-        PyResult::Ok(view.into_object())
+        unsafe { numpy::view(dtype, &[bytes.len() as isize], data, false, held.clone().into_any()) }
     };
-    let parts: Vec<_> = buffers.into_iter().map(part).collect::<PyResult<_>>()?;
+    let buffer = |bytes: &[u8]| match of.objects {
+        Objects::View => view(bytes),
+        _ => content::copy_of(py, bytes),
+    };
+    let buffers: Vec<_> = buffers
+        .into_iter()
+        .map(|bytes| buffer(bytes).map(numpy::Array::into_object))
+        .collect::<PyResult<_>>()?;
     let options = PyDict::new(py);
-    options.set_item(intern!(py, "buffers"), PyList::new(py, parts)?)?;
+    options.set_item(intern!(py, "buffers"), PyList::new(py, buffers)?)?;
     let loads = LOADS.get_or_try_init(py, || py.import("pickle")?.getattr("loads").map(Bound::unbind))?;
-    loads.bind(py).call((part(pickle)?,), Some(&options))
+    loads.bind(py).call((view(pickle)?.into_object(),), Some(&options))
 }
 
 /// An array of the program's that a message is to be copied into: what is compared without the interpreter.

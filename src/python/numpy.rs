@@ -168,6 +168,13 @@ impl<'py> Array<'py> {
         is_array.then(|| Array(object.clone()))
     }
 
+    /// Whether it is of numpy's own class.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        // SAFETY: it is an object.
+        unsafe { ffi::Py_TYPE(self.0.as_ptr()) == api().class }
+    }
+
     pub fn object(&self) -> &Bound<'py, PyAny> {
         &self.0
     }

@@ -14,6 +14,7 @@ use crate::group::Group;
 use crate::handle::{Handle, finished};
 use crate::mailbox::Mailbox;
 use crate::memory;
+use crate::message::Objects;
 use crate::numpy::{self, FLOAT64};
 use crate::postbox::Postbox;
 use crate::wait::{self, Timeout};
@@ -51,16 +52,19 @@ impl World {
     /// Creates a mailbox of this rank's. Its name is the only one in the job.
     ///
     /// objects: whether it takes pickled objects (Postbox.post_object), which can run anything. queue: bytes of messages that are
-    /// on their way to it from each postbox, before a post waits; None is what the job says (DECK_QUEUE).
+    /// on their way to it from each postbox, before a post waits; None is what the job says (DECK_QUEUE). views: whether arrays
+    /// within objects are read-only views of the message, instead of copies that can be written.
     /// Waits for the name service only. Raises NameTaken, BadName, and Closed after finish().
-    #[pyo3(signature = (name, objects=false, queue=None))]
+    #[pyo3(signature = (name, objects=false, queue=None, views=false))]
     fn mailbox(
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = arguments::name)] name: String,
         objects: bool,
         #[pyo3(from_py_with = arguments::queue)] queue: Option<usize>,
+        views: bool,
     ) -> PyResult<Mailbox> {
+        let objects = Objects::of(objects, views)?;
         let made = self.handle.wait(py, |world| match queue {
             Some(bytes) => world.mailbox_with_queue(&name, bytes),
             None => world.mailbox(&name),
@@ -70,14 +74,16 @@ impl World {
 
     /// Creates this rank's mailbox of a family: each rank may have one of the same name. Others reach it by postbox_of().
     ///
-    /// objects: as of mailbox(). Waits for the name service only. Raises NameTaken, BadName, and Closed after finish().
-    #[pyo3(signature = (name, objects=false))]
+    /// objects, views: as of mailbox(). Waits for the name service only. Raises NameTaken, BadName, and Closed after finish().
+    #[pyo3(signature = (name, objects=false, views=false))]
     fn mailboxes(
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = arguments::name)] name: String,
         objects: bool,
+        views: bool,
     ) -> PyResult<Mailbox> {
+        let objects = Objects::of(objects, views)?;
         let made = self.handle.wait(py, |world| world.mailboxes(&name))?;
         Ok(Mailbox::new(made, objects, self.handle.deadline))
     }
@@ -257,11 +263,13 @@ impl World {
         zeroed: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = shape.py();
-        let dims = arguments::shape(shape)?;
+        let mut dims = arguments::shape(shape)?;
         let (dtype, number) = match dtype {
             None => (numpy::dtype_of_number(py, FLOAT64)?, Some(FLOAT64)),
             Some(dtype) => {
-                let dtype = content::helper(py, intern!(py, "dtype"))?.call1((dtype,))?;
+                let (dtype, inner): (Bound<'py, PyAny>, Vec<isize>) =
+                    content::helper(py, intern!(py, "dtype"))?.call1((dtype,))?.extract()?;
+                dims.extend(inner);
                 let number = numpy::number_of_dtype(&dtype)?;
                 (dtype, number)
             }

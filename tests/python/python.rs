@@ -21,7 +21,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 /// What the tests use. (One of them is about what is said without cloudpickle.)
 const PACKAGES: [&str; 2] = ["numpy", "pytest"];
 /// What some of them use, and are skipped without.
-const MORE_PACKAGES: [&str; 1] = ["mypy"];
+const MORE_PACKAGES: [&str; 2] = ["mypy", "ml_dtypes"];
 const FILES: [&str; 7] = [
     "test_values",
     "test_jobs",

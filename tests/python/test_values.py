@@ -3,6 +3,7 @@
 import array
 import asyncio
 import gc
+import importlib.util
 import os
 import pickle
 import sys
@@ -11,6 +12,7 @@ import time
 
 import numpy
 import pytest
+from numpy.ma import mrecords
 
 import udeck
 
@@ -45,6 +47,89 @@ def test_arrays_come_as_they_went(world, kind, shape):
         assert got.dtype == array.dtype and got.shape == array.shape
         assert got.tobytes() == array.tobytes()
         assert not got.flags.writeable
+
+
+def padded(**layout):
+    return numpy.dtype({"names": ["a", "b"], "formats": ["i4", "i2"], **layout})
+
+
+#: Structures, times and texts that come as they went.
+SURVIVORS = [
+    "M8[25s]", "m8", ">M8[us]", "V3", ">U2", [("a", ">i4")], [(("title", "a"), "i4")], [("é", "i4")],
+    [("a", [("x", "f4", (2, 2))]), ("b", "S3")], numpy.dtype([("a", "u1"), ("b", "f8")], align=True),
+    numpy.dtype((numpy.record, [("a", "i4")])), padded(offsets=[8, 20], itemsize=32), numpy.dtype("f8", metadata={"of": "h5py"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SURVIVORS, ids=str)
+@pytest.mark.parametrize("shape", [(), (3,), (20, 30)])
+def test_types_without_a_number_survive(world, kind, shape):
+    name = f"{kind} {shape}"
+    array, moved = numpy.zeros(shape, dtype=kind), world.zeros(shape, dtype=kind)
+    assert moved.dtype == array.dtype and moved.shape == shape
+    with world.mailbox(name) as inbox, world.postbox(name) as out:
+        for posted in [array, moved]:
+            out.post(posted)
+            got = inbox.retrieve()
+            assert got.dtype == array.dtype and got.shape == shape
+
+
+def others():
+    """Types that numpy has no text for, or one that is another type's."""
+    yield "V0", "0 bytes"
+    yield "S0", "0 bytes"
+    yield [], "0 bytes"
+    yield [("a", "V0")], "0 bytes"
+    yield padded(offsets=[2, 0]), "repack_fields"
+    yield padded(offsets=[0, 2]), "repack_fields"
+    if hasattr(numpy.dtypes, "StringDType"):
+        yield numpy.dtypes.StringDType(), "post_object"
+    if importlib.util.find_spec("ml_dtypes"):
+        import ml_dtypes as types
+
+        yield types.bfloat16, "view.*u2"
+        yield types.float8_e5m2, "view.*u1"
+        yield types.int4, "view.*u1"
+        yield [("a", types.bfloat16)], "view.*V2"
+
+
+@pytest.mark.parametrize(("kind", "advice"), [pytest.param(*one, id=str(one[0])) for one in others()])
+def test_types_that_would_come_as_others_are_refused(world, ends, kind, advice):
+    inbox, out = ends
+    for shape in [(), (3,), (2, 3)]:
+        with pytest.raises(TypeError, match=advice):
+            out.post(numpy.ndarray(shape, dtype=kind, buffer=bytes(1000)))
+        with pytest.raises(TypeError, match=advice):
+            world.empty(shape, dtype=kind)
+    assert inbox.try_retrieve() is None
+    room = numpy.zeros(3, dtype=kind)
+    if room.dtype.itemsize and not room.dtype.hasobject:
+        # Members of a group have arrays of their own: the bytes are enough.
+        world.all().broadcast(room)
+
+
+def test_elements_of_a_shape_of_their_own_are_more_dimensions(world, ends):
+    inbox, out = ends
+    array = world.zeros(3, dtype=("f4", (2, 5)))
+    assert array.shape == (3, 2, 5) and array.dtype == numpy.float32
+    out.post(array)
+    assert inbox.retrieve().shape == (3, 2, 5)
+
+
+def test_a_mask_is_not_lost(world, ends):
+    inbox, out = ends
+    group = world.all()
+    masked = numpy.ma.masked_array([1.0, 2.0, 3.0], mask=[True, False, False])
+    record = numpy.ma.array([(1, 2.0)], mask=[(0, 1)], dtype="i4,f8").view(mrecords.MaskedRecords)
+    for array in [masked, masked[1:], numpy.ma.masked, record]:
+        for use in [out.post, inbox.retrieve_into, group.allreduce, group.broadcast, group.allgather]:
+            with pytest.raises(TypeError, match="filled"):
+                use(array)
+        with pytest.raises(TypeError, match="filled"):
+            asyncio.run(out.post_async(array))
+    assert inbox.try_retrieve() is None
+    out.post(masked.filled(0))
+    assert list(inbox.retrieve()) == [0, 2, 3]
 
 
 def test_strided_arrays_are_posted_in_c_order(ends):
@@ -166,9 +251,25 @@ def test_objects_with_buffers_beside(world):
         out.post_object({"big": big, "text": "x", "none": None, "more": [numpy.ones(3)] * 2})
         got = inbox.retrieve()
         assert (got["big"] == big).all() and got["text"] == "x" and got["more"][1][2] == 1
-        assert not got["big"].flags.writeable, "it lies in the message"
+        # As from any pickle: what could be written can be written, and is nobody else's.
+        got["big"].sort()
+        got["big"][0] = got["more"][0][0] = 7
+        assert got["more"][1][0] == 7 and big[0] == 0
+        out.post_object([numpy.broadcast_to(big, big.shape), numpy.zeros(0)])
+        fixed, none = inbox.retrieve()
+        assert not fixed.flags.writeable and (fixed == big).all() and len(none) == 0
         out.post(big)
         assert (inbox.retrieve() == big).all()
+
+
+def test_objects_with_views_lie_in_the_message(world):
+    big = numpy.arange(100_000)
+    with world.mailbox("views", objects=True, views=True) as inbox, world.postbox("views") as out:
+        out.post_object({"big": big})
+        got = inbox.retrieve()["big"]
+        assert not got.flags.writeable and (got == big).all()
+    with world.mailboxes("views", objects=True, views=True), pytest.raises(ValueError, match="objects=True"):
+        world.mailbox("arrays", views=True)
 
 
 def test_a_mailbox_of_arrays_refuses_pickles(ends):

@@ -14,7 +14,10 @@ from ._array import _refuse as refuse_posted  # noqa: F401
 from ._errors import NobodyLeft
 from ._udeck import Bell
 
-dtype = numpy.dtype
+def dtype(kind):
+    """A type of elements, and the shape that each element adds to that of the array."""
+    kind = numpy.dtype(kind)
+    return kind.base, kind.shape
 
 
 def from_buffer(memory):
@@ -31,24 +34,67 @@ def from_dlpack(tensor):
         ) from error
 
 
-def describe(dtype):
-    """A type that has no number, as text: what the file format .npy has in its head."""
+@functools.lru_cache(maxsize=256)
+def _text(dtype):
+    """What the file format .npy calls a type. None: it has no words for it, or those of another type."""
+    try:
+        text = repr(dtype.str if dtype.names is None else dtype.descr)
+        return text if _read(text) == dtype else None
+    except (TypeError, ValueError):
+        return None
+
+
+def _refuse_elements(dtype):
+    """Refuses elements that are no bytes of their own."""
     if dtype.hasobject:
         raise TypeError(
             f"elements of {dtype} are objects of this process: post_object() posts any object that can be pickled"
         )
-    text = repr(_format.dtype_to_descr(dtype))
+    if dtype.itemsize == 0:
+        raise TypeError(f"elements of {dtype.str} have 0 bytes: give the type a length, such as 'S8'")
+
+
+def name_of(dtype):
+    """What members of a group compare of a type that has no number."""
+    _refuse_elements(dtype)
+    return _text(dtype) or str(dtype)
+
+
+def describe(dtype):
+    """A type that has no number, as text."""
+    _refuse_elements(dtype)
+    text = _text(dtype)
+    if text is None:
+        advice = (
+            "numpy.lib.recfunctions.repack_fields(array), if its fields overlap or are out of order, or array.view('V%d')" % dtype.itemsize
+            if dtype.names is not None
+            else "its bits, as array.view('%s%d')" % ("u" if dtype.itemsize in (1, 2, 4, 8) else "V", dtype.itemsize)
+        )
+        raise TypeError(
+            f"elements of {dtype} would come as another type, because numpy has no text for theirs: post {advice}; post_object() posts any "
+            "object that can be pickled"
+        )
     if len(text) > 60_000:
         raise TypeError("the type's description is longer than 60,000 characters")
     return text
 
 
+def refuse_masked():
+    raise TypeError(
+        "a masked array would lose its mask: pass array.filled(), or array.data and numpy.ma.getmaskarray(array) one after the other; "
+        "post_object() keeps it"
+    )
+
+
+def _read(text):
+    return _format.descr_to_dtype(ast.literal_eval(text))
+
+
 @functools.lru_cache(maxsize=256)
 def dtype_of(text):
     """The other way. The text is data of another rank: it is read as a literal, and nothing of it is run."""
-    dtype = _format.descr_to_dtype(ast.literal_eval(text))
-    if dtype.hasobject:
-        raise TypeError("elements of another rank's cannot be objects")
+    dtype = _read(text)
+    _refuse_elements(dtype)
     return dtype
 
 
