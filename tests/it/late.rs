@@ -151,3 +151,50 @@ fn a_read_that_hangs_holds_up_its_own_postbox_only() {
         world.finish()
     });
 }
+
+/// Of what a mailbox reads at a time no more than half of the memory is granted. What is above waits its turn, a message that is larger
+/// alone, too: all arrive.
+#[test]
+fn messages_that_are_read_at_a_time_have_a_bound_together() {
+    const POSTBOXES: usize = 6;
+    const LEN: usize = 1 << 20;
+    let (fabric, mut config) = (fabric(), config());
+    config.arena = Some(8 << 20);
+    let links = fabric.clone();
+    let announced = Event::new();
+    ranks(2, &fabric, &config, move |world| {
+        if world.rank() == 0 {
+            let inbox = world.mailbox::<u8>("in")?;
+            announced.wait();
+            let stall = |stalled| links.set_link("rank1", "rank0", Link { stalled, ..slow() });
+            links.advance(Duration::from_millis(1)); // the announcements have come, and nobody has looked
+            stall(true);
+            assert!(inbox.try_retrieve()?.is_none());
+            assert!(inbox.retrieve_timeout(SHORT).is_err());
+            assert_eq!(world.nic().outbox().usage().used, 4 << 20);
+            stall(false);
+            let mut found: Vec<_> = (0..POSTBOXES)
+                .map(|_| {
+                    let message = inbox.retrieve()?;
+                    let seed = message.tag() as usize;
+                    assert_pattern(&message, seed, LEN);
+                    Ok(seed)
+                })
+                .collect::<Result<_>>()?;
+            found.sort_unstable();
+            assert_eq!(found, [0, 1, 2, 3, 4, 5]);
+            world.barrier()?;
+            assert_pattern(&inbox.retrieve()?, 6, 6 * LEN);
+        } else {
+            let outs: Vec<_> = (0..POSTBOXES).map(|_| world.postbox::<u8>("in")).collect::<Result<_>>()?;
+            for (seed, out) in outs.iter().enumerate() {
+                out.post_with(Protocol::RdmaRead, patterned(&world, seed, LEN)?)?;
+            }
+            announced.happen();
+            world.barrier()?;
+            outs[0].post_with(Protocol::RdmaRead, patterned(&world, 6, 6 * LEN)?)?;
+        }
+        world.barrier()?;
+        world.finish()
+    });
+}

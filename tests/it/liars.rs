@@ -98,6 +98,45 @@ fn messages_that_are_announced_and_never_written() {
     assert_eq!(world.nic().landing().usage().used, 0);
 }
 
+/// Of what peers ask to send, half of the memory is granted and no more, whatever they ask by. One that leaves makes room for the next,
+/// and the last one's message alone may be larger.
+#[test]
+fn messages_that_are_announced_and_never_sent() {
+    const LEN: usize = 1 << 20;
+    for kind in [ASK_COPY, REQUEST] {
+        let world = alone(8 << 20);
+        let inbox = inbox(&world);
+        let announce = |liar: &mut Liar, len: usize| match kind {
+            REQUEST => liar.say(REQUEST, PAIR, len as u32, &[]),
+            _ => liar.say(kind, 0, 0, &(len as u64).to_le_bytes()),
+        };
+        let mut liars: Vec<_> = (0..6)
+            .map(|_| {
+                let mut liar = Liar::of(&world);
+                let data = (kind == REQUEST).then(|| liar.data_vi());
+                announce(&mut liar, LEN);
+                (liar, data)
+            })
+            .collect();
+        let held_of = |liars: usize| {
+            let error = inbox.retrieve_timeout(crate::common::SHORT).unwrap_err().to_string();
+            let used = world.nic().outbox().usage().used;
+            assert_eq!(used, (4 << 20).min(liars * LEN), "{liars} of them, kind {kind}: {error}");
+            assert_eq!(error.contains("granted to postboxes of mailbox \"in\""), liars > 4, "{error}");
+        };
+        while !liars.is_empty() {
+            held_of(liars.len());
+            drop(liars.remove(0));
+        }
+        held_of(0);
+        let mut last = Liar::of(&world);
+        let _data = (kind == REQUEST).then(|| last.data_vi());
+        announce(&mut last, 6 * LEN);
+        assert!(inbox.try_retrieve().unwrap().is_none());
+        assert_eq!(world.nic().outbox().usage().used, 6 * LEN, "alone it may be larger, kind {kind}");
+    }
+}
+
 /// A message that has to wait is not overtaken by later ones for which there would be memory: it would wait for ever.
 #[test]
 fn memory_is_granted_in_the_order_of_asking() {

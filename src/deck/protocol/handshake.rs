@@ -28,6 +28,7 @@ use udeck_via::{
 use super::side::{RecvSide, RendezvousStatus, SendSide, block_for, is_busy};
 use crate::error::{Error, Result};
 use crate::parcel::{Parcel, Stored};
+use crate::recv::memory_quota::Grant;
 use crate::wire::{self, Kind, MAX_REQUEST, Malformed, Role};
 use crate::world_state::WorldState;
 
@@ -211,9 +212,19 @@ pub(crate) struct RecvData {
     pub vi: Vi,
     /// Of the pair.
     pair: u32,
-    /// Bytes of the message that a descriptor is posted for.
-    awaited: Option<usize>,
+    /// The message that a descriptor is posted for: its bytes, and the leave for their memory.
+    awaited: Option<(usize, Option<Grant>)>,
     _place: Share<u32>,
+}
+
+/// A postbox's request, which the mailbox's quota has leave for.
+pub(crate) struct Request {
+    /// Bytes of the message.
+    pub len: usize,
+    /// Of the pair.
+    pub pair: u32,
+    /// `None`: no memory could hold it.
+    pub granted: Option<Grant>,
 }
 
 impl RecvData {
@@ -232,7 +243,7 @@ impl RecvData {
 /// Posts a receive descriptor for a message on the data VI. `buffer_len`: bytes of the buffer that the program has ready, if it
 /// brought one.
 pub(crate) fn grant(
-    (len, pair): (usize, u32),
+    Request { len, pair, granted }: Request,
     buffer_len: Option<usize>,
     slot: &mut Option<Box<RecvData>>,
     side: &mut RecvSide,
@@ -249,14 +260,14 @@ pub(crate) fn grant(
         side.answer(Some(buffer_len as u32), Kind::Nack, pair, &[])?;
         return Ok(RendezvousStatus::TooLong(len));
     }
-    let granted = match block_for(len, world) {
+    let registered = match block_for(len, world) {
         Ok(Some(block)) => {
             data.vi.nic().region_of(block, data.vi.attributes().ptag).map_err(|(error, _)| error)
         }
         Ok(None) => return Ok(RendezvousStatus::Deferred),
         Err(error) => Err(error),
     };
-    let region = match granted {
+    let region = match registered {
         Ok(region) => region,
         Err(error) => return side.refuse(Kind::Request, pair, &error),
     };
@@ -265,7 +276,7 @@ pub(crate) fn grant(
         *slot = None;
         return Ok(RendezvousStatus::Answered);
     }
-    data.awaited = Some(len);
+    data.awaited = Some((len, granted));
     side.answer(Some(len as u32), Kind::Ack, pair, &[])?;
     fault::point("handshake.granted");
     Ok(RendezvousStatus::Answered)
@@ -284,7 +295,7 @@ pub(crate) fn receive(
         return Ok(None);
     };
     match (completion.status, data.awaited.take()) {
-        (Status::Done, Some(len)) if len == completion.length => {
+        (Status::Done, Some((len, _granted))) if len == completion.length => {
             fault::point("handshake.received");
             let tag = completion.immediate.unwrap_or(0);
             let block = completion.descriptor.ok().and_then(block_of).ok_or(Malformed)?;

@@ -91,19 +91,16 @@ pub(crate) enum Incoming {
     Copy(copy::CopyReceive),
 }
 
-/// Finds memory for what the postbox will write, or send by fragments, and answers. `Some`: it may come now.
+/// Finds memory for what the postbox will write, or send by fragments, and answers. `Some`: it may come now. `granted`: `None` if no
+/// memory could hold it.
 pub(crate) fn prepare(
     announcement: Announcement,
+    granted: Option<Grant>,
     side: &mut RecvSide,
     world: &WorldState,
     grants: &mut Grants,
 ) -> Result<(RendezvousStatus, Option<(Incoming, Grant)>), Malformed> {
-    let (len, memory) = (announcement.len(), announcement.memory());
-    let granted = grants.quota.grant(memory, len, grants.most_memory(side, world));
-    // What no memory could hold is refused below, whatever is granted: it would hold up all behind it until that is filled.
-    if granted.is_none() && len <= world.arena(memory).limit() {
-        return Ok((RendezvousStatus::Deferred, None));
-    }
+    let len = announcement.len();
     let (kind, prepared) = match announcement {
         Announcement::Copy { tag, .. } => {
             let prepared = copy::prepare(len, tag, world);

@@ -10,7 +10,7 @@ use udeck_via::{Lent, Vi, fault};
 use super::incast::{Grants, Reservations};
 use super::memory_quota::{Grant, Memory};
 use crate::parcel::{Parcel, Stored};
-use crate::protocol::handshake::{self, RecvData};
+use crate::protocol::handshake::{self, RecvData, Request};
 use crate::protocol::incoming::{Announcement, Incoming, prepare};
 use crate::protocol::side::{RecvSide, RendezvousStatus};
 use crate::protocol::{eager, hand_off, rdma_read};
@@ -45,13 +45,12 @@ pub(super) struct Connection {
 }
 
 /// A message that is nearly here, by its tag.
-#[derive(Clone, Copy, Debug)]
 enum Unfinished {
     /// It was written, and a peer is still inside its window: another than its writer, which has left, and nobody else was
     /// told of the window. A peer that does that holds up this message and no other.
     Written { tag: u32 },
-    /// It is being read.
-    Read { tag: u32 },
+    /// It is being read, into memory that was granted.
+    Read { tag: u32, _granted: Option<Grant> },
 }
 
 impl Connection {
@@ -236,19 +235,26 @@ impl Connection {
         world: &WorldState,
         grants: &mut Grants,
     ) -> Result<RendezvousStatus, Malformed> {
+        let (len, memory) = (announcement.len(), announcement.memory());
+        let granted = grants.quota.grant(memory, len, grants.most_memory(&self.side, world));
+        // What no memory could hold is refused below, whatever is granted: it would hold up all behind it until that is filled.
+        if granted.is_none() && len <= world.arena(memory).limit() {
+            return Ok(RendezvousStatus::Deferred);
+        }
         match announcement {
             Announcement::RdmaRead { from, tag } => {
                 let served = rdma_read::read(from, tag, &mut self.side, world)?;
                 if matches!(served, RendezvousStatus::InProgress) {
-                    self.unfinished = Some(Unfinished::Read { tag });
+                    self.unfinished = Some(Unfinished::Read { tag, _granted: granted });
                 }
                 Ok(served)
             }
             Announcement::Handshake { len, pair } => {
-                handshake::grant((len, pair), buffer_len, &mut self.data, &mut self.side, world)
+                let request = Request { len, pair, granted };
+                handshake::grant(request, buffer_len, &mut self.data, &mut self.side, world)
             }
             Announcement::RdmaWrite { .. } | Announcement::Copy { .. } => {
-                let (served, incoming) = prepare(announcement, &mut self.side, world, grants)?;
+                let (served, incoming) = prepare(announcement, granted, &mut self.side, world, grants)?;
                 self.coming.extend(incoming);
                 Ok(served)
             }
@@ -263,7 +269,7 @@ impl Connection {
             Some(Unfinished::Written { tag }) => {
                 Ok(self.finish_written(tag)?.map_or(RendezvousStatus::InProgress, RendezvousStatus::Received))
             }
-            Some(Unfinished::Read { tag }) => {
+            Some(Unfinished::Read { tag, .. }) => {
                 let served = rdma_read::finish(tag, &mut self.side);
                 if !matches!(served, Ok(RendezvousStatus::InProgress)) {
                     self.unfinished = None;
