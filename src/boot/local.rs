@@ -2,7 +2,7 @@
 
 use std::{io, os::unix::net::UnixStream, thread::JoinHandle};
 
-use udeck_sys::thread;
+use udeck_sys::{stream_pair, thread};
 
 use crate::{
     Host, MAX_RANKS,
@@ -42,7 +42,7 @@ impl Job {
     }
 
     fn serve(config: Config) -> io::Result<(Job, Vec<UnixStream>)> {
-        let pairs = (0..config.size()).map(|_| UnixStream::pair()).collect::<io::Result<Vec<_>>>()?;
+        let pairs = (0..config.size()).map(|_| stream_pair()).collect::<io::Result<Vec<_>>>()?;
         let (ours, theirs) = pairs.into_iter().unzip();
         let service = Service::new(config, ours)?;
         let reporter = service.reporter();

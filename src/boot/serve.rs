@@ -32,7 +32,7 @@ use self::{
     reports::{RankReport, Reports},
 };
 use udeck_auth::RankKey;
-use udeck_sys::JobClock;
+use udeck_sys::{JobClock, above_stdio};
 
 use crate::{
     server::{Action, Config, Server, aborted},
@@ -144,7 +144,8 @@ impl Service {
             let why = format!("a job of {} ranks with {} connections", config.size(), connections.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        let (poller, reports) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, Reports::new()?);
+        let poller = above_stdio(epoll::create(epoll::CreateFlags::CLOEXEC))?;
+        let reports = Reports::new()?;
         epoll::add(&poller, reports.wakeup(), EventData::new_u64(WAKEUP), EventFlags::IN)?;
         let peers: Vec<_> = connections.into_iter().map(|connection| Some(Peer::new(connection))).collect();
         for (rank, peer) in (0u64..).zip(peers.iter().flatten()) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 pub use rustix::event::epoll::EventFlags;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use udeck_sys::EventFd;
+use udeck_sys::{EventFd, above_stdio};
 
 /// Descriptors that one look names at most; the next look begins with others.
 const BATCH: usize = 64;
@@ -36,7 +36,7 @@ impl Poller {
     /// # Errors
     /// The kernel's: no descriptors left.
     pub fn new() -> io::Result<Self> {
-        Ok(Poller(epoll::create(epoll::CreateFlags::CLOEXEC)?))
+        above_stdio(epoll::create(epoll::CreateFlags::CLOEXEC)).map(Poller)
     }
 
     /// # Errors

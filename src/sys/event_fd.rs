@@ -5,6 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::above_stdio;
+
 /// Readable from a [`signal`](EventFd::signal) until the next [`reset`](EventFd::reset). Signals before a reset count as one.
 ///
 /// Reset before you look for what was announced: a signal that comes in between makes it readable again.
@@ -15,7 +17,7 @@ impl EventFd {
     /// # Errors
     /// The kernel's: no descriptors are left.
     pub fn new() -> io::Result<Self> {
-        Ok(EventFd(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+        above_stdio(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)).map(EventFd)
     }
 
     /// Makes it readable. Never blocks.

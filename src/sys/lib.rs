@@ -19,6 +19,8 @@ mod copy;
 mod copy_bytes;
 mod cpu;
 mod deadline;
+#[cfg(not(loom))]
+mod descriptor;
 pub mod doorbell;
 #[cfg(not(loom))]
 mod elements;
@@ -79,6 +81,8 @@ pub use copy::copy_out;
 pub use copy_bytes::copy_bytes;
 pub use cpu::{Home, Topology, boot_id, host_key, pin_to_cpu, restrict_to_cpus, usable_cpus};
 pub use deadline::Deadline;
+#[cfg(not(loom))]
+pub use descriptor::{above_stdio, open_above_stdio, stream_pair};
 #[cfg(not(loom))]
 pub use elements::Elements;
 #[cfg(not(loom))]

@@ -16,6 +16,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, open};
 
+use crate::above_stdio;
+
 /// A member's own open file of the segment, and its byte.
 #[derive(Debug)]
 pub struct Liveness {
@@ -30,7 +32,7 @@ impl Liveness {
     /// `AddrInUse`: another process says that it is this member. The kernel's: no descriptors left, or no `/proc`.
     pub fn claim(fd: BorrowedFd<'_>, me: u32) -> io::Result<Self> {
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        let file = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        let file = above_stdio(open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()))?;
         let mut byte = byte(me);
         // SAFETY: the descriptor is open, and the structure lives during the call.
         let status = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut byte) };

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::event::{Timespec, epoll};
 
+use crate::above_stdio;
 use crate::event_fd::EventFd;
 use crate::process::{self, Presence};
 
@@ -84,7 +85,7 @@ impl Reactor {
     /// # Errors
     /// The kernel's: no descriptors or threads left.
     pub fn start(name: &str) -> io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let epoll = above_stdio(epoll::create(epoll::CreateFlags::CLOEXEC))?;
         let wake = EventFd::new()?;
         epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         let inner = Arc::new(Inner {

@@ -14,6 +14,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom, fallocate, fcn
 use rustix::fs::{fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create, seek};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
+use crate::above_stdio;
 use crate::atomic::Shared;
 
 /// The unit in which [`Mapping::commit`] allocates in large segments: a huge page, so that the kernel can use one.
@@ -61,7 +62,7 @@ unsafe impl Sync for Mapping {}
 /// # Errors
 /// The kernel's: no descriptors left, no address space.
 pub fn create(name: &str, len: usize, peers: PeerAccess) -> io::Result<(OwnedFd, Mapping)> {
-    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let fd = above_stdio(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING))?;
     ftruncate(&fd, len as u64)?;
     // FUTURE_WRITE leaves the mappings that exist writable: map first, then seal.
     let mapping = Mapping::new(fd.as_fd(), len, true)?;

@@ -13,6 +13,7 @@ use rustix::net::{
     listen, recv, recvmsg, sendmsg, socket_with, socketpair,
 };
 
+use crate::above_stdio;
 use crate::closer::{Endpoint, Passed};
 
 /// Descriptors that one datagram may carry.
@@ -25,7 +26,7 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 /// # Errors
 /// `AddrInUse` when the name is taken; the kernel's otherwise.
 pub fn listen_at(name: &[u8]) -> io::Result<Endpoint> {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
+    let socket = new()?;
     bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
     listen(&socket, 4096)?;
     Ok(Endpoint::new(socket))
@@ -36,9 +37,13 @@ pub fn listen_at(name: &[u8]) -> io::Result<Endpoint> {
 /// # Errors
 /// `ConnectionRefused` when nobody listens there (any more).
 pub fn connect_to(name: &[u8]) -> io::Result<Endpoint> {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
+    let socket = new()?;
     connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
     Ok(Endpoint::new(socket))
+}
+
+fn new() -> io::Result<OwnedFd> {
+    above_stdio(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None))
 }
 
 /// The next waiting connection, if there is one.
@@ -47,7 +52,7 @@ pub fn connect_to(name: &[u8]) -> io::Result<Endpoint> {
 /// The kernel's, out of descriptors among them.
 pub fn accept_from(listener: BorrowedFd<'_>) -> io::Result<Option<Endpoint>> {
     match accept_with(listener, FLAGS) {
-        Ok(socket) => Ok(Some(Endpoint::new(socket))),
+        Ok(socket) => Ok(Some(Endpoint::new(above_stdio(io::Result::Ok(socket))?))),
         Err(Errno::AGAIN | Errno::CONNABORTED) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -96,7 +101,7 @@ pub fn own_uid() -> u32 {
 /// `ESRCH` when it is dead already; `ENOSYS` on kernels before 5.3.
 pub fn death_of(pid: i32) -> io::Result<OwnedFd> {
     let pid = rustix::process::Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
-    Ok(rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?)
+    above_stdio(rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()))
 }
 
 /// Sends one datagram with descriptors, without waiting. `false`: the peer's buffer is full, try later.
@@ -156,7 +161,9 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received
     let mut fds = Vec::new();
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(passed) = part {
-            fds.extend(passed.map(Passed::new));
+            for fd in passed {
+                fds.push(Passed::new(above_stdio(io::Result::Ok(fd))?));
+            }
         }
     }
     let truncated = message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
+use udeck_sys::above_stdio;
 
 /// Symbolic links that are followed to the place of a trace, at most.
 const MAX_LINKS: usize = 40;
@@ -26,13 +27,13 @@ pub(crate) fn create_shared(path: &Path) -> io::Result<File> {
 
 fn create(path: &Path, mode: Mode) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    match rustix::fs::open(path, flags, mode) {
+    match above_stdio(rustix::fs::open(path, flags, mode)) {
         Ok(file) => Ok(file.into()),
-        Err(rustix::io::Errno::EXIST) => Err(Error::new(
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(Error::new(
             ErrorKind::AlreadyExists,
             "something of this name is there already; remove it, or let DECK_TRACE name a folder that only you can write",
         )),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error),
     }
 }
 
@@ -52,7 +53,7 @@ pub fn open_own(path: &Path) -> io::Result<File> {
 /// Opens a regular file for reading, without waiting.
 pub(crate) fn open_regular(path: &Path, flags: OFlags) -> io::Result<File> {
     let flags = flags | OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let file = File::from(above_stdio(rustix::fs::open(path, flags, Mode::empty()))?);
     match file.metadata()?.is_file() {
         true => Ok(file),
         false => Err(Error::new(ErrorKind::InvalidInput, "it is no regular file")),

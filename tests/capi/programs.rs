@@ -37,6 +37,7 @@ const PROGRAMS: &[Program] = &[
     program("tests/capi/c/messages.c", &["-pthread"], 3, "all messages are as they should be"),
     program("tests/capi/c/groups.c", &[], 3, "all groups are as they should be"),
     program("tests/capi/c/thesis.c", &[], 3, "L 2 18.0 GPPD!"),
+    program("tests/capi/c/closed_stdio.c", &[], 2, "nothing took the place of what was closed"),
     program("tests/capi/c/services.c", &[], 3, "all services are as they should be"),
 ];
 

@@ -7,6 +7,7 @@ use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use udeck_sys::above_stdio;
 use udeck_sys::atomic::{AtomicBool, Ordering};
 
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
@@ -42,7 +43,7 @@ impl Socket {
     /// # Errors
     /// The kernel's.
     pub fn bind(at: SocketAddr) -> io::Result<(Self, SocketAddr)> {
-        let socket = UdpSocket::bind(at)?;
+        let socket = above_stdio(UdpSocket::bind(at))?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         // As much as the system allows. What does not fit is lost, and retransmitted.
         let _ = state.set_recv_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER);

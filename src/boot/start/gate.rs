@@ -25,7 +25,7 @@ use rustix::{
     io::Errno,
     net::{RecvFlags, recv},
 };
-use udeck_sys::{Deadline, descriptor_advice, is_shortage, stderr_line};
+use udeck_sys::{Deadline, above_stdio, descriptor_advice, is_shortage, stderr_line};
 
 use super::{line::Line, secure::Secure};
 use crate::detect_silence;
@@ -95,7 +95,7 @@ impl Gate {
     }
 
     fn new(door: Option<Door>, detect: Duration) -> io::Result<Gate> {
-        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let poller = above_stdio(epoll::create(epoll::CreateFlags::CLOEXEC))?;
         Ok(Gate {
             poller,
             lines: HashMap::new(),
@@ -166,8 +166,9 @@ impl Gate {
             return std::thread::sleep(PAUSE); // one of them proves itself, or has had its time
         }
         let Some(door) = &self.door else { return };
-        let stream = match door.listeners[listener].accept() {
-            Ok((stream, _)) => stream,
+        let accepted = above_stdio(door.listeners[listener].accept().map(|(stream, _)| stream));
+        let stream = match accepted {
+            Ok(stream) => stream,
             Err(error) if is_shortage(&error) => return self.short(&error),
             Err(_) => return,
         };

@@ -12,15 +12,14 @@
 use std::{
     io::{self, Read, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream},
-    os::unix::net::UnixStream,
     sync::mpsc,
     time::Duration,
 };
 
 use rustix::net::listen as set_backlog;
 use udeck_sys::{
-    Deadline, Interface, address_of, interfaces, is_link_local, listed, make_room_for_descriptors,
-    stderr_line, thread,
+    Deadline, Interface, above_stdio, address_of, interfaces, is_link_local, listed,
+    make_room_for_descriptors, stderr_line, stream_pair, thread,
 };
 
 use super::{
@@ -114,7 +113,7 @@ fn serve(
     let elsewhere: Vec<bool> =
         placement.by_rank().iter().map(|host| *host != placement.by_rank()[0]).collect();
     let has_others = elsewhere.contains(&true);
-    let pairs = (0..config.size()).map(|_| UnixStream::pair()).collect::<io::Result<Vec<_>>>();
+    let pairs = (0..config.size()).map(|_| stream_pair()).collect::<io::Result<Vec<_>>>();
     let (ours, theirs): (Vec<_>, Vec<_>) = pairs.map_err(no_service)?.into_iter().unzip();
     let mut locals: Vec<_> = theirs.into_iter().map(Some).collect();
     let mine = locals[0].take().expect("a job has a rank 0");
@@ -156,7 +155,7 @@ fn come(
         towards.filter(|address| !address.is_loopback())
     });
     let no_gate = |source| io_error("connecting to the job's name service", source);
-    let (mine, gates) = UnixStream::pair().map_err(no_gate)?;
+    let (mine, gates) = stream_pair().map_err(no_gate)?;
     let gate = Gate::of_rank(stream, secure, gates, options.detect).map_err(no_gate)?;
     thread::spawn("deck-boot-gate", || told(gate.run()), |_| {}).map_err(no_gate)?;
     Client::of_guest(mine, Guest::new(environment, None), address)
@@ -196,7 +195,7 @@ fn addresses(placement: &Placement, own: Option<IpAddr>, existing: &[Interface])
 
 fn listen(addresses: &[IpAddr]) -> Result<Vec<TcpListener>, BootError> {
     let listener = |address: &IpAddr| -> io::Result<TcpListener> {
-        let listener = TcpListener::bind((*address, 0))?;
+        let listener = above_stdio(TcpListener::bind((*address, 0)))?;
         // std's are 128. Whose is one too many is silently left out, and tries again seconds later.
         set_backlog(&listener, BACKLOG)?;
         Ok(listener)
@@ -271,7 +270,8 @@ fn reach_at(
         why: words(error),
     };
     let least = Duration::from_millis(1);
-    let mut stream = TcpStream::connect_timeout(&address, limit.remaining().max(least)).map_err(words)?;
+    let mut stream =
+        above_stdio(TcpStream::connect_timeout(&address, limit.remaining().max(least))).map_err(words)?;
     let mut nonce = [0; 32];
     getrandom::fill(&mut nonce).map_err(|error| error.to_string())?;
     let mut secure = Secure::rank(rank, secret, nonce);

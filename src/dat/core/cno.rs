@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
+use udeck_sys::above_stdio;
 
 use super::agent::{Agent, Called};
 use super::bell::Bell;
@@ -41,7 +42,7 @@ impl Cno {
     /// # Errors
     /// The system's.
     pub fn with_fd(handle: usize, bell: Arc<Bell>) -> io::Result<Cno> {
-        let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let fd = above_stdio(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?;
         Ok(Cno { fd: Some(fd), ..Cno::new(handle, bell) })
     }
 

@@ -11,6 +11,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use udeck::via::auth::mac;
+use udeck_sys::above_stdio;
 
 pub(crate) const ENV_SECRET: &str = "DECK_DIRECTORY_SECRET";
 pub(crate) const ENV_FILE: &str = "DECK_DIRECTORY_SECRET_FILE";
@@ -85,7 +86,7 @@ fn make(path: &Path) -> io::Result<()> {
     let mut name = [0; 8];
     getrandom::fill(&mut name).map_err(io::Error::other)?;
     let own = path.with_extension(crate::address::hex(&name));
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&own)?;
+    let mut file = above_stdio(OpenOptions::new().write(true).create_new(true).mode(0o600).open(&own))?;
     let made = file.write_all(&bytes).and_then(|()| match fs::hard_link(&own, path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         other => other,

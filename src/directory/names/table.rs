@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use udeck::via::auth::{Claim, Keys};
 use udeck::via::thread;
+use udeck_sys::above_stdio;
 
 use super::wire::{self, Dated, Line};
 
@@ -86,12 +87,12 @@ impl Table {
 
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
         loop {
-            let accepted = listener.accept();
+            let accepted = above_stdio(listener.accept().map(|(stream, _)| stream));
             if self.closed.load(Ordering::SeqCst) {
                 return;
             }
             let stream = match accepted {
-                Ok((stream, _)) => stream,
+                Ok(stream) => stream,
                 Err(error) => {
                     std::thread::sleep(AGAIN);
                     if udeck_sys::is_shortage(&error) {
@@ -186,7 +187,7 @@ impl Table {
 impl Serving {
     /// Serves at this address, if nobody does.
     pub fn start(address: SocketAddr, keys: Keys) -> io::Result<Serving> {
-        let listener = TcpListener::bind(address)?;
+        let listener = above_stdio(TcpListener::bind(address))?;
         let table = Arc::new(Table {
             keys,
             entries: Mutex::default(),
@@ -214,7 +215,7 @@ impl Drop for Serving {
         if to.ip().is_unspecified() {
             to.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
         }
-        let woken = TcpStream::connect_timeout(&to, Duration::from_secs(1));
+        let woken = above_stdio(TcpStream::connect_timeout(&to, Duration::from_secs(1)));
         if let Some(accepting) = self.accepting.take().filter(|_| woken.is_ok()) {
             let _ = accepting.join();
         }

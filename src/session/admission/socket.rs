@@ -10,6 +10,7 @@ use rustix::net::{
     AddressFamily, SocketFlags, SocketType, acceptfrom_with, bind, connect, getsockname, listen, socket_with,
     sockopt,
 };
+use udeck_sys::above_stdio;
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 /// Callers that wait to be let in; the kernel may allow fewer.
@@ -48,7 +49,7 @@ pub(super) fn connect_to(to: SocketAddr) -> io::Result<OwnedFd> {
 
 fn new(at: SocketAddr) -> io::Result<OwnedFd> {
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    Ok(socket_with(family, SocketType::STREAM, FLAGS, None)?)
+    above_stdio(socket_with(family, SocketType::STREAM, FLAGS, None))
 }
 
 /// The next caller, if there is one, and where it calls from.
@@ -58,6 +59,7 @@ fn new(at: SocketAddr) -> io::Result<OwnedFd> {
 pub(super) fn accept_from(listener: BorrowedFd<'_>) -> io::Result<Option<(OwnedFd, SocketAddr)>> {
     match acceptfrom_with(listener, FLAGS) {
         Ok((socket, from)) => {
+            let socket = above_stdio(io::Result::Ok(socket))?;
             Ok(from.and_then(|from| SocketAddr::try_from(from).ok()).map(|at| (socket, at)))
         }
         Err(Errno::AGAIN | Errno::CONNABORTED) => Ok(None),

@@ -10,6 +10,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use udeck_sys::open_above_stdio;
 
 use crate::ffi::cm::{CmEvent, CmId, ConnParam, EventChannel, cm_event, port_space};
 use crate::ffi::{CmLibrary, QpAttr};
@@ -74,7 +75,7 @@ impl CmChannel {
     /// The kernel's: no `/dev/infiniband/rdma_cm` (its module, `rdma_ucm`, is not loaded), or no right to it.
     pub fn open(library: Arc<CmLibrary>) -> io::Result<Arc<Self>> {
         // SAFETY: a call without arguments.
-        let at = found(unsafe { (library.rdma_create_event_channel)() })?;
+        let at = found(open_above_stdio(|| unsafe { (library.rdma_create_event_channel)() }))?;
         let channel = CmChannel { library, at };
         let fd = channel.as_fd();
         fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?;

@@ -14,7 +14,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use udeck_sys::say;
+use udeck_sys::{open_above_stdio, say};
 
 use crate::ffi::codes::event;
 use crate::ffi::{self, Library, Wc};
@@ -48,7 +48,7 @@ impl Context {
     /// The library's.
     pub fn open(library: Arc<Library>, device: NonNull<ffi::Device>) -> io::Result<Arc<Self>> {
         // SAFETY: a device of the list, which is not freed yet.
-        let at = unsafe { (library.ibv_open_device)(device.as_ptr()) };
+        let at = open_above_stdio(|| unsafe { (library.ibv_open_device)(device.as_ptr()) });
         let context = Context { at: found(at)?, library };
         set_nonblocking(context.async_fd())?;
         Ok(Arc::new(context))
@@ -252,7 +252,9 @@ impl CompletionChannel {
     /// The kernel's: no descriptors left.
     pub fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
         // SAFETY: an open device.
-        let at = found(unsafe { (context.library.ibv_create_comp_channel)(context.at.as_ptr()) })?;
+        let at =
+            open_above_stdio(|| unsafe { (context.library.ibv_create_comp_channel)(context.at.as_ptr()) });
+        let at = found(at)?;
         let channel = CompletionChannel { context: context.clone(), at };
         set_nonblocking(channel.as_fd())?;
         Ok(Arc::new(channel))

@@ -14,7 +14,7 @@ use rustix::{
     io::{Errno, read, write},
     net::{RecvFlags, SendFlags, recv, send},
 };
-use udeck_sys::{Deadline, thread};
+use udeck_sys::{Deadline, above_stdio, thread};
 
 use super::wire::Inbox;
 use crate::start::pmix::is_mpi_initialized;
@@ -90,7 +90,7 @@ impl Channel {
         for address in resolve(address, until)? {
             // No time at all is an error to std.
             let left = until.remaining().max(Duration::from_millis(1));
-            match TcpStream::connect_timeout(&address, left) {
+            match above_stdio(TcpStream::connect_timeout(&address, left)) {
                 Ok(stream) => {
                     // A request is small, and its answer is waited for. Without it, it is only slower.
                     let _ = stream.set_nodelay(true);

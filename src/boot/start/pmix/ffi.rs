@@ -9,6 +9,8 @@ use std::mem::transmute;
 use std::path::Path;
 use std::{fmt, ptr};
 
+use udeck_sys::open_above_stdio;
+
 #[cfg(test)]
 pub(super) mod fake;
 #[cfg(test)]
@@ -181,7 +183,7 @@ impl Library {
     pub(super) fn init(&self) -> Result<Proc, Status> {
         let mut me = Proc::default();
         // SAFETY: a place for the answer, and no directives.
-        done(unsafe { (self.calls.init)(&raw mut me, ptr::null_mut(), 0) })?;
+        done(open_above_stdio(|| unsafe { (self.calls.init)(&raw mut me, ptr::null_mut(), 0) }))?;
         Ok(me)
     }
 

@@ -1,0 +1,49 @@
+//! New descriptors are 3 or higher.
+//!
+//! A program that has closed its standard input, output or error may write on: `printf` would write into whatever gets number 1
+//! next. Each descriptor that outlives the call which opens it therefore passes through [`above_stdio`], or is opened by a foreign
+//! library in [`open_above_stdio`]. Duplicates that the standard library makes (`try_clone`) are at 3 or higher by themselves.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use parking_lot::Mutex;
+
+/// The first number that is no standard stream's.
+const FIRST: i32 = 3;
+
+/// What was opened, at a descriptor of 3 or higher.
+///
+/// # Errors
+/// That of opening it; no descriptor of 3 or higher is left.
+pub fn above_stdio<T, E>(opened: Result<T, E>) -> io::Result<T>
+where
+    T: AsFd + From<OwnedFd>,
+    io::Error: From<E>,
+{
+    let opened = opened?;
+    match opened.as_fd().as_raw_fd() {
+        FIRST.. => Ok(opened),
+        _ => opened.as_fd().try_clone_to_owned().map(T::from),
+    }
+}
+
+/// As [`UnixStream::pair`], by [`above_stdio`].
+///
+/// # Errors
+/// The kernel's: no descriptors left.
+pub fn stream_pair() -> io::Result<(UnixStream, UnixStream)> {
+    let (one, other) = UnixStream::pair()?;
+    Ok((above_stdio(io::Result::Ok(one))?, above_stdio(io::Result::Ok(other))?))
+}
+
+/// What a foreign library opens in `open` is at 3 or higher: the lower numbers are taken meanwhile.
+pub fn open_above_stdio<T>(open: impl FnOnce() -> T) -> T {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock();
+    let null = || File::open("/dev/null").ok().filter(|file| file.as_raw_fd() < FIRST);
+    let _taken: Vec<File> = std::iter::from_fn(null).collect();
+    open()
+}
