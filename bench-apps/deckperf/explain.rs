@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use udeck::Protocol;
 
-use crate::{failure::Result, rank_pair::RankPair};
+use crate::{aligned::wrapped, failure::Result, rank_pair::RankPair};
 
 /// What decides, and a line for each size.
 pub fn table(pair: &RankPair<'_>, sizes: &[usize]) -> Result<String> {
@@ -13,14 +13,21 @@ pub fn table(pair: &RankPair<'_>, sizes: &[usize]) -> Result<String> {
     let mut text = String::new();
     let mut line =
         |line: std::fmt::Arguments<'_>| writeln!(text, "{line}").expect("a string takes everything");
-    line(format_args!("# transport      {} ({})", nic.name, nic.caps));
-    line(format_args!("# protocol       {} (DECK_PROTOCOL)", config.protocol));
-    line(format_args!("# thresholds     {} (DECK_AUTO)", config.auto));
-    line(format_args!("# receive model  {} (DECK_RECEIVE)", config.receive));
+    for (what, said) in [
+        ("transport", format!("{} ({})", nic.name, nic.caps)),
+        ("protocol", format!("{} (DECK_PROTOCOL)", config.protocol)),
+        ("thresholds", format!("{} (DECK_AUTO)", config.auto)),
+        ("receive model", format!("{} (DECK_RECEIVE)", config.receive)),
+    ] {
+        let text = wrapped(&format!("# {what:<15}"), &format!("#{:16}", ""), &said);
+        line(format_args!("{}", text.trim_end()));
+    }
     line(format_args!("{:>10}  {:<10}  why", "bytes", Protocol::Auto));
     for &size in sizes {
         let choice = outlet.explain(size);
-        line(format_args!("{size:>10}  {:<10}  {}", choice.protocol, choice.why));
+        let first = format!("{size:>10}  {:<10}  ", choice.protocol);
+        let text = wrapped(&first, &" ".repeat(first.len()), &choice.why.to_string());
+        line(format_args!("{}", text.trim_end()));
     }
     Ok(text)
 }

@@ -3,6 +3,7 @@
 //! Without a job around it, it starts itself twice. Rank 0 conducts: it schedules the batches, holds the
 //! clock and prints; rank 1 follows its orders.
 
+mod aligned;
 mod baseline;
 mod binding;
 mod cli;

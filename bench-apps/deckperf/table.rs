@@ -4,6 +4,7 @@
 use std::{borrow::Cow, fmt::Write};
 
 use crate::{
+    aligned::{aligned, wrapped},
     machine::Machine,
     noise::Noise,
     plan::{Payload, Test},
@@ -40,46 +41,21 @@ fn stats(report: &Report) -> String {
 
 /// Where and how it was measured, and how quiet the machine was then.
 pub fn head(machine: &Machine, method: &[Cow<'static, str>], noise: Option<&Noise>) -> String {
-    let mut text = format!(
-        "# µDECK {} deckperf, {}\n# Machine: {}, {} cores, {}\n# Build:   {}\n\
-         # Ranks:   {}, {}; transport: {}\n",
-        machine.version,
-        machine.date,
-        machine.cpu,
-        machine.cores,
-        machine.kernel,
-        machine.build,
-        machine.ranks,
-        machine.pinning,
-        machine.transport
-    );
-    for sentence in method {
-        text += &wrapped("# Method:  ", "#          ", sentence);
-    }
+    let Machine { version, date, cpu, cores, kernel, build, ranks, pinning, transport, .. } = machine;
+    let mut text = format!("# µDECK {version} deckperf, {date}\n");
+    let mut line = |title: &str, sentence: &str| text += &wrapped(&format!("# {title:<9}"), REST, sentence);
+    line("Machine:", &format!("{cpu}, {cores} cores, {kernel}"));
+    line("Build:", build);
+    line("Ranks:", &format!("{ranks}, {pinning}; transport: {transport}"));
+    method.iter().for_each(|sentence| line("Method:", sentence));
     if let Some(noise) = noise {
-        text += &wrapped("# Noise:   ", "#          ", &noise.sentence());
+        line("Noise:", &noise.sentence());
     }
     text
 }
 
-/// Lines of at most 100 characters, unless a word is longer than that.
-pub fn wrapped(first: &str, others: &str, sentence: &str) -> String {
-    let mut text = first.to_owned();
-    let mut line = first.len();
-    for (index, word) in sentence.split(' ').enumerate() {
-        if index > 0 && line + 1 + word.len() > 100 {
-            text += &format!("\n{others}");
-            line = others.len();
-        } else if index > 0 {
-            text.push(' ');
-            line += 1;
-        }
-        text += word;
-        line += word.len();
-    }
-    text.push('\n');
-    text
-}
+/// Begins the further lines of a sentence of the head.
+pub const REST: &str = "#          ";
 
 /// A column per protocol; beside the untouched latencies, which the raw limits are limits of, a column
 /// per limit.
@@ -90,7 +66,7 @@ fn figures(report: &Report, test: Test, payload: Payload) -> String {
     if raw {
         names.extend(["memcpy".to_owned(), "2 memcpys".to_owned()]);
     }
-    let mut text = format!("\n# {title}, {}\n{}", payload.name(), header(&names));
+    let mut lines = vec![row("# Size", &names)];
     for &size in &report.plan.sizes {
         let post = |&protocol| report.results.post(test, protocol, payload, size)?.figure();
         let mut cells: Vec<String> = report
@@ -104,9 +80,9 @@ fn figures(report: &Report, test: Test, payload: Payload) -> String {
             cells.push(cell(limits.and_then(|limits| median(&limits.copy))));
             cells.push(cell(limits.and_then(|limits| median(&limits.two_copies))));
         }
-        text += &row(&size.to_string(), &cells);
+        lines.push(row(&size.to_string(), &cells));
     }
-    text
+    titled(&format!("{title}, {}", payload.name()), &lines)
 }
 
 /// Of a table of its figures.
@@ -119,15 +95,12 @@ pub fn title(test: Test) -> &'static str {
 }
 
 fn copied(report: &Report, test: Test) -> String {
-    let mut text = format!(
-        "\n# {} test: bytes copied by the library per message\n{}",
-        match test {
-            Test::Latency => "Latency",
-            Test::Bandwidth => "Bandwidth",
-            Test::BiBandwidth => "Bidirectional bandwidth",
-        },
-        header(&protocol_names(report))
-    );
+    let name = match test {
+        Test::Latency => "Latency",
+        Test::Bandwidth => "Bandwidth",
+        Test::BiBandwidth => "Bidirectional bandwidth",
+    };
+    let mut lines = vec![row("# Size", &protocol_names(report))];
     for &size in &report.plan.sizes {
         let copied = |&protocol| report.results.copied_per_message(test, protocol, size);
         let cells: Vec<String> = report
@@ -139,9 +112,9 @@ fn copied(report: &Report, test: Test) -> String {
                 bytes => cell(bytes),
             })
             .collect();
-        text += &row(&size.to_string(), &cells);
+        lines.push(row(&size.to_string(), &cells));
     }
-    text
+    titled(&format!("{name} test: bytes copied by the library per message"), &lines)
 }
 
 /// The ratios, and the cache line that they are compared with.
@@ -149,14 +122,14 @@ pub fn shows(findings: &[Finding], raws: &[RawSeries]) -> String {
     let Some(rounds) = findings.first().map(|finding| finding.ratio.rounds) else {
         return String::new();
     };
-    let mut text = format!(
-        "\n# What this shows: ratios within a round; median and its 95 % bounds over {rounds} rounds\n"
-    );
+    let title =
+        format!("What this shows: ratios within a round; median and its 95 % bounds over {rounds} rounds");
+    let mut text = "\n".to_owned() + &wrapped("# ", "# ", &title);
     for finding in findings {
         let ratio = &finding.ratio;
         let _ = writeln!(
             text,
-            "# {:<46}{:>8}   ({} to {})",
+            "# {:<46}{:>8}  ({} to {})",
             finding.what,
             three_digits(ratio.median),
             three_digits(ratio.low),
@@ -174,14 +147,15 @@ fn protocol_names(report: &Report) -> Vec<String> {
     report.plan.protocols.iter().map(|protocol| protocol.to_string()).collect()
 }
 
-fn header(names: &[String]) -> String {
-    row("# Size", names)
+/// The cells of a line of a table that [`titled`] writes.
+pub fn row(first: &str, cells: &[String]) -> Vec<String> {
+    let cells = cells.iter().map(|cell| format!("{cell:>10}"));
+    [format!("{first:<8}")].into_iter().chain(cells).collect()
 }
 
-/// A line of a table.
-pub fn row(first: &str, cells: &[String]) -> String {
-    let cells: String = cells.iter().map(|cell| format!("{cell:>14}")).collect();
-    format!("{first:<10}{cells}\n")
+/// A table whose first line is its head and whose first column says what a line is of.
+pub fn titled(title: &str, lines: &[Vec<String>]) -> String {
+    format!("\n{}{}", wrapped("# ", "# ", title), aligned(lines, 1, |at| at == 0))
 }
 
 /// A figure, or that there is none.
@@ -213,56 +187,61 @@ mod tests {
 # Machine: Some CPU, 2 cores, Linux 6.1
 # Build:   rustc 1.95.0, optimised
 # Ranks:   2, pinned to cores 0 and 1; transport: shm0
-# Method:  interleaved: in each of 3 rounds (2.5 s in all) every contender of a size runs one batch
-#          of about 1.5 ms, in rotating order
-# Method:  warm-up: no round is dropped (until the median of 3 rounds lies between the 5th and the
-#          95th percentile of those after them)
-# Method:  a figure is the median over the batches; 99 % of the batches are at least as good as p99
+# Method:  interleaved: in each of 3 rounds (2.5 s in all) every contender of a
+#          size runs one batch of about 1.5 ms, in rotating order
+# Method:  warm-up: no round is dropped (until the median of 3 rounds lies
+#          between the 5th and the 95th percentile of those after them)
+# Method:  a figure is the median over the batches; 99 % of the batches are at
+#          least as good as p99
 # Method:  latency is half the round trip of a ping-pong
-# Method:  bandwidth is a window of 64 messages (fewer where they exceed 64 MiB), then one empty
-#          message back; a MB is 10^6 bytes
+# Method:  bandwidth is a window of 64 messages (fewer where they exceed 64
+#          MiB), then one empty message back; a MB is 10^6 bytes
 # Method:  untouched: neither side looks at the data
-# Method:  written+read: the sender writes every word, the receiver sums and checks them all
-# Method:  raw limits, by two threads on the same cores in the same rounds while rank 1 sleeps:
-#          hand-over = a counter to and fro through 64 pairs of cache lines; memcpy = one copy out
-#          of the other core's dirty cache lines; 2 memcpys = that and a copy into lines that the
-#          other core read last
-# Noise:   the raw line stayed within x1.00 (p90 / p10; up to x1.5 is quiet) during this run
+# Method:  written+read: the sender writes every word, the receiver sums and
+#          checks them all
+# Method:  raw limits, by two threads on the same cores in the same rounds while
+#          rank 1 sleeps: hand-over = a counter to and fro through 64 pairs of
+#          cache lines; memcpy = one copy out of the other core's dirty cache
+#          lines; 2 memcpys = that and a copy into lines that the other core
+#          read last
+# Noise:   the raw line stayed within x1.00 (p90 / p10; up to x1.5 is quiet)
+#          during this run
 
 # Latency (us), untouched
-# Size              copy      hand-off        memcpy     2 memcpys
-0                   0.60          0.25             -             -
-4096                2.00          0.50          0.50          1.00
+# Size          copy    hand-off      memcpy   2 memcpys
+0               0.60        0.25           -           -
+4096            2.00        0.50        0.50        1.00
 
 # Latency (us), written+read
-# Size              copy      hand-off
-0                   0.60          0.25
-4096                4.00          1.00
+# Size          copy    hand-off
+0               0.60        0.25
+4096            4.00        1.00
 
 # Latency test: bytes copied by the library per message
-# Size              copy      hand-off
-0                      0             0
-4096                8192          0.25
+# Size          copy    hand-off
+0                  0           0
+4096            8192        0.25
 
 # Bandwidth (MB/s), untouched
-# Size              copy      hand-off
-0                      -             -
-4096             4000.00      40000.00
+# Size          copy    hand-off
+0                  -           -
+4096         4000.00    40000.00
 
 # Bandwidth (MB/s), written+read
-# Size              copy      hand-off
-0                      -             -
-4096                   -             -
+# Size          copy    hand-off
+0                  -           -
+4096               -           -
 
 # Bandwidth test: bytes copied by the library per message
-# Size              copy      hand-off
-0                      -             -
-4096                8192             0
+# Size          copy    hand-off
+0                  -           -
+4096            8192           0
 
-# What this shows: ratios within a round; median and its 95 % bounds over 3 rounds
-# hand-off / copy, 4K, untouched                   0.250   (0.250 to 0.250)
-# hand-off / copy, 4K, written+read                0.250   (0.250 to 0.500)
-# copy / two raw memcpys, 4K, untouched             2.00   (2.00 to 2.00)
+# What this shows: ratios within a round; median and its 95 % bounds over 3
+# rounds
+# hand-off / copy, 4K, untouched                   0.250  (0.250 to 0.250)
+# hand-off / copy, 4K, written+read                0.250  (0.250 to 0.500)
+# copy / two raw memcpys, 4K, untouched             2.00  (2.00 to 2.00)
 # raw cache-line hand-over in this run: 125 ns one way
 ";
         assert_eq!(render(&sample(Format::Table)), expected);
@@ -277,14 +256,14 @@ mod tests {
         assert!(head.contains("# Method:  both ranks' libraries count"), "{head}");
         let expected = "\
 # Latency test: bytes copied by the library per message
-# Size              copy      hand-off
-0                      0             0
-4096                8192          0.25
+# Size          copy    hand-off
+0                  0           0
+4096            8192        0.25
 
 # Bandwidth test: bytes copied by the library per message
-# Size              copy      hand-off
-0                      -             -
-4096                8192             0
+# Size          copy    hand-off
+0                  -           -
+4096            8192           0
 ";
         assert_eq!(tables, expected);
     }

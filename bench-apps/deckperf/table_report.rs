@@ -4,7 +4,16 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
-use crate::{data::Series, export, machine::Machine, noise::Noise, plan::Format, summary::Finding, table};
+use crate::{
+    aligned::{aligned, wrapped},
+    data::Series,
+    export,
+    machine::Machine,
+    noise::Noise,
+    plan::Format,
+    summary::Finding,
+    table,
+};
 
 /// A report of tables.
 pub struct TableReport {
@@ -111,27 +120,25 @@ impl TableReport {
 }
 
 impl Table {
-    /// The first column to the left, the others to the right.
+    /// The first column to the left, the others to the right. Every block begins with the columns that name a row: the first, and
+    /// the others up to the last word before the figures.
     fn table(&self) -> String {
-        let head: Vec<String> = self.columns.iter().map(ToString::to_string).collect();
-        let rows: Vec<Vec<String>> =
-            self.rows.iter().map(|row| row.iter().map(Cell::show).collect()).collect();
-        let head = head
-            .iter()
-            .enumerate()
-            .map(|(at, name)| if at == 0 { format!("# {name}") } else { name.clone() });
-        let lines: Vec<Vec<String>> = std::iter::once(head.collect()).chain(rows).collect();
-        let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
-        let mut text = format!("\n# {}\n", self.title);
-        for line in &lines {
-            for (at, (cell, &width)) in line.iter().zip(&widths).enumerate() {
-                text += &if at == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") };
-            }
-            text.truncate(text.trim_end().len());
-            text.push('\n');
-        }
-        text
+        let name = |(at, name): (usize, &Cow<'static, str>)| {
+            if at == 0 { format!("# {name}") } else { name.to_string() }
+        };
+        let head = self.columns.iter().enumerate().map(name).collect();
+        let rows = self.rows.iter().map(|row| row.iter().map(Cell::show).collect());
+        let lines: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
+        let names = |row: &Vec<Cell>| {
+            let before = row.iter().take_while(|cell| !matches!(cell, Cell::Figure(_)));
+            before
+                .collect::<Vec<_>>()
+                .iter()
+                .rposition(|cell| matches!(cell, Cell::Text(_)))
+                .map_or(1, |last| last + 1)
+        };
+        let keys = self.rows.first().map_or(1, names);
+        format!("\n{}{}", wrapped("# ", "# ", &self.title), aligned(&lines, keys, |at| at == 0))
     }
 
     fn csv(&self) -> String {

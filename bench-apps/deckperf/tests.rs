@@ -54,9 +54,36 @@ fn two_ranks_explain() {
     for line in ["# receive model  cq (DECK_RECEIVE)", "hand-off=41,rdma-write=4194304,rdma-read=never"] {
         assert!(text.contains(line), "{line:?} is missing in {text}");
     }
+    let text = text.replace(&format!("\n{}", " ".repeat(24)), " ");
     let rows: Vec<&str> = text.lines().rev().take(2).collect();
     assert!(rows[1].contains("40  eager ") && rows[1].contains("hand-off begins at 41 bytes"), "{text}");
     assert!(rows[0].contains("41  hand-off "), "{text}");
+}
+
+/// Of every command, with its longest names and as many columns as it has.
+#[test]
+fn reports_fit_eighty_columns() {
+    let all = "copy,eager,rdma-write,hand-off,rdma-read,handshake,auto";
+    for (ranks, command) in [
+        (2, format!("latency --sizes 8,1M --iterations 2 --protocol {all}")),
+        (2, format!("--stats --sizes 8 --iterations 2 --protocol {all}")),
+        (2, "latency --percentiles --sizes 1M --iterations 2".to_owned()),
+        (2, "--explain".to_owned()),
+        (2, "overlap --sizes 4M --iterations 1".to_owned()),
+        (2, "clones --sizes 4K --flooding 20 --iterations 2".to_owned()),
+        (2, "costs --ranks 0 --connections 30".to_owned()),
+        (2, "registration --sizes 4K,1M --iterations 2".to_owned()),
+        (2, "--layer dat --sizes 8,70000 --iterations 2".to_owned()),
+        (4, "multi-pair --pairs 1,2 --sizes 1M --iterations 1".to_owned()),
+        (4, "matrix --iterations 1".to_owned()),
+        (4, "incast --ranks 2,4 --sizes 4K --iterations 20".to_owned()),
+    ] {
+        let time = if command == "--explain" { "" } else { " --time 0.01" };
+        let line = format!("deckperf {command} --no-pin{time}");
+        let text = run_of(ranks, line.clone().leak());
+        let long: Vec<&str> = text.lines().filter(|line| line.chars().count() > aligned::WIDTH).collect();
+        assert!(long.is_empty(), "{line}: {long:#?}");
+    }
 }
 
 #[test]
@@ -65,7 +92,7 @@ fn two_ranks_stream() {
         run("deckperf bandwidth --no-pin --sizes 8,5000 --protocol copy,auto --iterations 2 --time 0.01 \
          --window 5");
     assert!(
-        text.contains("# Bandwidth (MB/s), written+read\n# Size              copy          auto\n8 "),
+        text.contains("# Bandwidth (MB/s), written+read\n# Size          copy        auto\n8 "),
         "{text}"
     );
     assert!(!text.contains("Latency"), "{text}");
@@ -204,12 +231,12 @@ fn two_ranks_measure_registration() {
 fn two_ranks_measure_virtual_interfaces() {
     let text = run("deckperf --layer vi --no-pin --sizes 0,8,5000 --iterations 2 --time 0.01");
     for title in [
-        "# Latency (us), send/receive\n# Size        work-queue            cq       cq-wait     cq-asleep",
+        "# Latency (us), send/receive\n# Size    work-queue          cq     cq-wait   cq-asleep",
         "# Latency (us), RDMA write with immediate data\n",
-        "# Bandwidth (MB/s), send/receive\n# Size        work-queue            cq       cq-wait\n",
+        "# Bandwidth (MB/s), send/receive\n# Size    work-queue          cq     cq-wait\n",
         "# Bandwidth (MB/s), RDMA write with immediate data\n",
-        "# Latency (us) of 8 bytes, send/receive, spread over all VIs\n# VIs         work-queue            cq\n1 ",
-        "# Latency (us) of 8 bytes, send/receive, one busy VI among idle ones\n# VIs         work-queue            cq\n1 ",
+        "# Latency (us) of 8 bytes, send/receive, spread over all VIs\n# VIs     work-queue          cq\n1 ",
+        "# Latency (us) of 8 bytes, send/receive, one busy VI among idle ones\n# VIs     work-queue          cq\n1 ",
         "\n1000 ",
     ] {
         assert!(text.contains(title), "{title:?} is missing in {text}");

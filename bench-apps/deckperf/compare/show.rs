@@ -4,9 +4,10 @@ use serde_json::{Value, json};
 
 use super::{Comparison, Row, effect, input::Source, verdict::Verdict};
 use crate::{
-    plan::Format,
+    aligned::{aligned, wrapped},
+    plan::{Format, Payload},
     sizes,
-    table::{three_digits, wrapped},
+    table::three_digits,
 };
 
 /// One after the other; in JSON several are an array.
@@ -46,7 +47,7 @@ fn table(comparison: &Comparison) -> String {
     let rows: Vec<&Row> = comparison.rows.iter().filter(|row| changed(row) || row.cell.figures > 1).collect();
     if !rows.is_empty() {
         text += "\n";
-        text += &aligned(&rows);
+        text += &table_of(&rows);
     }
     text += "\n";
     text += &wrapped("# ", "# ", &summary(comparison));
@@ -74,7 +75,9 @@ fn method(comparison: &Comparison) -> String {
     } else {
         "blocks of rounds; a change shows in absolute times and in multiples of the limit".to_owned()
     };
-    format!("b/a is the time of b over that of a, for rates too: over 1 is slower; bounds are 95 %. By {how}")
+    format!(
+        "b/a is the time of b over that of a, for rates too: over 1 is slower; bounds are 95 %; w+r: written and read. By {how}"
+    )
 }
 
 /// What was overruled or left out, and how the machine moved.
@@ -144,28 +147,12 @@ fn percent(share: f64) -> String {
     format!("{} %", (share * 1e4).round() / 1e2)
 }
 
-const HEAD: [&str; 10] =
-    ["size", "test", "protocol", "payload", "a", "b", "b/a", "95 % bounds", "absolute", "verdict"];
+const HEAD: [&str; 7] = ["# size", "figure", "a", "b", "b/a", "95 % bounds", "verdict"];
 
-fn aligned(rows: &[&Row]) -> String {
-    let mut lines: Vec<Vec<String>> = vec![HEAD.map(str::to_owned).into()];
-    lines[0][0] = "# size".to_owned();
-    lines.extend(rows.iter().map(|row| shown(row)));
-    let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
-    let mut text = String::new();
-    for line in &lines {
-        for (at, (cell, &width)) in line.iter().zip(&widths).enumerate() {
-            text += &match at {
-                0 => format!("{cell:<width$}"),
-                1..=3 | 9 => format!("  {cell:<width$}"),
-                _ => format!("  {cell:>width$}"),
-            };
-        }
-        text.truncate(text.trim_end().len());
-        text.push('\n');
-    }
-    text
+fn table_of(rows: &[&Row]) -> String {
+    let head = HEAD.map(str::to_owned).to_vec();
+    let lines: Vec<Vec<String>> = std::iter::once(head).chain(rows.iter().map(|row| shown(row))).collect();
+    aligned(&lines, 2, |at| [0, 1, 6].contains(&at))
 }
 
 fn shown(row: &Row) -> Vec<String> {
@@ -176,23 +163,21 @@ fn shown(row: &Row) -> Vec<String> {
         Some(size) => usize::try_from(size).map_or(size.to_string(), sizes::show),
         None => "-".to_owned(),
     };
-    let word = |word: &Option<String>| word.clone().unwrap_or("-".to_owned());
+    let payload =
+        key.payload.as_deref().filter(|payload| *payload == Payload::WrittenRead.name()).map(|_| "w+r");
+    let figure = [Some(key.named()), key.protocol.clone(), payload.map(str::to_owned)];
     let median = |value: Option<f64>| {
         value.map_or("-".to_owned(), |value| format!("{} {}", three_digits(value), row.cell.unit))
     };
     let effect = row.effect.as_ref();
-    let ratio = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.3}"));
     vec![
         size,
-        key.named(),
-        word(&key.protocol),
-        word(&key.payload),
+        figure.into_iter().flatten().collect::<Vec<_>>().join(" "),
         median(row.cell.base_median),
         median(row.cell.new_median),
-        ratio(effect.map(|effect| effect.ratio)),
+        effect.map_or("-".to_owned(), |effect| format!("{:.3}", effect.ratio)),
         effect.map_or("-".to_owned(), |effect| format!("{:.3} to {:.3}", effect.low, effect.high)),
-        ratio(effect.map(|effect| effect.absolute)),
-        if effect.is_some() { row.verdict.name().to_owned() } else { "too few figures".to_owned() },
+        if effect.is_some() { row.verdict.name() } else { "too few" }.to_owned(),
     ]
 }
 

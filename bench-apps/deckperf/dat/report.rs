@@ -80,7 +80,7 @@ impl DatReport {
             Transfer::RdmaWrite => "RDMA write that the target is told of",
             Transfer::RdmaRead => "RDMA read",
         };
-        let mut text = format!("\n# {}, {what}\n{}", table::title(test), table::row("# Size", &names));
+        let mut lines = vec![table::row("# Size", &names)];
         for &size in &self.plan.sizes {
             let figure = |&level: &Level| {
                 let series = self.results.of(DatContender { test, level, transfer }, size)?;
@@ -91,9 +91,9 @@ impl DatReport {
             if test == Test::Latency {
                 cells.push(table::cell(self.results.raw(size).and_then(|raw| median(&raw.copy))));
             }
-            text += &table::row(&size.to_string(), &cells);
+            lines.push(table::row(&size.to_string(), &cells));
         }
-        text
+        table::titled(&format!("{}, {what}", table::title(test)), &lines)
     }
 
     fn json(&self) -> String {
@@ -197,34 +197,34 @@ mod tests {
         let expected = "
 
 # Latency (us), send/receive
-# Size               dat            vi      dat / vi        memcpy
-0                   1.00          3.00          0.33             -
-8                   2.00          4.00          0.50             -
+# Size           dat          vi    dat / vi      memcpy
+0               1.00        3.00        0.33           -
+8               2.00        4.00        0.50           -
 
 # Latency (us), RDMA write that the target is told of
-# Size               dat            vi      dat / vi        memcpy
-0                   5.00          7.00          0.71             -
-8                   6.00          8.00          0.75             -
+# Size           dat          vi    dat / vi      memcpy
+0               5.00        7.00        0.71           -
+8               6.00        8.00        0.75           -
 
 # Latency (us), RDMA read
-# Size               dat            vi      dat / vi        memcpy
-0                   9.00             -             -             -
-8                  10.00             -             -             -
+# Size           dat          vi    dat / vi      memcpy
+0               9.00           -           -           -
+8              10.00           -           -           -
 
 # Bandwidth (MB/s), send/receive
-# Size               dat            vi      dat / vi
-0                      -             -             -
-8                  11.00         12.00          0.92
+# Size           dat          vi    dat / vi
+0                  -           -           -
+8              11.00       12.00        0.92
 
 # Bandwidth (MB/s), RDMA write that the target is told of
-# Size               dat            vi      dat / vi
-0                      -             -             -
-8                  13.00         14.00          0.93
+# Size           dat          vi    dat / vi
+0                  -           -           -
+8              13.00       14.00        0.93
 
 # Bandwidth (MB/s), RDMA read
-# Size               dat            vi      dat / vi
-0                      -             -             -
-8                  15.00             -             -
+# Size           dat          vi    dat / vi
+0                  -           -           -
+8              15.00           -           -
 ";
         assert!(tables.starts_with(expected), "{tables}");
         assert!(tables.contains("# dat / vi, bandwidth, rdma-write, 8 "), "{tables}");

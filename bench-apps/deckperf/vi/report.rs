@@ -83,7 +83,7 @@ impl ViReport {
             Transfer::RdmaWrite => "RDMA write with immediate data",
             Transfer::RdmaRead => "RDMA read",
         };
-        let mut text = format!("\n# {}, {what}\n{}", table::title(test), table::row("# Size", &names));
+        let mut lines = vec![table::row("# Size", &names)];
         for &size in &self.plan.sizes {
             let figure = |&look| self.p50(ViContender::alone(test, transfer, look), size);
             let mut cells: Vec<String> = looks.iter().map(|look| table::cell(figure(look))).collect();
@@ -92,9 +92,9 @@ impl ViReport {
                 cells.push(table::cell(raw.and_then(|raw| median(&raw.copy))));
                 cells.push(table::cell(raw.and_then(|raw| median(&raw.two_copies))));
             }
-            text += &table::row(&size.to_string(), &cells);
+            lines.push(table::row(&size.to_string(), &cells));
         }
-        text
+        table::titled(&format!("{}, {what}", table::title(test)), &lines)
     }
 
     /// A row per number of VIs.
@@ -107,16 +107,13 @@ impl ViReport {
             Traffic::Spread => "spread over all VIs",
         };
         let names = POLLING.map(|look| look.name().to_owned());
-        let mut text = format!(
-            "\n# Latency (us) of {SMALL} bytes, send/receive, {which}\n{}",
-            table::row("# VIs", &names)
-        );
+        let mut lines = vec![table::row("# VIs", &names)];
         for &vis in &self.plan.counts {
             let figure = |look| self.p50(ViContender::among(vis, look, traffic), SMALL);
             let cells = POLLING.map(|look| table::cell(figure(look)));
-            text += &table::row(&vis.to_string(), &cells);
+            lines.push(table::row(&vis.to_string(), &cells));
         }
-        text
+        table::titled(&format!("Latency (us) of {SMALL} bytes, send/receive, {which}"), &lines)
     }
 
     fn p50(&self, contender: ViContender, size: usize) -> Option<f64> {
@@ -254,44 +251,45 @@ mod tests {
         let expected = "
 
 # Latency (us), send/receive
-# Size        work-queue            cq       cq-wait     cq-asleep        memcpy     2 memcpys
-0                   1.00          3.00          5.00          7.00             -             -
-8                   2.00          4.00          6.00          8.00             -             -
+# Size    work-queue          cq     cq-wait   cq-asleep      memcpy   2 memcpys
+0               1.00        3.00        5.00        7.00           -           -
+8               2.00        4.00        6.00        8.00           -           -
 
 # Latency (us), RDMA write with immediate data
-# Size        work-queue            cq       cq-wait     cq-asleep        memcpy     2 memcpys
-0                   9.00         11.00         13.00         15.00             -             -
-8                  10.00         12.00         14.00         16.00             -             -
+# Size    work-queue          cq     cq-wait   cq-asleep      memcpy   2 memcpys
+0               9.00       11.00       13.00       15.00           -           -
+8              10.00       12.00       14.00       16.00           -           -
 
 # Bandwidth (MB/s), send/receive
-# Size        work-queue            cq       cq-wait
-0                      -             -             -
-8                  17.00         18.00         19.00
+# Size    work-queue          cq     cq-wait
+0                  -           -           -
+8              17.00       18.00       19.00
 
 # Bandwidth (MB/s), RDMA write with immediate data
-# Size        work-queue            cq       cq-wait
-0                      -             -             -
-8                  20.00         21.00         22.00
+# Size    work-queue          cq     cq-wait
+0                  -           -           -
+8              20.00       21.00       22.00
 
 # Latency (us) of 8 bytes, send/receive, spread over all VIs
-# VIs         work-queue            cq
-1                   2.00          4.00
-10                 23.00         24.00
+# VIs     work-queue          cq
+1               2.00        4.00
+10             23.00       24.00
 
 # Latency (us) of 8 bytes, send/receive, one busy VI among idle ones
-# VIs         work-queue            cq
-1                   2.00          4.00
-10                 25.00         26.00
+# VIs     work-queue          cq
+1               2.00        4.00
+10             25.00       26.00
 
-# What this shows: ratios within a round; median and its 95 % bounds over 3 rounds
-# send, 8 bytes / raw cache-line hand-over          16.0   (16.0 to 16.0)
-# send, cq, 8 bytes / raw cache-line hand-over      32.0   (32.0 to 32.0)
-# rdma-write / send, 8                              5.00   (5.00 to 5.00)
-# cq / work-queue, 8 bytes                          2.00   (2.00 to 2.00)
-# cq-wait / work-queue, 8 bytes                     3.00   (3.00 to 3.00)
-# cq-asleep / work-queue, 8 bytes                   4.00   (4.00 to 4.00)
-# cq / work-queue, 8 bytes, spread over 10 VIs      1.04   (1.04 to 1.04)
-# cq, 9 idle VIs / cq, 1 VI, 8 bytes                6.50   (6.50 to 6.50)
+# What this shows: ratios within a round; median and its 95 % bounds over 3
+# rounds
+# send, 8 bytes / raw cache-line hand-over          16.0  (16.0 to 16.0)
+# send, cq, 8 bytes / raw cache-line hand-over      32.0  (32.0 to 32.0)
+# rdma-write / send, 8                              5.00  (5.00 to 5.00)
+# cq / work-queue, 8 bytes                          2.00  (2.00 to 2.00)
+# cq-wait / work-queue, 8 bytes                     3.00  (3.00 to 3.00)
+# cq-asleep / work-queue, 8 bytes                   4.00  (4.00 to 4.00)
+# cq / work-queue, 8 bytes, spread over 10 VIs      1.04  (1.04 to 1.04)
+# cq, 9 idle VIs / cq, 1 VI, 8 bytes                6.50  (6.50 to 6.50)
 # raw cache-line hand-over in this run: 125 ns one way
 ";
         assert_eq!(tables, expected);
