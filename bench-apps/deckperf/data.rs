@@ -116,6 +116,14 @@ impl Run {
     }
 }
 
+impl Run {
+    /// What others used of the machine meanwhile, in a sentence, if that was much.
+    pub fn load_if_busy(&self) -> Option<String> {
+        let load = self.machine.get("load").filter(|load| load["busy"] == true)?;
+        load["says"].as_str().map(str::to_owned)
+    }
+}
+
 impl Key {
     /// The test, with what tells its figures from others, but for who does it.
     pub fn words(&self) -> String {

@@ -184,6 +184,9 @@ pub fn machine_json(machine: &Machine) -> Value {
         "pinning": machine.pinning,
         "transport": machine.transport,
     });
+    if let Some(load) = &machine.load {
+        object["load"] = load.json();
+    }
     if machine.off_cache {
         // Runs of before that option say nothing of it, either.
         object["memory"] = json!("off-cache");

@@ -5,6 +5,8 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use crate::load::{self, Load};
+
 /// The head of every report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
@@ -28,6 +30,8 @@ pub struct Machine {
     pub transport: String,
     /// Whether messages are from memory that no cache holds (`--off-cache`).
     pub off_cache: bool,
+    /// What others used of this host meanwhile, if the system says it.
+    pub load: Option<Load>,
 }
 
 impl Machine {
@@ -36,18 +40,20 @@ impl Machine {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let cores = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
         let optimised = if cfg!(debug_assertions) { "NOT optimised: use --release" } else { "optimised" };
         Self {
             version: env!("CARGO_PKG_VERSION"),
             date: utc(since_epoch.as_secs()),
             cpu: cpu_model(&cpuinfo).unwrap_or("unknown processor").to_owned(),
-            cores: cpuinfo.lines().filter(|line| line.starts_with("processor")).count(),
+            cores,
             kernel: format!("Linux {}", if release.is_empty() { "unknown" } else { release.trim() }),
             build: format!("{}, {optimised}", option_env!("DECKPERF_RUSTC").unwrap_or("unknown compiler")),
             ranks: 2,
             pinning,
             transport,
             off_cache: false,
+            load: load::since_begin(cores),
         }
     }
 }
@@ -99,6 +105,7 @@ impl Machine {
             pinning: pinning.to_owned(),
             transport: transport.to_owned(),
             off_cache: false,
+            load: None,
         }
     }
 }

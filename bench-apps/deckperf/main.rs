@@ -21,6 +21,7 @@ mod failure;
 mod handicap;
 mod jobs;
 mod labelled;
+mod load;
 mod machine;
 mod memory;
 mod noise;
@@ -73,6 +74,7 @@ use crate::{
 
 fn main() -> ExitCode {
     page::end_with_the_report();
+    load::begin();
     // Before anything starts: a mistyped option is reported once, not by two ranks.
     let cli = Cli::parse();
     if let Some(text) = cli.generated() {

@@ -172,13 +172,9 @@ fn render(sources: &[Source], losses: &[String]) -> String {
         let sections::Section { id, title, body } = section;
         format!("<section id=\"{id}\"><h2>{}</h2>{body}</section>\n", html::escape(title))
     });
-    let mut notice = String::new();
-    if !losses.is_empty() {
-        let list = html::list(losses.iter().map(String::as_str));
-        notice = format!(
-            "<div class=\"notice\" role=\"note\"><strong>Not everything was measured.</strong>{list}</div>"
-        );
-    }
+    let busy = sources.iter().filter_map(|one| Some(format!("{}: {}", one.name, one.run.load_if_busy()?)));
+    let notice = notice("The machine was busy.", &busy.collect::<Vec<_>>())
+        + &notice("Not everything was measured.", losses);
     let first = &sources[0].run;
     let machine = first.machine.get("cpu").and_then(|value| value.as_str()).unwrap_or("unknown processor");
     let subtitle = format!("µDECK {}, {machine}, {}", first.udeck, first.date);
@@ -194,6 +190,15 @@ fn render(sources: &[Source], losses: &[String]) -> String {
         ("uplot", include_str!("page/vendor/uPlot.iife.min.js")),
         ("script", include_str!("page/page.js")),
     ])
+}
+
+/// A box for what a reader has to know first; nothing without lines.
+fn notice(title: &str, lines: &[String]) -> String {
+    if lines.is_empty() {
+        return String::new();
+    }
+    let list = html::list(lines.iter().map(String::as_str));
+    format!("<div class=\"notice\" role=\"note\"><strong>{title}</strong>{list}</div>")
 }
 
 /// Puts each text in its place of the template, once, and looks at no text for places.
@@ -285,6 +290,24 @@ mod tests {
         assert!(!html.contains("{{") && !html.contains("src=") && !html.contains("@import"));
         assert_eq!(fs::read_dir(&folder).expect("the folder").count(), 2, "a draft is left");
         fs::remove_dir_all(folder).expect("the folder");
+    }
+
+    /// In the text, on the page, and beside what is compared with it.
+    #[test]
+    fn figures_of_a_busy_machine_have_a_banner() {
+        let mut report = sample(Format::Table);
+        report.machine.load = Some(crate::load::Load { others: 1.4, stolen: 0.0, cores: 2 });
+        let banner = "other programs used 1.4 of this host's 2 processors";
+        let text = crate::table::render(&report);
+        let second = text.lines().nth(1).expect("a head");
+        assert!(second.starts_with(&format!("# BUSY:    {banner}")), "{text}");
+        let raw = serde_json::from_str(&export::json(&report)).expect("JSON");
+        let html = render(&[Source::parse("run.json".into(), raw).expect("a run")], &[]);
+        let (head, figures) = html.split_once("<section").expect("sections");
+        assert!(head.contains("The machine was busy.") && head.contains("other programs used 1.4"), "{head}");
+        assert!(!figures.contains("The machine was busy."));
+        report.machine.load = Some(crate::load::Load { others: 0.1, stolen: 0.0, cores: 2 });
+        assert!(crate::table::render(&report).contains("\n# Load:    other programs used 0.1"));
     }
 
     #[test]

@@ -41,9 +41,12 @@ fn stats(report: &Report) -> String {
 
 /// Where and how it was measured, and how quiet the machine was then.
 pub fn head(machine: &Machine, method: &[Cow<'static, str>], noise: Option<&Noise>) -> String {
-    let Machine { version, date, cpu, cores, kernel, build, ranks, pinning, transport, .. } = machine;
+    let Machine { version, date, cpu, cores, kernel, build, ranks, pinning, transport, load, .. } = machine;
     let mut text = format!("# µDECK {version} deckperf, {date}\n");
     let mut line = |title: &str, sentence: &str| text += &wrapped(&format!("# {title:<9}"), REST, sentence);
+    if let Some(load) = load {
+        line(if load.is_busy() { "BUSY:" } else { "Load:" }, &load.sentence());
+    }
     line("Machine:", &format!("{cpu}, {cores} cores, {kernel}"));
     line("Build:", build);
     line("Ranks:", &format!("{ranks}, {pinning}; transport: {transport}"));

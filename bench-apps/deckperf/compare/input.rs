@@ -105,7 +105,12 @@ pub fn remarks(sources: &[&Source]) -> Vec<String> {
         let all: Vec<String> = all.into_iter().collect();
         (all.len() > 1).then(|| format!("the runs differ in their {what}: {}", all.join("; ")))
     };
-    [("kernel", "kernels"), ("build", "builds")].into_iter().filter_map(differing).collect()
+    let says = |source: &&Source| source.run.load_if_busy().map(|says| (source.name.clone(), says));
+    let busy: Vec<(String, String)> = sources.iter().filter_map(says).collect();
+    let busy = busy.first().map(|(name, says)| {
+        format!("{} of {} runs are of a busy machine, such as {name}: {says}", busy.len(), sources.len())
+    });
+    [("kernel", "kernels"), ("build", "builds")].into_iter().filter_map(differing).chain(busy).collect()
 }
 
 fn said(source: &Source, key: &str) -> String {

@@ -134,16 +134,23 @@ fn compared(source: &Source) -> Vec<KeyFigure> {
         .filter_map(|row| {
             let peer = row.best_peer.as_deref()?;
             let other = row.others.iter().find(|other| other.name == peer)?;
-            let (ratio, theirs) = (other.ours_ratio?, other.figure?);
+            let ratio = other.ours_ratio?;
             let unit = show::unit(&row.unit);
+            let both = middle_round(&source.run.series, &row.title, peer, ratio.value);
+            let both = both.map_or(String::new(), |[ours, theirs]| {
+                format!(": {} beside {} {unit} in the middle round", show::figure(ours), show::figure(theirs))
+            });
+            let of_ours = source.run.series.iter().find(|one| is_of(one, &row.title, OURS));
+            let bounds = of_ours.and_then(|ours| spread(&ours.figures()));
             Some(KeyFigure {
                 what: format!("{} over {network}, beside other libraries", row.title),
                 figure: format!("{} {unit}", show::figure(row.ours?)),
-                bounds: String::new(),
+                bounds: bounds.map_or(String::new(), |bounds| {
+                    format!("{} to {}", show::figure(bounds.low), show::figure(bounds.high))
+                }),
                 beside: format!(
-                    "{} × the best peer, {peer}, which has {} {unit} (95 %: {} to {})",
+                    "{} × the best peer, {peer}{both} (95 %: {} to {})",
                     show::figure(ratio.value),
-                    show::figure(theirs),
                     show::figure(ratio.low_95),
                     show::figure(ratio.high_95),
                 ),
@@ -162,6 +169,21 @@ fn compared(source: &Source) -> Vec<KeyFigure> {
         });
     }
     found
+}
+
+fn is_of(series: &Series, row: &str, library: &str) -> bool {
+    series.key.library == library && series.key.labels.get("row").is_some_and(|title| title == row)
+}
+
+/// Both figures of the round whose ratio is nearest to `ratio`, the median of all. The medians of both sides are of different rounds:
+/// on a machine that moves, their quotient may be anything.
+fn middle_round(series: &[Series], row: &str, peer: &str, ratio: f64) -> Option<[f64; 2]> {
+    let of = |library| series.iter().find(|one| is_of(one, row, library));
+    let pairs = of(OURS)?.rounds.iter().zip(&of(peer)?.rounds);
+    let distance = |pair: &[f64; 2]| (pair[0] / pair[1] / ratio).ln().abs();
+    pairs
+        .filter_map(|(ours, theirs)| Some([(*ours)?, (*theirs)?]))
+        .min_by(|a, b| distance(a).total_cmp(&distance(b)))
 }
 
 /// The best pair of ranks, and the worst.
@@ -284,6 +306,32 @@ mod tests {
         let read = of("4 KiB written, sent and read over shm (by hand-off)");
         assert!(read.beside.starts_with("0.250 × the same with two copies (95 %"), "{read:?}");
         assert_eq!(of("bandwidth with 4 KiB over shm, data untouched (by hand-off)").figure, "40,000 MB/s");
+    }
+
+    /// On a machine that moves from round to round, the medians of both sides are of different rounds, and contradict the ratio.
+    #[test]
+    fn a_ratio_stands_beside_figures_whose_quotient_it_is() {
+        let series = |library: &str, rounds: [f64; 5]| {
+            json!({ "test": "latency", "library": library, "labels": { "row": "8 B" }, "unit": "us",
+                    "better": "lower", "rounds": rounds })
+        };
+        let ratio = json!({ "value": 0.9, "low_95": 0.5, "high_95": 1.0 });
+        let raw = json!({
+            "deckperf": 1, "command": "peers", "udeck": "1", "date": "", "machine": { "transport": "udp" }, "method": [],
+            // The quotients are 0.5, 0.8, 0.9, 1.0, 1.0; the medians' is 2.
+            "series": [
+                series("udeck", [600.0, 600.0, 216.0, 100.0, 800.0]),
+                series("MPICH 5", [1200.0, 750.0, 240.0, 100.0, 800.0]),
+            ],
+            "rows": [{ "title": "8 B", "test": "latency", "unit": "us", "ours": 600.0, "best_peer": "MPICH 5",
+                       "others": [{ "name": "MPICH 5", "figure": 750.0, "ours_ratio": ratio }] }],
+        });
+        let found = of(&[Source::parse("peers".into(), raw).expect("a run")]);
+        assert_eq!(
+            found[0].beside,
+            "0.900 × the best peer, MPICH 5: 216 beside 240 µs in the middle round (95 %: 0.500 to 1.00)"
+        );
+        assert_eq!((found[0].figure.as_str(), found[0].bounds.as_str()), ("600 µs", "100 to 800"));
     }
 
     #[test]
