@@ -90,10 +90,8 @@ impl Sample {
         let processes = processes();
         let me = std::process::id();
         let program = program(me);
-        let ours: u64 = ours(&processes, me, |pid| self::program(pid), program.as_deref())
-            .iter()
-            .map(|one| one.ticks)
-            .sum();
+        let ours: u64 =
+            ours(&processes, me, self::program, program.as_deref()).iter().map(|one| one.ticks).sum();
         Some(Self { at: Instant::now(), busy, stolen, ours })
     }
 

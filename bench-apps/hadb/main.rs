@@ -22,6 +22,9 @@ mod cpu;
 mod drive;
 mod failure;
 mod link;
+#[allow(dead_code, reason = "deckperf says how busy a machine was")]
+#[path = "../deckperf/load.rs"]
+mod load;
 mod locks;
 #[allow(dead_code, reason = "deckperf asks it for more")]
 #[path = "../deckperf/machine.rs"]

@@ -11,7 +11,7 @@
 //!
 //! All numbers are little endian. A rank that is not one of ours may have sent anything: what is read here is checked here.
 
-use udeck::bytemuck::{Pod, Zeroable};
+use udeck::bytemuck::{self, Pod, Zeroable};
 
 /// An octet of a mailbox of Python's. A type of its own, so that a postbox of another language that means other contents is an error.
 #[derive(Clone, Copy, Pod, Zeroable)]

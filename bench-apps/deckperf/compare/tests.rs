@@ -211,7 +211,7 @@ fn files_of_several_runs_are_compared_by_subject() {
         let notes = serde_json::from_str::<Value>(&printed).expect("JSON")["notes"].clone();
         assert_eq!(notes, json!([left_out]), "{line}");
         let printed = compare(&args(&line), Format::Csv).expect("comparable");
-        assert_eq!(printed.notes, [left_out.clone()], "{line}");
+        assert_eq!(printed.notes, std::slice::from_ref(&left_out), "{line}");
     }
     // Two runs of the same subject are compared one by one.
     let parse = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
