@@ -41,6 +41,9 @@ pub enum Error {
     /// A signal ended the wait ([`crate::interruptible`]).
     #[error("a signal interrupted the wait")]
     Interrupted,
+    /// Another thread asks for the mailbox at which this one waits. Only where threads share one by [`crate::Turns`], which deals with it.
+    #[error("another thread of this rank asks for the mailbox: wait by in_turn")]
+    TurnOver,
     /// A `try_` call would have had to wait.
     #[error("{what} would have to wait for {whom}")]
     WouldBlock {

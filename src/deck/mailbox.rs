@@ -22,6 +22,7 @@ use crate::payload::Payload;
 use crate::received::Received;
 use crate::recv::Inbox;
 use crate::trace;
+use crate::turns::Turns;
 use crate::wait_policy::WaitPolicy;
 use crate::world_state::WorldState;
 pub use choosing::Retrieved;
@@ -346,6 +347,11 @@ impl<T: Payload> Mailbox<T> {
         }
         inbox.counters().retrieved(len);
         Ok(())
+    }
+
+    /// How threads that share it are heard, where it is behind a lock ([`crate::in_turn`]).
+    pub fn turns(&self) -> Arc<Turns> {
+        self.inbox.borrow().turns().clone()
     }
 
     pub(crate) fn inbox(&self) -> &RefCell<Inbox> {

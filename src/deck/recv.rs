@@ -50,6 +50,7 @@ use crate::matching::Match;
 use crate::parcel::{Parcel, TooLong};
 use crate::protocol::ReceiveModel;
 use crate::stats::Counters;
+use crate::turns::Turns;
 use crate::world_state::WorldState;
 pub(crate) use readiness::WaitConditions;
 use udeck_via::ServiceLevel;
@@ -80,6 +81,8 @@ pub(crate) struct Inbox {
     too_long: Option<TooLong>,
     world: Arc<WorldState>,
     name: String,
+    /// How other threads ask for the mailbox.
+    turns: Arc<Turns>,
     /// Of its VIs, by NIC.
     ptags: Vec<Ptag>,
     /// Ranks that have or had a postbox of it, or were declared to.
@@ -111,6 +114,7 @@ impl Inbox {
             listeners
                 .push(Listener::with_handler(&world_nic.nic, registered.as_bytes(), admit).map_err(failed)?);
         }
+        let turns = Arc::new(Turns::new(queues.handle(), name));
         let counters = world.mailbox_counters(name);
         let grants = Grants::new(world.open_quota(name), world.incast_rules(registered), world, &counters);
         Ok(Inbox {
@@ -129,6 +133,7 @@ impl Inbox {
             too_long: None,
             world: world.clone(),
             name: name.to_owned(),
+            turns,
             ptags,
             sender_ranks: BTreeSet::new(),
             reported: BTreeSet::new(),
@@ -147,6 +152,10 @@ impl Inbox {
         self.queues.handle()
     }
 
+    pub fn turns(&self) -> &Arc<Turns> {
+        &self.turns
+    }
+
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -163,7 +172,16 @@ impl Inbox {
     #[cold]
     pub fn put_back(&mut self, parcel: Parcel) {
         self.burst.end();
+        self.turns.set_aside(parcel.rank, parcel.tag);
         self.set_aside.push_front(parcel);
+    }
+
+    /// A message that is not the caller's.
+    #[cold]
+    fn pass_over(&mut self, parcel: Parcel) {
+        self.burst.end();
+        self.turns.set_aside(parcel.rank, parcel.tag);
+        self.set_aside.push_back(parcel);
     }
 
     #[cold]
@@ -180,6 +198,7 @@ impl Inbox {
         }
         let rank = connection.side.rank;
         self.queues.disconnected(connection.nic);
+        self.turns.ring_all(); // some may wait for this rank only
         self.acceptor.leave(context, connection.postbox());
         drop(connection);
         if let Some(how) = lost.filter(|_| !self.reported.contains(&rank)) {

@@ -153,6 +153,13 @@ impl<'a> Source<'a> {
         }
     }
 
+    fn check_turn(&self) -> Result {
+        match self {
+            Source::Mailbox(inbox) => inbox.check_turn(),
+            Source::RankExits(..) => Ok(()),
+        }
+    }
+
     fn looks_again(&self) -> Option<Duration> {
         match self {
             Source::Mailbox(inbox) => inbox.looks_again(),
@@ -260,6 +267,7 @@ impl<'a> Selection<'a> {
                 wait.look(world, 0, || self.waits_for());
             }
             wait.check_interrupt()?;
+            self.places.iter().try_for_each(|place| place.source.check_turn())?;
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use udeck::{Error, Match};
+use udeck::{Error, Match, Turns, in_turn};
 
 use crate::arguments;
 use crate::content;
@@ -16,14 +16,17 @@ use crate::tasks::{self, End, Task};
 use crate::wait::{self, Timeout};
 use crate::wire::PythonValues;
 
+/// How long a call that does not wait for a message does so for other threads.
+const MOMENT: Duration = Duration::from_millis(100);
+
 /// A mailbox of the library's.
 pub type Inner = udeck::Mailbox<PythonValues>;
 
 /// A named mailbox of this rank's. Made by World.mailbox() and World.mailboxes().
 ///
 /// Iterating over it (`for`, `async for`) gives what retrieve() gives, until nobody is left who could post. It is a context
-/// manager, whose end is close(). Threads that retrieve take turns; a task that retrieves has it alone, and who comes meanwhile
-/// gets Busy.
+/// manager, whose end is close(). Threads may retrieve from it at the same time, also by source and tag: each waits for its own message, and
+/// at most its own timeout. A task that retrieves has it alone, and who comes meanwhile gets Busy.
 ///
 /// source is the rank whose message is wanted, tag the tag; None: any. Messages of one postbox come in the order of their posts.
 #[pyclass(frozen, generic, module = "udeck")]
@@ -64,21 +67,12 @@ impl Wanted {
     fn now(self, mailbox: &Inner) -> udeck::Result<Option<Arrived>> {
         if self.is_any() { mailbox.try_retrieve() } else { mailbox.try_retrieve_matching(self.matching()) }
     }
-
-    fn wait(self, mailbox: &Inner, limit: Option<Duration>) -> udeck::Result<Arrived> {
-        match (self.is_any(), limit) {
-            (true, None) => mailbox.retrieve(),
-            (true, Some(limit)) => mailbox.retrieve_timeout(limit),
-            (false, None) => mailbox.retrieve_matching(self.matching()),
-            (false, Some(limit)) => mailbox.retrieve_matching_timeout(self.matching(), limit),
-        }
-    }
 }
 
 impl Mailbox {
     pub fn new(mailbox: udeck::Mailbox<PythonValues>, objects: Objects, limit: Duration) -> Self {
-        let name = mailbox.name().to_owned();
-        Mailbox { slot: Slot::new(mailbox, "mailbox", name, limit), objects }
+        let (name, turns) = (mailbox.name().to_owned(), mailbox.turns());
+        Mailbox { slot: Slot::new(mailbox, "mailbox", name, limit, Some(turns)), objects }
     }
 
     pub fn of(&self) -> Of<'_> {
@@ -111,9 +105,46 @@ impl Mailbox {
 
     /// As above, with the library's error.
     fn waited(&self, py: Python<'_>, wanted: Wanted, timeout: Timeout) -> PyResult<udeck::Result<Arrived>> {
+        let matching = wanted.matching();
+        self.in_turn(py, matching, timeout, |mailbox, limit| {
+            mailbox.retrieve_matching_timeout(matching, limit)
+        })
+    }
+
+    /// Makes a call that waits for a message. Threads that do so wait for nobody's deadline but their own.
+    fn in_turn<R: Send>(
+        &self,
+        py: Python<'_>,
+        matching: Match,
+        timeout: Timeout,
+        mut attempt: impl FnMut(&Inner, Duration) -> udeck::Result<R> + Send,
+    ) -> PyResult<udeck::Result<R>> {
         let limit = timeout.or(self.slot.limit);
-        let waited = wait::detached(py, || Ok(wanted.wait(&*self.slot.wait_for_use(limit)?, timeout.0)));
-        waited.map_err(|why| self.slot.raise(py, why))
+        let ended = wait::detached(py, move || {
+            let turns: Option<&Turns> = self.slot.turns();
+            in_turn(
+                turns.as_slice(),
+                matching,
+                limit,
+                |limit| self.slot.use_within(limit),
+                |mailbox, limit| attempt(mailbox, limit),
+            )
+        });
+        match ended {
+            Err(Unusable::Failed(error)) => Ok(Err(error)),
+            ended => ended.map(Ok).map_err(|why| self.slot.raise(py, why)),
+        }
+    }
+
+    /// As [`Mailbox::now`], when another thread waits at the mailbox: which lets it have it for a moment.
+    #[cold]
+    fn now_between(&self, py: Python<'_>, wanted: Wanted) -> PyResult<Option<Arrived>> {
+        let found = wait::detached(py, || Ok(wanted.now(&*self.slot.wait_for_use(MOMENT)?)));
+        match found {
+            Err(Unusable::Failed(Error::Deadline { .. })) => Err(self.slot.raise(py, Unusable::Busy)),
+            Err(why) => Err(self.slot.raise(py, why)),
+            Ok(found) => found.or_raise(py, Some(&self.slot.name)),
+        }
     }
 }
 
@@ -149,7 +180,8 @@ impl Mailbox {
         Message::new(message, &self.of(), py)
     }
 
-    /// The next message, with its source and tag, if one is there; None otherwise. Does not wait.
+    /// The next message, with its source and tag, if one is there; None otherwise. Does not wait, but for a moment where another thread
+    /// uses the mailbox.
     ///
     /// Raises PeerLost once for each rank that died, SetAsideFull, WrongType, Closed, and Busy.
     #[pyo3(signature = (source=None, tag=None))]
@@ -159,11 +191,13 @@ impl Mailbox {
         #[pyo3(from_py_with = arguments::source)] source: Option<usize>,
         #[pyo3(from_py_with = arguments::optional_tag)] tag: Option<u32>,
     ) -> PyResult<Option<Message>> {
-        match self.now(py, Wanted { source, tag })? {
-            Now::Message(message) => Message::new(message, &self.of(), py).map(Some),
-            Now::Nothing => Ok(None),
-            Now::Busy => Err(self.slot.raise(py, Unusable::Busy)),
-        }
+        let wanted = Wanted { source, tag };
+        let message = match self.now(py, wanted)? {
+            Now::Message(message) => Some(message),
+            Now::Nothing => None,
+            Now::Busy => self.now_between(py, wanted)?,
+        };
+        message.map(|message| Message::new(message, &self.of(), py)).transpose()
     }
 
     /// Copies the next message into an array of the same dtype, and returns the number of its elements. Waits for it, as
@@ -187,7 +221,7 @@ impl Mailbox {
             ));
         }
         let room = Room::of(&to)?;
-        let (limit, matching) = (timeout.or(self.slot.limit), Wanted { source, tag }.matching());
+        let matching = Wanted { source, tag }.matching();
         let offer = |mailbox: &Inner, limit| {
             mailbox.retrieve_matching_if(matching, limit, |message, about| room.fill(message, about.source))
         };
@@ -199,8 +233,7 @@ impl Mailbox {
             Some(Err(Error::Deadline { .. })) | None => {
                 // While there is a view, no other thread can post the array, whose memory would be another message then.
                 let _view = to.object().call_method0("view")?;
-                wait::detached(py, || Ok(offer(&*self.slot.wait_for_use(limit)?, limit)))
-                    .map_err(|why| self.slot.raise(py, why))?
+                self.in_turn(py, matching, timeout, offer)?
             }
             Some(copied) => copied,
         };

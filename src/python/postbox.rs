@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::prelude::*;
+use udeck::via::Deadline;
 use udeck::{Error, PostError, Tagged};
 
 use crate::arguments;
@@ -54,7 +55,7 @@ pub struct Prepared<'py> {
 impl Postbox {
     pub fn new(postbox: udeck::Postbox<PythonValues>, world: Arc<Handle>, limit: Duration) -> Self {
         let name = postbox.name().to_owned();
-        Postbox { slot: Slot::new(postbox, "the postbox of mailbox", name, limit), world }
+        Postbox { slot: Slot::new(postbox, "the postbox of mailbox", name, limit, None), world }
     }
 
     /// Posts a short array, put together on the stack. `false`: there is no room now, or the postbox is used.
@@ -166,11 +167,12 @@ impl Postbox {
     }
 
     fn send_within(&self, buffer: Buffer, copied: usize, limit: Duration) -> Result<(), Unposted> {
+        let deadline = Deadline::after(limit);
         let postbox = match self.slot.wait_for_use(limit) {
             Ok(postbox) => postbox,
             Err(why) => return Err(Unposted::Unusable(why, Some(buffer))),
         };
-        counted(&postbox, copied, postbox.post_timeout(buffer, limit))
+        counted(&postbox, copied, postbox.post_timeout(buffer, deadline.remaining()))
     }
 }
 
@@ -253,8 +255,9 @@ impl Postbox {
     fn flush(&self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
         let limit = timeout.or(self.slot.limit);
         let flushed = wait::detached(py, || {
+            let deadline = Deadline::after(limit);
             let postbox = self.slot.wait_for_use(limit)?;
-            Ok(postbox.flush_timeout(limit))
+            Ok(postbox.flush_timeout(deadline.remaining()))
         });
         flushed.map_err(|why| self.slot.raise(py, why))?.or_raise(py, Some(&self.slot.name))
     }

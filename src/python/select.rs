@@ -5,7 +5,7 @@ use std::time::Duration;
 use pyo3::CastIntoError;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use udeck::{Error, Selectable};
+use udeck::{Error, Match, Selectable, Turns, in_turn};
 
 use crate::arguments;
 use crate::errors::OrRaise;
@@ -16,8 +16,9 @@ use crate::wait::{self, Timeout};
 /// Waits until one of these mailboxes has a message, and returns that mailbox: its try_retrieve() and retrieve() do not wait then.
 ///
 /// Of those that have one it is the mailbox that was not returned for the longest time. timeout: seconds for all of it; None:
-/// DECK_DEADLINE; 0 looks only. Raises Deadline, PeerLost once for each rank that died, NobodyLeft when nobody is left who could post to any,
-/// ValueError without a mailbox, Closed, and Busy when another thread or task uses one of them.
+/// DECK_DEADLINE; 0 looks only. Another thread may wait at the same mailboxes, or retrieve there: then it may be that it has the message first.
+/// Raises Deadline, PeerLost once for each rank that died, NobodyLeft when nobody is left who could post to any, ValueError without a mailbox,
+/// Closed, and Busy when a task has one of them.
 #[pyfunction]
 #[pyo3(signature = (mailboxes, timeout=Timeout::USUAL), text_signature = "(mailboxes, timeout=None)")]
 pub fn select<'py>(
@@ -65,12 +66,19 @@ enum Failed {
     Failed(Error),
 }
 
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Failed::Failed(error)
+    }
+}
+
 type Locked<'a> = Vec<Guard<'a, Inner>>;
 
+/// `None`: other threads use some.
 fn lock<'a>(
     all: &[&'a Mailbox],
-    how: impl Fn(&'a Mailbox) -> Result<Guard<'a, Inner>, Unusable>,
-) -> Result<Locked<'a>, Failed> {
+    how: impl Fn(&'a Mailbox) -> Result<Option<Guard<'a, Inner>>, Unusable>,
+) -> Result<Option<Locked<'a>>, Failed> {
     let locked =
         all.iter().enumerate().map(|(at, mailbox)| how(mailbox).map_err(|why| Failed::Unusable(at, why)));
     locked.collect()
@@ -81,11 +89,19 @@ fn selectable<'a>(locked: &'a Locked<'_>) -> Vec<&'a dyn Selectable> {
 }
 
 fn at_once(all: &[&Mailbox]) -> Result<Option<usize>, Failed> {
-    let locked = lock(all, |mailbox| mailbox.slot.try_use())?;
-    udeck::try_select(&selectable(&locked)).map_err(Failed::Failed)
+    match lock(all, |mailbox| mailbox.slot.try_use().map(Some))? {
+        Some(locked) => Ok(udeck::try_select(&selectable(&locked))?),
+        None => Ok(None),
+    }
 }
 
 fn among(all: &[&Mailbox], limit: Duration) -> Result<usize, Failed> {
-    let locked = lock(all, |mailbox| mailbox.slot.wait_for_use(limit))?;
-    udeck::select_timeout(&selectable(&locked), limit).map_err(Failed::Failed)
+    let turns: Vec<&Turns> = all.iter().filter_map(|mailbox| mailbox.slot.turns()).collect();
+    in_turn(
+        &turns,
+        Match::ANY,
+        limit,
+        |limit| lock(all, |mailbox| mailbox.slot.use_within(limit)),
+        |locked, limit| udeck::select_timeout(&selectable(locked), limit),
+    )
 }

@@ -8,8 +8,10 @@ use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use pyo3::prelude::*;
 
 use udeck::via::is_forked;
+use udeck::{Error, Turns, lock_within};
 
-use crate::errors::{forked, raise};
+use crate::errors::{exception, forked, raise};
+use crate::wait;
 
 enum Place<T> {
     Here(Box<T>),
@@ -19,13 +21,21 @@ enum Place<T> {
 }
 
 /// Why it cannot be used.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Unusable {
     Closed,
     /// Another thread or task uses it.
     Busy,
     /// By a thread of the process that forked this one.
     Forked,
+    /// Waiting for it failed.
+    Failed(Error),
+}
+
+impl From<Error> for Unusable {
+    fn from(error: Error) -> Self {
+        Unusable::Failed(error)
+    }
 }
 
 pub type Guard<'a, T> = MappedMutexGuard<'a, T>;
@@ -39,11 +49,19 @@ pub struct Slot<T> {
     pub name: String,
     /// The world's deadline: how long those who wait for their turn do so at most, if they give no time.
     pub limit: Duration,
+    /// A mailbox's: how threads that wait at it hear of others that want it.
+    turns: Option<Arc<Turns>>,
 }
 
 impl<T: Send> Slot<T> {
-    pub fn new(object: T, what: &'static str, name: String, limit: Duration) -> Self {
-        Slot { place: Arc::new(Mutex::new(Place::Here(Box::new(object)))), what, name, limit }
+    pub fn new(
+        object: T,
+        what: &'static str,
+        name: String,
+        limit: Duration,
+        turns: Option<Arc<Turns>>,
+    ) -> Self {
+        Slot { place: Arc::new(Mutex::new(Place::Here(Box::new(object)))), what, name, limit, turns }
     }
 
     /// Does not wait: for who has the interpreter's lock.
@@ -52,17 +70,32 @@ impl<T: Send> Slot<T> {
         here(self.place.try_lock().ok_or_else(in_use)?)
     }
 
-    /// Waits for other threads, without the interpreter's lock.
+    /// Waits for other threads, without the interpreter's lock. Those that wait at a mailbox let it have it.
     pub fn wait_for_use(&self, limit: Duration) -> Result<Guard<'_, T>, Unusable> {
-        here(self.lock_for(limit)?)
+        here(self.wait_for_place(limit)?)
+    }
+
+    /// Waits for other threads' calls to end. `None`: they have not.
+    pub fn use_within(&self, limit: Duration) -> Result<Option<Guard<'_, T>>, Unusable> {
+        self.lock_for(limit)?.map(here).transpose()
+    }
+
+    pub fn turns(&self) -> Option<&Turns> {
+        self.turns.as_deref()
+    }
+
+    fn wait_for_place(&self, limit: Duration) -> Result<MutexGuard<'_, Place<T>>, Unusable> {
+        let turns: Option<&Turns> = self.turns();
+        let what = format_args!("{} {:?}", self.what, self.name);
+        lock_within(turns.as_slice(), &what, limit, |limit| self.lock_for(limit))
     }
 
     /// The lock of a forked child's copy stays as it was: it is not waited for.
-    fn lock_for(&self, limit: Duration) -> Result<MutexGuard<'_, Place<T>>, Unusable> {
+    fn lock_for(&self, limit: Duration) -> Result<Option<MutexGuard<'_, Place<T>>>, Unusable> {
         match self.place.try_lock() {
             None if is_forked() => Err(Unusable::Forked),
-            None => self.place.try_lock_for(limit).ok_or(Unusable::Busy),
-            Some(place) => Ok(place),
+            None => Ok(self.place.try_lock_for(limit)),
+            place => Ok(place),
         }
     }
 
@@ -79,14 +112,18 @@ impl<T: Send> Slot<T> {
         }
     }
 
-    /// Drops it, once other threads have done with it.
+    /// Drops it, once other threads have done with it. Those that wait at a mailbox find it closed.
     pub fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let closed = py.detach(|| {
-            let mut place = self.lock_for(self.limit)?;
+        let closed = wait::detached(py, || {
+            let mut place = self.wait_for_place(self.limit)?;
             if matches!(*place, Place::Lent) {
                 return Err(Unusable::Busy);
             }
             *place = Place::Closed;
+            drop(place);
+            if let Some(turns) = self.turns() {
+                turns.ring_all();
+            }
             Ok(())
         });
         closed.map_err(|why| self.raise(py, why))
@@ -95,14 +132,11 @@ impl<T: Send> Slot<T> {
     #[cold]
     pub fn raise(&self, py: Python<'_>, why: Unusable) -> PyErr {
         let Slot { what, name, .. } = self;
-        if why == Unusable::Forked {
-            return forked(py);
-        }
         let (class, text) = match why {
+            Unusable::Forked => return forked(py),
+            Unusable::Failed(error) => return exception(py, &error, Some(name)),
             Unusable::Closed => ("Closed", format!("{what} {name:?} was closed")),
-            Unusable::Busy | Unusable::Forked => {
-                ("Busy", format!("another thread or task of this rank uses {what} {name:?}"))
-            }
+            Unusable::Busy => ("Busy", format!("another thread or task of this rank uses {what} {name:?}")),
         };
         raise(py, class, text, None, Some(name))
     }

@@ -53,4 +53,5 @@ mod starting;
 mod stats;
 mod tasks;
 mod threads;
+mod turns;
 mod verbs;

@@ -201,6 +201,39 @@ def test_a_signal_interrupts_a_wait(job, waits):
     assert "interrupted" in done.out, done
 
 
+@pytest.mark.parametrize("waits", [
+    "inbox.retrieve(tag=1)", "udeck.select([inbox])", "inbox.retrieve_into(numpy.zeros(1))", "full()",
+])
+def test_a_signal_interrupts_a_wait_behind_that_of_another_thread(job, waits):
+    done = job(
+        2,
+        f"""
+        world = udeck.init()
+        inbox = world.mailboxes("box")
+        out = world.postbox_of("box", 1 - world.rank)
+        world.barrier()
+        def full():
+            while True:
+                out.post(numpy.zeros(1 << 20))
+        if world.rank == 0:
+            for call in [full, lambda: inbox.retrieve(tag=2)]:
+                threading.Thread(target=call, daemon=True).start()
+            time.sleep(1)
+            threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            try:
+                {waits}
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+                os._exit(0)
+            sys.exit("it was not")
+        inbox.retrieve(tag=9, timeout=20)
+        """,
+        DECK_SETUP_TIMEOUT="20",
+        DECK_ARENA="64M",
+    )
+    assert "interrupted" in done.out, done
+
+
 @pytest.mark.parametrize(("waits", "words"), [
     ("inbox.retrieve()", 'retrieves from "box"'), ("full()", 'posts to "box" of 1'), ("out.post(numpy.zeros(9)); out.flush()", 'flushes "box" of 1'),
     ("world.postbox('none')", 'waits for "none" to be made'),

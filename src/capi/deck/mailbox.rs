@@ -1,16 +1,20 @@
 //! `deck_mbox_t`: a mailbox that this rank owns, or a clone of one, through which it posts.
 #![allow(unsafe_code, reason = "structures of C's")]
 
+use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_ulong};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use udeck::{Error, Mailbox, PostError, Postbox, Received, Tagged as WithTag, World};
+use parking_lot::Mutex;
+use udeck::via::Deadline;
+use udeck::{Error, Mailbox, Match, PostError, Postbox, Received, Tagged as WithTag, Turns, World, in_turn};
 
 use super::error::{AGAIN, Failure, Result, TIMED_OUT, call, failure, invalid};
 use super::message::{Checked, Message, checked};
 use super::pointer::{self, Number, Structure};
 use super::stage::{limit, world};
-use super::table::{Table, Used};
+use super::table::{BUSY, Table, Used, check};
 
 /// `deck_mbox_t`, as `deck.h` has it.
 #[repr(C)]
@@ -46,6 +50,9 @@ pub struct Owned {
 
 static MAILBOXES: Table<End> = Table::new("deck_mbox_t", 0x786f_0000);
 
+/// How threads that wait at owned mailboxes hear of others, by the mailboxes' numbers.
+static TURNS: Mutex<BTreeMap<Number, Arc<Turns>>> = Mutex::new(BTreeMap::new());
+
 /// How long a call waits.
 #[derive(Clone, Copy)]
 pub(super) enum Wait {
@@ -57,12 +64,12 @@ pub(super) enum Wait {
 }
 
 impl Wait {
-    fn limit(self) -> Option<Duration> {
-        match self {
-            Wait::Usual => None,
-            Wait::Until(limit) => Some(limit),
-            Wait::None => Some(Duration::ZERO),
-        }
+    fn limit(self) -> Result<Duration> {
+        Ok(match self {
+            Wait::Usual => world()?.config().deadline,
+            Wait::Until(limit) => limit,
+            Wait::None => Duration::ZERO,
+        })
     }
 }
 
@@ -74,6 +81,7 @@ pub(super) fn is_in_use() -> bool {
 /// The job is over: those that no other thread uses are gone.
 pub(super) fn clear() {
     MAILBOXES.clear();
+    TURNS.lock().clear();
 }
 
 /// The end that the structure stands for, for the caller alone. A call of another thread is waited for in the time that the program gives;
@@ -85,22 +93,33 @@ pub(super) fn clear() {
 unsafe fn end<'a>(mailbox: *mut Box_, wait: &mut Wait) -> Result<Used<'a, End>> {
     // SAFETY: our contract.
     let number = unsafe { pointer::number(mailbox) }?;
-    let Wait::Until(limit) = *wait else {
-        return MAILBOXES.lock(number, wait.limit()).map_err(|failure| busy(failure, *wait));
-    };
-    let begun = Instant::now();
-    let end = MAILBOXES.lock(number, Some(limit))?;
-    *wait = Wait::Until(limit.saturating_sub(begun.elapsed()));
+    match MAILBOXES.lock(number, Some(Duration::ZERO)) {
+        Ok(end) => Ok(end),
+        Err(failure) => end_in_use(number, failure, wait),
+    }
+}
+
+/// Another thread is in a call, if that is the failure: a call that does not wait says so in its own way.
+#[cold]
+#[inline(never)]
+fn end_in_use<'a>(number: Number, failure: Failure, wait: &mut Wait) -> Result<Used<'a, End>> {
+    if failure.code() != TIMED_OUT {
+        return Err(failure);
+    }
+    if matches!(wait, Wait::None) {
+        return Err(failure.with_code(AGAIN));
+    }
+    let deadline = Deadline::after(wait.limit()?);
+    let end = MAILBOXES.lock(number, Some(deadline.remaining()))?;
+    *wait = Wait::Until(deadline.remaining());
     Ok(end)
 }
 
-/// Another thread is in a call: a call that does not wait says so in its own way.
-#[cold]
-#[inline(never)]
-fn busy(failure: Failure, wait: Wait) -> Failure {
-    match wait {
-        Wait::None if failure.code() == TIMED_OUT => failure.with_code(AGAIN),
-        _ => failure,
+/// As [`Table::lock`]. `None`: another thread has it for longer.
+fn lock_within<'a>(number: Number, limit: Duration) -> Result<Option<Used<'a, End>>> {
+    match MAILBOXES.lock(number, Some(limit)) {
+        Err(failure) if failure.code() == TIMED_OUT => Ok(None),
+        end => end.map(Some),
     }
 }
 
@@ -157,7 +176,10 @@ unsafe fn make(
         pointer::check_unmade(structure)?;
         pointer::name("name", name)?
     };
-    let number = pointer::insert(make(&world, name)?, structure)?;
+    let end = make(&world, name)?;
+    let turns = if let End::Owned(owned) = &end { Some(owned.mailbox.turns()) } else { None };
+    let number = pointer::insert(end, structure)?;
+    TURNS.lock().extend(turns.map(|turns| (number, turns)));
     // SAFETY: our contract; it may be uninitialised.
     unsafe { structure.write(Box_ { number }) };
     Ok(())
@@ -209,7 +231,27 @@ pub unsafe extern "C" fn deck_mbox_clone_timeout(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_mbox_destroy(mailbox: *mut Box_) -> c_int {
     // SAFETY: our contract.
-    call("deck_mbox_destroy", || unsafe { pointer::remove(mailbox) }.map(drop))
+    call("deck_mbox_destroy", || unsafe { destroy(mailbox) })
+}
+
+/// # Safety
+/// As of [`deck_mbox_destroy`].
+unsafe fn destroy(mailbox: *mut Box_) -> Result {
+    // SAFETY: our contract.
+    let number = unsafe { pointer::number(mailbox) }?;
+    check()?;
+    let turns = TURNS.lock().get(&number).cloned();
+    let turns: Option<&Turns> = turns.as_deref();
+    let end =
+        udeck::lock_within(turns.as_slice(), &"a deck_mbox_t", BUSY, |limit| lock_within(number, limit))?;
+    // SAFETY: our contract.
+    let end = unsafe { pointer::take_out(mailbox, end) }?;
+    TURNS.lock().remove(&number);
+    if let Some(turns) = turns {
+        turns.ring_all();
+    }
+    drop(end);
+    Ok(())
 }
 
 /// # Safety
@@ -292,30 +334,15 @@ pub unsafe extern "C" fn deck_mbox_flush(mailbox: *mut Box_) -> c_int {
 
 impl Owned {
     /// The next message, the one that did not fit before first.
-    fn next(&mut self, wait: Wait) -> Result<Received<u8>> {
+    fn next(&mut self, wait: Wait) -> udeck::Result<Option<Received<u8>>> {
         if let Some(kept) = self.kept.take() {
-            return Ok(kept);
+            return Ok(Some(kept));
         }
-        Ok(match wait {
-            Wait::Usual => self.mailbox.retrieve()?,
-            Wait::Until(limit) => self.mailbox.retrieve_timeout(limit)?,
-            Wait::None => self.mailbox.try_retrieve()?.ok_or_else(|| nothing(self.mailbox.name()))?,
-        })
-    }
-
-    /// The same, into a message.
-    ///
-    /// # Safety
-    /// As of [`checked`].
-    #[inline(never)]
-    unsafe fn next_into(&mut self, to: Checked, wait: Wait) -> Result {
-        let received = self.next(wait)?;
-        if received.len() > to.size {
-            return Err(self.keep(received, to.size));
+        match wait {
+            Wait::Usual => self.mailbox.retrieve().map(Some),
+            Wait::Until(limit) => self.mailbox.retrieve_timeout(limit).map(Some),
+            Wait::None => self.mailbox.try_retrieve(),
         }
-        // SAFETY: our contract; it has room.
-        unsafe { to.fill(&received, received.source(), received.tag()) };
-        Ok(())
     }
 
     /// Why the next message is not the program's.
@@ -340,6 +367,58 @@ impl Owned {
     }
 }
 
+/// The next message, given to `take`. While it waits, other threads may have the mailbox. `end`: what [`Table::lock`] has said.
+#[inline(never)]
+fn next<R>(
+    number: Number,
+    end: Result<Used<'_, End>>,
+    wait: Wait,
+    take: impl Fn(&mut Owned, Received<u8>) -> Result<R>,
+) -> Result<R> {
+    let begun = Instant::now();
+    let mut end = match end {
+        Ok(end) => end,
+        Err(failure) if failure.code() != TIMED_OUT => return Err(failure),
+        Err(failure) if matches!(wait, Wait::None) => return Err(failure.with_code(AGAIN)),
+        Err(_) => return next_in_turn(number, wait.limit()?, take),
+    };
+    let owned = owned(&mut end)?;
+    match owned.next(wait) {
+        Ok(Some(received)) => take(owned, received),
+        Ok(None) => Err(nothing(owned.mailbox.name())),
+        Err(Error::TurnOver) => {
+            drop(end);
+            next_in_turn(number, wait.limit()?.saturating_sub(begun.elapsed()), take)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The same, when other threads use the mailbox, too.
+#[cold]
+#[inline(never)]
+fn next_in_turn<R>(
+    number: Number,
+    limit: Duration,
+    take: impl Fn(&mut Owned, Received<u8>) -> Result<R>,
+) -> Result<R> {
+    check()?;
+    let turns = TURNS.lock().get(&number).cloned();
+    let turns: Option<&Turns> = turns.as_deref();
+    let lock = |limit| {
+        world()?;
+        lock_within(number, limit)
+    };
+    let attempt = |end: &mut Used<'_, End>, limit| match owned(end) {
+        Ok(owned) => match owned.next(Wait::Until(limit))? {
+            Some(received) => Ok(take(owned, received)),
+            None => Ok(Err(nothing(owned.mailbox.name()))),
+        },
+        Err(failure) => Ok(Err(failure)),
+    };
+    in_turn::<_, _, Failure>(turns.as_slice(), Match::ANY, limit, lock, attempt)?
+}
+
 #[cold]
 fn nothing(name: &str) -> Failure {
     failure(AGAIN, format!("no message is in mailbox {name:?} now"))
@@ -348,13 +427,18 @@ fn nothing(name: &str) -> Failure {
 /// # Safety
 /// As of [`post`].
 #[inline(always)]
-unsafe fn retrieve(mailbox: *mut Box_, message: *mut Message, mut wait: Wait) -> Result {
+unsafe fn retrieve(mailbox: *mut Box_, message: *mut Message, wait: Wait) -> Result {
     // SAFETY: our contract, for both.
-    let (to, mut end) = unsafe { (checked(message)?, end(mailbox, &mut wait)?) };
+    let (to, number) = unsafe { (checked(message)?, pointer::number(mailbox)?) };
+    let mut end = match MAILBOXES.lock(number, Some(Duration::ZERO)) {
+        Ok(end) => end,
+        // SAFETY: our contract.
+        Err(failure) => return unsafe { retrieve_into(number, Err(failure), to, wait) },
+    };
     let owned = owned(&mut end)?;
     if owned.kept.is_some() || !matches!(wait, Wait::Usual) {
         // SAFETY: our contract.
-        return unsafe { owned.next_into(to, wait) };
+        return unsafe { retrieve_into(number, Ok(end), to, wait) };
     }
     // The message is read where the retrieve has left it: moving it would take longer than the rest.
     let retrieved = owned.mailbox.retrieve();
@@ -366,7 +450,28 @@ unsafe fn retrieve(mailbox: *mut Box_, message: *mut Message, mut wait: Wait) ->
             return Ok(());
         }
     }
+    if let Err(Error::TurnOver) = retrieved {
+        // SAFETY: our contract. Whoever asks for it has it first.
+        return unsafe { retrieve_into(number, Ok(end), to, wait) };
+    }
     Err(owned.not_taken(retrieved, to.size))
+}
+
+/// As [`retrieve`], whoever uses the mailbox, and whatever is the next message. `end`: what [`Table::lock`] has said.
+///
+/// # Safety
+/// As of [`Checked::fill`].
+#[inline(never)]
+unsafe fn retrieve_into(number: Number, end: Result<Used<'_, End>>, to: Checked, wait: Wait) -> Result {
+    let take = |owned: &mut Owned, received: Received<u8>| {
+        if received.len() > to.size {
+            return Err(owned.keep(received, to.size));
+        }
+        // SAFETY: our contract; it has room.
+        unsafe { to.fill(&received, received.source(), received.tag()) };
+        Ok(())
+    };
+    next(number, end, wait, take)
 }
 
 /// `int deck_mbox_retrv(deck_mbox_t *mbox, deck_msg_t *msg)`
@@ -415,7 +520,7 @@ pub unsafe extern "C" fn deck_mbox_length(mailbox: *mut Box_, len: *mut c_ulong)
         // SAFETY: our contract.
         let mut end = unsafe { end(mailbox, &mut Wait::None) }?;
         let owned = owned(&mut end)?;
-        let next = owned.next(Wait::None)?;
+        let next = owned.next(Wait::None)?.ok_or_else(|| nothing(owned.mailbox.name()))?;
         let bytes = owned.kept.insert(next).len() as c_ulong;
         // SAFETY: our contract.
         unsafe { pointer::store("len", len, bytes) }
@@ -446,8 +551,8 @@ pub(super) unsafe fn post_buf(
 ///
 /// # Safety
 /// As of [`post_buf`].
-pub(super) unsafe fn retrieve_view(mailbox: *mut Box_, mut wait: Wait) -> Result<Received<u8>> {
+pub(super) unsafe fn retrieve_view(mailbox: *mut Box_, wait: Wait) -> Result<Received<u8>> {
     // SAFETY: our contract.
-    let mut end = unsafe { end(mailbox, &mut wait) }?;
-    owned(&mut end)?.next(wait)
+    let number = unsafe { pointer::number(mailbox) }?;
+    next(number, MAILBOXES.lock(number, Some(Duration::ZERO)), wait, |_, received| Ok(received))
 }

@@ -7,7 +7,7 @@
 use std::ffi::{CStr, c_char, c_ulong};
 
 use super::error::{Failure, Result, invalid};
-use super::table::Table;
+use super::table::{Table, Used};
 
 const _: () = assert!(size_of::<c_ulong>() == 8, "the structures of deck.h are those of 64-bit systems");
 
@@ -68,8 +68,21 @@ pub(super) fn insert<S: Structure>(object: S::Object, structure: *mut S) -> Resu
 /// As of [`number`].
 pub(super) unsafe fn remove<S: Structure>(structure: *mut S) -> Result<S::Object> {
     // SAFETY: our contract.
-    let number = unsafe { number(structure) }?;
-    let object = S::TABLE.remove(number, structure.addr())?;
+    let used = S::TABLE.lock(unsafe { number(structure) }?, None)?;
+    // SAFETY: our contract.
+    unsafe { take_out(structure, used) }
+}
+
+/// The same, of an object that the caller has: it is the one that the structure stands for.
+///
+/// # Safety
+/// As of [`number`].
+pub(super) unsafe fn take_out<S: Structure>(
+    structure: *mut S,
+    used: Used<'_, S::Object>,
+) -> Result<S::Object> {
+    // SAFETY: our contract.
+    let object = S::TABLE.take_out(used, unsafe { number(structure) }?, structure.addr())?;
     // SAFETY: it points to a structure, which has just been read.
     unsafe { S::number_in(structure).write_unaligned(0) };
     Ok(object)

@@ -20,7 +20,7 @@ const CHUNKS: usize = 24;
 /// Nothing was said of what is there, if anything is. Not 0, which is what a structure of zeroes comes to.
 const NO_SEAL: u64 = 0x9c1f_6b2e_d35a_8407;
 /// For a call of another thread that waits with the same object: longer than such calls wait by default.
-const BUSY: Duration = Duration::from_secs(700);
+pub(super) const BUSY: Duration = Duration::from_secs(700);
 
 /// Objects of one kind.
 #[repr(C)]
@@ -150,8 +150,7 @@ impl<T> Table<T> {
     }
 
     /// Takes an object out, for good.
-    pub fn remove(&self, number: u64, structure: usize) -> Result<T> {
-        let mut used = self.lock(number, None)?;
+    pub fn take_out(&self, mut used: Used<'_, T>, number: u64, structure: usize) -> Result<T> {
         let slot = self.find(number).ok_or_else(|| self.missing())?;
         let value = used.0.take().ok_or_else(|| self.missing())?;
         slot.generation.store(generation(number).wrapping_add(1), Ordering::Relaxed);
@@ -182,9 +181,8 @@ impl<T> Table<T> {
         for index in 0..used {
             let Some(slot) = self.slot(index) else { continue };
             let number = u64::from(slot.generation.load(Ordering::Relaxed)) << 32 | u64::from(index);
-            let is_idle = slot.value.try_lock().is_some_and(|value| value.is_some());
-            if is_idle {
-                drop(self.remove(number, 0));
+            if let Some(value) = slot.value.try_lock() {
+                drop(self.take_out(Used(value), number, 0));
             }
         }
     }
@@ -262,10 +260,13 @@ mod tests {
         let table = Table::new("thing", 0x7468_0000);
         let first = table.insert('a', 0x10).unwrap();
         assert_eq!(*table.lock(first, None).unwrap().get().unwrap(), 'a');
-        assert_eq!(table.remove(first, 0x10).unwrap(), 'a');
+        let remove = |number, structure| {
+            table.lock(number, None).and_then(|used| table.take_out(used, number, structure))
+        };
+        assert_eq!(remove(first, 0x10).unwrap(), 'a');
         let second = table.insert('b', 0x10).unwrap();
         assert_eq!(first as u32, second as u32, "the same place");
-        assert!(table.lock(first, None).is_err() && table.remove(first, 0x10).is_err());
+        assert!(table.lock(first, None).is_err() && remove(first, 0x10).is_err());
         assert_eq!(*table.lock(second, None).unwrap().get().unwrap(), 'b');
         assert!(table.lock(0, None).is_err() && table.lock(u64::MAX, None).is_err());
     }
@@ -292,7 +293,7 @@ mod tests {
         let table = Table::new("thing", 0x7468_0000);
         let number = table.insert((), 0x10).unwrap();
         assert_eq!((table.made_at(0x10).unwrap(), table.made_at(0x20).unwrap()), (Some(number), None));
-        table.remove(number, 0x30).unwrap();
+        table.take_out(table.lock(number, None).unwrap(), number, 0x30).unwrap();
         assert_eq!(table.made_at(0x10).unwrap(), None);
     }
 
@@ -302,7 +303,7 @@ mod tests {
         let number = table.insert((), 0x10).unwrap();
         table.seal(number, 7);
         assert!(table.is_sealed(number, 7) && !table.is_sealed(number, 8));
-        table.remove(number, 0x10).unwrap();
+        table.take_out(table.lock(number, None).unwrap(), number, 0x10).unwrap();
         assert!(!table.is_sealed(number, 7) && !table.is_sealed(0, 0), "a structure of zeroes is none");
     }
 

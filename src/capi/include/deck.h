@@ -24,10 +24,11 @@
  * Waiting. Calls that may wait say so. They wait at most the time in the environment variable DECK_DEADLINE (600 s unless set), or
  * what they are told in microseconds, and are DECK_ETIMEDOUT then. That another rank dies is DECK_EPEERLOST, never a hang.
  *
- * Threads. All calls may be made from several threads. Two calls with one deck_mbox_t go one after the other. A deck_semaph_t and a
- * deck_shmem_t may be used by several at once. A deck_msg_t, or any other structure, is used by one call at a time, and none is created
- * or ended while another call uses it; to see to that is the program's part. A thread is not cancelled (pthread_cancel) in a call, and no
- * signal handler leaves one by longjmp, nor calls DECK itself.
+ * Threads. All calls may be made from several threads. Several may retrieve from one mailbox at the same time, each for as long as it
+ * says; posts through one clone go one after the other. A deck_semaph_t and a deck_shmem_t may be used by several at once. A deck_msg_t,
+ * or any other structure but a deck_mbox_t, is used by one call at a time, and none is created or ended while another call uses it; to
+ * see to that is the program's part. A thread is not cancelled (pthread_cancel) in a call, and no signal handler leaves one by longjmp,
+ * nor calls DECK itself.
  *
  * Structures. The program declares deck_msg_t, deck_mbox_t and the others, and passes pointers to them. They are made by a create,
  * clone, alloc or retrv_view, and ended once. One that was not made, or has been ended, is DECK_EINVAL. The fields named deck_... are
@@ -179,8 +180,8 @@ int deck_mbox_create(deck_mbox_t *mbox, deck_name_t name);
 int deck_mbox_clone(deck_mbox_t *mbox, deck_name_t name);
 int deck_mbox_clone_timeout(deck_mbox_t *mbox, deck_name_t name, unsigned long microseconds);
 
-/* Destroys a mailbox: clones of it are DECK_EGONE as soon as they hear of it. Destroys a clone: what was posted through it arrives. A
- * call of another thread that uses it is waited for, at most 700 s. */
+/* Destroys a mailbox: clones of it are DECK_EGONE as soon as they hear of it, and other threads that wait at it get DECK_EINVAL. Destroys
+ * a clone: what was posted through it arrives. A post of another thread by it is waited for, at most 700 s. */
 int deck_mbox_destroy(deck_mbox_t *mbox);
 
 /*

@@ -96,8 +96,7 @@ impl Inbox {
         }
         let taken = take(&newest);
         if taken.is_err() {
-            self.burst.end();
-            self.set_aside.push_back(newest);
+            self.pass_over(newest);
         }
         Ok(taken)
     }
@@ -141,8 +140,7 @@ impl Inbox {
             if search.takes(&parcel) {
                 return Ok(Ok(parcel));
             }
-            self.burst.end();
-            self.set_aside.push_back(parcel);
+            self.pass_over(parcel);
         }
         unreachable!("it ends with a message, or an error")
     }

@@ -4,8 +4,9 @@ use udeck_via::{Cq, CqEntry};
 
 use super::Inbox;
 use super::accept::Acceptor;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::parcel::Parcel;
+use crate::turns::Turns;
 use crate::world_state::WorldState;
 
 /// What a wait at a mailbox should notice besides its queue's news.
@@ -13,6 +14,8 @@ pub(crate) struct WaitConditions<'a> {
     world: &'a WorldState,
     /// With how many connections had come.
     acceptor: Option<(&'a Acceptor, u32)>,
+    /// Of the threads that share the mailbox.
+    turns: Option<&'a Turns>,
     /// The exit log's version by then.
     exits_seen: u64,
 }
@@ -20,7 +23,7 @@ pub(crate) struct WaitConditions<'a> {
 impl<'a> WaitConditions<'a> {
     /// Of a wait for ranks that end: more than had by then.
     pub fn rank_exits(world: &'a WorldState, exits_seen: u64) -> Self {
-        WaitConditions { world, acceptor: None, exits_seen }
+        WaitConditions { world, acceptor: None, turns: None, exits_seen }
     }
 
     pub fn world(&self) -> &WorldState {
@@ -31,7 +34,10 @@ impl<'a> WaitConditions<'a> {
     pub fn has_changed(&self) -> bool {
         let moved = self.world.progress_other_postboxes();
         let came = || self.acceptor.is_some_and(|(acceptor, came)| acceptor.accepted() != came);
-        moved || self.world.exit_log().version() != self.exits_seen || came()
+        moved
+            || self.world.exit_log().version() != self.exits_seen
+            || came()
+            || self.turns.is_some_and(Turns::are_wanted)
     }
 }
 
@@ -56,13 +62,22 @@ impl Inbox {
     fn keep(&mut self, found: Option<Parcel>) -> bool {
         self.burst.end();
         let Some(parcel) = found else { return false };
-        self.set_aside.push_back(parcel);
+        self.pass_over(parcel);
         true
     }
 
     /// Tells of ranks that ended, as a wait for the next message would.
     pub fn check_exits(&mut self) -> Result {
         self.report_exits()
+    }
+
+    /// For a wait: other threads are to have the mailbox now.
+    ///
+    /// # Errors
+    /// [`Error::TurnOver`].
+    #[inline]
+    pub fn check_turn(&self) -> Result {
+        if self.turns.are_wanted() { Err(Error::TurnOver) } else { Ok(()) }
     }
 
     /// The loss of this rank was told in this mailbox's name.
@@ -97,6 +112,7 @@ impl Inbox {
         let around = WaitConditions {
             world,
             acceptor: Some((acceptor, acceptor.accepted())),
+            turns: Some(&self.turns),
             exits_seen: self.exits_seen,
         };
         (self.queues.iter_mut(), around)

@@ -115,6 +115,7 @@ impl Inbox {
             if deadline.passed() {
                 return Err(self.too_late(wait.elapsed()));
             }
+            self.check_turn()?;
             wait.check_interrupt()?;
             // A barrier tells by itself for whom it waits.
             if is_internal(&self.name) {
@@ -149,13 +150,14 @@ impl Inbox {
             return Ok(parcel.fill(Some(found)));
         }
         let until = self.looks_again().map_or(deadline, |pause| deadline.min(Deadline::after(pause)));
-        let (world, acceptor) = (&self.world, &self.acceptor);
+        let (world, acceptor, turns) = (&self.world, &self.acceptor, &self.turns);
         let news = self.queues.wait(world.slice(until), || {
             let moved = world.progress_other_postboxes();
             moved
                 || world.exit_log().version() != exits_seen
                 || acceptor.accepted() != came
                 || acceptor.has_failed()
+                || turns.are_wanted()
         });
         let entry = news.map_err(|error| Error::via(format!("waiting at {}", Titled(&self.name)), error))?;
         entry.map_or(Ok(false), |entry| self.receive_at(entry.context, parcel))
@@ -242,7 +244,10 @@ impl Inbox {
             return Err(Error::NobodyLeft { name: self.name.clone() });
         }
         // Only now: until all is told, each wait comes here first.
-        self.exits_seen = version;
+        if self.exits_seen != version {
+            self.exits_seen = version;
+            self.turns.ring_all();
+        }
         Ok(())
     }
 

@@ -40,6 +40,24 @@ static void *retrieves(void *result)
     return result;
 }
 
+/* A call that is ended by what another thread does. */
+struct end {
+    int code;
+    const char *words;
+};
+
+static void *waits_in_vain(void *arg)
+{
+    struct end *end = arg;
+    deck_msg_t msg;
+
+    OK(deck_msg_create(&msg, 8));
+    GIVES(end->code, deck_mbox_retrv(&box, &msg));
+    SAYS(end->words);
+    OK(deck_msg_destroy(&msg));
+    return arg;
+}
+
 /* Until the other thread is in its call. */
 static void wait_until_busy(deck_msg_t *msg)
 {
@@ -65,7 +83,9 @@ int main(void)
 {
     deck_msg_t msg;
     deck_mbox_t clone, first;
+    deck_view_t view;
     deck_thread_t thread;
+    struct end destroyed = {DECK_EINVAL, "was destroyed"};
     void *result = NULL;
 
     OK(deck_init(NULL, NULL));
@@ -82,9 +102,20 @@ int main(void)
     GIVES(DECK_ESTATE, deck_done());
     SAYS("another thread is in a call");
     OK(deck_barrier());
+    /* Each waits as long as it wants, for messages. */
+    GIVES(DECK_ETIMEDOUT, deck_mbox_retrv_timeout(&box, &msg, 10000));
+    SAYS("to post");
+    GIVES(DECK_ETIMEDOUT, deck_mbox_retrv_view_timeout(&box, &view, 10000));
+    SAYS("to post");
     OK(deck_mbox_post(&clone, &msg));
     OK(deck_thread_join(&thread, &result));
     HOLDS(result == &msg);
+
+    OK(deck_thread_create(&thread, waits_in_vain, &destroyed));
+    wait_until_busy(&msg);
+    OK(deck_mbox_destroy(&box));
+    OK(deck_thread_join(&thread, NULL));
+
     OK(deck_msg_destroy(&msg));
     OK(deck_done());
     puts("all threads are as they should be");

@@ -1,0 +1,262 @@
+//! Threads that share mailboxes, each of which is behind a lock.
+//!
+//! One thread at a time uses a mailbox, and waits at it with the lock held. [`in_turn`] lets the others have it meanwhile:
+//!
+//! * Who *asks* for the lock wakes the thread that waits at the mailbox, whose wait then ends by [`Error::TurnOver`]. So each thread has looked
+//!   at what is set aside before it rests.
+//! * The last one of those that ask waits at the mailbox, for all. The others *rest*: each until it is rung, or its own deadline.
+//! * Who takes a message that is not his out of its ring, and sets it aside, rings those that it is for. News of ranks that end concern all.
+//! * Whoever leaves rings one that rests, if nobody asks: so somebody waits at the mailbox for as long as anybody rests.
+//!
+//! A call that finds its message at once, or waits alone, has nothing to do with all this.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use udeck_boot::waits::LONG;
+use udeck_via::{CqHandle, Deadline, is_forked};
+
+use crate::error::{Error, Result, Titled, check_process};
+use crate::interrupt;
+use crate::matching::Match;
+
+/// How the threads that share one mailbox are heard, by whichever of them waits at it.
+pub struct Turns {
+    /// Threads that ask for the lock.
+    asking: AtomicU32,
+    /// How many there are in `calls`.
+    count: AtomicU32,
+    calls: Mutex<Vec<Sharer>>,
+    queue: CqHandle,
+    name: String,
+}
+
+/// A call that may rest.
+struct Sharer {
+    matching: Match,
+    bell: Arc<Bell>,
+}
+
+/// Rung when a call has to look again.
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    ring: Condvar,
+}
+
+impl Bell {
+    fn ring(&self) {
+        *self.rung.lock() = true;
+        self.ring.notify_one();
+    }
+
+    /// Waits until it is rung, or the deadline.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`].
+    fn rest(&self, deadline: Deadline) -> Result {
+        let mut rung = self.rung.lock();
+        while !*rung && !deadline.passed() {
+            let until = if interrupt::is_possible() { deadline.min(Deadline::after(LONG)) } else { deadline };
+            if self.ring.wait_until(&mut rung, until.instant()).timed_out() && interrupt::is_possible() {
+                // A signal's handler may do anything, and ring.
+                drop(rung);
+                interrupt::check()?;
+                rung = self.rung.lock();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Turns {
+    /// `queue`: what whoever waits at the mailbox sleeps on.
+    pub(crate) fn new(queue: CqHandle, name: &str) -> Self {
+        let (asking, count, calls) = Default::default();
+        Turns { asking, count, calls, queue, name: name.to_owned() }
+    }
+
+    /// Whether whoever waits at the mailbox is to let others have it.
+    #[inline]
+    pub(crate) fn are_wanted(&self) -> bool {
+        self.asking.load(Ordering::Relaxed) > 0
+    }
+
+    /// A message was set aside.
+    #[inline]
+    pub(crate) fn set_aside(&self, rank: u32, tag: u32) {
+        self.ring(|call| call.matching.takes(rank, tag));
+    }
+
+    /// Rings all that rest: whatever they wait for may have come, or will not come any more.
+    #[inline]
+    pub fn ring_all(&self) {
+        self.ring(|_| true);
+    }
+
+    #[inline]
+    fn ring(&self, concerns: impl Fn(&Sharer) -> bool) {
+        if self.count.load(Ordering::Acquire) > 0 && !is_forked() {
+            self.calls.lock().iter().filter(|call| concerns(call)).for_each(|call| call.bell.ring());
+        }
+    }
+
+    /// Asks for the lock until what is returned is dropped.
+    fn ask(&self) -> Asking<'_> {
+        self.asking.fetch_add(1, Ordering::SeqCst);
+        self.queue.wake();
+        Asking(self)
+    }
+
+    fn enter(&self, call: Sharer) {
+        let mut calls = self.calls.lock();
+        calls.push(call);
+        self.count.store(calls.len() as u32, Ordering::Release);
+    }
+
+    fn leave(&self, bell: &Arc<Bell>) {
+        if is_forked() {
+            return;
+        }
+        let mut calls = self.calls.lock();
+        calls.retain(|call| !Arc::ptr_eq(&call.bell, bell));
+        self.count.store(calls.len() as u32, Ordering::Release);
+        self.pass_on(&calls);
+    }
+
+    /// Somebody is to wait at the mailbox, if anybody rests.
+    fn pass_on(&self, calls: &[Sharer]) {
+        if let Some(next) = calls.first().filter(|_| !self.are_wanted()) {
+            next.bell.ring();
+        }
+    }
+}
+
+impl fmt::Debug for Turns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Turns(at {}, of {} calls)", Titled(&self.name), self.count.load(Ordering::Relaxed))
+    }
+}
+
+struct Asking<'a>(&'a Turns);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.asking.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A call's places among those that share the mailboxes.
+struct Places<'a> {
+    all: &'a [&'a Turns],
+    bell: Arc<Bell>,
+}
+
+impl<'a> Places<'a> {
+    fn take(all: &'a [&'a Turns], matching: Match) -> Self {
+        let bell = Arc::<Bell>::default();
+        all.iter().for_each(|turns| turns.enter(Sharer { matching, bell: bell.clone() }));
+        Places { all, bell }
+    }
+}
+
+impl Drop for Places<'_> {
+    fn drop(&mut self) {
+        self.all.iter().for_each(|turns| turns.leave(&self.bell));
+    }
+}
+
+/// Takes the lock of one mailbox or several, for a call that does not wait at them; of something else, without [`Turns`], too. Who waits at
+/// them lets it have them. `what` it is, in words. `lock`: waits so long for the lock at most; `None`: another thread still has it.
+///
+/// # Errors
+/// Those of `lock`; [`Error::Deadline`]; [`Error::Interrupted`].
+pub fn lock_within<G, E: From<Error>>(
+    all: &[&Turns],
+    what: &dyn fmt::Display,
+    limit: Duration,
+    mut lock: impl FnMut(Duration) -> std::result::Result<Option<G>, E>,
+) -> std::result::Result<G, E> {
+    if let Some(locked) = lock(Duration::ZERO)? {
+        return Ok(locked);
+    }
+    check_process()?;
+    let locked = ask_for(all, what, limit, lock);
+    // Who waited at them has let it have them, and rests.
+    if !is_forked() {
+        all.iter().for_each(|turns| turns.pass_on(&turns.calls.lock()));
+    }
+    locked
+}
+
+fn ask_for<G, E: From<Error>>(
+    all: &[&Turns],
+    what: &dyn fmt::Display,
+    limit: Duration,
+    mut lock: impl FnMut(Duration) -> std::result::Result<Option<G>, E>,
+) -> std::result::Result<G, E> {
+    let (since, deadline) = (Deadline::now(), Deadline::after(limit));
+    let _asking: Vec<_> = all.iter().map(|turns| turns.ask()).collect();
+    loop {
+        if let Some(locked) = lock(LONG.min(deadline.remaining()))? {
+            return Ok(locked);
+        }
+        if deadline.passed() {
+            let whom = "another thread of this rank, whose call has not ended".into();
+            return Err(
+                Error::Deadline { what: format!("waiting for {what}"), waited: since.since(), whom }.into()
+            );
+        }
+        interrupt::check()?;
+    }
+}
+
+/// The mailboxes, in words.
+struct Names<'a>(&'a [&'a Turns]);
+
+impl fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().enumerate().try_for_each(|(nth, turns)| {
+            write!(f, "{}{}", if nth == 0 { "" } else { ", " }, Titled(&turns.name))
+        })
+    }
+}
+
+/// Makes a call that waits at mailboxes which threads share. It waits at most `limit`, whatever the others wait for.
+///
+/// `lock` as of [`lock_within`]. `attempt` is the call: it is made with the lock held, waits at most so long, and may be made several
+/// times. `matching`: which messages it is for.
+///
+/// For bindings of other languages, whose mailboxes are behind locks; in Rust, too, for an `Arc<Mutex<Mailbox<T>>>`.
+///
+/// # Errors
+/// Those of `lock` and `attempt`; [`Error::Deadline`] also if another thread does not let it have the lock; [`Error::Interrupted`].
+pub fn in_turn<G, R, E: From<Error>>(
+    all: &[&Turns],
+    matching: Match,
+    limit: Duration,
+    mut lock: impl FnMut(Duration) -> std::result::Result<Option<G>, E>,
+    mut attempt: impl FnMut(&mut G, Duration) -> Result<R>,
+) -> std::result::Result<R, E> {
+    check_process()?;
+    let (since, deadline) = (Deadline::now(), Deadline::after(limit));
+    let places = Places::take(all, matching);
+    loop {
+        // At its deadline, too, it looks once more, and says for whom it has waited.
+        let mut locked = ask_for(all, &Names(all), deadline.remaining().max(LONG), &mut lock)?;
+        // What is news from now on is heard. All that is set aside already, this attempt sees.
+        *places.bell.rung.lock() = false;
+        match attempt(&mut locked, deadline.remaining()) {
+            Err(Error::TurnOver) => {}
+            Err(Error::Deadline { what, whom, .. }) => {
+                return Err(Error::Deadline { what, waited: since.since(), whom }.into());
+            }
+            ended => return Ok(ended?),
+        }
+        drop(locked);
+        places.bell.rest(deadline)?;
+    }
+}
