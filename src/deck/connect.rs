@@ -22,8 +22,7 @@ use self::wire::{Advert, Endpoint};
 use crate::config::ENCRYPT_ALL;
 use crate::error::{Error, Result, is_internal};
 use crate::exit_check::MAX_WAIT;
-use crate::interrupt;
-use crate::long_wait::{for_owner, publish};
+use crate::long_wait::{asking, for_owner, publish};
 use crate::nics::WorldNic;
 use crate::payload::Payload;
 use crate::route::{Route, RouteLevel, SkippedTransport, explanation, reasons};
@@ -144,12 +143,22 @@ pub(crate) fn connect<T: Payload>(
     level: Option<ServiceLevel>,
     deadline: Deadline,
 ) -> Result<Channel> {
+    asking(world, |asked| connect_asking::<T>(world, registered, mode, level, deadline, asked))
+}
+
+/// `asked`: whether its waits are to end.
+fn connect_asking<T: Payload>(
+    world: &Arc<WorldState>,
+    registered: &str,
+    mode: LookupMode,
+    level: Option<ServiceLevel>,
+    deadline: Deadline,
+    asked: fn() -> bool,
+) -> Result<Channel> {
     let start = Instant::now();
     let record = match mode {
         LookupMode::Now => world.client().lookup(registered, false, deadline.instant()),
-        LookupMode::Of(maker) => {
-            world.client().lookup_of(registered, maker, deadline.instant(), interrupt::asked_here())
-        }
+        LookupMode::Of(maker) => world.client().lookup_of(registered, maker, deadline.instant(), Some(asked)),
     };
     let record = record.map_err(|error| lookup_error(world, registered, error))?;
     let name = family::parts(registered).0;
@@ -167,7 +176,7 @@ pub(crate) fn connect<T: Payload>(
     let incast = advert.incast;
     let target = Target { mailbox, registered, owner: record.owner, number, queue, level, incast };
     let waits = matches!(mode, LookupMode::Of(_));
-    reach(world, target, &advert, Attempt { start, deadline, waits })
+    reach(world, target, &advert, Attempt { start, deadline, waits }, &Withdrawal::asking(asked))
 }
 
 /// Why a mailbox could not be found.
@@ -192,10 +201,14 @@ fn lookup_error(world: &WorldState, registered: &str, error: BootError) -> Error
 }
 
 /// Connects to the mailbox that is advertised so.
-fn reach(world: &Arc<WorldState>, mut target: Target, advert: &Advert, attempt: Attempt) -> Result<Channel> {
+fn reach(
+    world: &Arc<WorldState>,
+    mut target: Target,
+    advert: &Advert,
+    attempt: Attempt,
+    withdrawal: &Withdrawal,
+) -> Result<Channel> {
     let deadline = attempt.deadline;
-    // Where a signal may end waits, the wait for an answer asks for one, too.
-    let withdrawal = interrupt::is_possible().then(|| Withdrawal::asking(interrupt::has_come));
     // At once: a connection takes much longer than to say so.
     let _known = publish(world, &for_owner(Call::Connect, &target.mailbox, target.owner), Duration::ZERO);
     let ways = ways(world, target.owner, advert);
@@ -207,9 +220,8 @@ fn reach(world: &Arc<WorldState>, mut target: Target, advert: &Advert, attempt: 
             Ok(endpoint) => {
                 let is_last = last == Some(at);
                 let until = || if is_last { deadline } else { deadline.min(short(deadline)) };
-                let reached =
-                    reach_by(world, world_nic, endpoint, &target, until, attempt, withdrawal.as_ref());
-                if reached.is_err() && withdrawal.as_ref().is_some_and(Withdrawal::is_withdrawn) {
+                let reached = reach_by(world, world_nic, endpoint, &target, until, attempt, withdrawal);
+                if reached.is_err() && withdrawal.is_withdrawn() {
                     return Err(Error::Interrupted);
                 }
                 match reached {
@@ -245,7 +257,7 @@ fn reach_by(
     target: &Target,
     until: impl Fn() -> Deadline,
     attempt: Attempt,
-    withdrawal: Option<&Withdrawal>,
+    withdrawal: &Withdrawal,
 ) -> Result<(Vi, Cq, NetAddress), ViaError> {
     let mut cq = Cq::new(&world_nic.nic)?;
     cq.set_oversubscribed(world.oversubscribed());
@@ -259,9 +271,8 @@ fn reach_by(
         NetAddress { host: endpoint.address.clone(), discriminator: target.registered.as_bytes().to_vec() };
     let introduction = Introduction { postbox: target.number, role: Role::Control }.encode();
     let cqs = cq.handle();
-    attempt.persist(withdrawal, || match withdrawal {
-        None => vi.connect(&to, &cqs, &cqs, &introduction, until()),
-        Some(unless) => vi.connect_unless(unless, &to, (&cqs, &cqs), &introduction, until()),
+    attempt.persist(Some(withdrawal), || {
+        vi.connect_unless(withdrawal, &to, (&cqs, &cqs), &introduction, until())
     })?;
     Ok((vi, cq, to))
 }

@@ -72,9 +72,12 @@ impl ExitLog {
         }
         drop(ranks);
         self.version.fetch_add(1, Ordering::Release);
-        for waker in self.wakers.lock().values() {
-            waker.wake();
-        }
+        self.wake();
+    }
+
+    /// Wakes whoever waits at a mailbox.
+    pub fn wake(&self) {
+        self.wakers.lock().values().for_each(CqHandle::wake);
     }
 
     /// Grows with every rank that ends.

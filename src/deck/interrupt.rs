@@ -41,11 +41,6 @@ pub(crate) fn is_possible() -> bool {
     CHECK.get().is_some()
 }
 
-/// What is asked on this thread, for waits in other packages.
-pub(crate) fn asked_here() -> Option<fn() -> bool> {
-    CHECK.get()
-}
-
 /// # Errors
 /// [`Error::Interrupted`].
 pub(crate) fn check() -> Result {

@@ -3,12 +3,14 @@
 //! A wait is timed from its beginning, and published when it is found to have lasted for [`LONG`]. Until then it costs a look at the
 //! clock, which it takes anyway.
 
+use std::cell::RefCell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use udeck_boot::waits::{Call, Entry, LONG, Wait};
 use udeck_via::Deadline;
 
-use crate::error::{Result, is_internal};
+use crate::error::{Error, Result, is_internal};
 use crate::interrupt;
 use crate::trace;
 use crate::world_state::WorldState;
@@ -61,9 +63,10 @@ impl LongWait {
     /// To be called when sleeping was in vain.
     ///
     /// # Errors
-    /// [`crate::Error::Interrupted`]: a signal ends it.
+    /// [`Error::Interrupted`]: a signal ends it. As [`WorldState::check`]: another thread ends this rank's part in the job.
     #[inline]
-    pub fn check_interrupt(&mut self) -> Result {
+    pub fn check_interrupt(&mut self, world: &WorldState) -> Result {
+        world.check()?;
         if interrupt::is_possible() { self.ask() } else { Ok(()) }
     }
 
@@ -103,6 +106,30 @@ impl Drop for LongWait {
             self.tell();
         }
     }
+}
+
+thread_local! {
+    /// The world for which this thread waits in another package.
+    static WAITS_FOR: RefCell<Option<Arc<WorldState>>> = const { RefCell::new(None) };
+}
+
+/// Runs `body`, which waits in another package, with what to ask there about ten times a second: whether the wait is to end.
+///
+/// # Errors
+/// As [`LongWait::check_interrupt`].
+pub(crate) fn asking<R>(world: &Arc<WorldState>, body: impl FnOnce(fn() -> bool) -> Result<R>) -> Result<R> {
+    let before = WAITS_FOR.replace(Some(world.clone()));
+    let ended = body(is_to_end);
+    WAITS_FOR.set(before);
+    match ended {
+        Err(Error::Interrupted) => Err(world.check().err().unwrap_or(Error::Interrupted)),
+        ended => ended,
+    }
+}
+
+fn is_to_end() -> bool {
+    let is_closed = |world: &WorldState| world.check().is_err();
+    WAITS_FOR.with_borrow(|world| world.as_deref().is_some_and(is_closed)) || interrupt::has_come()
 }
 
 /// Makes a wait known that has lasted so long, until what is returned is dropped.

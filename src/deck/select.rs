@@ -265,8 +265,8 @@ impl<'a> Selection<'a> {
             }
             if let Some(world) = self.world() {
                 wait.look(world, 0, || self.waits_for());
+                wait.check_interrupt(world)?;
             }
-            wait.check_interrupt()?;
             self.places.iter().try_for_each(|place| place.source.check_turn())?;
         }
     }

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use parking_lot::Mutex;
+use udeck_boot::waits::LONG;
 use udeck_boot::{Client, Maker, family};
 use udeck_via::mem::Fill;
-use udeck_via::{Deadline, Nic, Pause, Spinner, stderr_line};
+use udeck_via::{Deadline, Error as ViaError, Nic, Pause, Spinner, stderr_line};
 
 use crate::buffer::Buf;
 use crate::config::Config;
@@ -18,7 +19,7 @@ use crate::connect::{LookupMode, connect};
 use crate::error::{Error, Result, check_process};
 use crate::exit_log::RankExit;
 use crate::group::Group;
-use crate::long_wait::publish;
+use crate::long_wait::{LongWait, publish};
 use crate::mailbox::Mailbox;
 use crate::mailbox_options::MailboxOptions;
 use crate::message::Message;
@@ -447,6 +448,15 @@ impl World {
         self.state.client().abort(code, why)
     }
 
+    /// Ends the calls of other threads that wait in this world's objects, also on memory and connections: they fail with
+    /// [`Error::WorldFinished`], within a second, as every later one does. For who shares a world among threads, and wants it back to
+    /// [`World::finish`] it.
+    pub fn shutdown(&self) {
+        if !udeck_via::is_forked() {
+            self.state.close(true);
+        }
+    }
+
     /// Ends this rank's part in the job: delivers what was posted, which may take its receivers' retrieving (of messages that
     /// are announced, that wait for room, and of more than a network takes in beforehand), then says goodbye. This process may end when it
     /// returns: other ranks still read what was posted to them. Waits at most the world's deadline (`DECK_DEADLINE`) for
@@ -472,8 +482,10 @@ impl World {
         check_process()?;
         let deadline = Deadline::after(limit);
         let (start, traced) = (Instant::now(), trace::begin());
+        self.state.close(false); // what is done here is done by its handles
         let known = publish(&self.state, &self.state.holders(Memory::Outbox).wait_at_end(), Duration::ZERO);
-        self.wait_for_answers(deadline);
+        let wait = &mut LongWait::begin("the end");
+        let interrupted = self.wait_for_answers(deadline, wait);
         drop(self.all.take());
         if self.config().stats {
             let table = metrics::table(self.rank(), &self.stats(), &self.peer_stats());
@@ -484,7 +496,12 @@ impl World {
             tracing.finish(&self.state, deadline);
         }
         // Others may look for what was posted when they hear that this rank has finished, and this process may be gone.
-        let drained = self.state.nics().drain(deadline);
+        let drained = interrupted.and_then(|()| self.drain(deadline, wait));
+        if matches!(drained, Err(Error::Interrupted)) {
+            // It has not done its part: its process's end tells the others.
+            self.state.end();
+            return drained;
+        }
         let is_late = drained.is_err() || self.state.progress().is_busy();
         let late = is_late.then(|| self.too_late(start));
         drop(known);
@@ -496,7 +513,7 @@ impl World {
     }
 
     /// Until nothing is left that was announced.
-    fn wait_for_answers(&self, deadline: Deadline) {
+    fn wait_for_answers(&self, deadline: Deadline, wait: &mut LongWait) -> Result {
         let mut spinner = Spinner::new(self.state.oversubscribed());
         while self.state.progress().is_busy() && !deadline.passed() {
             if self.state.progress().help() {
@@ -504,6 +521,19 @@ impl World {
             }
             if spinner.pause() == Pause::Sleep {
                 std::thread::sleep(self.state.progress().rest().min(deadline.remaining()));
+                wait.check_interrupt(&self.state)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Until peers can read the rest without this process.
+    fn drain(&self, deadline: Deadline, wait: &mut LongWait) -> Result {
+        loop {
+            let slice = deadline.min(Deadline::after(LONG));
+            match self.state.nics().drain(slice) {
+                Err(ViaError::Timeout { .. }) if !deadline.passed() => wait.check_interrupt(&self.state)?,
+                drained => return drained.map_err(|error| Error::via("finishing", error)),
             }
         }
     }

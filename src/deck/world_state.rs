@@ -50,6 +50,8 @@ pub(crate) struct WorldState {
     undelivered: Mutex<BTreeMap<u32, Undelivered>>,
     /// Whether posts have something to tell before they send: lost messages, or that this rank has finished.
     has_news_for_posts: AtomicBool,
+    /// Whether handles refuse calls: it has ended, or is to.
+    is_closed: AtomicBool,
     has_ended: AtomicBool,
     next_postbox: AtomicU32,
     /// How many groups were made here, by their names.
@@ -144,6 +146,7 @@ impl WorldState {
             accounting: Accounting::default(),
             undelivered: Mutex::default(),
             has_news_for_posts: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
             next_postbox: AtomicU32::new(0),
             groups: Mutex::default(),
@@ -416,7 +419,7 @@ impl WorldState {
     pub fn take_undelivered(&self, postbox: u32) -> Result {
         let mut all = self.undelivered.lock();
         let found = all.remove(&postbox);
-        self.has_news_for_posts.store(!all.is_empty() || self.has_ended(), Ordering::Relaxed);
+        self.has_news_for_posts.store(!all.is_empty() || self.is_closed(), Ordering::Relaxed);
         drop(all);
         found.map_or(Ok(()), |undelivered| Err(self.undelivered_error(undelivered)))
     }
@@ -425,7 +428,7 @@ impl WorldState {
     pub fn take_all_undelivered(&self) -> Result {
         let mut all = self.undelivered.lock();
         let told = std::mem::take(&mut *all);
-        self.has_news_for_posts.store(self.has_ended(), Ordering::Relaxed);
+        self.has_news_for_posts.store(self.is_closed(), Ordering::Relaxed);
         drop(all);
         let mut errors: Vec<Error> = told.into_values().map(|one| self.undelivered_error(one)).collect();
         match errors.len() {
@@ -495,9 +498,21 @@ impl WorldState {
 
     /// What was lost so far has been told. No handle posts, waits or takes part in a collective call from now on.
     pub fn end(&self) {
-        let _told = self.undelivered.lock();
         self.has_ended.store(true, Ordering::Relaxed);
-        self.has_news_for_posts.store(true, Ordering::Relaxed);
+        self.close(true);
+    }
+
+    /// Whether handles refuse calls from now on. Those that wait are woken.
+    pub fn close(&self, is_closed: bool) {
+        let told = self.undelivered.lock();
+        self.is_closed.store(is_closed, Ordering::Relaxed);
+        self.has_news_for_posts.store(is_closed || !told.is_empty(), Ordering::Relaxed);
+        drop(told);
+        self.exit_log.wake();
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
     }
 
     /// What every handle of this world asks before it takes a lock, waits or sends.
@@ -507,7 +522,7 @@ impl WorldState {
     #[inline]
     pub fn check(&self) -> Result {
         check_process()?;
-        if self.has_ended() { Err(Error::WorldFinished) } else { Ok(()) }
+        if self.is_closed() { Err(Error::WorldFinished) } else { Ok(()) }
     }
 
     pub fn has_ended(&self) -> bool {

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use pyo3::prelude::*;
-use udeck::Error;
-
 use udeck::via::is_forked;
+use udeck::{Error, lock_within};
 
 use crate::errors::{OrRaise, forked, raise};
 use crate::memory::Buffer;
@@ -41,26 +40,30 @@ pub fn finished(py: Python<'_>) -> PyErr {
     raise(py, "Closed", "the world was finished: this rank has left its job".into(), None, None)
 }
 
-/// Waits for a lock, but in a forked child, where nobody releases it.
-fn lock_later<R>(lock: impl FnOnce() -> Option<R>) -> Option<R> {
-    if is_forked() { None } else { lock() }
-}
-
 impl Handle {
     pub fn new(world: udeck::World) -> Self {
         let (deadline, setup) = (world.config().deadline, world.config().setup);
         Handle { world: RwLock::new(Some(world)), deadline, setup }
     }
 
-    /// The world, which is nobody's any more.
-    pub fn take(&self, limit: Duration) -> Option<udeck::World> {
-        self.world.try_write().or_else(|| lock_later(|| self.world.try_write_for(limit)))?.take()
+    /// The world, which is nobody's any more: `None` if it was taken before. Ends the calls of other threads that wait for something in it,
+    /// and waits until they have left it.
+    pub fn take(&self, limit: Duration) -> udeck::Result<Option<udeck::World>> {
+        match self.world.try_read_recursive().as_deref() {
+            Some(Some(world)) => world.shutdown(),
+            Some(None) => return Ok(None),
+            None => {}
+        }
+        let what = "the calls of other threads to end, to finish";
+        let lock = |limit| Ok::<_, Error>(self.world.try_write_for(limit));
+        let mut world = lock_within(&[], &what, limit, lock)?;
+        Ok(world.take())
     }
 
     /// Runs what does not wait.
     #[inline]
     pub fn with<R>(&self, py: Python<'_>, body: impl FnOnce(&udeck::World) -> R) -> PyResult<R> {
-        match self.world.try_read().as_deref() {
+        match self.world.try_read_recursive().as_deref() {
             Some(Some(world)) => Ok(body(world)),
             _ => Err(finished(py)),
         }
@@ -72,11 +75,7 @@ impl Handle {
         py: Python<'_>,
         body: impl FnOnce(&udeck::World) -> udeck::Result<R> + Send,
     ) -> PyResult<R> {
-        let done = wait::detached(py, || {
-            let now = self.world.try_read().or_else(|| lock_later(|| self.world.try_read_for(self.deadline)));
-            let world = now?;
-            world.as_ref().map(body)
-        });
+        let done = wait::detached(py, || self.world.try_read_recursive().as_deref()?.as_ref().map(body));
         done.ok_or_else(|| finished(py))?.or_raise(py, None)
     }
 

@@ -6,6 +6,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use udeck::ExitKind;
+use udeck::via::Deadline;
 
 use crate::arguments;
 use crate::content;
@@ -225,7 +226,9 @@ impl World {
         self.handle.wait(py, |world| world.abort(code, &why))
     }
 
-    /// Ends this rank's part in the job: delivers what was posted, and says goodbye. Waits for that, at most the timeout.
+    /// Ends this rank's part in the job: delivers what was posted, and says goodbye. Waits for that, at most the timeout. Calls of other
+    /// threads that wait for something in the world, or at its mailboxes, end by Closed. A signal's exception ends it: then this rank is
+    /// lost to the others.
     ///
     /// Received arrays stay. Raises Undelivered if a mailbox ended while messages still waited for it here (queued or announced),
     /// Deadline, and Closed if it was called before. What a connection had taken, and its mailbox left unread, raises nothing here:
@@ -233,8 +236,12 @@ impl World {
     #[pyo3(signature = (timeout=Timeout::USUAL), text_signature = "($self, timeout=None)")]
     fn finish(&self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
         let limit = timeout.or(self.handle.deadline);
-        let ended = wait::detached(py, || self.handle.take(limit).map(|world| world.finish_timeout(limit)));
-        ended.ok_or_else(|| finished(py))?.or_raise(py, None)
+        let ended = wait::detached(py, || {
+            let deadline = Deadline::after(limit);
+            let world = self.handle.take(limit)?;
+            Ok(world.map(|world| world.finish_timeout(deadline.remaining())))
+        });
+        ended.or_raise(py, None)?.ok_or_else(|| finished(py))?.or_raise(py, None)
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{LONG, config, ranks_with};
+use crate::common::{LONG, SHORT, config, ranks_with};
 use udeck::{Error, PostError, Protocol, Result, World, select_timeout, try_select};
 
 /// Whether a call said that this rank has finished.
@@ -37,6 +37,38 @@ fn nothing_is_posted_after_the_end() {
         assert!(posts.iter().all(|post| *post), "{posts:?}");
         assert!(request.is_done() && request.wait().is_ok(), "it was over before");
         Ok(())
+    });
+}
+
+/// Whoever shares a world among threads can have it back.
+#[test]
+fn shutdown_ends_what_other_threads_wait_for() {
+    ranks_with(2, &config(), |world| {
+        if world.rank() > 0 {
+            let inbox = world.mailboxes::<u64>("in")?;
+            while inbox.retrieve_from(0).is_ok() {}
+            return world.finish();
+        }
+        let (inbox, other) = (world.mailboxes::<u64>("in")?, world.mailbox::<u64>("other")?);
+        let out = world.postbox_of::<u64>("in", 1)?;
+        out.post(&[1][..])?;
+        std::thread::scope(|scope| {
+            let world = &world;
+            let waits: [(_, Box<dyn FnOnce() -> bool + Send>); 5] = [
+                ("retrieve", Box::new(move || is_over(inbox.retrieve()))),
+                ("select", Box::new(move || is_over(select_timeout(&[&other], LONG)))),
+                ("barrier", Box::new(move || is_over(world.barrier()))),
+                ("postbox", Box::new(move || is_over(world.postbox::<u64>("none")))),
+                ("group", Box::new(move || is_over(world.group("both", &[1, 0])))),
+            ];
+            let waits = waits.map(|(what, wait)| (what, scope.spawn(wait)));
+            std::thread::sleep(SHORT); // what comes later is refused at once
+            world.shutdown();
+            for (what, wait) in waits {
+                assert!(wait.join().expect("it panicked"), "{what} went on");
+            }
+        });
+        world.finish()
     });
 }
 

@@ -234,6 +234,70 @@ def test_a_signal_interrupts_a_wait_behind_that_of_another_thread(job, waits):
     assert "interrupted" in done.out, done
 
 
+@pytest.mark.parametrize("waits", [
+    "inbox.retrieve(tag=1)", "udeck.select([inbox])", "world.barrier()", "world.all().allreduce(numpy.zeros(9))", "world.postbox('none')",
+    "world.group([1, 0], name='pair')",
+])
+def test_finish_ends_what_other_threads_wait_for(job, waits):
+    done = job(
+        2,
+        f"""
+        world = udeck.init()
+        inbox = world.mailboxes("box")
+        out = world.postbox_of("box", 1 - world.rank)
+        world.barrier()
+        if world.rank == 0:
+            def call():
+                try:
+                    {waits}
+                except udeck.Closed:
+                    print("closed")
+            others = [threading.Thread(target=call) for _ in range(2)]
+            for other in others: other.start()
+            time.sleep(0.5)
+            world.finish(timeout=50)
+            print("finished")
+            for other in others: other.join()
+        else:
+            try: inbox.retrieve(source=0)
+            except (udeck.RankFinished, udeck.NobodyLeft): world.finish()
+        """,
+        DECK_SETUP_TIMEOUT="50",
+    )
+    assert done.code == 0 and sorted(done.out.split()) == ["closed", "closed", "finished"], done
+
+
+def test_a_signal_interrupts_the_end(job):
+    done = job(
+        2,
+        """
+        world = udeck.init()
+        inbox = world.mailboxes("box")
+        out = world.postbox_of("box", 1 - world.rank)
+        world.barrier()
+        if world.rank == 0:
+            def full():
+                while True: out.post(numpy.zeros(1 << 17))
+            threading.Thread(target=full, daemon=True).start()
+            time.sleep(1)
+            threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            try:
+                world.finish()
+            except KeyboardInterrupt:
+                print("interrupted")
+                os._exit(3)
+            sys.exit("it was not")
+        try: world.barrier(timeout=40)
+        except udeck.PeerLost: print("lost")
+        os._exit(0)
+        """,
+        ["--on-failure", "continue"],
+        DECK_ARENA="64M",
+        DECK_TRANSPORT="tcp",
+    )
+    assert sorted(done.out.split()) == ["interrupted", "lost"], done
+
+
 @pytest.mark.parametrize(("waits", "words"), [
     ("inbox.retrieve()", 'retrieves from "box"'), ("full()", 'posts to "box" of 1'), ("out.post(numpy.zeros(9)); out.flush()", 'flushes "box" of 1'),
     ("world.postbox('none')", 'waits for "none" to be made'),

@@ -2,6 +2,7 @@
 
 use std::ffi::c_ulong;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::RwLock;
@@ -18,6 +19,13 @@ enum Stage {
 }
 
 static STAGE: RwLock<Stage> = RwLock::new(Stage::Before);
+
+/// Whether `deck_done` was called: waits that do not hear of it otherwise ask for it.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+
+pub(super) fn is_ending() -> bool {
+    IS_ENDING.load(Ordering::Relaxed)
+}
 
 /// A call of another thread still uses the world: how often `deck_done` looks, and how long in all.
 const LOOK: Duration = Duration::from_millis(1);
@@ -66,9 +74,11 @@ pub(super) fn ask(of: fn(&World) -> usize) -> Option<usize> {
     }
 }
 
-/// The world, which is nobody's any more. `is_in_use` tells of calls that use it through an object of the world's.
+/// The world, which is nobody's any more. Calls of other threads that wait in it end. `is_in_use` tells of those that use it through an
+/// object of the world's.
 pub(super) fn take(is_in_use: impl Fn() -> bool) -> Result<World> {
-    world()?;
+    world()?.shutdown();
+    IS_ENDING.store(true, Ordering::Relaxed);
     for _ in 0..LOOKS {
         if is_in_use() {
             std::thread::sleep(LOOK);
@@ -85,5 +95,5 @@ pub(super) fn take(is_in_use: impl Fn() -> bool) -> Result<World> {
         drop(stage);
         std::thread::sleep(LOOK);
     }
-    Err(failure(STATE, "another thread is in a call of DECK's: join it first"))
+    Err(failure(STATE, "another thread is in a call of DECK's that does not end: join it, and call it again"))
 }

@@ -4,10 +4,11 @@
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::time::Instant;
 
-use udeck::World;
+use udeck::{Error, World};
+use udeck_boot::{BootError, Maker};
 
 use super::error::{Failure, INVALID, NO_ENTRY, Result, STATE, call, ended_by, failure, invalid, of_barrier};
-use super::stage::{ask, begin, limit, take, world};
+use super::stage::{ask, begin, is_ending, limit, take, world};
 use super::{buffer, group, mailbox, pointer, service};
 
 /// `int deck_init(int *argc, char ***argv)`
@@ -152,7 +153,14 @@ unsafe fn fetch(name: *const c_char, value: *mut c_void, len: *mut c_ulong, wait
     // SAFETY: our contract: so many bytes.
     let to = unsafe { pointer::slice_mut("value", value.cast::<u8>(), room as usize) }?;
     let world = world()?;
-    let found = world.client().get(&key, wait, Instant::now() + world.config().setup);
+    let (client, deadline) = (world.client(), Instant::now() + world.config().setup);
+    let found = match wait {
+        true => match client.get_of(&key, Maker::Anyone, deadline, Some(is_ending)) {
+            Err(BootError::Interrupted { .. }) => return Err(Error::WorldFinished.into()),
+            found => found,
+        },
+        false => client.get(&key, false, deadline),
+    };
     let found = found.map_err(Failure::from).map_err(|failure| nothing_of(failure, &key))?;
     // SAFETY: our contract.
     unsafe { pointer::store("len", len, found.len() as c_ulong) }?;

@@ -85,7 +85,7 @@ int deck_init(int *argc, char ***argv);
  * gone afterwards but messages (deck_msg_t), which stay until they are destroyed, and threads, which can be joined. A process that ends
  * without it is lost to the other ranks. DECK_EUNDELIVERED, DECK_ETIMEDOUT: this rank has ended, and deck_errmsg() says what was lost
  * of the messages that still waited here. If an owner ends with others unread, only deck_mbox_flush says so.
- * DECK_ESTATE: another thread is in a call for 5 s; nothing has ended.
+ * Calls of other threads that wait end by DECK_ESTATE. If one does not within 5 s, this call is DECK_ESTATE: it can be called again.
  */
 int deck_done(void);
 

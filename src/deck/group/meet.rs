@@ -11,7 +11,7 @@ use super::layout::Agreed;
 use super::state::GroupState;
 use crate::connect::{LookupMode, connect};
 use crate::error::{Error, INTERNAL, Quoted, Result};
-use crate::interrupt;
+use crate::long_wait::asking;
 use crate::send::Channel;
 use crate::world_state::WorldState;
 
@@ -49,12 +49,12 @@ pub(super) fn agree(
     let deadline = Deadline::after(world.config().deadline);
     let patience = Patience { world, name, rank: ranks[0], deadline };
     let said = patience.meet(|deadline| {
-        match world.client().get_of(&key, maker, deadline.instant(), interrupt::asked_here()) {
+        asking(world, |asked| match world.client().get_of(&key, maker, deadline.instant(), Some(asked)) {
             Ok(said) => Ok(Some(said)),
             Err(BootError::NoSuchKey { .. }) => Ok(None),
             Err(BootError::PeerDone { .. } | BootError::NobodyLeft { .. }) => Err(patience.ended()),
             Err(error) => Err(error.into()),
-        }
+        })
     })?;
     let (agreed, theirs) = said.split_at(own.encode().len().min(said.len()));
     let Some(agreed) = Agreed::decode(agreed) else {

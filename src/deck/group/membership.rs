@@ -61,7 +61,7 @@ impl Membership {
                 let whom = "another thread of this rank, which is in a call of the group".into();
                 return Err(Error::Deadline { what: self.state.title(call), waited: clock.elapsed(), whom });
             }
-            clock.check_interrupt()?;
+            clock.check_interrupt(self.state.world())?;
         }
     }
 

@@ -15,6 +15,7 @@ use super::kind::{Kind, Signature};
 use super::state::GroupState;
 use crate::error::{Error, Result};
 use crate::long_wait::LongWait;
+use crate::world_state::WorldState;
 
 /// How often a member that waits looks whether the one that it waits for has finished. (News of lost members wake it at once.)
 const LOOK_UP: Duration = Duration::from_millis(500);
@@ -50,8 +51,8 @@ impl Clock {
         LONG.min(self.deadline().remaining())
     }
 
-    pub fn check_interrupt(&mut self) -> Result {
-        self.began().0.check_interrupt()
+    pub fn check_interrupt(&mut self, world: &WorldState) -> Result {
+        self.began().0.check_interrupt(world)
     }
 
     fn began(&mut self) -> &mut (LongWait, Deadline) {
@@ -116,7 +117,7 @@ impl Engine {
             Err(Error::Deadline { .. }) => {
                 let (wait, _) = clock.began();
                 wait.look(state.world(), rank as u64, || waits_for(state, call, rank));
-                wait.check_interrupt()?;
+                wait.check_interrupt(state.world())?;
                 state.lost().map_or(Ok(()), |(rank, how)| Err(Error::PeerLost { rank, how }))
             }
             Err(Error::NobodyLeft { .. }) => Err(state.ended(rank, call)),

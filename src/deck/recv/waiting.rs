@@ -116,7 +116,7 @@ impl Inbox {
                 return Err(self.too_late(wait.elapsed()));
             }
             self.check_turn()?;
-            wait.check_interrupt()?;
+            wait.check_interrupt(&self.world)?;
             // A barrier tells by itself for whom it waits.
             if is_internal(&self.name) {
                 wait.keep();

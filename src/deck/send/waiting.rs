@@ -32,7 +32,7 @@ impl Channel {
     /// longer than its end may be news.
     ///
     /// # Errors
-    /// [`Error::Interrupted`].
+    /// As [`LongWait::check_interrupt`].
     pub(super) fn wait(&mut self, deadline: Deadline, wait: &mut LongWait, call: Call) -> Result {
         self.side.counters.waited();
         let world = &self.side.world;
@@ -46,9 +46,9 @@ impl Channel {
         } else {
             world.slice(until)
         };
-        self.cq.wait(until, || world.progress_other_postboxes());
+        self.cq.wait(until, || world.progress_other_postboxes() || world.check().is_err());
         wait.look(world, 0, || for_owner(call, &self.mailbox, self.owner));
-        wait.check_interrupt()
+        wait.check_interrupt(world)
     }
 
     /// Waits until everything posted here has been read by the mailbox's owner.

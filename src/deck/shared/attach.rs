@@ -16,8 +16,7 @@ use super::wait::how_dead;
 use super::{BarrierState, Shared};
 use crate::error::{Error, INTERNAL, Result, check_process};
 use crate::exit_check::{Verdict, check_exit};
-use crate::interrupt;
-use crate::long_wait::LongWait;
+use crate::long_wait::{LongWait, asking};
 use crate::world::check_name;
 use crate::world_state::WorldState;
 
@@ -143,7 +142,7 @@ impl Attempt<'_> {
         let mut known = LongWait::begin("a segment");
         let go_on = || {
             known.look(world, 0, || self.awaits());
-            known.check_interrupt()?;
+            known.check_interrupt(world)?;
             if let Some(how) = world.exit_log().how_lost(self.maker) {
                 return Err(Error::PeerLost { rank: self.maker as usize, how });
             }
@@ -166,19 +165,16 @@ impl Attempt<'_> {
     /// Where the maker gives its segments.
     fn address(&self, deadline: Deadline) -> Result<Vec<u8>> {
         let start = Deadline::now();
-        let found = self.world.client().lookup_of(
-            &service_of(self.maker),
-            Maker::Rank(self.maker),
-            deadline.instant(),
-            interrupt::asked_here(),
-        );
-        match found {
-            Ok(record) if record.owner == self.maker => Ok(record.value),
-            Ok(record) => Err(self.broken(format!("rank {} has its name", record.owner))),
-            Err(BootError::NoSuchName { .. }) => Err(self.too_late(start.since())),
-            Err(BootError::PeerDone { .. } | BootError::NobodyLeft { .. }) => Err(self.finished()),
-            Err(error) => Err(error.into()),
-        }
+        asking(self.world, |asked| {
+            let (name, maker) = (service_of(self.maker), Maker::Rank(self.maker));
+            match self.world.client().lookup_of(&name, maker, deadline.instant(), Some(asked)) {
+                Ok(record) if record.owner == self.maker => Ok(record.value),
+                Ok(record) => Err(self.broken(format!("rank {} has its name", record.owner))),
+                Err(BootError::NoSuchName { .. }) => Err(self.too_late(start.since())),
+                Err(BootError::PeerDone { .. } | BootError::NobodyLeft { .. }) => Err(self.finished()),
+                Err(error) => Err(error.into()),
+            }
+        })
     }
 
     fn awaits(&self) -> Wait {

@@ -91,7 +91,7 @@ fn wait_long<R>(
             ranks,
             open,
         });
-        known.check_interrupt()?;
+        known.check_interrupt(world)?;
     }
 }
 
