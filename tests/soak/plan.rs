@@ -34,6 +34,8 @@ pub struct Plan {
     pub streams: Vec<StreamPlan>,
     /// Ranks that start programs while they exchange messages.
     pub forks: Vec<usize>,
+    /// Ranks that fork meanwhile, without starting a program.
+    pub children: Vec<usize>,
     pub faults: Vec<Fault>,
     /// Whether deckrun ends the others when a rank fails.
     pub aborts: bool,
@@ -48,6 +50,8 @@ pub enum Together {
     Numbers,
     /// A reduction whose operator panics on one rank.
     Panic,
+    /// Threads of each rank retrieve from one mailbox at the same time.
+    Sharing,
 }
 
 /// Where the ranks run.
@@ -177,6 +181,7 @@ impl Plan {
             mailboxes: Vec::new(),
             streams: Vec::new(),
             forks: Vec::new(),
+            children: Vec::new(),
             faults: Vec::new(),
             aborts: false,
             together: None,
@@ -188,8 +193,9 @@ impl Plan {
         plan.forks = (0..ranks).filter(|_| dice.random_ratio(1, 8)).collect();
         plan.faults = plan.random_faults(&mut dice);
         plan.aborts = !plan.victims().is_empty() && dice.random_ratio(1, 8);
-        let together = pick(&[Together::Numbers, Together::Panic], &mut dice);
+        let together = pick(&[Together::Numbers, Together::Panic, Together::Sharing], &mut dice);
         plan.together = plan.faults.is_empty().then_some(together);
+        plan.children = (0..ranks).filter(|_| dice.random_ratio(1, 8)).collect();
         plan
     }
 
@@ -452,6 +458,9 @@ impl fmt::Display for Plan {
             write!(f, ", together {together:?}")?;
         }
         for rank in &self.forks {
+            write!(f, ", rank {rank} starts programs")?;
+        }
+        for rank in &self.children {
             write!(f, ", rank {rank} forks")?;
         }
         for fault in &self.faults {
@@ -514,6 +523,10 @@ mod tests {
         assert!(drawn(&|fault| matches!(fault, Fault::Loss { .. })));
         assert!(drawn(&|fault| matches!(fault, Fault::Cramp { .. })));
         assert!(drawn(&|fault| matches!(fault, Fault::Famine { .. })));
+        for together in [Together::Numbers, Together::Panic, Together::Sharing] {
+            assert!(plans.iter().any(|plan| plan.together == Some(together)), "{together:?}");
+        }
+        assert!(plans.iter().any(|plan| !plan.children.is_empty() && !plan.faults.is_empty()));
         for transport in ["shm", "tcp", "udp", "verbs", "", "shm,udp"] {
             assert!(plans.iter().any(|plan| plan.transport == transport), "{transport}");
         }

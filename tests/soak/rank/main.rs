@@ -2,6 +2,7 @@
 
 #![allow(missing_docs, reason = "as in the library of this package")]
 
+mod fork;
 mod holds;
 mod post;
 mod read;
@@ -132,6 +133,9 @@ impl Rank<'_> {
             }
             if round == Round::Second && self.plan.forks.contains(&self.rank) {
                 scope.spawn(|| self.start_programs());
+            }
+            if round == Round::Second && self.plan.children.contains(&self.rank) {
+                scope.spawn(|| fork::children(self));
             }
             if round == Round::Second {
                 // Now that its own threads have their stacks.

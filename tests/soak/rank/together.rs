@@ -1,5 +1,7 @@
 //! What all ranks do together when their streams are over, where nothing goes wrong.
 
+mod sharing;
+
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
@@ -13,6 +15,7 @@ pub fn play(rank: &Rank<'_>, together: Together) {
     let done = match together {
         Together::Numbers => numbers(rank),
         Together::Panic => panics(rank),
+        Together::Sharing => sharing::play(rank),
     };
     if let Err(error) = done {
         rank.wrong(format!("{together:?}: {error}"));
