@@ -153,6 +153,11 @@ impl Network {
         ip(&["-n", &self.switch, "link", "set", &format!("p{index}"), state]);
     }
 
+    /// Sets the longest packet that gets to a host and away from it, at the switch: the host does not know of it.
+    pub fn set_path_mtu(&self, index: usize, mtu: u32) {
+        ip(&["-n", &self.switch, "link", "set", &format!("p{index}"), "mtu", &mtu.to_string()]);
+    }
+
     /// Lets a host send no faster than `rate` (`100mbit`), and keeps what it sends faster in a queue of 64 MB: longer than a
     /// socket's buffer, so that a socket whose program sends too fast refuses.
     ///

@@ -17,6 +17,7 @@ use udeck_via::{Deadline, Error, NetAddress, Result, Until};
 
 use crate::completion_queue::take_slots;
 use crate::core::Core;
+use crate::path_mtu;
 use crate::peer::{ConnectionStatus, Peer, PendingRequest, RequestOutcome};
 use crate::peer_table::prefers_incoming;
 use crate::wire::OURS;
@@ -183,9 +184,10 @@ impl Connector<'_> {
             }
             if self.until.passed() {
                 let waited = self.since.elapsed();
+                let advice = if peer.is_established() { String::new() } else { self.advice() };
                 return Err(match peer.lock().outage() {
                     Some(outage) => address::late_by_outage(self.at, outage, waited),
-                    None => Error::Timeout { what: format!("{what} at {}", self.at), waited },
+                    None => Error::Timeout { what: format!("{what} at {}{advice}", self.at), waited },
                 });
             }
             self.core.socket_wait.wait_for_answer(
@@ -197,7 +199,11 @@ impl Connector<'_> {
     }
 
     fn os_error(&self, error: io::Error) -> Error {
-        Error::os(format!("connecting to the process at {}", self.at), error)
+        Error::os(format!("connecting to the process at {}{}", self.at, self.advice()), error)
+    }
+
+    fn advice(&self) -> String {
+        path_mtu::advice(self.core.address.ip(), self.at)
     }
 
     #[cold]

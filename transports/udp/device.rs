@@ -15,6 +15,7 @@ use crate::connect::connect;
 use crate::core::{Core, ViLink};
 use crate::helper;
 use crate::options::Options;
+use crate::path_mtu;
 use crate::socket::Socket;
 use crate::waiter::QuicWaiter;
 
@@ -26,6 +27,7 @@ pub type QuicDevice = SessionDevice<Core>;
 
 pub fn open(options: &Options) -> Result<Arc<QuicDevice>> {
     address::check_bind(options.bind)?;
+    path_mtu::check_interface(options.bind)?;
     let memory = options.memory.open()?;
     let max_transfer = memory.outbox.usage().limit.min(LONGEST);
     let (socket, at) = Socket::bind(options.bind)

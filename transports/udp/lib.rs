@@ -58,6 +58,7 @@ mod icmp;
 mod incoming;
 mod liveness;
 mod options;
+mod path_mtu;
 mod peer;
 mod peer_table;
 mod range_set;

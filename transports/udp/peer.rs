@@ -31,6 +31,7 @@ use udeck_via::auth::Pair;
 use crate::buffer_pool::BufferPool;
 use crate::core::{Core, ViLink};
 use crate::liveness::{LivenessProbe, find_socket};
+use crate::path_mtu;
 use crate::peer_table::Entry;
 use crate::send_meter::SendMeter;
 use crate::unauthenticated;
@@ -349,7 +350,12 @@ impl Peer {
             return;
         }
         let seconds = detect.as_secs();
-        let why = format!("nothing was heard of {} for {seconds} seconds", self.at);
+        let advice = if state.transmit.failure.is_some() {
+            path_mtu::advice(self.core.address.ip(), self.at)
+        } else {
+            String::new()
+        };
+        let why = format!("nothing was heard of {} for {seconds} seconds{advice}", self.at);
         self.close(state, CloseReason::Done, ConnectionStatus::Lost(why));
     }
 

@@ -27,6 +27,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 
 use crate::options::Options;
+use crate::path_mtu::LEAST_DATAGRAM;
 use crate::send_meter::MeteredFactory;
 
 /// The ALPN protocol. Its version is in the [`crate::wire::AuthMessage`], so that an error can name both sides' versions.
@@ -45,8 +46,7 @@ const UNAUTHENTICATED_WINDOW: u32 = 64 << 10;
 const DATAGRAMS: usize = 1 << 20;
 /// Longest datagram to a peer on this host, as UDP payload in bytes.
 const HOST_DATAGRAM: usize = 65_000;
-/// Bounds of a datagram in QUIC (RFC 9000, sections 14 and 18.2).
-const LEAST_DATAGRAM: usize = 1200;
+/// Upper bound of a datagram in QUIC (RFC 9000, section 18.2).
 const MOST_DATAGRAM: usize = 65_527;
 /// Bytes of an IPv6 header and of a UDP header.
 const IP_AND_UDP: usize = 40 + 8;

@@ -4,9 +4,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use udeck_session::address::is_outage;
 
 use super::{Peer, State};
+use crate::path_mtu::LEAST_DATAGRAM;
 use crate::tls::CONNECTION_ID;
 
 /// When a send that would block is tried again.
@@ -69,6 +71,11 @@ fn destination(packet: &[u8]) -> Option<&[u8]> {
     }
 }
 
+/// Whether the kernel, or the interface's queue, has no room at the moment.
+fn is_shortage(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOBUFS | Errno::NOMEM))
+}
+
 impl Peer {
     /// Sends packets until QUIC has no more or the socket would block.
     pub(super) fn transmit(self: &Arc<Self>, state: &mut State, now: Instant) {
@@ -110,9 +117,14 @@ impl Peer {
                 transmit.retry_at = Some(now + RETRY_INTERVAL);
                 return false;
             }
-            Err(error) if is_outage(&error) => _ = transmit.outage.get_or_insert((now, error)),
-            // Longer than the interface's MTU: QUIC treats it as lost.
-            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) => {}
+            // What finds no room in the kernel or in the interface's queue is lost, and QUIC sends it again.
+            Err(error) if is_outage(&error) || is_shortage(&error) => {
+                _ = transmit.outage.get_or_insert((now, error))
+            }
+            // Longer than the interface's MTU: QUIC treats it as lost. It has nothing shorter than its shortest.
+            Err(error)
+                if Errno::from_io_error(&error) == Some(Errno::MSGSIZE)
+                    && next.segment_size.unwrap_or(next.size) > LEAST_DATAGRAM => {}
             Err(error) => transmit.failure = Some(error),
             Ok(()) => (transmit.outage, transmit.failure) = (None, None),
         }

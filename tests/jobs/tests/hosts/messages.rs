@@ -14,6 +14,7 @@ pub const CASES: &[Case] = &[
     ("messages_of_all_sizes_by_all_protocols", all_protocols),
     ("messages_over_udp", over_udp),
     ("messages_over_udp_through_a_slow_interface", over_slow_udp),
+    ("a_path_too_narrow_for_udp_is_named", over_narrow_udp),
     ("messages_over_ipv6", over_v6),
     ("service_levels_have_their_shares_of_a_narrow_path", levels),
     ("service_levels_have_their_shares_over_udp", levels_over_udp),
@@ -153,6 +154,24 @@ fn over_slow_udp() {
     network.slow_down(0, "400mbit").unwrap_or_else(|why| skip(why));
     let job = network.deckrun(1).args(["--transport", "udp", "--", TALKER, "flood"]);
     job.run().ok().clean().line_with("144 messages came");
+}
+
+/// QUIC has no datagram shorter than 1,200 bytes. A host that sees it in its interface says so at once, and one that does not, because
+/// the path is narrow behind its interface, when nobody has answered.
+fn over_narrow_udp() {
+    let network = Network::new(2);
+    let job = |transport: &str| network.deckrun(1).args(["--transport", transport, "--", TALKER, "exchange"]);
+    network.set_path_mtu(1, 1200);
+    let ended = job("udp").run().fails();
+    let said = ended.stderr.replace('\n', " ");
+    assert!(
+        said.contains("an MTU below 1228 answers nothing") && said.contains("--transport tcp has no"),
+        "{ended}"
+    );
+    network.configure(1, &["link", "set", "eth0", "mtu", "1200"]);
+    let ended = job("udp").run().fails();
+    assert!(ended.stderr.contains("the MTU of eth0 is 1200, and QUIC needs 1228"), "{ended}");
+    job("tcp").run().ok().clean().line_with("rank 1 has seen");
 }
 
 /// The agents know their hosts by name, the interface is given by its other address.
