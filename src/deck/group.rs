@@ -46,6 +46,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use udeck_via::Deadline;
+
 pub use self::choice::{Algorithm, AlgorithmChoice};
 use self::kind::{Elements, Kind, Signature};
 use self::layout::Agreed;
@@ -90,21 +92,25 @@ pub struct Group {
 }
 
 impl Group {
-    pub(crate) fn of_world(world: &Arc<WorldState>) -> Result<Self> {
+    pub(crate) fn of_world(world: &Arc<WorldState>, deadline: Deadline) -> Result<Self> {
         let ranks = (0..world.size()).collect();
         let making = Making { name: String::new(), id: String::new(), ranks, agreed: None };
-        Group::new(world, making)
+        Group::new(world, making, deadline)
     }
 
     /// Makes the group, and waits for all members to do so.
     pub(crate) fn met(world: &Arc<WorldState>, making: Making) -> Result<Self> {
-        let group = Group::new(world, making)?;
+        let group = Group::new(world, making, Deadline::after(world.config().deadline))?;
         group.meet_all()?;
         Ok(group)
     }
 
-    fn new(world: &Arc<WorldState>, making: Making) -> Result<Self> {
-        Ok(Group { member: Arc::new(make(world, making)?), limit: world.config().deadline, elements: None })
+    fn new(world: &Arc<WorldState>, making: Making, deadline: Deadline) -> Result<Self> {
+        Ok(Group {
+            member: Arc::new(make(world, making, deadline)?),
+            limit: world.config().deadline,
+            elements: None,
+        })
     }
 
     /// This rank's number in the group.

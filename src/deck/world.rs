@@ -137,8 +137,7 @@ impl World {
         self.barrier_timeout(self.state.config().deadline)
     }
 
-    /// As [`World::barrier`], waiting at most `limit`. (Making the connections, at the first barrier, has
-    /// `DECK_SETUP_TIMEOUT`.) After [`Error::Deadline`], the next call goes on waiting at the same barrier.
+    /// As [`World::barrier`], waiting at most `limit`. After [`Error::Deadline`], the next call goes on waiting at the same barrier.
     ///
     /// # Errors
     /// As [`World::barrier`].
@@ -147,7 +146,13 @@ impl World {
         if self.size() == 1 {
             return Ok(());
         }
-        self.all()?.barrier_timeout(limit)
+        match self.all.get() {
+            Some(all) => all.barrier_timeout(limit),
+            None => {
+                let deadline = Deadline::after(limit);
+                self.all_within(limit)?.barrier_timeout(deadline.remaining())
+            }
+        }
     }
 
     /// Creates a mailbox, owned by this rank. Names are unique within the job.

@@ -137,3 +137,27 @@ fn a_barrier_says_who_has_come_to_none() {
         world.finish()
     });
 }
+
+/// The first barrier of a rank makes the group, for which rank 0 is waited for.
+#[test]
+fn a_thread_waits_no_longer_than_it_wants_for_another_one_s_first_barrier() {
+    let gave_up = Event::new();
+    ranks_with(3, &config(), move |world| {
+        if world.rank() == 0 {
+            gave_up.wait();
+        }
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| world.barrier());
+            if world.rank() > 0 {
+                std::thread::sleep(SHORT); // whichever of the two is the first
+                let second = world.barrier_timeout(SHORT);
+                assert!(matches!(second, Err(Error::Deadline { .. })), "{second:?}");
+                if world.rank() == 1 {
+                    gave_up.happen();
+                }
+            }
+            first.join().expect("it panicked")
+        })?;
+        world.finish()
+    });
+}

@@ -33,6 +33,7 @@ pub(super) fn agree(
     id: &str,
     ranks: &[usize],
     me: usize,
+    deadline: Deadline,
 ) -> Result<Agreed> {
     let own = own_view(world);
     if name.is_empty() && ranks.len() <= 2 {
@@ -46,7 +47,6 @@ pub(super) fn agree(
         return Ok(own);
     }
     let maker = maker(name, ranks[0]);
-    let deadline = Deadline::after(world.config().deadline);
     let patience = Patience { world, name, rank: ranks[0], deadline };
     let said = patience.meet(|deadline| {
         asking(world, |asked| match world.client().get_of(&key, maker, deadline.instant(), Some(asked)) {

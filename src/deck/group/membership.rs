@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
-use udeck_via::{Error as ViaError, Home};
+use udeck_via::{Deadline, Error as ViaError, Home};
 
 use super::engine::Engine;
 use super::kind::Signature;
@@ -91,18 +91,25 @@ pub(crate) struct Making {
     pub agreed: Option<Agreed>,
 }
 
-/// This rank's part of the group. (The members have not met.)
-pub(super) fn make(world: &Arc<WorldState>, making: Making) -> Result<Membership> {
+/// This rank's part of the group. (The members have not met.) What its first member says is waited for until the deadline.
+pub(super) fn make(world: &Arc<WorldState>, making: Making, deadline: Deadline) -> Result<Membership> {
     let Making { name, id, ranks, agreed } = making;
     let me = ranks.iter().position(|rank| *rank == world.rank());
     let me = me.ok_or_else(|| bad(&name, format!("rank {} is no member", world.rank())))?;
-    let inbox = Mailbox::create(world, mailbox_name(&id, world.rank()), &MailboxOptions::new());
-    let inbox = inbox.map_err(|error| no_place(&name, error))?;
-    inbox.expect(ranks.iter().copied()); // whoever is lost comes to no call
-    let agreed = match agreed {
-        Some(agreed) => agreed,
-        None => agree(world, &name, &id, &ranks, me)?,
+    let inbox = || {
+        let inbox = Mailbox::create(world, mailbox_name(&id, world.rank()), &MailboxOptions::new());
+        inbox.map_err(|error| no_place(&name, error))
     };
+    let agreed = || agreed.map_or_else(|| agree(world, &name, &id, &ranks, me, deadline), Ok);
+    // Whoever has to wait for the first member has no mailbox before, which others would find and lose if it gave up.
+    let (inbox, agreed) = match me {
+        0 => (inbox()?, agreed()?),
+        _ => {
+            let agreed = agreed()?;
+            (inbox()?, agreed)
+        }
+    };
+    inbox.expect(ranks.iter().copied()); // whoever is lost comes to no call
     let layout = Layout::new(ranks.clone(), me, world.client().welcome(), agreed);
     let home = layout.plan().is_by_turns().then(|| Home::nth(world.rank()));
     let engine = Engine::new(inbox, ranks.len(), home);

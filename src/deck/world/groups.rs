@@ -1,12 +1,14 @@
 //! Groups of a world's ranks.
 
+use std::time::Duration;
+
 use udeck_boot::Ranks;
+use udeck_via::Deadline;
 
 use super::{World, check_name};
-#[cfg(doc)]
-use crate::error::Error;
-use crate::error::{Result, check_process};
+use crate::error::{Error, Result, check_process};
 use crate::group::{Group, Making, bad};
+use crate::turns::lock_within;
 
 impl World {
     /// The group of all ranks. Made at the first call, which has to be made by all ranks; a rank that has not come yet is waited
@@ -15,15 +17,22 @@ impl World {
     /// # Errors
     /// [`Error::PeerLost`], [`Error::Deadline`]: rank 0 has not come.
     pub fn all(&self) -> Result<&Group> {
+        self.all_within(self.state.config().deadline)
+    }
+
+    /// As [`World::all`], waiting at most `limit`: for rank 0, or another thread of this rank that makes it.
+    pub(super) fn all_within(&self, limit: Duration) -> Result<&Group> {
         check_process()?;
         if let Some(all) = self.all.get() {
             return Ok(all);
         }
-        let _one_makes_it = self.making_all.lock();
+        let deadline = Deadline::after(limit);
+        let lock = |limit| Ok::<_, Error>(self.making_all.try_lock_for(limit));
+        let _one_makes_it = lock_within(&[], &"the group of all ranks", limit, lock)?;
         if let Some(all) = self.all.get() {
             return Ok(all);
         }
-        let all = Group::of_world(&self.state)?;
+        let all = Group::of_world(&self.state, deadline)?;
         Ok(self.all.get_or_init(|| all))
     }
 
