@@ -140,9 +140,7 @@ impl Connection {
         self.close.report_loss(why, &mut self.events);
         // The peer counts them as unread.
         self.recv_queue.forget_receipts();
-        for mut post in std::mem::take(&mut self.posts) {
-            self.drop_post(&mut post.what, TransferStatus::Lost);
-        }
+        self.drop_posts(TransferStatus::Lost, |_| true);
         self.send_end(Some(why));
         self.unacked.settle_all(TransferStatus::Lost, &mut self.events, |_| true);
     }
@@ -167,11 +165,16 @@ impl Connection {
     /// RDMA that the device does not have: the peer says nothing of its windows any more.
     fn drop_accesses(&mut self) {
         (self.seeking, self.says_where) = (None, None);
-        let is_access = |what: &Posted| matches!(what, Posted::Access(_));
+        self.drop_posts(TransferStatus::Unread, |post| matches!(post.what, Posted::Access(_)));
+    }
+
+    /// Drops the posts of a kind, but for one that the device has begun: it uses that one's memory, and gets the rest of it.
+    fn drop_posts(&mut self, status: TransferStatus, is_meant: impl Fn(&Post) -> bool) {
         let posts = std::mem::take(&mut self.posts).into_iter();
-        let (mut accesses, others): (VecDeque<Post>, _) = posts.partition(|post| is_access(&post.what));
-        self.posts = others;
-        accesses.iter_mut().for_each(|post| self.drop_post(&mut post.what, TransferStatus::Unread));
+        let (dropped, kept): (VecDeque<Post>, _) =
+            posts.partition(|post| is_meant(post) && !post.has_begun());
+        self.posts = kept;
+        dropped.into_iter().for_each(|mut post| self.drop_post(&mut post.what, status));
     }
 
     /// What the out-of-band connection says of an end by an error.

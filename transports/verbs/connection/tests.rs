@@ -63,6 +63,8 @@ struct Refusing {
     takes: usize,
     /// What is refused: to say how much fits, or the request itself.
     fits: bool,
+    /// It refuses nothing: it has no room for more than it takes.
+    is_full: bool,
     taken: Vec<u32>,
     beside: Option<Box<Refusing>>,
 }
@@ -82,7 +84,7 @@ impl Refusing {
 
 impl Work for Refusing {
     fn has_room(&self) -> bool {
-        true
+        self.takes > 0 || !self.is_full
     }
     fn fitting(&mut self, segments: &[Segment], from: usize) -> Result<usize, String> {
         let rest = segments.iter().map(|segment| segment.len()).sum::<usize>() - from;
@@ -147,7 +149,7 @@ fn refuse(what: What, takes: usize, fits: bool, level: Reliability, beside: bool
     let hello =
         Hello { reliability: level, writable_ptag: tag, readable_ptag: tag, private_data: Vec::new() };
     let mut connection = Connection::new(&memory, &hello, &hello, 1 << 20);
-    let device = |beside| Refusing { takes, fits, taken: Vec::new(), beside };
+    let device = |beside| Refusing { takes, fits, is_full: false, taken: Vec::new(), beside };
     let mut device = device(beside.then(|| Box::new(device(None))));
     if beside {
         connection.go_unreliable();
@@ -189,4 +191,74 @@ fn refuse(what: What, takes: usize, fits: bool, level: Reliability, beside: bool
         assert!(status != TransferStatus::Arrived, "{status:?}");
     }
     assert_eq!(memory.outbox.usage().blocks, 0);
+}
+
+/// An RDMA read or write of which the device has some requests keeps its memory when the peer ends the connection, until these are over.
+#[test]
+fn what_the_device_has_begun_keeps_its_memory_when_the_peer_ends() {
+    for (what, level, beside, sent) in [
+        (What::Write, Reliability::Delivery, false, 0),
+        (What::Read, Reliability::Delivery, false, 0),
+        (What::Write, Reliability::Unreliable, false, 0),
+        (What::Write, Reliability::Unreliable, true, 0),
+        // The peer has taken none of them: there are no numbers left.
+        (What::Write, Reliability::Unreliable, true, MESSAGES),
+    ] {
+        println!("{what:?}, {level:?}, beside {beside}, {sent} messages sent");
+        begun(what, level, beside, sent);
+    }
+}
+
+fn begun(what: What, level: Reliability, beside: bool, sent: u32) {
+    let memory = Memory::fresh(8 << 20).unwrap();
+    let tag = Some(udeck_via::Ptag(1));
+    let hello =
+        Hello { reliability: level, writable_ptag: tag, readable_ptag: tag, private_data: Vec::new() };
+    let mut connection = Connection::new(&memory, &hello, &hello, 1 << 20);
+    let device = |takes, beside| Refusing { takes, fits: true, is_full: true, taken: Vec::new(), beside };
+    // The engine's own words find room.
+    let mut device = match beside {
+        true => device(9, Some(Box::new(device(1, None)))),
+        false => device(1, None),
+    };
+    if beside {
+        connection.go_unreliable();
+    }
+    for write in [true, false] {
+        connection.places.insert((7, write), Far { address: 0, rkey: 1, len: 10_000 });
+    }
+    for token in 0..sent {
+        assert!(connection.send(Some(&mut device), None, b"", b"short").is_ok(), "there is room");
+        connection.on_sent_unreliable(token);
+    }
+    let remote = RemoteBuffer { handle: udeck_via::MemHandle(7), offset: 0, len: 10_000 };
+    for _ in 0..2 {
+        let block = memory.outbox.block(250, Fill::Zero).unwrap();
+        let segment = [(block.offset(), 250)];
+        let held = PostedBuffer::Block(block);
+        let posted = match what {
+            What::Read => connection.rdma_read(&segment, remote, held),
+            _ => connection.rdma_write(&segment, remote, None, held),
+        };
+        assert!(posted.is_ok(), "there is room");
+    }
+    connection.pump(&mut device);
+    let used = |memory: &Memory| memory.outbox.usage().blocks;
+    assert_eq!((used(&memory), connection.failure()), (2, None));
+    hear(&mut connection, Frame::End { broken: false, len: 0 }, b"");
+    connection.pump(&mut device);
+    assert_eq!(used(&memory), 1, "the device has a request of the first one, and nothing of the second");
+    // What it has ends, and it has room again.
+    let at = if beside { device.beside.as_deref_mut().unwrap() } else { &mut device };
+    at.takes = 9;
+    for from in 0.. {
+        let at = if beside { device.beside.as_deref_mut().unwrap() } else { &mut device };
+        let Some(token) = at.taken.get(from).copied() else { break };
+        match beside {
+            true => connection.on_sent_unreliable(token),
+            false => connection.sent(token),
+        }
+        connection.pump(&mut device);
+    }
+    assert_eq!(used(&memory), 0, "and none of the first one");
 }

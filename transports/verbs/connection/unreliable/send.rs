@@ -262,7 +262,7 @@ impl Connection {
         }
         while *done < total {
             if !device.has_room() || (immediate.is_some() && !self.has_number()) {
-                return Ok(self.wait_unreliable(then));
+                return Ok(self.wait_unreliable(*done, then));
             }
             let len = device.fitting(body, *done)?;
             let at = Far { address: far.address.wrapping_add((to.offset + *done) as u64), ..far };
@@ -274,7 +274,7 @@ impl Connection {
         }
         if let Some(immediate) = immediate {
             if !device.has_room() || !self.has_number() {
-                return Ok(self.wait_unreliable(then));
+                return Ok(self.wait_unreliable(*done, then));
             }
             let pieces = self.unreliable.as_ref().map_or(0, |unreliable| unreliable.written);
             let frame = Frame::Wrote { immediate, pieces, len: total as u64 };
@@ -285,9 +285,10 @@ impl Connection {
         Ok(Step::Gone)
     }
 
-    /// As [`Connection::waits_for_room`]: a write that waits in vain is lost.
-    fn wait_unreliable(&mut self, then: &mut Then) -> Step {
-        if self.waits_for_room() {
+    /// As [`Connection::waits_for_room`]: a write that waits in vain is lost, as soon as the device has none of its first `done` bytes
+    /// any more.
+    fn wait_unreliable(&mut self, done: usize, then: &mut Then) -> Step {
+        if self.waits_for_room() || (done > 0 && self.in_flight_unreliable() > 0) {
             return Step::Waits;
         }
         self.drop_then(then, TransferStatus::Unread);
