@@ -12,7 +12,7 @@ use udeck_sys::Topology;
 use udeck_via::Nic;
 use udeck_via::auth::Keys;
 
-use crate::registry::{NicOptions, TRANSPORTS, open_nic};
+use crate::registry::{NicOptions, TRANSPORTS, default_arena, open_nic};
 use crate::settings;
 use choose::{Opening, Places, Wanted, choose};
 
@@ -110,12 +110,14 @@ fn world(client: Client, config: Config) -> Result<World> {
     let places = Places { rank: welcome.rank, hosts: &hosts, interface: welcome.address };
     let wanted = Wanted { transports: config.transport.as_deref(), encrypt: config.encrypt };
     let openings = choose(&places, wanted, TRANSPORTS)?;
-    let options = NicOptions::configured(client.keys(), &config)?;
+    let mut options = NicOptions::configured(client.keys(), &config)?;
+    let here = places.here(welcome.size);
+    options.arena = options.arena.or_else(|| Some(default_arena(here)));
     let (nics, mut unavailable) = open_all(&openings, options)?;
     if config.encrypt && config.transport.is_none() && places.has_others() {
         unavailable.extend(unencrypted(&nics));
     }
-    let oversubscribed = places.here(welcome.size).saturating_mul(config.threads) > shared_cpus(welcome);
+    let oversubscribed = here.saturating_mul(config.threads) > shared_cpus(welcome);
     World::with_unavailable(client, nics, unavailable, config, oversubscribed)
 }
 

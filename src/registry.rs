@@ -100,7 +100,8 @@ pub struct NicOptions {
     /// What this process proves to its peers by that it is of the job, and which of its ranks: only peers that do the same
     /// can connect.
     pub keys: Keys,
-    /// The bound of its message memory in bytes, each way; `None`: half of the machine's memory, at most 4 GiB.
+    /// The bound of its message memory in bytes, each way; `None`: half of the machine's memory, at most 4 GiB, and less where
+    /// limits of the process (`ulimit -f`, `ulimit -v`) ask for it.
     pub arena: Option<usize>,
     /// A NIC whose memory it is to share; `None`: it gets its own.
     pub memory: Option<Nic>,
@@ -161,7 +162,12 @@ pub fn open_nic(name: &str, options: &NicOptions) -> Result<Nic> {
 
 /// The same bound whichever transport has the memory: so the longest message is.
 fn arena(options: &NicOptions) -> usize {
-    options.arena.unwrap_or_else(udeck_shm::default_arena_limit)
+    options.arena.unwrap_or_else(|| default_arena(1))
+}
+
+/// The usual bound of a process's message memory, where so many ranks of the job run on this host.
+pub(crate) fn default_arena(ranks: usize) -> usize {
+    udeck_shm::default_arena_limit(ranks)
 }
 
 fn open_shm(options: &NicOptions) -> Result<Nic> {

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -347,7 +347,7 @@ impl TracingJob {
 /// The part of a rank of another host, as far as it has come.
 struct ReceivedPart {
     path: PathBuf,
-    file: File,
+    file: udeck_trace::NewFile,
     bytes: u64,
 }
 

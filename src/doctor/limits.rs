@@ -1,4 +1,4 @@
-//! What the system allows a process: descriptors, threads and locked memory.
+//! What the system allows a process: descriptors, threads and memory.
 
 use super::{
     finding::Finding,
@@ -22,6 +22,70 @@ const RANKS_HERE: u64 = 64;
 const IPC_LOCK: u32 = 14;
 const SYS_RESOURCE: u32 = 24;
 
+/// A limit on what a process's memory takes.
+struct Size {
+    subject: &'static str,
+    /// In `/proc/self/limits`.
+    name: &'static str,
+    /// The shell's option, and the name in limits.conf.
+    option: [&'static str; 2],
+    /// What no rank can do without.
+    least: u64,
+    /// What leaves message memory as long as it is without limits.
+    usual: u64,
+    counts: &'static str,
+}
+
+const SIZES: [Size; 3] = [
+    Size {
+        subject: "file size",
+        name: "Max file size",
+        option: ["-f", "fsize"],
+        least: 4 << 20,
+        usual: 4 << 30,
+        counts: "shared memory counts as a file",
+    },
+    Size {
+        subject: "address space",
+        name: "Max address space",
+        option: ["-v", "as"],
+        least: 256 << 20,
+        usual: 64 << 30,
+        counts: "a rank maps its own message memory and that of each rank of its host that it meets",
+    },
+    Size {
+        subject: "private memory",
+        name: "Max data size",
+        option: ["-d", "data"],
+        least: 64 << 20,
+        usual: 1 << 30,
+        counts: "the library's threads have their stacks in it",
+    },
+];
+
+impl Size {
+    fn finding(&self, tree: &Tree) -> Finding {
+        let Some(Limit { soft, .. }) = limit(tree, self.name) else {
+            return Finding::note(self.subject, "unknown: /proc/self/limits does not say");
+        };
+        let Some(soft) = soft else { return Finding::ok(self.subject, "no limit") };
+        let seen = format!("{}: {}", bytes(soft), self.counts);
+        let [option, name] = self.option;
+        let advice = format!(
+            "`ulimit {option} unlimited` as far as the hard limit allows; for good, `{name} unlimited` in \
+             /etc/security/limits.conf, or more of what the batch system limits (h_fsize, h_vmem, h_data)"
+        );
+        match soft {
+            few if few < self.least => Finding::problem(self.subject, seen, advice),
+            some if some < self.usual => {
+                Finding::note(self.subject, format!("{seen}; DECK_ARENA is smaller by default"))
+                    .advise(advice)
+            }
+            _ => Finding::ok(self.subject, seen),
+        }
+    }
+}
+
 /// A limit; `None`: there is none.
 struct Limit {
     soft: Option<u64>,
@@ -29,7 +93,9 @@ struct Limit {
 }
 
 pub(super) fn findings(tree: &Tree) -> Vec<Finding> {
-    vec![descriptors(tree), threads(tree), locked_memory(tree)]
+    let mut findings = vec![descriptors(tree), threads(tree), locked_memory(tree)];
+    findings.extend(SIZES.iter().map(|size| size.finding(tree)));
+    findings
 }
 
 fn limit(tree: &Tree, name: &str) -> Option<Limit> {
@@ -125,11 +191,30 @@ mod tests {
     }
 
     fn with_more(files: &str, locked: &str, device: bool, others: &[(&str, &str)]) -> Vec<Finding> {
+        let mut found = with_all(files, locked, device, ["unlimited"; 3], others);
+        let sizes = found.split_off(3);
+        assert!(sizes.iter().all(|size| size.mark == Mark::Ok && size.seen == "no limit"), "{sizes:?}");
+        found
+    }
+
+    fn with_all(
+        files: &str,
+        locked: &str,
+        device: bool,
+        [file, space, data]: [&str; 3],
+        others: &[(&str, &str)],
+    ) -> Vec<Finding> {
+        let sizes = format!(
+            "Max file size             {file} unlimited bytes\n\
+             Max address space         {space} unlimited bytes\n\
+             Max data size             {data} unlimited bytes\n"
+        );
         let text = format!(
             "Limit                     Soft Limit           Hard Limit           Units\n\
              Max locked memory         {locked} bytes\n\
              Max processes             2879                 2879                 processes\n\
-             Max open files            {files} files\n"
+             Max open files            {files} files\n\
+             {sizes}"
         );
         let device = [("sys/class/infiniband/mlx5_0/node_type", "1: CA")].repeat(usize::from(device));
         findings(&MadeUp::of(&[&[("proc/self/limits", &text[..])][..], &device, others].concat()).0)
@@ -159,6 +244,23 @@ mod tests {
         let found = with("256 256", "65536 unlimited", true);
         assert!(found[0].remedy.is_some() && found[2].remedy.is_some(), "{found:?}");
         assert!(found[2].seen.starts_with("soft 64 KiB, hard no limit: RDMA pins"), "{found:?}");
+    }
+
+    #[test]
+    fn limits_on_memory_say_what_counts_and_what_to_do() {
+        let sizes = |sizes| with_all("1024 1048576", "8388608 8388608", false, sizes, &[]).split_off(3);
+        let found = sizes(["102400", "4096000000", "1073741824"]);
+        assert_eq!(marks(&found), [Mark::Problem, Mark::Note, Mark::Ok]);
+        assert_eq!(found[0].seen, "100 KiB: shared memory counts as a file");
+        assert!(
+            found[0].remedy.as_ref().is_some_and(|remedy| remedy.contains("ulimit -f unlimited")),
+            "{found:?}"
+        );
+        assert!(found[1].remedy.as_ref().is_some_and(|remedy| remedy.contains("h_vmem")), "{found:?}");
+        assert_eq!(
+            marks(&sizes(["4294967296", "200000000", "100000000"])),
+            [Mark::Ok, Mark::Problem, Mark::Note]
+        );
     }
 
     #[test]

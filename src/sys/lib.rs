@@ -98,7 +98,10 @@ pub use job_clock::{JobClock, job_time, join_job_clock};
 #[cfg(not(loom))]
 pub use library::library;
 #[cfg(not(loom))]
-pub use limits::{descriptor_advice, file_system_size, is_shortage, make_room_for_descriptors};
+pub use limits::{
+    check_file_size, descriptor_advice, file_system_size, is_shortage, longest_file,
+    make_room_for_descriptors, name_limits, spare_address_space,
+};
 pub use missed::missed;
 #[cfg(feature = "missed-look")]
 pub use missed::on_next_miss;

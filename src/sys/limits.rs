@@ -2,7 +2,10 @@
 
 use std::io;
 
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+const PAGE: u64 = 4096;
 
 /// Sees to it that this process may have `needed` descriptors open: raises its soft limit as far as that takes, and never
 /// above the hard one. A limit that suffices stays as it is. Children inherit it.
@@ -20,9 +23,59 @@ pub fn make_room_for_descriptors(needed: u64) -> io::Result<()> {
 /// Whether an error says that this process, or the system, is short of descriptors or of memory for them: trying again
 /// later may help.
 pub fn is_shortage(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
-    Errno::from_io_error(error).is_some_and(|errno| shortages.contains(&errno))
+    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::TOOMANYREFS];
+    error.kind() == io::ErrorKind::OutOfMemory
+        || Errno::from_io_error(error).is_some_and(|errno| shortages.contains(&errno))
+}
+
+/// Limits on memory, files and threads: what the kernel may answer beyond each, its name, the shell's option, and what is counted.
+const LIMITS: [(&[Errno], Resource, &str, &str, &str); 4] = [
+    (&[Errno::FBIG], Resource::Fsize, "RLIMIT_FSIZE", "-f", "bytes a file, shared memory included"),
+    (&[Errno::NOMEM, Errno::AGAIN], Resource::As, "RLIMIT_AS", "-v", "bytes of address space"),
+    (&[Errno::NOMEM, Errno::AGAIN], Resource::Data, "RLIMIT_DATA", "-d", "bytes of private memory"),
+    (&[Errno::AGAIN], Resource::Nproc, "RLIMIT_NPROC", "-u", "processes and threads of its user"),
+];
+
+/// Adds to an error of taking memory, or of starting a thread, those limits of this process that may be the cause, and what to do.
+/// An error is left alone for which there is no such limit.
+pub fn name_limits(error: io::Error) -> io::Error {
+    let Some(errno) = Errno::from_io_error(&error) else { return error };
+    let limits = LIMITS.iter().filter(|limit| limit.0.contains(&errno));
+    let limits = limits.filter_map(|(_, resource, name, option, counted)| {
+        let most = getrlimit(*resource).current?;
+        Some(format!("at most {most} {counted} ({name}, `ulimit {option}`)"))
+    });
+    match limits.collect::<Vec<_>>() {
+        none if none.is_empty() => error,
+        some => {
+            let words = format!("{error}: this process may have {}; raise it", some.join(" and "));
+            io::Error::new(error.kind(), words)
+        }
+    }
+}
+
+/// Whether a file, or shared memory, may be so long. The kernel ends a process that makes a longer one.
+///
+/// # Errors
+/// `FileTooLarge`, which names the limit.
+pub fn check_file_size(len: u64) -> io::Result<()> {
+    match longest_file() {
+        Some(most) if len > most => Err(name_limits(Errno::FBIG.into())),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes of the longest file, or shared memory, that this process may make; `None`: there is no limit.
+pub fn longest_file() -> Option<u64> {
+    getrlimit(Resource::Fsize).current
+}
+
+/// Bytes of address space that this process may still take; `None`: there is no limit.
+pub fn spare_address_space() -> Option<u64> {
+    let most = getrlimit(Resource::As).current?;
+    let taken = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = taken.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    Some(most.saturating_sub(pages * PAGE))
 }
 
 /// What a process can do that is short of descriptors, in words.

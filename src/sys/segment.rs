@@ -16,6 +16,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::above_stdio;
 use crate::atomic::Shared;
+use crate::limits::{check_file_size, name_limits};
 
 /// The unit in which [`Mapping::commit`] allocates in large segments: a huge page, so that the kernel can use one.
 pub const CHUNK: usize = 2 << 20;
@@ -60,8 +61,9 @@ unsafe impl Sync for Mapping {}
 /// is what peers are given.
 ///
 /// # Errors
-/// The kernel's: no descriptors left, no address space.
+/// The kernel's: no descriptors left, no address space. A limit of this process that is in the way is named.
 pub fn create(name: &str, len: usize, peers: PeerAccess) -> io::Result<(OwnedFd, Mapping)> {
+    check_file_size(len as u64)?;
     let fd = above_stdio(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING))?;
     ftruncate(&fd, len as u64)?;
     // FUTURE_WRITE leaves the mappings that exist writable: map first, then seal.
@@ -156,6 +158,10 @@ impl Mapping {
     /// (`MADV_COLLAPSE`), but that holds this process's memory map, and cannot be interrupted, until every processor has run
     /// a work item of the kernel's: seconds, with a busy processor, in which nobody's connection is answered.
     fn new(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
+        Self::map(fd, len, writable).map_err(name_limits)
+    }
+
+    fn map(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
         if len == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "empty segment"));
         }

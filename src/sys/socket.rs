@@ -128,7 +128,7 @@ pub enum Received {
     Datagram {
         /// Its length in the buffer.
         len: usize,
-        /// It is longer than the buffer, or carries more descriptors than [`MAX_FDS`] or than this process has room for.
+        /// It is longer than the buffer, or carries more descriptors than [`MAX_FDS`].
         /// It stays where it is: read no more from this socket.
         truncated: bool,
         /// What it carried.
@@ -146,7 +146,8 @@ pub enum Received {
 /// closed by the kernel, here and now, however long that takes ([`crate::closer`]).
 ///
 /// # Errors
-/// The kernel's; a reset by a dying peer is [`Received::Closed`], not an error.
+/// The kernel's; a reset by a dying peer is [`Received::Closed`], not an error. This process has no room for the descriptors
+/// ([`is_shortage`](crate::is_shortage)): the datagram stays where it is, and can be received later.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -165,6 +166,9 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received
                 fds.push(Passed::new(above_stdio(io::Result::Ok(fd))?));
             }
         }
+    }
+    if message.flags.contains(ReturnFlags::CTRUNC) && fds.len() < MAX_FDS {
+        return Err(Errno::MFILE.into());
     }
     let truncated = message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
     if message.bytes == 0 && fds.is_empty() && !truncated {

@@ -22,6 +22,8 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
+use crate::limits::name_limits;
+
 /// Starts a thread of the library. If `body` panics, `on_panic` is called, on the thread, with the panic's words, and
 /// joining gives these words, too.
 ///
@@ -37,7 +39,7 @@ pub fn spawn<R: Send + 'static>(
 ) -> io::Result<JoinHandle<Result<R, String>>> {
     let name = name.into();
     put_hook();
-    Builder::new().name(name.clone()).spawn(move || run(&name, body, on_panic))
+    Builder::new().name(name.clone()).spawn(move || run(&name, body, on_panic)).map_err(name_limits)
 }
 
 /// As [`spawn`], in a scope.
@@ -51,7 +53,8 @@ pub fn spawn_scoped<'scope, R: Send + 'scope>(
     on_panic: impl FnOnce(&str) + Send + 'scope,
 ) -> io::Result<ScopedJoinHandle<'scope, Result<R, String>>> {
     put_hook();
-    Builder::new().name(name.into()).spawn_scoped(scope, move || run(name, body, on_panic))
+    let builder = Builder::new().name(name.into());
+    builder.spawn_scoped(scope, move || run(name, body, on_panic)).map_err(name_limits)
 }
 
 fn run<R>(name: &str, body: impl FnOnce() -> R, on_panic: impl FnOnce(&str)) -> Result<R, String> {

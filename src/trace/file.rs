@@ -2,7 +2,7 @@
 //! So a link, a FIFO or a file of another user that lies there already must not be taken for ours.
 
 use std::fs::{self, File};
-use std::io::{self, Error, ErrorKind};
+use std::io::{self, Error, ErrorKind, Write};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -12,23 +12,44 @@ use udeck_sys::above_stdio;
 /// Symbolic links that are followed to the place of a trace, at most.
 const MAX_LINKS: usize = 40;
 
+/// A file that was made just now. A write that would make it longer than the process may (`RLIMIT_FSIZE`) is an error: the kernel
+/// would end the process.
+#[derive(Debug)]
+pub struct NewFile {
+    file: File,
+    bytes: u64,
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        udeck_sys::check_file_size(self.bytes + bytes.len() as u64)?;
+        let written = self.file.write(bytes)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
 /// Makes a file that is not there yet, for this user's eyes only.
 ///
 /// # Errors
 /// There is something of that name already. The system cannot make the file.
-pub fn create_private(path: &Path) -> io::Result<File> {
+pub fn create_private(path: &Path) -> io::Result<NewFile> {
     create(path, Mode::RUSR | Mode::WUSR)
 }
 
 /// Makes a file that is not there yet, with the rights that the process gives to new files.
-pub(crate) fn create_shared(path: &Path) -> io::Result<File> {
+pub(crate) fn create_shared(path: &Path) -> io::Result<NewFile> {
     create(path, Mode::from_raw_mode(0o666))
 }
 
-fn create(path: &Path, mode: Mode) -> io::Result<File> {
+fn create(path: &Path, mode: Mode) -> io::Result<NewFile> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     match above_stdio(rustix::fs::open(path, flags, mode)) {
-        Ok(file) => Ok(file.into()),
+        Ok(file) => Ok(NewFile { file: file.into(), bytes: 0 }),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(Error::new(
             ErrorKind::AlreadyExists,
             "something of this name is there already; remove it, or let DECK_TRACE name a folder that only you can write",

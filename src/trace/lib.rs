@@ -25,7 +25,7 @@ mod merge;
 mod part;
 mod record;
 
-pub use file::{create_private, open_own};
+pub use file::{NewFile, create_private, open_own};
 pub use layer::{TraceLayer, install, layer};
 pub use merge::{Clock, ClockSample, Lane, Merged, check_place, is_merged, merge, parts_beside};
 pub use part::buffer::{Quiet, quiet};

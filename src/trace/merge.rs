@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufRead as _, BufReader, BufWriter, Error, ErrorKind, Read as _, Write as _};
 use std::mem::take;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use udeck_sys::say;
 
-use crate::file::{create_shared, follow_own_links, open_own, open_regular};
+use crate::file::{NewFile, create_shared, follow_own_links, open_own, open_regular};
 use crate::json;
 use crate::part::PartError;
 
@@ -342,7 +342,7 @@ fn nanoseconds(micros: &str) -> Option<u64> {
 }
 
 fn write(
-    to: File,
+    to: NewFile,
     lanes: &[Lane],
     parts: &[(PathBuf, Clock)],
     (survey, watch): (&Survey, &Watch<'_>),

@@ -6,7 +6,6 @@
 pub(crate) mod buffer;
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use udeck_sys::process::is_forked;
 use udeck_sys::{say, thread};
 
 use self::buffer::{Noted, ThreadBuffer};
-use crate::file::create_private;
+use crate::file::{NewFile, create_private};
 use crate::json;
 use crate::record::NO_RANK;
 
@@ -176,7 +175,7 @@ pub(crate) struct Process {
 
 #[derive(Debug)]
 struct PartFile {
-    file: File,
+    file: NewFile,
     events: u64,
     /// Bytes that were written.
     bytes: u64,

@@ -77,7 +77,9 @@ impl Segment {
         }
         let len = limit.next_multiple_of(CHUNK);
         let (fd, mapping) = segment::create(&format!("udeck-{name}"), len, peers).map_err(|e| {
-            Error::os(format!("reserving {len} bytes of address space for the {name} arena"), e)
+            let what =
+                format!("reserving {len} bytes of address space for the {name} arena (see DECK_ARENA)");
+            Error::os(what, e)
         })?;
         let memory = Memory { fd: Arc::new(fd), mapping: Arc::new(mapping) };
         let arena = Arena::new(name, REMEDY, peers == PeerAccess::Write, Box::new(memory.clone()));
@@ -100,8 +102,19 @@ impl Segment {
     }
 }
 
-/// Half of the machine's memory, at most 4 GiB.
-pub fn default_limit() -> usize {
+/// Least bytes of an arena that limits of the process make smaller.
+const LEAST: u64 = 16 << 20;
+
+/// Half of the machine's memory, at most 4 GiB. Less if limits of this process ask for it: an arena is a file to them
+/// (`RLIMIT_FSIZE`), and this process has those of all `ranks` of the host in half of its address space (`RLIMIT_AS`).
+pub fn default_limit(ranks: usize) -> usize {
+    let share = udeck_sys::spare_address_space().map(|spare| (spare / 4 / ranks as u64).max(LEAST));
+    let longest = udeck_sys::longest_file().map(|longest| longest.max(CHUNK as u64));
+    let bounds = share.into_iter().chain(longest).map(|most| most as usize / CHUNK * CHUNK);
+    bounds.fold(unlimited(), usize::min)
+}
+
+fn unlimited() -> usize {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total_kib = meminfo
         .lines()

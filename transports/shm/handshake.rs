@@ -5,7 +5,7 @@
 //!   Meet(version, boot, nonce c, claim) ->
 //!                                <- Prove(nonce a, proof "acceptor" of c and a)
 //!   Join(proof "connector" of c and a) + descriptors ->
-//!                                <- Welcome + descriptors
+//!                                <- Welcome + descriptors, or Refuse(what it is short of)
 //! ```
 //! The claim: which rank calls which, or that somebody of the job calls. The proofs are by what the two of them share
 //! ([`udeck_via::auth`]), over the claim and all the rest that both have said.
@@ -61,6 +61,8 @@ pub enum Refusal {
     OtherProcess,
     #[error("{0}")]
     Proof(String),
+    #[error("{0}")]
+    Short(String),
     #[error("it broke the hand-shake")]
     Protocol,
 }
@@ -105,6 +107,8 @@ impl Handshake {
             (Expects::Welcome(pair), Datagram::Welcome) => {
                 Ok(Step::Met { answer: None, peer: pair.callee() })
             }
+            // It has proved itself, and cannot have our descriptors.
+            (Expects::Welcome(_), Datagram::Refuse { text, .. }) => Err(Refusal::Short(text.clone())),
             _ => Err(Refusal::Protocol),
         }
     }

@@ -65,7 +65,7 @@ pub struct Options {
 impl Options {
     /// Trusting, with arenas of half of the machine's memory, at most 4 GiB each.
     pub fn new(keys: impl Into<Keys>) -> Self {
-        Options { keys: keys.into(), arena_limit: arenas::default_limit(), arenas: None, trusting: true }
+        Options { keys: keys.into(), arena_limit: arenas::default_limit(1), arenas: None, trusting: true }
     }
 }
 

@@ -5,6 +5,7 @@
 //! closes or the process behind it dies, and takes its connections with it.
 
 use std::collections::HashMap;
+use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -15,14 +16,14 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use udeck_sys::closer::{Endpoint, Passed};
 use udeck_sys::segment::{self, CHUNK, Mapping, PeerAccess};
-use udeck_sys::{job_time, socket};
+use udeck_sys::{descriptor_advice, is_shortage, job_time, socket};
 use udeck_via::transport::Hello;
 use udeck_via::{Error, Result, Until};
 
 use crate::arenas::MAX_ARENA;
 use crate::board::BoardView;
 use crate::connection::{Connection, Loss};
-use crate::handshake::{Handshake, Step};
+use crate::handshake::{Handshake, Refusal, Step};
 use crate::peer_socket_wire::{Datagram, Doorbells, Why};
 use crate::space::{Space, Taken};
 
@@ -59,7 +60,56 @@ struct State {
 enum Phase {
     Meeting(Handshake),
     Up,
-    Down(String),
+    Down(Ended),
+}
+
+/// Why a peer socket has ended, in words.
+#[derive(Clone, Debug)]
+pub enum Ended {
+    /// The peer is dead or stuck, or broke the protocol.
+    Lost(String),
+    /// One of the two processes is short of something, and both live.
+    Short(String),
+}
+
+impl Ended {
+    /// A system call of this process failed.
+    pub fn by_call(what: &str, error: &io::Error) -> Self {
+        use io::ErrorKind::{OutOfMemory, QuotaExceeded};
+        let words = format!("{what}: {error}");
+        match error.kind() {
+            OutOfMemory => Ended::Short(format!("{words}, or lower DECK_ARENA for all ranks")),
+            QuotaExceeded => Ended::Short(words),
+            _ if is_shortage(error) => Ended::Short(format!("{words} ({})", descriptor_advice())),
+            _ => Ended::Lost(words),
+        }
+    }
+
+    fn words(&self) -> &str {
+        let (Ended::Lost(words) | Ended::Short(words)) = self;
+        words
+    }
+
+    pub fn into_error(self, pid: Option<i32>) -> Error {
+        match self {
+            Ended::Lost(why) => Error::Lost(why),
+            Ended::Short(why) => {
+                Error::Unavailable { what: format!("shared memory with process {}", process(pid)), why }
+            }
+        }
+    }
+}
+
+impl From<String> for Ended {
+    fn from(why: String) -> Self {
+        Ended::Lost(why)
+    }
+}
+
+impl From<&str> for Ended {
+    fn from(why: &str) -> Self {
+        Ended::Lost(why.to_owned())
+    }
 }
 
 /// The answer to a connection request.
@@ -213,11 +263,11 @@ impl PeerSocket {
     }
 
     /// Sends a datagram. The peer's reactor always reads: a peer whose socket is full is stuck, and the peer socket ends.
-    pub fn send(&self, datagram: &Datagram, fds: &[BorrowedFd<'_>]) -> std::result::Result<(), String> {
+    pub fn send(&self, datagram: &Datagram, fds: &[BorrowedFd<'_>]) -> std::result::Result<(), Ended> {
         match socket::send(self.socket(), &datagram.encode(), fds) {
             Ok(true) => Ok(()),
             Ok(false) => Err("it does not read its link (stopped, or stuck)".into()),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(Ended::by_call("writing to its link", &error)),
         }
     }
 
@@ -230,21 +280,25 @@ impl PeerSocket {
         datagram: Datagram,
         fds: Vec<Passed>,
         ours: [BorrowedFd<'_>; 3],
-    ) -> std::result::Result<Event, String> {
+    ) -> std::result::Result<Event, Ended> {
         let (carried, due) = (fds.len(), datagram.descriptors());
         if carried > due {
-            return Err(format!("sent {carried} descriptors where {due} belong"));
+            return Err(format!("sent {carried} descriptors where {due} belong").into());
         }
         let mut state = self.state.lock();
         match &mut state.phase {
             Phase::Meeting(handshake) => {
-                let step = handshake.input(&datagram).map_err(|refusal| refusal.to_string())?;
+                let step = handshake.input(&datagram).map_err(|refusal| match refusal {
+                    Refusal::Short(why) => Ended::Short(format!("it says: {why}")),
+                    other => Ended::Lost(other.to_string()),
+                })?;
                 match step {
                     Step::Send(answer) => self.send(&answer, &[])?,
                     Step::SendSegments(answer) => self.send(&answer, &ours)?,
                     Step::Met { answer, peer } => {
                         let _ = self.peer.set(peer);
-                        self.adopt_segments(fds).map_err(|error| format!("its segments: {error}"))?;
+                        self.adopt_segments(fds)
+                            .map_err(|error| Ended::by_call("mapping the other process's arenas", &error))?;
                         if let Some(answer) = answer {
                             self.send(&answer, &ours)?;
                         }
@@ -263,9 +317,16 @@ impl PeerSocket {
                 let [fd] =
                     <[Passed; 1]>::try_from(fds).map_err(|_| "a request without its control segment")?;
                 let bytes = crate::layout::CONTROL_BYTES;
-                let (_, control) = fd
-                    .adopt(bytes..=bytes, PeerAccess::Write)
-                    .map_err(|error| format!("a control segment: {error}"))?;
+                let control = match fd.adopt(bytes..=bytes, PeerAccess::Write) {
+                    Ok((_, control)) => control,
+                    Err(error) => match Ended::by_call("mapping a control segment", &error) {
+                        Ended::Short(text) => {
+                            self.send(&Datagram::Refuse { id, why: Why::Rejected, text }, &[])?;
+                            return Ok(Event::Nothing);
+                        }
+                        lost => return Err(lost),
+                    },
+                };
                 return Ok(Event::Request { id, doorbells, hello, discriminator, control });
             }
             Datagram::Accept { id, doorbells, hello } => match state.requests.get_mut(&id) {
@@ -306,14 +367,14 @@ impl PeerSocket {
     /// Waits until the peer socket is up.
     ///
     /// # Errors
-    /// [`Error::Lost`] when it went down, [`Error::Timeout`].
+    /// [`Error::Lost`] when it went down, [`Error::Unavailable`] if a shortage was why, [`Error::Timeout`].
     pub fn wait_up(&self, until: &Until) -> Result {
         let start = Instant::now();
         let mut state = self.state.lock();
         loop {
             match &state.phase {
                 Phase::Up => return Ok(()),
-                Phase::Down(why) => return Err(Error::Lost(why.clone())),
+                Phase::Down(ended) => return Err(ended.clone().into_error(self.pid)),
                 Phase::Meeting(_) => {}
             }
             if self.changed.wait_until(&mut state, until.instant()).timed_out() && until.passed() {
@@ -338,7 +399,7 @@ impl PeerSocket {
     /// Asks for a connection and waits for the answer.
     ///
     /// # Errors
-    /// [`Error::Lost`], [`Error::Timeout`].
+    /// As [`PeerSocket::wait_up`].
     pub fn request(
         &self,
         doorbells: Doorbells,
@@ -359,12 +420,12 @@ impl PeerSocket {
                 return Ok(answer);
             }
             let down = match &state.phase {
-                Phase::Down(why) => Some(why.clone()),
+                Phase::Down(ended) => Some(ended.clone()),
                 _ => sent.clone().err(),
             };
-            if let Some(why) = down {
+            if let Some(ended) = down {
                 state.requests.remove(&id);
-                return Err(Error::Lost(why));
+                return Err(ended.into_error(self.pid));
             }
             if self.changed.wait_until(&mut state, until.instant()).timed_out() && until.passed() {
                 state.requests.remove(&id);
@@ -380,8 +441,8 @@ impl PeerSocket {
         let mut state = self.state.lock();
         state.connections.retain(|connection| connection.strong_count() > 0);
         state.connections.push(Arc::downgrade(connection));
-        if let Phase::Down(why) = &state.phase {
-            let (why, how) = (why.clone(), if state.gone { Loss::Dead } else { Loss::Stuck });
+        if let Phase::Down(ended) = &state.phase {
+            let (why, how) = (ended.words().to_owned(), if state.gone { Loss::Dead } else { Loss::Stuck });
             drop(state);
             connection.lose(&why, how);
         }
@@ -399,7 +460,7 @@ impl PeerSocket {
 
     /// Ends the peer socket and its connections. The first reason counts. A peer socket whose peer lives keeps its connections: they
     /// are told once more when it is dead, which is when it is certain to have left our memory.
-    pub fn down(&self, why: &str, how: Loss) {
+    pub fn down(&self, why: impl Into<Ended>, how: Loss) {
         let mut state = self.state.lock();
         let was_down = matches!(state.phase, Phase::Down(_));
         if state.gone || (was_down && how != Loss::Dead) {
@@ -407,9 +468,9 @@ impl PeerSocket {
         }
         state.gone = how == Loss::Dead;
         let parted = state.parted;
-        let why = if parted { "the process has left the job" } else { why };
+        let ended = if parted { "the process has left the job".into() } else { why.into() };
         if !was_down {
-            state.phase = Phase::Down(why.to_owned());
+            state.phase = Phase::Down(ended.clone());
         }
         let connections: Vec<_> = state.connections.iter().filter_map(Weak::upgrade).collect();
         if state.gone {
@@ -422,7 +483,7 @@ impl PeerSocket {
                 (true, Loss::Dead) => connection.part(),
                 // It has said so, and not left yet.
                 (true, Loss::Lied | Loss::Stuck) => {}
-                (false, how) => connection.lose(why, how),
+                (false, how) => connection.lose(ended.words(), how),
             }
         }
     }

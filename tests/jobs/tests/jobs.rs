@@ -14,6 +14,8 @@ mod examples;
 mod group;
 #[path = "jobs/hadb.rs"]
 mod hadb;
+#[path = "jobs/limits.rs"]
+mod limits;
 #[path = "jobs/lost.rs"]
 mod lost;
 #[path = "jobs/namespaces.rs"]

@@ -21,7 +21,7 @@ const ACCEPTS: usize = 16;
 /// segments of the peer, of which the outbox stays.
 const LINK_DESCRIPTORS: usize = 6;
 /// A process without descriptors leaves those who connect in the backlog for so long, and tries again.
-const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 /// Hand-shakes that may be under way, and how long one may take. All ranks of a large job may call on one at the same time,
 /// and on few processors each answers late.
 const MAX_MEETING: usize = 1024;
@@ -36,7 +36,6 @@ impl ShmDevice {
         let weak = self.this.clone();
         let listener = Arc::new(listener);
         let watched = listener.clone();
-        let mut told = false;
         let token = self.reactor.add(
             listener.as_fd(),
             Box::new(move || {
@@ -44,9 +43,7 @@ impl ShmDevice {
                 match device.accept(watched.as_fd()) {
                     Ok(()) => Interest::Keep,
                     Err(error) => {
-                        if !std::mem::replace(&mut told, true) {
-                            report_shortage(&error);
-                        }
+                        device.report_shortage(&error);
                         Interest::Rest(SHORTAGE_PAUSE)
                     }
                 }
@@ -112,6 +109,16 @@ impl ShmDevice {
         true
     }
 
+    /// No call of the program is there to return it: those who connect wait, and only they would say so. Says it once.
+    #[cold]
+    pub(super) fn report_shortage(&self, error: &io::Error) {
+        if std::mem::replace(&mut self.peer_sockets.lock().told_of_shortage, true) {
+            return;
+        }
+        let advice = if is_shortage(error) { format!(" ({})", descriptor_advice()) } else { String::new() };
+        say!("cannot accept connections and keeps trying: {error}{advice}");
+    }
+
     /// Whether one more hand-shake may begin. Ends those that take too long: they keep descriptors for nothing.
     fn has_room_to_meet(&self) -> bool {
         let peer_sockets: Vec<_> =
@@ -132,14 +139,7 @@ impl ShmDevice {
     }
 }
 
-/// No call of the program is there to return it: those who connect wait, and only they would say so.
-#[cold]
-fn report_shortage(error: &io::Error) {
-    let advice = if is_shortage(error) { format!(" ({})", descriptor_advice()) } else { String::new() };
-    say!("cannot accept connections and keeps trying: {error}{advice}");
-}
-
-/// As [`report_shortage`]: the other process is told no more than that its peer socket was closed.
+/// As [`ShmDevice::report_shortage`]: the other process is told no more than that its peer socket was closed.
 #[cold]
 fn report_peer_socket_limit(pid: Option<i32>, has: usize) {
     let pid = process(pid);

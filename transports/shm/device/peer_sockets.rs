@@ -12,11 +12,11 @@ use udeck_sys::{is_shortage, socket};
 use udeck_via::{Error, PollBudget, Result, Until};
 
 use super::ShmDevice;
-use super::accept::nonce;
+use super::accept::{SHORTAGE_PAUSE, nonce};
 use super::request::IncomingRequest;
 use crate::connection::Loss;
 use crate::handshake::Handshake;
-use crate::peer_socket::{Event, PeerSocket, process};
+use crate::peer_socket::{Ended, Event, PeerSocket, process};
 use crate::peer_socket_wire::{Datagram, MAX_DATAGRAM, Why};
 
 /// How a peer socket ends whose socket does.
@@ -34,6 +34,8 @@ pub(super) struct PeerSockets {
     pub listening: Option<Token>,
     /// The user knows that a process wants more peer sockets than it may have.
     pub told_of_enough: bool,
+    /// The user knows that this process lacks descriptors.
+    pub told_of_shortage: bool,
 }
 
 impl ShmDevice {
@@ -74,9 +76,8 @@ impl ShmDevice {
         peer_sockets.made.insert(whom, peer_socket.clone());
         drop(peer_sockets);
         if let Err(why) = peer_socket.send(&meet, &[]) {
-            peer_socket.down(&why, Loss::Stuck);
+            peer_socket.down(why, Loss::Stuck);
             self.forget_peer_socket(&peer_socket);
-            return Err(Error::Lost(why));
         }
         peer_socket.wait_up(until)?;
         Ok(peer_socket)
@@ -124,7 +125,7 @@ impl ShmDevice {
         };
         let (weak, peer_socket) = (self.this.clone(), peer_socket.clone());
         let died = move || {
-            peer_socket.down(&format!("process {pid} died"), Loss::Dead);
+            peer_socket.down(format!("process {pid} died"), Loss::Dead);
             // A child that it forked may have its end of the socket still.
             if let Some(device) = weak.upgrade() {
                 device.forget_peer_socket(&peer_socket);
@@ -147,21 +148,25 @@ impl ShmDevice {
             }
             let (why, how) = match socket::receive(peer_socket.socket(), &mut buffer) {
                 Ok(socket::Received::Nothing) => return Interest::Keep,
-                Ok(socket::Received::Closed) => (CLOSED_OR_DIED.to_owned(), Loss::Dead),
+                Ok(socket::Received::Closed) => (CLOSED_OR_DIED.into(), Loss::Dead),
                 Ok(socket::Received::Datagram { len, truncated: false, fds }) => {
                     match self.on_datagram(peer_socket, &buffer[..len], fds) {
                         Ok(()) => continue,
-                        Err(why) => (why, Loss::Lied),
+                        Err(short @ Ended::Short(_)) => (short, Loss::Stuck),
+                        Err(lost) => (lost, Loss::Lied),
                     }
                 }
-                Ok(socket::Received::Datagram { .. }) => (
-                    "sent a datagram that is too long, or more descriptors than there is room for here"
-                        .to_owned(),
-                    Loss::Lied,
-                ),
-                Err(error) => (format!("its link cannot be read: {error}"), Loss::Stuck),
+                Ok(socket::Received::Datagram { .. }) => {
+                    ("sent a datagram that is too long, or has too many descriptors".into(), Loss::Lied)
+                }
+                // The datagram waits, as do those behind it.
+                Err(error) if is_shortage(&error) && peer_socket.meeting_for().is_none() => {
+                    self.report_shortage(&error);
+                    return Interest::Rest(SHORTAGE_PAUSE);
+                }
+                Err(error) => (Ended::by_call("reading its link", &error), Loss::Stuck),
             };
-            self.end_peer_socket(peer_socket, &why, how);
+            self.end_peer_socket(peer_socket, why, how);
             if how == Loss::Dead || peer_socket.connections().is_empty() {
                 return Interest::Done;
             }
@@ -173,7 +178,7 @@ impl ShmDevice {
         match socket::is_hung_up(peer_socket.socket()) {
             Ok(false) => Interest::HangUp,
             Ok(true) => {
-                self.end_peer_socket(peer_socket, CLOSED_OR_DIED, Loss::Dead);
+                self.end_peer_socket(peer_socket, CLOSED_OR_DIED.into(), Loss::Dead);
                 Interest::Done
             }
             // There is the watch for its death.
@@ -181,8 +186,17 @@ impl ShmDevice {
         }
     }
 
-    fn end_peer_socket(&self, peer_socket: &Arc<PeerSocket>, why: &str, how: Loss) {
-        peer_socket.down(&format!("process {}: {why}", process(peer_socket.pid)), how);
+    fn end_peer_socket(&self, peer_socket: &Arc<PeerSocket>, why: Ended, how: Loss) {
+        let why = match why {
+            Ended::Lost(why) => Ended::Lost(format!("process {}: {why}", process(peer_socket.pid))),
+            Ended::Short(text) => {
+                // It waits for the end of the hand-shake, and may be gone.
+                let refusal = Datagram::Refuse { id: 0, why: Why::Rejected, text: text.clone() };
+                let _ = peer_socket.send(&refusal, &[]);
+                Ended::Short(text)
+            }
+        };
+        peer_socket.down(why, how);
         if how == Loss::Dead || peer_socket.connections().is_empty() {
             self.forget_peer_socket(peer_socket);
             self.revoking.sweep(&self.board);
@@ -213,7 +227,7 @@ impl ShmDevice {
         peer_socket: &Arc<PeerSocket>,
         bytes: &[u8],
         fds: Vec<Passed>,
-    ) -> std::result::Result<(), String> {
+    ) -> std::result::Result<(), Ended> {
         let datagram = Datagram::decode(bytes).map_err(|malformed| malformed.to_string())?;
         let ours = [self.board.fd(), self.arenas.outbox.fd(), self.arenas.landing.fd()];
         match peer_socket.input(datagram, fds, ours)? {

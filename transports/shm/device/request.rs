@@ -31,7 +31,7 @@ impl IncomingRequest {
         self.answered = true;
         let refusal = Datagram::Refuse { id: self.id, why, text: text.to_owned() };
         if let Err(why) = self.peer_socket.send(&refusal, &[]) {
-            self.peer_socket.down(&why, Loss::Stuck);
+            self.peer_socket.down(why, Loss::Stuck);
         }
     }
 }
@@ -60,8 +60,8 @@ impl Incoming for IncomingRequest {
         }
         let accept = Datagram::Accept { id: self.id, doorbells, hello: hello.clone() };
         self.peer_socket.send(&accept, &[]).map_err(|why| {
-            self.peer_socket.down(&why, Loss::Stuck);
-            Error::Lost(why)
+            self.peer_socket.down(why.clone(), Loss::Stuck);
+            why.into_error(self.peer_socket.pid)
         })?;
         Ok(endpoint)
     }
