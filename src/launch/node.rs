@@ -22,6 +22,7 @@ use std::{
 pub(crate) use self::job_spec::refusal;
 
 use udeck_auth::ControlKey;
+use udeck_sys::advise_route;
 
 use crate::{
     Step,
@@ -181,6 +182,7 @@ fn try_to_meet(key: ControlKey, argument: &Argument, deadline: Instant) -> Resul
     let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let stream = TcpStream::connect_timeout(&root, left().min(TRY)).map_err(|error| {
         let slow = error.kind() == io::ErrorKind::TimedOut;
+        let error = advise_route(error, root.ip());
         let hint = if slow { "; perhaps a firewall drops it" } else { "" };
         let why = (CONNECT_FAILED, Some(format!("cannot reach {root} from here: {error}{hint}")));
         if slow || is_sent_away(&error) { Failed::Now(why) } else { Failed::ForGood(why) }

@@ -119,6 +119,19 @@ unsafe fn address(at: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
+/// Adds to an error of reaching `to` what to do, if it is that no way leads there.
+pub fn advise_route(error: io::Error, to: IpAddr) -> io::Error {
+    use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkDown, NetworkUnreachable};
+    if !matches!(error.kind(), AddrNotAvailable | HostUnreachable | NetworkDown | NetworkUnreachable) {
+        return error;
+    }
+    let advice = match to.is_loopback() {
+        true => "the loopback interface of this network namespace is down: `ip link set lo up`",
+        false => "see `ip route`, or choose other interfaces by --iface",
+    };
+    io::Error::new(error.kind(), format!("{error}; {advice}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

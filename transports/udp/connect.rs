@@ -11,7 +11,7 @@ use quinn_proto::StreamId;
 use udeck_session::address;
 use udeck_session::admission::wire::{Answer, Request, fits};
 use udeck_session::poll::Bell;
-use udeck_sys::job_time;
+use udeck_sys::{advise_route, job_time};
 use udeck_via::transport::{Connected, Hello, Queues};
 use udeck_via::{Deadline, Error, NetAddress, Result, Until};
 
@@ -199,7 +199,8 @@ impl Connector<'_> {
     }
 
     fn os_error(&self, error: io::Error) -> Error {
-        Error::os(format!("connecting to the process at {}{}", self.at, self.advice()), error)
+        let what = format!("connecting to the process at {}{}", self.at, self.advice());
+        Error::os(what, advise_route(error, self.at.ip()))
     }
 
     fn advice(&self) -> String {

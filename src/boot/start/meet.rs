@@ -18,7 +18,7 @@ use std::{
 
 use rustix::net::listen as set_backlog;
 use udeck_sys::{
-    Deadline, Interface, above_stdio, address_of, interfaces, is_link_local, listed,
+    Deadline, Interface, above_stdio, address_of, advise_route, interfaces, is_link_local, listed,
     make_room_for_descriptors, stderr_line, stream_pair, thread,
 };
 
@@ -263,7 +263,7 @@ fn reach_at(
     let limit = Deadline::after(TRY.min(until.remaining()));
     let words = |error: io::Error| match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!("no answer within {TRY:?}"),
-        _ => error.to_string(),
+        _ => advise_route(error, address.ip()).to_string(),
     };
     let unanswered = |error: io::Error| Missed {
         is_silent: matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut),

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use udeck::via::auth::Keys;
 use udeck::via::{Deadline, thread};
 use udeck::{Config, NicOptions};
-use udeck_sys::above_stdio;
+use udeck_sys::{above_stdio, advise_route};
 
 use super::table::{OWN, Serving};
 use super::wire::{self, Dated, Line};
@@ -102,7 +102,8 @@ impl ByHand {
     }
 
     fn call(&self, to: SocketAddr, limit: Duration) -> io::Result<Line<Dated>> {
-        let stream = above_stdio(TcpStream::connect_timeout(&to, limit))?;
+        let stream = above_stdio(TcpStream::connect_timeout(&to, limit));
+        let stream = stream.map_err(|error| advise_route(error, to.ip()))?;
         stream.set_nodelay(true)?;
         let stream = Dated::new(Arc::new(stream), limit);
         Line::ask(stream, self.options.keys.call(None).map_err(io::Error::other)?)

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use udeck_sys::advise_route;
 use udeck_via::transport::Hello;
 use udeck_via::{Deadline, Error, NetAddress, Result, Until};
 
@@ -194,5 +195,5 @@ impl Drop for Call<'_> {
 
 #[cold]
 fn nobody(at: SocketAddr, error: io::Error) -> Error {
-    Error::os(format!("connecting to the process at {at}"), error)
+    Error::os(format!("connecting to the process at {at}"), advise_route(error, at.ip()))
 }

@@ -6,15 +6,15 @@ use udeck_jobs::{Bin, Job};
 
 const RANK: &str = env!("CARGO_BIN_EXE_group-rank");
 
-/// The words that put a command into a pid namespace of its own, if this user may make one.
-fn own_pids() -> Option<Vec<&'static str>> {
-    let ways = [vec!["unshare", "-pf"], vec!["unshare", "-pf", "--user", "--map-current-user"]];
+/// The words that put a command into a namespace of its own of this kind, if this user may make one.
+fn own(kind: &'static str) -> Option<Vec<&'static str>> {
+    let ways = [vec!["unshare", kind], vec!["unshare", kind, "--user", "--map-current-user"]];
     let may = |way: &Vec<&str>| {
         Command::new(way[0]).args(&way[1..]).arg("true").output().is_ok_and(|ran| ran.status.success())
     };
     let way = ways.into_iter().find(may);
     if way.is_none() {
-        println!("skipped: no pid namespace can be made here");
+        println!("skipped: no namespace can be made here ({kind})");
     }
     way
 }
@@ -22,7 +22,7 @@ fn own_pids() -> Option<Vec<&'static str>> {
 /// The kernel tells none of these ranks which process another one is: all of them are process 1 of their own namespace.
 #[test]
 fn ranks_that_do_not_see_each_others_processes_are_a_job() {
-    let Some(own_pids) = own_pids() else { return };
+    let Some(own_pids) = own("-pf") else { return };
     for transport in ["shm", "tcp", "udp"] {
         for call in ["all_reduce", "long_all_reduce", "whole_messages"] {
             let job = Job::new(Bin::deckrun().path()).args(["-n", "3", "--transport", transport, "--"]);
@@ -47,4 +47,15 @@ fn ranks_of_several_users_take_the_next_transport_that_is_listed() {
     let ended = job("shm,tcp").ok();
     (0..3).for_each(|rank| _ = ended.line_with(&format!("rank {rank}: right")));
     assert!(job("shm").fails().stderr.contains("it runs as another user"));
+}
+
+/// A new network namespace has a loopback interface that is down.
+#[test]
+fn without_a_loopback_interface_an_error_says_what_to_do() {
+    let Some(own_network) = own("-n") else { return };
+    for transport in ["tcp", "udp"] {
+        let job = Job::new(Bin::deckrun().path()).inside(&own_network);
+        let ended = job.args(["-n", "2", "--transport", transport, "--", RANK, "all_reduce"]).run().fails();
+        assert!(ended.stderr.contains("`ip link set lo up`"), "{ended}");
+    }
 }
