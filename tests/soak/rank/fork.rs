@@ -17,12 +17,14 @@ const ALARM: u32 = 60;
 /// Other threads post and retrieve between two forks.
 const PAUSE: Duration = Duration::from_millis(20);
 
-pub fn children(rank: &Rank<'_>) {
-    let ends = match ends(rank) {
+/// The first round has none: after it, it is known what a connection with itself takes.
+pub fn children(rank: &Rank<'_>, round: Round) {
+    let ends = match ends(rank, round) {
         Ok(ends) => ends,
         Err(error) => return rank.unexpected("making what a child is to use", &error),
     };
-    for _ in 0..CHILDREN {
+    let count = if round == Round::First { 0 } else { CHILDREN };
+    for _ in 0..count {
         std::thread::sleep(PAUSE);
         let ended = fork(|| first_that_succeeds(rank.world, &ends)).and_then(|pid| {
             let ended = waitpid(Some(pid), WaitOptions::empty())?;
@@ -48,8 +50,8 @@ pub fn children(rank: &Rank<'_>) {
 type Ends = (Mailbox<u8>, Postbox<u8>);
 
 /// The streams' ends are other threads'.
-fn ends(rank: &Rank<'_>) -> Result<Ends> {
-    let name = format!("{} of the forks", mailbox_name(Round::Second, rank.rank));
+fn ends(rank: &Rank<'_>, round: Round) -> Result<Ends> {
+    let name = format!("{} of the forks", mailbox_name(round, rank.rank));
     let inbox = rank.watch.call("mailbox", PATIENCE, || rank.world.mailbox(&name))?;
     let out = rank.watch.call("postbox", PATIENCE, || rank.world.postbox_timeout(&name, PATIENCE))?;
     Ok((inbox, out))

@@ -134,8 +134,8 @@ impl Rank<'_> {
             if round == Round::Second && self.plan.forks.contains(&self.rank) {
                 scope.spawn(|| self.start_programs());
             }
-            if round == Round::Second && self.plan.children.contains(&self.rank) {
-                scope.spawn(|| fork::children(self));
+            if self.plan.children.contains(&self.rank) {
+                scope.spawn(move || fork::children(self, round));
             }
             if round == Round::Second {
                 // Now that its own threads have their stacks.
