@@ -99,7 +99,7 @@ pub(super) struct ViObject {
     receive_notify: Option<Notify>,
     peer: Option<PeerRequest>,
     early: Early,
-    /// A receive may be taken the short way: no completion queue, handler or early message is in it.
+    /// A receive may be taken the short way: no completion queue, handler or beginning of a connection is in it.
     takes_plainly: bool,
     /// The NIC knows that it has found no room.
     is_stuck: bool,
@@ -331,7 +331,7 @@ impl ViObject {
         self.takes_plainly = self.level != Reliability::Reception
             && self.receive_cq.is_none()
             && self.receive_notify.is_none()
-            && !self.early.is_held();
+            && self.early.is_over();
     }
 
     /// Whether the engine has to look after this VI when the program does not: it is to be notified, the peer reaches its memory, or

@@ -35,7 +35,7 @@ impl ViObject {
 
     #[inline(never)]
     fn receive_slowly(&mut self) -> Option<*mut Descriptor> {
-        self.early.asked();
+        self.asked();
         self.move_on(Until::OneReceived);
         self.received.pop_front().map(|place| place.descriptor)
     }
@@ -62,7 +62,6 @@ impl ViObject {
 
     #[inline(never)]
     fn take_first(&mut self, word: Option<u32>, bytes: &Inline) -> Option<*mut Descriptor> {
-        self.early.asked();
         self.take_inline(word, bytes);
         self.tell_of_completions();
         self.receive_slowly()

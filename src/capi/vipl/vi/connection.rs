@@ -67,6 +67,7 @@ impl ViObject {
     fn now_connected(&mut self) {
         self.told_of_refusal = false;
         self.early = Early::connected();
+        self.find_way();
         self.count_needs();
         self.move_on(Until::Bound); // what came with the answer
     }

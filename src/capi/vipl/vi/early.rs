@@ -13,25 +13,27 @@ use crate::vipl::types::ViState;
 
 /// How long the beginning of a connection lasts, if the program does not ask.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// What counts of the time between two looks at a message that waits. A process that does not run for longer is not late by that.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// The beginning of a connection.
 #[derive(Default)]
 pub(super) struct Early {
-    /// When the VI was connected; `None`: it is not, or the beginning is over.
-    since: Option<Instant>,
+    /// When it ends; `None`: the VI is not connected, or it is over.
+    until: Option<Instant>,
+    looked: Option<Instant>,
     /// Boxed, because few ever have one.
     held: Option<Box<Arrival>>,
 }
 
 impl Early {
     pub fn connected() -> Early {
-        Early { since: Some(Instant::now()), held: None }
+        Early { until: Some(Instant::now() + PATIENCE), ..Early::default() }
     }
 
-    /// The program asks for messages.
     #[inline]
-    pub fn asked(&mut self) {
-        self.since = None;
+    pub fn is_over(&self) -> bool {
+        self.until.is_none() && !self.is_held()
     }
 
     #[inline]
@@ -40,12 +42,29 @@ impl Early {
     }
 
     /// Whether a message may wait for its receive.
-    pub fn may_wait(&self) -> bool {
-        self.since.is_some_and(|since| since.elapsed() < PATIENCE)
+    pub fn may_wait(&mut self) -> bool {
+        self.may_wait_at(Instant::now())
+    }
+
+    fn may_wait_at(&mut self, now: Instant) -> bool {
+        let Some(until) = &mut self.until else { return false };
+        if let Some(looked) = self.looked.filter(|_| self.held.is_some()) {
+            *until += now.saturating_duration_since(looked).saturating_sub(LOOK);
+        }
+        self.looked = Some(now);
+        now < *until
     }
 }
 
 impl ViObject {
+    /// The program asks for messages.
+    #[inline]
+    pub(super) fn asked(&mut self) {
+        if self.early.until.take().is_some() {
+            self.find_way();
+        }
+    }
+
     /// A message waits, and what comes behind it stays where it is.
     #[cold]
     pub(super) fn hold(&mut self, arrival: Arrival) {
@@ -65,5 +84,23 @@ impl ViObject {
         self.take_arrival(*arrival);
         self.count_needs();
         self.state == ViState::CONNECTED && !self.early.is_held()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use udeck::via::transport::{Body, Inline};
+
+    #[test]
+    fn a_message_waits_for_a_process_that_does_not_run() {
+        let mut early = Early::connected();
+        let start = early.until.unwrap() - PATIENCE;
+        assert!(early.may_wait_at(start));
+        early.held = Some(Box::new(Arrival { immediate: None, body: Body::Inline(Inline::EMPTY) }));
+        let stopped = PATIENCE * 10;
+        assert!(early.may_wait_at(start + stopped));
+        let looks = (0..).find(|n| !early.may_wait_at(start + stopped + *n * LOOK)).expect("it ends");
+        assert_eq!(u128::from(looks), (PATIENCE - LOOK).as_millis() / LOOK.as_millis());
     }
 }

@@ -327,3 +327,26 @@ fn the_first_vi_that_is_stuck_wakes_who_sleeps() {
     assert_ne!(engine::tests::rings(&scene.state), before);
     scene.state.set_stuck(Handle::NULL, false);
 }
+
+/// A message waits for a receive that is posted behind it, until the program has asked for messages.
+#[test]
+fn who_has_asked_for_messages_is_told_of_one_without_a_receive() {
+    let scene = SCENE.lock();
+    for has_asked in [false, true] {
+        let (vi, mut peer) = scene.connected(RELIABLE_DELIVERY);
+        let mut locked = VIS.lock(vi).unwrap();
+        if has_asked {
+            assert!(locked.receive_done().is_none(), "nothing has come");
+        }
+        peer.send_inline(None, &wire::head(wire::SEND, None), b"early").unwrap();
+        // Not by a look for messages: as the engine looks, or who sends.
+        locked.move_on(Until::Bound);
+        let state = if has_asked { ViState::ERROR } else { ViState::CONNECTED };
+        assert_eq!(locked.state(), state, "has asked: {has_asked}");
+        assert_eq!(locked.post_receive(scene.descriptor(0, 0)), VipReturn::SUCCESS);
+        assert_eq!(locked.receive_done(), Some(scene.descriptor_at(0)));
+        assert_eq!(locked.disconnect(), VipReturn::SUCCESS);
+        drop(locked);
+        assert!(matches!(VIS.remove(vi, |vi| vi.may_go()), Some(Ok(_))));
+    }
+}
