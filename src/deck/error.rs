@@ -43,7 +43,10 @@ pub enum Error {
     Interrupted,
     /// Another thread asks for the mailbox at which this one waits. Only where threads share one by [`crate::Turns`], which deals with it.
     #[error("another thread of this rank asks for the mailbox: wait by in_turn")]
-    TurnOver,
+    TurnOver {
+        /// How long this one has waited.
+        waited: Duration,
+    },
     /// A `try_` call would have had to wait.
     #[error("{what} would have to wait for {whom}")]
     WouldBlock {

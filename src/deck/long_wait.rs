@@ -66,7 +66,7 @@ impl LongWait {
     /// [`Error::Interrupted`]: a signal ends it. As [`WorldState::check`]: another thread ends this rank's part in the job.
     #[inline]
     pub fn check_interrupt(&mut self, world: &WorldState) -> Result {
-        world.check()?;
+        world.check_wait()?;
         if interrupt::is_possible() { self.ask() } else { Ok(()) }
     }
 
@@ -122,14 +122,14 @@ pub(crate) fn asking<R>(world: &Arc<WorldState>, body: impl FnOnce(fn() -> bool)
     let ended = body(is_to_end);
     WAITS_FOR.set(before);
     match ended {
-        Err(Error::Interrupted) => Err(world.check().err().unwrap_or(Error::Interrupted)),
+        Err(Error::Interrupted) => Err(world.check_wait().err().unwrap_or(Error::Interrupted)),
         ended => ended,
     }
 }
 
 fn is_to_end() -> bool {
-    let is_closed = |world: &WorldState| world.check().is_err();
-    WAITS_FOR.with_borrow(|world| world.as_deref().is_some_and(is_closed)) || interrupt::has_come()
+    let is_over = |world: &WorldState| world.check_wait().is_err();
+    WAITS_FOR.with_borrow(|world| world.as_deref().is_some_and(is_over)) || interrupt::has_come()
 }
 
 /// Makes a wait known that has lasted so long, until what is returned is dropped.

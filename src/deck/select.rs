@@ -153,9 +153,9 @@ impl<'a> Source<'a> {
         }
     }
 
-    fn check_turn(&self) -> Result {
+    fn check_turn(&self, waited: impl FnOnce() -> Duration) -> Result {
         match self {
-            Source::Mailbox(inbox) => inbox.check_turn(),
+            Source::Mailbox(inbox) => inbox.check_turn(waited),
             Source::RankExits(..) => Ok(()),
         }
     }
@@ -267,7 +267,7 @@ impl<'a> Selection<'a> {
                 wait.look(world, 0, || self.waits_for());
                 wait.check_interrupt(world)?;
             }
-            self.places.iter().try_for_each(|place| place.source.check_turn())?;
+            self.places.iter().try_for_each(|place| place.source.check_turn(|| wait.elapsed()))?;
         }
     }
 

@@ -7,8 +7,9 @@
 //! * The last one of those that ask waits at the mailbox, for all. The others *rest*: each until it is rung, or its own deadline.
 //! * Who takes a message that is not his out of its ring, and sets it aside, rings those that it is for. News of ranks that end concern all.
 //! * Whoever leaves rings one that rests, if nobody asks: so somebody waits at the mailbox for as long as anybody rests.
+//! * A call at several mailboxes rests only briefly: it asks for all of them again, because nobody may wait at some of them.
 //!
-//! A call that finds its message at once, or waits alone, has nothing to do with all this.
+//! A call that finds its message at once has nothing to do with all this, and one that waits alone asks nobody.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,6 +23,11 @@ use udeck_via::{CqHandle, Deadline, is_forked};
 use crate::error::{Error, Result, Titled, check_process};
 use crate::interrupt;
 use crate::matching::Match;
+
+/// How long a thread that waits at a mailbox may take to let others have it: it may have no processor.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long a call at several mailboxes rests.
+const PAUSE_OF_SEVERAL: Duration = Duration::from_millis(10);
 
 /// How the threads that share one mailbox are heard, by whichever of them waits at it.
 pub struct Turns {
@@ -65,6 +71,7 @@ impl Bell {
                 // A signal's handler may do anything, and ring.
                 drop(rung);
                 interrupt::check()?;
+                check_process()?;
                 rung = self.rung.lock();
             }
         }
@@ -211,6 +218,7 @@ fn ask_for<G, E: From<Error>>(
             );
         }
         interrupt::check()?;
+        check_process()?;
     }
 }
 
@@ -246,17 +254,22 @@ pub fn in_turn<G, R, E: From<Error>>(
     let places = Places::take(all, matching);
     loop {
         // At its deadline, too, it looks once more, and says for whom it has waited.
-        let mut locked = ask_for(all, &Names(all), deadline.remaining().max(LONG), &mut lock)?;
+        let mut locked = match lock(Duration::ZERO)? {
+            Some(locked) => locked,
+            None => ask_for(all, &Names(all), deadline.remaining().max(GRACE), &mut lock)?,
+        };
         // What is news from now on is heard. All that is set aside already, this attempt sees.
         *places.bell.rung.lock() = false;
         match attempt(&mut locked, deadline.remaining()) {
-            Err(Error::TurnOver) => {}
+            Err(Error::TurnOver { .. }) => {}
             Err(Error::Deadline { what, whom, .. }) => {
                 return Err(Error::Deadline { what, waited: since.since(), whom }.into());
             }
             ended => return Ok(ended?),
         }
         drop(locked);
-        places.bell.rest(deadline)?;
+        // Where others want one of several, nobody waits at the rest of them now.
+        let until = if all.len() > 1 { deadline.min(Deadline::after(PAUSE_OF_SEVERAL)) } else { deadline };
+        places.bell.rest(until)?;
     }
 }

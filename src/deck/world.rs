@@ -487,6 +487,7 @@ impl World {
         check_process()?;
         let deadline = Deadline::after(limit);
         let (start, traced) = (Instant::now(), trace::begin());
+        let _finishing = WorldState::finishing();
         self.state.close(false); // what is done here is done by its handles
         let known = publish(&self.state, &self.state.holders(Memory::Outbox).wait_at_end(), Duration::ZERO);
         let wait = &mut LongWait::begin("the end");

@@ -1,5 +1,6 @@
 //! What mailboxes, postboxes and the world have in common.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -28,6 +29,20 @@ use crate::stats::{Arrivals, Counters, PeerStats, Stats};
 /// saves more cache misses than looking costs.
 pub(crate) const LARGE: usize = 4096;
 
+thread_local! {
+    /// This thread is in the finish of its world.
+    static FINISHES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// See [`WorldState::finishing`].
+pub(crate) struct Finishing;
+
+impl Drop for Finishing {
+    fn drop(&mut self) {
+        FINISHES.set(false);
+    }
+}
+
 /// One rank's state, shared by its objects. Everything here may be used from any thread.
 pub(crate) struct WorldState {
     rank: usize,
@@ -52,6 +67,8 @@ pub(crate) struct WorldState {
     has_news_for_posts: AtomicBool,
     /// Whether handles refuse calls: it has ended, or is to.
     is_closed: AtomicBool,
+    /// Handles have refused calls once.
+    is_ending: AtomicBool,
     has_ended: AtomicBool,
     next_postbox: AtomicU32,
     /// How many groups were made here, by their names.
@@ -147,6 +164,7 @@ impl WorldState {
             undelivered: Mutex::default(),
             has_news_for_posts: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
             next_postbox: AtomicU32::new(0),
             groups: Mutex::default(),
@@ -506,6 +524,7 @@ impl WorldState {
     pub fn close(&self, is_closed: bool) {
         let told = self.undelivered.lock();
         self.is_closed.store(is_closed, Ordering::Relaxed);
+        self.is_ending.fetch_or(is_closed, Ordering::Relaxed);
         self.has_news_for_posts.store(is_closed || !told.is_empty(), Ordering::Relaxed);
         drop(told);
         self.exit_log.wake();
@@ -513,6 +532,28 @@ impl WorldState {
 
     fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// Whether waits in this world are to end: it was closed, even if its handles are used again for its finish, and this thread is not the
+    /// one that finishes it.
+    #[inline]
+    pub fn is_wait_over(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed) && !FINISHES.get()
+    }
+
+    /// What every long wait asks.
+    ///
+    /// # Errors
+    /// As [`WorldState::check`].
+    pub fn check_wait(&self) -> Result {
+        self.check()?;
+        if self.is_wait_over() { Err(Error::WorldFinished) } else { Ok(()) }
+    }
+
+    /// This thread finishes a world until what is returned is dropped.
+    pub fn finishing() -> Finishing {
+        FINISHES.set(true);
+        Finishing
     }
 
     /// What every handle of this world asks before it takes a lock, waits or sends.

@@ -17,7 +17,7 @@ use crate::wait::{self, Timeout};
 use crate::wire::PythonValues;
 
 /// How long a call that does not wait for a message does so for other threads.
-const MOMENT: Duration = Duration::from_millis(100);
+const MOMENT: Duration = Duration::from_secs(1);
 
 /// A mailbox of the library's.
 pub type Inner = udeck::Mailbox<PythonValues>;
@@ -253,7 +253,7 @@ impl Mailbox {
 
     /// Destroys the mailbox: its postboxes then fail with MailboxGone. Arrays that were received stay.
     ///
-    /// Raises Busy when a task has it, or another thread retrieves all the time (DECK_DEADLINE).
+    /// Raises Busy when a task has it, and Deadline when another thread's call does not end (DECK_DEADLINE).
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.slot.close(py)
     }

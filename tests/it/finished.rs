@@ -62,7 +62,8 @@ fn shutdown_ends_what_other_threads_wait_for() {
                 ("group", Box::new(move || is_over(world.group("both", &[1, 0])))),
             ];
             let waits = waits.map(|(what, wait)| (what, scope.spawn(wait)));
-            std::thread::sleep(SHORT); // what comes later is refused at once
+            // What comes later is refused at once. A wait of more than 100 ms sleeps until it is woken.
+            std::thread::sleep(10 * SHORT);
             world.shutdown();
             for (what, wait) in waits {
                 assert!(wait.join().expect("it panicked"), "{what} went on");

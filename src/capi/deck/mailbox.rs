@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_ulong};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use udeck::via::Deadline;
@@ -375,7 +375,6 @@ fn next<R>(
     wait: Wait,
     take: impl Fn(&mut Owned, Received<u8>) -> Result<R>,
 ) -> Result<R> {
-    let begun = Instant::now();
     let mut end = match end {
         Ok(end) => end,
         Err(failure) if failure.code() != TIMED_OUT => return Err(failure),
@@ -386,9 +385,9 @@ fn next<R>(
     match owned.next(wait) {
         Ok(Some(received)) => take(owned, received),
         Ok(None) => Err(nothing(owned.mailbox.name())),
-        Err(Error::TurnOver) => {
+        Err(Error::TurnOver { waited }) => {
             drop(end);
-            next_in_turn(number, wait.limit()?.saturating_sub(begun.elapsed()), take)
+            next_in_turn(number, wait.limit()?.saturating_sub(waited), take)
         }
         Err(error) => Err(error.into()),
     }
@@ -450,7 +449,8 @@ unsafe fn retrieve(mailbox: *mut Box_, message: *mut Message, wait: Wait) -> Res
             return Ok(());
         }
     }
-    if let Err(Error::TurnOver) = retrieved {
+    if let Err(Error::TurnOver { waited }) = retrieved {
+        let wait = Wait::Until(wait.limit()?.saturating_sub(waited));
         // SAFETY: our contract. Whoever asks for it has it first.
         return unsafe { retrieve_into(number, Ok(end), to, wait) };
     }

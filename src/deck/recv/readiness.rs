@@ -1,5 +1,7 @@
 //! Looking for messages without taking them, for waits on several mailboxes and for tasks.
 
+use std::time::Duration;
+
 use udeck_via::{Cq, CqEntry};
 
 use super::Inbox;
@@ -38,6 +40,7 @@ impl<'a> WaitConditions<'a> {
             || self.world.exit_log().version() != self.exits_seen
             || came()
             || self.turns.is_some_and(Turns::are_wanted)
+            || self.world.is_wait_over()
     }
 }
 
@@ -76,8 +79,8 @@ impl Inbox {
     /// # Errors
     /// [`Error::TurnOver`].
     #[inline]
-    pub fn check_turn(&self) -> Result {
-        if self.turns.are_wanted() { Err(Error::TurnOver) } else { Ok(()) }
+    pub fn check_turn(&self, waited: impl FnOnce() -> Duration) -> Result {
+        if self.turns.are_wanted() { Err(Error::TurnOver { waited: waited() }) } else { Ok(()) }
     }
 
     /// The loss of this rank was told in this mailbox's name.

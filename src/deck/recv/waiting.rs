@@ -115,7 +115,7 @@ impl Inbox {
             if deadline.passed() {
                 return Err(self.too_late(wait.elapsed()));
             }
-            self.check_turn()?;
+            self.check_turn(|| wait.elapsed())?;
             wait.check_interrupt(&self.world)?;
             // A barrier tells by itself for whom it waits.
             if is_internal(&self.name) {
@@ -158,6 +158,7 @@ impl Inbox {
                 || acceptor.accepted() != came
                 || acceptor.has_failed()
                 || turns.are_wanted()
+                || world.is_wait_over()
         });
         let entry = news.map_err(|error| Error::via(format!("waiting at {}", Titled(&self.name)), error))?;
         entry.map_or(Ok(false), |entry| self.receive_at(entry.context, parcel))

@@ -46,7 +46,7 @@ impl Channel {
         } else {
             world.slice(until)
         };
-        self.cq.wait(until, || world.progress_other_postboxes() || world.check().is_err());
+        self.cq.wait(until, || world.progress_other_postboxes() || world.is_wait_over());
         wait.look(world, 0, || for_owner(call, &self.mailbox, self.owner));
         wait.check_interrupt(world)
     }

@@ -116,6 +116,8 @@ int main(void)
     OK(deck_mbox_create(&box, "threads"));
     OK(deck_thread_create(&thread, waits_in_vain, &done));
     wait_until_busy(&msg);
+    /* A wait of more than 100 ms sleeps until it is woken. */
+    nanosleep(&(struct timespec){0, 300000000}, NULL);
     OK(deck_done());
     OK(deck_thread_join(&thread, NULL));
     OK(deck_msg_destroy(&msg));

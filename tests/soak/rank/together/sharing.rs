@@ -64,12 +64,12 @@ pub fn play(rank: &Rank<'_>) -> Result {
 
 /// The first takes any message, so that all come; the others choose, each time anew.
 fn take(rank: &Rank<'_>, shared: &Shared, taker: usize) {
-    let begun = Instant::now();
+    let patience = rank.watch.patience(PATIENCE);
     for turn in 0.. {
         if shared.left.load(Ordering::Acquire) == 0 {
             return;
         }
-        if begun.elapsed() > PATIENCE {
+        if patience.is_over() {
             let left = shared.left.swap(0, Ordering::AcqRel);
             return rank.wrong(format!("{left} messages did not come to the threads that share a mailbox"));
         }
