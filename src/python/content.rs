@@ -1,13 +1,15 @@
-//! What is posted: arrays, whatever has the buffer protocol, tensors by DLPack, and objects with their buffers.
-#![allow(unsafe_code, reason = "it reads arrays of the program's")]
+//! What is posted: arrays, whatever has the buffer protocol, tensors by DLPack, and objects with their buffers; and how calls that post are given it.
+#![allow(unsafe_code, reason = "it reads arrays of the program's, and the interpreter calls it")]
 
+use std::ffi::{CStr, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyList, PyMemoryView, PyString, PyType};
+use pyo3::types::{PyBytes, PyDict, PyList, PyMemoryView, PyString, PyTuple, PyType};
+use pyo3::{ffi, intern};
 
 use crate::numpy::{self, Array, UINT8};
 use crate::wire::{Head, Layout, MAX_DIMS, TEXT};
@@ -43,31 +45,27 @@ fn subclass(array: Array<'_>) -> PyResult<Array<'_>> {
     if array.is_movable() {
         return Ok(array);
     }
-    if array.is_posted() {
-        return Err(posted(py));
-    }
     if array.object().is_instance(MASKED.import(py, "numpy.ma", "MaskedArray")?)? {
         helper(py, intern!(py, "refuse_masked"))?.call0()?;
     }
     Ok(array)
 }
 
-#[cold]
-fn posted(py: Python<'_>) -> PyErr {
-    let refuse = || helper(py, intern!(py, "refuse_posted"))?.call0();
-    refuse().map_or_else(|error| error, |_| PyTypeError::new_err("the array was posted"))
-}
-
 /// Whether it is something of which numpy makes a view.
 #[cold]
 pub fn has_elements(value: &Bound<'_, PyAny>) -> PyResult<bool> {
-    Ok(PyMemoryView::from(value).is_ok() || value.hasattr(intern!(value.py(), "__dlpack__"))?)
+    Ok(Array::was(value)
+        || PyMemoryView::from(value).is_ok()
+        || value.hasattr(intern!(value.py(), "__dlpack__"))?)
 }
 
 #[cold]
 #[inline(never)]
 fn other<'py>(value: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
     let py = value.py();
+    if Array::was(value) {
+        return Err(numpy::posted(py));
+    }
     let viewed = if let Ok(memory) = PyMemoryView::from(value) {
         helper(py, intern!(py, "from_buffer"))?.call1((memory,))?
     } else if value.hasattr(intern!(py, "__dlpack__"))? {
@@ -224,4 +222,146 @@ impl Pickled<'_> {
             .write(message)
             .map_err(|why| PyValueError::new_err(format!("the object cannot be sent: {}", why.0)))
     }
+}
+
+/// `METH_FASTCALL | METH_KEYWORDS`: in all versions from 3.7 on, and in the stable ABI from 3.10 on.
+const FLAGS: c_int = 0x80 | 0x02;
+
+/// A method that gets its arguments as the interpreter has them, in no tuple of their own: PyO3 has this for version 3.10 and later.
+///
+/// A tuple would be one more reference to each argument in some calls (`post(array)`), and the only one in others (`post(*arguments)`): nobody could tell what
+/// else refers to an array. Without it, each argument has the reference of whatever it was taken from.
+pub trait Method {
+    const NAME: &CStr;
+    /// The signature after the name, a line `--`, an empty line, and what is for people.
+    const DOC: &CStr;
+    /// What the arguments are called.
+    const ARGUMENTS: &[&str];
+
+    fn call<'py>(this: &Bound<'py, PyAny>, arguments: &Arguments<'_, 'py>) -> PyResult<Bound<'py, PyAny>>;
+}
+
+/// The most arguments of a method here.
+const MOST: usize = 3;
+
+/// What a method was given, in the order of its arguments.
+pub type Arguments<'a, 'py> = [Option<Borrowed<'a, 'py, PyAny>>; MOST];
+
+type Function = unsafe extern "C" fn(
+    *mut ffi::PyObject,
+    *const *mut ffi::PyObject,
+    isize,
+    *mut ffi::PyObject,
+) -> *mut ffi::PyObject;
+
+/// Adds a method to a class of this module's.
+///
+/// # Errors
+/// The interpreter has no memory.
+pub fn add_method<M: Method>(class: &Bound<'_, PyType>) -> PyResult<()> {
+    let function: Function = enter::<M>;
+    // The class lives as long as the process.
+    let method = Box::leak(Box::new(ffi::PyMethodDef {
+        ml_name: M::NAME.as_ptr(),
+        // SAFETY: the flags say which kind of function it is.
+        ml_meth: ffi::PyMethodDefPointer {
+            PyCFunction: unsafe { std::mem::transmute::<Function, ffi::PyCFunction>(function) },
+        },
+        ml_flags: FLAGS,
+        ml_doc: M::DOC.as_ptr(),
+    }));
+    let py = class.py();
+    // SAFETY: the class is a type, and the definition stays.
+    let method =
+        unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyDescr_NewMethod(class.as_type_ptr(), method)) }?;
+    class.setattr(M::NAME.to_string_lossy(), method)
+}
+
+/// What the interpreter calls.
+///
+/// # Safety
+/// As of [`call`].
+unsafe extern "C" fn enter<M: Method>(
+    this: *mut ffi::PyObject,
+    given: *const *mut ffi::PyObject,
+    count: isize,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    let entered = || {
+        // SAFETY: our contract.
+        Python::attach(|py| match unsafe { call::<M>(py, this, given, count, names) } {
+            Ok(value) => value.into_ptr(),
+            Err(error) => {
+                error.restore(py);
+                std::ptr::null_mut()
+            }
+        })
+    };
+    catch_unwind(AssertUnwindSafe(entered)).unwrap_or_else(|_| {
+        // SAFETY: the interpreter has called, attached; the text is a C string.
+        unsafe { ffi::PyErr_SetString(ffi::PyExc_SystemError, c"udeck panicked: it has said why".as_ptr()) };
+        std::ptr::null_mut()
+    })
+}
+
+/// # Safety
+/// The interpreter gives an object of the class, as many arguments as it says and has names for, and a tuple of names or NULL. All of them stay
+/// during the call.
+#[inline]
+unsafe fn call<'py, M: Method>(
+    py: Python<'py>,
+    this: *mut ffi::PyObject,
+    given: *const *mut ffi::PyObject,
+    count: isize,
+    names: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: our contract.
+    let (this, names) = unsafe { (Bound::from_borrowed_ptr(py, this), Borrowed::from_ptr_or_opt(py, names)) };
+    let names = names.map(|names| names.cast::<PyTuple>()).transpose()?;
+    let mut arguments: Arguments<'_, '_> = [None; MOST];
+    for at in 0..count as usize + names.as_ref().map_or(0, |names| names.len()) {
+        // SAFETY: our contract.
+        let argument = unsafe { Borrowed::from_ptr(py, *given.add(at)) };
+        let place = match at.checked_sub(count as usize) {
+            None if at < M::ARGUMENTS.len() => at,
+            None => {
+                return Err(refuse_call::<M>(&format!(
+                    "takes up to {} arguments, and was given {count}",
+                    M::ARGUMENTS.len()
+                )));
+            }
+            Some(at) => place_of::<M>(names.as_ref().and_then(|names| names.get_item(at).ok()))?,
+        };
+        if arguments[place].replace(argument).is_some() {
+            let name = M::ARGUMENTS[place];
+            return Err(refuse_call::<M>(&format!("got multiple values for argument '{name}'")));
+        }
+    }
+    M::call(&this, &arguments)
+}
+
+#[cold]
+fn refuse_call<M: Method>(why: &str) -> PyErr {
+    PyTypeError::new_err(format!("{}() {why}", M::NAME.to_string_lossy()))
+}
+
+fn place_of<M: Method>(name: Option<Bound<'_, PyAny>>) -> PyResult<usize> {
+    let known =
+        |name: &Bound<'_, PyAny>| M::ARGUMENTS.iter().position(|known| name.eq(known).unwrap_or(false));
+    name.as_ref().and_then(known).ok_or_else(|| {
+        let name = name.map_or_else(String::new, |name| name.to_string());
+        refuse_call::<M>(&format!("got an unexpected keyword argument '{name}'"))
+    })
+}
+
+/// The argument that has to be there.
+///
+/// # Errors
+/// It is not.
+pub fn first_argument<'b, 'a, 'py, M: Method>(
+    arguments: &'b Arguments<'a, 'py>,
+) -> PyResult<&'b Borrowed<'a, 'py, PyAny>> {
+    let missing =
+        || refuse_call::<M>(&format!("missing 1 required positional argument: '{}'", M::ARGUMENTS[0]));
+    arguments[0].as_ref().ok_or_else(missing)
 }

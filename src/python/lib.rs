@@ -8,7 +8,8 @@
 //! | `handle` | the library's world, which they have in common |
 //! | `message` | what was received, as a view of where it lies |
 //! | `memory` | arrays in registered memory, and how they become messages |
-//! | `content` | what is posted: arrays, and objects with their buffers |
+//! | `references` | whether anything else can have the memory of an array |
+//! | `content` | what is posted: arrays, and objects with their buffers; and how calls are given it |
 //! | `arguments` | arguments of calls, with errors that name them |
 //! | `wire` | how an array or object is described behind its bytes |
 //! | `numpy` | numpy's C interface, as far as it is needed |
@@ -35,6 +36,7 @@ mod message;
 mod numpy;
 mod postbox;
 mod reduction;
+mod references;
 mod select;
 mod slot;
 mod tasks;
@@ -51,12 +53,17 @@ fn _udeck(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<world::World>()?;
     module.add_class::<mailbox::Mailbox>()?;
     module.add_class::<postbox::Postbox>()?;
+    let postbox = module.py().get_type::<postbox::Postbox>();
+    content::add_method::<postbox::Post>(&postbox)?;
+    content::add_method::<postbox::PostAsync>(&postbox)?;
     module.add_class::<group::Group>()?;
     module.add_class::<message::Message>()?;
     module.add_class::<tasks::Task>()?;
     module.add_class::<tasks::Bell>()?;
     module.add_function(wrap_pyfunction!(world::init, module)?)?;
     module.add_function(wrap_pyfunction!(select::select, module)?)?;
+    module.add("ArrayLayout", numpy::layout(module.py())?)?;
     module.add_function(wrap_pyfunction!(numpy::set_classes, module)?)?;
+    module.add_function(wrap_pyfunction!(memory::expose, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -1,11 +1,16 @@
 //! Arrays in registered memory: what `World.empty` gives, and how it becomes a message without a copy.
 //!
-//! Such an array is a view of another array, its *root*, whose base is a [`Memory`]. numpy makes each further view (a slice, a transpose)
-//! a view of the root. So the root's references tell whether the array is the only one that uses the memory, and an array that is
-//! not is not posted. Posting takes the buffer out of the `Memory`, and leaves the array without elements, in a class that says why.
-//! What has got hold of the address by other ways (a `memoryview`, a tensor, `numpy.asarray`) is not seen: it can still write what has become a
-//! message, as a program in C can. The memory stays mapped as long as the array lives.
+//! Such an array is a view of another array, its *root*, whose base is a [`Memory`]. numpy makes each further view of its class (a slice, a
+//! transpose) a view of the root. So the root's references tell whether the array is the only one of its class that uses the memory, and an array
+//! that is not is not posted.
+//!
+//! Whatever else can write the memory holds a reference to the array: a view of another class (`numpy.asarray`), a buffer, an iterator, a
+//! tensor, a call in another thread. So the memory moves only if the call itself and one variable explain all references to the array (`references`);
+//! otherwise the message is a copy. What gives the address out as a number marks the memory as exposed: it is copied from then on. Either way the
+//! array is left without elements, in a class that says why, before the interpreter's lock is given up.
 #![allow(unsafe_code, reason = "arrays over message memory")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -14,7 +19,8 @@ use udeck::via::Nic;
 
 use crate::content;
 use crate::errors::raise;
-use crate::numpy::{self, Array};
+use crate::numpy::{self, Array, Before};
+use crate::references::Explained;
 use crate::wire::{Head, PythonValues, bytes_mut};
 
 pub type Buffer = Buf<PythonValues>;
@@ -28,8 +34,22 @@ pub struct Memory {
     buffer: Mutex<Option<Buffer>>,
     /// Bytes of the array's elements, at the beginning.
     len: usize,
-    /// Keeps the memory mapped, also when the buffer has become a message: there may be pointers to it that nobody knows.
+    /// Whether there may be addresses of it that keep nothing.
+    exposed: AtomicBool,
+    /// Keeps the memory mapped, also while the buffer is a message that may come back.
     _nic: Nic,
+}
+
+/// Notes that the address of an array's elements is given out.
+#[pyfunction]
+pub fn expose(array: &Bound<'_, PyAny>) {
+    let mut base = Some(array.clone());
+    while let Some(array) = base.as_ref().and_then(Array::of) {
+        base = array.base();
+    }
+    if let Some(memory) = base.as_ref().and_then(|base| base.cast::<Memory>().ok()) {
+        memory.get().exposed.store(true, Ordering::Relaxed);
+    }
 }
 
 /// How many bytes the buffer for such an array has.
@@ -47,8 +67,13 @@ pub fn array<'py>(
 ) -> PyResult<Array<'py>> {
     let py = dtype.py();
     let data = bytes_mut(&mut buffer).as_mut_ptr();
-    let memory =
-        Bound::new(py, Memory { buffer: Mutex::new(Some(buffer)), len: elements, _nic: nic })?.into_any();
+    let memory = Memory {
+        buffer: Mutex::new(Some(buffer)),
+        len: elements,
+        exposed: AtomicBool::new(false),
+        _nic: nic,
+    };
+    let memory = Bound::new(py, memory)?.into_any();
     // SAFETY: the elements lie at the beginning of the buffer, which the memory keeps, and which nobody else uses: it is taken out by
     // posting only, and then this array and its only view have no elements.
     let root = unsafe { numpy::movable_view(dtype.clone(), dims, data, memory) }?;
@@ -62,7 +87,7 @@ pub struct Owned<'py> {
     root: Array<'py>,
 }
 
-/// What is to be moved, if the array is one of `World.empty`, or a view of all of it.
+/// What is posted with the array, if it is one of `World.empty`, or a view of all of it.
 #[inline]
 pub fn owned<'py>(array: &Array<'py>, elements: usize) -> Option<Owned<'py>> {
     let root = array.base_array()?;
@@ -74,38 +99,69 @@ pub fn owned<'py>(array: &Array<'py>, elements: usize) -> Option<Owned<'py>> {
     is_all.then_some(Owned { memory, root })
 }
 
-impl Owned<'_> {
-    /// Takes the buffer out, with the description of `array`. `None`: the description does not fit.
-    ///
-    /// # Errors
-    /// Other arrays use the memory, or a call of another thread posts it.
-    pub fn take(&self, head: &Head<'_>, mailbox: &str) -> PyResult<Option<Buffer>> {
-        let py = self.memory.py();
-        // One is the array's, the other one is held here.
-        let views = self.root.references() - 2;
-        if views > 0 {
-            let text = format!(
-                "{views} more array(s) are views of the memory that is to be posted to mailbox {mailbox:?}: delete them first, or post \
-                 a copy (array.copy())"
-            );
-            return Err(raise(py, "ArrayInUse", text, None, Some(mailbox)));
-        }
-        let this = self.memory.get();
-        let Some(mut taken) = this.buffer.try_lock().and_then(|mut buffer| buffer.take()) else {
-            let text = "another thread is posting this array".to_owned();
-            return Err(raise(py, "ArrayInUse", text, None, Some(mailbox)));
-        };
-        if taken.len() < this.len + head.len() {
-            self.put_back(taken);
-            return Ok(None);
-        }
-        head.write(bytes_mut(&mut taken), this.len);
-        Ok(Some(taken))
+impl<'py> Owned<'py> {
+    /// How many other arrays of its class use the memory.
+    fn views(&self) -> isize {
+        // One reference is the array's, the other one is held here.
+        self.root.references() - 2
     }
 
-    /// It was not posted: the array has its memory again.
-    pub fn put_back(&self, buffer: Buffer) {
-        *self.memory.get().buffer.lock() = Some(buffer);
+    /// # Errors
+    /// Other arrays of its class use the memory.
+    pub fn check_views(&self, mailbox: &str) -> PyResult<()> {
+        let views = self.views();
+        if views <= 0 {
+            return Ok(());
+        }
+        let text = format!(
+            "{views} more array(s) are views of the memory that is to be posted to mailbox {mailbox:?}: delete them first, or post a copy \
+             (array.copy())"
+        );
+        Err(raise(self.memory.py(), "ArrayInUse", text, None, Some(mailbox)))
+    }
+
+    /// Takes the buffer out, with the description of `array`. `None`: the description does not fit, or something else may know the memory.
+    pub fn take(&self, array: &Array<'_>, explained: Explained, head: &Head<'_>) -> Option<Buffer> {
+        let this = self.memory.get();
+        if !explained.all(array) || self.views() > 0 || this.exposed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut taken = this.buffer.lock();
+        let buffer = taken.as_mut().filter(|buffer| buffer.len() >= this.len + head.len())?;
+        head.write(bytes_mut(buffer), this.len);
+        taken.take()
+    }
+
+    /// Marks the array. `moved`: its buffer was taken.
+    pub fn posted(&self, array: Array<'py>, moved: bool) -> Posted<'py> {
+        let before = array.mark_posted();
+        Posted { array, before, memory: self.memory.clone(), moved }
+    }
+}
+
+/// An array of `World.empty` that is being posted, and is marked as such.
+pub struct Posted<'py> {
+    array: Array<'py>,
+    before: Before,
+    memory: Bound<'py, Memory>,
+    /// Whether its buffer is the message.
+    moved: bool,
+}
+
+impl Posted<'_> {
+    /// It was posted, and is nobody's any more.
+    pub fn done(self) {
+        if self.moved {
+            self.array.forget_base();
+        }
+    }
+
+    /// It was not posted: the array is what it was.
+    pub fn undo(self, buffer: Buffer) {
+        if self.moved {
+            *self.memory.get().buffer.lock() = Some(buffer);
+        }
+        self.array.unmark_posted(self.before);
     }
 }
 

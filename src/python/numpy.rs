@@ -6,9 +6,9 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use pyo3::exceptions::PyImportError;
+use pyo3::exceptions::{PyImportError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use pyo3::{ffi, intern};
@@ -130,7 +130,7 @@ fn api() -> &'static Api {
 static MOVABLE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
 static POSTED: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Says which these classes are.
+/// Says which these classes are: of arrays in message memory, and of posted ones.
 ///
 /// # Errors
 /// Their objects do not have the same layout.
@@ -152,6 +152,112 @@ pub fn set_classes(movable: &Bound<'_, PyType>, posted: &Bound<'_, PyType>) -> P
     Ok(())
 }
 
+/// Makes the base of the class of posted arrays: its objects have the layout of numpy's arrays, and are none. So no function of C's takes one for
+/// an array, which would be one without elements.
+///
+/// # Errors
+/// The interpreter has no memory.
+pub fn layout(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    // SAFETY: numpy's class is a type.
+    let array = unsafe { Bound::from_borrowed_ptr(py, api().class.cast()) };
+    let (size, weak) =
+        (array.getattr("__basicsize__")?.extract()?, array.getattr("__weakrefoffset__")?.extract()?);
+    let mut members = [ffi::PyMemberDef::default(); 2];
+    members[0] = ffi::PyMemberDef {
+        name: c"__weaklistoffset__".as_ptr(),
+        type_code: ffi::Py_T_PYSSIZET,
+        offset: weak,
+        flags: ffi::Py_READONLY,
+        doc: std::ptr::null(),
+    };
+    let slot = |slot, pfunc| ffi::PyType_Slot { slot, pfunc };
+    let mut slots = [
+        slot(ffi::Py_tp_dealloc, release as *mut c_void),
+        slot(ffi::Py_tp_traverse, traverse as *mut c_void),
+        slot(ffi::Py_tp_new, refuse_new as *mut c_void),
+        slot(GET_BUFFER, refuse_buffer as *mut c_void),
+        slot(ffi::Py_tp_members, members.as_mut_ptr().cast()),
+        ffi::PyType_Slot::default(),
+    ];
+    let mut spec = ffi::PyType_Spec {
+        name: c"udeck._udeck.ArrayLayout".as_ptr(),
+        basicsize: size,
+        itemsize: 0,
+        flags: (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_BASETYPE | ffi::Py_TPFLAGS_HAVE_GC) as c_uint,
+        slots: slots.as_mut_ptr(),
+    };
+    // SAFETY: the slots are functions of these types. The interpreter copies all of it but the name and the functions, which are static.
+    unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyType_FromSpec(&mut spec)) }
+}
+
+/// `Py_bf_getbuffer`, which the stable ABI has from 3.11 on, and specifications from 3.9 on.
+const GET_BUFFER: c_int = 1;
+
+/// Releases a posted array as what it was.
+unsafe extern "C" fn release(object: *mut ffi::PyObject) {
+    let movable = MOVABLE.load(Ordering::Acquire);
+    // SAFETY: only arrays of the class `movable` come to be of a class with this function, and the interpreter calls it for the last reference. The object
+    // counts as a reference to its class. A class made by a program has the slot, which takes such an object.
+    unsafe {
+        set_class(object, movable);
+        let release = ffi::PyType_GetSlot(movable, ffi::Py_tp_dealloc);
+        std::mem::transmute::<*mut c_void, ffi::destructor>(release)(object);
+    }
+}
+
+unsafe extern "C" fn traverse(
+    object: *mut ffi::PyObject,
+    visit: ffi::visitproc,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: the collector calls it for an object, with a function that takes its class.
+    unsafe { visit(ffi::Py_TYPE(object).cast(), argument) }
+}
+
+unsafe extern "C" fn refuse_new(
+    _: *mut ffi::PyTypeObject,
+    _: *mut ffi::PyObject,
+    _: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: the interpreter calls it, attached; the text is a C string.
+    unsafe { ffi::PyErr_SetString(ffi::PyExc_TypeError, c"arrays are posted by Postbox.post()".as_ptr()) };
+    std::ptr::null_mut()
+}
+
+unsafe extern "C" fn refuse_buffer(_: *mut ffi::PyObject, _: *mut c_void, _: c_int) -> c_int {
+    // SAFETY: the interpreter calls it, attached.
+    posted(unsafe { Python::assume_attached() }).restore(unsafe { Python::assume_attached() });
+    -1
+}
+
+/// The error of using an array that was posted.
+#[cold]
+pub fn posted(py: Python<'_>) -> PyErr {
+    let refuse = || py.import("udeck._array")?.getattr("refuse")?.call0();
+    refuse().map_or_else(|error| error, |_| PyTypeError::new_err("the array was posted"))
+}
+
+/// # Safety
+/// Objects of both classes have the same layout, the collector's head included, and count as references to them.
+unsafe fn set_class(object: *mut ffi::PyObject, class: *mut ffi::PyTypeObject) {
+    // SAFETY: our contract.
+    unsafe {
+        ffi::Py_INCREF(class.cast());
+        let before = std::mem::replace(&mut (*object.cast::<Fields>()).class, class);
+        ffi::Py_DECREF(before.cast());
+    }
+}
+
+/// What an array of no elements points to.
+static NOTHING: AtomicU64 = AtomicU64::new(0);
+
+/// What an array was before it was posted.
+pub struct Before {
+    data: *mut u8,
+    dims: Vec<isize>,
+    flags: c_int,
+}
+
 /// An array of numpy's.
 #[derive(Clone)]
 pub struct Array<'py>(Bound<'py, PyAny>);
@@ -166,6 +272,13 @@ impl<'py> Array<'py> {
             class == api().class || ffi::PyType_IsSubtype(class, api().class) != 0
         };
         is_array.then(|| Array(object.clone()))
+    }
+
+    /// Whether the object was an array, and was posted.
+    #[inline]
+    pub fn was(object: &Bound<'py, PyAny>) -> bool {
+        // SAFETY: it is an object.
+        unsafe { ffi::Py_TYPE(object.as_ptr()) == POSTED.load(Ordering::Relaxed) }
     }
 
     /// Whether it is of numpy's own class.
@@ -295,30 +408,55 @@ impl<'py> Array<'py> {
         }
     }
 
-    /// Leaves it without elements, and of the class that says why. Only for an array in message memory.
-    pub fn mark_posted(&self) {
-        if !self.is_movable() {
-            return;
-        }
-        let (fields, posted) = (self.fields(), POSTED.load(Ordering::Acquire));
-        // SAFETY: it is an array of one class of two that a program makes, and whose objects have the same layout, the collector's head
-        // included (`set_classes`). An object of such a class counts as a reference to it. Its base, which keeps the memory mapped, stays.
+    /// Leaves it without elements and memory, and of the class that says why. Only for an array of `World.empty`.
+    pub fn mark_posted(&self) -> Before {
+        debug_assert!(self.is_movable());
+        let fields = self.fields();
+        // SAFETY: it is an array of one class of two whose objects have the same layout (`set_classes`). It has so many dimensions.
         unsafe {
+            let before = Before { data: (*fields).data, dims: self.dims().to_vec(), flags: (*fields).flags };
             for dim in 0..(*fields).nd as usize {
                 *(*fields).dims.add(dim) = 0;
             }
+            (*fields).data = NOTHING.as_ptr().cast();
             (*fields).flags &= !WRITEABLE;
-            ffi::Py_INCREF(posted.cast());
-            let before = std::mem::replace(&mut (*fields).class, posted);
-            ffi::Py_DECREF(before.cast());
+            set_class(self.0.as_ptr(), POSTED.load(Ordering::Acquire));
+            before
+        }
+    }
+
+    /// Makes an array that was not posted what it was.
+    pub fn unmark_posted(&self, before: Before) {
+        debug_assert!(self.is_posted());
+        let fields = self.fields();
+        // SAFETY: as above. A method that was bound before may have given it other dimensions and memory (`__setstate__`): these stay.
+        unsafe {
+            if (*fields).data != NOTHING.as_ptr().cast() || (*fields).nd as usize != before.dims.len() {
+                return;
+            }
+            for (dim, before) in before.dims.iter().enumerate() {
+                *(*fields).dims.add(dim) = *before;
+            }
+            (*fields).data = before.data;
+            (*fields).flags = before.flags;
+            set_class(self.0.as_ptr(), MOVABLE.load(Ordering::Acquire));
+        }
+    }
+
+    /// Gives up what keeps its memory. Only for a posted array, which points to none.
+    pub fn forget_base(&self) {
+        debug_assert!(self.is_posted());
+        // SAFETY: the base is an object or NULL, which an array without one has.
+        unsafe {
+            let base = std::mem::replace(&mut (*self.fields()).base, std::ptr::null_mut());
+            ffi::Py_XDECREF(base);
         }
     }
 
     /// Whether it was posted.
     #[inline]
     pub fn is_posted(&self) -> bool {
-        // SAFETY: it is an object.
-        unsafe { ffi::Py_TYPE(self.0.as_ptr()) == POSTED.load(Ordering::Relaxed) }
+        Self::was(&self.0)
     }
 
     /// Whether it is of the class of arrays in message memory.

@@ -1,18 +1,21 @@
 //! Postboxes: where a rank posts.
 
+use std::ffi::CStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use udeck::via::Deadline;
 use udeck::{Error, PostError, Tagged};
 
 use crate::arguments;
-use crate::content;
+use crate::content::{self, Arguments, Method};
 use crate::errors::{OrRaise, exception};
 use crate::handle::Handle;
-use crate::memory::{self, Buffer, Owned};
-use crate::numpy::Array;
+use crate::memory::{self, Buffer, Posted};
+use crate::numpy::{self, Array};
+use crate::references::Explained;
 use crate::slot::{Slot, Unusable};
 use crate::tasks::{self, End, Task};
 use crate::wait::{self, Timeout};
@@ -46,8 +49,8 @@ impl From<Unusable> for Unposted {
 /// What is to be posted, with its memory.
 pub struct Prepared<'py> {
     pub buffer: Buffer,
-    /// The array that the memory was taken from, and whose it is again if it is not posted.
-    pub moved: Option<(Array<'py>, Owned<'py>)>,
+    /// The array of `World.empty` that is posted, and is what it was if that fails.
+    pub array: Option<Posted<'py>>,
     /// Bytes that were copied into it.
     copied: usize,
 }
@@ -84,27 +87,47 @@ impl Postbox {
         }
     }
 
-    /// An array's message: its own memory, or a copy in memory that `allocate` gives.
+    /// An array's message: its own memory, or a copy in memory that `allocate` gives. `explained`: references to the array.
     fn prepare<'py, E: From<PyErr>>(
         &self,
         array: Array<'py>,
+        explained: Explained,
         allocate: impl FnOnce(usize) -> Result<Buffer, E>,
     ) -> Result<Prepared<'py>, E> {
         let (elements, text) = (array.len_bytes()?, content::text(&array)?);
         let text = text.as_ref().map(|text| text.to_cow()).transpose()?;
-        // Its shape is changed when it is moved.
+        // Its shape is changed when it is posted.
         let dims = array.dims().to_vec();
         let head = content::head(array.type_number(), text.as_deref(), &dims)?;
-        if let Some(owned) = memory::owned(&array, elements)
-            && let Some(buffer) = owned.take(&head, &self.slot.name)?
+        let owned = memory::owned(&array, elements);
+        if let Some(owned) = &owned {
+            owned.check_views(&self.slot.name)?;
+        }
+        if let Some(owned) = &owned
+            && let Some(buffer) = owned.take(&array, explained, &head)
         {
-            return Ok(Prepared { buffer, moved: Some((array, owned)), copied: 0 });
+            let array = owned.posted(array, true);
+            return Ok(Prepared { buffer, array: Some(array), copied: 0 });
         }
         let mut buffer = allocate(elements + head.len())?;
+        // Other threads may have run, and have posted it.
+        let check = |array: &Array<'py>| match array.is_posted() {
+            true => Err(numpy::posted(array.object().py())),
+            false => Ok(()),
+        };
+        check(&array)?;
         let message = bytes_mut(&mut buffer);
         content::copy_elements(&array, &mut message[..elements])?;
         head.write(message, elements);
-        Ok(Prepared { buffer, moved: None, copied: elements })
+        check(&array)?;
+        let array = match &owned {
+            Some(owned) => {
+                owned.check_views(&self.slot.name)?;
+                Some(owned.posted(array, false))
+            }
+            None => None,
+        };
+        Ok(Prepared { buffer, array, copied: elements })
     }
 
     /// An object's message.
@@ -113,13 +136,13 @@ impl Postbox {
         let layout = pickled.layout()?;
         let mut buffer = self.world.buffer(value.py(), layout.len, timeout)?;
         pickled.write(&layout, bytes_mut(&mut buffer))?;
-        Ok(Prepared { buffer, moved: None, copied: layout.len })
+        Ok(Prepared { buffer, array: None, copied: layout.len })
     }
 
     /// Posts a message, and waits for room if it must.
     fn send(&self, py: Python<'_>, mut prepared: Prepared<'_>, tag: u32, timeout: Timeout) -> PyResult<()> {
         prepared.buffer.set_tag(tag);
-        let Prepared { buffer, moved, copied } = prepared;
+        let Prepared { buffer, array, copied } = prepared;
         let posted = match self.try_send(buffer, copied) {
             Err(
                 Unposted::Failed(Error::WouldBlock { .. }, Some(buffer))
@@ -130,30 +153,23 @@ impl Postbox {
             }
             posted => posted,
         };
-        self.sent(py, posted, moved)
+        self.sent(py, posted, array)
     }
 
-    /// What became of it: of an array that was moved, nothing is left.
-    fn sent(
-        &self,
-        py: Python<'_>,
-        posted: Result<(), Unposted>,
-        moved: Option<(Array<'_>, Owned<'_>)>,
-    ) -> PyResult<()> {
+    /// What became of it, and of the array.
+    fn sent(&self, py: Python<'_>, posted: Result<(), Unposted>, array: Option<Posted<'_>>) -> PyResult<()> {
         let (error, back) = match posted {
             Ok(()) => {
-                if let Some((array, _)) = moved {
-                    array.mark_posted();
-                }
+                array.into_iter().for_each(Posted::done);
                 return Ok(());
             }
             Err(Unposted::Unusable(why, back)) => (self.slot.raise(py, why), back),
             Err(Unposted::Failed(error, back)) => (exception(py, &error, Some(&self.slot.name)), back),
         };
-        match (moved, back) {
-            (Some((_, owned)), Some(buffer)) => owned.put_back(buffer),
+        match (array, back) {
+            (Some(array), Some(buffer)) => array.undo(buffer),
             // It was under way.
-            (Some((array, _)), None) => array.mark_posted(),
+            (Some(array), None) => array.done(),
             (None, _) => {}
         }
         Err(error)
@@ -187,36 +203,61 @@ fn counted(
     Ok(())
 }
 
+/// Postbox.post().
+pub struct Post;
+
+impl Method for Post {
+    const NAME: &CStr = c"post";
+    const ARGUMENTS: &[&str] = &["array", "tag", "timeout"];
+    const DOC: &CStr = c"post($self, array, tag=0, timeout=None)
+--
+
+Posts an array of any shape: moves it if it is one of World.empty(), and copies it otherwise.
+
+Takes arrays of numpy's, what has the buffer protocol, and tensors by DLPack, with up to 32 dimensions. An array of World.empty()
+cannot be used any more (ArrayPosted). It is moved if one variable of the function that calls is all that has it, or none;
+otherwise its elements are copied. Waits, at most the timeout (seconds; None: DECK_DEADLINE), while the mailbox's queue is full.
+Raises ArrayInUse when other arrays are views of what is to be moved, TypeError for elements that are objects and for arrays that
+would come as others, MailboxGone, PeerLost, RankFinished, Deadline, NoMemory, TooLarge, Undelivered for an earlier message, Closed,
+and Busy. An array that was not posted is as before.";
+
+    #[inline]
+    fn call<'py>(this: &Bound<'py, PyAny>, arguments: &Arguments<'_, 'py>) -> PyResult<Bound<'py, PyAny>> {
+        let py = this.py();
+        let array = content::first_argument::<Post>(arguments)?;
+        let tag = arguments[1].as_deref().map_or(Ok(0), arguments::tag)?;
+        let timeout = arguments[2].as_deref().map_or(Ok(Timeout::USUAL), |value| value.extract())?;
+        this.cast::<Postbox>()?.get().post(array, tag, timeout)?;
+        Ok(py.None().into_bound(py))
+    }
+}
+
+/// Postbox.post_async().
+pub struct PostAsync;
+
+impl Method for PostAsync {
+    const NAME: &CStr = c"post_async";
+    const ARGUMENTS: &[&str] = &["array", "tag"];
+    const DOC: &CStr = c"post_async($self, array, tag=0)
+--
+
+As post(), in a task of asyncio: waits for room and for memory without holding the thread. The task's timeouts are
+asyncio's.
+
+The array is posted by the call itself, before the first await. Where there is no room or no memory, that happens in the
+task: the array may be changed once the task is done. Whoever awaits it gets the errors, Busy among them. A task that is
+cancelled may have posted the array.";
+
+    fn call<'py>(this: &Bound<'py, PyAny>, arguments: &Arguments<'_, 'py>) -> PyResult<Bound<'py, PyAny>> {
+        let array = content::first_argument::<PostAsync>(arguments)?;
+        let tag = arguments[1].as_deref().map_or(Ok(0), arguments::tag)?;
+        let task = Postbox::task(this.cast()?, array, tag).begin(this.py());
+        tasks::run(this.py(), task, false)
+    }
+}
+
 #[pymethods]
 impl Postbox {
-    /// Posts an array of any shape: moves it if it is one of World.empty(), and copies it otherwise.
-    ///
-    /// Takes arrays of numpy's, what has the buffer protocol, and tensors by DLPack, with up to 32 dimensions. What was
-    /// moved cannot be used any more (ArrayPosted). Waits, at most the timeout (seconds; None: DECK_DEADLINE), while the
-    /// mailbox's queue is full. Raises ArrayInUse when other arrays are views of what is to be moved, TypeError for
-    /// elements that are objects, MailboxGone, PeerLost, RankFinished, Deadline, NoMemory, TooLarge, Undelivered for an
-    /// earlier message, Closed, and Busy. An array that was not posted is as before.
-    #[pyo3(signature = (array, tag=0, timeout=Timeout::USUAL), text_signature = "($self, array, tag=0, timeout=None)")]
-    fn post(
-        &self,
-        py: Python<'_>,
-        array: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = arguments::tag)] tag: u32,
-        timeout: Timeout,
-    ) -> PyResult<()> {
-        let array = content::array(array)?;
-        let number = array.type_number();
-        if number.is_some() && array.base_array().is_none() {
-            let elements = array.len_bytes()?;
-            let head = content::head(number, None, array.dims())?;
-            if elements + head.len() <= SHORT && self.post_short(py, &array, &head, elements, tag)? {
-                return Ok(());
-            }
-        }
-        let prepared = self.prepare(array, |len| self.world.buffer(py, len, timeout))?;
-        self.send(py, prepared, tag, timeout)
-    }
-
     /// Posts any object that can be pickled, to a mailbox that was made with objects=True. Long buffers in it are not
     /// copied into the pickle.
     ///
@@ -231,21 +272,6 @@ impl Postbox {
     ) -> PyResult<()> {
         let prepared = self.prepare_object(value, timeout)?;
         self.send(py, prepared, tag, timeout)
-    }
-
-    /// As post(), in a task of asyncio: waits for room and for memory without holding the thread. The task's timeouts are
-    /// asyncio's.
-    ///
-    /// The array is posted by the call itself, before the first await. Where there is no room or no memory, that happens in the
-    /// task: the array may be changed once the task is done. Whoever awaits it gets the errors, Busy among them. A task that is
-    /// cancelled may have posted the array.
-    #[pyo3(signature = (array, tag=0))]
-    fn post_async<'py>(
-        slf: &Bound<'py, Self>,
-        array: &Bound<'py, PyAny>,
-        #[pyo3(from_py_with = arguments::tag)] tag: u32,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        tasks::run(slf.py(), Postbox::task(slf, array, tag).begin(slf.py()), false)
     }
 
     /// Waits until everything that was posted here was read, at most the timeout (seconds; None: DECK_DEADLINE).
@@ -285,7 +311,7 @@ impl Postbox {
     }
 
     #[pyo3(signature = (*_raised))]
-    fn __exit__(&self, py: Python<'_>, _raised: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
+    fn __exit__(&self, py: Python<'_>, _raised: &Bound<'_, PyTuple>) -> PyResult<()> {
         self.close(py)
     }
 
@@ -295,23 +321,40 @@ impl Postbox {
 }
 
 impl Postbox {
+    fn post(&self, array: &Bound<'_, PyAny>, tag: u32, timeout: Timeout) -> PyResult<()> {
+        let py = array.py();
+        let array = content::array(array)?;
+        let number = array.type_number();
+        if number.is_some() && array.base_array().is_none() {
+            let elements = array.len_bytes()?;
+            let head = content::head(number, None, array.dims())?;
+            if elements + head.len() <= SHORT && self.post_short(py, &array, &head, elements, tag)? {
+                return Ok(());
+            }
+        }
+        // `content::array` has made another one.
+        let prepared =
+            self.prepare(array, Explained::by_call().and(1), |len| self.world.buffer(py, len, timeout))?;
+        self.send(py, prepared, tag, timeout)
+    }
+
     /// A post in a task, which has the postbox from its first poll to its end.
     fn task(slf: &Bound<'_, Self>, array: &Bound<'_, PyAny>, tag: u32) -> Task {
         let (postbox, array) = (slf.clone().unbind(), array.clone().unbind());
-        let mut lent = None;
+        let (mut lent, mut at_first) = (None, Some(Explained::by_call()));
         Task::new(move |py| {
             let this = postbox.get();
             if lent.is_none() {
                 lent = Some(this.slot.lend().map_err(|why| this.slot.raise(py, why))?);
             }
+            // The call is there the first time only. Two are held here.
+            let explained = at_first.take().unwrap_or(Explained::exactly(0)).and(2);
             let array = content::array(array.bind(py))?;
-            let Prepared { mut buffer, moved, copied } =
-                this.prepare(array, |len| this.world.try_buffer(py, len))?;
+            let Prepared { mut buffer, array, copied } =
+                this.prepare(array, explained, |len| this.world.try_buffer(py, len))?;
             buffer.set_tag(tag);
-            if let Some((array, _)) = moved {
-                // The message may go at any time: from now on it is not the program's.
-                array.mark_posted();
-            }
+            // The message may go at any time: from now on it is not the program's.
+            array.into_iter().for_each(Posted::done);
             let (mut lent, name) = (lent.take().expect("lent before"), this.slot.name.clone());
             Ok(async move {
                 let posted = lent.post_async(buffer).await;

@@ -17,7 +17,7 @@
 Run it as four ranks by ``deckrun -n 4 -- python program.py``.
 """
 
-from . import _array, _udeck
+from . import _array  # noqa: F401
 from ._errors import (
     ArrayInUse,
     ArrayPosted,
@@ -48,8 +48,6 @@ from ._errors import (
 )
 from ._local import run_local
 from ._udeck import Group, Mailbox, Message, Postbox, World, __version__, init, select
-
-_udeck.set_classes(_array.Array, _array.Posted)
 
 __all__ = [
     "ArrayInUse",

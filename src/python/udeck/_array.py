@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy
 
+from . import _udeck
 from ._errors import ArrayPosted
 
 _TEXT = (
@@ -12,21 +13,35 @@ _TEXT = (
 )
 
 
-def _refuse(*_args, **_options):
+def refuse(*_args, **_options):
     raise ArrayPosted(_TEXT)
 
 
 _KEPT = frozenset({"__class__", "__doc__", "__module__", "__repr__", "__str__", "__sizeof__", "__del__"})
 
 
+def _exposes(name):
+    """An attribute by which the address becomes a number, which keeps nothing: the array is never moved afterwards, but copied."""
+    attribute = getattr(numpy.ndarray, name)
+
+    def get(array):
+        _udeck.expose(array)
+        return attribute.__get__(array)
+
+    return property(get, doc=attribute.__doc__)
+
+
 class Array(numpy.ndarray):
     """An array in memory from which messages are sent (`World.empty`): a numpy array like any other, until it is posted."""
 
     __slots__ = ()
+    __array_interface__ = _exposes("__array_interface__")
+    __array_struct__ = _exposes("__array_struct__")
+    ctypes = _exposes("ctypes")
 
 
-class Posted(numpy.ndarray):
-    """An array that was posted. It has no elements, and every use of it is an error that says so."""
+class Posted(_udeck.ArrayLayout):
+    """An array that was posted. It is no array of numpy's any more, and every use of it is an error that says so."""
 
     # As of Array, of which the library makes one.
     __slots__ = ()
@@ -40,13 +55,13 @@ class Posted(numpy.ndarray):
         return "<array that was posted>"
 
     __str__ = __repr__
-    # Looked up in the class, not in the object.
-    __array_ufunc__ = __array_function__ = __array__ = __dlpack__ = __buffer__ = _refuse
-    __getitem__ = __setitem__ = __delitem__ = __len__ = __iter__ = __contains__ = _refuse
-    __bool__ = __int__ = __float__ = __complex__ = __index__ = _refuse
-    __copy__ = __deepcopy__ = __reduce__ = __reduce_ex__ = __format__ = _refuse
-    __add__ = __radd__ = __iadd__ = __sub__ = __rsub__ = __isub__ = _refuse
-    __mul__ = __rmul__ = __imul__ = __truediv__ = __rtruediv__ = __itruediv__ = _refuse
-    __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __neg__ = __pos__ = __abs__ = __invert__ = _refuse
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __hash__ = None
+
+
+# What is looked up in the class, not in the object: everything that numpy's arrays have, and `__buffer__` from version 3.12 on.
+_OF_CLASSES = {"__new__", "__init__", "__init_subclass__", "__subclasshook__", "__class_getitem__", "__dir__"}
+for _name in dir(numpy.ndarray):
+    if _name.startswith("__") and _name not in _KEPT | _OF_CLASSES | vars(Posted).keys():
+        if callable(getattr(numpy.ndarray, _name)) or _name == "__hash__":
+            setattr(Posted, _name, refuse)
+
+_udeck.set_classes(Array, Posted)

@@ -10,7 +10,6 @@ import weakref
 import numpy
 from numpy.lib import format as _format
 
-from ._array import _refuse as refuse_posted  # noqa: F401
 from ._errors import NobodyLeft
 from ._udeck import Bell
 

@@ -7,7 +7,21 @@ import numpy
 from numpy.typing import DTypeLike, NDArray
 from typing_extensions import Buffer, Self, TypeAlias
 
-__all__ = ["Bell", "Group", "Mailbox", "Message", "Postbox", "Task", "World", "__version__", "init", "select", "set_classes"]
+__all__ = [
+    "ArrayLayout",
+    "Bell",
+    "Group",
+    "Mailbox",
+    "Message",
+    "Postbox",
+    "Task",
+    "World",
+    "__version__",
+    "expose",
+    "init",
+    "select",
+    "set_classes",
+]
 __version__: str
 
 _T = TypeVar("_T")
@@ -25,7 +39,10 @@ _Posted: TypeAlias = _Written | numpy.generic
 
 def init() -> World: ...
 def select(mailboxes: Sequence[Mailbox[_T]], timeout: float | None = None) -> Mailbox[_T]: ...
-def set_classes(movable: type[NDArray[Any]], posted: type[NDArray[Any]]) -> None: ...
+def set_classes(movable: type[NDArray[Any]], posted: type[ArrayLayout]) -> None: ...
+def expose(array: NDArray[Any]) -> None: ...
+
+class ArrayLayout: ...
 
 @final
 class World:
