@@ -16,10 +16,10 @@ use crate::registry::{NicOptions, TRANSPORTS, default_arena, open_nic};
 use crate::settings;
 use choose::{Opening, Places, Wanted, choose};
 
-/// For each peer, if they all connect: two links (one made by either side), of four descriptors each: a socket, the
-/// reactor's hold on it, the watch for the process's death, and the peer's outbox.
-pub(crate) const DESCRIPTORS_PER_PEER: u64 = 2 * 4;
-/// Of the NIC, of connections that are being made, and of the program. With it, jobs of up to 96 ranks need no more than
+/// For each peer, if they all connect: two links (one made by either side), of five descriptors each: a socket, the
+/// reactor's hold on it, the watch for the process's death, and the peer's outbox and landing.
+pub(crate) const DESCRIPTORS_PER_PEER: u64 = 2 * 5;
+/// Of the NIC, of connections that are being made, and of the program. With it, jobs of up to 76 ranks need no more than
 /// the usual 1024.
 pub(crate) const OTHER_DESCRIPTORS: u64 = 256;
 
@@ -27,7 +27,7 @@ pub(crate) const OTHER_DESCRIPTORS: u64 = 256;
 const DETECT: Duration = Duration::from_secs(10);
 
 /// The world that this process was started in: by `deckrun`, or by a cluster's own launcher with PMI or PMIx (`srun`, `mpiexec`,
-/// `mpirun`); alone, a world of one. `DECK_LAUNCH` says which, where it is not to be found out. In a job of more than 96 ranks (69
+/// `mpirun`); alone, a world of one. `DECK_LAUNCH` says which, where it is not to be found out. In a job of more than 76 ranks (59
 /// under a cluster's launcher, at rank 0) this may raise this process's soft limit on open descriptors, for a rank may hear from all.
 ///
 /// # Errors

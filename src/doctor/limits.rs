@@ -228,7 +228,7 @@ mod tests {
     fn usual_limits_are_ok() {
         let found = with("1024 1048576", "8388608 8388608", false);
         assert_eq!(marks(&found), [Mark::Ok; 3]);
-        assert_eq!(found[0].seen, "soft 1024, hard 1048576: enough for a rank that meets 131040 others");
+        assert_eq!(found[0].seen, "soft 1024, hard 1048576: enough for a rank that meets 104832 others");
         assert_eq!(
             found[1].seen,
             "2879 for the user (nproc): enough for 359 ranks on this host, if nobody else needs them"

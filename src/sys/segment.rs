@@ -152,6 +152,25 @@ fn pages_present(fd: BorrowedFd<'_>, start: usize, end: usize) -> Option<usize> 
     (status == 0).then_some((counts[0] + counts[3]) as usize)
 }
 
+/// Reads what lies at `offset` of a segment that its maker may give holes at any moment. A hole reads as zeros; unlike a load from a
+/// mapping, this takes no memory for it. Waits for nobody but the disk that something was swapped out to.
+///
+/// # Errors
+/// The kernel's; `UnexpectedEof` beyond the segment's end.
+pub fn read_at(fd: BorrowedFd<'_>, mut offset: u64, mut to: &mut [u8]) -> io::Result<()> {
+    while !to.is_empty() {
+        let read = match rustix::io::pread(fd, &mut *to, offset) {
+            Err(rustix::io::Errno::INTR) => continue,
+            read => read?,
+        };
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        (to, offset) = (&mut to[read..], offset + read as u64);
+    }
+    Ok(())
+}
+
 impl Mapping {
     /// Maps all of `fd` at an address aligned to [`CHUNK`], so that the kernel can use huge pages: as the system's settings
     /// have it (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`). They could be had whatever the settings are
@@ -392,6 +411,19 @@ mod tests {
         assert!(present(CHUNK, 3 * CHUNK));
         ours.commit(fd.as_fd(), 3 * CHUNK, CHUNK).unwrap();
         assert!(present(CHUNK, 4 * CHUNK), "up to the end");
+    }
+
+    #[test]
+    fn what_is_read_of_a_hole_takes_no_memory() {
+        let (fd, ours) = create("sparse", 4 * CHUNK, PeerAccess::Write).unwrap();
+        ours.commit(fd.as_fd(), CHUNK, 1).unwrap();
+        ours.structure::<AtomicU64>(2 * CHUNK - 8).store(u64::MAX, Ordering::Relaxed);
+        let mut read = [7; 64];
+        read_at(fd.as_fd(), 2 * CHUNK as u64 - 8, &mut read).unwrap();
+        assert_eq!((&read[..8], &read[8..]), (&[0xff; 8][..], &[0; 56][..]));
+        assert!(!is_present(fd.as_fd(), 2 * CHUNK, 2 * CHUNK + 1).unwrap());
+        let beyond = read_at(fd.as_fd(), 4 * CHUNK as u64 - 8, &mut read).unwrap_err();
+        assert_eq!(beyond.kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[test]

@@ -127,33 +127,22 @@ struct PeerSegments {
 }
 
 /// An arena of the peer, mapped here. Chunks enter our page tables when they are first used. The peer says how long it is,
-/// and may have put no memory behind that: what it has not, we do not touch, for a touch would take the memory, on our
+/// and may have put no memory behind that: what it has not, we do not read by a load, which would take the memory, on our
 /// account.
 struct PeerMemory {
     mapping: Mapping,
+    fd: OwnedFd,
+    access: PeerAccess,
     /// A bit for each chunk that was used.
     used: Vec<AtomicU64>,
-    /// Of an outbox, whose chunks stay once they are there: says which are.
-    outbox: Option<OwnedFd>,
 }
 
 impl PeerMemory {
-    /// What we read of the peer's.
-    fn outbox(fd: Passed) -> std::io::Result<Self> {
-        let (fd, memory) = Self::adopt(fd, PeerAccess::Read)?;
-        Ok(PeerMemory { outbox: Some(fd), ..memory })
-    }
-
-    /// What we write of the peer's.
-    fn landing(fd: Passed) -> std::io::Result<Self> {
-        Ok(Self::adopt(fd, PeerAccess::Write)?.1)
-    }
-
-    fn adopt(fd: Passed, access: PeerAccess) -> std::io::Result<(OwnedFd, Self)> {
+    fn adopt(fd: Passed, access: PeerAccess) -> std::io::Result<Self> {
         let (fd, mapping) = fd.adopt(1..=MAX_ARENA, access)?;
         let words = mapping.len().div_ceil(CHUNK).div_ceil(64);
         let used = (0..words).map(|_| AtomicU64::new(0)).collect();
-        Ok((fd, PeerMemory { mapping, used, outbox: None }))
+        Ok(PeerMemory { mapping, fd, access, used })
     }
 
     /// The address of a piece of it. `None`: not all of that is there.
@@ -180,16 +169,16 @@ impl PeerMemory {
     fn use_first(&self, chunks: Range<usize>) -> bool {
         let within = |chunk: usize| (chunk * CHUNK).min(self.mapping.len());
         let (start, end) = (within(chunks.start), within(chunks.end));
-        if let Some(fd) = &self.outbox
-            && !segment::is_present(fd.as_fd(), start, end).unwrap_or(false)
-        {
+        // The chunks of an outbox stay once they are there.
+        let is_outbox = self.access == PeerAccess::Read;
+        if is_outbox && !segment::is_present(self.fd.as_fd(), start, end).unwrap_or(false) {
             return false;
         }
         for chunk in chunks.clone().filter(|chunk| !self.is_used(*chunk)).take(POPULATED_AT_ONCE) {
             let (start, end) = (within(chunk), within(chunk + 1));
-            match self.outbox {
-                Some(_) => drop(self.mapping.populate(start, end - start)),
-                None => self.mapping.populate_resident(start, end - start),
+            match is_outbox {
+                true => drop(self.mapping.populate(start, end - start)),
+                false => self.mapping.populate_resident(start, end - start),
             }
         }
         for chunk in chunks {
@@ -258,8 +247,14 @@ impl PeerSocket {
         self.segments().outbox.at(offset, len)
     }
 
+    /// Where we may write. (A load from there would take memory that the peer has not, or has no more: [`PeerSocket::read_landing`].)
     pub fn landing_at(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
         self.segments().landing.at(offset, len)
+    }
+
+    /// Reads what lies there. `None`: it is outside, or the system cannot read it.
+    pub fn read_landing(&self, offset: u64, to: &mut [u8]) -> Option<()> {
+        segment::read_at(self.segments().landing.fd.as_fd(), offset, to).ok()
     }
 
     /// Sends a datagram. The peer's reactor always reads: a peer whose socket is full is stuck, and the peer socket ends.
@@ -357,8 +352,8 @@ impl PeerSocket {
         let segments = PeerSegments {
             _space: self.space.take(self.pid, bytes as u64)?,
             board: BoardView::adopt(board)?,
-            outbox: PeerMemory::outbox(outbox)?,
-            landing: PeerMemory::landing(landing)?,
+            outbox: PeerMemory::adopt(outbox, PeerAccess::Read)?,
+            landing: PeerMemory::adopt(landing, PeerAccess::Write)?,
         };
         let _ = self.segments.set(segments);
         Ok(())

@@ -1,7 +1,5 @@
 //! RDMA between processes that share memory: the caller copies, inside the peer's window and past its gate.
 
-use std::ptr::NonNull;
-
 use udeck_sys::fault;
 use udeck_sys::window::Visit;
 use udeck_via::transport::{PostedBuffer, Refused, TransferStatus};
@@ -79,8 +77,8 @@ impl ShmEndpoint {
         Ok(None)
     }
 
-    /// The address of `total` bytes of a peer's window, or of what it shares of its outbox, if it allows the access to us.
-    /// `visit` is to the window of `at`.
+    /// Where `total` bytes of a peer's window begin in its landing, or in its outbox if they are of what it shares of that (`true`), if
+    /// it allows the access to us. `visit` is to the window of `at`.
     fn exposed(
         &self,
         visit: &Visit<'_>,
@@ -88,21 +86,15 @@ impl ShmEndpoint {
         total: usize,
         tag: Option<u32>,
         right: u32,
-    ) -> Option<NonNull<u8>> {
-        let peer_socket = &self.connection.peer_socket;
-        let exposed = visit.look_up(peer_socket.peer_board().window(at.handle))?;
+    ) -> Option<(u64, bool)> {
+        let exposed = visit.look_up(self.connection.peer_socket.peer_board().window(at.handle))?;
         let end = at.offset.checked_add(total)?;
         let allowed = tag == Some(exposed.tag) && exposed.rights & right != 0;
         if !allowed || end as u64 > exposed.len || total > at.len {
             return None;
         }
         let start = exposed.offset.checked_add(at.offset as u64)?;
-        match (right, exposed.rights & IN_OUTBOX) {
-            (_, 0) => peer_socket.landing_at(start, total),
-            (READABLE, _) => peer_socket.outbox_at(start, total),
-            // Whatever the entry says: outboxes are mapped read-only.
-            _ => None,
-        }
+        Some((start, exposed.rights & IN_OUTBOX != 0))
     }
 
     /// Checks the source, and copies.
@@ -114,18 +106,23 @@ impl ShmEndpoint {
     ) -> Result<(), Refused> {
         let total = segments.iter().map(|segment| segment.1).sum();
         let tag = self.connection.readable_ptag;
-        let mut source = self.exposed(visit, from, total, tag, READABLE).ok_or(Refused::Protection)?;
+        let (mut start, in_outbox) =
+            self.exposed(visit, from, total, tag, READABLE).ok_or(Refused::Protection)?;
+        let peer_socket = &self.connection.peer_socket;
         for &(offset, len) in segments {
             let target = self.device.outbox_at(offset, len).ok_or(Refused::Protection)?;
             // SAFETY: `target` lies in our outbox, in memory that the caller owns and nobody else reads or writes
-            // (`ViEndpoint::rdma_read`), so the slice is exclusive while it lives; `source` lies in the peer's landing
-            // memory or outbox, mapped while the peer socket lives and checked for `total` bytes: another mapping. That
-            // somebody may be writing there is what `copy_in` is for.
-            unsafe {
-                let to = std::slice::from_raw_parts_mut(target.as_ptr(), len);
-                udeck_sys::copy_in(to, source);
-                source = source.add(len);
+            // (`ViEndpoint::rdma_read`), so the slice is exclusive while it lives.
+            let to = unsafe { std::slice::from_raw_parts_mut(target.as_ptr(), len) };
+            if in_outbox {
+                let source = peer_socket.outbox_at(start, len).ok_or(Refused::Protection)?;
+                // SAFETY: `source` lies in the peer's outbox, mapped while the peer socket lives and checked for `len` bytes: another
+                // mapping. That somebody may be writing there is what `copy_in` is for.
+                unsafe { udeck_sys::copy_in(to, source) };
+            } else {
+                peer_socket.read_landing(start, to).ok_or(Refused::Protection)?;
             }
+            start += len as u64;
         }
         self.device.count_copied(total);
         Ok(())
@@ -140,7 +137,12 @@ impl ShmEndpoint {
         total: usize,
     ) -> Result<(), Refused> {
         let tag = self.connection.writable_ptag;
-        let mut target = self.exposed(visit, to, total, tag, WRITABLE).ok_or(Refused::Protection)?;
+        // Whatever the entry says: outboxes are mapped read-only.
+        let (start, _) = self
+            .exposed(visit, to, total, tag, WRITABLE)
+            .filter(|(_, in_outbox)| !in_outbox)
+            .ok_or(Refused::Protection)?;
+        let mut target = self.connection.peer_socket.landing_at(start, total).ok_or(Refused::Protection)?;
         for &(offset, len) in segments {
             let source = self.device.outbox_at(offset, len).ok_or(Refused::Protection)?;
             // SAFETY: `source` lies in our outbox and belongs to a block that the caller holds; `target` lies in the

@@ -6,11 +6,13 @@ use udeck_sys::ring::PAYLOAD_BYTES;
 use udeck_sys::segment::CHUNK;
 use udeck_sys::window::Exposed;
 use udeck_via::mem::Fill;
-use udeck_via::{Block, Descriptor, Error, MemHandle, RemoteBuffer, State, Status, Vi, ViAttributes};
+use udeck_via::{
+    Block, Descriptor, Error, MemHandle, Reading, RemoteBuffer, State, Status, Vi, ViAttributes,
+};
 
 use super::prey::{Prey, soon};
 use super::rogue::{Grip, LANDING, OUTBOX, PTAG, Rogue};
-use crate::board::WRITABLE;
+use crate::board::{READABLE, WRITABLE};
 use crate::cell;
 
 struct Scene {
@@ -295,6 +297,32 @@ fn a_window_without_memory_behind_it() {
         assert!(scene.rogue.landing_memory() < CHUNK as u64 / 8, "{} bytes", scene.rogue.landing_memory());
     }
     assert_eq!(scene.rogue.bytes_in_landing(), 500);
+}
+
+/// Of what the prey reads of the rogue's landing there is no memory, or no more: the read takes none.
+#[test]
+fn a_window_to_read_without_memory_behind_it() {
+    for punched in [false, true] {
+        let mut scene = Scene::new();
+        if punched {
+            scene.rogue.fill_landing();
+        }
+        let handle = MemHandle(3 << 16 | 4);
+        let exposed = Exposed { tag: PTAG.0, offset: 0, len: LANDING as u64, rights: READABLE };
+        scene.rogue.board.view().window(handle).expose(handle.0, exposed);
+        let read = |scene: &mut Scene, byte: u8| {
+            let from = RemoteBuffer { handle, offset: LANDING - 250_000, len: 250_000 };
+            let into = scene.prey.nic.outbox().block(250_000, Fill::Zero).unwrap();
+            let Ok(Reading::Done(block)) = scene.vi.rdma_read(into, from) else { panic!("it may be read") };
+            assert!(block.bytes().iter().all(|read| *read == byte), "{punched}");
+        };
+        if punched {
+            read(&mut scene, 0xee);
+            scene.rogue.punch_landing();
+        }
+        read(&mut scene, 0);
+        assert_eq!(scene.rogue.landing_memory(), 0, "the read took memory, {punched}");
+    }
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! A peer that knows the secret and the formats, and has no manners.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::FallocateFlags;
 use udeck_sys::atomic::{AtomicU32, AtomicU64, Ordering};
 use udeck_sys::closer::{Endpoint, Passed};
 use udeck_sys::ring::Producer;
@@ -232,6 +234,18 @@ impl Rogue {
 
     pub fn landing_memory(&self) -> u64 {
         memory_of(&self.landing)
+    }
+
+    /// Writes 0xee all over its landing.
+    pub fn fill_landing(&self) {
+        let file = std::fs::File::from(self.landing.fd().try_clone_to_owned().unwrap());
+        file.write_all_at(&vec![0xee; LANDING], 0).unwrap();
+    }
+
+    /// Gives all memory of its landing back to the system.
+    pub fn punch_landing(&self) {
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(self.landing.fd(), hole, 0, LANDING as u64).unwrap();
     }
 
     /// How many bytes of its landing are not zero.
