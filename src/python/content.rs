@@ -259,14 +259,12 @@ type Function = unsafe extern "C" fn(
 /// # Errors
 /// The interpreter has no memory.
 pub fn add_method<M: Method>(class: &Bound<'_, PyType>) -> PyResult<()> {
-    let function: Function = enter::<M>;
+    // SAFETY: the flags say which kind of function it is.
+    let function = unsafe { std::mem::transmute::<Function, ffi::PyCFunction>(enter::<M>) };
     // The class lives as long as the process.
     let method = Box::leak(Box::new(ffi::PyMethodDef {
         ml_name: M::NAME.as_ptr(),
-        // SAFETY: the flags say which kind of function it is.
-        ml_meth: ffi::PyMethodDefPointer {
-            PyCFunction: unsafe { std::mem::transmute::<Function, ffi::PyCFunction>(function) },
-        },
+        ml_meth: ffi::PyMethodDefPointer { PyCFunction: function },
         ml_flags: FLAGS,
         ml_doc: M::DOC.as_ptr(),
     }));
