@@ -325,11 +325,11 @@ fn the_error_names_the_holders() {
     drop((own, inboxes, outs));
 }
 
-/// More small messages than the arena has entries for, in less memory than it has: that too is back-pressure.
+/// More small messages than the arena has room for: that too is back-pressure.
 #[test]
-fn a_full_table_of_blocks_is_waited_for() {
+fn memory_full_of_small_messages_is_waited_for() {
     const CLONES: usize = 640;
-    let world = alone(256 << 20);
+    let world = alone(4 << 20);
     let inbox = world.mailbox::<u8>("in").unwrap();
     let outs: Vec<_> = (0..CLONES).map(|_| out_to(&world, "in", Protocol::HandOff).unwrap()).collect();
     let queue = world.nic().attributes().max_descriptors_per_queue;
@@ -341,9 +341,9 @@ fn a_full_table_of_blocks_is_waited_for() {
             Ok(message) => out.try_post(message).err().map(Error::from),
             Err(error) => Some(error),
         })
-        .expect("the table is shorter than all queues");
+        .expect("the memory is less than all queues hold");
     let text = error.to_string();
-    assert!(matches!(error, Error::WouldBlock { .. }) && text.contains("its table of"), "{text}");
+    assert!(matches!(error, Error::WouldBlock { .. }) && text.contains("bytes are in use"), "{text}");
     assert!(text.contains("by mailbox \"in\" of rank 0"), "{text}");
     (0..CLONES).for_each(|_| drop(inbox.retrieve().unwrap()));
     outs[0].post(world.buf(100).unwrap()).unwrap();

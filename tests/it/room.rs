@@ -17,19 +17,46 @@ const FEW: u64 = 5;
 /// What a connection holds over shared memory.
 const RING: usize = 64;
 
-/// All postboxes of a rank share its table of blocks. A post that finds it full says so, and blames no reader.
+/// As many messages as one postbox holds for a mailbox that nobody reads, each of several holds, however short they are.
 #[test]
-fn a_full_table_of_blocks_is_told_as_such() {
+fn each_postbox_of_a_rank_has_a_queue_of_its_own() {
     ranks_with(1, &config(), |world| {
-        let inboxes = [world.mailbox::<[u64; 8]>("first")?, world.mailbox("second")?];
-        let outs = [world.postbox::<[u64; 8]>("first")?, world.postbox("second")?];
-        let error = (0..200_000).find_map(|n| outs[n % 2].try_post(&[[n as u64; 8]][..]).err());
-        let error = error.expect("no table has so many").error;
+        let names: Vec<String> = (0..6).map(|n| format!("mailbox {n}")).collect();
+        let inboxes: Vec<Mailbox<[u64; 8]>> =
+            names.iter().map(|name| world.mailbox(name)).collect::<Result<_>>()?;
+        let mut held = Vec::new();
+        for name in &names {
+            let out = world.postbox::<[u64; 8]>(name)?;
+            let (count, error) =
+                (0..).find_map(|n| Some((n, out.try_post(&[[n; 8]][..]).err()?))).expect("a bound");
+            assert!(matches!(error.error, Error::WouldBlock { .. }), "{}", error.error);
+            held.push((count, out));
+        }
+        let counts: Vec<_> = held.iter().map(|(count, _)| *count).collect();
+        assert!(counts.iter().all(|count| count.abs_diff(counts[0]) < 100), "{counts:?}");
+        drop((inboxes, held));
+        drop(world);
+        Ok(())
+    });
+}
+
+/// A post that finds no memory because other postboxes have it says so, and blames no reader.
+#[test]
+fn memory_that_other_postboxes_have_is_told_as_such() {
+    let mut config = config();
+    config.arena = Some(4 << 20);
+    ranks_with(1, &config, |world| {
+        let names: Vec<String> = (0..8).map(|n| format!("mailbox {n}")).collect();
+        let inboxes: Vec<Mailbox<[u64; 128]>> =
+            names.iter().map(|name| world.mailbox(name)).collect::<Result<_>>()?;
+        let outs: Vec<Postbox<[u64; 128]>> =
+            names.iter().map(|name| world.postbox(name)).collect::<Result<_>>()?;
+        let error = (0..100_000).find_map(|n| outs[n % 8].try_post(&[[n as u64; 128]][..]).err());
+        let error = error.expect("no memory is so large").error;
         assert!(matches!(error, Error::WouldBlock { .. }), "{error}");
         let text = error.to_string();
-        assert!(text.contains("memory: no room") && text.contains("blocks and gaps is full"), "{text}");
-        drop(inboxes);
-        drop(outs);
+        assert!(text.contains("memory: no room") && text.contains("bytes are in use"), "{text}");
+        drop((inboxes, outs));
         drop(world);
         Ok(())
     });

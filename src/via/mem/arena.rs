@@ -2,7 +2,7 @@
 //!
 //! Blocks of up to 4 MiB come in size classes and are kept, most recently used first, when they are freed: the
 //! usual allocation is a pop from a short list, of memory that is in the cache; of small blocks, one is at hand for each
-//! thread without a lock ([`pockets`]). Larger ones go to and from the span allocator (`offset-allocator`) directly. Memory is
+//! thread without a lock ([`pockets`]). Larger ones go to and from the span allocator ([`spans`]) directly. Memory is
 //! committed by chunks on first use, without the lock ([`chunks`]), and never given back to the kernel on the fast path. A
 //! block for what a peer has announced is address space at first ([`Filling`]).
 
@@ -11,6 +11,7 @@ mod chunks;
 mod filling;
 mod gather;
 mod pockets;
+mod spans;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,7 +19,6 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicUsize;
 
-use offset_allocator::{Allocation, Allocator};
 use parking_lot::{Condvar, Mutex};
 use udeck_sys::segment::CHUNK;
 
@@ -27,6 +27,7 @@ pub use block::Block;
 use chunks::Chunk;
 pub use filling::Filling;
 use pockets::Pockets;
+use spans::{Span, Spans};
 
 /// Alignment and granularity of blocks: a cache line.
 pub(crate) const LINE: usize = 64;
@@ -34,11 +35,6 @@ pub(crate) const LINE: usize = 64;
 const LARGEST_CLASS: usize = 4 << 20;
 /// Bytes of the blocks of one class that take turns ([`Fill::KeepInTurn`]): more than the cache of a processor's own has.
 const IN_TURN: usize = 2 << 20;
-/// Live and kept blocks and the gaps between them, together; the span allocator's table is allocated for this many, and
-/// written when the arena is made: 32 bytes each, 1 MiB per arena. Room for whatever a thousand connections can lend at a
-/// time would be four times that for each of the ranks on a machine, nearly always for nothing; a program that gets so far
-/// waits for receivers instead.
-const MAX_BLOCKS: u32 = 1 << 15;
 const FEWER_BLOCKS: &str = "make fewer and larger blocks, or drop some sooner";
 
 /// The memory behind an arena.
@@ -117,7 +113,7 @@ struct ArenaInner {
 }
 
 struct ArenaState {
-    spans: Allocator<u32>,
+    spans: Spans,
     /// Whether the chunks' memory was taken from the kernel.
     chunks: Vec<Chunk>,
     /// Freed blocks by class, most recent last. Boxed: a record's address stays while its block is handed out.
@@ -137,7 +133,7 @@ struct Record {
     offset: u64,
     capacity: usize,
     class: Option<usize>,
-    span: Allocation<u32>,
+    span: Span,
     len: usize,
     notes: [u32; 2],
 }
@@ -160,8 +156,7 @@ impl Arena {
     ) -> Self {
         let lines = u32::try_from(backing.len() / LINE).unwrap_or(u32::MAX);
         let books = ArenaState {
-            // A block takes a line at least: no arena needs a table for more. (The allocator keeps two entries free.)
-            spans: Allocator::with_max_allocs(lines, lines.saturating_add(2).min(MAX_BLOCKS)),
+            spans: Spans::new(lines),
             chunks: vec![Chunk::Untaken; backing.len().div_ceil(CHUNK)],
             kept: (0..=class_of(LARGEST_CLASS)).map(|_| VecDeque::new()).collect(),
             used: 0,
@@ -192,8 +187,8 @@ impl Arena {
     /// A block of `len` bytes (its length is set to that).
     ///
     /// # Errors
-    /// [`Error::NoMemory`] when the arena, its table of blocks (32,768 with the gaps between them), or the machine has
-    /// no room left.
+    /// [`Error::NoMemory`] when the arena, its table of blocks of more than 128 KiB (32,768 with the gaps between them), or the
+    /// machine has no room left.
     ///
     /// # Panics
     /// On a landing arena, whose memory has no slices.
@@ -365,7 +360,7 @@ impl ArenaInner {
                 books.spans.allocate(lines).ok_or_else(|| self.no_memory(books, len))?
             }
         };
-        let offset = span.offset as usize * LINE;
+        let offset = span.first as usize * LINE;
         // SAFETY: the span lies inside the backing.
         let base = unsafe { self.backing.base().add(offset) };
         Ok(Box::new(Record {
@@ -384,14 +379,14 @@ impl ArenaInner {
     fn no_memory(&self, books: &ArenaState, len: usize) -> Error {
         let limit = self.backing.len();
         let has_room = books.used.checked_add(len).is_some_and(|used| used <= limit);
-        // That nothing is free where not everything is used is how the span allocator says that its table is full.
-        let (full, remedy) = if has_room && books.spans.storage_report().total_free_space == 0 {
-            let blocks = books.blocks;
-            let full =
-                format!("its table of {MAX_BLOCKS} blocks and gaps is full ({blocks} blocks are in use)");
-            (full, FEWER_BLOCKS)
-        } else {
-            (format!("{} of {limit} bytes are in use", books.used), self.remedy)
+        let (full, remedy) = match books.spans.full_table().filter(|_| has_room) {
+            Some(entries) => {
+                let blocks = books.blocks;
+                let full =
+                    format!("its table of {entries} blocks and gaps is full ({blocks} blocks are in use)");
+                (full, FEWER_BLOCKS)
+            }
+            None => (format!("{} of {limit} bytes are in use", books.used), self.remedy),
         };
         Error::NoMemory { asked: len, used: books.used, limit, arena: self.name, full, remedy }
     }

@@ -100,26 +100,39 @@ fn a_full_arena_says_so_and_recovers() {
     arena.block(16 * LINE, Fill::Zero).expect("kept blocks make room for a large one");
 }
 
+/// Many more small blocks than one table has entries take all of the memory, and give it back.
 #[test]
-fn a_full_table_of_blocks_says_so_and_recovers() {
-    let arena = arena(2 * MAX_BLOCKS as usize);
-    let mut blocks = Vec::new();
-    let error = loop {
-        match arena.block(LINE, Fill::Keep) {
-            Ok(block) => blocks.push(block),
-            Err(error) => break error.to_string(),
-        }
-    };
-    assert!(blocks.len() > MAX_BLOCKS as usize / 2, "{} blocks", blocks.len());
-    assert!(arena.usage().used < arena.usage().limit, "there are bytes left");
-    assert!(error.contains(&format!("its table of {MAX_BLOCKS} blocks")), "{error}");
-    assert!(error.contains(FEWER_BLOCKS) && !error.contains("bytes are in use"), "{error}");
-    let beyond = arena.block(2 * blocks.len() * LINE, Fill::Keep).unwrap_err().to_string();
-    assert!(beyond.contains("bytes are in use"), "fewer blocks would not help: {beyond}");
-    blocks.pop();
-    blocks.push(arena.block(LINE, Fill::Keep).expect("room for one again"));
-    blocks.clear();
-    arena.block(MAX_BLOCKS as usize * LINE, Fill::Keep).expect("one large block in the place of many");
+fn small_blocks_have_no_bound_but_the_memory() {
+    const LINES: usize = 1 << 17;
+    let arena = arena(LINES);
+    let mut blocks: Vec<_> = std::iter::from_fn(|| arena.block(LINE, Fill::Keep).ok()).collect();
+    assert_eq!(blocks.len(), LINES);
+    let offsets: std::collections::BTreeSet<_> = blocks.iter().map(Block::offset).collect();
+    assert_eq!(offsets.len(), LINES, "none overlaps another");
+    let error = arena.block(1, Fill::Keep).unwrap_err().to_string();
+    assert!(error.contains("bytes are in use"), "{error}");
+    // What is free now lies together only in part.
+    blocks.truncate(LINES / 2);
+    let longer: Vec<_> = std::iter::from_fn(|| arena.block(3 * LINE, Fill::Keep).ok()).collect();
+    assert!(longer.len() > LINES / 8, "{}", longer.len());
+    drop((blocks, longer));
+    assert_eq!(arena.usage().used, 0);
+    arena.block(LINES * LINE, Fill::Keep).expect("one large block in the place of many");
+}
+
+#[test]
+fn a_full_table_says_so_and_recovers() {
+    let mut spans = Spans::new(u32::MAX);
+    let mut all: Vec<_> = std::iter::from_fn(|| spans.allocate(4096)).collect();
+    assert!(all.len() > 30_000, "{}", all.len());
+    assert!(spans.full_table().is_some());
+    spans.free(all.pop().expect("there are many"));
+    assert!(spans.full_table().is_none() && spans.allocate(4096).is_some());
+    let mut spans = Spans::new(128);
+    let whole = spans.allocate(128).expect("there is room");
+    assert!(spans.allocate(1).is_none() && spans.full_table().is_none(), "there are no lines left");
+    spans.free(whole);
+    assert!(spans.allocate(128).is_some());
 }
 
 proptest! {
