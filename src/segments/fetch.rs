@@ -19,6 +19,8 @@ const LOOK: Duration = Duration::from_millis(20);
 pub enum FetchError<E> {
     /// The maker has another one, or none for us, in its words.
     Refused(String),
+    /// This rank has [`crate::MAX_REQUESTS`] connections with the maker. Ask again.
+    Busy,
     /// The maker is gone.
     Gone,
     /// It is no rank of this job that answered, or its answer makes no sense.
@@ -55,6 +57,7 @@ pub fn fetch<E>(
     match hear(&socket, &mut go_on)? {
         (Datagram::Given, mut fds) if fds.len() == 1 => Ok(fds.remove(0)),
         (Datagram::Refused { why }, _) => Err(FetchError::Refused(why)),
+        (Datagram::Busy, _) => Err(FetchError::Busy),
         _ => Err(FetchError::NotTheMaker("it broke the hand-shake".into())),
     }
 }

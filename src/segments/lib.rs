@@ -27,7 +27,7 @@ mod tests;
 mod wire;
 
 pub use fetch::{FetchError, fetch};
-pub use service::Service;
+pub use service::{MAX_REQUESTS, Service};
 pub use udeck_sys::closer::Passed;
 pub use udeck_sys::event_count::EventCount;
 pub use udeck_sys::member_table::MemberState;

@@ -21,7 +21,8 @@ use crate::handshake::{Maker, Step};
 use crate::wire::{Datagram, MAX_DATAGRAM, Shape};
 
 const MAX_STRANGERS: usize = 64;
-const MAX_REQUESTS: usize = 64;
+/// Connections that one rank has with a maker, at most.
+pub const MAX_REQUESTS: usize = 64;
 /// A stranger has its place for so long, whoever else comes.
 const STRANGERS_TIME: Duration = Duration::from_secs(1);
 /// Without a place for another one, so long until the next look.
@@ -197,10 +198,7 @@ impl Inner {
         state.strangers.retain(|stranger| stranger.id != request.id);
         let rank = request.rank;
         if state.requests.iter().filter(|other| other.rank == rank).count() >= MAX_REQUESTS {
-            let why = format!(
-                "{MAX_REQUESTS} requests of rank {rank} are open there, and there may be no more at a time"
-            );
-            say(&request.socket, &Datagram::refused(&why), None);
+            say(&request.socket, &Datagram::Busy, None);
             return false;
         }
         request.answer(&state.offers);

@@ -141,12 +141,11 @@ fn a_rank_has_so_many_connections_whatever_it_was_answered() {
     );
     let waiting: Vec<_> = (40..64).map(|_| ask_and_stay(&service, 1, &shape(1, 8))).collect();
     let too_many = ask_and_stay(&service, 1, &shape(0, 8));
-    let why = "64 requests of rank 1 are open there, and there may be no more at a time".to_owned();
-    assert_eq!(hear(&too_many), Some(Datagram::Refused { why: why.clone() }));
+    assert_eq!(hear(&too_many), Some(Datagram::Busy));
     assert_eq!(hear(&too_many), None);
     let _second = offer(&service, shape(1, 8));
     assert!(waiting.iter().all(|socket| hear(socket) == Some(Datagram::Given)));
-    assert_eq!(ask(&service, 1, &shape(1, 8)), Err(why), "they are answered, and not closed");
+    assert_eq!(ask(&service, 1, &shape(1, 8)), Err("Busy".into()), "they are answered, and not closed");
     let other = ask(&service, 2, &shape(1, 8)).unwrap_err();
     assert!(other.starts_with("it has made"), "another rank has places of its own: {other}");
     // The maker sees that they are closed, sooner or later.

@@ -5,7 +5,7 @@
 //!   Meet(version, nonce, claim) ->
 //!                                 <- Prove(nonce, proof)
 //!   Ask(proof, shape) ->
-//!                                 <- Given + descriptor, once it is offered    or    Refused(why)
+//!                                 <- Given + descriptor, once it is offered    or    Refused(why)    or    Busy: later
 //! ```
 
 use std::fmt;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use udeck_auth::{Claim, Nonce, Proof};
 
 /// Of the datagrams, and of what lies in a segment.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Longest datagram: of members of a host with as many ranks as a job may have.
 pub(crate) const MAX_DATAGRAM: usize = 32 << 10;
 /// Longest text, in bytes.
@@ -69,6 +69,7 @@ pub(crate) enum Datagram {
     Ask { proof: Proof, shape: Shape },
     Given,
     Refused { why: String },
+    Busy,
 }
 
 impl Datagram {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{SHORT, config, ranks, ranks_with};
+use crate::common::{Event, SHORT, config, ranks, ranks_with};
 use udeck::{Error, Result, World};
 
 #[test]
@@ -309,6 +309,45 @@ fn another_type_length_kind_or_members_are_named_with_both_ranks() {
                 "a semaphore of 5 permits among ranks 0, 1",
                 "a semaphore of 5 permits among ranks 0, 1, 2",
             );
+        }
+        world.finish()
+    });
+}
+
+/// More calls than there are places at the maker wait for theirs: none is told that it asks for something else.
+#[test]
+fn calls_that_find_no_place_at_the_maker_ask_again() {
+    let mut config = config();
+    ranks_with(2, &config, |world| {
+        world.shared_segment::<u8>("first", 1)?;
+        let here = &world;
+        let names: Vec<String> = (0..200).map(|n| format!("of thread {n}")).collect();
+        // They come in any order, at both.
+        std::thread::scope(|scope| {
+            let share = |name: &str| here.shared_segment::<u8>(name, 1).map(drop);
+            let threads: Vec<_> = names.iter().map(|name| scope.spawn(move || share(name))).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+        })?;
+        world.barrier()?;
+        world.finish()
+    });
+    config.deadline = Duration::from_secs(2);
+    let ended = Event::new();
+    ranks_with(2, &config, move |world| {
+        world.shared_segment::<u8>("first", 1)?;
+        if world.rank() == 1 {
+            let never =
+                |n: usize| world.shared_segment::<u8>(&format!("never {n}"), 1).map(drop).unwrap_err();
+            std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..70).map(|n| scope.spawn(move || never(n))).collect();
+                for thread in threads {
+                    let error = thread.join().expect("no panic");
+                    assert!(matches!(error, Error::Deadline { .. }), "{error}");
+                }
+            });
+            ended.happen();
+        } else {
+            ended.wait();
         }
         world.finish()
     });

@@ -5,11 +5,12 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use udeck_boot::waits::{Call, Wait};
 use udeck_boot::{BootError, Maker, client::SEGMENTS};
-use udeck_segments::{FetchError, Purpose, Shape, SharedMemory, SharedUse, fetch};
+use udeck_segments::{FetchError, MAX_REQUESTS, Purpose, Shape, SharedMemory, SharedUse, fetch};
 use udeck_via::{Deadline, Error as ViaError};
 
 use super::wait::how_dead;
@@ -19,6 +20,9 @@ use crate::exit_check::{Verdict, check_exit};
 use crate::long_wait::{LongWait, asking};
 use crate::world::check_name;
 use crate::world_state::WorldState;
+
+/// How often a call asks again that found no place at the maker.
+const PLACE_PAUSE: Duration = Duration::from_millis(20);
 
 /// What is to be shared.
 pub(crate) struct Wanted<'a> {
@@ -139,23 +143,34 @@ impl Attempt<'_> {
         let address = self.address(deadline)?;
         let pair = world.client().keys().call(Some(self.maker));
         let pair = pair.map_err(|why| self.broken(why.to_string()))?;
-        let mut known = LongWait::begin("a segment");
-        let go_on = || {
+        let (start, mut known) = (Deadline::now(), LongWait::begin("a segment"));
+        let mut check = || {
             known.look(world, 0, || self.awaits());
             known.check_interrupt(world)?;
             if let Some(how) = world.exit_log().how_lost(self.maker) {
                 return Err(Error::PeerLost { rank: self.maker as usize, how });
             }
-            if world.exit_log().has_finished(self.maker) {
-                return Err(self.finished());
-            }
-            if deadline.passed() { Err(self.too_late(known.elapsed())) } else { Ok(()) }
+            if world.exit_log().has_finished(self.maker) { Err(self.finished()) } else { Ok(()) }
         };
-        fetch(&address, pair, shape, go_on).map_err(|error| match error {
+        let fetched = loop {
+            let go_on = || {
+                check()?;
+                if deadline.passed() { Err(self.too_late(start.since())) } else { Ok(()) }
+            };
+            match fetch(&address, pair.clone(), shape, go_on) {
+                Err(FetchError::Busy) if !deadline.passed() => {
+                    check()?;
+                    std::thread::sleep(PLACE_PAUSE.min(deadline.remaining()));
+                }
+                fetched => break fetched,
+            }
+        };
+        fetched.map_err(|error| match error {
             FetchError::Stopped(error) => error,
             FetchError::Refused(theirs) => {
                 Error::SegmentMismatch { rank: self.maker as usize, theirs, ours: shape.to_string() }
             }
+            FetchError::Busy => self.crowded(start.since()),
             FetchError::Gone => self.gone(),
             FetchError::NotTheMaker(why) => self.broken(why),
             FetchError::Os(source) => os(self.what, source),
@@ -181,8 +196,18 @@ impl Attempt<'_> {
         Wait { call: Call::Share, name: self.name.to_owned(), ranks: vec![self.maker], open: false }
     }
 
-    fn too_late(&self, waited: std::time::Duration) -> Error {
+    fn too_late(&self, waited: Duration) -> Error {
         let whom = format!("rank {}, which makes it and has not", self.maker);
+        Error::Deadline { what: self.what.to_owned(), waited, whom }
+    }
+
+    /// Other calls of this rank have all places at the maker.
+    fn crowded(&self, waited: Duration) -> Error {
+        let whom = format!(
+            "a place at rank {}, which makes it: {MAX_REQUESTS} calls of this rank wait for what that rank makes, and no more may at a \
+             time; share from fewer threads at a time",
+            self.maker
+        );
         Error::Deadline { what: self.what.to_owned(), waited, whom }
     }
 
