@@ -3,9 +3,9 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -14,6 +14,7 @@ use udeck_via::{Cq, Error, NetAddress};
 
 use super::prey::{self, Prey};
 use super::rogue::Rogue;
+use crate::peer_socket_wire::{Datagram, Why};
 
 const NAME: &str = "tests::hostile::shortage::a_process_without_descriptors_serves_later";
 /// Set in the process that runs out of them.
@@ -29,7 +30,7 @@ fn a_process_without_descriptors_serves_later() {
     if std::env::var_os(IS_SHORT).is_some() {
         return run_out_and_recover();
     }
-    let mut short = Short::start();
+    let mut short = Short::start(NAME);
     let mut early = Rogue::silent(&short.address);
     let told = short.line_of_errors();
     assert!(told.contains("cannot accept connections"), "{told}");
@@ -43,6 +44,28 @@ fn a_process_without_descriptors_serves_later() {
     short.end_without_another_word();
 }
 
+const KEEPS: &str = "tests::hostile::shortage::a_request_without_descriptors_waits";
+
+/// A request whose control segment there is no room for ends nothing: it waits.
+#[test]
+fn a_request_without_descriptors_waits() {
+    if std::env::var_os(IS_SHORT).is_some() {
+        return run_out_and_recover();
+    }
+    let mut short = Short::start(KEEPS);
+    short.recover();
+    let peer = Rogue::admitted(&short.address);
+    short.run_out();
+    peer.ask_in_vain();
+    let told = short.line_of_errors();
+    assert!(told.contains("cannot accept connections") && told.contains("raise it with ulimit -n"), "{told}");
+    short.recover();
+    let answer = peer.receive().expect("the link is there").datagram;
+    assert!(matches!(answer, Datagram::Refuse { why: Why::NoMatch, .. }), "{answer:?}");
+    drop(peer);
+    short.end_without_another_word();
+}
+
 /// In the other process, as its lines of input say.
 fn run_out_and_recover() {
     // Ends a hang.
@@ -53,13 +76,15 @@ fn run_out_and_recover() {
     let nic = prey::nic();
     let limit = Rlimit { current: Some(DESCRIPTORS), ..getrlimit(Resource::Nofile) };
     setrlimit(Resource::Nofile, limit).unwrap();
-    let hoard: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    let all = || std::iter::from_fn(|| File::open("/dev/null").ok()).collect::<Vec<_>>();
+    let mut hoard = all();
     let address = String::from_utf8(nic.attributes().address.clone()).unwrap();
     println!("\naddress {address}");
-    let mut lines = std::io::stdin().lines();
-    lines.next().expect("when to recover").unwrap();
+    for line in std::io::stdin().lines() {
+        hoard = if line.unwrap() == "run out" { all() } else { Vec::new() };
+        println!("done");
+    }
     drop(hoard);
-    assert!(lines.next().is_none(), "the end of the input is the end");
 }
 
 /// A process that connects with too few descriptors to spare gets an error, and keeps nothing of the attempt: as soon as it
@@ -112,14 +137,15 @@ fn connect_with_few(address: &[u8]) {
 
 struct Short {
     process: Child,
-    errors: BufReader<std::process::ChildStderr>,
+    words: Lines<BufReader<ChildStdout>>,
+    errors: BufReader<ChildStderr>,
     address: Vec<u8>,
 }
 
 impl Short {
-    fn start() -> Self {
+    fn start(test: &str) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", NAME, "--nocapture"])
+            .args(["--exact", test, "--nocapture"])
             .env(IS_SHORT, "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -127,10 +153,10 @@ impl Short {
             .spawn()
             .unwrap();
         let errors = BufReader::new(process.stderr.take().unwrap());
-        let mut lines = BufReader::new(process.stdout.as_mut().unwrap()).lines();
+        let mut words = BufReader::new(process.stdout.take().unwrap()).lines();
         let address =
-            lines.find_map(|line| Some(line.unwrap().strip_prefix("address ")?.as_bytes().to_vec()));
-        Short { process, errors, address: address.expect("its address") }
+            words.find_map(|line| Some(line.unwrap().strip_prefix("address ")?.as_bytes().to_vec()));
+        Short { process, words, errors, address: address.expect("its address") }
     }
 
     fn line_of_errors(&mut self) -> String {
@@ -140,7 +166,16 @@ impl Short {
     }
 
     fn recover(&mut self) {
-        self.process.stdin.as_mut().unwrap().write_all(b"recover\n").unwrap();
+        self.tell("recover\n");
+    }
+
+    fn run_out(&mut self) {
+        self.tell("run out\n");
+    }
+
+    fn tell(&mut self, line: &str) {
+        self.process.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
+        assert!(self.words.any(|word| word.unwrap() == "done"), "it has ended");
     }
 
     fn end_without_another_word(mut self) {
