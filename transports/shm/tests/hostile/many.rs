@@ -76,7 +76,8 @@ fn the_arenas_of_peers_take_so_much_address_space_and_no_more() {
         let mut rogue = Rogue::silent(&address);
         let board = rogue.board.fd().try_clone_to_owned().unwrap();
         let segments = [board.as_fd(), outbox.fd(), landing.fd()];
-        rogue.meet(SECRET, Some(segments)).is_some().then_some(rogue)
+        let answer = rogue.meet(SECRET, Some(segments));
+        answer.is_some_and(|answer| matches!(answer.datagram, Datagram::Welcome)).then_some(rogue)
     };
     // The honest peer has some.
     let room = MOST as usize / (2 * MAX_ARENA) - 1;
