@@ -42,7 +42,8 @@ pub fn is_outage(error: &io::Error) -> bool {
 
 /// What a call fails with whose deadline passes during an outage: it can be made again.
 pub fn late_by_outage(at: SocketAddr, error: &io::Error, waited: Duration) -> Error {
-    Error::Timeout { what: format!("the network to the process at {at} ({error})"), waited }
+    let advice = udeck_sys::route_advice(error, at.ip());
+    Error::Timeout { what: format!("the network to the process at {at} ({error}{advice})"), waited }
 }
 
 #[cfg(test)]

@@ -121,15 +121,24 @@ unsafe fn address(at: *const libc::sockaddr) -> Option<IpAddr> {
 
 /// Adds to an error of reaching `to` what to do, if it is that no way leads there.
 pub fn advise_route(error: io::Error, to: IpAddr) -> io::Error {
-    use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkDown, NetworkUnreachable};
-    if !matches!(error.kind(), AddrNotAvailable | HostUnreachable | NetworkDown | NetworkUnreachable) {
-        return error;
+    match route_advice(&error, to) {
+        "" => error,
+        advice => io::Error::new(error.kind(), format!("{error}{advice}")),
     }
-    let advice = match to.is_loopback() {
-        true => "the loopback interface of this network namespace is down: `ip link set lo up`",
-        false => "see `ip route`, or choose other interfaces by --iface",
-    };
-    io::Error::new(error.kind(), format!("{error}; {advice}"))
+}
+
+/// What to do where this error says that no way leads to `to`, to follow the error's words; otherwise nothing.
+pub fn route_advice(error: &io::Error, to: IpAddr) -> &'static str {
+    use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkDown, NetworkUnreachable};
+    match error.kind() {
+        AddrNotAvailable | HostUnreachable | NetworkDown | NetworkUnreachable if to.is_loopback() => {
+            "; the loopback interface of this network namespace is down: `ip link set lo up`"
+        }
+        AddrNotAvailable | HostUnreachable | NetworkDown | NetworkUnreachable => {
+            "; see `ip route`, or choose other interfaces by --iface"
+        }
+        _ => "",
+    }
 }
 
 #[cfg(test)]

@@ -92,7 +92,9 @@ pub use futex::{MOST_WORDS, sleep_any, wake as wake_sleepers};
 #[cfg(not(loom))]
 pub use inherit::{inherited_channel, inherited_segment, inherited_stream};
 #[cfg(not(loom))]
-pub use interfaces::{Interface, LINK_LOCAL, address_of, advise_route, interfaces, is_link_local, listed};
+pub use interfaces::{
+    Interface, LINK_LOCAL, address_of, advise_route, interfaces, is_link_local, listed, route_advice,
+};
 #[cfg(not(loom))]
 pub use job_clock::{JobClock, job_time, join_job_clock};
 #[cfg(not(loom))]

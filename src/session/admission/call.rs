@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
-use udeck_sys::advise_route;
+use udeck_sys::{advise_route, is_shortage};
 use udeck_via::transport::Hello;
 use udeck_via::{Deadline, Error, NetAddress, Result, Until};
 
@@ -151,6 +151,7 @@ impl<'a> Call<'a> {
                 Ok((_, 0)) => return Err(self.hung_up()),
                 Ok((_, len)) => return Ok(len),
                 Err(Errno::AGAIN | Errno::INTR) => self.wait(PollFlags::IN, what)?,
+                Err(error) if is_shortage(&error.into()) => return Err(nobody(self.at, error.into())),
                 Err(error) => return Err(Error::Lost(format!("{} died or hung up: {error}", self.at))),
             }
         }

@@ -53,8 +53,9 @@ fn ranks_of_several_users_take_the_next_transport_that_is_listed() {
 #[test]
 fn without_a_loopback_interface_an_error_says_what_to_do() {
     let Some(own_network) = own("-n") else { return };
-    for transport in ["tcp", "udp"] {
-        let job = Job::new(Bin::deckrun().path()).inside(&own_network);
+    // By its own patience, and by the call's deadline, which comes before.
+    for (transport, deadline) in [("tcp", "60"), ("udp", "60"), ("tcp", "1"), ("udp", "1")] {
+        let job = Job::new(Bin::deckrun().path()).inside(&own_network).env("DECK_DEADLINE", deadline);
         let ended = job.args(["-n", "2", "--transport", transport, "--", RANK, "all_reduce"]).run().fails();
         assert!(ended.stderr.contains("`ip link set lo up`"), "{ended}");
     }
