@@ -240,26 +240,33 @@ impl RecvData {
     }
 }
 
-/// Posts a receive descriptor for a message on the data VI. `buffer_len`: bytes of the buffer that the program has ready, if it
-/// brought one.
-pub(crate) fn grant(
-    Request { len, pair, granted }: Request,
+/// Answers a request that takes no memory. `buffer_len`: bytes of the buffer that the program has ready, if it brought one.
+pub(crate) fn answer_at_once(
+    (len, pair): (usize, u32),
     buffer_len: Option<usize>,
-    slot: &mut Option<Box<RecvData>>,
+    slot: Option<&RecvData>,
     side: &mut RecvSide,
-    world: &WorldState,
-) -> Result<RendezvousStatus, Malformed> {
+) -> Result<Option<RendezvousStatus>, Malformed> {
     // A request of a pair that is no more was given up.
-    let Some(data) = slot.as_mut().filter(|data| data.pair == pair) else {
-        return Ok(RendezvousStatus::Answered);
+    let Some(data) = slot.filter(|data| data.pair == pair) else {
+        return Ok(Some(RendezvousStatus::Answered));
     };
     if data.awaited.is_some() {
         return Err(Malformed);
     }
-    if let Some(buffer_len) = buffer_len.filter(|bytes| *bytes < len) {
-        side.answer(Some(buffer_len as u32), Kind::Nack, pair, &[])?;
-        return Ok(RendezvousStatus::TooLong(len));
-    }
+    let Some(buffer_len) = buffer_len.filter(|bytes| *bytes < len) else { return Ok(None) };
+    side.answer(Some(buffer_len as u32), Kind::Nack, pair, &[])?;
+    Ok(Some(RendezvousStatus::TooLong(len)))
+}
+
+/// Posts a receive descriptor for a message on the data VI, for a request that [`answer_at_once`] has not answered.
+pub(crate) fn grant(
+    Request { len, pair, granted }: Request,
+    slot: &mut Option<Box<RecvData>>,
+    side: &mut RecvSide,
+    world: &WorldState,
+) -> Result<RendezvousStatus, Malformed> {
+    let Some(data) = slot.as_mut() else { return Ok(RendezvousStatus::Answered) };
     let registered = match block_for(len, world) {
         Ok(Some(block)) => {
             data.vi.nic().region_of(block, data.vi.attributes().ptag).map_err(|(error, _)| error)

@@ -235,6 +235,12 @@ impl Connection {
         world: &WorldState,
         grants: &mut Grants,
     ) -> Result<RendezvousStatus, Malformed> {
+        if let Announcement::Handshake { len, pair } = announcement
+            && let Some(answered) =
+                handshake::answer_at_once((len, pair), buffer_len, self.data.as_deref(), &mut self.side)?
+        {
+            return Ok(answered);
+        }
         let (len, memory) = (announcement.len(), announcement.memory());
         let granted = grants.quota.grant(memory, len, grants.most_memory(&self.side, world));
         // What no memory could hold is refused below, whatever is granted: it would hold up all behind it until that is filled.
@@ -251,7 +257,7 @@ impl Connection {
             }
             Announcement::Handshake { len, pair } => {
                 let request = Request { len, pair, granted };
-                handshake::grant(request, buffer_len, &mut self.data, &mut self.side, world)
+                handshake::grant(request, &mut self.data, &mut self.side, world)
             }
             Announcement::RdmaWrite { .. } | Announcement::Copy { .. } => {
                 let (served, incoming) = prepare(announcement, granted, &mut self.side, world, grants)?;
