@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -70,6 +70,14 @@ pub struct Passed(Option<OwnedFd>);
 impl Passed {
     pub(crate) fn new(fd: OwnedFd) -> Self {
         Passed(Some(fd))
+    }
+
+    /// At a descriptor of 3 or higher, if one is left ([`crate::above_stdio`]).
+    pub(crate) fn above_stdio(self) -> Self {
+        match self.as_fd().as_raw_fd() {
+            0..3 => self.as_fd().try_clone_to_owned().map_or(self, Passed::new),
+            _ => self,
+        }
     }
 
     /// If it is a segment as [`segment::adopt`] wants it: how many bytes it has.

@@ -8,16 +8,20 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 /// The first number that is no standard stream's.
 const FIRST: i32 = 3;
 
-/// What was opened, at a descriptor of 3 or higher.
+/// How long one call that opens something waits for another.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What was opened, at a descriptor of 3 or higher, if one is left.
 ///
 /// # Errors
-/// That of opening it; no descriptor of 3 or higher is left.
+/// That of opening it.
 pub fn above_stdio<T, E>(opened: Result<T, E>) -> io::Result<T>
 where
     T: AsFd + From<OwnedFd>,
@@ -26,7 +30,7 @@ where
     let opened = opened?;
     match opened.as_fd().as_raw_fd() {
         FIRST.. => Ok(opened),
-        _ => opened.as_fd().try_clone_to_owned().map(T::from),
+        _ => Ok(opened.as_fd().try_clone_to_owned().map_or(opened, T::from)),
     }
 }
 
@@ -42,7 +46,8 @@ pub fn stream_pair() -> io::Result<(UnixStream, UnixStream)> {
 /// What a foreign library opens in `open` is at 3 or higher: the lower numbers are taken meanwhile.
 pub fn open_above_stdio<T>(open: impl FnOnce() -> T) -> T {
     static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock();
+    // A call that does not come back keeps nobody.
+    let _one = ONE.try_lock_for(PATIENCE);
     let null = || File::open("/dev/null").ok().filter(|file| file.as_raw_fd() < FIRST);
     let _taken: Vec<File> = std::iter::from_fn(null).collect();
     open()

@@ -162,9 +162,9 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received
     let mut fds = Vec::new();
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(passed) = part {
-            for fd in passed {
-                fds.push(Passed::new(above_stdio(io::Result::Ok(fd))?));
-            }
+            // All have their closer before one of them is duplicated.
+            let passed: Vec<_> = passed.map(Passed::new).collect();
+            fds.extend(passed.into_iter().map(Passed::above_stdio));
         }
     }
     if message.flags.contains(ReturnFlags::CTRUNC) && fds.len() < MAX_FDS {
