@@ -2,7 +2,7 @@
 //!
 //! A helper cannot ask the kernel for news of those sockets only at which nobody looks. It naps, and compares the owner's looks
 //! before and after. A nap grows while the owner looks: with 16 ranks on two processors, naps of a millisecond are 16,000 wake-ups
-//! a second. An owner that ceases to look is found after about as long as it has looked, and after [`LONGEST`] at the latest.
+//! a second. An owner that ceases to look in a nap is found at the end of the next: after twice [`LONGEST`] at the latest.
 //!
 //! [`LONGEST`] is measured: with naps of up to 32 ms, an all-reduce of 16 ranks over tcp on two processors took 1.6 times as long.
 //! It is at these wake-ups, too, that the scheduler passes a processor from a rank that spins to the next.

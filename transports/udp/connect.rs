@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use quinn_proto::StreamId;
+use rustix::io::Errno;
 use udeck_session::address;
 use udeck_session::admission::wire::{Answer, Request, fits};
 use udeck_session::poll::Bell;
@@ -199,7 +200,9 @@ impl Connector<'_> {
     }
 
     fn os_error(&self, error: io::Error) -> Error {
-        let what = format!("connecting to the process at {}{}", self.at, self.advice());
+        let is_too_long = Errno::from_io_error(&error) == Some(Errno::MSGSIZE);
+        let advice = if is_too_long { self.advice() } else { String::new() };
+        let what = format!("connecting to the process at {}{advice}", self.at);
         Error::os(what, advise_route(error, self.at.ip()))
     }
 

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use quinn_proto::{Connection, ConnectionEvent, ConnectionHandle, EndpointEvent, StreamId, VarInt};
+use rustix::io::Errno;
 use udeck_session::poll::Bell;
 use udeck_sys::job_time;
 use udeck_via::auth::Pair;
@@ -350,7 +351,8 @@ impl Peer {
             return;
         }
         let seconds = detect.as_secs();
-        let advice = if state.transmit.failure.is_some() {
+        let failed = state.transmit.failure.as_ref().and_then(Errno::from_io_error);
+        let advice = if failed == Some(Errno::MSGSIZE) {
             path_mtu::advice(self.core.address.ip(), self.at)
         } else {
             String::new()

@@ -318,7 +318,7 @@ mod tests {
         let ratio = json!({ "value": 0.9, "low_95": 0.5, "high_95": 1.0 });
         let raw = json!({
             "deckperf": 1, "command": "peers", "udeck": "1", "date": "", "machine": { "transport": "udp" }, "method": [],
-            // The quotients are 0.5, 0.8, 0.9, 1.0, 1.0; the medians' is 2.
+            // The quotients are 0.5, 0.8, 0.9, 1.0, 1.0; the medians' is 0.8.
             "series": [
                 series("udeck", [600.0, 600.0, 216.0, 100.0, 800.0]),
                 series("MPICH 5", [1200.0, 750.0, 240.0, 100.0, 800.0]),

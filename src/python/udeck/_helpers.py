@@ -39,7 +39,7 @@ def _text(dtype):
     try:
         text = repr(dtype.str if dtype.names is None else dtype.descr)
         return text if _read(text) == dtype else None
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, SyntaxError, RecursionError, MemoryError):
         return None
 
 
