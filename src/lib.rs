@@ -151,7 +151,7 @@ pub use udeck_deck::PostRequest;
 
 /// # Deriving it
 ///
-/// A type of the program's own derives it with [`bytemuck`](crate::bytemuck), which this package exports: no dependency of the
+/// A type of the program's own derives it with [`bytemuck`], which this package exports: no dependency of the
 /// program's own is needed, but the derive has to be told where it is.
 ///
 /// ```
