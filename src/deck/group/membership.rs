@@ -55,6 +55,8 @@ impl Membership {
     fn enter_later(&self, call: Signature, clock: &mut Clock) -> Result<TakenEngine<'_>> {
         loop {
             if let Some(engine) = self.engine.try_lock_for(clock.pause()) {
+                // The call that had it may have ended because its world does, which fails the group.
+                self.state.world().check_wait()?;
                 return Ok(engine);
             }
             if clock.has_passed() {
