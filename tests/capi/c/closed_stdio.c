@@ -1,16 +1,18 @@
 /* A program that has closed its standard streams and writes on. Nothing of the library's gets their numbers. */
 #include "test.h"
 #include <fcntl.h>
+#include <time.h>
 #include <unistd.h>
 
 /* The three numbers are free. The library's threads have one for a moment, until they have moved what they opened. */
 static void check_numbers(FILE *log)
 {
+    const struct timespec a_while = {0, 10000000};
     int fd, looks;
 
     for (fd = 0; fd < 3; fd++)
         for (looks = 0; fcntl(fd, F_GETFD) != -1; looks++) {
-            nanosleep(&(struct timespec){0, 10000000}, NULL);
+            nanosleep(&a_while, NULL);
             if (looks < 1000)
                 continue;
             fprintf(log, "rank %lu: descriptor %d is somebody's\n", deck_node(), fd);

@@ -1,5 +1,6 @@
 /* Several threads: what one waits for does not hold up the others' mistakes, and ends nothing under it. */
 #include "test.h"
+#include <time.h>
 
 static deck_mbox_t box;
 static deck_semaph_t started, looked;
@@ -81,6 +82,7 @@ static void no_structure(deck_msg_t *msg, deck_mbox_t destroyed)
 
 int main(void)
 {
+    const struct timespec a_while = {0, 300000000};
     deck_msg_t msg;
     deck_mbox_t clone, first;
     deck_view_t view;
@@ -117,7 +119,7 @@ int main(void)
     OK(deck_thread_create(&thread, waits_in_vain, &done));
     wait_until_busy(&msg);
     /* A wait of more than 100 ms sleeps until it is woken. */
-    nanosleep(&(struct timespec){0, 300000000}, NULL);
+    nanosleep(&a_while, NULL);
     OK(deck_done());
     OK(deck_thread_join(&thread, NULL));
     OK(deck_msg_destroy(&msg));
