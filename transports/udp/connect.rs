@@ -200,7 +200,8 @@ impl Connector<'_> {
     }
 
     fn os_error(&self, error: io::Error) -> Error {
-        let is_too_long = Errno::from_io_error(&error) == Some(Errno::MSGSIZE);
+        // A narrow path is told as either of them.
+        let is_too_long = matches!(Errno::from_io_error(&error), Some(Errno::MSGSIZE | Errno::NOBUFS));
         let advice = if is_too_long { self.advice() } else { String::new() };
         let what = format!("connecting to the process at {}{advice}", self.at);
         Error::os(what, advise_route(error, self.at.ip()))

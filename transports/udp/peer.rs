@@ -352,7 +352,7 @@ impl Peer {
         }
         let seconds = detect.as_secs();
         let failed = state.transmit.failure.as_ref().and_then(Errno::from_io_error);
-        let advice = if failed == Some(Errno::MSGSIZE) {
+        let advice = if matches!(failed, Some(Errno::MSGSIZE | Errno::NOBUFS)) {
             path_mtu::advice(self.core.address.ip(), self.at)
         } else {
             String::new()
