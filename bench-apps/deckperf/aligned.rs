@@ -23,7 +23,7 @@ pub fn aligned(lines: &[Vec<String>], keys: usize, left: impl Fn(usize) -> bool)
     blocks(&widths, keys).iter().map(block).collect::<Vec<_>>().join("\n")
 }
 
-/// Which columns stand side by side.
+/// The columns that stand side by side.
 fn blocks(widths: &[usize], keys: usize) -> Vec<Vec<usize>> {
     let keys: Vec<usize> = (0..keys.min(widths.len())).collect();
     let first: usize = keys.iter().map(|&key| widths[key] + 2).sum();

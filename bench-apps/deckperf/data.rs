@@ -117,7 +117,7 @@ impl Run {
 }
 
 impl Run {
-    /// What others used of the machine meanwhile, in a sentence, if that was much.
+    /// A sentence on the other programs of the machine, if they used much of it.
     pub fn load_if_busy(&self) -> Option<String> {
         let load = self.machine.get("load").filter(|load| load["busy"] == true)?;
         load["says"].as_str().map(str::to_owned)

@@ -26,7 +26,7 @@ pub struct Load {
     pub others: f64,
     /// Taken by other guests of the hypervisor.
     pub stolen: f64,
-    /// Of this host.
+    /// Processors of this host.
     pub cores: usize,
 }
 
@@ -72,14 +72,14 @@ impl Load {
     }
 }
 
-/// What the clocks said at one time, in ticks.
+/// The clocks' readings at one time, in ticks.
 #[derive(Clone, Debug)]
 struct Sample {
     at: Instant,
-    /// Of all processors, in processes.
+    /// Time of all processors in processes.
     busy: u64,
     stolen: u64,
-    /// Of ours, and of those of ours that have ended.
+    /// Time of our processes, ended ones included.
     ours: u64,
 }
 
@@ -130,7 +130,7 @@ fn processes() -> Vec<Process> {
     pids.filter_map(|pid| process(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)).collect()
 }
 
-/// Of the text of `/proc/PID/stat`: times of the process, and of its children that it has waited for.
+/// Reads `/proc/PID/stat`: times of the process, and of its children that it has waited for.
 fn process(pid: u32, stat: &str) -> Option<Process> {
     let (_, rest) = stat.rsplit_once(')')?;
     let words: Vec<&str> = rest.split_whitespace().collect();
@@ -142,7 +142,7 @@ fn program(pid: u32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
-/// Those that descend from the first deckperf or deckrun above `me`, and those that run `mine`.
+/// Our processes: the descendants of the first deckperf or deckrun above `me`, and all that run `mine`.
 fn ours(
     processes: &[Process],
     me: u32,
@@ -227,7 +227,7 @@ mod tests {
         let pids = |me| ours(&all, me, names, mine).iter().map(|one| one.pid).collect::<Vec<_>>();
         assert_eq!(pids(12), [11, 12, 13, 21]);
         assert_eq!(pids(21), [12, 21], "started by another launcher");
-        // Of processes that ended while they were listed.
+        // Processes that end while they are listed may leave a circle.
         assert_eq!(ours(&[one(5, 6), one(6, 5)], 5, names, mine).len(), 2);
     }
 

@@ -30,7 +30,7 @@ pub struct Machine {
     pub transport: String,
     /// Whether messages are from memory that no cache holds (`--off-cache`).
     pub off_cache: bool,
-    /// What others used of this host meanwhile, if the system says it.
+    /// Use of this host by other programs meanwhile, if the system says it.
     pub load: Option<Load>,
 }
 

@@ -60,7 +60,7 @@ fn two_ranks_explain() {
     assert!(rows[0].contains("41  hand-off "), "{text}");
 }
 
-/// Of every command, with its longest names and as many columns as it has.
+/// Every command's report, with its longest names and all of its columns.
 #[test]
 fn reports_fit_eighty_columns() {
     let all = "copy,eager,rdma-write,hand-off,rdma-read,handshake,auto";

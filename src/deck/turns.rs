@@ -2,11 +2,11 @@
 //!
 //! One thread at a time uses a mailbox, and waits at it with the lock held. [`in_turn`] lets the others have it meanwhile:
 //!
-//! * Who *asks* for the lock wakes the thread that waits at the mailbox, whose wait then ends by [`Error::TurnOver`]. So each thread has looked
+//! * A thread that *asks* for the lock wakes the thread that waits at the mailbox, whose wait then ends by [`Error::TurnOver`]. So each thread has looked
 //!   at what is set aside before it rests.
 //! * The last one of those that ask waits at the mailbox, for all. The others *rest*: each until it is rung, or its own deadline.
-//! * Who takes a message that is not his out of its ring, and sets it aside, rings those that it is for. News of ranks that end concern all.
-//! * Whoever leaves rings one that rests, if nobody asks: so somebody waits at the mailbox for as long as anybody rests.
+//! * A thread that takes another's message out of its ring sets it aside, and rings the threads that it is for. News of ranks that end concern all.
+//! * A thread that leaves rings one that rests, if nobody asks: so somebody waits at the mailbox for as long as anybody rests.
 //! * A call at several mailboxes rests only briefly: it asks for all of them again, because nobody may wait at some of them.
 //!
 //! A call that finds its message at once has nothing to do with all this, and one that waits alone asks nobody.
@@ -192,7 +192,7 @@ pub fn lock_within<G, E: From<Error>>(
     }
     check_process()?;
     let locked = ask_for(all, what, limit, lock);
-    // Who waited at them has let it have them, and rests.
+    // The thread that waited at the mailboxes has given them up, and rests.
     if !is_forked() {
         all.iter().for_each(|turns| turns.pass_on(&turns.calls.lock()));
     }
@@ -258,7 +258,7 @@ pub fn in_turn<G, R, E: From<Error>>(
             Some(locked) => locked,
             None => ask_for(all, &Names(all), deadline.remaining().max(GRACE), &mut lock)?,
         };
-        // What is news from now on is heard. All that is set aside already, this attempt sees.
+        // This attempt sees all that is set aside already. News from now on rings.
         *places.bell.rung.lock() = false;
         match attempt(&mut locked, deadline.remaining()) {
             Err(Error::TurnOver { .. }) => {}

@@ -504,7 +504,7 @@ impl World {
         // Others may look for what was posted when they hear that this rank has finished, and this process may be gone.
         let drained = interrupted.and_then(|()| self.drain(deadline, wait));
         if matches!(drained, Err(Error::Interrupted)) {
-            // It has not done its part: its process's end tells the others.
+            // This rank has not done its part: the end of its process tells the others.
             self.state.end();
             return drained;
         }

@@ -541,7 +541,7 @@ impl WorldState {
         self.is_ending.load(Ordering::Relaxed) && !FINISHES.get()
     }
 
-    /// What every long wait asks.
+    /// Asked by every long wait.
     ///
     /// # Errors
     /// As [`WorldState::check`].

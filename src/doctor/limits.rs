@@ -1,4 +1,4 @@
-//! What the system allows a process: descriptors, threads and memory.
+//! The limits of a process: descriptors, threads and memory.
 
 use super::{
     finding::Finding,
@@ -29,9 +29,9 @@ struct Size {
     name: &'static str,
     /// The shell's option, and the name in limits.conf.
     option: [&'static str; 2],
-    /// What no rank can do without.
+    /// The least that a rank can do with.
     least: u64,
-    /// What leaves message memory as long as it is without limits.
+    /// From here on, message memory is as large as without a limit.
     usual: u64,
     counts: &'static str,
 }

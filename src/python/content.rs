@@ -1,4 +1,4 @@
-//! What is posted: arrays, whatever has the buffer protocol, tensors by DLPack, and objects with their buffers; and how calls that post are given it.
+//! Contents of posts: arrays, objects with the buffer protocol, tensors by DLPack, pickled objects with their buffers; and how calls get them.
 #![allow(unsafe_code, reason = "it reads arrays of the program's, and the interpreter calls it")]
 
 use std::ffi::{CStr, c_int};
@@ -97,7 +97,7 @@ pub fn describe<'py>(dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>
     Ok(helper(py, intern!(py, "describe"))?.call1((dtype,))?.cast_into()?)
 }
 
-/// What members of a group compare of a type that has no number.
+/// The name by which members of a group compare a type that has no number.
 ///
 /// # Errors
 /// Its elements are objects, or have no bytes.
@@ -235,7 +235,7 @@ pub trait Method {
     const NAME: &CStr;
     /// The signature after the name, a line `--`, an empty line, and what is for people.
     const DOC: &CStr;
-    /// What the arguments are called.
+    /// Names of the arguments.
     const ARGUMENTS: &[&str];
 
     fn call<'py>(this: &Bound<'py, PyAny>, arguments: &Arguments<'_, 'py>) -> PyResult<Bound<'py, PyAny>>;
@@ -244,7 +244,7 @@ pub trait Method {
 /// The most arguments of a method here.
 const MOST: usize = 3;
 
-/// What a method was given, in the order of its arguments.
+/// Values given to a method, in the order of its arguments.
 pub type Arguments<'a, 'py> = [Option<Borrowed<'a, 'py, PyAny>>; MOST];
 
 type Function = unsafe extern "C" fn(
@@ -275,7 +275,7 @@ pub fn add_method<M: Method>(class: &Bound<'_, PyType>) -> PyResult<()> {
     class.setattr(M::NAME.to_string_lossy(), method)
 }
 
-/// What the interpreter calls.
+/// The function that the interpreter calls.
 ///
 /// # Safety
 /// As of [`call`].

@@ -136,7 +136,7 @@ impl Mailbox {
         }
     }
 
-    /// As [`Mailbox::now`], when another thread waits at the mailbox: which lets it have it for a moment.
+    /// Looks as [`Mailbox::now`] does, when another thread waits at the mailbox. That thread gives the mailbox up for a moment.
     #[cold]
     fn now_between(&self, py: Python<'_>, wanted: Wanted) -> PyResult<Option<Arrived>> {
         let found = wait::detached(py, || Ok(wanted.now(&*self.slot.wait_for_use(MOMENT)?)));

@@ -87,7 +87,7 @@ pub struct Owned<'py> {
     root: Array<'py>,
 }
 
-/// What is posted with the array, if it is one of `World.empty`, or a view of all of it.
+/// The memory that is posted with the array, if it is one of `World.empty`, or a view of all of it.
 #[inline]
 pub fn owned<'py>(array: &Array<'py>, elements: usize) -> Option<Owned<'py>> {
     let root = array.base_array()?;
@@ -149,14 +149,14 @@ pub struct Posted<'py> {
 }
 
 impl Posted<'_> {
-    /// It was posted, and is nobody's any more.
+    /// The array was posted, and is nobody's any more.
     pub fn done(self) {
         if self.moved {
             self.array.forget_base();
         }
     }
 
-    /// It was not posted: the array is what it was.
+    /// The array was not posted, and is what it was.
     pub fn undo(self, buffer: Buffer) {
         if self.moved {
             *self.memory.get().buffer.lock() = Some(buffer);

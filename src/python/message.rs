@@ -59,7 +59,7 @@ pub struct Mailbox<'a> {
     pub objects: Objects,
 }
 
-/// What a mailbox does with pickled objects.
+/// A mailbox's way with pickled objects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Objects {
     Refuse,

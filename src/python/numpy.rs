@@ -248,10 +248,10 @@ unsafe fn set_class(object: *mut ffi::PyObject, class: *mut ffi::PyTypeObject) {
     }
 }
 
-/// What an array of no elements points to.
+/// The address in an array of no elements.
 static NOTHING: AtomicU64 = AtomicU64::new(0);
 
-/// What an array was before it was posted.
+/// An array's state before it was posted.
 pub struct Before {
     data: *mut u8,
     dims: Vec<isize>,

@@ -156,7 +156,7 @@ impl Postbox {
         self.sent(py, posted, array)
     }
 
-    /// What became of it, and of the array.
+    /// Ends a post: the call's result, and the array's state.
     fn sent(&self, py: Python<'_>, posted: Result<(), Unposted>, array: Option<Posted<'_>>) -> PyResult<()> {
         let (error, back) = match posted {
             Ok(()) => {

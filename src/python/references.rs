@@ -1,6 +1,6 @@
-//! Who refers to an array that is posted: whether its memory can move, or is to be copied.
+//! References to an array that is posted: they tell whether its memory can move, or is to be copied.
 //!
-//! Whatever has got hold of an array's address (a view, an iterator, a tensor, a call of another thread) holds a reference to the array, as a variable does.
+//! Everything that has an array's address (a view, an iterator, a tensor, a call of another thread) holds a reference to the array, as a variable does.
 //! The call has one, or its caller for it ([`crate::content::Method`]), and one variable of the function that calls is looked for. If these are all, nothing else
 //! can have the address.
 
@@ -20,7 +20,7 @@ pub struct Explained {
 }
 
 impl Explained {
-    /// So many, and no variable's.
+    /// Only these references, and no variable's.
     pub fn exactly(count: isize) -> Self {
         Explained { count, variable: false }
     }
@@ -52,7 +52,7 @@ fn is_variable(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     /// Whether the stack has a reference of its own to what was in a local variable. From version 3.14 on it borrows that of the variable.
     static STACK_OWNS: PyOnceLock<bool> = PyOnceLock::new();
     static GET_FRAME: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    /// Of a function, whose local variables are in no dictionary.
+    /// The frame of a function, whose local variables are in no dictionary.
     const OPTIMIZED: u32 = 1;
     let py = object.py();
     // Functions of this module have no frame.

@@ -18,7 +18,7 @@ const FIRST: i32 = 3;
 /// How long one call that opens something waits for another.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What was opened, at a descriptor of 3 or higher, if one is left.
+/// Moves an opened file or socket to a descriptor of 3 or higher, if one is left.
 ///
 /// # Errors
 /// That of opening it.
@@ -34,7 +34,7 @@ where
     }
 }
 
-/// As [`UnixStream::pair`], by [`above_stdio`].
+/// Makes a [`UnixStream::pair`], moved by [`above_stdio`].
 ///
 /// # Errors
 /// The kernel's: no descriptors left.
@@ -43,7 +43,7 @@ pub fn stream_pair() -> io::Result<(UnixStream, UnixStream)> {
     Ok((above_stdio(io::Result::Ok(one))?, above_stdio(io::Result::Ok(other))?))
 }
 
-/// What a foreign library opens in `open` is at 3 or higher: the lower numbers are taken meanwhile.
+/// Calls a foreign library that opens descriptors. The numbers below 3 are taken meanwhile.
 pub fn open_above_stdio<T>(open: impl FnOnce() -> T) -> T {
     static ONE: Mutex<()> = Mutex::new(());
     // A call that does not come back keeps nobody.

@@ -127,7 +127,7 @@ pub fn advise_route(error: io::Error, to: IpAddr) -> io::Error {
     }
 }
 
-/// What to do where this error says that no way leads to `to`, to follow the error's words; otherwise nothing.
+/// Advice to follow the error's words, if it says that no way leads to `to`; otherwise empty.
 pub fn route_advice(error: &io::Error, to: IpAddr) -> &'static str {
     use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkDown, NetworkUnreachable};
     match error.kind() {

@@ -128,7 +128,7 @@ pub enum Received {
     Datagram {
         /// Its length in the buffer.
         len: usize,
-        /// It is longer than the buffer, or carries more descriptors than [`MAX_FDS`].
+        /// The datagram is longer than the buffer, or carries more descriptors than [`MAX_FDS`].
         /// It stays where it is: read no more from this socket.
         truncated: bool,
         /// What it carried.

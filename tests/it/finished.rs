@@ -40,7 +40,7 @@ fn nothing_is_posted_after_the_end() {
     });
 }
 
-/// Whoever shares a world among threads can have it back.
+/// A program that shares a world among threads can have it back.
 #[test]
 fn shutdown_ends_what_other_threads_wait_for() {
     ranks_with(2, &config(), |world| {
@@ -62,7 +62,7 @@ fn shutdown_ends_what_other_threads_wait_for() {
                 ("group", Box::new(move || is_over(world.group("both", &[1, 0])))),
             ];
             let waits = waits.map(|(what, wait)| (what, scope.spawn(wait)));
-            // What comes later is refused at once. A wait of more than 100 ms sleeps until it is woken.
+            // A call that comes later is refused at once. A wait of more than 100 ms sleeps until it is woken.
             std::thread::sleep(10 * SHORT);
             world.shutdown();
             for (what, wait) in waits {

@@ -152,7 +152,7 @@ fn a_read_that_hangs_holds_up_its_own_postbox_only() {
     });
 }
 
-/// Of what a mailbox reads at a time no more than half of the memory is granted. What is above waits its turn, a message that is larger
+/// Messages that a mailbox reads at a time get half of the memory at most. The others wait their turn, a message that is larger
 /// alone, too: all arrive.
 #[test]
 fn messages_that_are_read_at_a_time_have_a_bound_together() {

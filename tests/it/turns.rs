@@ -92,7 +92,7 @@ fn a_short_wait_ends_beside_a_long_one() {
     });
 }
 
-/// Whoever waits at the mailbox waits for another rank.
+/// The thread that waits at the mailbox waits for another rank.
 #[test]
 fn each_thread_hears_that_its_own_rank_has_finished() {
     ranks(4, |world| {

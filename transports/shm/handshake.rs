@@ -107,7 +107,7 @@ impl Handshake {
             (Expects::Welcome(pair), Datagram::Welcome) => {
                 Ok(Step::Met { answer: None, peer: pair.callee() })
             }
-            // It has proved itself, and cannot have our descriptors.
+            // The peer has proved itself, and cannot have our descriptors.
             (Expects::Welcome(_), Datagram::Refuse { text, .. }) => Err(Refusal::Short(text.clone())),
             _ => Err(Refusal::Protocol),
         }

@@ -42,7 +42,7 @@ fn interface(ip: IpAddr) -> Option<(String, usize)> {
     Some((name, mtu))
 }
 
-/// What the kernel knows of the way from `local` to `to`: its MTU.
+/// The MTU of the way from `local` to `to`, if the kernel knows it.
 fn known(local: IpAddr, to: SocketAddr) -> Option<usize> {
     let probe = UdpSocket::bind((local, 0)).ok()?;
     // Sends nothing.
@@ -51,7 +51,7 @@ fn known(local: IpAddr, to: SocketAddr) -> Option<usize> {
     mtu.ok().map(|mtu| mtu as usize)
 }
 
-/// Of a hand-shake that nobody answers: what is known, or what may be, of the path's packets. Empty between addresses of one host.
+/// Advice for a hand-shake that nobody answers: the path's MTU, or how to find it out. Empty between addresses of one host.
 #[cold]
 pub fn advice(local: IpAddr, to: SocketAddr) -> String {
     let needed = needed(to.ip());

@@ -80,7 +80,7 @@ fn method(comparison: &Comparison) -> String {
     )
 }
 
-/// What was overruled or left out, and how the machine moved.
+/// Notes: verdicts that were overruled, runs that were left out, and how the machine moved.
 pub fn notes(comparison: &Comparison) -> impl Iterator<Item = String> {
     comparison.remarks.iter().cloned().chain(weather(comparison))
 }
@@ -113,7 +113,7 @@ fn weather(comparison: &Comparison) -> Vec<String> {
     said
 }
 
-/// As many figures that not all runs have are named in a summary.
+/// The summary names at most so many figures that not all runs have.
 const MISSING: usize = 4;
 
 /// A few sentences.

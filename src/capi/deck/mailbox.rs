@@ -115,7 +115,7 @@ fn end_in_use<'a>(number: Number, failure: Failure, wait: &mut Wait) -> Result<U
     Ok(end)
 }
 
-/// As [`Table::lock`]. `None`: another thread has it for longer.
+/// Waits as [`Table::lock`]. `None`: another thread has it for longer.
 fn lock_within<'a>(number: Number, limit: Duration) -> Result<Option<Used<'a, End>>> {
     match MAILBOXES.lock(number, Some(limit)) {
         Err(failure) if failure.code() == TIMED_OUT => Ok(None),

@@ -103,7 +103,7 @@ pub(super) fn make(world: &Arc<WorldState>, making: Making, deadline: Deadline) 
         inbox.map_err(|error| no_place(&name, error))
     };
     let agreed = || agreed.map_or_else(|| agree(world, &name, &id, &ranks, me, deadline), Ok);
-    // Whoever has to wait for the first member has no mailbox before, which others would find and lose if it gave up.
+    // A member makes its mailbox after it has waited for the first one. Others would find the mailbox, and lose it if this member gave up.
     let (inbox, agreed) = match me {
         0 => (inbox()?, agreed()?),
         _ => {

@@ -221,7 +221,7 @@ pub(crate) struct RecvData {
 pub(crate) struct Request {
     /// Bytes of the message.
     pub len: usize,
-    /// Of the pair.
+    /// Number of the pair.
     pub pair: u32,
     /// `None`: no memory could hold it.
     pub granted: Option<Grant>,

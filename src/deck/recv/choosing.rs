@@ -141,7 +141,7 @@ impl Inbox {
                 return Ok(Ok(parcel));
             }
             self.pass_over(parcel);
-            // It may be for a thread that asks. A call that does not wait has no turn.
+            // The message may be for a thread that asks for the mailbox. A call that does not wait has no turn.
             if !deadline.passed() {
                 self.check_turn(|| start.elapsed())?;
             }

@@ -49,7 +49,7 @@ enum Unfinished {
     /// It was written, and a peer is still inside its window: another than its writer, which has left, and nobody else was
     /// told of the window. A peer that does that holds up this message and no other.
     Written { tag: u32 },
-    /// It is being read, into memory that was granted.
+    /// The message is being read, into memory that was granted.
     Read { tag: u32, _granted: Option<Grant> },
 }
 

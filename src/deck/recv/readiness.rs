@@ -16,7 +16,7 @@ pub(crate) struct WaitConditions<'a> {
     world: &'a WorldState,
     /// With how many connections had come.
     acceptor: Option<(&'a Acceptor, u32)>,
-    /// Of the threads that share the mailbox.
+    /// Turns of the threads that share the mailbox.
     turns: Option<&'a Turns>,
     /// The exit log's version by then.
     exits_seen: u64,

@@ -20,7 +20,7 @@ impl World {
         self.all_within(self.state.config().deadline)
     }
 
-    /// As [`World::all`], waiting at most `limit`: for rank 0, or another thread of this rank that makes it.
+    /// Waits at most `limit`, for rank 0, or for another thread of this rank that makes the group; otherwise as [`World::all`].
     pub(super) fn all_within(&self, limit: Duration) -> Result<&Group> {
         check_process()?;
         if let Some(all) = self.all.get() {

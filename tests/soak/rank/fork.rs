@@ -32,7 +32,7 @@ pub fn children(rank: &Rank<'_>, round: Round) {
         });
         match ended {
             Ok(Some(status)) if status.exit_status() == Some(0) => {}
-            // It may have no memory, as its parent.
+            // The child may have no memory, as its parent.
             Ok(status) if rank.plan.is_cramped(rank.rank) => rank.note(format!("a child: {status:?}")),
             Err(error) if rank.plan.is_cramped(rank.rank) => rank.note(format!("forking: {error}")),
             Ok(status) => rank.wrong(format!("a child whose calls were to fail at once: {status:?}")),

@@ -190,7 +190,7 @@ impl ShmDevice {
         let why = match why {
             Ended::Lost(why) => Ended::Lost(format!("process {}: {why}", process(peer_socket.pid))),
             Ended::Short(text) => {
-                // It waits for the end of the hand-shake, and may be gone.
+                // The request waits for the end of the hand-shake, and may be gone.
                 let refusal = Datagram::Refuse { id: 0, why: Why::Rejected, text: text.clone() };
                 let _ = peer_socket.send(&refusal, &[]);
                 Ended::Short(text)

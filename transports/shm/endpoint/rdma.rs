@@ -137,7 +137,7 @@ impl ShmEndpoint {
         total: usize,
     ) -> Result<(), Refused> {
         let tag = self.connection.writable_ptag;
-        // Whatever the entry says: outboxes are mapped read-only.
+        // Outboxes are mapped read-only, whatever the entry says.
         let (start, _) = self
             .exposed(visit, to, total, tag, WRITABLE)
             .filter(|(_, in_outbox)| !in_outbox)

@@ -58,7 +58,7 @@ fn a_helper_leaves_an_owner_that_looks_alone() {
     let (mut left, mut right) = pair(&a, &b);
     check(&mut left, &mut right);
     let helper = helper(&a);
-    // It has served what there was, and the owner has looked since.
+    // The helper has served what there was, and the owner has looked since.
     std::thread::sleep(Duration::from_millis(100));
     while left.cq.poll().is_some() {}
     let (told, deadline) = (sleeps(&helper), soon());

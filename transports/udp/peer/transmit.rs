@@ -117,7 +117,7 @@ impl Peer {
                 transmit.retry_at = Some(now + RETRY_INTERVAL);
                 return false;
             }
-            // What finds no room in the kernel or in the interface's queue is lost, and QUIC sends it again.
+            // A packet for which the kernel or the interface's queue has no room is lost, and QUIC sends it again.
             Err(error) if is_outage(&error) || is_shortage(&error) => {
                 _ = transmit.outage.get_or_insert((now, error))
             }

@@ -169,7 +169,7 @@ impl Id {
     /// The kernel's: no device has this address; the port is taken.
     pub fn bind(&self, to: SocketAddr) -> io::Result<()> {
         let mut storage = storage(to);
-        // It opens the device, and keeps it open.
+        // The call opens the device, and keeps it open.
         check(open_above_stdio(|| {
             // SAFETY: a living identifier, and our structure.
             unsafe { (self.library().rdma_bind_addr)(self.at.as_ptr(), (&raw mut storage).cast()) }

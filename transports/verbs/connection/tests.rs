@@ -63,7 +63,7 @@ struct Refusing {
     takes: usize,
     /// What is refused: to say how much fits, or the request itself.
     fits: bool,
-    /// It refuses nothing: it has no room for more than it takes.
+    /// The device refuses nothing: it has no room for more than it takes.
     is_full: bool,
     taken: Vec<u32>,
     beside: Option<Box<Refusing>>,
@@ -248,7 +248,7 @@ fn begun(what: What, level: Reliability, beside: bool, sent: u32) {
     hear(&mut connection, Frame::End { broken: false, len: 0 }, b"");
     connection.pump(&mut device);
     assert_eq!(used(&memory), 1, "the device has a request of the first one, and nothing of the second");
-    // What it has ends, and it has room again.
+    // The device's requests end, and it has room again.
     let at = if beside { device.beside.as_deref_mut().unwrap() } else { &mut device };
     at.takes = 9;
     for from in 0.. {

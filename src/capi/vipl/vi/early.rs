@@ -13,7 +13,7 @@ use crate::vipl::types::ViState;
 
 /// How long the beginning of a connection lasts, if the program does not ask.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What counts of the time between two looks at a message that waits. A process that does not run for longer is not late by that.
+/// The time between two looks at a message that waits counts up to this. A process that does not run for longer is not late by that.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The beginning of a connection.

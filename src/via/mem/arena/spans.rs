@@ -1,4 +1,4 @@
-//! Which lines of an arena are free: the span allocator, with tables that grow with the number of blocks.
+//! The span allocator: tables of an arena's free lines, which grow with the number of blocks.
 //!
 //! The table of one `offset-allocator` has a fixed size, and is written when it is made. So the arena's own is small. When it has many
 //! blocks, further small ones come from *zones*: spans of the arena with a table each.
@@ -44,7 +44,7 @@ struct Zone {
 }
 
 impl Spans {
-    /// Of so many lines.
+    /// All of an arena of so many lines.
     pub fn new(lines: u32) -> Self {
         Spans { whole: table(lines, lines), live: 0, left: lines, zones: Vec::new(), recent: 0 }
     }
@@ -119,7 +119,7 @@ impl Spans {
     }
 }
 
-/// Of so many lines, for so many spans and gaps at most. A span takes a line at least: none needs a table for more.
+/// An allocator of so many lines, for so many spans and gaps at most. A span takes a line at least: none needs a table for more.
 fn table(lines: u32, entries: u32) -> Allocator<u32> {
     // The allocator keeps two entries free.
     Allocator::with_max_allocs(lines, entries.min(lines).min(ENTRIES) + 2)

@@ -111,7 +111,7 @@ fn small_blocks_have_no_bound_but_the_memory() {
     assert_eq!(offsets.len(), LINES, "none overlaps another");
     let error = arena.block(1, Fill::Keep).unwrap_err().to_string();
     assert!(error.contains("bytes are in use"), "{error}");
-    // What is free now lies together only in part.
+    // The free lines lie together only in part now.
     blocks.truncate(LINES / 2);
     let longer: Vec<_> = std::iter::from_fn(|| arena.block(3 * LINE, Fill::Keep).ok()).collect();
     assert!(longer.len() > LINES / 8, "{}", longer.len());

@@ -91,7 +91,7 @@ fn take(rank: &Rank<'_>, shared: &Shared, taker: usize) {
         };
         match ended {
             Ok(None) | Err(Error::Deadline { .. }) => {}
-            // Who has finished has posted all.
+            // A rank that has finished has posted all.
             Err(Error::NobodyLeft { .. } | Error::RankFinished { .. }) => {}
             Err(error) => return rank.wrong(format!("retrieving{matching} beside other threads: {error}")),
             Ok(Some(message)) => {

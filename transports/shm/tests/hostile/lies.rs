@@ -299,7 +299,7 @@ fn a_window_without_memory_behind_it() {
     assert_eq!(scene.rogue.bytes_in_landing(), 500);
 }
 
-/// Of what the prey reads of the rogue's landing there is no memory, or no more: the read takes none.
+/// The rogue's landing has no memory where the prey reads it, or no more: the read takes none.
 #[test]
 fn a_window_to_read_without_memory_behind_it() {
     for punched in [false, true] {
