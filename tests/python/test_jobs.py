@@ -385,7 +385,7 @@ def test_a_signal_interrupts_a_connect_that_nobody_answers(job, transport):
         except KeyboardInterrupt:
             print("interrupted", flush=True)
         except udeck.Error as error:
-            print("not interrupted:", error)
+            print("not interrupted:", error, flush=True)
         os.kill(pid, signal.SIGKILL)
         os._exit(0)
         """,
