@@ -429,9 +429,16 @@ fn measured_page(browser: &Browser, folder: &Path) {
         // One line may lie on another here.
         assert!(drawn.iter().all(|chart| chart["seen"].as_u64() > Some(0)), "{drawn:?}");
         let notices = browser.evaluate("[...document.querySelectorAll('.notice')].map(one => one.innerText)");
-        assert_eq!(notices.as_array().map(Vec::len), Some(usize::from(stages == 3)), "{notices}");
+        let notices = notices.as_array().cloned().unwrap_or_default();
+        // Whether the machine was busy meanwhile is not this test's to say.
+        let others: Vec<_> = notices.iter().filter(|one| !says_busy(one)).collect();
+        assert_eq!(others.len(), usize::from(stages == 3), "{notices:?}");
     }
     assert_eq!(browser.complaints(), Vec::<String>::new());
     let raw: Value = serde_json::from_str(&fs::read_to_string(raw).expect("raw data")).expect("JSON");
     assert!(raw["runs"].as_array().is_some_and(|runs| runs.len() >= stages));
+}
+
+fn says_busy(notice: &Value) -> bool {
+    notice.as_str().is_some_and(|text| text.starts_with("The machine was busy."))
 }

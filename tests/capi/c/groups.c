@@ -170,6 +170,7 @@ int main(int argc, char **argv)
 
     /* Types of the same size are not the same. */
     OK(deck_group_create(&some, "of types", three, 3));
+    OK(deck_barrier());
     if (rank == 0) {
         double number = 1.5;
         OK(deck_group_broadcast(&some, 0, DECK_DOUBLE, &number, 1));
