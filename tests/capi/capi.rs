@@ -4,7 +4,7 @@
 //! `pages.rs` looks at the manual pages and completions of the installation.
 //!
 //! `cargo xtask test --only c` builds and installs what they need, and names the folder in `UDECK_INSTALLED`. A compiler or a tool that this
-//! machine lacks is skipped, with the reason; those that `UDECK_C` names (`gcc,clang,gfortran,valgrind`) must be there.
+//! machine lacks is skipped, with the reason; those that `UDECK_C` names (`cc,clang,gfortran,valgrind`) must be there.
 
 mod interface;
 mod pages;
@@ -26,7 +26,7 @@ use tools::Tool;
 /// Tools whose skip is a failure.
 const REQUIRED: &str = "UDECK_C";
 
-/// A test of this name; what it needs beside gcc.
+/// A test of this name; what it needs.
 pub(crate) struct Case {
     name: String,
     needs: Vec<Tool>,

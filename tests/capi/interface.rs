@@ -7,21 +7,21 @@ use super::{Case, case};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for compiler in [Tool::Gcc, Tool::Clang, Tool::Gxx, Tool::Clangxx] {
+    for compiler in [Tool::Cc, Tool::Clang, Tool::Gxx, Tool::Clangxx] {
         let name = format!("headers::{}", compiler.name());
         cases.push(case(name, &[compiler], move || headers_stand_alone(compiler)));
     }
     cases.push(case("exports_are_the_interface", &[Tool::Nm], exports_are_the_interface));
     cases.push(case("the_book_has_all_calls", &[], the_book_has_all_calls));
-    cases.push(case("the_book_s_program_in_c_runs", &[Tool::Gcc], the_book_s_program_in_c_runs));
+    cases.push(case("the_book_s_program_in_c_runs", &[Tool::Cc], the_book_s_program_in_c_runs));
     cases.push(case(
         "the_book_s_program_in_fortran_runs",
         &[Tool::Gfortran],
         the_book_s_program_in_fortran_runs,
     ));
     cases.push(case("the_library_has_its_soname", &[Tool::Nm], has_its_soname));
-    cases.push(case("the_static_library_links", &[Tool::Gcc], static_library_links));
-    cases.push(case("pkg_config_links", &[Tool::Gcc, Tool::PkgConfig], pkg_config_links));
+    cases.push(case("the_static_library_links", &[Tool::Cc], static_library_links));
+    cases.push(case("pkg_config_links", &[Tool::Cc, Tool::PkgConfig], pkg_config_links));
     cases
 }
 
@@ -135,7 +135,7 @@ fn of_the_book(language: &str, file: &str, compiler: Tool) -> PathBuf {
 }
 
 fn the_book_s_program_in_c_runs() {
-    has_said(ranks(&of_the_book("c", "book.c", Tool::Gcc), 2, "shm").run(), "rank 1 sent 7");
+    has_said(ranks(&of_the_book("c", "book.c", Tool::Cc), 2, "shm").run(), "rank 1 sent 7");
 }
 
 fn the_book_s_program_in_fortran_runs() {
@@ -155,7 +155,7 @@ fn has_its_soname() {
 /// So what a program needs beside it is what `deckcc` and `udeck.pc` say.
 fn static_library_links() {
     let name = own("pack-static");
-    let program = compiled(Tool::Gcc, "examples/c/pack.c", &["-static-udeck"], &name);
+    let program = compiled(Tool::Cc, "examples/c/pack.c", &["-static-udeck"], &name);
     let mut command = Command::new("ldd");
     let needed = says({
         command.arg(&program);
@@ -170,7 +170,7 @@ fn pkg_config_links() {
     command.env("PKG_CONFIG_PATH", installed("lib/pkgconfig")).args(["--cflags", "--libs", "udeck"]);
     let flags = says(command);
     let program = output("pack-pkg-config");
-    let job = udeck_jobs::Job::new("gcc".as_ref()).arg(source("examples/c/pack.c"));
+    let job = udeck_jobs::Job::new("cc".as_ref()).arg(source("examples/c/pack.c"));
     let _ = job.arg("-o").arg(&program).args(flags.split_whitespace()).run().ok();
     let ended = alone(&program).env("LD_LIBRARY_PATH", installed("lib")).run();
     has_said(ended, "rank 0: a 0 0.0..0.9 \"greetings from rank 0\"");

@@ -48,7 +48,7 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for program in PROGRAMS {
         let compilers: &[Tool] = match program.file.rsplit_once('.').map(|(_, kind)| kind) {
-            Some("c") => &[Tool::Gcc, Tool::Clang],
+            Some("c") => &[Tool::Cc, Tool::Clang],
             Some("cpp") => &[Tool::Gxx, Tool::Clangxx],
             _ => &[Tool::Gfortran],
         };
@@ -59,13 +59,13 @@ pub fn cases() -> Vec<Case> {
     }
     for file in CHECKED {
         let title = title(file);
-        cases.push(case(format!("{title}::valgrind"), &[Tool::Gcc, Tool::Valgrind], || under_valgrind(file)));
-        cases.push(case(format!("{title}::address_sanitizer"), &[Tool::Gcc], || {
-            with_sanitizer(file, Tool::Gcc)
+        cases.push(case(format!("{title}::valgrind"), &[Tool::Cc, Tool::Valgrind], || under_valgrind(file)));
+        cases.push(case(format!("{title}::address_sanitizer"), &[Tool::Cc], || {
+            with_sanitizer(file, Tool::Cc)
         }));
     }
-    cases.push(case("lost_c::gcc", &[Tool::Gcc], a_rank_that_dies_is_told));
-    cases.push(case("abort_c::gcc", &[Tool::Gcc], a_rank_ends_the_job));
+    cases.push(case("lost_c::cc", &[Tool::Cc], a_rank_that_dies_is_told));
+    cases.push(case("abort_c::cc", &[Tool::Cc], a_rank_ends_the_job));
     cases
 }
 
@@ -89,7 +89,7 @@ fn run(program: &Program, compiler: Tool) {
 fn under_valgrind(file: &str) {
     let program = of(file);
     let name = format!("{}-valgrind", title(file));
-    let compiled = compiled(Tool::Gcc, file, program.flags, &name);
+    let compiled = compiled(Tool::Cc, file, program.flags, &name);
     let _ = alone(&compiled).inside(memcheck()).run().ok();
 }
 
@@ -104,7 +104,7 @@ fn with_sanitizer(file: &str, compiler: Tool) {
 
 /// The job fails, because a rank did; the other one goes on.
 fn a_rank_that_dies_is_told() {
-    let program = compiled(Tool::Gcc, "tests/capi/c/lost.c", &[], "lost_c");
+    let program = compiled(Tool::Cc, "tests/capi/c/lost.c", &[], "lost_c");
     for transport in TRANSPORTS {
         let job = launched(&["--on-failure", "continue", "-n", "2", "--"], &program, transport);
         let _ = job.run().fails().clean().line_with("rank 0 has been told");
@@ -113,7 +113,7 @@ fn a_rank_that_dies_is_told() {
 
 /// Whatever the encoding of its words.
 fn a_rank_ends_the_job() {
-    let program = compiled(Tool::Gcc, "tests/capi/c/abort.c", &[], "abort_c");
+    let program = compiled(Tool::Cc, "tests/capi/c/abort.c", &[], "abort_c");
     let ended = ranks(&program, 2, "shm").run().fails();
     assert!(ended.stderr.contains("the caf\u{fffd} is closed"), "{ended}");
     assert_eq!(ended.code(), 9, "{ended}");

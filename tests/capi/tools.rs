@@ -17,7 +17,7 @@ const INSTALLED: &str = "UDECK_INSTALLED";
 /// A program that a test needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tool {
-    Gcc,
+    Cc,
     Clang,
     Gxx,
     Clangxx,
@@ -38,7 +38,7 @@ impl Tool {
     /// As it is typed.
     pub fn name(self) -> &'static str {
         match self {
-            Tool::Gcc => "gcc",
+            Tool::Cc => "cc",
             Tool::Clang => "clang",
             Tool::Gxx => "g++",
             Tool::Clangxx => "clang++",
@@ -57,6 +57,7 @@ impl Tool {
 
     fn package(self) -> &'static str {
         match self {
+            Tool::Cc => "gcc",
             Tool::Clangxx => "clang",
             Tool::Nm => "binutils",
             Tool::PkgConfig => "pkgconf",
@@ -112,7 +113,7 @@ pub fn deckcc(compiler: Tool) -> Job {
 /// Compiles a file of the repository; the program.
 pub fn compiled(compiler: Tool, file: &str, flags: &[&str], name: &str) -> PathBuf {
     let strict: &[&str] = match compiler {
-        Tool::Gcc | Tool::Clang => &["-std=c99", "-pedantic", "-D_POSIX_C_SOURCE=200809L"],
+        Tool::Cc | Tool::Clang => &["-std=c99", "-pedantic", "-D_POSIX_C_SOURCE=200809L"],
         Tool::Gxx | Tool::Clangxx => &["-std=c++17", "-pedantic"],
         _ => &["-std=f2008"],
     };

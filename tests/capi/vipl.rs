@@ -37,7 +37,7 @@ const ALONE: [(&str, &str); 5] = [
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for compiler in [Tool::Gcc, Tool::Clang] {
+    for compiler in [Tool::Cc, Tool::Clang] {
         for (name, says) in PAIRS {
             cases.push(case(format!("{name}::{}", compiler.name()), &[compiler], move || {
                 pair(&example(compiler, name), says)
@@ -59,23 +59,23 @@ pub fn cases() -> Vec<Case> {
         }
     }
     for (name, says) in ALONE {
-        cases.push(case(format!("{name}::valgrind"), &[Tool::Gcc, Tool::Valgrind], move || {
+        cases.push(case(format!("{name}::valgrind"), &[Tool::Cc, Tool::Valgrind], move || {
             under_valgrind(name, says)
         }));
-        cases.push(case(format!("{name}::address_sanitizer"), &[Tool::Gcc], move || {
-            one(&test(Tool::Gcc, name, &["-fsanitize=address"]), says)
+        cases.push(case(format!("{name}::address_sanitizer"), &[Tool::Cc], move || {
+            one(&test(Tool::Cc, name, &["-fsanitize=address"]), says)
         }));
     }
-    for compiler in [Tool::Gcc, Tool::Clang] {
+    for compiler in [Tool::Cc, Tool::Clang] {
         let name = format!("vip_thesis::two_hosts::{}", compiler.name());
         cases.push(case(name, &[compiler, Tool::Hosts], move || two_hosts(compiler)));
     }
-    cases.push(case("vip_codes::service_levels", &[Tool::Gcc], service_levels));
-    cases.push(case("vip_lost::gcc", &[Tool::Gcc], dead_peer));
-    cases.push(case("vip_largest::gcc", &[Tool::Gcc], largest));
-    cases.push(case("vip_names::another_process_takes_over", &[Tool::Gcc], takes_over));
-    cases.push(case("vip_names::another_secret_does_not_connect", &[Tool::Gcc], other_secret));
-    cases.push(case("vip_names::no_secret_is_this_host_only", &[Tool::Gcc], no_secret));
+    cases.push(case("vip_codes::service_levels", &[Tool::Cc], service_levels));
+    cases.push(case("vip_lost::cc", &[Tool::Cc], dead_peer));
+    cases.push(case("vip_largest::cc", &[Tool::Cc], largest));
+    cases.push(case("vip_names::another_process_takes_over", &[Tool::Cc], takes_over));
+    cases.push(case("vip_names::another_secret_does_not_connect", &[Tool::Cc], other_secret));
+    cases.push(case("vip_names::no_secret_is_this_host_only", &[Tool::Cc], no_secret));
     cases
 }
 
@@ -191,7 +191,7 @@ fn pair(program: &Path, says: &str) {
 
 /// Over tcp a VI has the level that it asks for, where levels have shares.
 fn service_levels() {
-    let (program, says) = (test(Tool::Gcc, "vip_codes", &[]), ALONE[0].1);
+    let (program, says) = (test(Tool::Cc, "vip_codes", &[]), ALONE[0].1);
     let (name, shares) = ("DECK_LEVELS", "5:50,0:50");
     has_said(ranks(&program, 1, "tcp").env(name, shares).run().clean(), says);
     has_said(ByHand::new("tcp").with(name, shares).job(&program, NONE).run().clean(), says);
@@ -199,7 +199,7 @@ fn service_levels() {
 
 /// The client kills itself.
 fn dead_peer() {
-    let program = test(Tool::Gcc, "vip_lost", &[]);
+    let program = test(Tool::Cc, "vip_lost", &[]);
     for transport in TRANSPORTS {
         let by_hand = ByHand::new(transport);
         let client = by_hand.start(&program, &["client", "localhost"]);
@@ -210,7 +210,7 @@ fn dead_peer() {
 
 /// Also where the library has no more memory than for one such message.
 fn largest() {
-    let program = test(Tool::Gcc, "vip_largest", &[]);
+    let program = test(Tool::Cc, "vip_largest", &[]);
     for transport in TRANSPORTS {
         for memory in ["2M", "512M"] {
             let by_hand = ByHand::new(transport).with("DECK_ARENA", memory);
@@ -257,7 +257,7 @@ fn two_hosts(compiler: Tool) {
 }
 
 fn under_valgrind(name: &str, says: &str) {
-    let program = test(Tool::Gcc, name, &[]);
+    let program = test(Tool::Cc, name, &[]);
     for transport in TRANSPORTS {
         has_said(ByHand::new(transport).job(&program, NONE).inside(memcheck()).run(), says);
     }
@@ -265,10 +265,10 @@ fn under_valgrind(name: &str, says: &str) {
 
 /// The process that serves the names dies, and who still waits is found all the same.
 fn takes_over() {
-    let pingpong = example(Tool::Gcc, "vip_pingpong");
+    let pingpong = example(Tool::Cc, "vip_pingpong");
     let by_hand = ByHand::new("tcp");
     // Waits for a peer that never comes, and serves the names as the first.
-    let first = by_hand.start(&example(Tool::Gcc, "vip_peer"), &["localhost"]);
+    let first = by_hand.start(&example(Tool::Cc, "vip_peer"), &["localhost"]);
     wait_for_table(by_hand.port());
     let server = by_hand.start(&pingpong, &["server"]);
     sleep(Duration::from_millis(500)); // so that it is known to the first, most often
@@ -290,7 +290,7 @@ fn wait_for_table(port: &str) {
 
 /// It is told why.
 fn other_secret() {
-    let program = example(Tool::Gcc, "vip_pingpong");
+    let program = example(Tool::Cc, "vip_pingpong");
     let by_hand = ByHand::new("tcp");
     let server = by_hand.start(&program, &["server"]);
     wait_for_table(by_hand.port());
@@ -305,7 +305,7 @@ fn other_secret() {
 }
 
 fn no_secret() {
-    let program = example(Tool::Gcc, "vip_pingpong");
+    let program = example(Tool::Cc, "vip_pingpong");
     let folder = output("runtime");
     fs::create_dir_all(&folder).expect("a folder of ours");
     let folder = folder.to_string_lossy();

@@ -12,9 +12,9 @@ pub fn cases() -> Vec<Case> {
     vec![
         case("deckcc_shows_what_it_would_run", &[], shows_what_it_would_run),
         case("deckcc_says_which_compiler_is_missing", &[], says_which_compiler_is_missing),
-        case("deckcc_is_found_through_a_link", &[Tool::Gcc], is_found_through_a_link),
-        case("deckcc_compiles_without_linking", &[Tool::Gcc], compiles_without_linking),
-        case("deckcc_lies_in_a_folder_with_a_space", &[Tool::Gcc], lies_in_a_folder_with_a_space),
+        case("deckcc_is_found_through_a_link", &[Tool::Cc], is_found_through_a_link),
+        case("deckcc_compiles_without_linking", &[Tool::Cc], compiles_without_linking),
+        case("deckcc_lies_in_a_folder_with_a_space", &[Tool::Cc], lies_in_a_folder_with_a_space),
         case("deckcc_explains_itself", &[], explains_itself),
     ]
 }
@@ -34,8 +34,8 @@ fn shows_what_it_would_run() {
         assert!(words.contains(&include.as_str()) && words.contains(&"-ludeck"), "{ended}");
         assert!(words.contains(&"-O2") && words.contains(&file), "{ended}");
     }
-    let ended = show().env("CC", "gcc -m64").arg("a.c").run().ok();
-    assert!(ended.stdout.starts_with("gcc -m64 "), "{ended}");
+    let ended = show().env("CC", "cc -m64").arg("a.c").run().ok();
+    assert!(ended.stdout.starts_with("cc -m64 "), "{ended}");
 }
 
 fn says_which_compiler_is_missing() {
@@ -53,7 +53,7 @@ fn is_found_through_a_link() {
 
 fn compiles_without_linking() {
     let object = output("ring.o");
-    let _ = deckcc(Tool::Gcc).arg("-c").arg(source("examples/c/ring.c")).arg("-o").arg(&object).run().ok();
+    let _ = deckcc(Tool::Cc).arg("-c").arg(source("examples/c/ring.c")).arg("-o").arg(&object).run().ok();
     assert!(fs::exists(object).expect("a folder of ours"));
     let ended = show().args(["-c", "a.c"]).run().ok();
     assert!(!ended.stdout.contains("-ludeck"), "{ended}");
@@ -71,8 +71,8 @@ fn lies_in_a_folder_with_a_space() {
     fs::copy(self::source("examples/c/pack.c"), &source).expect("a folder of ours");
     let script = r#"set -e
         "$0" "$1" -o "$2-1"
-        eval "gcc $("$0" --cflags) '$1' -o '$2-2' $("$0" --libs)"
-        eval "$(CC=gcc "$0" --show "$1" -o "$2-3")"
+        eval "cc $("$0" --cflags) '$1' -o '$2-2' $("$0" --libs)"
+        eval "$(CC=cc "$0" --show "$1" -o "$2-3")"
         for nth in 1 2 3; do "$2-$nth"; done"#;
     let job = Job::new("sh".as_ref()).args(["-c", script]).arg(prefix.join("bin/deckcc")).arg(&source);
     let ended = job.arg(output("pack with a space")).run().ok();
