@@ -9,6 +9,7 @@ pub mod liar;
 pub mod several;
 pub mod watch;
 
+use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex};
@@ -209,23 +210,36 @@ pub fn alone(bytes: usize) -> World {
     udeck::init_with(config).expect("a world of one")
 }
 
-/// Bytes that differ from place to place and from seed to seed.
-pub fn pattern(seed: usize, len: usize) -> impl Iterator<Item = u8> {
-    (0..len).map(move |at| (at.wrapping_mul(31) ^ (at >> 8) ^ seed.wrapping_mul(101)) as u8)
+/// Bytes that differ from place to place and from seed to seed: these, again and again. Kept, since many megabytes are compared
+/// with them, and slices are compared fast in any profile.
+fn pattern(seed: usize) -> &'static [u8] {
+    const PERIOD: usize = 1 << 16;
+    static KEPT: Mutex<BTreeMap<u8, &[u8]>> = Mutex::new(BTreeMap::new());
+    let seed = seed.wrapping_mul(101) as u8;
+    KEPT.lock().unwrap().entry(seed).or_insert_with(|| {
+        let bytes = (0..PERIOD).map(|at| (at.wrapping_mul(31) ^ (at >> 8)) as u8 ^ seed);
+        Vec::leak(bytes.collect())
+    })
+}
+
+/// Fills with [`pattern`].
+fn fill(bytes: &mut [u8], seed: usize) {
+    let pattern = pattern(seed);
+    bytes.chunks_mut(pattern.len()).for_each(|chunk| chunk.copy_from_slice(&pattern[..chunk.len()]));
 }
 
 /// A message of `len` elements with [`pattern`], tagged with its seed.
 pub fn patterned<T: Pod>(world: &World, seed: usize, len: usize) -> Result<Buf<T>> {
     let mut buf = world.buf::<T>(len)?;
-    let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut buf);
-    bytes.iter_mut().zip(pattern(seed, size_of::<T>() * len)).for_each(|(to, from)| *to = from);
+    fill(bytemuck::cast_slice_mut(&mut buf), seed);
     buf.set_tag(seed as u32);
     Ok(buf)
 }
 
 /// The elements of [`patterned`].
 pub fn pattern_of<T: Pod>(seed: usize, len: usize) -> Vec<T> {
-    let bytes: Vec<u8> = pattern(seed, size_of::<T>() * len).collect();
+    let mut bytes = vec![0; size_of::<T>() * len];
+    fill(&mut bytes, seed);
     bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
 }
 
@@ -234,8 +248,14 @@ pub fn pattern_of<T: Pod>(seed: usize, len: usize) -> Vec<T> {
 pub fn assert_pattern<T: Pod>(found: &[T], seed: usize, len: usize) {
     assert_eq!(found.len(), len, "elements of message {seed}");
     let bytes: &[u8] = bytemuck::cast_slice(found);
-    let wrong = bytes.iter().copied().zip(pattern(seed, bytes.len())).position(|(is, should)| is != should);
-    assert_eq!(wrong, None, "first wrong byte of message {seed}, {} bytes long", bytes.len());
+    let pattern = pattern(seed);
+    for (nth, chunk) in
+        bytes.chunks(pattern.len()).enumerate().filter(|(_, chunk)| **chunk != pattern[..chunk.len()])
+    {
+        let wrong = chunk.iter().zip(pattern).position(|(is, should)| is != should);
+        let wrong = wrong.map(|at| nth * pattern.len() + at);
+        assert_eq!(wrong, None, "first wrong byte of message {seed}, {} bytes long", bytes.len());
+    }
 }
 
 /// How many elements were retrieved into a buffer, and whose.
