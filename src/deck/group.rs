@@ -82,8 +82,9 @@ use crate::world_state::WorldState;
 ///   calls.
 /// - [`Error::Via`] says what is wrong with the arguments; nothing was sent.
 ///
-/// After a deadline or a mismatch the members may be at different places, and every later call is [`Error::GroupFailed`]. (A
-/// barrier that ran out of time can be called again.)
+/// After a deadline or a mismatch the members may be at different places, and every later call is [`Error::GroupFailed`], at all members. A call
+/// that they have made before ends as if nothing had happened, also at members that are behind. (A barrier that ran out of time can be called
+/// again.)
 pub struct Group {
     member: Arc<Membership>,
     limit: Duration,

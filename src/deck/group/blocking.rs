@@ -56,13 +56,13 @@ impl Group {
             let call = begin(state, engine, Signature::plain(kind), &mut clock)?;
             return pass_barrier(state, engine, Unfinished::new(call), &mut clock);
         };
-        let checked = state.check_members().and_then(|()| engine.check_failure(state));
+        let checked = state.check_members().and_then(|()| engine.check_call(state, unfinished.call));
         checked.and_then(|()| pass_barrier(state, engine, unfinished, &mut clock))?;
         if !unfinished.synchronizes {
             return Ok(());
         }
         engine.unmet = None;
-        let call = next(state, engine, Signature::plain(kind))?;
+        let call = engine.begin(state, Signature::plain(kind))?;
         pass_barrier(state, engine, Unfinished::new(call), &mut clock)
     }
 
@@ -297,27 +297,21 @@ fn begin(
     if engine.number % SYNCHRONIZE == SYNCHRONIZE - 1 && state.layout().size() > 1 {
         meet_before(state, engine, signature, clock)?;
     }
-    next(state, engine, signature)
+    engine.begin(state, signature)
 }
 
 #[cold]
 fn meet_before(state: &GroupState, engine: &mut Engine, signature: Signature, clock: &mut Clock) -> Result {
-    let call = next(state, engine, Signature::plain(Kind::Barrier))?;
+    let call = engine.begin(state, Signature::plain(Kind::Barrier))?;
     let barrier = Unfinished { synchronizes: true, ..Unfinished::new(call) };
     pass_barrier(state, engine, barrier, clock).inspect_err(|error| {
         // A barrier can be called again, and goes on there.
         if !matches!(signature.kind(), Some(Kind::Barrier | Kind::Create)) {
-            engine.fail(state, signature, error);
+            engine.fail(state, signature.numbered(engine.number), error);
         }
     })?;
     engine.unmet = None;
     Ok(())
-}
-
-/// The next call, if no member is known to have called something else.
-#[inline]
-fn next(state: &GroupState, engine: &mut Engine, signature: Signature) -> Result<Signature> {
-    engine.begin(state, signature).inspect_err(|error| engine.fail(state, signature, error))
 }
 
 #[inline]

@@ -205,7 +205,7 @@ impl<L: Link> Call<L> {
 
     fn try_block(&self, engine: &mut Engine, to: usize, len: usize) -> Poll<Result<Block>> {
         let fill = if len >= LONG { Fill::KeepInTurn } else { Fill::Keep };
-        engine.try_block(self.link.state(), to, len, fill, len <= PIECE)
+        engine.try_block(self.link.state(), to, self.signature, (len, fill), len <= PIECE)
     }
 
     // ---- elements ----

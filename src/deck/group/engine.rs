@@ -50,8 +50,8 @@ pub(crate) struct Engine {
     pub unmet: Option<usize>,
     /// What this member has called, by number: what others send of these calls has to say the same.
     called: Box<[u32; 256]>,
-    /// Why the group cannot be used any more.
-    pub failure: Option<Failure>,
+    /// Why the group cannot be used any more, and the number of the first call that has no end.
+    failure: Option<(u32, Failure)>,
     /// A barrier that ran out of time.
     pub unfinished: Option<Unfinished>,
     /// What the last step that could not go on waits for.
@@ -117,7 +117,7 @@ impl Engine {
     /// Begins the group's next call.
     ///
     /// # Errors
-    /// [`Error::CallMismatch`]: a member is known to have called something else.
+    /// [`Error::CallMismatch`]: a member is known to have called something else. The group has failed then.
     pub fn begin(&mut self, state: &GroupState, call: Signature) -> Result<Signature> {
         let call = call.numbered(self.number);
         self.called[call.number()] = call.tag();
@@ -126,7 +126,8 @@ impl Engine {
             let early = self.early.iter().enumerate();
             let mut of_others =
                 early.flat_map(|(member, all)| all.iter().map(move |message| (member, message.tag())));
-            of_others.try_for_each(|(member, tag)| self.check_tag(state, member, tag))?;
+            let checked = of_others.try_for_each(|(member, tag)| self.check_tag(state, member, tag));
+            checked.inspect_err(|error| self.fail(state, call, error))?;
         }
         Ok(call)
     }
@@ -134,7 +135,7 @@ impl Engine {
     /// # Errors
     /// An earlier call has left the members at different places.
     pub fn check(&self, state: &GroupState) -> Result {
-        self.check_failure(state)?;
+        self.check_number(state, self.number)?;
         if self.unfinished.is_some() {
             return Err(
                 state.failed(FailureCause::Deadline, "a barrier ran out of time: call it again first")
@@ -150,20 +151,51 @@ impl Engine {
     }
 
     /// # Errors
-    /// The group has failed.
-    pub fn check_failure(&self, state: &GroupState) -> Result {
-        self.failure.as_ref().map_or(Ok(()), |failure| Err(failure.error(state)))
+    /// The group has failed, at this call or before.
+    #[inline]
+    pub fn check_call(&self, state: &GroupState, call: Signature) -> Result {
+        self.check_number(state, self.whole_number(call.number()))
     }
 
-    /// The members may be at different places from now on. The others are told, so that none of them waits for this one.
+    #[inline]
+    fn check_number(&self, state: &GroupState, number: u32) -> Result {
+        match &self.failure {
+            Some((first, failure)) if !is_before(number, *first) => Err(failure.error(state)),
+            _ => Ok(()),
+        }
+    }
+
+    /// A call's number, of its lower bits: it is at most 128 calls away from the next one.
+    fn whole_number(&self, number: usize) -> u32 {
+        let ahead = (number as u8).wrapping_sub(self.number as u8) as i8;
+        self.number.wrapping_add_signed(ahead.into())
+    }
+
+    /// The members may be at different places from now on. The others are told, so that none of them waits for this one: in the call,
+    /// or in an earlier one that this member has begun and not ended.
     #[cold]
     pub fn fail(&mut self, state: &GroupState, call: Signature, error: &Error) {
-        if self.failure.is_some() {
+        if self.check_call(state, call).is_err() {
             return;
         }
+        let unfinished = self.unfinished.map(|unfinished| unfinished.call.number());
+        let begun = self.pending.iter().copied().chain(unfinished).chain(self.unmet);
+        let first = begun.map(|number| self.whole_number(number)).fold(
+            self.whole_number(call.number()),
+            |first, other| if is_before(other, first) { other } else { first },
+        );
         let failure = Failure::of(state, call, error);
-        failure::tell(state, call, &failure, |member| self.out[member].take());
-        self.failure = Some(failure);
+        failure::tell(state, first, &failure, |member| self.out[member].take());
+        self.failure = Some((first, failure));
+    }
+
+    /// A member has failed. Calls before that one may end all the same: it has done its part of them.
+    #[cold]
+    fn hear_failure(&mut self, state: &GroupState, member: usize, message: &Received<u8>) {
+        let first = self.whole_number(Signature::of_tag(message.tag()).number());
+        if self.check_number(state, first).is_ok() {
+            self.failure = Some((first, Failure::told(state, member, message)));
+        }
     }
 
     /// Whether a message is of a call that this member has made, or will make.
@@ -186,11 +218,11 @@ impl Engine {
 
     /// Nothing can be done before that has come. `Pending`, unless the group has failed: then nobody sends any more.
     #[cold]
-    fn stuck<R>(&mut self, state: &GroupState, awaited: Awaited) -> Poll<Result<R>> {
+    fn stuck<R>(&mut self, state: &GroupState, call: Signature, awaited: Awaited) -> Poll<Result<R>> {
         self.awaited = awaited;
-        match &self.failure {
-            Some(failure) => Poll::Ready(Err(failure.error(state))),
-            None => Poll::Pending,
+        match self.check_call(state, call) {
+            Ok(()) => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
         }
     }
 
@@ -205,7 +237,7 @@ impl Engine {
         call: Signature,
         post: impl FnOnce(&Poster) -> Result,
     ) -> Poll<Result> {
-        let Some(postbox) = &self.out[to] else { return self.stuck(state, Awaited::Mailbox(to)) };
+        let Some(postbox) = &self.out[to] else { return self.stuck(state, call, Awaited::Mailbox(to)) };
         match post(postbox.poster()) {
             Ok(()) => Poll::Ready(Ok(())),
             Err(error) => self.not_sent(state, to, call, error),
@@ -216,33 +248,33 @@ impl Engine {
     fn not_sent(&mut self, state: &GroupState, to: usize, call: Signature, error: Error) -> Poll<Result> {
         if !matches!(error, Error::WouldBlock { .. }) {
             let error = state.as_ended(error, call);
-            return Poll::Ready(Err(self.told_or(state, error)));
+            return Poll::Ready(Err(self.told_or(state, call, error)));
         }
         // That member may wait for room here.
-        match self.take_all(state) {
-            Ok(()) => self.stuck(state, Awaited::Room(to)),
+        match self.take_all(state, call) {
+            Ok(()) => self.stuck(state, call, Awaited::Room(to)),
             Err(error) => Poll::Ready(Err(error)),
         }
     }
 
     /// A member that is gone may have heard before this one that the group has failed, and why. So has this one, if it looks.
     #[cold]
-    fn told_or(&mut self, state: &GroupState, error: Error) -> Error {
-        let looked = self.take_all(state);
-        looked.err().filter(|_| self.failure.is_some()).unwrap_or(error)
+    fn told_or(&mut self, state: &GroupState, call: Signature, error: Error) -> Error {
+        let _ = self.take_all(state, call);
+        self.check_call(state, call).err().unwrap_or(error)
     }
 
     /// Connects to a member, once it has made its mailbox.
     #[cold]
     pub fn connect(&mut self, state: &GroupState, to: usize, call: Signature, deadline: Deadline) -> Result {
-        let channel = meet(state, to, call, deadline).map_err(|error| self.told_or(state, error))?;
+        let channel = meet(state, to, call, deadline).map_err(|error| self.told_or(state, call, error))?;
         self.keep_channel(state, to, channel)
     }
 
     /// Connects to a member if it has made its mailbox.
     #[cold]
     pub fn connect_now(&mut self, state: &GroupState, to: usize, call: Signature) -> Result<bool> {
-        let met = meet_now(state, to, call).map_err(|error| self.told_or(state, error))?;
+        let met = meet_now(state, to, call).map_err(|error| self.told_or(state, call, error))?;
         let Some(channel) = met else { return Ok(false) };
         self.keep_channel(state, to, channel).map(|()| true)
     }
@@ -260,8 +292,8 @@ impl Engine {
         &mut self,
         state: &GroupState,
         to: usize,
-        len: usize,
-        fill: Fill,
+        call: Signature,
+        (len, fill): (usize, Fill),
         is_piece: bool,
     ) -> Poll<Result<Block>> {
         match state.world().block_for_message(len, fill, WaitPolicy::None) {
@@ -270,8 +302,8 @@ impl Engine {
                 if matches!(error, Error::WouldBlock { .. })
                     || (is_piece && matches!(error, Error::NoMemory { .. })) =>
             {
-                match self.take_all(state) {
-                    Ok(()) => self.stuck(state, Awaited::Room(to)),
+                match self.take_all(state, call) {
+                    Ok(()) => self.stuck(state, call, Awaited::Room(to)),
                     Err(error) => Poll::Ready(Err(error)),
                 }
             }
@@ -309,11 +341,11 @@ impl Engine {
             if message.tag() == call.tag() && state.layout().ranks[from] == message.source() {
                 return Poll::Ready(Ok(take(&mut message)));
             }
-            if let Err(error) = self.keep(state, message) {
+            if let Err(error) = self.keep(state, call, message) {
                 return Poll::Ready(Err(error));
             }
         }
-        self.stuck(state, Awaited::Message(from))
+        self.stuck(state, call, Awaited::Message(from))
     }
 
     /// The next message of any member, into `place`, which holds nothing.
@@ -345,17 +377,15 @@ impl Engine {
     /// Keeps a message for later.
     ///
     /// # Errors
-    /// [`Error::CallMismatch`]: it is of a call that this member has not made.
+    /// [`Error::CallMismatch`]: it is of a call that this member has not made. As [`Engine::check_call`].
     #[cold]
-    pub fn keep(&mut self, state: &GroupState, message: Received<u8>) -> Result {
+    pub fn keep(&mut self, state: &GroupState, call: Signature, message: Received<u8>) -> Result {
         let member = state.layout().member_of(message.source());
         // Of no other member: it counts for nothing.
         let Some(member) = member.filter(|member| *member != state.layout().me) else { return Ok(()) };
         if Signature::of_tag(message.tag()).kind() == Some(Kind::Failed) {
-            let failure = Failure::told(state, member, &message);
-            let error = failure.error(state);
-            self.failure.get_or_insert(failure);
-            return Err(error);
+            self.hear_failure(state, member, &message);
+            return self.check_call(state, call);
         }
         self.check_tag(state, member, message.tag())?;
         if self.early[member].len() >= MAX_EARLY {
@@ -372,13 +402,18 @@ impl Engine {
     }
 
     /// Takes what there is, so that others have room to post.
-    pub fn take_all(&mut self, state: &GroupState) -> Result {
+    pub fn take_all(&mut self, state: &GroupState, call: Signature) -> Result {
         let mut budget = PollBudget::once();
         while budget.take()
             && let Some(message) = self.inbox.try_retrieve()?
         {
-            self.keep(state, message)?;
+            self.keep(state, call, message)?;
         }
         Ok(())
     }
+}
+
+/// Of two calls, by their numbers, which go around.
+fn is_before(one: u32, other: u32) -> bool {
+    (one.wrapping_sub(other) as i32) < 0
 }

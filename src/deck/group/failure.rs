@@ -1,7 +1,7 @@
 //! Why a group cannot be used any more, and how its members hear of it.
 //!
-//! A member whose call fails tells all others. Otherwise one that waits for it, and not for the member that is to blame, would
-//! wait until its deadline.
+//! A member whose call fails tells all others, with the number of the first call in which it takes no part any more. Otherwise one that
+//! waits for it, and not for the member that is to blame, would wait until its deadline. Earlier calls go on.
 
 use std::time::Duration;
 
@@ -89,16 +89,17 @@ impl Failure {
     }
 }
 
-/// Tells all members, as far as that needs no waiting for them. `postbox`: one to that member, if there is one.
+/// Tells all members, as far as that needs no waiting for them. `first`: the number of the first call that has no end. `postbox`: one to that
+/// member, if there is one.
 #[cold]
 pub(super) fn tell(
     state: &GroupState,
-    call: Signature,
+    first: u32,
     failure: &Failure,
     mut postbox: impl FnMut(usize) -> Option<Postbox<u8>>,
 ) {
     let (bytes, until) = (failure.encode(), Deadline::after(TELL));
-    let tag = Signature::plain(Kind::Failed).numbered(call.number() as u32).tag();
+    let tag = Signature::plain(Kind::Failed).numbered(first).tag();
     let (world, log) = (state.world(), state.world().exit_log());
     for member in state.layout().everybody().others() {
         let rank = state.layout().ranks[member] as u32;

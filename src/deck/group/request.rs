@@ -232,9 +232,8 @@ impl Group {
             let barrier = synchronizes.then(|| engine.begin(state, Signature::plain(Kind::Barrier)));
             let begun =
                 barrier.transpose().and_then(|barrier| Ok((barrier, engine.begin(state, signature)?)));
-            let (barrier, call) = begun.inspect_err(|error| {
+            let (barrier, call) = begun.inspect_err(|_| {
                 engine.pending.pop();
-                engine.fail(state, signature, error);
             })?;
             engine.unmet = barrier.map(Signature::number).or(engine.unmet);
             (barrier, call)

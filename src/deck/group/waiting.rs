@@ -106,7 +106,7 @@ impl Engine {
         let has_finished = state.world().exit_log().has_finished(rank as u32) && !self.inbox.is_admitting();
         match self.inbox.retrieve_timeout(pause.min(deadline.remaining())) {
             Ok(message) => {
-                self.keep(state, message)?;
+                self.keep(state, call, message)?;
                 if is_late { Err(too_late(state, call, clock, &missing(self))) } else { Ok(()) }
             }
             Err(Error::Deadline { .. }) if has_finished => Err(state.ended(rank, call)),
@@ -146,7 +146,7 @@ impl Engine {
         // Before: what it has told us by then is found, unless its connection is still being accepted.
         let has_finished = log.has_finished(rank as u32) && !self.inbox.is_admitting();
         match self.inbox.retrieve_timeout(if has_finished { LAST_LOOK } else { Duration::ZERO }) {
-            Ok(message) => self.keep(state, message).map(|()| true),
+            Ok(message) => self.keep(state, call, message).map(|()| true),
             Err(Error::Deadline { .. }) if has_finished => Err(state.ended(rank, call)),
             Err(Error::Deadline { .. }) => state.check_members().map(|()| false),
             Err(Error::NobodyLeft { .. }) => Err(state.ended(rank, call)),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use udeck::op::{Max, Sum, in_order};
-use udeck::{Error, Group, Result, World};
+use udeck::{Error, FailureCause, Group, Request, Result, World};
 
 use crate::common::{Event, SHORT, config, ranks_believing};
 
@@ -423,6 +423,80 @@ fn of_a_rank_that_is_no_member_the_loss_changes_nothing() {
                 left.all_reduce(&mut sum, Sum)?;
                 assert_eq!(sum, [3]);
             }
+            world.finish()
+        },
+    );
+}
+
+/// A member that is behind ends the calls that all members have made.
+#[test]
+fn a_failure_ends_no_earlier_call() {
+    let [told, heard] = [(); 2].map(|()| Event::new());
+    ranks_believing(
+        3,
+        |_| config(),
+        |_| true,
+        move |world| {
+            let some = world.group("some", &[0, 1, 2])?;
+            match world.rank() {
+                0 => {
+                    heard.wait();
+                    some.reduce(2, &mut [1], Sum)?;
+                    let error = some.all_reduce(&mut [1], Sum).and_then(|()| some.barrier()).unwrap_err();
+                    assert!(matches!(error, Error::GroupFailed { .. }), "{error}");
+                }
+                1 => {
+                    some.reduce(2, &mut [2], Sum)?;
+                    let error = some.within(SHORT).all_reduce(&mut [1], Sum).unwrap_err();
+                    assert!(matches!(error, Error::Deadline { .. }), "{error}");
+                    told.happen();
+                }
+                _ => {
+                    let mut earlier = some.reduce_nonblocking(2, vec![4], Sum)?;
+                    told.wait();
+                    let later = some.all_reduce_nonblocking(vec![1], Sum).and_then(Request::wait);
+                    let error = later.unwrap_err();
+                    assert!(
+                        matches!(error, Error::GroupFailed { cause: FailureCause::Deadline, .. }),
+                        "{error}"
+                    );
+                    assert!(!earlier.is_done());
+                    heard.happen();
+                    assert_eq!(earlier.wait()?, [7]);
+                }
+            }
+            world.barrier()?;
+            world.finish()
+        },
+    );
+}
+
+/// A member that fails takes no more part in its requests either.
+#[test]
+fn a_failure_ends_the_requests_that_its_member_had_begun_before() {
+    let over = Event::new();
+    ranks_believing(
+        3,
+        |_| config(),
+        |_| true,
+        move |world| {
+            let some = world.group("some", &[0, 1, 2])?;
+            match world.rank() {
+                0 => {
+                    let error = some.all_reduce(&mut [1], Sum).unwrap_err();
+                    assert!(matches!(error, Error::GroupFailed { .. }), "{error}");
+                    over.happen();
+                }
+                1 => {
+                    let earlier = some.all_reduce_nonblocking(vec![1], Sum)?;
+                    let error = some.within(SHORT).all_reduce(&mut [1], Sum).unwrap_err();
+                    assert!(matches!(error, Error::Deadline { .. }), "{error}");
+                    let error = earlier.wait().unwrap_err();
+                    assert!(matches!(error, Error::GroupFailed { .. }), "{error}");
+                }
+                _ => over.wait(),
+            }
+            world.barrier()?;
             world.finish()
         },
     );
