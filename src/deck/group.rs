@@ -13,6 +13,7 @@
 //! | `call` | one member's part of a call: what algorithms are written in |
 //! | `waiting` | how a blocking call waits |
 //! | `membership` | one member's part of a group: the next two |
+//! | `deferred` | what threads leave to the one that has the part |
 //! | `engine` | its mailbox and postboxes, and messages that came early |
 //! | `state` | what it knows, and words for errors |
 //! | `kind` | what a message says of its call |
@@ -28,6 +29,7 @@ mod blocking;
 mod call;
 pub(crate) mod choice;
 mod choose;
+mod deferred;
 mod engine;
 mod failure;
 mod kind;

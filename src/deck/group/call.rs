@@ -62,7 +62,7 @@ impl Link for Held<'_> {
     }
 }
 
-/// A request takes the lock for each step.
+/// A request's thread has the lock for each step, and takes it again here.
 pub(crate) struct Shared(pub Arc<Membership>);
 
 impl Link for Shared {

@@ -198,6 +198,16 @@ impl Engine {
         }
     }
 
+    /// Takes requests out of the group that other threads have dropped.
+    #[cold]
+    pub fn drop_requests(&mut self, state: &GroupState, dropped: Vec<Signature>) {
+        for call in dropped {
+            self.pending.retain(|number| *number != call.number());
+            let error = state.bad(call, "its request was dropped before its end".into());
+            self.fail(state, call, &error);
+        }
+    }
+
     /// Whether a message is of a call that this member has made, or will make.
     #[cold]
     fn check_tag(&self, state: &GroupState, member: usize, tag: u32) -> Result {

@@ -1,11 +1,16 @@
 //! One member's part of a group: what it knows, and its end of the messages.
 
 use std::cell::RefCell;
+use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+#[cfg(feature = "async")]
+use std::task::Waker;
 
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
-use udeck_via::{Deadline, Error as ViaError, Home};
+use udeck_via::{Deadline, Error as ViaError, Home, is_forked};
 
+use super::deferred::Items;
 use super::engine::Engine;
 use super::kind::Signature;
 use super::layout::{Agreed, Layout};
@@ -25,14 +30,75 @@ pub(crate) struct Membership {
     engine: ReentrantMutex<RefCell<Engine>>,
 }
 
-/// A group's end, which no other thread has meanwhile.
-pub(super) type TakenEngine<'a> = ReentrantMutexGuard<'a, RefCell<Engine>>;
+/// A group's end, which no other thread has meanwhile. (The fields are dropped in this order.)
+pub(super) struct TakenEngine<'a> {
+    engine: ReentrantMutexGuard<'a, RefCell<Engine>>,
+    _given_back: GivenBack<'a>,
+}
+
+/// Dropped when the end has been given back.
+struct GivenBack<'a>(&'a Membership);
+
+impl Deref for TakenEngine<'_> {
+    type Target = RefCell<Engine>;
+
+    #[inline]
+    fn deref(&self) -> &RefCell<Engine> {
+        &self.engine
+    }
+}
+
+impl Drop for GivenBack<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        fence(Ordering::SeqCst);
+        if self.0.state.deferred().is_any() {
+            self.0.see_to_deferred();
+        }
+    }
+}
 
 impl Membership {
-    /// The end, for what is a part of a call that goes on already.
+    /// The end, for a part of a call whose thread has it.
     #[inline]
-    pub fn lock(&self) -> TakenEngine<'_> {
+    pub fn lock(&self) -> ReentrantMutexGuard<'_, RefCell<Engine>> {
         self.engine.lock()
+    }
+
+    #[inline]
+    fn taken<'a>(&'a self, engine: ReentrantMutexGuard<'a, RefCell<Engine>>) -> TakenEngine<'a> {
+        TakenEngine { engine, _given_back: GivenBack(self) }
+    }
+
+    /// Takes a request out of the group, now or as soon as its end is free.
+    #[cold]
+    pub fn drop_request(&self, call: Signature) {
+        self.state.deferred().drop_request(call);
+        self.see_to_deferred();
+    }
+
+    /// Wakes the task that awaits a request when the end may be free.
+    #[cfg(feature = "async")]
+    #[cold]
+    pub fn wake_later(&self, call: Signature, waker: &Waker) {
+        self.state.deferred().wake_task(call, waker);
+        self.see_to_deferred();
+    }
+
+    /// Does what was deferred, unless a thread has the end: that one does it when it gives the end back.
+    #[cold]
+    fn see_to_deferred(&self) {
+        while self.state.deferred().is_any() && !is_forked() {
+            let Some(engine) = self.engine.try_lock() else { return };
+            // Borrowed by a call of this thread.
+            let Ok(mut borrowed) = engine.try_borrow_mut() else { return };
+            let Items { dropped, tasks } = self.state.deferred().take();
+            borrowed.drop_requests(&self.state, dropped);
+            drop(borrowed);
+            drop(engine);
+            tasks.into_iter().for_each(|(_, waker)| waker.wake());
+            fence(Ordering::SeqCst);
+        }
     }
 
     /// Takes the end for a call. Waits while another thread has it, as long as the call may.
@@ -44,7 +110,7 @@ impl Membership {
     pub fn enter(&self, call: Signature, clock: &mut Clock) -> Result<TakenEngine<'_>> {
         self.state.world().check()?;
         let engine = match self.engine.try_lock() {
-            Some(engine) => engine,
+            Some(engine) => self.taken(engine),
             None => self.enter_later(call, clock)?,
         };
         self.check_apart(call, &engine)?;
@@ -55,6 +121,7 @@ impl Membership {
     fn enter_later(&self, call: Signature, clock: &mut Clock) -> Result<TakenEngine<'_>> {
         loop {
             if let Some(engine) = self.engine.try_lock_for(clock.pause()) {
+                let engine = self.taken(engine);
                 // The call that had it may have ended because its world does, which fails the group.
                 self.state.world().check_wait()?;
                 return Ok(engine);
@@ -71,6 +138,7 @@ impl Membership {
     pub fn try_enter(&self, call: Signature) -> Result<Option<TakenEngine<'_>>> {
         self.state.world().check()?;
         let Some(engine) = self.engine.try_lock() else { return Ok(None) };
+        let engine = self.taken(engine);
         self.check_apart(call, &engine)?;
         Ok(Some(engine))
     }

@@ -15,6 +15,8 @@ use super::Group;
 use super::algorithm;
 use super::blocking::reducing;
 use super::call::{Call, Shared};
+#[cfg(feature = "async")]
+use super::engine::Engine;
 use super::kind::{Elements, Kind, NUMBERS, SYNCHRONIZE, Signature};
 use super::membership::{Membership, TakenEngine};
 use super::op::Operator;
@@ -41,8 +43,9 @@ type Part<'a, R> = Pin<Box<dyn Future<Output = Result<R>> + Send + 'a>>;
 /// members wait for may not be sent before. Several may be under way at a time, in one group or in several. Members start
 /// them in the same order, and wait for them in the same order; or they ask all of them in turn, and then the order does not matter.
 ///
-/// Dropping it before its end leaves the group without this member's part: every later call of it fails
-/// ([`crate::Error::GroupFailed`]).
+/// Dropping it before its end leaves the group without this member's part: this call fails at the other members, and every later one
+/// ([`crate::Error::GroupFailed`]). The drop waits for no other thread. One that is in a call of the group tells the other members within half a
+/// second, and its call fails.
 #[must_use = "a call that is dropped before its end leaves the other members waiting"]
 pub struct Request<'a, R> {
     member: Arc<Membership>,
@@ -384,11 +387,12 @@ impl<R> Request<'_, R> {
 
 #[cfg(feature = "async")]
 mod tasks {
+    use std::cell::RefCell;
     use std::time::Instant;
 
     use udeck_via::transport::Armed;
 
-    use super::{Context, Future, LOOKS, Pin, Poll, Request, Result, Stage};
+    use super::{Context, Engine, Future, LOOKS, Pin, Poll, Request, Result, Stage};
     use crate::wait_policy::MEMORY_PAUSE;
 
     // What it holds is in a box, or never pinned.
@@ -408,7 +412,13 @@ mod tasks {
                     this.alarm.rest();
                     return Poll::Ready(this.take());
                 }
-                match this.arm(context) {
+                // Kept until an end is noted, as in `go_on`.
+                let member = this.member.clone();
+                let Some(engine) = member.try_enter(this.call)? else {
+                    member.wake_later(this.call, context.waker());
+                    return Poll::Pending;
+                };
+                match this.arm(&engine, context) {
                     Ok(Armed::News) => {}
                     Ok(_) => return Poll::Pending,
                     Err(error) => this.end(Err(error)),
@@ -422,9 +432,7 @@ mod tasks {
 
     impl<R> Request<'_, R> {
         /// Gets ready to be woken by a message.
-        fn arm(&mut self, context: &Context<'_>) -> Result<Armed> {
-            // Nobody tells when another thread's call is over: the task asks again.
-            let Some(engine) = self.member.try_enter(self.call)? else { return Ok(Armed::News) };
+        fn arm(&mut self, engine: &RefCell<Engine>, context: &Context<'_>) -> Result<Armed> {
             let engine = engine.borrow();
             let mut inbox = engine.inbox.inbox().borrow_mut();
             inbox.check_exits()?;
@@ -446,12 +454,7 @@ impl<R> Drop for Request<'_, R> {
         if !matches!(self.stage, Stage::Running(_)) || self.member.state.world().check().is_err() {
             return;
         }
-        let engine = self.member.lock();
-        // Borrowed where an operator of this group drops it: the call that the operator belongs to ends with an error then.
-        let Ok(mut engine) = engine.try_borrow_mut() else { return };
-        engine.pending.retain(|number| *number != self.call.number());
-        let dropped = self.member.state.bad(self.call, "its request was dropped before its end".into());
-        engine.fail(&self.member.state, self.call, &dropped);
+        self.member.drop_request(self.call);
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use udeck_via::{Deadline, Error as ViaError};
 
+use super::deferred::Deferred;
 use super::kind::{Kind, Signature};
 use super::layout::Layout;
 use super::plan::BarrierStep;
@@ -22,12 +23,13 @@ pub(crate) struct GroupState {
     layout: Layout,
     /// A barrier's.
     steps: Vec<BarrierStep>,
+    deferred: Deferred,
 }
 
 impl GroupState {
     pub fn new(world: Arc<WorldState>, name: String, id: String, layout: Layout) -> Self {
         let steps = layout.plan().steps(layout.me, layout.size());
-        GroupState { world, name, id, layout, steps }
+        GroupState { world, name, id, layout, steps, deferred: Deferred::default() }
     }
 
     pub fn world(&self) -> &Arc<WorldState> {
@@ -41,6 +43,10 @@ impl GroupState {
     /// What this member does in a barrier.
     pub fn steps(&self) -> &[BarrierStep] {
         &self.steps
+    }
+
+    pub fn deferred(&self) -> &Deferred {
+        &self.deferred
     }
 
     pub fn name(&self) -> &str {

@@ -17,7 +17,8 @@ use crate::error::{Error, Result};
 use crate::long_wait::LongWait;
 use crate::world_state::WorldState;
 
-/// How often a member that waits looks whether the one that it waits for has finished. (News of lost members wake it at once.)
+/// How often a member that waits looks whether the one that it waits for has finished, and for requests that other threads have dropped. (News
+/// of lost members wake it at once.)
 const LOOK_UP: Duration = Duration::from_millis(500);
 
 /// How often it looks whether there is room for a message, or memory, of which it is not told.
@@ -93,6 +94,10 @@ impl Engine {
         clock: &mut Clock,
         missing: &dyn Fn(&Engine) -> Vec<usize>,
     ) -> Result {
+        if state.deferred().is_any() {
+            self.drop_requests(state, state.deferred().take_dropped());
+        }
+        self.check_call(state, call)?;
         let rank = state.layout().ranks[self.awaited.member()];
         let deadline = clock.deadline();
         let pause = match self.awaited {

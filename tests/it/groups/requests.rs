@@ -1,11 +1,16 @@
 //! Requests: collective calls that return at once.
 
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake};
 use std::time::Duration;
 
 use udeck::op::{Max, Sum};
 use udeck::{Error, World};
 
-use crate::common::{Event, SHORT, config, ranks_believing, ranks_over};
+use crate::common::{Event, LONG, SHORT, config, ranks_believing, ranks_over};
 use crate::tasks::block_on;
 
 fn several_at_once(world: World) -> udeck::Result {
@@ -146,6 +151,142 @@ fn a_request_that_is_dropped_ends_the_group() {
             let error = some.barrier().unwrap_err();
             assert!(matches!(error, Error::GroupFailed { .. }), "{error}");
             assert!(error.to_string().contains("was dropped before its end"), "{error}");
+            world.barrier()?;
+            world.finish()
+        },
+    );
+}
+
+/// Counts how often its task is woken, and tells.
+struct Bell(AtomicUsize, Arc<Event>);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        self.1.happen();
+    }
+}
+
+/// The other thread stands still in its operator until the task has been asked.
+#[test]
+fn a_task_is_woken_when_another_threads_call_has_ended() {
+    let [begun, inside, asked] = [(); 3].map(|()| Event::new());
+    ranks_believing(
+        2,
+        |_| config(),
+        |_| true,
+        move |world| {
+            let some = world.group("some", &[0, 1])?;
+            if world.rank() == 1 {
+                begun.wait();
+                some.broadcast(1, &mut [7])?;
+                some.reduce(0, &mut [1], |a: i32, b: i32| a + b)?;
+                world.barrier()?;
+                return world.finish();
+            }
+            let mut request = pin!(some.broadcast_nonblocking(1, vec![0])?);
+            begun.happen();
+            let bell = Arc::new(Bell(AtomicUsize::new(0), Event::new()));
+            let waker = bell.clone().into();
+            let mut context = Context::from_waker(&waker);
+            std::thread::scope(|scope| {
+                let call = scope.spawn(|| {
+                    let stop = |a: i32, b: i32| {
+                        inside.happen();
+                        asked.wait();
+                        a + b
+                    };
+                    some.reduce(0, &mut [1], stop)
+                });
+                inside.wait();
+                assert!(request.as_mut().poll(&mut context).is_pending());
+                assert_eq!(bell.0.load(Ordering::Relaxed), 0, "it asks again and again");
+                asked.happen();
+                bell.1.wait();
+                call.join().expect("it panicked")
+            })?;
+            let Poll::Ready(shared) = request.as_mut().poll(&mut context) else {
+                panic!("the group is free, and its message has come");
+            };
+            assert_eq!(shared?, [7]);
+            world.barrier()?;
+            world.finish()
+        },
+    );
+}
+
+#[test]
+fn a_request_is_dropped_beside_another_threads_call() {
+    let [begun, inside, dropped] = [(); 3].map(|()| Event::new());
+    ranks_believing(
+        2,
+        |_| config(),
+        |_| true,
+        move |world| {
+            let some = world.group("some", &[0, 1])?;
+            if world.rank() == 1 {
+                begun.wait();
+                some.broadcast(1, &mut [7])?;
+                some.reduce(0, &mut [1], |a: i32, b: i32| a + b)?;
+            } else {
+                let request = some.broadcast_nonblocking(1, vec![0])?;
+                begun.happen();
+                std::thread::scope(|scope| {
+                    let call = scope.spawn(|| {
+                        let stop = |a: i32, b: i32| {
+                            inside.happen();
+                            dropped.wait();
+                            a + b
+                        };
+                        some.reduce(0, &mut [1], stop)
+                    });
+                    inside.wait();
+                    drop(request);
+                    dropped.happen();
+                    call.join().expect("it panicked")
+                })?;
+            }
+            let error = some.barrier().unwrap_err();
+            assert!(error.to_string().contains("was dropped before its end"), "{error}");
+            world.barrier()?;
+            world.finish()
+        },
+    );
+}
+
+/// Without the request's part the other thread's call has no end.
+#[test]
+fn a_dropped_request_ends_the_call_in_which_another_thread_waits() {
+    let over = Event::new();
+    ranks_believing(
+        2,
+        |_| config(),
+        |_| true,
+        move |world| {
+            let some = world.group("some", &[0, 1])?;
+            if world.rank() == 1 {
+                over.wait();
+                let calls = some.all_reduce(&mut [0], Sum).and_then(|()| some.barrier());
+                let error = calls.and_then(|()| some.barrier()).unwrap_err();
+                assert!(error.to_string().contains("was dropped before its end"), "{error}");
+                world.barrier()?;
+                return world.finish();
+            }
+            let mut request = some.all_reduce_nonblocking(vec![0], Sum)?;
+            let error = std::thread::scope(|scope| {
+                let call = scope.spawn(|| some.within(LONG / 3).barrier());
+                // Until it has the group.
+                while !request
+                    .wait_timeout(Duration::ZERO)
+                    .is_err_and(|error| error.to_string().contains("another thread"))
+                {
+                    std::thread::yield_now();
+                }
+                drop(request);
+                call.join().expect("it panicked").unwrap_err()
+            });
+            assert!(matches!(error, Error::GroupFailed { .. }), "{error}");
+            over.happen();
             world.barrier()?;
             world.finish()
         },
