@@ -87,9 +87,9 @@ pub(crate) struct Cli {
     #[arg(long, value_enum, default_value_t, value_name = "WHERE")]
     bind: BindArg,
 
-    /// Begin each line that a rank writes with its number: "[2] ". Lines never mix. A line over 64 KiB is passed on as it
-    /// comes, while the other ranks wait for its end. If they wait for 2 s, their lines interrupt it, and its rest begins
-    /// with "[2]+ ".
+    /// Begin each line that a rank writes with its number: "[2] ", on a terminal, too. Lines never mix. A line over 64 KiB is
+    /// passed on as it comes, while the other ranks wait for its end. If they wait for 2 s, their lines interrupt it, and its
+    /// rest begins with "[2]+ ". Without this option the same holds, without marks, of output that is not a terminal's.
     #[arg(long)]
     tag_output: bool,
 

@@ -20,9 +20,9 @@ pub(crate) struct Descriptors {
 }
 
 impl Descriptors {
-    /// For `ranks` on this host, whose output goes through a pipe or two for each of them or not, and `nodes`.
-    pub(crate) fn raise(ranks: u32, own_pipes: bool, nodes: usize) -> Result<Descriptors, LaunchError> {
-        let each = if own_pipes { 3 } else { 1 };
+    /// For `ranks` on this host, whose output goes through so many pipes of each, and `nodes`.
+    pub(crate) fn raise(ranks: u32, pipes: u32, nodes: usize) -> Result<Descriptors, LaunchError> {
+        let each = u64::from(pipes) + 1;
         let strangers = if nodes > 0 { MAX_STRANGERS as u64 } else { 0 };
         let needed = u64::from(ranks) * each + nodes as u64 * PER_NODE + strangers + OTHERS;
         let before = getrlimit(Resource::Nofile);

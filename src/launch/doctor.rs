@@ -20,7 +20,7 @@ use crate::{
     End, Job, LaunchError,
     cgroup::Cgroup,
     hosts::Share,
-    ranks::{OfRank, Setting, prepare_child},
+    ranks::{OfRank, Pipes, Setting, prepare_child},
     remote,
     signals::Mask,
     words::printable,
@@ -115,6 +115,7 @@ impl Job {
             mask: Mask::current().map_err(system)?,
             descriptors: getrlimit(Resource::Nofile),
             cgroup: None,
+            pipes: Pipes::default(),
             relay_input: false,
         };
         // Nobody else would end it, and what it runs on that host.

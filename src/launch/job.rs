@@ -14,7 +14,7 @@ use crate::{
     Allocation, Hosts, LaunchError,
     control::DETECT,
     hosts::{Share, own_names},
-    ranks::{Pipes, Work},
+    ranks::Work,
     remote::agent_command::AgentCommand,
 };
 
@@ -134,7 +134,8 @@ impl Job {
 
     /// Whether every line that a rank writes is led by its number: `[2] `. Lines never mix. One over 64 KiB is passed on as it
     /// comes, while the others wait for its end; if it keeps them waiting for 2 s, their lines break it, and its rest is led by
-    /// `[2]+ `.
+    /// `[2]+ `. Untagged lines do not mix either, unless this process's standard output or error is a terminal, to which the ranks
+    /// of this host then write themselves.
     pub fn tag_output(mut self, tag: bool) -> Job {
         self.tag_output = tag;
         self
@@ -244,7 +245,6 @@ impl Job {
             args: self.args.clone(),
             env: self.env.clone(),
             bind: self.bind,
-            output: if self.tag_output { Pipes::Own } else { Pipes::Inherited },
             first: share.first,
             count: share.count,
             size,

@@ -5,7 +5,7 @@
 //!     └── the watcher ── socketpair, PDEATHSIG, process group ──► rank 0, rank 1, ...
 //!     │ calling thread   signals, deaths, time limits, nodes (supervise.rs, remote.rs)
 //!     │ one thread       name service for all ranks          (udeck-boot)
-//!     ├ one thread       reads the ranks' output, only when it is tagged     (output.rs)
+//!     ├ one thread       reads what ranks write to pipes                     (output.rs)
 //!     ├ two threads      write standard output and error                     (print.rs)
 //!     └── agent (ssh) ··· TCP ··► deckrun as a node on another host ──► its ranks     (control.rs, node.rs)
 //! ```

@@ -1,16 +1,17 @@
-//! The ranks' output, each line led by its rank: `[2] text`.
+//! The ranks' output, by whole lines, each perhaps led by its rank: `[2] text`.
 //!
 //! One thread reads all the pipes of the ranks of this host and has their lines written whole ([`lines`]). When our own
 //! reader is slow the ranks are slowed, as they would be without us between; when it goes away the pipes are closed and the
 //! ranks get their SIGPIPE. A node reads [`OutputPipe`]s too, and sends on what it read.
 
+pub(crate) mod form;
 pub(crate) mod lines;
 
 use std::{
     io,
     os::fd::AsFd,
     sync::{Arc, Mutex, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use rustix::event::PollFlags;
@@ -26,8 +27,14 @@ use crate::{
 pub(crate) use self::lines::HOLD;
 pub(crate) use self::lines::{Gather, MAX_LINE, OutputPipe};
 
-/// The thread that tags. It ends when it has read everything; until then it has a copy of the printers.
-pub(crate) struct Output(Arc<OutputShared>);
+/// How long words about a rank's end wait for the rank's own last words, which a slow reader may hold up.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// The thread that reads. It ends when it has read everything; until then it has a copy of the printers.
+pub(crate) struct Output {
+    shared: Arc<OutputShared>,
+    printers: Printers,
+}
 
 /// What that thread is told by others.
 struct OutputShared {
@@ -43,24 +50,51 @@ struct OutputEvents {
     unread: [bool; 2],
     /// The ranks have ended.
     last_call: bool,
+    /// Words that stand behind those of these ranks.
+    words: Vec<Words>,
+    /// Nobody reads these.
+    over: bool,
+}
+
+struct Words {
+    ranks: Vec<u32>,
+    what: String,
+    until: Instant,
 }
 
 impl Output {
     pub(crate) fn start(sources: Vec<OutputPipe>, printers: Printers) -> io::Result<Output> {
         let shared = Arc::new(OutputShared { wakeup: EventFd::new()?, events: Mutex::default() });
-        if !sources.is_empty() {
-            let own = Arc::clone(&shared);
-            let gather = Gather::new(sources);
-            let forwarding = move || forward(gather, &own, &printers);
+        if sources.is_empty() {
+            shared.update(|events| events.over = true);
+        } else {
+            let (own, panicked) = (Arc::clone(&shared), Arc::clone(&shared));
+            let (gather, to) = (Gather::new(sources), printers.clone());
+            let forwarding = move || {
+                forward(gather, &own, &to);
+                own.update(|events| events.over = true);
+            };
             // After a panic the pipes are closed, as at the end.
-            spawn("deckrun-output", forwarding, |_| {})?;
+            spawn("deckrun-output", forwarding, move |_| panicked.update(|events| events.over = true))?;
         }
-        Ok(Output(shared))
+        Ok(Output { shared, printers })
+    }
+
+    /// Writes a line for the user to standard error, without waiting: behind what these ranks, which have ended, wrote before.
+    pub(crate) fn message_behind(&self, ranks: &[u32], what: String) {
+        let until = Instant::now() + LAST_WORDS;
+        let words = Words { ranks: ranks.to_vec(), what, until };
+        let mut nobody_reads = None;
+        self.shared.update(|events| match events.over {
+            true => nobody_reads = Some(words),
+            false => events.words.push(words),
+        });
+        nobody_reads.iter().for_each(|words| self.printers.message(&words.what));
     }
 
     /// Has it read what lies in the pipes, and end; whoever may still hold their other ends is not waited for.
     pub(crate) fn last_call(&self) {
-        self.0.update(|events| events.last_call = true);
+        self.shared.update(|events| events.last_call = true);
     }
 }
 
@@ -73,13 +107,21 @@ impl OutputShared {
     fn take(&self) -> OutputEvents {
         self.wakeup.reset();
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let last_call = events.last_call;
-        std::mem::replace(&mut events, OutputEvents { last_call, ..OutputEvents::default() })
+        let OutputEvents { last_call, over, .. } = *events;
+        std::mem::replace(&mut events, OutputEvents { last_call, over, ..OutputEvents::default() })
+    }
+
+    /// Whether the thread may end. If so, nothing more is told to it.
+    fn end(&self) -> bool {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        events.over = events.words.is_empty();
+        events.over
     }
 }
 
 fn forward(mut gather: Gather, shared: &Arc<OutputShared>, printers: &Printers) {
     let mut scratch = vec![0; MAX_LINE];
+    let mut words = Vec::new();
     loop {
         let events = shared.take();
         for sink in [Sink::Stdout, Sink::Stderr] {
@@ -90,17 +132,28 @@ fn forward(mut gather: Gather, shared: &Arc<OutputShared>, printers: &Printers) 
         }
         gather.tidy();
         let now = Instant::now();
+        words.extend(events.words);
+        let mut passed = gather.overdue(now);
         if events.last_call {
-            for (sink, text) in gather.close_silent(now) {
-                print(printers, shared, sink, text);
-            }
+            passed.extend(gather.close_silent(now));
         }
-        if gather.is_empty() {
+        passed.into_iter().for_each(|(sink, text)| print(printers, shared, sink, text));
+        words.retain(|Words { ranks, what, until }| {
+            let waits = now < *until && gather.has_unread_of(ranks);
+            if !waits {
+                let last = gather.kept_of(ranks, now);
+                last.into_iter().for_each(|(sink, text)| print(printers, shared, sink, text));
+                printers.message_behind(Stream::Here, what);
+            }
+            waits
+        });
+        if gather.is_empty() && shared.end() {
             return;
         }
         let open: Vec<_> = gather.open(now).collect();
         let fds = open.iter().map(|(_, fd)| *fd).chain([shared.wakeup.as_fd()]).map(|fd| (fd, PollFlags::IN));
-        let Ok(are_ready) = ready(fds, gather.due(now)) else { return };
+        let due = gather.due(now).into_iter().chain(words.iter().map(|words| words.until)).min();
+        let Ok(are_ready) = ready(fds, due) else { return };
         let found = open.iter().zip(are_ready).filter(|(_, is_ready)| *is_ready);
         let found: Vec<usize> = found.map(|((index, _), _)| *index).collect();
         for index in found {

@@ -5,7 +5,7 @@
 //! source of output has a window, and deckrun's own words a number of lines.
 //!
 //! A line that is longer than a source's buffer comes in pieces. While one is open the others wait for their turn
-//! ([`Turn`]); deckrun's own words do not.
+//! ([`Turn`]); deckrun's own words do not. Words about a rank's end come behind what the rank wrote.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -51,7 +51,7 @@ pub(crate) struct Drain([Arc<Printer>; 2]);
 
 struct Printer {
     sink: Sink,
-    /// Whether the lines that come are led by their ranks. Otherwise they may mix.
+    /// Whether the lines that come are led by their ranks.
     tagged: bool,
     state: Mutex<State>,
     changed: Condvar,
@@ -62,7 +62,10 @@ struct Printer {
 #[derive(Default)]
 struct State {
     words: VecDeque<Vec<u8>>,
-    pieces: BTreeMap<Stream, VecDeque<(Vec<u8>, Done)>>,
+    /// Of our own words that stand behind a stream's pieces, nobody hears when they are written.
+    pieces: BTreeMap<Stream, VecDeque<(Vec<u8>, Option<Done>)>>,
+    /// Why something could not be written, if not because its reader has left.
+    failure: Option<Errno>,
     /// How many [`Printers`] there are.
     feeds: usize,
     /// How many writes have come to their end.
@@ -100,17 +103,28 @@ impl Printers {
         let printer = &self.0[Sink::Stderr as usize];
         let mut state = printer.lock();
         if state.words.len() < MAX_WORDS {
-            state.words.push_back(format!("deckrun: {what}\n").into_bytes());
+            state.words.push_back(line(what));
         }
+        printer.changed.notify_one();
+    }
+
+    /// The same, behind what has come of a stream. For words of which there are a few a rank.
+    pub(crate) fn message_behind(&self, stream: Stream, what: &str) {
+        let printer = &self.0[Sink::Stderr as usize];
+        printer.lock().pieces.entry(stream).or_default().push_back((line(what), None));
         printer.changed.notify_one();
     }
 
     /// Writes a piece of a stream behind those before it, without waiting: whoever calls has a window.
     pub(crate) fn print(&self, stream: Stream, sink: Sink, bytes: Vec<u8>, done: Done) {
         let printer = &self.0[sink as usize];
-        printer.lock().pieces.entry(stream).or_default().push_back((bytes, done));
+        printer.lock().pieces.entry(stream).or_default().push_back((bytes, Some(done)));
         printer.changed.notify_one();
     }
+}
+
+fn line(what: &str) -> Vec<u8> {
+    format!("deckrun: {what}\n").into_bytes()
 }
 
 impl Clone for Printers {
@@ -132,7 +146,7 @@ impl Drop for Printers {
 impl Drain {
     /// Waits until everything has been written, as long as the reader takes; returns the signal that came first. `hurried`:
     /// gives up on a reader that takes nothing. The threads are then left behind, for the process's end.
-    pub(crate) fn finish(self, signals: &Signals, hurried: bool) -> io::Result<Option<i32>> {
+    pub(crate) fn finish(&self, signals: &Signals, hurried: bool) -> io::Result<Option<i32>> {
         let mut before = self.written();
         let mut give_up_at = Instant::now() + LAST_WAIT;
         while !self.is_done() {
@@ -159,6 +173,11 @@ impl Drain {
         Ok(None)
     }
 
+    /// Why ranks' output, or our own words, could not be written, if not because the reader has left.
+    pub(crate) fn failure(&self) -> Option<Errno> {
+        self.0.iter().find_map(|printer| printer.lock().failure)
+    }
+
     fn is_done(&self) -> bool {
         self.0.iter().all(|printer| printer.lock().done)
     }
@@ -176,13 +195,13 @@ impl Printer {
 
     /// The thread's life.
     fn run(&self) {
-        let (mut page, mut gone) = (Page::default(), false);
+        let (mut page, mut gone) = (Page { tagged: self.tagged, ..Page::default() }, false);
         loop {
             match self.next(&page) {
                 Next::End => break,
                 Next::Words(words) => gone |= !self.print(&page.words(words)),
                 Next::Piece(stream, bytes, done) => {
-                    let bytes = if self.tagged { page.piece(stream, bytes, Instant::now()) } else { bytes };
+                    let bytes = page.piece(stream, bytes, Instant::now());
                     gone |= !gone && !self.print(&bytes);
                     done(!gone);
                 }
@@ -205,6 +224,15 @@ impl Printer {
             if let Some(words) = state.words.pop_front() {
                 return Next::Words(words);
             }
+            let first_is_words = |pieces: &&mut VecDeque<(_, Option<Done>)>| {
+                pieces.front().is_some_and(|(_, done)| done.is_none())
+            };
+            if let Some((words, _)) =
+                state.pieces.values_mut().find(first_is_words).and_then(VecDeque::pop_front)
+            {
+                state.pieces.retain(|_, pieces| !pieces.is_empty());
+                return Next::Words(words);
+            }
             let now = Instant::now();
             // When nothing more can come, there is nothing to wait for.
             let held = page.turn.held(now).filter(|_| state.feeds > 0);
@@ -214,7 +242,7 @@ impl Printer {
             };
             if let Some(stream) = stream
                 && let Some(pieces) = state.pieces.get_mut(&stream)
-                && let Some((bytes, done)) = pieces.pop_front()
+                && let Some((bytes, Some(done))) = pieces.pop_front()
             {
                 if pieces.is_empty() {
                     state.pieces.remove(&stream);
@@ -237,16 +265,20 @@ impl Printer {
     /// False: it cannot be written. That a reader has left, whoever writes there is told by a signal; what else stands in the
     /// way, such as a full disk, only this process knows.
     fn print(&self, text: &[u8]) -> bool {
-        let written = self.write(text);
-        if let (Err(error), Sink::Stdout) = (written, self.sink)
-            && error != Errno::PIPE
-        {
-            udeck_sys::stderr_line(format_args!(
-                "deckrun: the ranks' output cannot be written: {}",
-                io::Error::from(error)
-            ));
+        match self.write(text) {
+            Ok(()) => return true,
+            Err(Errno::PIPE) => {}
+            Err(error) => {
+                self.lock().failure.get_or_insert(error);
+                if self.sink == Sink::Stdout {
+                    udeck_sys::stderr_line(format_args!(
+                        "deckrun: the ranks' output cannot be written: {}",
+                        io::Error::from(error)
+                    ));
+                }
+            }
         }
-        written.is_ok()
+        false
     }
 
     /// In one go, so that what others write does not get into it.
@@ -274,6 +306,7 @@ impl Printer {
 /// What is on the page already: whose line is open, and which were broken.
 #[derive(Default)]
 struct Page {
+    tagged: bool,
     turn: Turn<Stream>,
     last: Option<Stream>,
     /// The tags of the lines in the middle of which streams are, and whether something else was written meanwhile.
@@ -294,23 +327,29 @@ impl Page {
         }
     }
 
-    /// A piece of tagged lines, as it is to be written.
+    /// A piece of lines, as it is to be written.
     fn piece(&mut self, stream: Stream, bytes: Vec<u8>, now: Instant) -> Vec<u8> {
         self.last = Some(stream);
         let leaves_open = !bytes.ends_with(b"\n");
         let before = self.open.remove(&stream);
         let mut text = match &before {
-            Some((tag, true)) => [&continuation(tag)[..], &bytes].concat(),
+            Some((tag, true)) if self.tagged => [&continuation(tag)[..], &bytes].concat(),
+            // What broke the line has ended it.
+            Some((_, true)) if bytes.first() == Some(&b'\n') => bytes[1..].to_vec(),
             _ => bytes,
         };
+        if text.is_empty() {
+            return text;
+        }
         if leaves_open {
-            let tag = match text.iter().rposition(|byte| *byte == b'\n') {
+            let last = || match text.iter().rposition(|byte| *byte == b'\n') {
                 Some(end) => tag_of(&text[end + 1..]),
                 None => before.map_or_else(|| tag_of(&text), |(tag, _)| tag),
             };
+            let tag = if self.tagged { last() } else { Vec::new() };
             self.open.insert(stream, (tag, false));
         }
-        if let Some(broken) = self.turn.write(stream, text.len(), leaves_open, now) {
+        if let Some(broken) = self.turn.write(stream, &text, now) {
             text = self.break_line(broken, text);
         }
         text
@@ -338,9 +377,13 @@ mod tests {
     use super::*;
     use crate::output::HOLD;
 
+    fn tagged() -> Page {
+        Page { tagged: true, ..Page::default() }
+    }
+
     /// The page after these pieces, each so long after the one before.
-    fn page(pieces: &[(usize, &str, Duration)]) -> String {
-        let (mut page, mut now) = (Page::default(), Instant::now());
+    fn print(mut page: Page, pieces: &[(usize, &str, Duration)]) -> String {
+        let mut now = Instant::now();
         let mut text = Vec::new();
         for (node, piece, later) in pieces {
             now += *later;
@@ -352,20 +395,33 @@ mod tests {
     #[test]
     fn a_line_whose_rest_does_not_come_is_broken_and_marked() {
         let at_once = Duration::ZERO;
-        let text = page(&[
+        let pieces = [
             (0, "[1] a\n[2] lo", at_once),
             (0, "ng", at_once),
             (1, "[7] b\n[7] lo", HOLD),
             (0, "er\n[1] c\n", HOLD),
             (1, "st\n", at_once),
             (0, "[1] d\n", at_once),
-        ]);
-        assert_eq!(text, "[1] a\n[2] long\n[7] b\n[7] lo\n[2]+ er\n[1] c\n[7]+ st\n[1] d\n");
+        ];
+        let text = "[1] a\n[2] long\n[7] b\n[7] lo\n[2]+ er\n[1] c\n[7]+ st\n[1] d\n";
+        assert_eq!(print(tagged(), &pieces), text);
+    }
+
+    #[test]
+    fn a_plain_line_that_is_broken_gets_no_mark_and_no_second_end() {
+        let pieces = [
+            (0, "10%\r", Duration::ZERO),
+            (1, "[7] lo", Duration::ZERO),
+            (0, "20%\n", HOLD),
+            (1, "\n", HOLD),
+            (0, "next\n", Duration::ZERO),
+        ];
+        assert_eq!(print(Page::default(), &pieces), "10%\r\n[7] lo\n20%\nnext\n");
     }
 
     #[test]
     fn our_own_words_get_a_line_of_their_own() {
-        let mut page = Page::default();
+        let mut page = tagged();
         let now = Instant::now();
         let mut text = page.words(b"deckrun: a\n".to_vec());
         text.extend(page.piece(Stream::Here, b"[2] lo".to_vec(), now));

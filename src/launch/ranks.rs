@@ -32,9 +32,9 @@ use udeck_sys::JobClock;
 use crate::{
     Bind, End, LaunchError,
     cgroup::Cgroup,
-    control::wire::Sink,
+    control::wire::{OutputForm, Sink},
     orphans::{count_look, dead_child},
-    output::OutputPipe,
+    output::{OutputPipe, form},
     signals::Mask,
 };
 
@@ -47,7 +47,6 @@ pub(crate) struct Work {
     pub(crate) args: Vec<OsString>,
     pub(crate) env: Vec<(OsString, OsString)>,
     pub(crate) bind: Bind,
-    pub(crate) output: Pipes,
     /// The first of this host's ranks; the others follow it.
     pub(crate) first: u32,
     /// How many of them there are.
@@ -56,15 +55,40 @@ pub(crate) struct Work {
     pub(crate) size: u32,
 }
 
-/// Where the ranks write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pipes {
-    /// Where this process does.
-    Inherited,
-    /// A pair of pipes for all of them.
-    Shared,
-    /// A pair of pipes for each.
-    Own,
+/// Where the ranks write: each through pipes of its own, or where this process does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Pipes {
+    pub(crate) form: OutputForm,
+    /// Whether this process reads it: standard output, and error.
+    piped: [bool; 2],
+}
+
+impl Pipes {
+    /// All output through pipes.
+    pub(crate) fn all(form: OutputForm) -> Pipes {
+        Pipes { form, piped: [true; 2] }
+    }
+
+    /// Of the ranks that share a host with the root, in a job of so many: none where a terminal is, unless lines are to be
+    /// tagged, nor if no other rank's words can come in between.
+    pub(crate) fn of_root(tagged: bool, size: u32) -> Pipes {
+        let (form, terminals) = form::of_this_process(tagged);
+        Pipes { form, piped: terminals.map(|terminal| tagged || size > 1 && !terminal) }
+    }
+
+    /// No pipes for ranks on this host.
+    pub(crate) fn inherited(self) -> Pipes {
+        Pipes { piped: [false; 2], ..self }
+    }
+
+    /// How many each rank has.
+    pub(crate) fn each(self) -> u32 {
+        if self.are_joined() { 1 } else { self.piped.map(u32::from).iter().sum() }
+    }
+
+    fn are_joined(self) -> bool {
+        self.form.joined && self.piped == [true; 2]
+    }
 }
 
 /// The processes of the ranks. Each leads a process group of its own. Dropped, it kills and reaps what still runs.
@@ -97,6 +121,7 @@ pub(crate) struct Setting<'a> {
     pub(crate) descriptors: Rlimit,
     /// Where the ranks are put in.
     pub(crate) cgroup: Option<&'a Cgroup>,
+    pub(crate) pipes: Pipes,
     /// Whether this process brings rank 0 its input.
     pub(crate) relay_input: bool,
 }
@@ -111,14 +136,12 @@ impl Ranks {
         let cpus = cpus(work);
         let (mut ranks, mut wires) = (Ranks::default(), Wires::default());
         ranks.first = work.first;
-        let shared =
-            Shared::make(work, &mut wires).map_err(LaunchError::system("making pipes for the output"))?;
         for (index, rank) in (0..).zip(work.first..work.first + work.count) {
             let cpu = cpus.get(index % cpus.len().max(1)).copied();
             let (page, waits) =
                 Page::new().map_err(LaunchError::system("making a page for what a rank waits for"))?;
             let place = Place { rank, cpu, waits };
-            let started = start(work, setting, clock, place, &shared, &mut wires);
+            let started = start(work, setting, clock, place, &mut wires);
             let pid = started.map_err(|source| explain(work, rank, source))?;
             ranks.pids.push(Some(pid));
             ranks.pages.push(page);
@@ -203,22 +226,6 @@ impl Drop for Ranks {
     }
 }
 
-/// The ends that all ranks write to; closed here once they have been started.
-struct Shared(Option<(OwnedFd, OwnedFd)>);
-
-impl Shared {
-    fn make(work: &Work, wires: &mut Wires) -> io::Result<Shared> {
-        if work.output != Pipes::Shared {
-            return Ok(Shared(None));
-        }
-        let (from_stdout, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (from_stderr, stderr) = pipe_with(PipeFlags::CLOEXEC)?;
-        wires.output.push(OutputPipe::plain(from_stdout, Sink::Stdout));
-        wires.output.push(OutputPipe::plain(from_stderr, Sink::Stderr));
-        Ok(Shared(Some((stdout, stderr))))
-    }
-}
-
 /// The processors to bind to, in the ranks' order; none: no binding.
 fn cpus(work: &Work) -> Vec<usize> {
     let usable = udeck_sys::usable_cpus();
@@ -247,7 +254,6 @@ fn start(
     setting: &Setting,
     clock: &JobClock,
     place: Place,
-    shared: &Shared,
     wires: &mut Wires,
 ) -> io::Result<Pid> {
     let Place { rank, cpu, waits } = place;
@@ -273,20 +279,37 @@ fn start(
         Some(cpu) => command.env(ENV_BIND, cpu.to_string()),
         None => command.env_remove(ENV_BIND),
     };
-    if let Shared(Some((stdout, stderr))) = shared {
-        command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
-    } else if work.output == Pipes::Own {
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    }
+    let outputs = outputs(setting.pipes, rank, work.size == 1, &mut command)?;
     let entry = setting.cgroup.map(Cgroup::entry).transpose()?;
     let of_rank = OfRank { own_session: true, inherited: vec![theirs, clock, waits], cpu, entry };
     prepare_child(&mut command, setting, Signal::KILL, of_rank);
     let mut child = command.spawn()?;
     wires.boot.push(ours);
-    wires.output.extend(child.stdout.take().map(|pipe| OutputPipe::tagged(rank, pipe.into(), Sink::Stdout)));
-    wires.output.extend(child.stderr.take().map(|pipe| OutputPipe::tagged(rank, pipe.into(), Sink::Stderr)));
+    wires.output.extend(outputs);
     wires.input = wires.input.take().or(child.stdin.take().map(OwnedFd::from));
     Ok(Pid::from_child(&child))
+}
+
+/// Gives a rank the pipes that it writes to. Returns their other ends.
+fn outputs(pipes: Pipes, rank: u32, alone: bool, command: &mut Command) -> io::Result<Vec<OutputPipe>> {
+    let Pipes { form, piped } = pipes;
+    let source = |pipe, sink| OutputPipe::new(rank, pipe, sink, &form, alone);
+    if pipes.are_joined() {
+        let (pipe, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+        command.stdout(theirs.try_clone()?).stderr(theirs);
+        // Where deckrun's own words go, too.
+        return Ok(vec![source(pipe, Sink::Stderr)]);
+    }
+    let mut sources = Vec::new();
+    for sink in [Sink::Stdout, Sink::Stderr].into_iter().filter(|sink| piped[*sink as usize]) {
+        let (pipe, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+        match sink {
+            Sink::Stdout => command.stdout(theirs),
+            Sink::Stderr => command.stderr(theirs),
+        };
+        sources.push(source(pipe, sink));
+    }
+    Ok(sources)
 }
 
 /// What a child has only if it is a rank. The command keeps it until it is dropped after the start.
@@ -375,13 +398,13 @@ mod tests {
             args: vec!["600".into()],
             env: Vec::new(),
             bind: Bind::None,
-            output: Pipes::Inherited,
             first: 0,
             count: 64,
             size: 64,
         };
         let (mask, descriptors) = (Mask::current().unwrap(), getrlimit(Resource::Nofile));
-        let setting = Setting { mask, descriptors, cgroup: None, relay_input: false };
+        let setting =
+            Setting { mask, descriptors, cgroup: None, pipes: Pipes::default(), relay_input: false };
         let (mut ranks, _wires) = Ranks::start(&work, &setting, &JobClock::new().unwrap()).unwrap();
         kill_process(ranks.pids[40].unwrap(), Signal::KILL).unwrap();
         while dead_child().is_none() {

@@ -115,7 +115,10 @@ impl Remotes {
         let start_by = Instant::now() + job.start_limit;
         let there: Vec<Share> = shares.iter().filter(|share| !share.here).cloned().collect();
         let directory = env::current_dir().map_err(system("finding the current folder"))?;
-        let specs: Vec<_> = there.iter().map(|share| job_spec::of(job, share, config, &directory)).collect();
+        let specs: Vec<_> = there
+            .iter()
+            .map(|share| job_spec::of(job, share, config, &directory, setting.pipes.form))
+            .collect();
         let encoded = specs.iter().map(job_spec::encoded).collect::<Result<Vec<_>, _>>()?;
         let invitation = Invitation {
             specs: &encoded,
@@ -328,8 +331,14 @@ impl Remotes {
         self.start_by += pause;
     }
 
+    /// The number of the node that has this rank.
+    pub(crate) fn index_of(&self, rank: u32) -> Option<usize> {
+        self.nodes.iter().position(|node| node.share.ranks().contains(&rank))
+    }
+
     fn node_of(&mut self, rank: u32) -> Option<&mut Node> {
-        self.nodes.iter_mut().find(|node| node.share.ranks().contains(&rank))
+        let index = self.index_of(rank)?;
+        self.nodes.get_mut(index)
     }
 
     fn read_input(&mut self, scratch: &mut [u8]) {

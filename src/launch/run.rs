@@ -11,8 +11,8 @@ impl Job {
     /// Starts the ranks and blocks until all of them, and everything that they started, have ended. Says on standard
     /// error what became of ranks that failed.
     ///
-    /// Whoever reads this process's output holds up nothing but the ranks whose output goes through it: time limits, signals
-    /// and failures end a job although nobody reads. A job that has ended by itself waits for its reader, unless a signal
+    /// Whoever reads this process's output holds up nothing but the ranks that write: time limits, signals and failures end a job
+    /// although nobody reads. A job that has ended by itself waits for its reader, unless a signal
     /// comes; one that was ended by a time limit or a signal, until nothing was taken for 2 s.
     ///
     /// Meanwhile SIGINT, SIGTERM and SIGHUP are taken from this thread and passed on to the ranks. SIGQUIT has it say what the
@@ -21,7 +21,8 @@ impl Job {
     /// between this one and the ranks, which ends everything that they have started when this one is killed.
     ///
     /// # Errors
-    /// When the job cannot be started, or cannot be ended. A job that runs and fails is an [`Outcome`].
+    /// When the job cannot be started, or cannot be ended, or what its ranks wrote cannot be written though none of them failed. A
+    /// job that runs and fails is an [`Outcome`].
     pub fn run(self) -> Result<Outcome, LaunchError> {
         self.check()?;
         let shares = self.shares()?;

@@ -39,8 +39,8 @@ use crate::{
     orphans::Orphans,
     outcome::SignalName,
     output::{MAX_LINE, Output},
-    print::{self, Printers},
-    ranks::{Ranks, Setting, Wires},
+    print::{self, Printers, Stream},
+    ranks::{Pipes, Ranks, Setting, Wires},
     remote::{self, Joined, PollSource, RankEvent, Remotes},
     signals::{Signals, abandoned},
     wait::ready,
@@ -65,16 +65,17 @@ pub(crate) fn run(job: &Job, shares: &[Share], cgroup: Option<&Cgroup>) -> Resul
     let signals =
         Signals::take_also(&[libc::SIGTSTP, libc::SIGQUIT]).map_err(system("taking over signals"))?;
     let others = shares.iter().filter(|share| !share.here).count();
-    let descriptors = Descriptors::raise(here.map_or(0, |share| share.count), job.tag_output, others)?;
+    let (pipes, descriptors, shortage) = room(job, shares, here.map_or(0, |share| share.count), others)?;
     let orphans = Orphans::adopt(cgroup).map_err(system("becoming the subreaper"))?;
     let setting = Setting {
         mask: signals.before(),
         descriptors: descriptors.before(),
         cgroup,
+        pipes,
         relay_input: input::is_needed(),
     };
     let (printers, drain) = print::start(job.tag_output).map_err(system("starting the output's threads"))?;
-    job.explanation().iter().for_each(|words| printers.message(words));
+    job.explanation().iter().chain(&shortage).for_each(|words| printers.message(words));
     let outcome = conduct(job, shares, address, &setting, &signals, &orphans, printers);
     // Whichever way it ended: of a job that was never whole there may be agents left.
     orphans.end();
@@ -84,7 +85,32 @@ pub(crate) fn run(job: &Job, shares: &[Share], cgroup: Option<&Cgroup>) -> Resul
     let interrupted = drain.finish(&signals, hurried).map_err(system("waiting for the output's reader"))?;
     let mut outcome = outcome?;
     outcome.stop = outcome.stop.or(interrupted.map(Stop::Signal));
-    Ok(outcome)
+    match drain.failure() {
+        // Nobody else has noticed.
+        Some(error) if outcome == Outcome::default() => {
+            Err(system("writing the ranks' output")(error.into()))
+        }
+        _ => Ok(outcome),
+    }
+}
+
+/// Through which pipes the ranks here write, and descriptors for them. Where there cannot be enough, untagged output does without,
+/// and the words say what that means.
+fn room(
+    job: &Job,
+    shares: &[Share],
+    count: u32,
+    others: usize,
+) -> Result<(Pipes, Descriptors, Option<String>), LaunchError> {
+    let pipes = Pipes::of_root(job.tag_output, shares.iter().map(|share| share.count).sum());
+    match Descriptors::raise(count, pipes.each(), others) {
+        Err(error @ LaunchError::TooFewDescriptors { .. }) if !job.tag_output && pipes.each() > 0 => {
+            let pipes = pipes.inherited();
+            let descriptors = Descriptors::raise(count, pipes.each(), others)?;
+            Ok((pipes, descriptors, Some(format!("words of different ranks may mix in a line: {error}"))))
+        }
+        raised => Ok((pipes, raised?, None)),
+    }
 }
 
 fn conduct(
@@ -145,6 +171,7 @@ fn conduct(
     let watch = Watch {
         job,
         printers,
+        output: &output,
         ranks,
         remotes,
         reporter,
@@ -196,6 +223,7 @@ fn connections(shares: &[Share], here: Vec<std::os::unix::net::UnixStream>) -> V
 struct Watch<'a> {
     job: &'a Job,
     printers: Printers,
+    output: &'a Output,
     ranks: Ranks,
     remotes: Remotes,
     reporter: Reporter,
@@ -391,12 +419,20 @@ impl Watch<'_> {
     fn failed(&mut self, ranks: &[u32], end: End, how: &str) {
         self.outcome.failures.extend(ranks.iter().map(|&rank| Failure { rank, end }));
         let others = self.running();
-        let ranks = RankList(ranks);
+        let what = format!("{} {how}", RankList(ranks));
         if self.outcome.stop.is_none() && self.job.on_failure == OnFailure::Abort && !others.is_empty() {
-            self.printers.message(&format!("{ranks} {how}; ending {}", RankList(&others)));
+            self.message_behind(ranks, format!("{what}; ending {}", RankList(&others)));
             self.stop(Stop::Failure, Signal::TERM);
         } else {
-            self.printers.message(&format!("{ranks} {how}"));
+            self.message_behind(ranks, what);
+        }
+    }
+
+    /// Says something of ranks that have ended, behind what they wrote.
+    fn message_behind(&self, ranks: &[u32], what: String) {
+        match ranks.first().and_then(|rank| self.remotes.index_of(*rank)) {
+            Some(node) => self.printers.message_behind(Stream::Node(node), &what),
+            None => self.output.message_behind(ranks, what),
         }
     }
 

@@ -24,7 +24,7 @@ use udeck_boot::waits::{MAX_WAITS, Published};
 use udeck_boot::wire::bounded;
 
 /// The version that this build speaks.
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
 
 const MAGIC: [u8; 8] = *b"uDECKrun";
 
@@ -200,8 +200,7 @@ pub(crate) struct JobSpec {
     /// Where the ranks run.
     pub(crate) directory: Vec<u8>,
     pub(crate) bind: WireBind,
-    /// Whether output lines are led by their rank.
-    pub(crate) tag_output: bool,
+    pub(crate) output: OutputForm,
     /// After how many milliseconds without a sign of life the root counts as gone.
     pub(crate) detect_ms: u32,
     /// From which the connection's key and the keys of this host's ranks follow: a spec never crosses the connection.
@@ -213,6 +212,17 @@ pub(crate) enum WireBind {
     Auto,
     Core,
     None,
+}
+
+/// How the root writes what ranks write.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OutputForm {
+    /// Whether each line is led by its rank.
+    pub(crate) tagged: bool,
+    /// Whether standard output and error are one file: a rank has one pipe for both, so that its words stay in their order.
+    pub(crate) joined: bool,
+    /// Whether somebody may wait for an unfinished line, such as a prompt: of standard output and error. Of a file nobody does.
+    pub(crate) watched: [bool; 2],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

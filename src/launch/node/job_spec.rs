@@ -108,7 +108,7 @@ pub(super) fn prepare(spec: &JobSpec) -> Result<Descriptors, NotStarted> {
     let directory = OsString::from_vec(spec.directory.clone());
     env::set_current_dir(directory)
         .map_err(|error| NotStarted::Directory { errno: error.raw_os_error().unwrap_or_default() })?;
-    Descriptors::raise(spec.count, spec.tag_output, 0).map_err(refusal)
+    Descriptors::raise(spec.count, Pipes::all(spec.output).each(), 0).map_err(refusal)
 }
 
 pub(super) fn work(spec: JobSpec) -> Work {
@@ -125,7 +125,6 @@ pub(super) fn work(spec: JobSpec) -> Work {
             wire::WireBind::Core => Bind::Core,
             wire::WireBind::None => Bind::None,
         },
-        output: if spec.tag_output { Pipes::Own } else { Pipes::Shared },
         first: spec.first,
         count: spec.count,
         size: spec.size,

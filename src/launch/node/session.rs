@@ -29,7 +29,7 @@ use crate::{
     },
     orphans::Orphans,
     output::{Gather, MAX_LINE},
-    ranks::{Ranks, Setting, Wires},
+    ranks::{Pipes, Ranks, Setting, Wires},
     signals::{Signals, abandoned},
     wait::ready,
     watch::look::Lookout,
@@ -38,7 +38,7 @@ use crate::{
 /// What may lie unsent to the root, in bytes, before ranks are not read any more.
 const HIGH_WATER: usize = 1 << 20;
 
-/// How often a rank that has ended is still read from: more than a socket's buffer holds.
+/// How often a rank that has ended is still read from: more than a socket's buffer holds, or a pipe.
 const LAST_READS: usize = 64;
 
 /// How long the root may take to close the connection after our goodbye.
@@ -111,7 +111,8 @@ pub(super) fn run(
     };
     let orphans = Orphans::adopt(cgroup).map_err(system("becoming the subreaper")).map_err(in_words)?;
     let (mask, first, key) = (signals.before(), spec.first, spec.key);
-    let setting = Setting { mask, descriptors: descriptors.before(), cgroup, relay_input: true };
+    let pipes = Pipes::all(spec.output);
+    let setting = Setting { mask, descriptors: descriptors.before(), cgroup, pipes, relay_input: true };
     let clock = match JobClock::new() {
         Ok(clock) => clock,
         Err(error) => {
@@ -197,11 +198,12 @@ impl Session {
                 }
             }
             self.outputs.tidy();
+            let now = Instant::now();
+            let mut passed = self.outputs.overdue(now);
             if self.phase == SessionPhase::Finishing {
-                for (sink, text) in self.outputs.close_silent(Instant::now()) {
-                    self.send_output(sink, text);
-                }
+                passed.extend(self.outputs.close_silent(now));
             }
+            passed.into_iter().for_each(|(sink, text)| self.send_output(sink, text));
             if std::mem::take(&mut child_ended) {
                 self.note_the_dead(&mut scratch);
             }
@@ -437,13 +439,15 @@ impl Session {
     fn note_the_dead(&mut self, scratch: &mut [u8]) {
         for (rank, end) in self.ranks.reap() {
             // What it said before it ended comes first: it may have been goodbye. Bounded, because a process that it left
-            // behind may hold the socket and go on writing.
+            // behind may hold socket and pipes and go on writing.
             let index = (rank - self.first) as usize;
             for _ in 0..LAST_READS {
                 if !self.receive_from_rank(index, scratch) {
                     break;
                 }
             }
+            let last = self.outputs.read_last_of(rank, scratch, LAST_READS, Instant::now());
+            last.into_iter().for_each(|(sink, text)| self.send_output(sink, text));
             let how = match end {
                 End::Exited(code) => WireEnd::Exited(code),
                 End::Killed(signal) => WireEnd::Killed(signal),

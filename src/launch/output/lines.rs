@@ -1,6 +1,7 @@
 //! Lines of several ranks on their way to one output: whole, or at least one after the other.
 
 use std::{
+    io::BufRead,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::{Duration, Instant},
 };
@@ -11,61 +12,67 @@ use rustix::{
 };
 
 use crate::{
-    control::{WINDOW, wire::Sink},
+    control::{
+        WINDOW,
+        wire::{OutputForm, Sink},
+    },
     wait::ready,
 };
 
 /// A longer line is passed on in pieces of this length, in bytes: a rank must not fill our memory with one.
 pub(crate) const MAX_LINE: usize = 64 << 10;
 
-/// How long the others wait for the next [`MAX_LINE`] bytes of such a line, or its end, before one of them breaks it.
+/// How long the others wait for the next [`MAX_LINE`] bytes of such a line, or its end, before one of them breaks it. Also the
+/// time after which an unfinished line is passed on to somebody who may wait for it.
 pub(crate) const HOLD: Duration = Duration::from_secs(2);
 
-/// One pipe from a rank, or from all of this host's.
+/// One pipe from a rank.
 pub(crate) struct OutputPipe {
+    rank: u32,
     pipe: OwnedFd,
     sink: Sink,
-    /// What leads each line; `None`: what is read is passed on as it is.
-    tag: Option<Tag>,
-    /// The line so far, without its tag, unless that has been passed on.
+    /// What leads each line, if anything does.
+    tag: Option<Vec<u8>>,
+    /// How long an unfinished line is kept; `None`: until its end.
+    keep: Option<Duration>,
+    /// What came of the line and has not been passed on, without its tag.
     line: Vec<u8>,
-    /// The line that it is in.
+    /// When the first byte of `line` came.
+    since: Instant,
     stage: LineState,
     ended: bool,
 }
 
-struct Tag {
-    rank: u32,
-    text: Vec<u8>,
-}
-
+/// How much of the line has been passed on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LineState {
-    /// Nothing of it has been passed on.
+    /// Nothing.
     Kept,
-    /// Its beginning has, and its rest is passed on as it comes.
+    /// All that came up to a carriage return, as of a progress bar. The rest is kept.
+    Begun,
+    /// Its beginning. The rest is passed on as it comes.
     Open,
-    /// As before, and somebody else's lines have come in between.
+    /// Its beginning, and somebody else's lines have come in between. The rest is kept.
     Broken,
 }
 
 impl OutputPipe {
-    /// Of one rank, by lines that are led by its number.
-    pub(crate) fn tagged(rank: u32, pipe: OwnedFd, sink: Sink) -> OutputPipe {
-        let tag = Some(Tag { rank, text: format!("[{rank}]").into_bytes() });
-        OutputPipe { pipe, sink, tag, line: Vec::new(), stage: LineState::Kept, ended: false }
-    }
-
-    /// Of whomever, as it comes.
-    pub(crate) fn plain(pipe: OwnedFd, sink: Sink) -> OutputPipe {
-        OutputPipe { pipe, sink, tag: None, line: Vec::new(), stage: LineState::Kept, ended: false }
+    /// Of one rank, which is `alone` if the job has no other.
+    pub(crate) fn new(rank: u32, pipe: OwnedFd, sink: Sink, form: &OutputForm, alone: bool) -> OutputPipe {
+        let keep = match (alone, form.watched[sink as usize]) {
+            (true, _) => Some(Duration::ZERO),
+            (false, watched) => watched.then_some(HOLD),
+        };
+        let tag = form.tagged.then(|| format!("[{rank}]").into_bytes());
+        let (line, since, stage) = (Vec::new(), Instant::now(), LineState::Kept);
+        OutputPipe { rank, pipe, sink, tag, keep, line, since, stage, ended: false }
     }
 
     /// Reads once, blocking if nothing is there; appends what can be passed on to `out`. False at the pipe's end, with
     /// what was left.
-    fn read(&mut self, scratch: &mut [u8], out: &mut Vec<u8>) -> bool {
+    fn read(&mut self, scratch: &mut [u8], out: &mut Vec<u8>, now: Instant) -> bool {
         match read(&self.pipe, &mut *scratch) {
-            Ok(length @ 1..) => self.split(&scratch[..length], out),
+            Ok(length @ 1..) => self.split(&scratch[..length], out, now),
             Err(Errno::INTR | Errno::AGAIN) => {}
             Ok(0) | Err(_) => {
                 self.finish(out);
@@ -76,40 +83,69 @@ impl OutputPipe {
     }
 
     /// Takes what was read; appends what can be passed on to `out`.
-    fn split(&mut self, read: &[u8], out: &mut Vec<u8>) {
-        let Some(Tag { text: tag, .. }) = &self.tag else { return out.extend_from_slice(read) };
-        for piece in read.split_inclusive(|byte| *byte == b'\n') {
+    fn split(&mut self, mut read: &[u8], out: &mut Vec<u8>, now: Instant) {
+        while !read.is_empty() {
+            let whole = read;
+            // Of a slice that cannot fail. It finds the byte much faster than an iterator.
+            let length = read.skip_until(b'\n').unwrap_or(whole.len());
+            let piece = &whole[..length];
             let ends = piece.ends_with(b"\n");
-            match self.stage {
-                LineState::Kept => {
-                    self.line.extend_from_slice(piece);
-                    if !ends && self.line.len() < MAX_LINE {
-                        continue;
-                    }
-                    out.extend_from_slice(tag);
-                    out.push(b' ');
-                    out.append(&mut self.line);
-                }
-                LineState::Broken => out.extend(continuation(tag).iter().chain(piece)),
-                LineState::Open => out.extend_from_slice(piece),
+            if self.stage == LineState::Open {
+                out.extend_from_slice(piece);
+                self.stage = if ends { LineState::Kept } else { LineState::Open };
+                continue;
             }
-            self.stage = if ends { LineState::Kept } else { LineState::Open };
+            if self.line.is_empty() {
+                self.since = now;
+            }
+            // The last byte of before may have been the carriage return.
+            let new = self.line.len().saturating_sub(1);
+            self.line.extend_from_slice(piece);
+            let length = self.line.len();
+            if ends {
+                self.pass_on(length, LineState::Kept, out);
+            } else if length >= MAX_LINE || self.keep == Some(Duration::ZERO) {
+                self.pass_on(length, LineState::Open, out);
+            } else if let Some(at) = self.line[new..length - 1].iter().rposition(|byte| *byte == b'\r') {
+                self.pass_on(new + at + 1, LineState::Begun, out);
+                self.since = now;
+            }
         }
     }
 
-    /// Appends a last line without end.
-    fn finish(&mut self, out: &mut Vec<u8>) {
+    /// Appends so much of what is kept, led by what has to lead it.
+    fn pass_on(&mut self, length: usize, then: LineState, out: &mut Vec<u8>) {
+        let mut text = self.line.drain(..length);
         match (&self.tag, self.stage) {
-            (Some(Tag { text, .. }), LineState::Kept) if !self.line.is_empty() => {
-                out.extend_from_slice(text);
-                out.push(b' ');
-                out.append(&mut self.line);
-                out.push(b'\n');
-            }
-            (_, LineState::Open) => out.push(b'\n'),
+            (Some(tag), LineState::Kept) => out.extend(tag.iter().chain(b" ")),
+            (Some(tag), LineState::Broken) => out.extend(continuation(tag)),
+            // What broke the line has ended it.
+            (None, LineState::Broken) => out.extend(text.next().filter(|byte| *byte != b'\n')),
             _ => {}
         }
+        out.extend(text);
+        self.stage = then;
+    }
+
+    /// Appends what is kept, though it is unfinished.
+    fn pass_on_all(&mut self, out: &mut Vec<u8>) {
+        self.pass_on(self.line.len(), LineState::Open, out);
+    }
+
+    /// Appends a last line without end. A tagged one gets an end.
+    fn finish(&mut self, out: &mut Vec<u8>) {
+        if !self.line.is_empty() {
+            self.pass_on_all(out);
+        }
+        if self.tag.is_some() && matches!(self.stage, LineState::Open | LineState::Begun) {
+            out.push(b'\n');
+        }
         self.stage = LineState::Kept;
+    }
+
+    /// When what is kept is to be passed on, though it is unfinished.
+    fn due(&self) -> Option<Instant> {
+        self.keep.filter(|_| !self.line.is_empty()).map(|keep| self.since + keep)
     }
 }
 
@@ -144,22 +180,32 @@ impl<W: Copy + PartialEq> Turn<W> {
         self.held(now).is_none_or(|(holder, _)| holder == who)
     }
 
-    /// Notes that `who` writes so many bytes, after which its line is open or not. Returns whose line that breaks.
-    pub(crate) fn write(&mut self, who: W, bytes: usize, leaves_open: bool, now: Instant) -> Option<W> {
+    /// Notes that `who` writes this, which may leave its line open. Returns whose line that breaks.
+    pub(crate) fn write(&mut self, who: W, text: &[u8], now: Instant) -> Option<W> {
         let (own, other) = match self.0.take() {
             Some(open) if open.who == who => (Some(open), None),
             other => (None, other),
         };
-        if leaves_open {
-            let mut open = own.unwrap_or(Open { who, until: now + HOLD, bytes: 0 });
-            open.bytes += bytes;
-            // Whoever writes a dot a second keeps nobody waiting.
-            if open.bytes >= MAX_LINE {
-                (open.until, open.bytes) = (now + HOLD, 0);
+        self.0 = match text.last() {
+            None | Some(b'\n') => None,
+            // Nobody waits for the next state of a progress bar. What comes behind it begins anew.
+            Some(b'\r') => Some(Open { who, until: now, bytes: MAX_LINE }),
+            Some(_) => {
+                let mut open = own.unwrap_or(Open { who, until: now + HOLD, bytes: 0 });
+                open.bytes += text.len();
+                // Whoever writes a dot a second keeps nobody waiting.
+                if open.bytes >= MAX_LINE {
+                    (open.until, open.bytes) = (now + HOLD, 0);
+                }
+                Some(open)
             }
-            self.0 = Some(open);
-        }
+        };
         other.map(|open| open.who)
+    }
+
+    /// Has nobody wait for the rest of a line that gets none.
+    fn release(&mut self, who: W, now: Instant) {
+        self.0.iter_mut().filter(|open| open.who == who).for_each(|open| open.until = now);
     }
 
     /// Ends the turn. Returns whose line was open.
@@ -171,6 +217,7 @@ impl<W: Copy + PartialEq> Turn<W> {
 /// All the pipes of a host's ranks, and what may be read of them.
 #[derive(Default)]
 pub(crate) struct Gather {
+    /// In the ranks' order.
     sources: Vec<OutputPipe>,
     /// What was read and is not written yet, in bytes: of standard output and error.
     unwritten: [usize; 2],
@@ -197,17 +244,17 @@ impl Gather {
             .map(|(index, source)| (index, source.pipe.as_fd()))
     }
 
-    /// When more may be read, if nothing happens before.
+    /// When more may be read or is [overdue](Gather::overdue), if nothing happens before.
     pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
-        self.turns.iter().filter_map(|turn| turn.held(now)).map(|(_, until)| until).min()
+        let held = self.turns.iter().filter_map(|turn| turn.held(now)).map(|(_, until)| until);
+        let kept =
+            self.sources.iter().filter(|source| self.may_read(source, now)).filter_map(OutputPipe::due);
+        held.chain(kept).min()
     }
 
     fn may_read(&self, source: &OutputPipe, now: Instant) -> bool {
         let sink = source.sink as usize;
-        let turn = &self.turns[sink];
-        !source.ended
-            && self.unwritten[sink] < WINDOW
-            && source.tag.as_ref().is_none_or(|tag| turn.is_open_to(tag.rank, now))
+        !source.ended && self.unwritten[sink] < WINDOW && self.turns[sink].is_open_to(source.rank, now)
     }
 
     /// Reads once, from one that is ready, if it still may be. Returns what is to be written, if anything.
@@ -215,12 +262,62 @@ impl Gather {
         let mut text = Vec::new();
         if self.may_read(&self.sources[index], now) {
             let source = &mut self.sources[index];
-            source.ended = !source.read(scratch, &mut text);
+            source.ended = !source.read(scratch, &mut text, now);
             self.first = index + 1;
         }
-        let source = &self.sources[index];
-        let (rank, sink) = (source.tag.as_ref().map(|tag| tag.rank), source.sink);
-        (sink, self.pass(rank, sink, text, source.stage == LineState::Open, now))
+        self.pass(index, text, now)
+    }
+
+    /// Unfinished lines that somebody may wait for, and that have been kept long enough.
+    pub(crate) fn overdue(&mut self, now: Instant) -> Vec<(Sink, Vec<u8>)> {
+        self.pass_kept(now, |source| source.due().is_some_and(|due| due <= now))
+    }
+
+    /// Unfinished lines of ranks that have ended, though others may hold their pipes.
+    pub(crate) fn kept_of(&mut self, ranks: &[u32], now: Instant) -> Vec<(Sink, Vec<u8>)> {
+        self.pass_kept(now, |source| !source.line.is_empty() && ranks.contains(&source.rank))
+    }
+
+    fn pass_kept(&mut self, now: Instant, which: impl Fn(&OutputPipe) -> bool) -> Vec<(Sink, Vec<u8>)> {
+        let mut passed = Vec::new();
+        for index in 0..self.sources.len() {
+            if which(&self.sources[index]) && self.may_read(&self.sources[index], now) {
+                let mut text = Vec::new();
+                self.sources[index].pass_on_all(&mut text);
+                passed.push(self.pass(index, text, now));
+            }
+        }
+        passed
+    }
+
+    /// Whether these ranks have written what was not read yet.
+    pub(crate) fn has_unread_of(&self, ranks: &[u32]) -> bool {
+        ranks.iter().any(|rank| self.unread_of(*rank).next().is_some())
+    }
+
+    /// Reads what a rank that has ended wrote, at most so often, and all that is kept of it.
+    pub(crate) fn read_last_of(
+        &mut self,
+        rank: u32,
+        scratch: &mut [u8],
+        most: usize,
+        now: Instant,
+    ) -> Vec<(Sink, Vec<u8>)> {
+        let mut passed = Vec::new();
+        for _ in 0..most {
+            let may_read = |index: &usize| self.may_read(&self.sources[*index], now);
+            let Some(index) = self.unread_of(rank).find(may_read) else { break };
+            passed.push(self.read(index, scratch, now));
+        }
+        passed.extend(self.kept_of(&[rank], now));
+        passed
+    }
+
+    /// The numbers of a rank's sources that can be read from.
+    fn unread_of(&self, rank: u32) -> impl Iterator<Item = usize> + '_ {
+        let first = self.sources.partition_point(|source| source.rank < rank);
+        let theirs = (first..).zip(&self.sources[first..]).take_while(move |(_, source)| source.rank == rank);
+        theirs.filter(|(_, source)| !source.ended && is_readable(&source.pipe)).map(|(index, _)| index)
     }
 
     /// Takes out the sources that have ended. Numbers change.
@@ -232,15 +329,15 @@ impl Gather {
     /// is not waited for.
     pub(crate) fn close_silent(&mut self, now: Instant) -> Vec<(Sink, Vec<u8>)> {
         let mut last = Vec::new();
-        for index in (0..self.sources.len()).rev() {
-            let source = &self.sources[index];
-            if self.may_read(source, now) && !is_readable(&source.pipe) {
-                let (mut source, mut text) = (self.sources.remove(index), Vec::new());
+        for index in 0..self.sources.len() {
+            if self.may_read(&self.sources[index], now) && !is_readable(&self.sources[index].pipe) {
+                let (source, mut text) = (&mut self.sources[index], Vec::new());
                 source.finish(&mut text);
-                let rank = source.tag.map(|tag| tag.rank);
-                last.push((source.sink, self.pass(rank, source.sink, text, false, now)));
+                source.ended = true;
+                last.push(self.pass(index, text, now));
             }
         }
+        self.tidy();
         last
     }
 
@@ -255,21 +352,23 @@ impl Gather {
         self.sources.iter_mut().filter(|source| source.sink == sink).for_each(|source| source.ended = true);
     }
 
-    fn pass(&mut self, rank: Option<u32>, sink: Sink, text: Vec<u8>, is_open: bool, now: Instant) -> Vec<u8> {
-        let mut text = text;
-        if let Some(rank) = rank.filter(|_| !text.is_empty())
-            && let Some(other) = self.turns[sink as usize].write(rank, text.len(), is_open, now)
-        {
+    /// What a source passes on, as it is to be written.
+    fn pass(&mut self, index: usize, mut text: Vec<u8>, now: Instant) -> (Sink, Vec<u8>) {
+        let OutputPipe { rank, sink, ended, .. } = self.sources[index];
+        let turn = &mut self.turns[sink as usize];
+        let broken = if text.is_empty() { None } else { turn.write(rank, &text, now) };
+        if ended {
+            turn.release(rank, now);
+        }
+        if let Some(other) = broken {
             text.insert(0, b'\n');
-            let is_other = |source: &&mut OutputPipe| {
-                source.sink == sink && source.tag.as_ref().is_some_and(|tag| tag.rank == other)
-            };
+            let is_other = |source: &&mut OutputPipe| source.sink == sink && source.rank == other;
             if let Some(source) = self.sources.iter_mut().find(is_other) {
                 source.stage = LineState::Broken;
             }
         }
         self.unwritten[sink as usize] += text.len();
-        text
+        (sink, text)
     }
 }
 
@@ -286,11 +385,18 @@ mod tests {
 
     use super::*;
 
+    const TAGGED: OutputForm = OutputForm { tagged: true, joined: false, watched: [false; 2] };
+    const PLAIN: OutputForm = OutputForm { tagged: false, joined: false, watched: [true, false] };
+
+    fn source(rank: u32, pipe: OwnedFd, form: &OutputForm) -> OutputPipe {
+        OutputPipe::new(rank, pipe, Sink::Stdout, form, false)
+    }
+
     fn tagged(reads: &[&[u8]]) -> (Vec<u8>, Vec<u8>) {
-        let mut source = OutputPipe::tagged(7, pipe().unwrap().0, Sink::Stdout);
+        let mut source = source(7, pipe().unwrap().0, &TAGGED);
         let mut out = Vec::new();
         for read in reads {
-            source.split(read, &mut out);
+            source.split(read, &mut out, Instant::now());
         }
         let kept = source.line.clone();
         (out, kept)
@@ -308,9 +414,9 @@ mod tests {
         let (out, rest) = tagged(&[&long, b"yz", b"\nnext\n"]);
         assert_eq!(out, [b"[7] ", &long[..], b"yz\n[7] next\n"].concat());
         assert!(rest.is_empty());
-        let mut source = OutputPipe::tagged(7, pipe().unwrap().0, Sink::Stdout);
+        let mut source = source(7, pipe().unwrap().0, &TAGGED);
         let mut out = Vec::new();
-        source.split(&long, &mut out);
+        source.split(&long, &mut out, Instant::now());
         source.finish(&mut out);
         assert!(out.ends_with(b"x\n"), "the end of the pipe is the end of the line");
     }
@@ -319,7 +425,7 @@ mod tests {
     fn others_wait_for_the_end_of_a_long_line_and_break_it_when_its_rest_does_not_come() {
         let ((a, to_a), (b, to_b)) = (pipe().unwrap(), pipe().unwrap());
         let (mut to_a, mut to_b) = (File::from(to_a), File::from(to_b));
-        let sources = vec![OutputPipe::tagged(0, a, Sink::Stdout), OutputPipe::tagged(1, b, Sink::Stdout)];
+        let sources = vec![source(0, a, &TAGGED), source(1, b, &TAGGED)];
         let mut gather = Gather::new(sources);
         let (mut scratch, mut now) = (vec![0; MAX_LINE], Instant::now());
         let mut step = |gather: &mut Gather, index, now| {
@@ -351,10 +457,103 @@ mod tests {
         assert_eq!(gather.open(now).map(|(index, _)| index).collect::<Vec<_>>(), [0]);
     }
 
+    /// Two ranks of which what is written is passed on at once.
+    struct Two {
+        gather: Gather,
+        writers: [Option<File>; 2],
+        now: Instant,
+    }
+
+    impl Two {
+        fn new(form: &OutputForm) -> Two {
+            let ((a, to_a), (b, to_b)) = (pipe().unwrap(), pipe().unwrap());
+            let gather = Gather::new(vec![source(0, a, form), source(1, b, form)]);
+            let writers = [to_a, to_b].map(|writer| Some(File::from(writer)));
+            Two { gather, writers, now: Instant::now() }
+        }
+
+        /// What is passed on when this rank writes that; `None`: when it ends.
+        fn after(&mut self, rank: usize, text: Option<&str>) -> String {
+            match text {
+                Some(text) => self.writers[rank].as_mut().unwrap().write_all(text.as_bytes()).unwrap(),
+                None => drop(self.writers[rank].take()),
+            }
+            let text = self.gather.read(rank, &mut [0; 100], self.now).1;
+            self.passed(text)
+        }
+
+        /// What is passed on when so much time has passed.
+        fn later(&mut self, time: Duration) -> String {
+            self.now += time;
+            let texts = self.gather.overdue(self.now);
+            self.passed(texts.into_iter().flat_map(|(_, text)| text).collect())
+        }
+
+        fn passed(&mut self, text: Vec<u8>) -> String {
+            self.gather.written(Sink::Stdout, text.len());
+            String::from_utf8(text).unwrap()
+        }
+    }
+
+    #[test]
+    fn plain_lines_are_whole_and_no_byte_is_added_to_the_last() {
+        let mut two = Two::new(&PLAIN);
+        assert_eq!(two.after(0, Some("Error: ")), "");
+        assert_eq!(two.after(1, Some("Error: ")), "");
+        assert_eq!(two.after(0, Some("a\nrest")), "Error: a\n");
+        assert_eq!(two.after(0, None), "rest");
+        assert_eq!(two.after(1, Some("b\nlast")), "\nError: b\n", "not in the line of one that has ended");
+        assert_eq!(two.after(1, None), "last");
+    }
+
+    #[test]
+    fn an_unfinished_line_is_kept_for_a_while_where_somebody_may_wait_for_it() {
+        let mut two = Two::new(&PLAIN);
+        assert_eq!(two.after(0, Some("name? ")), "");
+        assert_eq!(two.gather.due(two.now), Some(two.now + HOLD));
+        assert_eq!(two.later(HOLD / 2), "");
+        assert_eq!(two.later(HOLD / 2), "name? ");
+        assert_eq!(two.after(1, Some("b\n")), "", "it is not the other's turn");
+        two.now += HOLD;
+        assert_eq!(two.after(1, Some("c\n")), "\nb\nc\n");
+        assert_eq!(two.after(0, Some("\n")), "", "the line has its end already");
+        assert_eq!(two.after(0, Some("dots")), "");
+        assert_eq!(two.later(HOLD), "dots");
+        assert_eq!(two.after(0, Some("..\n")), "..\n");
+        let mut in_file = Two::new(&OutputForm { watched: [false; 2], ..PLAIN });
+        assert_eq!(in_file.after(0, Some("12")), "");
+        assert_eq!((in_file.gather.due(in_file.now), in_file.later(10 * HOLD)), (None, String::new()));
+        assert_eq!(in_file.after(0, Some("34\n")), "1234\n");
+    }
+
+    #[test]
+    fn a_progress_bar_is_passed_on_and_keeps_nobody_waiting() {
+        for (form, a, again, b) in [(PLAIN, "", "", ""), (TAGGED, "[0] ", "[0]+ ", "[1] ")] {
+            let mut two = Two::new(&form);
+            assert_eq!(two.after(0, Some("10%\r")), "", "the line's end may come");
+            assert_eq!(two.after(0, Some("20%\r30%\r4")), format!("{a}10%\r20%\r30%\r"));
+            assert_eq!(two.after(0, Some("0%\r")), "");
+            assert_eq!(two.after(1, Some("b\r\n")), format!("\n{b}b\r\n"));
+            assert_eq!(two.after(0, Some("50%\r")), format!("{again}40%\r"));
+            assert_eq!(two.after(0, Some("\n")), "50%\r\n");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_of_a_rank_that_has_ended_is_passed_on() {
+        let mut two = Two::new(&TAGGED);
+        two.writers[0].as_mut().unwrap().write_all(b"last").unwrap();
+        assert!(two.gather.has_unread_of(&[0]) && !two.gather.has_unread_of(&[1]));
+        assert_eq!(two.after(0, Some(" words")), "");
+        assert!(!two.gather.has_unread_of(&[0, 1]));
+        assert!(two.gather.kept_of(&[1], two.now).is_empty());
+        assert_eq!(two.gather.kept_of(&[0], two.now), [(Sink::Stdout, b"[0] last words".to_vec())]);
+    }
+
     #[test]
     fn each_source_has_its_turn() {
         let (pipes, writers): (Vec<_>, Vec<_>) = (0..3).map(|_| pipe().unwrap()).unzip();
-        let sources = (0..).zip(pipes).map(|(rank, pipe)| OutputPipe::tagged(rank, pipe, Sink::Stdout));
+        let sources = (0..).zip(pipes).map(|(rank, pipe)| source(rank, pipe, &TAGGED));
         let mut gather = Gather::new(sources.collect());
         writers.iter().for_each(|writer| assert_eq!(rustix::io::write(writer, b"x\n"), Ok(2)));
         let now = Instant::now();
@@ -370,7 +569,7 @@ mod tests {
     fn what_is_not_written_is_not_read() {
         let (pipe, writer) = pipe().unwrap();
         File::from(writer).write_all(&[b'x'; 100]).unwrap();
-        let mut gather = Gather::new(vec![OutputPipe::plain(pipe, Sink::Stderr)]);
+        let mut gather = Gather::new(vec![OutputPipe::new(0, pipe, Sink::Stderr, &PLAIN, false)]);
         let now = Instant::now();
         gather.unwritten[Sink::Stderr as usize] = WINDOW;
         assert_eq!((gather.open(now).count(), gather.close_silent(now).len()), (0, 0));

@@ -13,7 +13,13 @@ use udeck_boot::{server::Config, wire::encode};
 use crate::{Bind, Job, LaunchError, control::wire, hosts::Share, job::OWN_VARIABLES};
 
 /// The ranks of another host see of our environment what is µDECK's, and what the job sets.
-pub(crate) fn of(job: &Job, share: &Share, config: &Config, directory: &Path) -> wire::JobSpec {
+pub(crate) fn of(
+    job: &Job,
+    share: &Share,
+    config: &Config,
+    directory: &Path,
+    output: wire::OutputForm,
+) -> wire::JobSpec {
     let bytes = |text: &OsStr| text.as_bytes().to_vec();
     let ours = env::vars_os().filter(|(name, _)| {
         name.as_bytes().starts_with(b"DECK_") && !OWN_VARIABLES.iter().any(|own| name == *own)
@@ -32,7 +38,7 @@ pub(crate) fn of(job: &Job, share: &Share, config: &Config, directory: &Path) ->
             Bind::Core => wire::WireBind::Core,
             Bind::None => wire::WireBind::None,
         },
-        tag_output: job.tag_output,
+        output,
         detect_ms: u32::try_from(job.detect.as_millis()).unwrap_or(u32::MAX),
         key: config.host_key(share.first),
     }

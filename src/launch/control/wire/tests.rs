@@ -18,7 +18,7 @@ fn spec() -> impl Strategy<Value = JobSpec> {
     let bind = prop_oneof![Just(WireBind::Auto), Just(WireBind::Core), Just(WireBind::None)];
     let numbers = any::<(u32, u32, u32, bool, u32)>();
     (numbers, bytes(), vec(bytes(), 0..5), vec((bytes(), bytes()), 0..5), bytes(), bind).prop_map(
-        |((first, count, size, tag_output, detect_ms), program, args, env, directory, bind)| JobSpec {
+        |((first, count, size, tagged, detect_ms), program, args, env, directory, bind)| JobSpec {
             first,
             count,
             size,
@@ -27,7 +27,7 @@ fn spec() -> impl Strategy<Value = JobSpec> {
             env,
             directory,
             bind,
-            tag_output,
+            output: OutputForm { tagged, joined: tagged, watched: [!tagged, tagged] },
             detect_ms,
             key: HostKey::from_bytes([detect_ms as u8; 32]),
         },
@@ -190,7 +190,7 @@ fn a_list_of_too_many_words_is_refused_before_it_is_made() {
             env: Vec::new(),
             directory: Vec::new(),
             bind: WireBind::None,
-            tag_output: false,
+            output: OutputForm::default(),
             detect_ms: 0,
             key: HostKey::from_bytes([0; 32]),
         };

@@ -35,7 +35,7 @@ fn spec() -> Vec<u8> {
         env: vec![(word("A"), word("b"))],
         directory: word("/tmp"),
         bind: WireBind::Core,
-        tag_output: true,
+        output: OutputForm { tagged: true, joined: false, watched: [true, false] },
         detect_ms: 10_000,
         key: HostKey::from_bytes([7; 32]),
     })
