@@ -202,6 +202,7 @@ mod tests {
                 name: (*name).to_owned(),
                 folder: (*folder).to_owned(),
                 tests: Vec::new(),
+                tested_bins: Vec::new(),
                 uses: uses
                     .iter()
                     .map(|used| match used.strip_prefix("dev:") {

@@ -22,9 +22,11 @@ use verdict::{Row, Tolerance};
 
 /// Below the root.
 const RECORD: &str = "bench-apps/fast-paths/instructions.txt";
-/// The programs with their features, and where their paths are: one function each.
+/// Builds the programs, all by one command.
+const BUILD: &str = "build --release --workspace --bin fast-paths --bin verbs-paths --bin dat-paths --features fast-paths/waited";
+/// The programs, and where their paths are: one function each.
 const PROGRAMS: [(&str, &str); 3] = [
-    ("fast-paths --features waited", "fast_paths::counted"),
+    ("fast-paths", "fast_paths::counted"),
     ("verbs-paths", "verbs_paths::counted"),
     ("dat-paths", "dat_paths::counted"),
 ];
@@ -64,7 +66,7 @@ pub fn write(limit: Duration) -> Result<bool, String> {
     if let Some(reason) = no_valgrind()? {
         return Err(reason);
     }
-    let counted = count(&workspace, &toolchain, limit)?;
+    let counted = count(&workspace, limit)?;
     let path = workspace.root.join(RECORD);
     let before = if path.exists() { read(&path)?.paths } else { Default::default() };
     show(&verdict::rows(&before, &counted));
@@ -86,7 +88,7 @@ fn compare(workspace: &Workspace, limit: Duration) -> Result<StepReport, String>
         return skip(reason);
     }
     let tolerance = Tolerance::between(&record.toolchain, &toolchain);
-    let rows = verdict::rows(&record.paths, &count(workspace, &toolchain, limit)?);
+    let rows = verdict::rows(&record.paths, &count(workspace, limit)?);
     show(&rows);
     println!("tolerance: {tolerance}");
     let problems: Vec<_> = rows.iter().filter_map(|row| row.problem(&tolerance)).collect();
@@ -117,10 +119,12 @@ fn no_valgrind() -> Result<Option<String>, String> {
 }
 
 /// Instructions per operation, by path, of all programs.
-fn count(workspace: &Workspace, toolchain: &Toolchain, limit: Duration) -> Result<record::Paths, String> {
+fn count(workspace: &Workspace, limit: Duration) -> Result<record::Paths, String> {
+    // Flags of the user's own, such as `-C target-cpu=native`, would count other instructions.
+    run_one(&Cargo::new(BUILD).env("RUSTFLAGS", ""), workspace, limit)?;
     let mut paths = record::Paths::new();
     for (program, module) in PROGRAMS {
-        paths.extend(record::above_bare(count_in(program, module, workspace, toolchain, limit)?));
+        paths.extend(record::above_bare(count_in(program, module, workspace, limit)?));
     }
     Ok(paths)
 }
@@ -129,12 +133,10 @@ fn count_in(
     program: &str,
     module: &str,
     workspace: &Workspace,
-    toolchain: &Toolchain,
     limit: Duration,
 ) -> Result<record::Paths, String> {
-    let package = program.split(' ').next().unwrap_or(program);
-    let output = workspace.target.join(format!("{package}.callgrind"));
-    let log = workspace.target.join(format!("{package}.valgrind.log"));
+    let output = workspace.target.join(format!("{program}.callgrind"));
+    let log = workspace.target.join(format!("{program}.valgrind.log"));
     // A run that ends early must not pass with the counts of the one before.
     match fs::remove_file(&output) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -142,38 +144,33 @@ fn count_in(
         }
         _ => {}
     }
-    let command = command(program, &toolchain.target, &output, &log);
-    println!("    $ {command}");
-    let ended = command
-        .run(&workspace.root, limit, |_| {})
-        .map_err(|error| format!("cannot run `{command}`: {error}"))?;
-    if let Some(reason) = ended {
-        return Err(format!("`{command}`: {reason}; valgrind's words are in {}", log.display()));
-    }
+    run_one(
+        &under_callgrind(&workspace.target.join("release").join(program), &output, &log),
+        workspace,
+        limit,
+    )
+    .map_err(|problem| format!("{problem}; valgrind's words are in {}", log.display()))?;
     let text = fs::read_to_string(&output)
         .map_err(|error| format!("cannot read what callgrind wrote to {}: {error}", output.display()))?;
     callgrind::paths(&text, module).map_err(|problem| format!("{}: {problem}", output.display()))
 }
 
-/// Builds the program and runs it under callgrind.
-fn command(program: &str, target: &str, output: &Path, log: &Path) -> Cargo {
-    let runner = [
-        "env".into(),
-        BASELINE.into(),
-        "valgrind".into(),
-        "--tool=callgrind".into(),
-        // Names and positions written out: a parser of a few lines reads them.
-        "--compress-strings=no".into(),
-        "--compress-pos=no".into(),
-        format!("--callgrind-out-file={}", output.display()),
+fn run_one(command: &Cargo, workspace: &Workspace, limit: Duration) -> Result<(), String> {
+    println!("    $ {command}");
+    match command.run(&workspace.root, limit, |_| {}) {
+        Ok(None) => Ok(()),
+        Ok(Some(reason)) => Err(format!("`{command}`: {reason}")),
+        Err(error) => Err(format!("cannot run `{command}`: {error}")),
+    }
+}
+
+/// Runs the program under callgrind.
+fn under_callgrind(program: &Path, output: &Path, log: &Path) -> Cargo {
+    // Names and positions written out: a parser of a few lines reads them.
+    let words = format!("{BASELINE} valgrind --tool=callgrind --compress-strings=no --compress-pos=no");
+    Cargo::program("env".into(), &words)
+        .arg(format!("--callgrind-out-file={}", output.display()))
         // It complains of system calls that are new to it; the library does without.
-        format!("--log-file={}", log.display()),
-    ];
-    // The words of `{:?}` are TOML's, for paths that people have.
-    Cargo::new("run --release -p")
-        .args(program)
-        .arg("--config")
-        .arg(format!("target.{target}.runner = {runner:?}"))
-        // Flags of the user's own, such as `-C target-cpu=native`, would count other instructions.
-        .env("RUSTFLAGS", "")
+        .arg(format!("--log-file={}", log.display()))
+        .arg(program.display().to_string())
 }

@@ -24,17 +24,20 @@ pub struct InstallOptions {
     #[arg(long, value_name = "DIR")]
     prefix: PathBuf,
 
-    /// Build nothing: install what `cargo build --release --workspace` has built
-    #[arg(long)]
-    no_build: bool,
+    /// Build nothing: install what lies in this folder, such as target/release
+    ///
+    /// What it does not have is left out, but for the library and deckrun.
+    #[arg(long, value_name = "FOLDER")]
+    from: Option<PathBuf>,
 }
 
 const BUILD: &str = "build --release -p udeck-capi -p udeck-dat -p deckrun -p deckperf -p deckqos -p deckfabric -p nas-ft -p hadb";
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 const LINK_LIMIT: Duration = Duration::from_secs(300);
 
+const LAUNCHER: &str = "deckrun";
 /// People measure on their cluster, so what measures is installed, too.
-const PROGRAMS: [&str; 6] = ["deckrun", "deckperf", "deckqos", "deckfabric", "nas-ft", "hadb"];
+const PROGRAMS: [&str; 6] = [LAUNCHER, "deckperf", "deckqos", "deckfabric", "nas-ft", "hadb"];
 /// What a program writes of itself, and where that is looked for.
 const PAGES: [(&str, &str); 4] = [
     ("man", "share/man/man1/@.1"),
@@ -53,7 +56,9 @@ const URL: &str = "https://github.com/udeck/udeck";
 /// Changes when programs that were linked before cannot run with it any more.
 const SONAME: &str = "libudeck.so.0";
 
-/// As above, of the provider for uDAPL's registry.
+/// The provider for uDAPL's registry, as cargo names it.
+const PROVIDER: &str = "libudeck_dat.so";
+/// As above, of that.
 const DAT_SONAME: &str = "libudeck-dat.so.0";
 
 /// Builds and installs; prints what there is then, and what to type next.
@@ -63,10 +68,10 @@ pub fn run(options: &InstallOptions) -> Result<bool, String> {
         prefix: absolute(&options.prefix)
             .map_err(|error| format!("{}: {error}", options.prefix.display()))?,
         sources: workspace.root.join(SOURCES),
-        built: workspace.target.join("release"),
+        built: options.from.clone().unwrap_or_else(|| workspace.target.join("release")),
     };
     install.check()?;
-    if !options.no_build {
+    if options.from.is_none() {
         let build = Cargo::new(BUILD);
         println!("    $ {build}");
         let ended = build.run(&workspace.root, BUILD_LIMIT, |_| {}).map_err(|error| error.to_string())?;
@@ -132,8 +137,10 @@ impl Install {
         self.link("lib/libudeck.so", SONAME)?;
         self.put("lib/libudeck.a", |to| copy(&archive, to).and_then(|()| strip(to)))?;
         installed.extend([&full, "lib/libudeck.a"].map(|path| path.to_string()));
-        installed.extend(self.provider()?);
-        for program in PROGRAMS {
+        if self.has(PROVIDER) {
+            installed.extend(self.provider()?);
+        }
+        for program in PROGRAMS.into_iter().filter(|program| *program == LAUNCHER || self.has(program)) {
             installed.extend(self.program(program)?);
         }
         for (template, path, mode) in
@@ -155,9 +162,14 @@ impl Install {
         Ok(installed)
     }
 
+    /// Whether it was built.
+    fn has(&self, name: &str) -> bool {
+        self.built.join(name).exists()
+    }
+
     /// What the registry of uDAPL loads, and a dat.conf that names it.
     fn provider(&self) -> Result<[String; 2], String> {
-        let built = self.built.join("libudeck_dat.so");
+        let built = self.built.join(PROVIDER);
         let library = format!("lib/{DAT_SONAME}");
         self.put(&library, |to| copy(&built, to).and_then(|()| strip(to)))?;
         let conf = "etc/dat.conf".to_owned();

@@ -68,12 +68,15 @@ const SINGLE: [(&str, &str, &str); 6] = [
 ];
 /// Two that are joined.
 const PAIR: &str = "pair";
-/// Not in the step: how much more uDAPL costs over us than over Debian's own provider.
+/// Those that the step leaves to a night.
+const TAIL: [&str; 1] = ["shared"];
+/// In no step: how much more uDAPL costs over us than over Debian's own provider.
 const COST: (&str, &str, &str) = ("dat-cost", "dat-cost", "");
 
 #[derive(clap::Args)]
 pub struct RdmaOptions {
-    /// Guests: suite, shared, jobs, cm, failures, dat, pair; and dat-cost, which is not in the step. Without names those of the step
+    /// Guests: suite, jobs, cm, failures, dat, pair; shared, which only a night runs, and dat-cost, which no step does. Without names
+    /// those of the step
     #[arg(value_name = "GUEST", value_parser = PossibleValuesParser::new(names()))]
     guests: Vec<String>,
 
@@ -86,17 +89,27 @@ fn names() -> impl Iterator<Item = &'static str> {
     SINGLE.into_iter().chain([COST]).map(|(name, ..)| name).chain([PAIR])
 }
 
-/// Which guests are run.
-struct Chosen(Vec<String>);
+/// Which guests are run, by their names.
+pub struct Chosen(Vec<String>);
 
 impl Chosen {
+    /// Those of the step `rdma`.
+    pub fn step() -> Self {
+        let not_in_it = |name: &str| TAIL.contains(&name) || name == COST.0;
+        Chosen(names().filter(|name| !not_in_it(name)).map(str::to_owned).collect())
+    }
+
+    /// Those of the step `guests`.
+    pub fn tail() -> Self {
+        Chosen(TAIL.map(str::to_owned).into())
+    }
+
     fn has(&self, name: &str) -> bool {
-        if self.0.is_empty() { name != COST.0 } else { self.0.iter().any(|chosen| chosen == name) }
+        self.0.iter().any(|chosen| chosen == name)
     }
 
     fn wanted(&self) -> Wanted {
-        let is_dat = |name: &String| name.starts_with("dat");
-        if !self.0.is_empty() && self.0.iter().all(is_dat) { Wanted::Dat } else { Wanted::All }
+        if self.0.iter().all(|name| name.starts_with("dat")) { Wanted::Dat } else { Wanted::All }
     }
 }
 
@@ -124,7 +137,8 @@ pub fn command(options: &RdmaOptions) -> Result<bool, String> {
     let workspace = Workspace::load()?;
     let mut report = RdmaReport::default();
     let limit = Duration::from_secs(60 * options.limit);
-    match run(&workspace, &Chosen(options.guests.clone()), limit, &mut report) {
+    let chosen = if options.guests.is_empty() { Chosen::step() } else { Chosen(options.guests.clone()) };
+    match run(&workspace, &chosen, limit, &mut report) {
         Ok(()) => {}
         Err(Stop::Skip(problem) | Stop::Fail(problem)) => return Err(problem),
     }
@@ -141,10 +155,10 @@ pub fn command(options: &RdmaOptions) -> Result<bool, String> {
 }
 
 /// Runs everything. Blocks for the downloads, which are kept, the builds, each at most `limit`, and the guests.
-pub fn check(workspace: &Workspace, limit: Duration) -> RdmaReport {
+pub fn check(workspace: &Workspace, chosen: &Chosen, limit: Duration) -> RdmaReport {
     let mut report = RdmaReport::default();
     let required = env::var(VARIABLE).is_ok_and(|value| value == "require");
-    match run(workspace, &Chosen(Vec::new()), limit, &mut report) {
+    match run(workspace, chosen, limit, &mut report) {
         Ok(()) => {}
         Err(Stop::Skip(reason)) if !required => report.skipped = Some(reason),
         Err(Stop::Skip(reason)) => report.problems.push(format!("{reason} ({VARIABLE}=require)")),

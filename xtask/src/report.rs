@@ -2,7 +2,7 @@
 
 use crate::{
     console::say,
-    steps::Step,
+    steps::{Extent, Step},
     test_counts::{Counts, Suite},
 };
 use std::{fmt::Write, time::Duration};
@@ -15,6 +15,8 @@ pub struct Outcome {
     pub suites: Vec<Suite>,
     /// What failed: tests by name, or commands with how they ended.
     pub problems: Vec<String>,
+    /// What failed tests printed, the first lines of each.
+    pub said: Vec<String>,
     /// Tests that failed, and passed when they ran again.
     pub flaky: Vec<String>,
     /// Why something was left out.
@@ -37,6 +39,7 @@ impl Outcome {
             counts: Counts::default(),
             suites: Vec::new(),
             problems: Vec::new(),
+            said: Vec::new(),
             flaky: Vec::new(),
             skips: Vec::new(),
             took: Duration::ZERO,
@@ -63,11 +66,31 @@ impl Verdict {
     }
 }
 
+/// What the quick run leaves out, and how it is run.
+pub const CHECKS: &str = "lints, misuse that must not compile, loom, random jobs, kills at every point, hosts, launchers, verbs, uDAPL, \
+    Python, pages, counts: `cargo xtask test --all` runs everything, in half an hour or more (`--list` says what that is)";
+/// What a run of everything leaves out.
+pub const TAIL: &str =
+    "what only a night has time for: `cargo xtask test --nightly` (`--list` says what that is)";
+
 /// The steps, for `--list`.
-pub fn list(steps: &[Step]) {
-    for step in steps {
-        println!("{:12} {}", step.name, step.about);
-    }
+pub fn list(steps: &dyn Fn(Extent) -> Vec<Step>) {
+    let all = steps(Extent::All);
+    let night = steps(Extent::Night);
+    let show = |title: &str, steps: &[Step]| {
+        println!("{title}");
+        steps.iter().for_each(|step| println!("  {:12} {}", step.name, step.about));
+        println!();
+    };
+    show("cargo xtask test: what users rely on", &steps(Extent::Quick));
+    show("cargo xtask test --all: what a change needs before it is taken", &all);
+    show("cargo xtask test --nightly: all of these, and", &night[all.len()..]);
+    println!("cargo xtask test STEP..: some of the last two lists");
+}
+
+/// `2 min 5 s`.
+pub fn minutes(took: Duration) -> String {
+    format!("{} min {} s", took.as_secs() / 60, took.as_secs() % 60)
 }
 
 /// The end of one step.
@@ -84,13 +107,13 @@ pub fn step(outcome: &Outcome, by_program: bool) {
     say!("=== {}: {} in {:.1} s", outcome.name, outcome.verdict.word(), outcome.took.as_secs_f64());
 }
 
-/// The table, what failed, and the last line; false if anything failed.
-pub fn summary(outcomes: &[Outcome], took: Duration) -> bool {
-    print!("\n{}", summary_text(outcomes, took));
+/// The table, what failed, and the last line, which says what was left out, if anything was; false if anything failed.
+pub fn summary(outcomes: &[Outcome], took: Duration, left_out: &str) -> bool {
+    print!("\n{}", summary_text(outcomes, took, left_out));
     !outcomes.iter().any(Outcome::is_bad)
 }
 
-fn summary_text(outcomes: &[Outcome], took: Duration) -> String {
+fn summary_text(outcomes: &[Outcome], took: Duration, left_out: &str) -> String {
     let mut text = format!(
         "{:12} {:8} {:>7} {:>7} {:>7} {:>8}\n",
         "step", "result", "passed", "failed", "skipped", "seconds"
@@ -104,8 +127,7 @@ fn summary_text(outcomes: &[Outcome], took: Duration) -> String {
         let _ =
             writeln!(text, "{name:12} {:8} {passed:7} {failed:7} {skipped:7} {seconds:8.1}", verdict.word());
     }
-    let minutes = took.as_secs() / 60;
-    let _ = writeln!(text, "{} steps in {minutes} min {} s", outcomes.len(), took.as_secs() % 60);
+    let _ = writeln!(text, "{} steps in {}", outcomes.len(), minutes(took));
     for outcome in outcomes {
         for reason in &outcome.skips {
             let _ = writeln!(text, "skipped: {}: {reason}", outcome.name);
@@ -120,8 +142,12 @@ fn summary_text(outcomes: &[Outcome], took: Duration) -> String {
         for problem in &outcome.problems {
             let _ = writeln!(text, "failed: {}: {problem}", outcome.name);
         }
+        for said in &outcome.said {
+            let _ = writeln!(text, "    {said}");
+        }
     }
-    let _ = writeln!(text, "{}", line(total));
+    let left_out = if left_out.is_empty() { String::new() } else { format!(". Not run: {left_out}") };
+    let _ = writeln!(text, "{}{left_out}", line(total));
     text
 }
 
@@ -144,14 +170,16 @@ mod tests {
             verdict: Verdict::Failed,
             counts: Counts { passed: 2, failed: 1, skipped: 0 },
             problems: vec!["udeck_sys: ring::wraps".into()],
+            said: vec!["thread 'fills' panicked: 3 is not 4".into()],
             flaky: vec!["udeck_sys: ring::fills".into()],
             ..Outcome::new("loom")
         };
         let skipped = Outcome { skips: vec!["no valgrind".into()], ..Outcome::not_run("counts") };
-        let text = summary_text(&[good, bad, skipped], Duration::from_secs(61));
+        let text = summary_text(&[good, bad, skipped], Duration::from_secs(61), "the rest: `--all`");
         let lines: Vec<_> = text.lines().collect();
         assert!(lines.contains(&"3 steps in 1 min 1 s"), "{text}");
-        assert_eq!(lines.last(), Some(&"9 passed, 1 failed, 2 skipped"));
+        assert_eq!(lines.last(), Some(&"9 passed, 1 failed, 2 skipped. Not run: the rest: `--all`"));
+        assert!(lines.contains(&"    thread 'fills' panicked: 3 is not 4"), "{text}");
         assert!(lines.contains(&"failed: loom: udeck_sys: ring::wraps"), "{text}");
         assert!(lines.iter().any(|line| line.starts_with("flaky: loom: udeck_sys: ring::fills ")), "{text}");
         assert!(lines.contains(&"skipped: counts: no valgrind"), "{text}");

@@ -5,6 +5,7 @@
 use crate::{
     child::{self, Cargo, DRIVER},
     sanitize,
+    steps::FEATURES,
     test_counts::TestCounts,
     workspace::Workspace,
 };
@@ -37,8 +38,13 @@ pub struct SoakOptions {
     sanitize: Option<sanitize::Sanitizer>,
 }
 
-/// The launcher, the ranks and the driver, and what verbs runs over, a library: chosen by their names, as all tests are.
-pub const BUILD: &str = "build --workspace --lib --bin deckrun --bin udeck-soak --bin soak-rank";
+/// Builds the launcher, the ranks and the driver, and what verbs runs over, a library: chosen by their names, as all tests are.
+pub fn build() -> Cargo {
+    Cargo::new("build --workspace")
+        .args(FEATURES)
+        .args("--lib --bin deckrun --bin udeck-soak --bin soak-rank")
+}
+
 /// As above, and no more than that.
 const SANITIZED: &str = "build -p deckrun -p udeck-soak -p udeck-mock-verbs";
 
@@ -52,7 +58,7 @@ const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 pub fn run(options: &SoakOptions) -> Result<bool, String> {
     let workspace = Workspace::load()?;
     let (build, programs) = match options.sanitize {
-        None => (Cargo::new(BUILD), workspace.target.join("debug")),
+        None => (build(), workspace.target.join("debug")),
         Some(sanitizer) => {
             (sanitizer.instrument(Cargo::new(SANITIZED), &workspace)?, sanitizer.programs(&workspace)?)
         }

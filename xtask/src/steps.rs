@@ -1,11 +1,16 @@
 //! What `cargo xtask test` runs, in order: the one list of the project's checks.
+//!
+//! [`quick`] is what users rely on, [`tail`] what only a night has time for. `docs/internals/testing.md` says why each is where it is.
+
+mod quick;
+mod tail;
 
 use crate::{
     child::{Cargo, DRIVER},
-    soak,
+    rdma, soak,
     workspace::Workspace,
 };
-use std::{collections::BTreeSet, path::Path};
+use std::collections::BTreeSet;
 
 pub struct Step {
     pub name: &'static str,
@@ -16,14 +21,38 @@ pub struct Step {
     pub lane: Lane,
 }
 
+/// How much is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// What users rely on: [`quick`].
+    Quick,
+    /// What a change needs before it is taken: [`checks`].
+    All,
+    /// That, and [`tail`].
+    Night,
+}
+
+/// The steps of `extent`, in order.
+pub fn of(extent: Extent, workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
+    match extent {
+        Extent::Quick => quick::steps(workspace, fail_fast),
+        Extent::All => checks(workspace, fail_fast),
+        Extent::Night => {
+            let mut steps = checks(workspace, fail_fast);
+            steps.extend(tail::steps(workspace, fail_fast));
+            steps
+        }
+    }
+}
+
 /// What a step runs beside. Those that wait more than they compute, or use one processor, run beside others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// Nothing: before all lanes. It keeps the processors busy by itself.
     Alone,
-    /// The suite, which takes the longest.
+    /// What runs in one process or in few.
     First,
-    /// Jobs. One after another: with other features their programs lie in the same place.
+    /// Jobs, one after another: they look for what they leave behind.
     Second,
     /// What a busy machine does not change: the guests, whose clocks stand while they have no processor, random jobs, and what
     /// is compiled or counted on one processor.
@@ -41,8 +70,8 @@ pub enum Work {
     Packaging,
     /// The comparison in `counts`.
     Counts,
-    /// The guests of `rdma`.
-    Rdma,
+    /// The guests of `rdma`, or those of its long tail.
+    Rdma(rdma::Chosen),
 }
 
 /// What a command's success means for the counts.
@@ -57,6 +86,13 @@ pub enum Role {
     /// As `Tests`, and to find none is a failure: a filter that matches nothing proves nothing.
     SomeTests,
 }
+
+/// What builds for tests have and builds for users have not: points at which a process can be killed, and notes of each access
+/// to shared memory. All tests have both, so that nothing is built twice.
+pub const FEATURES: &str = "--features udeck-jobs/fault,udeck-jobs/access-trace";
+
+/// The step without which no test can run.
+pub const BUILD: &str = "build";
 
 /// All that users get, in the profile that they build, and what our jobs run. One build for all steps that need it, as for the
 /// tests: commands choose what they want by its name in the whole workspace. Chosen by its package, third-party packages would
@@ -74,22 +110,32 @@ const OWN_STEPS: [&str; 7] = [
     "udeck-python-tests",
 ];
 
-pub fn all(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
-    let tests = if fail_fast { "test --workspace" } else { "test --no-fail-fast --workspace" };
-    let folder = |name: &str| workspace.target.join(name).display().to_string();
+/// Runs tests of the workspace, in the profile of tests.
+fn tests(fail_fast: bool) -> Cargo {
+    let test = if fail_fast { "test" } else { "test --no-fail-fast" };
+    // The package for Python has its tests in Python, and as a test program it does not link.
+    Cargo::new(test).args("--workspace --exclude udeck-python").args(FEATURES)
+}
+
+/// Every step that a change needs.
+fn checks(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
+    let tests = || tests(fail_fast);
     let mut steps = static_checks();
-    steps.extend(in_process_tests(tests, workspace));
-    steps.extend(whole_jobs(tests, &folder("release"), &workspace.target.join("debug")));
-    steps.push(c_programs(tests, &folder("capi")));
-    steps.push(dat_programs(tests, workspace));
-    steps.push(python(tests));
-    steps.push(page(tests, &folder("release")));
+    steps.extend(builds(workspace));
+    steps.extend(in_process_tests(&tests, workspace, fail_fast));
+    steps.extend(whole_jobs(&tests, workspace));
+    steps.push(c_programs(tests(), workspace));
+    steps.push(dat_programs(tests(), workspace));
+    steps.push(python(tests()));
+    let about = "the page of `deckperf report` in a headless Chromium; skipped without one";
+    let page = over_release(tests().args("--test page"), workspace);
+    steps.push(step("page", about, Work::Commands(page)).on(Lane::Second));
     let about = "orderings, shares and deadlines of the literature hold on the simulated fabric";
     let papers = Cargo::program(workspace.target.join("release/deckfabric"), "papers --quick");
     let papers = vec![(Role::Prepare, Cargo::new(RELEASE)), (Role::Check, papers)];
     steps.push(step("fabric", about, Work::Commands(papers)).on(Lane::Third));
     let about = "verbs over a real RDMA device, in guests of QEMU's; skipped without Debian's packages";
-    steps.push(step("rdma", about, Work::Rdma).on(Lane::Third).by_program());
+    steps.push(step("rdma", about, Work::Rdma(rdma::Chosen::step())).on(Lane::Third).by_program());
     let about = "no fast path needs 5 % more instructions than recorded; skipped without valgrind";
     steps.push(step("counts", about, Work::Counts).on(Lane::Third));
     steps
@@ -100,6 +146,25 @@ fn programs_of(workspace: &Workspace, wanted: impl Fn(&str) -> bool) -> String {
     let packages = workspace.packages.iter().filter(|package| wanted(&package.name));
     let names: BTreeSet<_> = packages.flat_map(|package| &package.tests).collect();
     names.into_iter().map(|test| format!("--test {test}")).collect::<Vec<_>>().join(" ")
+}
+
+/// Libraries and programs with tests in them, and the test programs that have no step of their own.
+fn units(workspace: &Workspace) -> String {
+    let bins = workspace.packages.iter().flat_map(|package| &package.tested_bins);
+    let bins: Vec<_> = bins.map(|bin| format!("--bin {bin}")).collect();
+    format!("--lib {} {}", bins.join(" "), programs_of(workspace, |package| !OWN_STEPS.contains(&package)))
+}
+
+/// The two builds that the other steps share.
+fn builds(workspace: &Workspace) -> [Step; 2] {
+    let all = programs_of(workspace, |_| true);
+    let debug = tests(true).args("--no-run").args(&units(workspace)).args(&all);
+    let work =
+        |commands: Vec<Cargo>| Work::Commands(commands.into_iter().map(|one| (Role::Check, one)).collect());
+    [
+        step(BUILD, "all test programs, and what they start", work(vec![debug, soak::build()])),
+        step("release", "all that users get, as they build it", work(vec![Cargo::new(RELEASE)])),
+    ]
 }
 
 fn static_checks() -> Vec<Step> {
@@ -129,27 +194,31 @@ fn static_checks() -> Vec<Step> {
     ]
 }
 
-fn in_process_tests(tests: &str, workspace: &Workspace) -> Vec<Step> {
-    let others = programs_of(workspace, |package| !OWN_STEPS.contains(&package));
-    let unit = |filter| Cargo::new(tests).args("--lib --bins").args(&others).args(filter);
-    let doc_tests = Cargo::new(tests).args("--doc");
+fn in_process_tests(tests: &dyn Fn() -> Cargo, workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
+    let unit = |filter| tests().args(&units(workspace)).args(filter);
+    let doc_tests = tests().args("--doc");
     let doc = Cargo::new("doc --workspace --no-deps").add_flags("RUSTDOCFLAGS", "-D warnings");
     // The pairs' dependencies are built apart, and nobody debugs them.
-    let ui = Cargo::new(tests).args("--config env.CARGO_PROFILE_DEV_DEBUG=\"0\" --test ui -- compile_fail");
+    let ui = tests().args("--config env.CARGO_PROFILE_DEV_DEBUG=\"0\" --test ui -- compile_fail");
     let suite = programs_of(workspace, |package| package == "udeck-conformance");
-    let conformance = Cargo::new(tests).args(&suite).args("-- --nocapture");
+    let conformance = tests()
+        .args(&suite)
+        .args("-- --nocapture")
+        .args(&tail::without_variants())
+        .env(tail::SEQUENCES.0, "1000");
     // A target folder of its own: with other flags nothing can be shared.
-    let loom = Cargo::new(tests.trim_end_matches(" --workspace"))
+    let loom = Cargo::new(if fail_fast { "test" } else { "test --no-fail-fast" })
         .args("--release -p udeck-sys --lib --tests --target-dir")
         .arg(workspace.target.join("loom").display().to_string())
         .args("-- loom_")
         .add_flags("RUSTFLAGS", "--cfg loom");
-    let lines = Cargo::new(tests).args("--features udeck-jobs/access-trace --test lines");
+    let lines = tests().args("--test lines");
     let properties = unit("-- --nocapture proptest prop_");
     let unit = unit("-- --skip proptest --skip prop_ --skip compile_fail");
     let one = |role, command| Work::Commands(vec![(role, command)]);
     vec![
-        step("unit", "tests of one package each, and the umbrella's", one(Role::SomeTests, unit)),
+        step("unit", "tests of one package each, and the umbrella's", one(Role::SomeTests, unit))
+            .on(Lane::First),
         step(
             "doc",
             "examples in the documentation run, and its links lead somewhere",
@@ -178,26 +247,32 @@ fn in_process_tests(tests: &str, workspace: &Workspace) -> Vec<Step> {
     ]
 }
 
-fn whole_jobs(tests: &str, release: &str, debug: &Path) -> Vec<Step> {
-    let over_release = |words: &str| {
-        let run = Cargo::new(tests).args(words).env("DECK_BIN_DIR", release);
-        vec![(Role::Prepare, Cargo::new(RELEASE)), (Role::SomeTests, run)]
-    };
-    // The feature is in the profile of tests only: the programs, which are what users get, have it not. They wait more than they
-    // compute: 287 s become 118.
-    let kill = over_release("--features udeck-jobs/fault --test kill -- --test-threads 6");
-    let mut hosts = over_release("--test hosts");
+/// Runs `tests` of jobs that consist of what users get.
+fn over_release(tests: Cargo, workspace: &Workspace) -> Vec<(Role, Cargo)> {
+    let folder = workspace.target.join("release").display().to_string();
+    vec![(Role::Prepare, Cargo::new(RELEASE)), (Role::SomeTests, tests.env("DECK_BIN_DIR", folder))]
+}
+
+/// Plays random jobs, other ones in each run. In the profile of tests: debug builds check more.
+fn soak_of(minutes: u64, workspace: &Workspace) -> Work {
+    let debug = workspace.target.join("debug");
+    let random = Cargo::program(debug.join(DRIVER), &format!("--minutes {minutes}"));
+    let random = random.env("DECK_BIN_DIR", debug.display().to_string());
+    Work::Commands(vec![(Role::Prepare, soak::build()), (Role::SomeTests, random)])
+}
+
+fn whole_jobs(tests: &dyn Fn() -> Cargo, workspace: &Workspace) -> Vec<Step> {
+    let jobs = |words| over_release(tests().args(words), workspace);
+    // They wait more than they compute: 287 s become 118.
+    let kill = jobs("--test kill -- --test-threads 6");
+    let mut hosts = jobs("--test hosts");
     // Where there can be no namespaces all of them are skipped, and that is no failure.
     hosts[1].0 = Role::Tests;
-    // Random jobs, so that each run of the tests sees other ones. In the profile of tests: debug builds check more.
-    let random =
-        Cargo::program(debug.join(DRIVER), "--minutes 1").env("DECK_BIN_DIR", debug.display().to_string());
-    let soak = vec![(Role::Prepare, Cargo::new(soak::BUILD)), (Role::SomeTests, random)];
     vec![
         step(
             "jobs",
             "whole jobs: the examples and bench-apps, alone and through deckrun",
-            Work::Commands(over_release("--test jobs")),
+            Work::Commands(jobs("--test jobs")),
         )
         .on(Lane::Second),
         step("kill", "processes killed at every named point leave nothing behind", Work::Commands(kill))
@@ -205,7 +280,7 @@ fn whole_jobs(tests: &str, release: &str, debug: &Path) -> Vec<Step> {
         step(
             "soak",
             "a minute of random jobs under random faults; a failure prints the command that replays it",
-            Work::Commands(soak),
+            soak_of(1, workspace),
         )
         .on(Lane::Third),
         step(
@@ -218,28 +293,35 @@ fn whole_jobs(tests: &str, release: &str, debug: &Path) -> Vec<Step> {
         step(
             "engines",
             "jobs under Slurm, Hydra, Open MPI and PRRTE; each is skipped where it is not installed",
-            Work::Commands(over_release("--test engines")),
+            Work::Commands(jobs("--test engines")),
         )
         .on(Lane::Second),
     ]
 }
 
 /// What users of the library for C get is installed, and their programs are compiled by each compiler that is there.
-fn c_programs(tests: &str, prefix: &str) -> Step {
-    let install = Cargo::new("run --quiet --package xtask -- install --no-build --prefix").arg(prefix);
-    let run = Cargo::new(tests).args("--test capi").env("UDECK_INSTALLED", prefix);
+fn c_programs(tests: Cargo, workspace: &Workspace) -> Step {
     let about =
         "programs in C, C++ and Fortran over both interfaces; each compiler that is missing is skipped";
-    let commands =
-        vec![(Role::Prepare, Cargo::new(RELEASE)), (Role::Prepare, install), (Role::SomeTests, run)];
+    let mut commands = vec![(Role::Prepare, Cargo::new(RELEASE))];
+    commands.extend(installed(tests.args("--test capi"), "release", workspace));
     step("c", about, Work::Commands(commands)).on(Lane::Second)
 }
 
+/// Installs what lies in this folder below `target`, and runs `tests` with it.
+fn installed(tests: Cargo, built: &str, workspace: &Workspace) -> [(Role, Cargo); 2] {
+    let folder = |name: &str| workspace.target.join(name).display().to_string();
+    let prefix = folder(&format!("capi-{built}"));
+    let install = Cargo::new("run --quiet --package xtask -- install --from").arg(folder(built));
+    let install = install.arg("--prefix").arg(&prefix);
+    [(Role::Prepare, install), (Role::SomeTests, tests.env("UDECK_INSTALLED", prefix))]
+}
+
 /// Programs of uDAPL, through the registry that Debian has.
-fn dat_programs(tests: &str, workspace: &Workspace) -> Step {
+fn dat_programs(tests: Cargo, workspace: &Workspace) -> Step {
     let programs = workspace.target.join("release");
     let library = programs.join("libudeck_dat.so").display().to_string();
-    let run = Cargo::new(tests)
+    let run = tests
         .args("--test dat")
         .env("DECK_BIN_DIR", programs.display().to_string())
         .env("UDECK_DAT_LIBRARY", &library);
@@ -249,19 +331,11 @@ fn dat_programs(tests: &str, workspace: &Workspace) -> Step {
 }
 
 /// The package for Python, by its wheel.
-fn python(tests: &str) -> Step {
-    let run = Cargo::new(tests).args("--test python");
+fn python(tests: Cargo) -> Step {
+    let run = tests.args("--test python");
     let about =
         "the wheel for Python in a fresh environment, tested by pytest; skipped without Python and maturin";
-    step("python", about, Work::Commands(vec![(Role::Tests, run)])).on(Lane::Second)
-}
-
-/// What a browser makes of a report.
-fn page(tests: &str, programs: &str) -> Step {
-    let run = Cargo::new(tests).args("--test page").env("DECK_BIN_DIR", programs);
-    let about = "the page of `deckperf report` in a headless Chromium; skipped without one";
-    let commands = vec![(Role::Prepare, Cargo::new(RELEASE)), (Role::SomeTests, run)];
-    step("page", about, Work::Commands(commands)).on(Lane::Second)
+    step("python", about, Work::Commands(vec![(Role::Tests, run)])).on(Lane::First)
 }
 
 fn step(name: &'static str, about: &'static str, work: Work) -> Step {
@@ -288,23 +362,24 @@ mod tests {
         Workspace { target: PathBuf::from("/w/out"), ..Workspace::load().expect("cargo metadata") }
     }
 
+    /// Those of a night, which are all but the quick ones.
     fn steps(fail_fast: bool) -> Vec<Step> {
-        all(&workspace(), fail_fast)
+        of(Extent::Night, &workspace(), fail_fast)
     }
 
     fn commands(step: &Step) -> Vec<String> {
         match &step.work {
             Work::Commands(commands) => commands.iter().map(|(_, cargo)| cargo.to_string()).collect(),
-            Work::Arrows | Work::Book | Work::Packaging | Work::Counts | Work::Rdma => Vec::new(),
+            Work::Arrows | Work::Book | Work::Packaging | Work::Counts | Work::Rdma(_) => Vec::new(),
         }
     }
 
     #[test]
     fn every_test_program_is_in_a_step() {
-        let all: Vec<_> = steps(false).iter().flat_map(commands).collect();
+        let all: Vec<_> = of(Extent::All, &workspace(), false).iter().flat_map(commands).collect();
         let named = |test: &str| {
             let words = |command: &String| command.split(' ').any(|word| word == test);
-            all.iter().any(words)
+            all.iter().filter(|command| !command.contains("--no-run")).any(words)
         };
         for test in workspace().packages.iter().flat_map(|package| &package.tests) {
             assert!(named(test), "{test} runs nowhere");
@@ -346,6 +421,28 @@ mod tests {
                 all.iter().any(|command| command != unit && filters(command)),
                 "{name} is tested nowhere"
             );
+        }
+    }
+
+    #[test]
+    fn a_fabric_that_a_change_does_not_need_is_one_of_the_suite_and_runs_at_night() {
+        let folder = workspace().root.join("tests/conformance/tests");
+        let sources: String = ["shm", "sim", "tcp", "udp", "verbs"]
+            .map(|name| std::fs::read_to_string(folder.join(name).with_extension("rs")).expect("a source"))
+            .concat();
+        let night: Vec<_> = tail::steps(&workspace(), false).iter().flat_map(commands).collect();
+        for fabric in tail::VARIANTS {
+            assert!(sources.contains(&format!("\"{fabric}\"")), "{fabric} is none");
+            assert!(night.iter().any(|command| command.contains(&format!(" {fabric}::"))), "{fabric}");
+        }
+    }
+
+    #[test]
+    fn the_names_of_a_lists_steps_differ() {
+        for extent in [Extent::Quick, Extent::All, Extent::Night] {
+            let steps = of(extent, &workspace(), false);
+            let names: HashSet<_> = steps.iter().map(|step| step.name).collect();
+            assert_eq!(names.len(), steps.len());
         }
     }
 

@@ -8,24 +8,35 @@ use crate::{
     counts, packaging, rdma, report,
     report::{Outcome, Verdict},
     steps,
-    steps::{Lane, Role, Step, Work},
+    steps::{Extent, Lane, Role, Step, Work},
     test_counts::{Counts, TestCounts},
     unsafe_policy,
     workspace::{METADATA_ARGS, Workspace},
 };
 use clap::Args;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
 
 #[derive(Args)]
 pub struct TestOptions {
-    /// Run these steps only
+    /// Run these steps only, of all that there are
     #[arg(value_name = "STEP")]
     steps: Vec<String>,
 
     /// Run this step only; may be given several times
     #[arg(long, value_name = "STEP")]
     only: Vec<String>,
+
+    /// Everything that a change needs before it is taken: what continuous integration runs
+    #[arg(long, conflicts_with_all = ["steps", "only"])]
+    all: bool,
+
+    /// Everything, and what only a night has time for
+    #[arg(long, conflicts_with_all = ["all", "steps", "only"])]
+    nightly: bool,
 
     /// Stop at the first step that fails
     #[arg(long)]
@@ -43,17 +54,24 @@ pub struct TestOptions {
 /// Runs what the options ask for; `Ok(false)` if anything failed.
 pub fn run(options: &TestOptions) -> Result<bool, String> {
     let workspace = Workspace::load()?;
-    let only = [&options.steps[..], &options.only].concat();
-    let steps = chosen(steps::all(&workspace, options.fail_fast), &only)?;
+    let steps = |extent| steps::of(extent, &workspace, options.fail_fast);
     if options.list {
         report::list(&steps);
         return Ok(true);
     }
+    let only = [&options.steps[..], &options.only].concat();
+    let (steps, left_out) = match (options.all, options.nightly) {
+        _ if !only.is_empty() => (chosen(steps(Extent::Night), &only)?, ""),
+        (_, true) => (steps(Extent::Night), ""),
+        (true, _) => (steps(Extent::All), report::TAIL),
+        _ => (steps(Extent::Quick), report::CHECKS),
+    };
     let limit = Duration::from_secs(60 * options.limit);
     let start = Instant::now();
-    let run = Run { steps: &steps, workspace: &workspace, limit, fail_fast: options.fail_fast };
+    let progress = Progress::new(start, &steps);
+    let run = Run { steps: &steps, workspace: &workspace, limit, fail_fast: options.fail_fast, progress };
     let outcomes = run.all();
-    Ok(report::summary(&outcomes, start.elapsed()))
+    Ok(report::summary(&outcomes, start.elapsed(), left_out))
 }
 
 /// One run of some steps.
@@ -62,6 +80,7 @@ struct Run<'a> {
     workspace: &'a Workspace,
     limit: Duration,
     fail_fast: bool,
+    progress: Progress,
 }
 
 impl Run<'_> {
@@ -70,6 +89,12 @@ impl Run<'_> {
         let lanes = |step: &Step| if self.fail_fast { Lane::Alone } else { step.lane };
         let mut outcomes = Vec::new();
         self.in_order(|step| lanes(step) == Lane::Alone, None, &mut outcomes);
+        // All others would say again what the compiler said.
+        if !self.fail_fast && outcomes.iter().any(|one| one.name == steps::BUILD && one.is_bad()) {
+            let rest = self.steps.iter().filter(|step| lanes(step) != Lane::Alone);
+            outcomes.extend(rest.map(|step| Outcome::not_run(step.name)));
+            return outcomes;
+        }
         let beside = [Lane::First, Lane::Second, Lane::Third];
         let used = beside.iter().filter(|lane| self.steps.iter().any(|step| lanes(step) == **lane)).count();
         thread::scope(|scope| {
@@ -97,15 +122,50 @@ impl Run<'_> {
                 outcomes.push(Outcome::not_run(step.name));
                 continue;
             }
+            self.progress.begins(step.name);
             let outcome = console::beside(lane.map(|_| step.name), || {
                 say!("");
                 say!("=== {}/{} {}: {}", index + 1, self.steps.len(), step.name, step.about);
                 let outcome = run_step(step, self.workspace, self.limit);
                 report::step(&outcome, step.by_program);
+                say!("=== {}", self.progress.ended(step.name));
                 outcome
             });
             outcomes.push(outcome);
         }
+    }
+}
+
+/// How far a run is.
+struct Progress {
+    start: Instant,
+    steps: usize,
+    /// Steps under way, and how many have ended.
+    state: Mutex<(Vec<&'static str>, usize)>,
+}
+
+impl Progress {
+    fn new(start: Instant, steps: &[Step]) -> Self {
+        Self { start, steps: steps.len(), state: Mutex::default() }
+    }
+
+    fn begins(&self, step: &'static str) {
+        self.state().0.push(step);
+    }
+
+    /// `3 of 6 steps have ended after 2 min 5 s; under way: conformance`.
+    fn ended(&self, step: &str) -> String {
+        let mut state = self.state();
+        let (under_way, ended) = &mut *state;
+        under_way.retain(|other| *other != step);
+        *ended += 1;
+        let after = report::minutes(self.start.elapsed());
+        let others = if under_way.is_empty() { "" } else { "; under way: " };
+        format!("{ended} of {} steps have ended after {after}{others}{}", self.steps, under_way.join(", "))
+    }
+
+    fn state(&self) -> MutexGuard<'_, (Vec<&'static str>, usize)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -126,7 +186,7 @@ fn run_step(step: &Step, workspace: &Workspace, limit: Duration) -> Outcome {
         Work::Book => outcome.compared(book::check(workspace, limit)),
         Work::Packaging => outcome.compared(packaging::check(workspace, limit)),
         Work::Counts => outcome.compared(counts::check(workspace, limit)),
-        Work::Rdma => outcome.guests(rdma::check(workspace, limit)),
+        Work::Rdma(chosen) => outcome.guests(rdma::check(workspace, chosen, limit)),
         Work::Commands(commands) => {
             for (role, cargo) in commands {
                 let went_well = run_command(*role, cargo, workspace, limit, &mut outcome);
@@ -215,6 +275,7 @@ impl Outcome {
         self.flaky.extend(tally.flaky.iter().map(ToString::to_string));
         self.suites.extend(tally.suites);
         self.skips.extend(tally.skips);
+        self.said.extend(tally.said);
         let silent = counts.passed + counts.failed == 0;
         match problem {
             // The failed tests say it better.
@@ -314,6 +375,22 @@ mod tests {
         outcome.compared(counts::StepReport { skipped, ..counts::StepReport::default() });
         assert_eq!(outcome.counts, Counts { passed: 0, failed: 0, skipped: 1 });
         assert_eq!(outcome.skips, ["no valgrind"]);
+    }
+
+    #[test]
+    fn the_progress_line_counts_and_names_what_is_under_way() {
+        let steps = ["a", "b", "c"].map(|name| Step {
+            name,
+            about: "",
+            work: Work::Arrows,
+            by_program: false,
+            lane: Lane::Alone,
+        });
+        let progress = Progress::new(Instant::now(), &steps);
+        ["a", "b", "c"].into_iter().for_each(|name| progress.begins(name));
+        assert_eq!(progress.ended("b"), "1 of 3 steps have ended after 0 min 0 s; under way: a, c");
+        progress.ended("a");
+        assert_eq!(progress.ended("c"), "3 of 3 steps have ended after 0 min 0 s");
     }
 
     #[test]

@@ -31,6 +31,9 @@ pub struct Suite {
     pub summary: Option<String>,
 }
 
+/// So many lines of what a failed test printed are quoted.
+const QUOTED: usize = 8;
+
 /// A test that failed: `program: name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
@@ -50,10 +53,16 @@ pub struct TestCounts {
     pub failed: Vec<Failed>,
     /// Tests that failed and then passed when they ran again, see [`TestCounts::passed_again`].
     pub flaky: Vec<Failed>,
+    /// The first lines that failed tests printed, behind their names.
+    pub said: Vec<String>,
     /// Why tests were skipped, as programs say that have many for one reason.
     pub skips: Vec<String>,
     /// The test whose result is still to come: what it printed stands between its name and its result.
     begun: Option<String>,
+    /// What it printed until now.
+    heard: Vec<String>,
+    /// Lines of a failed test's output that are still to be quoted: libtest prints that behind all results.
+    quoting: usize,
     running: String,
     /// Whether `running` has printed a result.
     has_result: bool,
@@ -82,9 +91,28 @@ impl TestCounts {
             }
         } else if let Some((name, said)) = test(line) {
             self.begun = Some(name.to_owned());
+            self.heard.clear();
             self.test_ended(said);
+        } else if let Some(name) = output_of(line) {
+            self.said.push(format!("{}: {name}", self.running));
+            self.quoting = QUOTED;
+        } else if self.quoting > 0 {
+            self.quote(line);
         } else {
             self.test_ended(line);
+            if self.begun.is_some() && self.heard.len() < QUOTED && !line.is_empty() {
+                self.heard.push(format!("    {line}"));
+            }
+        }
+    }
+
+    fn quote(&mut self, line: &str) {
+        let is_over = ["stack backtrace:", "note: ", "failures:"].iter().any(|word| line.starts_with(word));
+        if is_over {
+            self.quoting = 0;
+        } else if !line.is_empty() {
+            self.said.push(format!("    {line}"));
+            self.quoting -= 1;
         }
     }
 
@@ -93,6 +121,10 @@ impl TestCounts {
         match said {
             "FAILED" => {
                 let Some(test) = self.begun.take() else { return };
+                if !self.heard.is_empty() {
+                    self.said.push(format!("{}: {test}", self.running));
+                    self.said.append(&mut self.heard);
+                }
                 self.failed.push(Failed { program: self.running.clone(), test });
             }
             "ok" => self.begun = None,
@@ -169,6 +201,12 @@ fn is_summary(line: &str) -> bool {
         && parts.any(|part| is_count(part, " skipped"))
 }
 
+/// `---- ring::fills stdout ----`: what that test printed follows.
+fn output_of(line: &str) -> Option<&str> {
+    let name = line.strip_prefix("---- ")?.strip_suffix(" ----")?;
+    Some(name.strip_suffix(" stdout").unwrap_or(name))
+}
+
 /// `test ring::fills ... FAILED`; some harnesses align the words behind the names.
 fn test(line: &str) -> Option<(&str, &str)> {
     let (name, said) = line.strip_prefix("test ")?.split_once(" ... ")?;
@@ -226,6 +264,34 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
         );
         assert!(tally.only_tests_failed());
         assert_eq!(tally.failed_tests().into_iter().collect::<Vec<_>>(), ["queues::valgrind"]);
+        assert_eq!(
+            tally.said,
+            ["capi: queues::valgrind", "    thread 'main' panicked at tests/jobs/job.rs:273:9:"]
+        );
+    }
+
+    #[test]
+    fn what_a_failed_test_printed_is_quoted_up_to_its_backtrace() {
+        let tally = read(
+            "\
+     Running unittests lib.rs (target/debug/deps/udeck_sys-0c94b1d0a5d3e1f2)
+test ring::fills ... FAILED
+
+failures:
+
+---- ring::fills stdout ----
+
+thread 'ring::fills' panicked at src/sys/ring.rs:7:9:
+3 is not 4
+stack backtrace:
+   0: __rustc::rust_begin_unwind
+
+failures:
+    ring::fills
+",
+        );
+        let panic = "    thread 'ring::fills' panicked at src/sys/ring.rs:7:9:";
+        assert_eq!(tally.said, ["udeck_sys: ring::fills", panic, "    3 is not 4"]);
     }
 
     #[test]

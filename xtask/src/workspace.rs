@@ -24,6 +24,8 @@ pub struct Package {
     pub uses: Vec<Use>,
     /// Its test programs (`tests/*.rs`), by name.
     pub tests: Vec<String>,
+    /// Its programs that have tests of their own: those whose manifest does not say `test = false`.
+    pub tested_bins: Vec<String>,
 }
 
 pub struct Use {
@@ -78,9 +80,14 @@ impl Package {
                 uses.push(Use { name: name.to_owned(), dev: dependency["kind"] == "dev" });
             }
         }
-        let tests = list(described, "targets")?.iter().filter(|target| target["kind"][0] == "test");
-        let tests = tests.map(|test| text(test, "name").map(str::to_owned)).collect::<Result<_, _>>()?;
-        Ok(Self { name, folder, uses, tests })
+        let targets = list(described, "targets")?;
+        let names = |wanted: &dyn Fn(&Value) -> bool| {
+            let chosen = targets.iter().filter(|target| wanted(target));
+            chosen.map(|target| text(target, "name").map(str::to_owned)).collect::<Result<_, _>>()
+        };
+        let tests = names(&|target| target["kind"][0] == "test")?;
+        let tested_bins = names(&|target| target["kind"][0] == "bin" && target["test"] == true)?;
+        Ok(Self { name, folder, uses, tests, tested_bins })
     }
 
     /// The manifest below the root.
@@ -106,7 +113,8 @@ mod tests {
         "packages": [
             {"name": "udeck", "manifest_path": "/w/Cargo.toml", "dependencies": [
                 {"name": "udeck-sys", "kind": null}, {"name": "libc", "kind": null}], "targets": [
-                {"name": "udeck", "kind": ["lib"]}, {"name": "it", "kind": ["test"]}]},
+                {"name": "udeck", "kind": ["lib"], "test": true}, {"name": "it", "kind": ["test"], "test": true},
+                {"name": "tool", "kind": ["bin"], "test": true}, {"name": "rank", "kind": ["bin"], "test": false}]},
             {"name": "udeck-sys", "manifest_path": "/w/src/sys/Cargo.toml", "dependencies": [
                 {"name": "udeck", "kind": "dev"}], "targets": []}
         ]}"#;
@@ -120,6 +128,7 @@ mod tests {
         assert_eq!(umbrella.uses.len(), 1, "libc is not ours");
         assert!(!umbrella.uses[0].dev && sys.uses[0].dev);
         assert_eq!((&umbrella.tests[..], sys.tests.len()), (&["it".to_owned()][..], 0));
+        assert_eq!(umbrella.tested_bins, ["tool"]);
     }
 
     #[test]

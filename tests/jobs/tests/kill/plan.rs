@@ -20,10 +20,17 @@ pub const PROTOCOLS: [Protocol; 6] = [
     Protocol::HandOff,
 ];
 
-/// All kills of one role and protocol.
+/// All kills of one role and protocol; of each point the first and the last passage only, unless `UDECK_KILLS` is `all`, as in the
+/// tests of a night.
 pub fn kills(role: Role, protocol: Protocol) -> Vec<Kill> {
+    let all = std::env::var("UDECK_KILLS").is_ok_and(|word| word == "all");
     let reached = fault::POINTS.iter().filter(|point| never_passed(point, role, protocol).is_none());
-    reached.flat_map(|point| passages(point).iter().map(|&passage| Kill { point, passage })).collect()
+    let passages = |point| {
+        let passages = passages(point).iter().enumerate();
+        let ends = [0, self::passages(point).len() - 1];
+        passages.filter(move |(nth, _)| all || ends.contains(nth)).map(|(_, &passage)| passage)
+    };
+    reached.flat_map(|point| passages(point).map(move |passage| Kill { point, passage })).collect()
 }
 
 /// The first passage, one in the middle, and ones after a ring of 64 cells (or of 64 tokens) has wrapped: seven of

@@ -1,0 +1,79 @@
+//! What users rely on, in ten minutes from a fresh clone, with Rust and a C compiler: `cargo xtask test`.
+//!
+//! All of it is of the profile of tests, programs included, so that there is one build. What is left out the other steps have: see
+//! [`super::checks`].
+
+use super::{BUILD, FEATURES, Lane, Role, Step, Work, installed, step};
+use crate::{child::Cargo, workspace::Workspace};
+
+/// Whose tests run: the library, what moves its messages on any machine, the launcher, and what the other steps start.
+const PACKAGES: [&str; 18] = [
+    "udeck",
+    "udeck-sys",
+    "udeck-auth",
+    "udeck-boot",
+    "udeck-via",
+    "udeck-session",
+    "udeck-segments",
+    "udeck-deck",
+    "udeck-shm",
+    "udeck-tcp",
+    "udeck-udp",
+    "udeck-sim",
+    "udeck-capi",
+    "udeck-capi-tests",
+    "udeck-conformance",
+    "udeck-jobs",
+    "deckrun",
+    "nas-ft",
+];
+/// What the jobs consist of, and what C programs are linked with.
+const PROGRAMS: &str = "--lib --bin deckrun --bin nas-ft --bin group-rank --bin lost-rank --example hello --example pack --example ring";
+/// The suite over what any machine has.
+const SUITE: &str = "--test shm --test sim --test tcp --test udp";
+/// Its fabrics, without those that differ from them in one setting.
+const FABRICS: &str = "-- --nocapture shm:: sim:: tcp:: udp::";
+/// Jobs that go well, over shared memory and TCP, and jobs in which a rank is killed.
+const JOBS: &str =
+    "-- deckrun:: group:: lost:: examples::hello examples::pack examples::ring nas_ft::class_s_verifies_on_2";
+
+pub fn steps(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
+    let debug = workspace.target.join("debug").display().to_string();
+    let of = |command: &str, words: &str| {
+        let packages = PACKAGES.map(|name| format!("-p {name}")).join(" ");
+        Cargo::new(command).args(&packages).args(FEATURES).args(words)
+    };
+    let test = |words: &str| of(if fail_fast { "test" } else { "test --no-fail-fast" }, words);
+    let one = |role, command| Work::Commands(vec![(role, command)]);
+    let unit = "--lib --test it";
+    let build = vec![
+        (Role::Check, of("test --no-run", &format!("{unit} {SUITE} --test jobs --test capi"))),
+        (Role::Check, of("build", PROGRAMS)),
+    ];
+    let c = installed(test("--test capi -- ::cc"), "debug", workspace);
+    vec![
+        step(BUILD, "test programs, and what they start", Work::Commands(build)),
+        step(
+            "unit",
+            "the library's parts, and all of it in one process",
+            one(Role::SomeTests, test(&format!("{unit} -- --skip proptest --skip prop_"))),
+        )
+        .on(Lane::Third),
+        step("doc", "the examples of the documents", one(Role::SomeTests, of("test", "--doc")))
+            .on(Lane::Third),
+        step(
+            "conformance",
+            "the one suite that every transport passes, over shm, sim, tcp and udp",
+            one(Role::SomeTests, test(SUITE).args(FABRICS)),
+        )
+        .on(Lane::First)
+        .by_program(),
+        step(
+            "jobs",
+            "whole jobs under deckrun, over shm and tcp, and with a killed rank",
+            one(Role::SomeTests, test("--test jobs").args(JOBS).env("DECK_BIN_DIR", debug)),
+        )
+        .on(Lane::Second),
+        step("c", "programs in C by `cc`", Work::Commands(c.into())).on(Lane::Second),
+    ]
+}

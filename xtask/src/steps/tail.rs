@@ -1,0 +1,70 @@
+//! What only a night has time for: the same checks with more of the same, and what takes an hour.
+//!
+//! Each step here repeats one of [`super::checks`] at another scale. What a change breaks, the smaller one finds nearly always.
+
+use super::{Lane, Role, Step, Work, over_release, programs_of, soak_of, step, tests};
+use crate::{child::Cargo, rdma, steps::RELEASE, workspace::Workspace};
+
+/// Ways to set up a transport that differ from another one in one setting, by the fabric's name in the conformance suite.
+pub const VARIANTS: [&str; 9] = [
+    "shm-untrusting",
+    "sim-wild",
+    "sim-copying",
+    "sim-no-read",
+    "tcp-v6-levels",
+    "udp-v6-levels",
+    "verbs-own-receives",
+    "verbs-cm",
+    "verbs-iwarp",
+];
+
+/// How many random sequences are played on the simulated fabric, and how many a night plays.
+pub const SEQUENCES: (&str, &str) = ("DECK_RANDOM_SEQUENCES", "10000");
+
+/// Kills at every passage of a point, not at the first, a middle and a late one.
+pub const PASSAGES: (&str, &str) = ("UDECK_KILLS", "all");
+
+/// Words that leave the variants out of the suite.
+pub fn without_variants() -> String {
+    VARIANTS.map(|variant| format!("--skip {variant}::")).join(" ")
+}
+
+pub fn steps(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
+    let tests = || tests(fail_fast);
+    let one = |role, command| Work::Commands(vec![(role, command)]);
+    let suite = programs_of(workspace, |package| package == "udeck-conformance");
+    let variants =
+        tests().args(&suite).args("-- --nocapture").args(&VARIANTS.map(|name| format!("{name}::")).join(" "));
+    let random = tests().args("--test random -- --nocapture").env(SEQUENCES.0, SEQUENCES.1);
+    let histories = tests().args("--lib -- --nocapture sequences::").env("PROPTEST_CASES", "100000");
+    let kill =
+        over_release(tests().args("--test kill -- --test-threads 6").env(PASSAGES.0, PASSAGES.1), workspace);
+    let papers = Cargo::program(workspace.target.join("release/deckfabric"), "papers");
+    let papers = vec![(Role::Prepare, Cargo::new(RELEASE)), (Role::Check, papers)];
+    vec![
+        step("variants", "the suite over each transport's other settings", one(Role::SomeTests, variants))
+            .on(Lane::First)
+            .by_program(),
+        step(
+            "random",
+            "10,000 random sequences on the simulated fabric, and what they met",
+            one(Role::SomeTests, random),
+        )
+        .on(Lane::Second),
+        step("histories", "100,000 histories of the arbitration tables", one(Role::SomeTests, histories))
+            .on(Lane::Third),
+        step("passages", "processes killed at seven passages of every point", Work::Commands(kill))
+            .on(Lane::Second),
+        step("papers", "the published figures on the simulated fabric, whole", Work::Commands(papers))
+            .on(Lane::Third),
+        step(
+            "guests",
+            "the suite over an RDMA device, with the memory of another NIC",
+            Work::Rdma(rdma::Chosen::tail()),
+        )
+        .on(Lane::Third)
+        .by_program(),
+        step("soak-hour", "an hour of random jobs under random faults", soak_of(60, workspace))
+            .on(Lane::Second),
+    ]
+}
