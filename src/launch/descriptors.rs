@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::LaunchError;
+use crate::{LaunchError, hosts::Share, ranks::Pipes};
 
 /// How many connections may be in the course of proving themselves; further ones wait in the kernel.
 pub(crate) const MAX_STRANGERS: usize = 256;
@@ -20,6 +20,25 @@ pub(crate) struct Descriptors {
 }
 
 impl Descriptors {
+    /// For a root, and the pipes to which the ranks that share its host write. Where there cannot be enough descriptors, untagged
+    /// output does without pipes, and the words say what that means.
+    pub(crate) fn with_pipes(
+        tagged: bool,
+        shares: &[Share],
+    ) -> Result<(Pipes, Descriptors, Option<String>), LaunchError> {
+        let of = |here| shares.iter().filter(move |share| share.here == here);
+        let (ranks, others) = (of(true).map(|share| share.count).sum(), of(false).count());
+        let pipes = Pipes::of_root(tagged, shares.iter().map(|share| share.count).sum());
+        match Descriptors::raise(ranks, pipes.each(), others) {
+            Err(error @ LaunchError::TooFewDescriptors { .. }) if !tagged && pipes.each() > 0 => {
+                let pipes = pipes.inherited();
+                let descriptors = Descriptors::raise(ranks, pipes.each(), others)?;
+                Ok((pipes, descriptors, Some(format!("words of different ranks may mix in a line: {error}"))))
+            }
+            raised => Ok((pipes, raised?, None)),
+        }
+    }
+
     /// For `ranks` on this host, whose output goes through so many pipes of each, and `nodes`.
     pub(crate) fn raise(ranks: u32, pipes: u32, nodes: usize) -> Result<Descriptors, LaunchError> {
         let each = u64::from(pipes) + 1;

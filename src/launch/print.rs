@@ -62,8 +62,7 @@ struct Printer {
 #[derive(Default)]
 struct State {
     words: VecDeque<Vec<u8>>,
-    /// Of our own words that stand behind a stream's pieces, nobody hears when they are written.
-    pieces: BTreeMap<Stream, VecDeque<(Vec<u8>, Option<Done>)>>,
+    pieces: BTreeMap<Stream, VecDeque<Piece>>,
     /// Why something could not be written, if not because its reader has left.
     failure: Option<Errno>,
     /// How many [`Printers`] there are.
@@ -71,6 +70,26 @@ struct State {
     /// How many writes have come to their end.
     written: u64,
     done: bool,
+}
+
+impl State {
+    /// Our own words, unless a stream's pieces stand before them.
+    fn next_words(&mut self) -> Option<Vec<u8>> {
+        if let Some(words) = self.words.pop_front() {
+            return Some(words);
+        }
+        let is_words = |piece: &Piece| piece.done.is_none();
+        let first = self.pieces.values_mut().find(|pieces| pieces.front().is_some_and(is_words))?;
+        let words = first.pop_front()?.bytes;
+        self.pieces.retain(|_, pieces| !pieces.is_empty());
+        Some(words)
+    }
+}
+
+struct Piece {
+    bytes: Vec<u8>,
+    /// `None` of our own words, which stand behind a stream's pieces.
+    done: Option<Done>,
 }
 
 enum Next {
@@ -111,14 +130,14 @@ impl Printers {
     /// The same, behind what has come of a stream. For words of which there are a few a rank.
     pub(crate) fn message_behind(&self, stream: Stream, what: &str) {
         let printer = &self.0[Sink::Stderr as usize];
-        printer.lock().pieces.entry(stream).or_default().push_back((line(what), None));
+        printer.lock().pieces.entry(stream).or_default().push_back(Piece { bytes: line(what), done: None });
         printer.changed.notify_one();
     }
 
     /// Writes a piece of a stream behind those before it, without waiting: whoever calls has a window.
     pub(crate) fn print(&self, stream: Stream, sink: Sink, bytes: Vec<u8>, done: Done) {
         let printer = &self.0[sink as usize];
-        printer.lock().pieces.entry(stream).or_default().push_back((bytes, Some(done)));
+        printer.lock().pieces.entry(stream).or_default().push_back(Piece { bytes, done: Some(done) });
         printer.changed.notify_one();
     }
 }
@@ -221,16 +240,7 @@ impl Printer {
     fn next(&self, page: &Page) -> Next {
         let mut state = self.lock();
         loop {
-            if let Some(words) = state.words.pop_front() {
-                return Next::Words(words);
-            }
-            let first_is_words = |pieces: &&mut VecDeque<(_, Option<Done>)>| {
-                pieces.front().is_some_and(|(_, done)| done.is_none())
-            };
-            if let Some((words, _)) =
-                state.pieces.values_mut().find(first_is_words).and_then(VecDeque::pop_front)
-            {
-                state.pieces.retain(|_, pieces| !pieces.is_empty());
+            if let Some(words) = state.next_words() {
                 return Next::Words(words);
             }
             let now = Instant::now();
@@ -242,7 +252,7 @@ impl Printer {
             };
             if let Some(stream) = stream
                 && let Some(pieces) = state.pieces.get_mut(&stream)
-                && let Some((bytes, Some(done))) = pieces.pop_front()
+                && let Some(Piece { bytes, done: Some(done) }) = pieces.pop_front()
             {
                 if pieces.is_empty() {
                     state.pieces.remove(&stream);

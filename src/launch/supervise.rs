@@ -40,7 +40,7 @@ use crate::{
     outcome::SignalName,
     output::{MAX_LINE, Output},
     print::{self, Printers, Stream},
-    ranks::{Pipes, Ranks, Setting, Wires},
+    ranks::{Ranks, Setting, Wires},
     remote::{self, Joined, PollSource, RankEvent, Remotes},
     signals::{Signals, abandoned},
     wait::ready,
@@ -59,13 +59,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(job: &Job, shares: &[Share], cgroup: Option<&Cgroup>) -> Result<Outcome, LaunchError> {
     let system = LaunchError::system::<io::Error>;
-    let here = shares.iter().find(|share| share.here);
     let address = address(job, shares)?;
     // In this order, so that they are put back in the other: nothing of the job is left when the signals come back.
     let signals =
         Signals::take_also(&[libc::SIGTSTP, libc::SIGQUIT]).map_err(system("taking over signals"))?;
-    let others = shares.iter().filter(|share| !share.here).count();
-    let (pipes, descriptors, shortage) = room(job, shares, here.map_or(0, |share| share.count), others)?;
+    let (pipes, descriptors, shortage) = Descriptors::with_pipes(job.tag_output, shares)?;
     let orphans = Orphans::adopt(cgroup).map_err(system("becoming the subreaper"))?;
     let setting = Setting {
         mask: signals.before(),
@@ -91,25 +89,6 @@ pub(crate) fn run(job: &Job, shares: &[Share], cgroup: Option<&Cgroup>) -> Resul
             Err(system("writing the ranks' output")(error.into()))
         }
         _ => Ok(outcome),
-    }
-}
-
-/// Through which pipes the ranks here write, and descriptors for them. Where there cannot be enough, untagged output does without,
-/// and the words say what that means.
-fn room(
-    job: &Job,
-    shares: &[Share],
-    count: u32,
-    others: usize,
-) -> Result<(Pipes, Descriptors, Option<String>), LaunchError> {
-    let pipes = Pipes::of_root(job.tag_output, shares.iter().map(|share| share.count).sum());
-    match Descriptors::raise(count, pipes.each(), others) {
-        Err(error @ LaunchError::TooFewDescriptors { .. }) if !job.tag_output && pipes.each() > 0 => {
-            let pipes = pipes.inherited();
-            let descriptors = Descriptors::raise(count, pipes.each(), others)?;
-            Ok((pipes, descriptors, Some(format!("words of different ranks may mix in a line: {error}"))))
-        }
-        raised => Ok((pipes, raised?, None)),
     }
 }
 
