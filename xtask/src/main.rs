@@ -65,14 +65,14 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run every check that must pass before a commit
+    /// Run what users rely on; with `--all` everything that must pass before a commit
     ///
-    /// The steps run one after another (`--list` shows them); at the end, those that wait more than they compute run side by
-    /// side, and their lines begin with their names. A step that fails does not stop the later ones, so
-    /// that one run shows everything; the exit status is non-zero if any failed. Each step shows its command,
-    /// which can be pasted into a shell, and streams its output. The last line is `N passed, N failed, N skipped`:
-    /// tests, plus one for each check that is not a test (format, lints, arrows, documentation) and for each
-    /// command that broke before its tests could run.
+    /// Without options it takes ten minutes from a fresh clone, and needs Rust and a C compiler. `--list` shows the steps. Those that wait
+    /// more than they compute run side by side, and their lines begin with their names. A step that fails does not stop the later ones,
+    /// so that one run shows everything; the exit status is non-zero if any failed. Each step shows its command, which can be pasted
+    /// into a shell, streams its output, and says at its end how far the run is. The last line is `N passed, N failed, N skipped`, and what
+    /// was not run: tests, plus one for each check that is not a test (format, lints, arrows, documentation) and for each command that
+    /// broke before its tests could run. Above it stands what failed, with the first words of each test.
     ///
     /// The step `rdma` runs the transport `verbs` in guests of QEMU's, which are made of Debian packages: 120 MB are
     /// downloaded once, to `udeck/rdma-guest` in the user's cache; nothing is installed, and root is not needed. Where it
@@ -90,7 +90,7 @@ enum Command {
 
     /// Count the instructions of the fast paths, and compare them with the record
     ///
-    /// The step `counts` of `test`. Needs valgrind. A path that needs more than 5 % more than
+    /// The step `counts` of `test --all`. Needs valgrind. A path that needs more than 5 % more than
     /// `bench-apps/fast-paths/instructions.txt` says, or less, fails.
     Counts {
         /// Make what is counted now the record; the commit's message gives the reason
@@ -101,17 +101,17 @@ enum Command {
     /// Repeat what the literature says of service levels and congestion on the simulated fabric
     ///
     /// Prints published figures beside ours, and writes a page with curves. Figures are the same on every machine; it takes a minute or
-    /// two of one processor. What must hold is checked: orderings, shares and deadlines. `--quick` is a step of `test`.
+    /// two of one processor. What must hold is checked: orderings, shares and deadlines. `--quick` is a step of `test --all`.
     Fabric(fabric::FabricOptions),
 
     /// Play random jobs under random faults, and judge them by an oracle
     ///
     /// Ranks, transports, mailboxes, protocols, sizes, threads and faults follow from a seed, which each run prints. A run
-    /// that fails keeps its logs, and prints the command that replays it. A minute of it is the step `soak` of `test`.
+    /// that fails keeps its logs, and prints the command that replays it. A minute of it is the step `soak` of `test --all`.
     /// `--sanitize address` plays whole jobs under AddressSanitizer; it is not part of `test`.
     Soak(soak::SoakOptions),
 
-    /// Boot guests with an RDMA device, and run in them what the step `rdma` of `test` runs, or a part
+    /// Boot guests with an RDMA device, and run in them what the step `rdma` of `test --all` runs, or a part
     ///
     /// `dat-cost` is not in the step: programs of uDAPL over us, and over Debian's own provider, on the same device. It prints
     /// adapter, operation, bytes, and operations a second of the guest's time, which is instructions executed.
