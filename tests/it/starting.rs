@@ -1,7 +1,7 @@
 //! Posts that return at once, and the handles that tell what became of their messages.
 
 use crate::common::{
-    Event, LONG, SHORT, alone, assert_pattern, asynchronous, config, pattern, patterned, ranks,
+    Event, LONG, SHORT, alone, assert_pattern, asynchronous, config, pattern_of, patterned, ranks,
 };
 use udeck::{Buf, Error, ExternalBuf, Mailbox, PostRequest, Postbox, Protocol, Result, World};
 
@@ -114,7 +114,7 @@ fn every_kind_of_message_waits_for_room() {
             taken += 1;
         }
         taken += 1;
-        let bytes: Vec<u8> = pattern(taken, 40).collect();
+        let bytes: Vec<u8> = pattern_of(taken, 40);
         let started: [PostRequest<u8>; 3] = [
             out.post_nonblocking(patterned(&world, taken, 40).unwrap().share()).unwrap(),
             out.post_nonblocking(&bytes[..]).unwrap(),

@@ -23,6 +23,9 @@ pub struct Cargo {
 /// Plays random jobs, and judges them: the soak.
 pub const DRIVER: &str = "udeck-soak";
 
+/// How the names of variables begin that cargo sets for a program that it runs.
+const OURS: [&str; 4] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_NAME", "CARGO_CRATE_NAME"];
+
 /// It names a run so, by its seed.
 const SEED: &str = "soak::seed_";
 
@@ -89,6 +92,11 @@ impl Cargo {
     ) -> io::Result<Option<String>> {
         let mut command = Command::new(self.program.as_ref().map_or_else(cargo, |path| path.into()));
         command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
+        // What cargo told us of ourselves: build scripts ask for that, and would run again behind a cargo that was typed.
+        let ours = |name: &str| OURS.iter().any(|prefix| name.starts_with(prefix));
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours)) {
+            command.env_remove(name);
+        }
         // Colour codes would hide the words that `test_counts` looks for.
         command.env("CARGO_TERM_COLOR", "never").current_dir(folder);
         run(command, limit, |line| {
