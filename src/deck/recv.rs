@@ -91,6 +91,8 @@ pub(crate) struct Inbox {
     reported: BTreeSet<u32>,
     /// The exit log's version at the last look.
     exits_seen: u64,
+    /// Whether a connection was coming then: it may be of a rank that has ended.
+    exits_open: bool,
     counters: Arc<Counters>,
     /// Where new connections come from, by NIC; dropped first.
     listeners: Vec<Listener>,
@@ -138,6 +140,7 @@ impl Inbox {
             sender_ranks: BTreeSet::new(),
             reported: BTreeSet::new(),
             exits_seen: 0,
+            exits_open: false,
             counters,
             listeners,
         })

@@ -86,6 +86,14 @@ impl Turns {
         Turns { asking, count, calls, queue, name: name.to_owned() }
     }
 
+    /// A call for any message, which rests.
+    #[cfg(test)]
+    pub(crate) fn resting_call(&self) -> impl Fn() -> bool {
+        let bell = Arc::<Bell>::default();
+        self.enter(Sharer { matching: Match::ANY, bell: bell.clone() });
+        move || *bell.rung.lock()
+    }
+
     /// Whether whoever waits at the mailbox is to let others have it.
     #[inline]
     pub(crate) fn are_wanted(&self) -> bool {

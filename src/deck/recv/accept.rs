@@ -224,6 +224,12 @@ impl Acceptor {
         is_accepted
     }
 
+    /// As while a connection is being accepted, until it is called with `false`.
+    #[cfg(test)]
+    pub fn pose_as_admitting(&self, admits: bool) {
+        self.coming.store(admits.into(), Ordering::Release);
+    }
+
     /// A connection has ended; its context is free.
     pub fn leave(&self, context: usize, postbox: (u32, u32)) {
         let mut contexts = self.contexts.lock();

@@ -6,6 +6,7 @@ use udeck_via::{Cq, CqEntry};
 
 use super::Inbox;
 use super::accept::Acceptor;
+use super::completion_queues::CompletionQueues;
 use crate::error::{Error, Result};
 use crate::parcel::Parcel;
 use crate::turns::Turns;
@@ -20,25 +21,31 @@ pub(crate) struct WaitConditions<'a> {
     turns: Option<&'a Turns>,
     /// The exit log's version by then.
     exits_seen: u64,
+    /// Whether what it says of ranks was open for as long as connections were coming.
+    exits_open: bool,
 }
 
 impl<'a> WaitConditions<'a> {
     /// Of a wait for ranks that end: more than had by then.
     pub fn rank_exits(world: &'a WorldState, exits_seen: u64) -> Self {
-        WaitConditions { world, acceptor: None, turns: None, exits_seen }
+        WaitConditions { world, acceptor: None, turns: None, exits_seen, exits_open: false }
     }
 
     pub fn world(&self) -> &WorldState {
         self.world
     }
 
-    /// Whether ranks have ended or connections have come since. Progresses the messages of other postboxes.
+    /// Whether ranks have ended, connections have come, or a NIC has failed since. Progresses the messages of other postboxes.
     pub fn has_changed(&self) -> bool {
         let moved = self.world.progress_other_postboxes();
-        let came = || self.acceptor.is_some_and(|(acceptor, came)| acceptor.accepted() != came);
+        let came = |(acceptor, came): (&Acceptor, u32)| {
+            acceptor.accepted() != came
+                || acceptor.has_failed()
+                || (self.exits_open && !acceptor.is_admitting())
+        };
         moved
             || self.world.exit_log().version() != self.exits_seen
-            || came()
+            || self.acceptor.is_some_and(came)
             || self.turns.is_some_and(Turns::are_wanted)
             || self.world.is_wait_over()
     }
@@ -111,13 +118,19 @@ impl Inbox {
 
     /// What to wait on, and what to notice by the way.
     pub fn queues_and_around(&mut self) -> (impl Iterator<Item = &mut Cq>, WaitConditions<'_>) {
+        let (queues, around) = self.queues_around();
+        (queues.iter_mut(), around)
+    }
+
+    pub(super) fn queues_around(&mut self) -> (&mut CompletionQueues, WaitConditions<'_>) {
         let (world, acceptor) = (&*self.world, &*self.acceptor);
         let around = WaitConditions {
             world,
             acceptor: Some((acceptor, acceptor.accepted())),
             turns: Some(&self.turns),
             exits_seen: self.exits_seen,
+            exits_open: self.exits_open,
         };
-        (self.queues.iter_mut(), around)
+        (&mut self.queues, around)
     }
 }

@@ -35,6 +35,13 @@ struct WaitPauses {
     has_spun: bool,
 }
 
+/// A rank that has ended, and for whose messages the program waits.
+struct EndedSource {
+    rank: u32,
+    /// `None`: it has finished.
+    how_lost: Option<String>,
+}
+
 impl Inbox {
     /// Puts a message into `parcel` that comes soon by the connection that had the last one: looks at that one itself, so
     /// that a message is in its place as soon as it is seen. `false`: nothing came, or something came elsewhere.
@@ -134,7 +141,6 @@ impl Inbox {
 
     /// Waits until there may be a message; whether that is in `parcel` already.
     fn pause(&mut self, parcel: &mut Parcel, deadline: Deadline, pauses: &mut WaitPauses) -> Result<bool> {
-        let (exits_seen, came) = (self.exits_seen, self.acceptor.accepted());
         if self.has_blocked_connections() {
             // The completion queue would name such a connection at once.
             let pause = if self.is_reading() { pauses.read_pause } else { MEMORY_PAUSE };
@@ -150,16 +156,8 @@ impl Inbox {
             return Ok(parcel.fill(Some(found)));
         }
         let until = self.looks_again().map_or(deadline, |pause| deadline.min(Deadline::after(pause)));
-        let (world, acceptor, turns) = (&self.world, &self.acceptor, &self.turns);
-        let news = self.queues.wait(world.slice(until), || {
-            let moved = world.progress_other_postboxes();
-            moved
-                || world.exit_log().version() != exits_seen
-                || acceptor.accepted() != came
-                || acceptor.has_failed()
-                || turns.are_wanted()
-                || world.is_wait_over()
-        });
+        let (queues, around) = self.queues_around();
+        let news = queues.wait(around.world().slice(until), || around.has_changed());
         let entry = news.map_err(|error| Error::via(format!("waiting at {}", Titled(&self.name)), error))?;
         entry.map_or(Ok(false), |entry| self.receive_at(entry.context, parcel))
     }
@@ -231,22 +229,25 @@ impl Inbox {
         if self.acceptor.accepted() != self.accepted_seen {
             self.add_accepted();
         }
-        self.check_source()?;
-        let (is_deserted, sender_ranks, reported) =
-            (self.world.is_deserted(), &self.sender_ranks, &self.reported);
+        let (ended, is_deserted) = (self.ended_source(), self.world.is_deserted());
+        // In this order: who has finished had its connections accepted, and what is accepted has come.
+        let is_open = self.acceptor.is_admitting() || self.acceptor.accepted() != self.accepted_seen;
+        self.exits_open |= is_open;
+        if let Some(ended) = ended.filter(|_| !is_open) {
+            self.check_source(ended)?;
+        }
+        let (sender_ranks, reported) = (&self.sender_ranks, &self.reported);
         let concerns = |rank| !reported.contains(&rank) && (is_deserted || sender_ranks.contains(&rank));
         if let Some((rank, how)) = self.world.exit_log().find_lost(concerns) {
             self.reported.insert(rank);
             return Err(Error::PeerLost { rank: rank as usize, how });
         }
-        // In this order: who has finished had its connections accepted, and what is accepted has come.
-        let deserted = self.connections.iter().all(Option::is_none) && self.world.is_deserted();
-        if deserted && !self.acceptor.is_admitting() && self.acceptor.accepted() == self.accepted_seen {
+        if is_deserted && !is_open && self.connections.iter().all(Option::is_none) {
             return Err(Error::NobodyLeft { name: self.name.clone() });
         }
         // Only now: until all is told, each wait comes here first.
-        if self.exits_seen != version {
-            self.exits_seen = version;
+        if self.exits_seen != version || self.exits_open != is_open {
+            (self.exits_seen, self.exits_open) = (version, is_open);
             self.turns.ring_all();
         }
         Ok(())
@@ -257,26 +258,23 @@ impl Inbox {
         self.wanted.rank().map(|rank| rank as u32)
     }
 
-    /// If the program waits for messages of one rank: whether none can come any more. (Its loss was told before, or is now.)
-    fn check_source(&mut self) -> Result {
-        let Some(rank) = self.wanted_rank() else { return Ok(()) };
-        // In this order: who has finished had its connections accepted, and what is accepted has come.
-        let (lost, has_finished) =
-            (self.world.exit_log().how_lost(rank), self.world.exit_log().has_finished(rank));
-        if self.connected().any(|connected| connected == rank)
-            || self.acceptor.is_admitting()
-            || self.acceptor.accepted() != self.accepted_seen
-        {
+    /// The rank whose messages the program waits for, if it is one and has ended: and how.
+    fn ended_source(&self) -> Option<EndedSource> {
+        let (rank, log) = (self.wanted_rank()?, self.world.exit_log());
+        let how_lost = log.how_lost(rank);
+        (how_lost.is_some() || log.has_finished(rank)).then_some(EndedSource { rank, how_lost })
+    }
+
+    /// Ends a wait for messages of a rank of which none can come any more. (Its loss was told before, or is now.)
+    fn check_source(&mut self, EndedSource { rank, how_lost }: EndedSource) -> Result {
+        if self.connected().any(|connected| connected == rank) {
             return Ok(());
         }
-        if let Some(how) = lost {
-            self.reported.insert(rank);
-            return Err(Error::PeerLost { rank: rank as usize, how });
-        }
-        if has_finished {
+        let Some(how) = how_lost else {
             return Err(Error::RankFinished { rank: rank as usize, name: self.name.clone() });
-        }
-        Ok(())
+        };
+        self.reported.insert(rank);
+        Err(Error::PeerLost { rank: rank as usize, how })
     }
 
     /// Whether a connection is being accepted: of a rank that has finished there may be messages to come.
