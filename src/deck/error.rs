@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
+use udeck_boot::waits::Wait;
 use udeck_boot::{BootError, ENV_RANK, Ranks, family};
 
 use crate::matching::Match;
@@ -46,6 +47,9 @@ pub enum Error {
     TurnOver {
         /// How long this one has waited.
         waited: Duration,
+        /// What for.
+        #[doc(hidden)]
+        wait: Box<Wait>,
     },
     /// A `try_` call would have had to wait.
     #[error("{what} would have to wait for {whom}")]

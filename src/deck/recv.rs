@@ -116,7 +116,7 @@ impl Inbox {
             listeners
                 .push(Listener::with_handler(&world_nic.nic, registered.as_bytes(), admit).map_err(failed)?);
         }
-        let turns = Arc::new(Turns::new(queues.handle(), name));
+        let turns = Arc::new(Turns::new(queues.handle(), name, world.client().waits()));
         let counters = world.mailbox_counters(name);
         let grants = Grants::new(world.open_quota(name), world.incast_rules(registered), world, &counters);
         Ok(Inbox {

@@ -153,10 +153,10 @@ impl<'a> Source<'a> {
         }
     }
 
-    fn check_turn(&self, waited: impl FnOnce() -> Duration) -> Result {
+    fn is_turn_over(&self) -> bool {
         match self {
-            Source::Mailbox(inbox) => inbox.check_turn(waited),
-            Source::RankExits(..) => Ok(()),
+            Source::Mailbox(inbox) => inbox.is_turn_over(),
+            Source::RankExits(..) => false,
         }
     }
 
@@ -267,7 +267,9 @@ impl<'a> Selection<'a> {
                 wait.look(world, 0, || self.waits_for());
                 wait.check_interrupt(world)?;
             }
-            self.places.iter().try_for_each(|place| place.source.check_turn(|| wait.elapsed()))?;
+            if self.places.iter().any(|place| place.source.is_turn_over()) {
+                return Err(Error::TurnOver { waited: wait.elapsed(), wait: Box::new(self.waits_for()) });
+            }
         }
     }
 

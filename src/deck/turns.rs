@@ -8,6 +8,7 @@
 //! * A thread that takes another's message out of its ring sets it aside, and rings the threads that it is for. News of ranks that end concern all.
 //! * A thread that leaves rings one that rests, if nobody asks: so somebody waits at the mailbox for as long as anybody rests.
 //! * A call at several mailboxes rests only briefly: it asks for all of them again, because nobody may wait at some of them.
+//! * A thread that rests for long makes known what it waits for, as one does that waits at the mailbox.
 //!
 //! A call that finds its message at once has nothing to do with all this, and one that waits alone asks nobody.
 
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use udeck_boot::waits::LONG;
+use udeck_boot::waits::{Entry, LONG, Wait, Waits};
 use udeck_via::{CqHandle, Deadline, is_forked};
 
 use crate::error::{Error, Result, Titled, check_process};
@@ -38,6 +39,8 @@ pub struct Turns {
     calls: Mutex<Vec<Sharer>>,
     queue: CqHandle,
     name: String,
+    /// Where long waits are made known.
+    waits: Waits,
 }
 
 /// A call that may rest.
@@ -63,15 +66,14 @@ impl Bell {
     ///
     /// # Errors
     /// [`Error::Interrupted`].
-    fn rest(&self, deadline: Deadline) -> Result {
+    fn rest(&self, long: &mut LongRest<'_>, deadline: Deadline) -> Result {
         let mut rung = self.rung.lock();
         while !*rung && !deadline.passed() {
-            let until = if interrupt::is_possible() { deadline.min(Deadline::after(LONG)) } else { deadline };
-            if self.ring.wait_until(&mut rung, until.instant()).timed_out() && interrupt::is_possible() {
+            let until = long.looks_again().map_or(deadline, |pause| deadline.min(Deadline::after(pause)));
+            if self.ring.wait_until(&mut rung, until.instant()).timed_out() {
                 // A signal's handler may do anything, and ring.
                 drop(rung);
-                interrupt::check()?;
-                check_process()?;
+                long.look()?;
                 rung = self.rung.lock();
             }
         }
@@ -79,11 +81,44 @@ impl Bell {
     }
 }
 
+/// Rests that may last, of a call that has waited `since` then.
+struct LongRest<'a> {
+    since: Deadline,
+    waits: &'a Waits,
+    wait: Box<Wait>,
+    /// Once it has lasted.
+    known: Option<Option<Entry>>,
+}
+
+impl LongRest<'_> {
+    /// How soon there is something to do.
+    fn looks_again(&self) -> Option<Duration> {
+        match self.known {
+            None => Some(LONG.saturating_sub(self.since.since())),
+            Some(_) => interrupt::is_possible().then_some(LONG),
+        }
+    }
+
+    /// # Errors
+    /// [`Error::Interrupted`].
+    fn look(&mut self) -> Result {
+        if interrupt::is_possible() {
+            interrupt::check()?;
+            check_process()?;
+        }
+        let lasted = self.since.since();
+        if self.known.is_none() && lasted >= LONG {
+            self.known = Some(self.waits.publish(&self.wait, lasted));
+        }
+        Ok(())
+    }
+}
+
 impl Turns {
     /// `queue`: what whoever waits at the mailbox sleeps on.
-    pub(crate) fn new(queue: CqHandle, name: &str) -> Self {
+    pub(crate) fn new(queue: CqHandle, name: &str, waits: &Waits) -> Self {
         let (asking, count, calls) = Default::default();
-        Turns { asking, count, calls, queue, name: name.to_owned() }
+        Turns { asking, count, calls, queue, name: name.to_owned(), waits: waits.clone() }
     }
 
     /// A call for any message, which rests.
@@ -260,6 +295,7 @@ pub fn in_turn<G, R, E: From<Error>>(
     check_process()?;
     let (since, deadline) = (Deadline::now(), Deadline::after(limit));
     let places = Places::take(all, matching);
+    let mut long = None;
     loop {
         // At its deadline, too, it looks once more, and says for whom it has waited.
         let mut locked = match lock(Duration::ZERO)? {
@@ -268,16 +304,23 @@ pub fn in_turn<G, R, E: From<Error>>(
         };
         // This attempt sees all that is set aside already. News from now on rings.
         *places.bell.rung.lock() = false;
-        match attempt(&mut locked, deadline.remaining()) {
-            Err(Error::TurnOver { .. }) => {}
+        let wait = match attempt(&mut locked, deadline.remaining()) {
+            Err(Error::TurnOver { wait, .. }) => wait,
             Err(Error::Deadline { what, whom, .. }) => {
                 return Err(Error::Deadline { what, waited: since.since(), whom }.into());
             }
             ended => return Ok(ended?),
-        }
+        };
         drop(locked);
-        // Where others want one of several, nobody waits at the rest of them now.
-        let until = if all.len() > 1 { deadline.min(Deadline::after(PAUSE_OF_SEVERAL)) } else { deadline };
-        places.bell.rest(until)?;
+        // Somebody asks for one of them, so there is one.
+        let Some(Turns { waits, .. }) = all.first() else { continue };
+        let rest = long.get_or_insert_with(|| LongRest { since, waits, wait, known: None });
+        if all.len() > 1 {
+            // Where others want one of several, nobody waits at the rest of them now.
+            places.bell.rest(rest, deadline.min(Deadline::after(PAUSE_OF_SEVERAL)))?;
+        } else {
+            places.bell.rest(rest, deadline)?;
+            long = None; // the next attempt makes itself known
+        }
     }
 }

@@ -385,7 +385,7 @@ fn next<R>(
     match owned.next(wait) {
         Ok(Some(received)) => take(owned, received),
         Ok(None) => Err(nothing(owned.mailbox.name())),
-        Err(Error::TurnOver { waited }) => {
+        Err(Error::TurnOver { waited, .. }) => {
             drop(end);
             next_in_turn(number, wait.limit()?.saturating_sub(waited), take)
         }
@@ -449,7 +449,7 @@ unsafe fn retrieve(mailbox: *mut Box_, message: *mut Message, wait: Wait) -> Res
             return Ok(());
         }
     }
-    if let Err(Error::TurnOver { waited }) = retrieved {
+    if let Err(Error::TurnOver { waited, .. }) = retrieved {
         let wait = Wait::Until(wait.limit()?.saturating_sub(waited));
         // SAFETY: our contract. Whoever asks for it has it first.
         return unsafe { retrieve_into(number, Ok(end), to, wait) };

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use udeck_boot::waits::Call;
 use udeck_via::{Cq, CqEntry};
 
 use super::Inbox;
@@ -87,7 +88,15 @@ impl Inbox {
     /// [`Error::TurnOver`].
     #[inline]
     pub fn check_turn(&self, waited: impl FnOnce() -> Duration) -> Result {
-        if self.turns.are_wanted() { Err(Error::TurnOver { waited: waited() }) } else { Ok(()) }
+        if !self.turns.are_wanted() {
+            return Ok(());
+        }
+        Err(Error::TurnOver { waited: waited(), wait: Box::new(self.waits_for(Call::Retrieve)) })
+    }
+
+    /// Whether other threads are to have the mailbox now.
+    pub fn is_turn_over(&self) -> bool {
+        self.turns.are_wanted()
     }
 
     /// The loss of this rank was told in this mailbox's name.

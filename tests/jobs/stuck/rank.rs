@@ -1,13 +1,19 @@
-//! Ranks that stop moving, as many as there are: `stuck-rank post|retrieve|barrier|compute|lock`.
+//! Ranks that stop moving, as many as there are: `stuck-rank post|retrieve|barrier|compute|lock|threads`.
 //!
 //! Each has a mailbox, called by its letter, and a postbox of the next rank's. `post`: all post and nobody retrieves. `retrieve`: all
 //! retrieve and nobody posts. `barrier`: rank 0 sleeps instead. `compute`: rank 0 computes for some seconds before it comes. `lock`: each has a lock
-//! of its letter and wants the next rank's.
+//! of its letter and wants the next rank's. `threads`: two threads of rank 0 share its mailbox, and wait for one of the next ranks each.
 
-use std::{env, hint::black_box, thread::sleep, time::Duration};
+use std::{
+    env,
+    hint::black_box,
+    sync::Mutex,
+    thread::{self, sleep},
+    time::{Duration, Instant},
+};
 
 use rustix::time::{ClockId, clock_gettime};
-use udeck::{Mailbox, Postbox, World};
+use udeck::{Mailbox, Match, Postbox, World, in_turn};
 
 /// How much rank 0 computes, in seconds of a processor's time.
 const COMPUTES: i64 = 5;
@@ -27,6 +33,7 @@ fn main() -> udeck::Result {
             next.post(world.buf(8)?)?;
         },
         ("retrieve", _) => drop(inbox.retrieve()?),
+        ("threads", 0) => share(inbox)?,
         ("lock", _) => cross(&world)?,
         ("barrier", 0) => sleep(Duration::from_secs(600)),
         ("compute", 0) => while black_box(clock_gettime(ClockId::ThreadCPUTime).tv_sec) < COMPUTES {},
@@ -35,6 +42,31 @@ fn main() -> udeck::Result {
     world.barrier()?;
     println!("rank {rank} is done");
     world.finish()
+}
+
+fn share(inbox: Mailbox<u8>) -> udeck::Result {
+    let turns = inbox.turns();
+    let inbox = Mutex::new(inbox);
+    let lock = |limit: Duration| -> udeck::Result<_> {
+        let until = Instant::now() + limit;
+        loop {
+            match inbox.try_lock() {
+                Ok(inbox) => return Ok(Some(inbox)),
+                Err(_) if Instant::now() >= until => return Ok(None),
+                Err(_) => sleep(Duration::from_micros(50)),
+            }
+        }
+    };
+    let wait = |rank| {
+        let (matching, limit) = (Match::source(rank), Duration::from_secs(600));
+        in_turn(&[&turns], matching, limit, lock, |inbox, limit| {
+            inbox.retrieve_matching_timeout(matching, limit).map(drop)
+        })
+    };
+    thread::scope(|scope| {
+        let waits = [1, 2].map(|rank| scope.spawn(move || wait(rank)));
+        waits.into_iter().try_for_each(|wait| wait.join().expect("it does not panic"))
+    })
 }
 
 fn cross(world: &World) -> udeck::Result {

@@ -160,6 +160,18 @@ fn a_signal_and_another_deckrun_get_the_report_at_once() {
     }
 }
 
+/// One of them waits at the mailbox, and the other one rests.
+#[test]
+fn threads_that_share_a_mailbox_are_seen_with_what_each_waits_for() {
+    let ended = job(&["-n", "3"], "threads").run_while(|job| {
+        let _ = job.line_with("is ready", 3);
+        let of = |rank| format!("retrieves from \"a\", to which {rank} can post");
+        ask_until(job, &[&["rank 0 ", &of(1)], &["rank 0 ", &of(2)]]);
+        signal(job, Signal::TERM);
+    });
+    assert_eq!(ended.code(), 143, "{ended}");
+}
+
 #[test]
 fn who_runs_no_job_is_not_asked() {
     let asked = ask(std::process::id());
