@@ -1,6 +1,8 @@
 //! Connections that come in while others end, and those that are not encrypted.
 
+use std::cell::RefCell;
 use std::os::unix::net::UnixStream;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -8,8 +10,9 @@ use udeck_boot::{Client, Host, local::Job, serve::Service, server};
 use udeck_via::{Cq, Deadline, NetAddress, Vi, ViAttributes};
 
 use super::super::Inbox;
+use super::Acceptor;
 use crate::wire::{Introduction, Role};
-use crate::{Config, MailboxOptions, Protocol, ServiceLevel, World};
+use crate::{Config, Error, MailboxOptions, Protocol, ServiceLevel, World, interruptible};
 
 /// The last step of a data VI's way in, and another NIC's request, may come the other way round: the connection that the data
 /// VI belongs to has ended meanwhile, and its context is another postbox's.
@@ -49,6 +52,49 @@ fn a_data_vi_that_comes_late_is_not_another_postboxs() {
     assert_eq!(connection.postbox(), (2, 0));
     assert!(connection.data.is_none(), "it is of rank 1's postbox");
     assert!(posting.join().unwrap(), "its connection has ended");
+}
+
+/// A signal's handler raises once. What it raised is not lost if the answer comes at that moment.
+#[test]
+fn a_signal_ends_a_connect_that_is_answered_meanwhile() {
+    thread_local!(static ANSWER: RefCell<Option<(mpsc::Sender<()>, Arc<Acceptor>)>> = const { RefCell::new(None) });
+    /// Lets the connection in, and interrupts.
+    fn interrupted() -> bool {
+        ANSWER.with_borrow(|answer| {
+            let (let_in, acceptor) = answer.as_ref().unwrap();
+            if !acceptor.is_admitting() {
+                return false;
+            }
+            let_in.send(()).unwrap();
+            while acceptor.accepted() == 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            true
+        })
+    }
+    let (_job, streams) = Job::new(2).unwrap();
+    let fabric = udeck_sim::Fabric::new(1);
+    let mut worlds = streams.into_iter().zip(["owner", "poster"]).map(|(stream, name)| {
+        let client = Client::new(stream).unwrap();
+        let options = udeck_sim::Options { keys: client.keys(), ..udeck_sim::Options::default() };
+        World::new(client, vec![fabric.nic(name, options).unwrap()], Config::default(), true).unwrap()
+    });
+    let (owner, poster) = (worlds.next().unwrap(), worlds.next().unwrap());
+    let inbox = Inbox::open(&owner.state, "in", ServiceLevel::default()).unwrap();
+    owner.state.advertise("in", "u8", 1, &MailboxOptions::new()).unwrap();
+    let (let_in, is_let_in) = mpsc::channel();
+    let (hold, is_held) = mpsc::channel();
+    let acceptor = inbox.acceptor.clone();
+    let holder = thread::spawn(move || {
+        let _waiting = acceptor.waiting.lock();
+        hold.send(()).unwrap();
+        is_let_in.recv().unwrap();
+    });
+    is_held.recv().unwrap();
+    ANSWER.set(Some((let_in, inbox.acceptor.clone())));
+    let connected = interruptible(interrupted, || poster.postbox::<u8>("in"));
+    assert!(matches!(connected, Err(Error::Interrupted)), "{:?}", connected.map(drop));
+    holder.join().unwrap();
 }
 
 /// A job of one rank on each of two hosts, both with a simulated NIC, which does not encrypt.
