@@ -6,11 +6,17 @@
 
 use std::fs::File;
 use std::io;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
+
+use crate::Deadline;
 
 /// The first number that is no standard stream's.
 const FIRST: i32 = 3;
@@ -41,6 +47,46 @@ where
 pub fn stream_pair() -> io::Result<(UnixStream, UnixStream)> {
     let (one, other) = UnixStream::pair()?;
     Ok((above_stdio(io::Result::Ok(one))?, above_stdio(io::Result::Ok(other))?))
+}
+
+/// A non-blocking TCP socket for addresses like this one, moved by [`above_stdio`].
+///
+/// # Errors
+/// The kernel's: no descriptors left, no such family.
+pub fn tcp_socket(at: SocketAddr) -> io::Result<OwnedFd> {
+    const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+    let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    above_stdio(socket_with(family, SocketType::STREAM, FLAGS, None))
+}
+
+/// As [`TcpStream::connect_timeout`], whose socket has the lowest number that is free for as long as it connects. This one is a
+/// [`tcp_socket`] from the beginning. Waits for `limit` at most.
+///
+/// # Errors
+/// The kernel's, and `TimedOut`.
+pub fn tcp_connect(to: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
+    let socket = tcp_socket(to)?;
+    match connect(&socket, &to) {
+        Ok(()) => {}
+        Err(Errno::INPROGRESS) => {
+            await_writable(&socket, Deadline::after(limit))?;
+            sockopt::socket_error(&socket)??;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    ioctl_fionbio(&socket, false)?;
+    Ok(TcpStream::from(socket))
+}
+
+fn await_writable(socket: &OwnedFd, until: Deadline) -> io::Result<()> {
+    loop {
+        let left = Timespec::try_from(until.remaining()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        match poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&left)) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(Errno::INTR) => {}
+            ready => return ready.map(drop).map_err(io::Error::from),
+        }
+    }
 }
 
 /// Calls a foreign library that opens descriptors. The numbers below 3 are taken meanwhile.

@@ -82,7 +82,7 @@ pub use copy_bytes::copy_bytes;
 pub use cpu::{Home, Topology, boot_id, host_key, pin_to_cpu, restrict_to_cpus, usable_cpus};
 pub use deadline::Deadline;
 #[cfg(not(loom))]
-pub use descriptor::{above_stdio, open_above_stdio, stream_pair};
+pub use descriptor::{above_stdio, open_above_stdio, stream_pair, tcp_connect, tcp_socket};
 #[cfg(not(loom))]
 pub use elements::Elements;
 #[cfg(not(loom))]

@@ -2,10 +2,12 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
 import textwrap
+import time
 from pathlib import Path
 
 import numpy
@@ -403,6 +405,32 @@ def test_a_signal_interrupts_a_connect_that_nobody_answers(job, transport):
         DECK_SETUP_TIMEOUT="20",
     )
     assert "interrupted" in done.out.splitlines(), done
+
+
+def test_a_connection_under_way_has_no_standard_streams_number():
+    # Whoever calls once its queue is full gets no answer.
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, socket.create_connection(server.getsockname()):
+        port = server.getsockname()[1]
+        environment = {**os.environ, "PMI_PORT": f"127.0.0.1:{port}", "PMI_ID": "0"}
+        program = [sys.executable, "-c", "import os, udeck; os.close(0); udeck.init()"]
+        with subprocess.Popen(program, env=environment) as rank:
+            try:
+                of_caller = f"socket:[{calling(port, rank)}]"
+                numbers = [int(fd.name) for fd in Path(f"/proc/{rank.pid}/fd").iterdir() if os.readlink(fd) == of_caller]
+            finally:
+                rank.kill()
+    assert len(numbers) == 1 and numbers[0] > 2, numbers
+
+
+def calling(port, rank):
+    """The inode of the socket that waits for this port of the host to answer, once there is one."""
+    while rank.poll() is None:
+        for row in map(str.split, Path("/proc/net/tcp").read_text().splitlines()):
+            syn_sent = "02"
+            if row[2:4] == [f"0100007F:{port:04X}", syn_sent]:
+                return row[9]
+        time.sleep(0.01)
+    pytest.fail("it called nobody")
 
 
 def test_a_signal_handler_that_returns_ends_no_wait(job):

@@ -19,7 +19,7 @@ use std::{
 use rustix::net::listen as set_backlog;
 use udeck_sys::{
     Deadline, Interface, above_stdio, address_of, advise_route, interfaces, is_link_local, listed,
-    make_room_for_descriptors, stderr_line, stream_pair, thread,
+    make_room_for_descriptors, stderr_line, stream_pair, tcp_connect, thread,
 };
 
 use super::{
@@ -270,8 +270,7 @@ fn reach_at(
         why: words(error),
     };
     let least = Duration::from_millis(1);
-    let mut stream =
-        above_stdio(TcpStream::connect_timeout(&address, limit.remaining().max(least))).map_err(words)?;
+    let mut stream = tcp_connect(address, limit.remaining()).map_err(words)?;
     let mut nonce = [0; 32];
     getrandom::fill(&mut nonce).map_err(|error| error.to_string())?;
     let mut secure = Secure::rank(rank, secret, nonce);

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use udeck::via::auth::Keys;
 use udeck::via::{Deadline, thread};
 use udeck::{Config, NicOptions};
-use udeck_sys::{above_stdio, advise_route};
+use udeck_sys::{advise_route, tcp_connect};
 
 use super::table::{OWN, Serving};
 use super::wire::{self, Dated, Line};
@@ -102,8 +102,7 @@ impl ByHand {
     }
 
     fn call(&self, to: SocketAddr, limit: Duration) -> io::Result<Line<Dated>> {
-        let stream = above_stdio(TcpStream::connect_timeout(&to, limit));
-        let stream = stream.map_err(|error| advise_route(error, to.ip()))?;
+        let stream = tcp_connect(to, limit).map_err(|error| advise_route(error, to.ip()))?;
         stream.set_nodelay(true)?;
         let stream = Dated::new(Arc::new(stream), limit);
         Line::ask(stream, self.options.keys.call(None).map_err(io::Error::other)?)

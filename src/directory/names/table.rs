@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use udeck::via::auth::{Claim, Keys};
 use udeck::via::thread;
-use udeck_sys::above_stdio;
+use udeck_sys::{above_stdio, tcp_connect};
 
 use super::wire::{self, Dated, Line};
 
@@ -215,7 +215,7 @@ impl Drop for Serving {
         if to.ip().is_unspecified() {
             to.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
         }
-        let woken = above_stdio(TcpStream::connect_timeout(&to, Duration::from_secs(1)));
+        let woken = tcp_connect(to, Duration::from_secs(1));
         if let Some(accepting) = self.accepting.take().filter(|_| woken.is_ok()) {
             let _ = accepting.join();
         }

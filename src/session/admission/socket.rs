@@ -6,11 +6,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketFlags, SocketType, acceptfrom_with, bind, connect, getsockname, listen, socket_with,
-    sockopt,
-};
-use udeck_sys::above_stdio;
+use rustix::net::{SocketFlags, acceptfrom_with, bind, connect, getsockname, listen, sockopt};
+use udeck_sys::{above_stdio, tcp_socket};
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 /// Callers that wait to be let in; the kernel may allow fewer.
@@ -21,7 +18,7 @@ const BACKLOG: i32 = 4096;
 /// # Errors
 /// The kernel's: no such interface, the port is taken.
 pub(super) fn listen_at(at: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
-    let socket = new(at)?;
+    let socket = tcp_socket(at)?;
     if at.port() != 0 {
         // Connections of a former process may still be in TIME_WAIT there.
         sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -40,16 +37,11 @@ pub(super) fn listen_at(at: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
 /// # Errors
 /// The kernel's, if it knows at once.
 pub(super) fn connect_to(to: SocketAddr) -> io::Result<OwnedFd> {
-    let socket = new(to)?;
+    let socket = tcp_socket(to)?;
     match connect(&socket, &to) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(error) => Err(error.into()),
     }
-}
-
-fn new(at: SocketAddr) -> io::Result<OwnedFd> {
-    let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    above_stdio(socket_with(family, SocketType::STREAM, FLAGS, None))
 }
 
 /// The next caller, if there is one, and where it calls from.

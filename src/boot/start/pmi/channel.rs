@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::{SocketAddr, TcpStream, ToSocketAddrs},
+    net::{SocketAddr, ToSocketAddrs},
     os::fd::OwnedFd,
     sync::mpsc,
     time::Duration,
@@ -14,7 +14,7 @@ use rustix::{
     io::{Errno, read, write},
     net::{RecvFlags, SendFlags, recv, send},
 };
-use udeck_sys::{Deadline, above_stdio, thread};
+use udeck_sys::{Deadline, tcp_connect, thread};
 
 use super::wire::Inbox;
 use crate::start::pmix::is_mpi_initialized;
@@ -88,9 +88,7 @@ impl Channel {
     pub(in crate::start) fn connect(address: &str, until: Deadline) -> Result<Channel, Broken> {
         let mut refused = None;
         for address in resolve(address, until)? {
-            // No time at all is an error to std.
-            let left = until.remaining().max(Duration::from_millis(1));
-            match above_stdio(TcpStream::connect_timeout(&address, left)) {
+            match tcp_connect(address, until.remaining()) {
                 Ok(stream) => {
                     // A request is small, and its answer is waited for. Without it, it is only slower.
                     let _ = stream.set_nodelay(true);
