@@ -12,6 +12,9 @@
 //!
 //! The connection request and its answer carry [`Greeting`]. Numbers are little-endian. Anything else breaks the connection.
 
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
+
 use udeck_directory::address::{HOST, Host};
 
 pub const SEND: u8 = 1;
@@ -137,9 +140,11 @@ impl Process {
     }
 }
 
-/// A number for an end of a connection of this process.
+/// A number for an end of a connection of this process. The upper half is random: containers that share an address have process ids in
+/// common.
 pub fn port(number: u64) -> u64 {
-    u64::from(std::process::id()) << 32 | number & 0xffff_ffff
+    static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
+    *PROCESS << 32 | number & 0xffff_ffff
 }
 
 impl Greeting {
@@ -219,6 +224,14 @@ mod tests {
         let mut place = write_head(7, 8);
         place[15] = 1;
         assert_eq!(read_place(&place), None);
+    }
+
+    /// Two processes with one address may have one process id, each in a namespace of its own.
+    #[test]
+    fn a_process_is_not_told_by_its_id() {
+        let process = |number| Process::of(&[0; HOST], port(number));
+        assert_eq!(process(1), process(2));
+        assert_ne!(process(1).number, std::process::id());
     }
 
     proptest! {
