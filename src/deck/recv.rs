@@ -36,7 +36,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use udeck_boot::family;
-use udeck_via::{CqHandle, Deadline, Error as ViaError, Listener, Ptag};
+use udeck_via::{CqHandle, Deadline, Error as ViaError, Habit, Listener, Ptag};
 
 use self::accept::{Accepted, Acceptor, NicListener, WhileOpen};
 use self::burst::Burst;
@@ -68,6 +68,8 @@ pub(crate) struct Inbox {
     model: ReceiveModel,
     /// Whose turn it is, where work queues are asked.
     turn: usize,
+    /// Whether asking them again and again pays.
+    habit: Habit,
     burst: Burst,
     /// Connections with announcements for which there is no memory, or with a message that is nearly here.
     waiting: WaitLists,
@@ -127,6 +129,7 @@ impl Inbox {
             set_aside: SetAside::default(),
             model: world.config().receive,
             turn: 0,
+            habit: Habit::default(),
             burst: Burst::default(),
             waiting: WaitLists::default(),
             grants,

@@ -31,6 +31,7 @@ pub enum Pause {
 pub struct Spinner {
     looks: u32,
     budget: Budget,
+    /// When it began to spin, and then to yield.
     since: Option<Instant>,
     oversubscribed: bool,
     habit: Habit,
@@ -61,6 +62,9 @@ pub struct Habit {
 
 /// A yield among runnable ranks costs about a context switch; past this many the machine is waiting, not busy.
 const YIELDS: u32 = 200;
+/// Longest time that a wait alone on its processor yields. Its yields take a fraction of that, unless another program has the processor
+/// meanwhile: for a time slice each. One that sleeps is run as soon as it is woken.
+const YIELD_FOR: Duration = Duration::from_millis(1);
 
 impl Budget {
     /// About twice the measured cost of a wake-up by futex across cores (22 µs): spinning longer than a sleep would have cost
@@ -143,6 +147,12 @@ impl Spinner {
         Self::within(budget, oversubscribed, habit)
     }
 
+    /// For a wait whose looks take long: the clock is read after each.
+    pub fn with_long_looks(mut self) -> Self {
+        self.budget.looks_per_clock = 1;
+        self
+    }
+
     #[inline]
     fn within(budget: Budget, oversubscribed: bool, habit: Habit) -> Self {
         Spinner { looks: 0, budget, since: None, oversubscribed, habit }
@@ -187,7 +197,7 @@ impl Spinner {
         let now = Instant::now();
         let since = *self.since.get_or_insert(now);
         if now.duration_since(since) >= self.budget.spin_for {
-            self.budget.spin_for = Duration::ZERO;
+            (self.budget.spin_for, self.since) = (Duration::ZERO, None);
             // Alone on its processor, it has its yields before it has waited in vain.
             if self.oversubscribed {
                 self.habit.was_in_vain();
@@ -200,15 +210,22 @@ impl Spinner {
 
     #[cold]
     fn stop_spinning(&mut self) -> Pause {
-        if self.budget.yields > 0 {
-            self.budget.yields -= 1;
-            if self.budget.is_spent() && !self.oversubscribed {
-                self.habit.ended_in_sleep();
-            }
-            std::thread::yield_now();
-            return Pause::Again;
+        if self.budget.yields == 0 {
+            return Pause::Sleep;
         }
-        Pause::Sleep
+        let since = *self.since.get_or_insert_with(Instant::now);
+        std::thread::yield_now();
+        self.yielded(since.elapsed());
+        Pause::Again
+    }
+
+    /// Counts a yield. `lasted`: since the first one of this wait began.
+    fn yielded(&mut self, lasted: Duration) {
+        let is_late = !self.oversubscribed && lasted >= YIELD_FOR;
+        self.budget.yields = if is_late { 0 } else { self.budget.yields - 1 };
+        if self.budget.is_spent() && !self.oversubscribed {
+            self.habit.ended_in_sleep();
+        }
     }
 }
 
@@ -229,7 +246,9 @@ mod tests {
             while spinner.pause() == Pause::Again {
                 looks += 1;
             }
-            assert!(looks >= u64::from(YIELDS), "yields come before sleep");
+            // Alone on its processor it yields for a limited time, of which another program may have taken all.
+            let yields = if spinner.oversubscribed { YIELDS } else { 1 };
+            assert!(looks >= u64::from(yields), "yields come before sleep");
             assert_eq!(spinner.pause(), Pause::Sleep);
         }
     }
@@ -320,6 +339,41 @@ mod tests {
         assert_eq!(Spinner::with_habit(false, habit).budget, Budget::LONG);
         // One that looked in vain for all of its time has learned that, and no more.
         assert_eq!(wait_alone(habit, true).credit, Habit::MOST / 2);
+    }
+
+    /// What is there after a yield that gave a time slice away would have come sooner by a wake-up.
+    #[test]
+    fn who_yields_to_another_program_sleeps_soon() {
+        let mut habit = Habit::default();
+        let mut yielded = 0;
+        for _ in 0..200 {
+            let mut spinner = Spinner::with_habit(false, habit);
+            spinner.budget.spin_for = Duration::ZERO;
+            if spinner.budget.yields > 0 {
+                spinner.yielded(YIELD_FOR);
+                yielded += 1;
+            }
+            assert_eq!(spinner.budget.yields, 0);
+            habit = spinner.found();
+        }
+        assert!(yielded <= 200 / usize::from(Habit::RETRY_ALONE) + 6, "yielded in {yielded} waits of 200");
+    }
+
+    #[test]
+    fn long_looks_spin_no_longer_than_short_ones() {
+        let mut spinner = Spinner::with_habit(false, Habit::default()).with_long_looks();
+        spinner.pause();
+        std::thread::sleep(Budget::LONG.spin_for);
+        spinner.pause();
+        assert!(spinner.budget.spin_for.is_zero(), "it yields now");
+    }
+
+    /// Among ranks that share processors a yield lets another one work.
+    #[test]
+    fn who_yields_to_other_ranks_goes_on() {
+        let mut spinner = Spinner::with_habit(true, Habit::default());
+        spinner.yielded(YIELD_FOR);
+        assert_eq!(spinner.budget.yields, YIELDS - 1);
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub use udeck_auth as auth;
 pub use udeck_sys::process::{check as check_process, is_forked};
 pub use udeck_sys::quota;
 pub use udeck_sys::{
-    Deadline, Home, Pause, PollBudget, Spinner, copy_bytes, fault, host_key, job_time, missed, say,
+    Deadline, Habit, Home, Pause, PollBudget, Spinner, copy_bytes, fault, host_key, job_time, missed, say,
     stderr_line, thread,
 };
 pub use vi::{ReadDone, Reading, Vi};

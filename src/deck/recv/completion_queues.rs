@@ -168,6 +168,11 @@ impl CompletionQueues {
         Ok(Some(entry))
     }
 
+    /// The next wait sleeps at once: its caller has spun already.
+    pub fn sleep_at_once(&mut self) {
+        self.first.sleep_at_once();
+    }
+
     /// Gets ready for others to sleep on all of them.
     #[cfg(feature = "async")]
     pub fn arm(&mut self) -> udeck_via::transport::Armed {

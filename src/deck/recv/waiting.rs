@@ -162,16 +162,23 @@ impl Inbox {
         entry.map_or(Ok(false), |entry| self.receive_at(entry.context, parcel))
     }
 
-    /// Asks the work queues for as long as waiting spins.
+    /// Asks the work queues for as long as waiting spins. If that was in vain, the completion queue need not spin, too.
     fn spin(&mut self, deadline: Deadline) -> Result<Option<Parcel>> {
-        let mut spinner = Spinner::new(self.world.oversubscribed());
+        let mut spinner = Spinner::with_habit(self.world.oversubscribed(), self.habit).with_long_looks();
         loop {
-            match self.poll_work_queues()? {
-                None if !self.is_polling_blocked() && !deadline.passed() => {}
-                found => return Ok(found),
+            let found = self.poll_work_queues()?;
+            if found.is_some() || self.is_polling_blocked() {
+                self.habit = spinner.found();
+                return Ok(found);
+            }
+            if deadline.passed() {
+                self.habit = spinner.gave_up();
+                return Ok(None);
             }
             self.world.progress_other_postboxes();
             if spinner.pause() == Pause::Sleep {
+                self.habit = spinner.found();
+                self.queues.sleep_at_once();
                 return Ok(None);
             }
         }

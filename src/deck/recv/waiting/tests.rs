@@ -1,25 +1,18 @@
-//! When a wait looks in place.
+//! When a wait looks in place, and for how long it asks the work queues.
+
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use udeck_boot::{Client, Event, local::Job};
 
 use super::*;
 use crate::{Config, ServiceLevel, World};
 
-/// A world of rank 0 of three, and its mailbox.
-fn inbox_of_three(job: &mut Vec<std::os::unix::net::UnixStream>) -> (World, Inbox) {
-    let client = Client::new(job.remove(0)).unwrap();
-    let options = udeck_sim::Options { keys: client.keys(), ..udeck_sim::Options::default() };
-    let nic = udeck_sim::Fabric::new(1).nic("a", options).unwrap();
-    let world = World::new(client, vec![nic], Config::default(), false).unwrap();
-    let inbox = Inbox::open(&world.state, "in", ServiceLevel::default()).unwrap();
-    (world, inbox)
-}
-
 /// A connection that is coming may be of the rank that has ended. So all look again when none is.
 #[test]
 fn the_end_of_a_source_is_told_when_no_connection_is_coming_any_more() {
-    let (_job, mut streams) = Job::new(3).unwrap();
-    let (world, mut inbox) = inbox_of_three(&mut streams);
+    let (_job, world) = one_of_three(Config::default());
+    let mut inbox = Inbox::open(&world.state, "in", ServiceLevel::default()).unwrap();
     inbox.acceptor.pose_as_admitting(true);
     world.state.exit_log().record(&Event::RankDone { rank: 1 });
     inbox.wanted = Match::source(1);
@@ -43,8 +36,8 @@ fn the_end_of_a_source_is_told_when_no_connection_is_coming_any_more() {
 
 #[test]
 fn nobody_waits_in_place_who_has_a_loss_to_tell() {
-    let (_job, mut streams) = Job::new(3).unwrap();
-    let (world, mut inbox) = inbox_of_three(&mut streams);
+    let (_job, world) = one_of_three(Config::default());
+    let mut inbox = Inbox::open(&world.state, "in", ServiceLevel::default()).unwrap();
     inbox.expect([1, 2]);
     assert!(inbox.is_quiet());
     for rank in [1, 2] {
@@ -66,4 +59,30 @@ fn nobody_waits_in_place_who_has_a_loss_to_tell() {
     inbox.wanted = Match::ANY;
     assert!(!inbox.is_quiet(), "nobody is left");
     assert!(matches!(inbox.report_exits(), Err(Error::NobodyLeft { .. })));
+}
+
+/// The completion queue learns that by itself: it is not asked while the work queues are.
+#[test]
+fn a_wait_that_always_sleeps_asks_the_work_queues_no_longer() {
+    let (_job, world) = one_of_three(Config { receive: ReceiveModel::WorkQueues, ..Config::default() });
+    let mut inbox = Inbox::open(&world.state, "in", ServiceLevel::default()).unwrap();
+    let has_learned = |inbox: &Inbox| format!("{:?}", inbox.habit).contains("credit: 0");
+    // One whose deadline comes first has learned nothing.
+    for _ in 0..100 {
+        let ended = inbox.wait_for_next(&mut Parcel::NONE, Deadline::after(Duration::from_millis(50)));
+        assert!(matches!(ended, Err(Error::Deadline { .. })), "{ended:?}");
+        if has_learned(&inbox) {
+            return;
+        }
+    }
+    panic!("it spins as long as at first: {:?}", inbox.habit);
+}
+
+/// The first rank of a job, whose others have yet to join it.
+fn one_of_three(config: Config) -> ((Job, Vec<UnixStream>), World) {
+    let (job, mut streams) = Job::new(3).unwrap();
+    let client = Client::new(streams.remove(0)).unwrap();
+    let options = udeck_sim::Options { keys: client.keys(), ..udeck_sim::Options::default() };
+    let nic = udeck_sim::Fabric::new(1).nic("a", options).unwrap();
+    ((job, streams), World::new(client, vec![nic], config, false).unwrap())
 }
