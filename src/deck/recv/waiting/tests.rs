@@ -69,7 +69,8 @@ fn a_wait_that_always_sleeps_asks_the_work_queues_no_longer() {
     let has_learned = |inbox: &Inbox| format!("{:?}", inbox.habit).contains("credit: 0");
     // One whose deadline comes first has learned nothing.
     for _ in 0..100 {
-        let ended = inbox.wait_for_next(&mut Parcel::NONE, Deadline::after(Duration::from_millis(50)));
+        let mut parcel = Parcel::NONE;
+        let ended = inbox.wait_for_next(&mut parcel, Deadline::after(Duration::from_millis(50)));
         assert!(matches!(ended, Err(Error::Deadline { .. })), "{ended:?}");
         if has_learned(&inbox) {
             return;
