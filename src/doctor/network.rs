@@ -57,6 +57,12 @@ fn interface(
     if carrier.as_deref() == Some("0") {
         return Finding::note(name, format!("up without a link: {about}")).advise("look at cable and switch");
     }
+    let least = |one: &&&Interface| mtu.is_some_and(|mtu| mtu < udeck_udp::least_mtu(one.address) as u64);
+    if let Some(narrow) = addresses.iter().find(least) {
+        let needed = udeck_udp::least_mtu(narrow.address);
+        return Finding::note(name, format!("{about}: too short for udp, which needs {needed}"))
+            .advise(format!("ip link set dev {name} mtu 1280, or --transport tcp, which has no such bound"));
+    }
     if is_chosen && !loopback && mtu.is_some_and(|mtu| mtu < USUAL_MTU) {
         return Finding::note(name, format!("{about}: short packets, as in a tunnel"));
     }
@@ -184,6 +190,7 @@ mod tests {
             ("sys/class/net/e1/speed", "-1"),
             ("sys/class/net/lo/mtu", "65536"),
             ("sys/class/net/wg0/mtu", "1420"),
+            ("sys/class/net/tun0/mtu", "1227"),
         ])
     }
 
@@ -212,6 +219,19 @@ mod tests {
         ];
         assert_eq!(seen, wanted);
         assert_eq!(of("10.9.0.1")[5].mark, Mark::Note, "a job would take the tunnel");
+    }
+
+    #[test]
+    fn an_mtu_that_is_too_small_for_udp_is_said() {
+        let interfaces = [at("tun0", "10.8.0.1", true)];
+        for chosen in ["10.8.0.1", "10.0.0.5"] {
+            let found = findings(&tree().0, &interfaces, Some(&Ok(chosen.parse().unwrap()))).remove(0);
+            assert_eq!(
+                (found.mark, &found.seen[..]),
+                (Mark::Note, "MTU 1227, 10.8.0.1: too short for udp, which needs 1228")
+            );
+            assert!(found.remedy.unwrap().starts_with("ip link set dev tun0 mtu 1280, or --transport tcp"));
+        }
     }
 
     #[test]

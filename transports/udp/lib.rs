@@ -83,6 +83,7 @@ use udeck_via::{Error, Nic, Result};
 
 pub use dropped::Dropped;
 pub use options::Options;
+pub use path_mtu::needed as least_mtu;
 pub use udeck_session::{Levels, Memory, Source};
 
 /// Opens a UDP NIC of this process, `udp0`.

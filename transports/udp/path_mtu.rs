@@ -10,8 +10,8 @@ use udeck_via::{Error, Result};
 /// Shortest longest UDP payload of a path that QUIC works over.
 pub const LEAST_DATAGRAM: usize = 1200;
 
-/// Bytes of a packet that carries such a datagram.
-fn needed(ip: IpAddr) -> usize {
+/// Smallest MTU with which this transport works at an address, in bytes: that of a packet that carries such a datagram.
+pub fn needed(ip: IpAddr) -> usize {
     let header = if ip.is_ipv4() { 20 } else { 40 };
     LEAST_DATAGRAM + header + 8
 }
