@@ -15,6 +15,9 @@ use crate::binding::Spot;
 use crate::plan::{Checks, Format, Plan, Test};
 use crate::{clones, compare, costs, cpu, dat, jobs, overlap, page, peers, registration, vi};
 
+/// Connections that a mailbox takes of one rank in a job of two (`udeck::World::postbox`).
+const OF_ONE_RANK: u64 = 1023;
+
 const EXAMPLES: &str = "\
 Examples:
   deckperf
@@ -172,9 +175,9 @@ enum Command {
     },
     /// Latency beside idle clones of the mailbox, fairness and memory when clones flood it
     Clones {
-        /// Clones that flood the mailbox
+        /// Clones that flood the mailbox, which takes 1023 of one rank
         #[arg(long, value_name = "N", default_value_t = 1000,
-              value_parser = clap::value_parser!(u64).range(1..=1500))]
+              value_parser = clap::value_parser!(u64).range(1..=OF_ONE_RANK))]
         flooding: u64,
     },
     /// Making mailboxes and clones, memory of idle connections, a blocked rank, starting many ranks
@@ -183,9 +186,9 @@ enum Command {
         #[arg(long, value_name = "N", default_value_t = 500,
               value_parser = clap::value_parser!(u32).range(0..=4096))]
         ranks: u32,
-        /// Connections that lie idle
+        /// Connections that lie idle, all with one mailbox
         #[arg(long, value_name = "N", default_value_t = 1000,
-              value_parser = clap::value_parser!(u64).range(1..=1500))]
+              value_parser = clap::value_parser!(u64).range(1..=OF_ONE_RANK))]
         connections: u64,
     },
     /// Several pairs of ranks stream at once, as OSU's osu_mbw_mr: MB/s and messages per second of all together

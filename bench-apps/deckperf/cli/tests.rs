@@ -113,7 +113,8 @@ fn experiments_have_lengths_of_their_own() {
     let Task::Costs(costs) = task("deckperf costs --time 3 --no-pin") else { panic!("costs") };
     assert_eq!((costs.blocked, costs.ranks, costs.connections), (Duration::from_secs(3), 500, 1000));
     assert!(!costs.pin);
-    assert!(error("deckperf clones --flooding 9999").contains("1..=1500"));
+    assert!(error("deckperf clones --flooding 1024").contains("1..=1023"));
+    assert!(error("deckperf costs --connections 1024").contains("1..=1023"));
     assert!(error("deckperf costs --layer vi").contains("`costs` is about mailboxes"));
 }
 
