@@ -10,35 +10,46 @@ use udeck_manual::Generate;
 
 use self::values::{detection, duration, hosts, hosts_of_file, transports, variable};
 
+/// Each line has 80 columns at most: a terminal that is narrower is rare, and what it wraps is hard to read.
 const EXAMPLES: &str = "\
 Examples:
-  deckrun -n 4 ./hello                          four ranks of ./hello
-  deckrun -n 4 --tag-output ./hello             each line begins with its rank: [2] ...
+  deckrun -n 4 ./hello                    four ranks of ./hello
+  deckrun -n 4 --tag-output ./hello       lines begin with their rank: [2] ...
   deckrun -n 8 --timeout 60s -- ./ring --laps 3
-                                                ended after a minute at the latest
+                                          ended after a minute at the latest
   deckrun -n 2 --env DECK_SETUP_TIMEOUT=5 ./ring
-                                                a setting for this job
-  deckrun -n 4 --on-failure continue ./worker   the others go on when a rank fails
+                                          a setting for this job
+  deckrun -n 4 --on-failure continue ./worker
+                                          the others go on when a rank fails
 
-  deckrun -n 4 --watchdog 10s ./hello           if nothing moves for 10 s: who waits for whom
-  deckrun --status 4711                         the same at once, of the job that process 4711 runs
+  deckrun -n 4 --watchdog 10s ./hello     if nothing moves for 10 s: who waits
+                                          for whom
+  deckrun --status 4711                   the same at once, of the job that
+                                          process 4711 runs
+  deckrun --doctor                        what a job would find on this host,
+                                          and what to do about it
+  deckrun --doctor --hosts a:2,b:2        the same on all hosts of a job
 
-  deckrun --doctor                              what a job would find on this host, and what to do about it
-  deckrun --doctor --hosts a:2,b:2              the same on all hosts of a job
-
-  deckrun --hosts a:2,b:2 ./hello               ranks 0-1 on host a, 2-3 on host b, by ssh
-  deckrun -n 3 --hosts localhost:2,b:2 ./hello  ranks 0-1 here, rank 2 on b
-  deckrun --hosts '[2001:db8::7]:4' ./hello     an IPv6 address stands in brackets
+  deckrun --hosts a:2,b:2 ./hello         ranks 0-1 on host a, 2-3 on host b,
+                                          by ssh
+  deckrun -n 3 --hosts localhost:2,b:2 ./hello
+                                          ranks 0-1 here, rank 2 on b
+  deckrun --hosts '[2001:db8::7]:4' ./hello
+                                          an IPv6 address stands in brackets
   deckrun --hostfile cluster --iface eth1 ./hello
-                                                lines `a slots=2`; they reach this host by its eth1
+                                          lines `a slots=2`; they reach this
+                                          host by its eth1
   deckrun --hosts a:2,b:2 --agent 'ip netns exec' ./hello
-                                                not ssh, but: ip netns exec a COMMAND
+                                          not ssh, but: ip netns exec a COMMAND
   deckrun --hosts a:2 --agent 'docker exec -i {}' ./hello
-                                                the host's name stands at {}
+                                          the host's name stands at {}
 
-  salloc -N 2 -n 8 deckrun ./hello              in a job of Slurm: on its hosts, as many ranks as it has tasks, by srun
-  deckrun -n 4 --explain ./hello                there: on the first 4; and say where the hosts come from
-  deckrun -n 4 --hosts localhost:4 ./hello      there: on this host alone
+  salloc -N 2 -n 8 deckrun ./hello        in a job of Slurm: on its hosts, as
+                                          many ranks as it has tasks, by srun
+  deckrun -n 4 --explain ./hello          there: on the first 4; and say where
+                                          the hosts come from
+  deckrun -n 4 --hosts localhost:4 ./hello
+                                          there: on this host alone
 
 Environment:
   DECK_TRANSPORT  as --transport
@@ -46,16 +57,19 @@ Environment:
   DECK_EXPLAIN    1: as --explain
   DECK_DETECT     as --detect, in seconds
   DECK_IFACE      as --iface
-  DECK_TRACE      a file for a trace of the job, for Perfetto and Chrome; of a job that is ended or fails, too
+  DECK_TRACE      a file for a trace of the job, for Perfetto and Chrome;
+                  of a job that is ended or fails, too
   DECK_DEADLINE   seconds that a call of a rank waits for another rank [600]
-  DECK_...        every other setting of the library, too, is passed on to ranks on all hosts
+  DECK_...        every other setting of the library, too, is passed on to
+                  ranks on all hosts
 
 Exit code:
   0         all ranks exited with 0
-  1 to 255  otherwise: the first failed rank's own, 128 + N if signal N killed it
+  1 to 255  otherwise: the first failed rank's own, 128 + N if signal N
+            killed it
   2         wrong usage
   124       the time of --timeout was up
-  125       the system or a host refused
+  125       the system or a host refused, or output could not be written
   126       the program cannot be run
   127       there is no such program
   128 + N   deckrun was sent signal N
@@ -82,14 +96,17 @@ pub(crate) struct Cli {
     #[arg(short = 'n', long = "ranks", value_name = "N")]
     ranks: Option<u32>,
 
-    /// Bind a host's r-th rank to its r-th usable processor, or let ranks run anywhere. Two bound jobs share the same
-    /// processors.
+    /// Bind a host's r-th rank to its r-th usable processor, or let ranks run anywhere.
+    ///
+    /// Two bound jobs share the same processors.
     #[arg(long, value_enum, default_value_t, value_name = "WHERE")]
     bind: BindArg,
 
-    /// Begin each line that a rank writes with its number: "[2] ", on a terminal, too. Lines never mix. A line over 64 KiB is
-    /// passed on as it comes, while the other ranks wait for its end. If they wait for 2 s, their lines interrupt it, and its
-    /// rest begins with "[2]+ ". Without this option the same holds, without marks, of output that is not a terminal's.
+    /// Begin each line that a rank writes with its number: "[2] ".
+    ///
+    /// Lines never mix. A line over 64 KiB is passed on as it comes, while the other ranks wait for its end. If they wait for
+    /// 2 s, their lines interrupt it, and its rest begins with "[2]+ ". Without this option the same holds, without marks, where
+    /// deckrun writes to a file or a pipe. On a terminal the ranks of this host then write for themselves.
     #[arg(long)]
     tag_output: bool,
 
@@ -98,12 +115,15 @@ pub(crate) struct Cli {
     timeout: Option<Duration>,
 
     /// When no rank has made progress for this time, write to standard error what each rank waits for, since when, and who waits
-    /// for whom. SIGQUIT (Ctrl-\) has that written at once.
+    /// for whom.
+    ///
+    /// SIGQUIT (Ctrl-\) has that written at once.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     watchdog: Option<Duration>,
 
-    /// Start nothing, but write what the ranks of the job are doing that the deckrun with this process number runs: what each
-    /// waits for, since when, and who waits for whom.
+    /// Start nothing, but write what the ranks of the deckrun with this process number are doing.
+    ///
+    /// What each waits for, since when, and who waits for whom.
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) status: Option<u32>,
 
@@ -115,28 +135,36 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
 
-    /// Use only these transports, the best first, with commas between them: shm, verbs, tcp, udp. By default: shm within a
-    /// host; between hosts verbs where there is a device for it, otherwise tcp.
+    /// Use only these transports, the best first, with commas between them: shm, verbs, tcp, udp.
+    ///
+    /// By default: shm within a host; between hosts verbs where there is a device for it, otherwise tcp.
     #[arg(long, value_name = "LIST", value_parser = transports)]
     transport: Option<String>,
 
-    /// Let messages leave a host encrypted and authenticated only, by transports that do that on the whole path: udp. Within a
-    /// host they take shared memory. What deckruns say to each other (output, names, ends of ranks) is authenticated, and not
-    /// encrypted
+    /// Let messages leave a host encrypted and authenticated only.
+    ///
+    /// By transports that do that on the whole path: udp. Within a host they take shared memory. What deckruns say to each
+    /// other (output, names, ends of ranks) is authenticated, and not encrypted.
     #[arg(long)]
     encrypt: bool,
 
-    /// Write to standard error which transport each rank uses to each other rank, when it first does, and why no better one.
+    /// Write to standard error which transport each rank uses to each other rank, and why no better one.
+    ///
+    /// When it first does. In a job of a batch system also where the hosts come from.
     #[arg(long)]
     explain: bool,
 
-    /// Start nothing, but report what a job would find here and on the given hosts: devices, limits, networks, the
-    /// transport that it would take, and what to do where something is missing. Exit code 0 if a job could run, otherwise 1.
+    /// Start nothing, but report what a job would find here and on the given hosts.
+    ///
+    /// Devices, limits, networks, the transport that it would take, and what to do where something is missing. Exit code 0 if
+    /// a job could run, otherwise 1.
     #[arg(long)]
     pub(crate) doctor: bool,
 
-    /// The hosts and how many ranks each can take: a:2,b:2, or @FILE. They are filled one after the other. By default those of
-    /// the Slurm, PBS or LSF job in which deckrun runs, otherwise this host.
+    /// The hosts and how many ranks each can take: a:2,b:2, or @FILE.
+    ///
+    /// They are filled one after the other. By default those of the Slurm, PBS or LSF job in which deckrun runs, otherwise this
+    /// host.
     #[arg(long, value_name = "LIST", value_parser = hosts, value_hint = ValueHint::Hostname, help_heading = "Several hosts")]
     hosts: Option<Hosts>,
 
@@ -144,13 +172,16 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "FILE", value_parser = hosts_of_file, value_hint = ValueHint::FilePath, conflicts_with = "hosts", help_heading = "Several hosts")]
     hostfile: Option<Hosts>,
 
-    /// The command that runs a command on another host, instead of ssh (in a job of Slurm: instead of srun): these words, then the host's name, then the command.
-    /// If `{}` is among the words, the name takes its place.
+    /// The command that runs a command on another host, instead of ssh (in a job of Slurm: instead of srun).
+    ///
+    /// These words, then the host's name, then the command. If `{}` is among the words, the name takes its place.
     #[arg(long, value_name = "COMMAND", value_parser = clap::builder::NonEmptyStringValueParser::new(), value_hint = ValueHint::CommandString, help_heading = "Several hosts")]
     agent: Option<String>,
 
-    /// Where the other hosts reach this one: an interface or an address. By default the address by which this host reaches
-    /// the first of them. Nothing ever listens on all interfaces. The variable DECK_IFACE says the same.
+    /// Where the other hosts reach this one: an interface or an address.
+    ///
+    /// By default the address by which this host reaches the first of them. Nothing ever listens on all interfaces. The
+    /// variable DECK_IFACE says the same.
     #[arg(long, value_name = "NAME|ADDRESS", help_heading = "Several hosts")]
     iface: Option<String>,
 
@@ -169,8 +200,9 @@ pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) generate: Generate,
 
-    /// The program, a path or a name to find along PATH, and its arguments. Everything behind the program belongs to it,
-    /// even what looks like an option of deckrun.
+    /// The program, a path or a name to find along PATH, and its arguments.
+    ///
+    /// Everything behind the program belongs to it, even what looks like an option of deckrun.
     // One list for both: behind its first word clap takes no option any more.
     #[arg(trailing_var_arg = true, num_args = 1.., value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments, required_unless_present_any = ["doctor", "status"])]
     command: Vec<OsString>,
@@ -278,6 +310,16 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_has_eighty_columns() {
+        let mut command = Cli::command().term_width(80);
+        for help in [command.render_help().to_string(), command.render_long_help().to_string()] {
+            let wrapped =
+                EXAMPLES.lines().find(|line| !help.contains(&format!("{line}\n")) && !line.is_empty());
+            assert_eq!(wrapped, None, "a line of the examples does not fit");
+        }
     }
 
     #[test]
