@@ -85,24 +85,24 @@ pub(super) fn clear() {
 }
 
 /// The end that the structure stands for, for the caller alone. A call of another thread is waited for in the time that the program gives;
-/// the rest of it is left in `wait`.
+/// the rest of it is returned.
 ///
 /// # Safety
 /// A pointer that is not NULL points to a structure.
 #[inline(always)]
-unsafe fn end<'a>(mailbox: *mut Box_, wait: &mut Wait) -> Result<Used<'a, End>> {
+unsafe fn end<'a>(mailbox: *mut Box_, wait: Wait) -> Result<(Used<'a, End>, Wait)> {
     // SAFETY: our contract.
     let number = unsafe { pointer::number(mailbox) }?;
     match MAILBOXES.lock(number, Some(Duration::ZERO)) {
-        Ok(end) => Ok(end),
-        Err(failure) => end_in_use(number, failure, wait),
+        Ok(end) => Ok((end, wait)),
+        Err(failure) => end_in_use(number, failure, wait).map(|(end, left)| (end, Wait::Until(left))),
     }
 }
 
 /// Another thread is in a call, if that is the failure: a call that does not wait says so in its own way.
 #[cold]
 #[inline(never)]
-fn end_in_use<'a>(number: Number, failure: Failure, wait: &mut Wait) -> Result<Used<'a, End>> {
+fn end_in_use<'a>(number: Number, failure: Failure, wait: Wait) -> Result<(Used<'a, End>, Duration)> {
     if failure.code() != TIMED_OUT {
         return Err(failure);
     }
@@ -111,8 +111,7 @@ fn end_in_use<'a>(number: Number, failure: Failure, wait: &mut Wait) -> Result<U
     }
     let deadline = Deadline::after(wait.limit()?);
     let end = MAILBOXES.lock(number, Some(deadline.remaining()))?;
-    *wait = Wait::Until(deadline.remaining());
-    Ok(end)
+    Ok((end, deadline.remaining()))
 }
 
 /// Waits as [`Table::lock`]. `None`: another thread has it for longer.
@@ -257,12 +256,12 @@ unsafe fn destroy(mailbox: *mut Box_) -> Result {
 /// # Safety
 /// `mailbox` and `message` are NULL or point to structures; no other thread uses the message during the call.
 #[inline(always)]
-unsafe fn post(mailbox: *mut Box_, message: *mut Message, mut wait: Wait) -> Result {
+unsafe fn post(mailbox: *mut Box_, message: *mut Message, wait: Wait) -> Result {
     // SAFETY: our contract, for all three.
     unsafe {
         let message = checked(message)?;
         let used = message.used()?;
-        let mut end = end(mailbox, &mut wait)?;
+        let (mut end, wait) = end(mailbox, wait)?;
         let postbox = postbox(&mut end)?;
         let (data, tag) = message.contents(used);
         posted(post_by(postbox, WithTag(data, tag), wait))
@@ -329,7 +328,7 @@ pub unsafe extern "C" fn deck_mbox_post_timeout(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_mbox_flush(mailbox: *mut Box_) -> c_int {
     // SAFETY: our contract.
-    call("deck_mbox_flush", || Ok(postbox(&mut unsafe { end(mailbox, &mut Wait::Usual) }?)?.flush()?))
+    call("deck_mbox_flush", || Ok(postbox(&mut unsafe { end(mailbox, Wait::Usual) }?.0)?.flush()?))
 }
 
 impl Owned {
@@ -518,7 +517,7 @@ pub unsafe extern "C" fn deck_mbox_length(mailbox: *mut Box_, len: *mut c_ulong)
     call("deck_mbox_length", || {
         pointer::check("len", len, 1)?;
         // SAFETY: our contract.
-        let mut end = unsafe { end(mailbox, &mut Wait::None) }?;
+        let (mut end, _) = unsafe { end(mailbox, Wait::None) }?;
         let owned = owned(&mut end)?;
         let next = owned.next(Wait::None)?.ok_or_else(|| nothing(owned.mailbox.name()))?;
         let bytes = owned.kept.insert(next).len() as c_ulong;
@@ -534,10 +533,10 @@ pub unsafe extern "C" fn deck_mbox_length(mailbox: *mut Box_, len: *mut c_ulong)
 pub(super) unsafe fn post_buf(
     mailbox: *mut Box_,
     buf: udeck::Buf<u8>,
-    mut wait: Wait,
+    wait: Wait,
 ) -> std::result::Result<(), (Failure, Option<udeck::Buf<u8>>)> {
     // SAFETY: our contract.
-    let mut end = match unsafe { end(mailbox, &mut wait) } {
+    let (mut end, wait) = match unsafe { end(mailbox, wait) } {
         Ok(end) => end,
         Err(failure) => return Err((failure, Some(buf))),
     };
