@@ -5,6 +5,7 @@
 
 mod arrows;
 mod book;
+mod builds;
 mod child;
 mod circles;
 mod console;

@@ -3,9 +3,9 @@
 //! They are built in the profile of tests: what debug builds check is checked. With a sanitizer they lie in its target folder.
 
 use crate::{
+    builds::FEATURES,
     child::{self, Cargo, DRIVER},
     sanitize,
-    steps::FEATURES,
     test_counts::TestCounts,
     workspace::Workspace,
 };

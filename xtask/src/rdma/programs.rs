@@ -1,7 +1,7 @@
 //! Our programs that the guests run, as they are built here for anybody.
 
 use super::{guest::GuestResult, root::Root};
-use crate::{child::Cargo, console::say, steps::RELEASE, test_counts::Counts, workspace::Workspace};
+use crate::{builds::RELEASE, child::Cargo, console::say, test_counts::Counts, workspace::Workspace};
 use std::{
     collections::BTreeMap,
     fs,

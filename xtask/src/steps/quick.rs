@@ -3,8 +3,8 @@
 //! All of it is of the profile of tests, programs included, so that there is one build. What is left out the other steps have: see
 //! [`super::checks`].
 
-use super::{BUILD, FEATURES, Lane, Role, Step, Work, installed, step};
-use crate::{child::Cargo, workspace::Workspace};
+use super::{BUILD, Lane, Role, Step, Work, installed, step};
+use crate::{builds::FEATURES, child::Cargo, workspace::Workspace};
 
 /// Whose tests run: the library, what moves its messages on any machine, the launcher, and what the other steps start.
 const PACKAGES: [&str; 18] = [

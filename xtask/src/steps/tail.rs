@@ -3,7 +3,7 @@
 //! Each step here repeats one of [`super::checks`] at another scale. What a change breaks, the smaller one finds nearly always.
 
 use super::{Lane, Role, Step, Work, over_release, programs_of, soak_of, step, tests};
-use crate::{child::Cargo, rdma, steps::RELEASE, workspace::Workspace};
+use crate::{builds::RELEASE, child::Cargo, rdma, workspace::Workspace};
 
 /// Ways to set up a transport that differ from another one in one setting, by the fabric's name in the conformance suite.
 pub const VARIANTS: [&str; 9] = [

@@ -1,0 +1,10 @@
+//! The builds that several commands share. `docs/internals/testing.md` says what each costs.
+
+/// What builds for tests have and builds for users have not: points at which a process can be killed, and notes of each access
+/// to shared memory. All tests have both, so that nothing is built twice.
+pub const FEATURES: &str = "--features udeck-jobs/fault,udeck-jobs/access-trace";
+
+/// All that users get, in the profile that they build, and what our jobs run. One build for all steps that need it, as for the
+/// tests: commands choose what they want by its name in the whole workspace. Chosen by its package, third-party packages would
+/// have other features, and nearly everything would be built again for each step.
+pub const RELEASE: &str = "build --release --workspace --lib --bins --examples";
