@@ -122,6 +122,13 @@ fn no_valgrind() -> Result<Option<String>, String> {
 fn count(workspace: &Workspace, limit: Duration) -> Result<record::Paths, String> {
     // Flags of the user's own, such as `-C target-cpu=native`, would count other instructions.
     run_one(&Cargo::new(BUILD).env("RUSTFLAGS", ""), workspace, limit)?;
+    // Another step's build puts its own programs of these names there.
+    let kept = workspace.target.join("counts");
+    fs::create_dir_all(&kept).map_err(|error| format!("{}: {error}", kept.display()))?;
+    for (program, _) in PROGRAMS {
+        let built = workspace.target.join("release").join(program);
+        fs::copy(&built, kept.join(program)).map_err(|error| format!("{}: {error}", built.display()))?;
+    }
     let mut paths = record::Paths::new();
     for (program, module) in PROGRAMS {
         paths.extend(record::above_bare(count_in(program, module, workspace, limit)?));
@@ -145,7 +152,7 @@ fn count_in(
         _ => {}
     }
     run_one(
-        &under_callgrind(&workspace.target.join("release").join(program), &output, &log),
+        &under_callgrind(&workspace.target.join("counts").join(program), &output, &log),
         workspace,
         limit,
     )

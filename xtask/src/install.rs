@@ -26,7 +26,7 @@ pub struct InstallOptions {
 
     /// Build nothing: install what lies in this folder, such as target/release
     ///
-    /// What it does not have is left out, but for the library and deckrun.
+    /// What it does not have is left out and named, but for the library and deckrun.
     #[arg(long, value_name = "FOLDER")]
     from: Option<PathBuf>,
 }
@@ -68,6 +68,7 @@ pub fn run(options: &InstallOptions) -> Result<bool, String> {
         prefix: absolute(&options.prefix)
             .map_err(|error| format!("{}: {error}", options.prefix.display()))?,
         sources: workspace.root.join(SOURCES),
+        is_whole: options.from.as_ref().is_none_or(|from| from.ends_with("release")),
         built: options.from.clone().unwrap_or_else(|| workspace.target.join("release")),
     };
     install.check()?;
@@ -88,6 +89,8 @@ struct Install {
     prefix: PathBuf,
     sources: PathBuf,
     built: PathBuf,
+    /// Whether everything has been built there.
+    is_whole: bool,
 }
 
 /// The compiler that links, as words.
@@ -137,10 +140,11 @@ impl Install {
         self.link("lib/libudeck.so", SONAME)?;
         self.put("lib/libudeck.a", |to| copy(&archive, to).and_then(|()| strip(to)))?;
         installed.extend([&full, "lib/libudeck.a"].map(|path| path.to_string()));
-        if self.has(PROVIDER) {
+        if self.is_wanted(PROVIDER) {
             installed.extend(self.provider()?);
         }
-        for program in PROGRAMS.into_iter().filter(|program| *program == LAUNCHER || self.has(program)) {
+        for program in PROGRAMS.into_iter().filter(|program| *program == LAUNCHER || self.is_wanted(program))
+        {
             installed.extend(self.program(program)?);
         }
         for (template, path, mode) in
@@ -162,9 +166,13 @@ impl Install {
         Ok(installed)
     }
 
-    /// Whether it was built.
-    fn has(&self, name: &str) -> bool {
-        self.built.join(name).exists()
+    /// Whether it was built, or should have been.
+    fn is_wanted(&self, name: &str) -> bool {
+        let is_wanted = self.is_whole || self.built.join(name).exists();
+        if !is_wanted {
+            println!("not in {}: {name}", self.built.display());
+        }
+        is_wanted
     }
 
     /// What the registry of uDAPL loads, and a dat.conf that names it.
@@ -306,7 +314,12 @@ mod tests {
 
     fn install(prefix: &str) -> Install {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        Install { prefix: prefix.into(), sources: root.join(SOURCES), built: root.join("target/release") }
+        Install {
+            prefix: prefix.into(),
+            sources: root.join(SOURCES),
+            built: root.join("target/release"),
+            is_whole: true,
+        }
     }
 
     #[test]

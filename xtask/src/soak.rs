@@ -3,7 +3,7 @@
 //! They are built in the profile of tests: what debug builds check is checked. With a sanitizer they lie in its target folder.
 
 use crate::{
-    builds::FEATURES,
+    builds::{FEATURES, TESTED},
     child::{self, Cargo, DRIVER},
     sanitize,
     test_counts::TestCounts,
@@ -40,9 +40,8 @@ pub struct SoakOptions {
 
 /// Builds the launcher, the ranks and the driver, and what verbs runs over, a library: chosen by their names, as all tests are.
 pub fn build() -> Cargo {
-    Cargo::new("build --workspace")
-        .args(FEATURES)
-        .args("--lib --bin deckrun --bin udeck-soak --bin soak-rank")
+    let programs = "--lib --bin deckrun --bin udeck-soak --bin soak-rank";
+    Cargo::new("build").args(TESTED).args(FEATURES).args(programs)
 }
 
 /// As above, and no more than that.

@@ -6,7 +6,7 @@ mod quick;
 mod tail;
 
 use crate::{
-    builds::{FEATURES, RELEASE},
+    builds::{FEATURES, RELEASE, TESTED},
     child::{Cargo, DRIVER},
     rdma, soak,
     workspace::Workspace,
@@ -49,9 +49,10 @@ pub fn of(extent: Extent, workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
 /// What a step runs beside. Those that wait more than they compute, or use one processor, run beside others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// Nothing: before all lanes. It keeps the processors busy by itself.
+    /// Nothing: before all lanes. It keeps the processors busy by itself, or leaves files for a while that jobs would take for
+    /// those of a job.
     Alone,
-    /// What runs in one process or in few.
+    /// The suite, which takes the longest.
     First,
     /// Jobs, one after another: they look for what they leave behind.
     Second,
@@ -105,8 +106,7 @@ const OWN_STEPS: [&str; 7] = [
 /// Runs tests of the workspace, in the profile of tests.
 fn tests(fail_fast: bool) -> Cargo {
     let test = if fail_fast { "test" } else { "test --no-fail-fast" };
-    // The package for Python has its tests in Python, and as a test program it does not link.
-    Cargo::new(test).args("--workspace --exclude udeck-python").args(FEATURES)
+    Cargo::new(test).args(TESTED).args(FEATURES)
 }
 
 /// Every step that a change needs.
@@ -209,8 +209,7 @@ fn in_process_tests(tests: &dyn Fn() -> Cargo, workspace: &Workspace, fail_fast:
     let unit = unit("-- --skip proptest --skip prop_ --skip compile_fail");
     let one = |role, command| Work::Commands(vec![(role, command)]);
     vec![
-        step("unit", "tests of one package each, and the umbrella's", one(Role::SomeTests, unit))
-            .on(Lane::First),
+        step("unit", "tests of one package each, and the umbrella's", one(Role::SomeTests, unit)),
         step(
             "doc",
             "examples in the documentation run, and its links lead somewhere",
@@ -327,7 +326,7 @@ fn python(tests: Cargo) -> Step {
     let run = tests.args("--test python");
     let about =
         "the wheel for Python in a fresh environment, tested by pytest; skipped without Python and maturin";
-    step("python", about, Work::Commands(vec![(Role::Tests, run)])).on(Lane::First)
+    step("python", about, Work::Commands(vec![(Role::Tests, run)])).on(Lane::Second)
 }
 
 fn step(name: &'static str, about: &'static str, work: Work) -> Step {
@@ -435,6 +434,17 @@ mod tests {
             let steps = of(extent, &workspace(), false);
             let names: HashSet<_> = steps.iter().map(|step| step.name).collect();
             assert_eq!(names.len(), steps.len());
+        }
+    }
+
+    #[test]
+    fn commands_of_the_tests_profile_choose_from_the_same_packages() {
+        let all = steps(false);
+        let apart = ["clippy", "--release", "cargo doc", "--cfg loom", "--package xtask", "cargo fmt"];
+        let is_apart = |command: &String| apart.iter().any(|words| command.contains(words));
+        let cargo = |command: &String| command.contains("cargo ");
+        for command in all.iter().flat_map(commands).filter(cargo).filter(|command| !is_apart(command)) {
+            assert!(command.contains(TESTED) && command.contains(FEATURES), "{command}");
         }
     }
 

@@ -3,6 +3,7 @@
 use std::process::{Child, Command};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use udeck_via::{Error, NetAddress, Nic};
 
 use super::{LentEnd, check, listen, nic, nic_with, pair, soon};
@@ -37,14 +38,13 @@ fn start(nic: &Nic) -> (Child, LentEnd) {
     (child, end)
 }
 
-fn signal(child: &Child, name: &str) {
-    let status = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
-    assert!(status.success());
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
 }
 
 /// Stops all threads of the process, and waits until they have.
 fn stop(child: &Child) {
-    signal(child, "-STOP");
+    signal(child, Signal::STOP);
     let tasks = format!("/proc/{}/task", child.id());
     let has_stopped = |task: std::fs::DirEntry| {
         let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
@@ -76,7 +76,7 @@ fn a_stopped_process_goes_on() {
     end.vi.send_inline(Some(3), b"", b"are you there?").unwrap();
     std::thread::sleep(detect * 3);
     assert!(end.vi.arrival().unwrap().is_none(), "it is connected, and says nothing");
-    signal(&child, "-CONT");
+    signal(&child, Signal::CONT);
     assert_eq!(end.arrival().unwrap().immediate, Some(2));
     child.kill().unwrap();
     child.wait().unwrap();

@@ -57,8 +57,7 @@ pub fn steps(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
             "unit",
             "the library's parts, and all of it in one process",
             one(Role::SomeTests, test(&format!("{unit} -- --skip proptest --skip prop_"))),
-        )
-        .on(Lane::Third),
+        ),
         step("doc", "the examples of the documents", one(Role::SomeTests, of("test", "--doc")))
             .on(Lane::Third),
         step(

@@ -21,7 +21,7 @@ pub const VARIANTS: [&str; 9] = [
 /// How many random sequences are played on the simulated fabric, and how many a night plays.
 pub const SEQUENCES: (&str, &str) = ("DECK_RANDOM_SEQUENCES", "10000");
 
-/// Kills at every passage of a point, not at the first, a middle and a late one.
+/// Kills at up to seven passages of a point, not at the first and the last of them.
 pub const PASSAGES: (&str, &str) = ("UDECK_KILLS", "all");
 
 /// Words that leave the variants out of the suite.
