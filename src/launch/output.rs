@@ -30,6 +30,9 @@ pub(crate) use self::lines::{Gather, MAX_LINE, OutputPipe};
 /// How long words about a rank's end wait for the rank's own last words, which a slow reader may hold up.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
+/// How often it is read what a rank wrote last: both of its pipes, and their ends.
+const LAST_READS: usize = 4;
+
 /// The thread that reads. It ends when it has read everything; until then it has a copy of the printers.
 pub(crate) struct Output {
     shared: Arc<OutputShared>,
@@ -69,13 +72,13 @@ impl Output {
             shared.update(|events| events.over = true);
         } else {
             let (own, panicked) = (Arc::clone(&shared), Arc::clone(&shared));
-            let (gather, to) = (Gather::new(sources), printers.clone());
+            let (gather, to, to_at_panic) = (Gather::new(sources), printers.clone(), printers.clone());
             let forwarding = move || {
                 forward(gather, &own, &to);
-                own.update(|events| events.over = true);
+                own.leave(&to);
             };
             // After a panic the pipes are closed, as at the end.
-            spawn("deckrun-output", forwarding, move |_| panicked.update(|events| events.over = true))?;
+            spawn("deckrun-output", forwarding, move |_| panicked.leave(&to_at_panic))?;
         }
         Ok(Output { shared, printers })
     }
@@ -83,13 +86,10 @@ impl Output {
     /// Writes a line for the user to standard error, without waiting: behind what these ranks, which have ended, wrote before.
     pub(crate) fn message_behind(&self, ranks: &[u32], what: String) {
         let until = Instant::now() + LAST_WORDS;
-        let words = Words { ranks: ranks.to_vec(), what, until };
-        let mut nobody_reads = None;
         self.shared.update(|events| match events.over {
-            true => nobody_reads = Some(words),
-            false => events.words.push(words),
+            true => self.printers.message_behind(Stream::Here, &what),
+            false => events.words.push(Words { ranks: ranks.to_vec(), what, until }),
         });
-        nobody_reads.iter().for_each(|words| self.printers.message(&words.what));
     }
 
     /// Has it read what lies in the pipes, and end; whoever may still hold their other ends is not waited for.
@@ -108,7 +108,24 @@ impl OutputShared {
         self.wakeup.reset();
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let OutputEvents { last_call, over, .. } = *events;
-        std::mem::replace(&mut events, OutputEvents { last_call, over, ..OutputEvents::default() })
+        let words = std::mem::take(&mut events.words);
+        std::mem::replace(&mut events, OutputEvents { last_call, over, words, ..OutputEvents::default() })
+    }
+
+    /// Takes the words that no longer wait, and says when one of the others ends its wait.
+    fn take_words(&self, mut waits: impl FnMut(&Words) -> bool) -> (Vec<Words>, Option<Instant>) {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = events.words.extract_if(.., |words| !waits(words)).collect();
+        (due, events.words.iter().map(|words| words.until).min())
+    }
+
+    /// Notes that nobody reads, whatever the reason. Words that still wait are printed.
+    fn leave(&self, printers: &Printers) {
+        self.update(|events| {
+            events.over = true;
+            let left = events.words.drain(..);
+            left.for_each(|words| printers.message_behind(Stream::Here, &words.what));
+        });
     }
 
     /// Whether the thread may end. If so, nothing more is told to it.
@@ -121,7 +138,6 @@ impl OutputShared {
 
 fn forward(mut gather: Gather, shared: &Arc<OutputShared>, printers: &Printers) {
     let mut scratch = vec![0; MAX_LINE];
-    let mut words = Vec::new();
     loop {
         let events = shared.take();
         for sink in [Sink::Stdout, Sink::Stderr] {
@@ -130,29 +146,29 @@ fn forward(mut gather: Gather, shared: &Arc<OutputShared>, printers: &Printers) 
                 gather.unread(sink);
             }
         }
-        gather.tidy();
         let now = Instant::now();
-        words.extend(events.words);
         let mut passed = gather.overdue(now);
         if events.last_call {
             passed.extend(gather.close_silent(now));
         }
         passed.into_iter().for_each(|(sink, text)| print(printers, shared, sink, text));
-        words.retain(|Words { ranks, what, until }| {
-            let waits = now < *until && gather.has_unread_of(ranks);
-            if !waits {
-                let last = gather.kept_of(ranks, now);
+        let waits = |words: &Words| now < words.until && gather.has_unread_of(&words.ranks);
+        let (due_words, words_wait_until) = shared.take_words(waits);
+        for Words { ranks, what, .. } in due_words {
+            for rank in ranks {
+                // When the time is up there may be something to read: this thread may have got none of it.
+                let last = gather.read_last_of(rank, &mut scratch, LAST_READS, now);
                 last.into_iter().for_each(|(sink, text)| print(printers, shared, sink, text));
-                printers.message_behind(Stream::Here, what);
             }
-            waits
-        });
+            printers.message_behind(Stream::Here, &what);
+        }
+        gather.tidy();
         if gather.is_empty() && shared.end() {
             return;
         }
         let open: Vec<_> = gather.open(now).collect();
         let fds = open.iter().map(|(_, fd)| *fd).chain([shared.wakeup.as_fd()]).map(|fd| (fd, PollFlags::IN));
-        let due = gather.due(now).into_iter().chain(words.iter().map(|words| words.until)).min();
+        let due = gather.due(now).into_iter().chain(words_wait_until).min();
         let Ok(are_ready) = ready(fds, due) else { return };
         let found = open.iter().zip(are_ready).filter(|(_, is_ready)| *is_ready);
         let found: Vec<usize> = found.map(|((index, _), _)| *index).collect();

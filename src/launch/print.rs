@@ -63,7 +63,7 @@ struct Printer {
 struct State {
     words: VecDeque<Vec<u8>>,
     pieces: BTreeMap<Stream, VecDeque<Piece>>,
-    /// Why something could not be written, if not because its reader has left.
+    /// Why ranks' output could not be written, if not because its reader has left.
     failure: Option<Errno>,
     /// How many [`Printers`] there are.
     feeds: usize,
@@ -192,7 +192,7 @@ impl Drain {
         Ok(None)
     }
 
-    /// Why ranks' output, or our own words, could not be written, if not because the reader has left.
+    /// Why ranks' output could not be written, if not because the reader has left.
     pub(crate) fn failure(&self) -> Option<Errno> {
         self.0.iter().find_map(|printer| printer.lock().failure)
     }
@@ -218,7 +218,8 @@ impl Printer {
         loop {
             match self.next(&page) {
                 Next::End => break,
-                Next::Words(words) => gone |= !self.print(&page.words(words)),
+                // They are no part of the job: it does not fail with them.
+                Next::Words(words) => drop(self.write(&page.words(words))),
                 Next::Piece(stream, bytes, done) => {
                     let bytes = page.piece(stream, bytes, Instant::now());
                     gone |= !gone && !self.print(&bytes);
@@ -272,7 +273,7 @@ impl Printer {
         }
     }
 
-    /// False: it cannot be written. That a reader has left, whoever writes there is told by a signal; what else stands in the
+    /// Writes ranks' output. False: it cannot be written. That a reader has left, whoever writes there is told by a signal; what else stands in the
     /// way, such as a full disk, only this process knows.
     fn print(&self, text: &[u8]) -> bool {
         match self.write(text) {
@@ -385,7 +386,7 @@ fn tag_of(line: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::HOLD;
+    use crate::output::{HOLD, MAX_LINE};
 
     fn tagged() -> Page {
         Page { tagged: true, ..Page::default() }
@@ -446,7 +447,9 @@ mod tests {
         let mut page = Page::default();
         let now = Instant::now();
         let waiting = || [Stream::Here, Stream::Node(0), Stream::Node(1)].into_iter();
-        page.piece(Stream::Node(0), b"[2] lo".to_vec(), now);
+        page.piece(Stream::Node(0), b"[2] name? ".to_vec(), now);
+        assert_eq!(page.turn.held(now), None, "an unfinished line keeps nobody waiting, unless it is long");
+        page.piece(Stream::Node(0), vec![b'x'; MAX_LINE], now);
         assert_eq!(page.turn.held(now).map(|(who, _)| who), Some(Stream::Node(0)));
         page.piece(Stream::Node(0), b"ng\n".to_vec(), now);
         assert_eq!(page.turn.held(now), None);

@@ -154,7 +154,7 @@ pub(crate) fn continuation(tag: &[u8]) -> Vec<u8> {
     [tag, b"+ "].concat()
 }
 
-/// Whose line is open where several may write. The others wait for its end, but not for ever.
+/// Whose line is open where several may write. The others wait for the end of a long one, but not for ever.
 pub(crate) struct Turn<W>(Option<Open<W>>);
 
 struct Open<W> {
@@ -189,11 +189,13 @@ impl<W: Copy + PartialEq> Turn<W> {
         self.0 = match text.last() {
             None | Some(b'\n') => None,
             // Nobody waits for the next state of a progress bar. What comes behind it begins anew.
-            Some(b'\r') => Some(Open { who, until: now, bytes: MAX_LINE }),
+            Some(b'\r') => Some(Open { who, until: now, bytes: 0 }),
             Some(_) => {
-                let mut open = own.unwrap_or(Open { who, until: now + HOLD, bytes: 0 });
-                open.bytes += text.len();
-                // Whoever writes a dot a second keeps nobody waiting.
+                let line = text.rsplit(|byte| *byte == b'\n').next().unwrap_or(text);
+                let goes_on = line.len() == text.len();
+                let mut open = own.filter(|_| goes_on).unwrap_or(Open { who, until: now, bytes: 0 });
+                open.bytes += line.len();
+                // Whoever writes a prompt, or a dot a second, keeps nobody waiting.
                 if open.bytes >= MAX_LINE {
                     (open.until, open.bytes) = (now + HOLD, 0);
                 }

@@ -184,3 +184,20 @@ fn output_that_cannot_be_written_is_said_and_fails_the_job() {
         assert!(ran.stderr.contains("No space left on device"), "{way:?}: {}", ran.stderr);
     }
 }
+
+/// Here that words may mix, for want of descriptors.
+#[test]
+fn deckruns_own_words_do_not_fail_a_job_when_they_cannot_be_written() {
+    let job = sh(&["-n", "4"], "exit 0");
+    let mut limited = Command::new("/bin/sh");
+    limited.args(["-c", "ulimit -n 70; exec \"$@\"", "sh"]).arg(job.get_program()).args(job.get_args());
+    for variable in job.get_envs() {
+        limited.env_remove(variable.0);
+    }
+    let ran = Ran::from(limited.output().unwrap());
+    assert!(ran.code == Some(0) && ran.stderr.contains("may mix"), "{}", ran.stderr);
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    assert_eq!(limited.stderr(full()).status().unwrap().code(), Some(0));
+    let mut ranks_words = sh(&["-n", "4"], "test $DECK_RANK != 1 || echo words >&2");
+    assert_eq!(ranks_words.stderr(full()).status().unwrap().code(), Some(125));
+}

@@ -3,8 +3,8 @@
 mod common;
 
 use std::{
-    fs,
-    io::Write,
+    fs::{self, File},
+    io::{Read, Write},
     os::fd::OwnedFd,
     path::PathBuf,
     process::{Child, Stdio},
@@ -32,7 +32,7 @@ struct Unread {
     mark: String,
     folder: PathBuf,
     /// So that nobody gets a SIGPIPE.
-    _readers: [OwnedFd; 2],
+    readers: [OwnedFd; 2],
 }
 
 impl Unread {
@@ -45,7 +45,7 @@ impl Unread {
         let [stdout, stderr] = [full(), full()];
         let mut command = sh(&[options, &["--env", &mark]].concat(), &script);
         let child = command.stdout(Stdio::from(stdout.1)).stderr(Stdio::from(stderr.1)).spawn().unwrap();
-        let job = Unread { child, mark, folder, _readers: [stdout.0, stderr.0] };
+        let job = Unread { child, mark, folder, readers: [stdout.0, stderr.0] };
         let limit = Instant::now() + LONG;
         while !(0..2).all(|rank| job.folder.join(rank.to_string()).exists()) {
             assert!(Instant::now() < limit, "the ranks do not start: {options:?}");
@@ -91,6 +91,51 @@ fn full() -> (OwnedFd, OwnedFd) {
     while !matches!(rustix::io::write(&writer, &[b'\n'; 4096]), Err(Errno::AGAIN)) {}
     ioctl_fionbio(&writer, false).unwrap();
     (reader, writer)
+}
+
+/// The ranks' words have all been read, and not all are written, when deckrun has words about their ends.
+#[test]
+fn words_about_ends_come_behind_those_of_the_ranks_at_a_late_reader() {
+    let options = ["-n", "2", "--on-failure", "continue"];
+    // Their parent need not be the process that was started.
+    let then = "r=$DECK_RANK; mkfifo say.$r end.$r; echo $PPID >parent; : >ready.$r; read x <say.$r; echo last of $r >&2
+                exec >&- 2>&-; read x <end.$r; exit 1";
+    let job = Unread::start("unread-words", &options, then);
+    let limit = Instant::now() + LONG;
+    let wait_until = |what: &str, is_so: &dyn Fn() -> bool| {
+        while !is_so() {
+            assert!(Instant::now() < limit, "not in time: {what}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let tell = |what: &str| {
+        for rank in 0..2 {
+            let fifo = job.folder.join(format!("{what}.{rank}"));
+            File::options().write(true).open(fifo).unwrap().write_all(b"\n").unwrap();
+        }
+    };
+    wait_until("ranks", &|| (0..2).all(|rank| job.folder.join(format!("ready.{rank}")).exists()));
+    let parent = fs::read_to_string(job.folder.join("parent")).unwrap();
+    let threads = PathBuf::from(format!("/proc/{}/task", parent.trim_end()));
+    let of_threads = |file: &str| {
+        let threads = fs::read_dir(&threads).unwrap().flatten();
+        let texts: Vec<_> = threads.flat_map(|thread| fs::read_to_string(thread.path().join(file))).collect();
+        texts.concat()
+    };
+    let reads = || of_threads("comm").contains("deckrun-output");
+    let children = || of_threads("children").split_whitespace().count();
+    wait_until("deckrun reads", &reads);
+    let before = children();
+    tell("say");
+    wait_until("deckrun has read all", &|| !reads());
+    tell("end");
+    wait_until("deckrun has seen the ends", &|| children() + 2 <= before);
+    let mut text = String::new();
+    File::from(job.readers[1].try_clone().unwrap()).read_to_string(&mut text).unwrap();
+    let lines: Vec<_> = text.lines().filter(|line| !line.is_empty()).collect();
+    let is_own: Vec<_> = lines.iter().map(|line| line.starts_with("deckrun: rank ")).collect();
+    assert_eq!(is_own, [false, false, true, true], "{lines:?}");
+    assert_eq!(job.end(), Some(1));
 }
 
 #[test]

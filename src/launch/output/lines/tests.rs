@@ -128,9 +128,12 @@ fn an_unfinished_line_is_kept_for_a_while_where_somebody_may_wait_for_it() {
     assert_eq!(two.gather.due(two.now), Some(two.now + HOLD));
     assert_eq!(two.later(HOLD / 2), "");
     assert_eq!(two.later(HOLD / 2), "name? ");
-    assert_eq!(two.after(1, Some("b\n")), "", "it is not the other's turn");
-    two.now += HOLD;
-    assert_eq!(two.after(1, Some("c\n")), "\nb\nc\n");
+    assert_eq!(two.after(1, Some("b\n")), "\nb\n", "nobody waits for its rest");
+    for _ in 0..3 {
+        assert_eq!(two.after(0, Some(".")), "");
+        assert_eq!(two.later(HOLD), ".");
+        assert_eq!(two.after(1, Some("c\n")), "\nc\n", "nor for the next dot");
+    }
     assert_eq!(two.after(0, Some("\n")), "", "the line has its end already");
     assert_eq!(two.after(0, Some("dots")), "");
     assert_eq!(two.later(HOLD), "dots");
