@@ -165,7 +165,8 @@ impl Engine {
         }
     }
 
-    /// A call's number, of its lower bits: it is at most 128 calls away from the next one.
+    /// The number of a call that this member has begun and not ended, or begins next, of its lower bits. Such a call is at most 128 calls away
+    /// from the next one; calls of other members may be further.
     fn whole_number(&self, number: usize) -> u32 {
         let ahead = (number as u8).wrapping_sub(self.number as u8) as i8;
         self.number.wrapping_add_signed(ahead.into())
@@ -192,9 +193,10 @@ impl Engine {
     /// A member has failed. Calls before that one may end all the same: it has done its part of them.
     #[cold]
     fn hear_failure(&mut self, state: &GroupState, member: usize, message: &Received<u8>) {
-        let first = self.whole_number(Signature::of_tag(message.tag()).number());
+        let (first, failure) = Failure::told(state, member, message);
+        let first = nearby(self.number, first);
         if self.check_number(state, first).is_ok() {
-            self.failure = Some((first, Failure::told(state, member, message)));
+            self.failure = Some((first, failure));
         }
     }
 
@@ -426,4 +428,35 @@ impl Engine {
 /// Of two calls, by their numbers, which go around.
 fn is_before(one: u32, other: u32) -> bool {
     (one.wrapping_sub(other) as i32) < 0
+}
+
+/// The number of a call that a member has said. No call that is under way is further from this member's next one than all numbers of tags, and
+/// a comparison has to hold however many calls this member makes afterwards.
+fn nearby(number: u32, said: u32) -> u32 {
+    let away = said.wrapping_sub(number) as i32;
+    number.wrapping_add_signed(away.clamp(-(NUMBERS as i32), NUMBERS as i32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_member_says_is_near() {
+        assert_eq!(nearby(192, 3), 3);
+        assert_eq!(nearby(2, u32::MAX - 186), u32::MAX - 186);
+        assert_eq!(nearby(3, 195), 195);
+        // What has failed stays so, and what has not is not long in failing.
+        let calls_later = 1 << 30;
+        for number in [0_u32, 5, 1 << 31, u32::MAX] {
+            assert!(!is_before(
+                number.wrapping_add(calls_later),
+                nearby(number, number.wrapping_sub(calls_later * 2 - 1))
+            ));
+            assert!(!is_before(
+                number.wrapping_add(NUMBERS),
+                nearby(number, number.wrapping_add(calls_later * 2 - 1))
+            ));
+        }
+    }
 }

@@ -48,20 +48,19 @@ impl Failure {
         Failure::Other { cause, why }
     }
 
-    /// What a member has said.
-    pub fn told(state: &GroupState, member: usize, message: &Received<u8>) -> Self {
+    /// What a member has said: its failure, and the number of the first call that has no end.
+    pub fn told(state: &GroupState, member: usize, message: &Received<u8>) -> (u32, Self) {
+        let (first, lost, words) = decode(message);
         let of = state.layout().ranks[member];
-        let (lost, words) = message.split_first_chunk::<4>().unwrap_or((&[0xff; 4], &[]));
         let words: String = String::from_utf8_lossy(words).chars().flat_map(char::escape_debug).collect();
-        let lost = u32::from_le_bytes(*lost);
         let cause =
             CAUSES.iter().find(|(code, _)| *code == lost).map_or(FailureCause::Other, |(_, cause)| *cause);
         let lost = lost as usize;
         // A member may say of itself what it likes, and of others what they are.
         if state.layout().member_of(lost).is_some() && lost != state.world().rank() {
-            return Failure::Lost { rank: lost, how: format!("{words} (rank {of} says so)") };
+            return (first, Failure::Lost { rank: lost, how: format!("{words} (rank {of} says so)") });
         }
-        Failure::Other { cause, why: format!("at rank {of} {words}") }
+        (first, Failure::Other { cause, why: format!("at rank {of} {words}") })
     }
 
     pub fn error(&self, state: &GroupState) -> Error {
@@ -75,18 +74,26 @@ impl Failure {
         }
     }
 
-    fn encode(&self) -> Vec<u8> {
+    fn encode(&self, first: u32) -> Vec<u8> {
         let (lost, words) = match self {
             Failure::Lost { rank, how } => (*rank as u32, how),
             Failure::Other { cause, why } => {
                 (CAUSES.iter().find(|(_, known)| known == cause).map_or(u32::MAX, |(code, _)| *code), why)
             }
         };
-        let mut bytes = lost.to_le_bytes().to_vec();
+        let mut bytes = [first.to_le_bytes(), lost.to_le_bytes()].concat();
         let end = (0..=WORDS.min(words.len())).rev().find(|&at| words.is_char_boundary(at)).unwrap_or(0);
         bytes.extend_from_slice(&words.as_bytes()[..end]);
         bytes
     }
+}
+
+/// The number of the first call that has no end, the rank that is lost or the cause, and words. The number of a message that is cut short is
+/// the group's first.
+fn decode(message: &[u8]) -> (u32, u32, &[u8]) {
+    let (first, rest) = message.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
+    let (lost, words) = rest.split_first_chunk::<4>().unwrap_or((&[0xff; 4], &[]));
+    (u32::from_le_bytes(*first), u32::from_le_bytes(*lost), words)
 }
 
 /// Tells all members, as far as that needs no waiting for them. `first`: the number of the first call that has no end. `postbox`: one to that
@@ -98,8 +105,8 @@ pub(super) fn tell(
     failure: &Failure,
     mut postbox: impl FnMut(usize) -> Option<Postbox<u8>>,
 ) {
-    let (bytes, until) = (failure.encode(), Deadline::after(TELL));
-    let tag = Signature::plain(Kind::Failed).numbered(first).tag();
+    let (bytes, until) = (failure.encode(first), Deadline::after(TELL));
+    let tag = Signature::plain(Kind::Failed).tag();
     let (world, log) = (state.world(), state.world().exit_log());
     for member in state.layout().everybody().others() {
         let rank = state.layout().ranks[member] as u32;
@@ -113,6 +120,30 @@ pub(super) fn tell(
         if let Some(postbox) = postbox(member).or_else(|| met().ok()) {
             // Whoever does not hear of it waits no longer than until its deadline.
             let _ = postbox.poster().post_copy(&bytes, tag, WaitPolicy::None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_decoded_as_it_was_encoded() {
+        let failure = Failure::Other { cause: FailureCause::Deadline, why: "an ü".repeat(200) };
+        for first in [0, 3, 259, u32::MAX - 1] {
+            let bytes = failure.encode(first);
+            let (decoded, lost, words) = decode(&bytes);
+            assert_eq!((decoded, lost), (first, u32::MAX - 1));
+            assert!(
+                str::from_utf8(words).is_ok_and(|words| words.len() <= WORDS && words.starts_with("an ü"))
+            );
+        }
+        let lost = Failure::Lost { rank: 7, how: String::new() }.encode(5);
+        assert_eq!(decode(&lost), (5, 7, &[][..]));
+        for len in 0..lost.len() {
+            let (first, lost, words) = decode(&lost[..len]);
+            assert_eq!((first, lost, words), (if len < 4 { 0 } else { 5 }, u32::MAX, &[][..]));
         }
     }
 }

@@ -501,3 +501,38 @@ fn a_failure_ends_the_requests_that_its_member_had_begun_before() {
         },
     );
 }
+
+/// A member that fails may have begun a request long before, while another is as far ahead as it can be.
+#[test]
+fn a_failure_of_a_call_long_ago_is_no_later_one() {
+    let [begun, ahead, heard] = [(); 3].map(|()| Event::new());
+    ranks_believing(
+        2,
+        |_| config(),
+        |_| true,
+        move |world| {
+            let some = world.group("some", &[0, 1])?;
+            let call = || some.broadcast(0, &mut [1]);
+            (0..3).try_for_each(|_| call())?;
+            if world.rank() == 0 {
+                begun.wait();
+                // Both wait for each other each 64 calls, and the other one comes no further than twice.
+                (0..170).try_for_each(|_| call())?;
+                ahead.happen();
+                let error = (0..64).try_for_each(|_| call()).unwrap_err();
+                assert!(matches!(error, Error::GroupFailed { .. }), "{error}");
+                heard.happen();
+            } else {
+                let never_asked = some.broadcast_nonblocking(0, vec![0])?;
+                begun.happen();
+                let error = (0..200).try_for_each(|_| call()).unwrap_err();
+                assert!(matches!(error, Error::WouldBlock { .. }), "{error}");
+                ahead.wait();
+                drop(never_asked);
+                heard.wait();
+            }
+            world.barrier()?;
+            world.finish()
+        },
+    );
+}
