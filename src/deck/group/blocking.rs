@@ -62,6 +62,7 @@ impl Group {
             return Ok(());
         }
         engine.unmet = None;
+        engine.check_call(state, Signature::plain(kind).numbered(engine.number))?;
         let call = engine.begin(state, Signature::plain(kind))?;
         pass_barrier(state, engine, Unfinished::new(call), &mut clock)
     }
@@ -311,7 +312,8 @@ fn meet_before(state: &GroupState, engine: &mut Engine, signature: Signature, cl
         }
     })?;
     engine.unmet = None;
-    Ok(())
+    // A call that only sends would not see what was heard meanwhile.
+    engine.check_call(state, signature.numbered(engine.number))
 }
 
 #[inline]

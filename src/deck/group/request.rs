@@ -249,7 +249,11 @@ impl Group {
                 Box::pin(async move {
                     algorithm::barrier::barrier(&barrier).await?;
                     let number = barrier.signature().number();
-                    barrier.with(|engine| engine.unmet = engine.unmet.filter(|unmet| *unmet != number));
+                    barrier.with(|engine| {
+                        engine.unmet = engine.unmet.filter(|unmet| *unmet != number);
+                        // A call that only sends would not see what was heard meanwhile.
+                        engine.check_call(barrier.state(), call)
+                    })?;
                     part.await
                 })
             }

@@ -1,5 +1,6 @@
 //! What members do wrong is found, and named; and so is a member that is lost.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use udeck::op::{Max, Sum, in_order};
 use udeck::{Error, FailureCause, Group, Request, Result, World};
 
+use super::forced;
 use crate::common::{Event, SHORT, config, ranks_believing};
 
 type Calls = fn(&Group) -> Result;
@@ -530,6 +532,62 @@ fn a_failure_of_a_call_long_ago_is_no_later_one() {
                 ahead.wait();
                 drop(never_asked);
                 heard.wait();
+            }
+            world.barrier()?;
+            world.finish()
+        },
+    );
+}
+
+/// All members wait for each other before the 64th call. What a member hears meanwhile ends that call, though it only sends.
+#[test]
+fn a_failure_that_was_heard_before_all_have_met_ends_the_call_after() {
+    let [waits, begun, failed, heard] = [(); 4].map(|()| Event::new());
+    ranks_believing(
+        4,
+        |_| forced("binomial"),
+        |_| true,
+        move |world| {
+            let some = world.group("some", &[0, 1, 2, 3])?;
+            (0..61).try_for_each(|_| some.barrier())?;
+            // Member 3 gets this from member 2, which does not pass it on before all is over.
+            if world.rank() != 2 {
+                waits.wait();
+            }
+            let mut data = some.broadcast_nonblocking(0, vec![u32::from(some.rank() == 0)])?;
+            waits.happen();
+            let last = |error: Error| {
+                assert!(error.to_string().contains("on purpose"), "{error}");
+            };
+            match world.rank() {
+                0 => {
+                    assert!(data.is_done());
+                    begun.wait();
+                    let fails = || some.reduce(0, &mut [1], |_: i32, _: i32| panic!("on purpose"));
+                    assert!(catch_unwind(AssertUnwindSafe(fails)).is_err());
+                    failed.happen();
+                    heard.wait();
+                }
+                1 => {
+                    assert_eq!(data.wait()?, [1]);
+                    begun.wait();
+                    some.reduce(0, &mut [1], |a, b| a + b)?;
+                }
+                2 => {
+                    begun.wait();
+                    last(some.reduce(0, &mut [1], |a, b| a + b).unwrap_err());
+                    heard.wait();
+                    assert_eq!(data.wait()?, [1]);
+                }
+                _ => {
+                    let sends = some.reduce_nonblocking(0, vec![1], |a, b| a + b)?;
+                    begun.happen();
+                    failed.wait();
+                    assert!(!data.is_done());
+                    last(sends.wait().unwrap_err());
+                    heard.happen();
+                    assert_eq!(data.wait()?, [1]);
+                }
             }
             world.barrier()?;
             world.finish()
