@@ -227,12 +227,16 @@ fn a_lost_rank_is_told_once_and_a_deserted_world_ends_the_select() {
     let told = Arc::new(AtomicUsize::new(0));
     let count = told.clone();
     // A loss ends a barrier, too, in which a member still is.
-    let passed = std::sync::Barrier::new(3);
+    let passed = [(); 3].map(|()| Event::new());
+    let pass_all = move |rank: usize| {
+        passed[rank].happen();
+        passed.iter().for_each(|of_one| of_one.wait());
+    };
     ranks(3, move |world| {
         if world.rank() == 0 {
             let (a, b) = (world.mailbox::<u8>("a")?, world.mailbox::<u8>("b")?);
             world.barrier()?;
-            passed.wait();
+            pass_all(world.rank());
             let error = loop {
                 match select_timeout(&[&a, &b], LONG) {
                     Err(Error::PeerLost { rank: 2, .. }) => count.fetch_add(1, Ordering::Relaxed),
@@ -247,7 +251,7 @@ fn a_lost_rank_is_told_once_and_a_deserted_world_ends_the_select() {
         }
         let _outs = (world.postbox::<u8>("a")?, world.postbox::<u8>("b")?);
         world.barrier()?;
-        passed.wait();
+        pass_all(world.rank());
         // Rank 2 leaves without a word.
         if world.rank() == 1 { world.finish() } else { Ok(()) }
     });
