@@ -26,17 +26,19 @@ pub(super) struct Items {
 
 impl Deferred {
     pub fn drop_request(&self, call: Signature) {
-        self.change(|all| {
-            all.tasks.retain(|(of, _)| *of != call);
+        let _woken = self.change(|all| {
             all.dropped.push(call);
+            all.take_task(call)
         });
     }
 
     #[cfg(feature = "async")]
     pub fn wake_task(&self, call: Signature, waker: &Waker) {
-        self.change(|all| {
-            all.tasks.retain(|(of, _)| *of != call);
-            all.tasks.push((call, waker.clone()));
+        let waker = waker.clone();
+        let _former = self.change(|all| {
+            let former = all.take_task(call);
+            all.tasks.push((call, waker));
+            former
         });
     }
 
@@ -54,6 +56,7 @@ impl Deferred {
         self.change(|all| std::mem::take(&mut all.dropped))
     }
 
+    /// `act` clones, wakes and drops no waker: that is a program's code, which may come back here.
     fn change<R>(&self, act: impl FnOnce(&mut Items) -> R) -> R {
         let mut all = self.all.lock();
         let result = act(&mut all);
@@ -62,5 +65,49 @@ impl Deferred {
         // Ordered before the look at the end's lock that follows.
         fence(Ordering::SeqCst);
         result
+    }
+}
+
+impl Items {
+    /// The task that waits with a request: there is one at most.
+    fn take_task(&mut self, call: Signature) -> Option<(Signature, Waker)> {
+        let at = self.tasks.iter().position(|(of, _)| *of == call)?;
+        Some(self.tasks.swap_remove(at))
+    }
+}
+
+#[cfg(all(test, feature = "async"))]
+mod tests {
+    use std::sync::Arc;
+    use std::task::Wake;
+
+    use super::*;
+    use crate::group::kind::Kind;
+
+    /// A task's waker that, dropped, leaves a request to another thread, as a task's own request would.
+    struct Dropping(Arc<Deferred>);
+
+    impl Wake for Dropping {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl Drop for Dropping {
+        fn drop(&mut self) {
+            assert!(self.0.all.try_lock().is_some(), "dropped with the lock held");
+            self.0.drop_request(Signature::plain(Kind::Barrier).numbered(1));
+        }
+    }
+
+    #[test]
+    fn a_dropped_waker_may_drop_requests() {
+        let deferred = Arc::new(Deferred::default());
+        let call = Signature::plain(Kind::Barrier);
+        let wake = || deferred.wake_task(call, &Arc::new(Dropping(deferred.clone())).into());
+        wake();
+        wake();
+        assert_eq!(deferred.take_dropped().len(), 1);
+        deferred.drop_request(call);
+        assert_eq!(deferred.take_dropped().len(), 2);
+        assert!(!deferred.is_any());
     }
 }
