@@ -85,16 +85,14 @@ impl Membership {
         self.see_to_deferred();
     }
 
-    /// Does what was deferred, unless a thread has the end: that one does it when it gives the end back.
+    /// Does what was deferred, unless a thread has the end, be it this one: that one does it when it gives the end back. A thread that has
+    /// taken the end more than once gives it back with the first that it took.
     #[cold]
     fn see_to_deferred(&self) {
-        while self.state.deferred().is_any() && !is_forked() {
+        while self.state.deferred().is_any() && !is_forked() && !self.engine.is_owned_by_current_thread() {
             let Some(engine) = self.engine.try_lock() else { return };
-            // Borrowed by a call of this thread.
-            let Ok(mut borrowed) = engine.try_borrow_mut() else { return };
             let Items { dropped, tasks } = self.state.deferred().take();
-            borrowed.drop_requests(&self.state, dropped);
-            drop(borrowed);
+            engine.borrow_mut().drop_requests(&self.state, dropped);
             drop(engine);
             tasks.into_iter().for_each(|(_, waker)| waker.wake());
             fence(Ordering::SeqCst);
