@@ -85,8 +85,8 @@ use crate::world_state::WorldState;
 /// - [`Error::Via`] says what is wrong with the arguments; nothing was sent.
 ///
 /// After a deadline or a mismatch the members may be at different places, and every later call is [`Error::GroupFailed`], at all members. A call
-/// that they have made before ends as if nothing had happened, also at members that are behind. (A barrier that ran out of time can be called
-/// again.)
+/// that they have made before ends as if nothing had happened, also at members that are behind. If the member that failed had requests under way,
+/// the calls from the oldest of them on fail. (A barrier that ran out of time can be called again.)
 pub struct Group {
     member: Arc<Membership>,
     limit: Duration,

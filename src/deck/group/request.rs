@@ -44,8 +44,8 @@ type Part<'a, R> = Pin<Box<dyn Future<Output = Result<R>> + Send + 'a>>;
 /// them in the same order, and wait for them in the same order; or they ask all of them in turn, and then the order does not matter.
 ///
 /// Dropping it before its end leaves the group without this member's part: this call fails at the other members, and every later one
-/// ([`crate::Error::GroupFailed`]). The drop waits for no other thread. One that is in a call of the group tells the other members within half a
-/// second, and its call fails.
+/// ([`crate::Error::GroupFailed`]). If this member had other requests under way, the calls from the oldest of them on fail. The drop
+/// waits for no other thread. One that is in a call of the group tells the other members within half a second, and its call fails.
 #[must_use = "a call that is dropped before its end leaves the other members waiting"]
 pub struct Request<'a, R> {
     member: Arc<Membership>,
