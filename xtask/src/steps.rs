@@ -49,12 +49,11 @@ pub fn of(extent: Extent, workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
 /// What a step runs beside. Those that wait more than they compute, or use one processor, run beside others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// Nothing: before all lanes. It keeps the processors busy by itself, or leaves files for a while that jobs would take for
-    /// those of a job.
+    /// Nothing: before all lanes. It keeps the processors busy by itself.
     Alone,
-    /// The suite, which takes the longest.
+    /// Tests in one process or a few.
     First,
-    /// Jobs, one after another: they look for what they leave behind.
+    /// What users get is built, and then jobs run, one after another: they look for what they leave behind.
     Second,
     /// What a busy machine does not change: the guests, whose clocks stand while they have no processor, random jobs, and what
     /// is compiled or counted on one processor.
@@ -118,7 +117,7 @@ fn checks(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     steps.extend(whole_jobs(&tests, workspace));
     steps.push(c_programs(tests(), workspace));
     steps.push(dat_programs(tests(), workspace));
-    steps.push(python(tests()));
+    steps.push(python(beside_jobs(tests(), workspace)));
     let about = "the page of `deckperf report` in a headless Chromium; skipped without one";
     let page = over_release(tests().args("--test page"), workspace);
     steps.push(step("page", about, Work::Commands(page)).on(Lane::Second));
@@ -155,7 +154,8 @@ fn builds(workspace: &Workspace) -> [Step; 2] {
         |commands: Vec<Cargo>| Work::Commands(commands.into_iter().map(|one| (Role::Check, one)).collect());
     [
         step(BUILD, "all test programs, and what they start", work(vec![debug, soak::build()])),
-        step("release", "all that users get, as they build it", work(vec![Cargo::new(RELEASE)])),
+        step("release", "all that users get, as they build it", work(vec![Cargo::new(RELEASE)]))
+            .on(Lane::Second),
     ]
 }
 
@@ -206,10 +206,11 @@ fn in_process_tests(tests: &dyn Fn() -> Cargo, workspace: &Workspace, fail_fast:
         .add_flags("RUSTFLAGS", "--cfg loom");
     let lines = tests().args("--test lines");
     let properties = unit("-- --nocapture proptest prop_");
-    let unit = unit("-- --skip proptest --skip prop_ --skip compile_fail");
+    let unit = beside_jobs(unit("-- --skip proptest --skip prop_ --skip compile_fail"), workspace);
     let one = |role, command| Work::Commands(vec![(role, command)]);
     vec![
-        step("unit", "tests of one package each, and the umbrella's", one(Role::SomeTests, unit)),
+        step("unit", "tests of one package each, and the umbrella's", one(Role::SomeTests, unit))
+            .on(Lane::First),
         step(
             "doc",
             "examples in the documentation run, and its links lead somewhere",
@@ -236,6 +237,11 @@ fn in_process_tests(tests: &dyn Fn() -> Cargo, workspace: &Workspace, fail_fast:
         step("lines", "a short message costs one shared cache line", one(Role::SomeTests, lines))
             .on(Lane::Second),
     ]
+}
+
+/// Puts temporary files elsewhere: jobs take those that are new in `/tmp` for their own, and wait for their end.
+fn beside_jobs(tests: Cargo, workspace: &Workspace) -> Cargo {
+    tests.env("TMPDIR", workspace.target.join("tmp").display().to_string())
 }
 
 /// Runs `tests` of jobs that consist of what users get.
@@ -326,7 +332,7 @@ fn python(tests: Cargo) -> Step {
     let run = tests.args("--test python");
     let about =
         "the wheel for Python in a fresh environment, tested by pytest; skipped without Python and maturin";
-    step("python", about, Work::Commands(vec![(Role::Tests, run)])).on(Lane::Second)
+    step("python", about, Work::Commands(vec![(Role::Tests, run)])).on(Lane::First)
 }
 
 fn step(name: &'static str, about: &'static str, work: Work) -> Step {

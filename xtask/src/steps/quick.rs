@@ -3,7 +3,7 @@
 //! All of it is of the profile of tests, programs included, so that there is one build. What is left out the other steps have: see
 //! [`super::checks`].
 
-use super::{BUILD, Lane, Role, Step, Work, installed, step};
+use super::{BUILD, Lane, Role, Step, Work, beside_jobs, installed, step};
 use crate::{builds::FEATURES, child::Cargo, workspace::Workspace};
 
 /// Whose tests run: the library, what moves its messages on any machine, the launcher, and what the other steps start.
@@ -50,14 +50,12 @@ pub fn steps(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
         (Role::Check, of("test --no-run", &format!("{unit} {SUITE} --test jobs --test capi"))),
         (Role::Check, of("build", PROGRAMS)),
     ];
+    let units = beside_jobs(test(&format!("{unit} -- --skip proptest --skip prop_")), workspace);
     let c = installed(test("--test capi -- ::cc"), "debug", workspace);
     vec![
         step(BUILD, "test programs, and what they start", Work::Commands(build)),
-        step(
-            "unit",
-            "the library's parts, and all of it in one process",
-            one(Role::SomeTests, test(&format!("{unit} -- --skip proptest --skip prop_"))),
-        ),
+        step("unit", "the library's parts, and all of it in one process", one(Role::SomeTests, units))
+            .on(Lane::Third),
         step("doc", "the examples of the documents", one(Role::SomeTests, of("test", "--doc")))
             .on(Lane::Third),
         step(
