@@ -92,11 +92,6 @@ impl Cargo {
     ) -> io::Result<Option<String>> {
         let mut command = Command::new(self.program.as_ref().map_or_else(cargo, |path| path.into()));
         command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
-        // What cargo told us of ourselves: build scripts ask for that, and would run again behind a cargo that was typed.
-        let ours = |name: &str| OURS.iter().any(|prefix| name.starts_with(prefix));
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours)) {
-            command.env_remove(name);
-        }
         // Colour codes would hide the words that `test_counts` looks for.
         command.env("CARGO_TERM_COLOR", "never").current_dir(folder);
         run(command, limit, |line| {
@@ -114,6 +109,11 @@ pub fn run(
     mut each_line: impl FnMut(&str),
 ) -> io::Result<Option<String>> {
     let deadline = Instant::now() + limit;
+    // What cargo told us of ourselves: build scripts ask for that, and would run again behind a cargo that was typed.
+    let ours = |name: &str| OURS.iter().any(|prefix| name.starts_with(prefix));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours)) {
+        command.env_remove(name);
+    }
     // One pipe for both streams keeps cargo's lines and the tests' lines in the order they were written.
     let (reader, writer) = io::pipe()?;
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);

@@ -30,6 +30,8 @@ const PROGRAMS: [(&str, &str); 3] = [
     ("verbs-paths", "verbs_paths::counted"),
     ("dat-paths", "dat_paths::counted"),
 ];
+/// What verbs runs over, and looks for beside the program.
+const STANDIN: &str = "libudeck_mock_verbs.so";
 /// The instruction set's baseline, which every processor of the target has: otherwise the same commit would count
 /// differently on two machines. glibc ignores what it does not know.
 const BASELINE: &str = "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-AVX_Fast_Unaligned_Load,-SSSE3,-ERMS,-FSRM";
@@ -123,11 +125,11 @@ fn count(workspace: &Workspace, limit: Duration) -> Result<record::Paths, String
     // Flags of the user's own, such as `-C target-cpu=native`, would count other instructions.
     run_one(&Cargo::new(BUILD).env("RUSTFLAGS", ""), workspace, limit)?;
     // Another step's build puts its own programs of these names there.
-    let kept = workspace.target.join("counts");
-    fs::create_dir_all(&kept).map_err(|error| format!("{}: {error}", kept.display()))?;
-    for (program, _) in PROGRAMS {
-        let built = workspace.target.join("release").join(program);
-        fs::copy(&built, kept.join(program)).map_err(|error| format!("{}: {error}", built.display()))?;
+    let (from, to) = (workspace.target.join("release"), workspace.target.join("counts"));
+    fs::create_dir_all(&to).map_err(|error| format!("{}: {error}", to.display()))?;
+    let programs = PROGRAMS.map(|(program, _)| (from.join(program), program));
+    for (built, name) in programs.into_iter().chain([(from.join("deps").join(STANDIN), STANDIN)]) {
+        fs::copy(&built, to.join(name)).map_err(|error| format!("{}: {error}", built.display()))?;
     }
     let mut paths = record::Paths::new();
     for (program, module) in PROGRAMS {
