@@ -47,7 +47,7 @@ pub enum Error {
     TurnOver {
         /// How long this one has waited.
         waited: Duration,
-        /// What for.
+        /// The wait that goes on when the turn comes again.
         #[doc(hidden)]
         wait: Box<Wait>,
     },
@@ -223,7 +223,7 @@ pub enum Error {
         /// The mailbox.
         name: String,
     },
-    /// So many messages came before the one that was asked for that no more are set aside (`DECK_SET_ASIDE`). They stay, and any
+    /// More messages came before the one that was asked for than are set aside (`DECK_SET_ASIDE`). They stay, and any
     /// retrieve that they match takes them.
     #[error(
         "looking for{wanted} in {}: more than {limit} bytes (DECK_SET_ASIDE) were set aside for it and wait to be retrieved: {}",

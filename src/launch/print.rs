@@ -218,7 +218,7 @@ impl Printer {
         loop {
             match self.next(&page) {
                 Next::End => break,
-                // They are no part of the job: it does not fail with them.
+                // Our own words are no part of the job: it does not fail with them.
                 Next::Words(words) => drop(self.write(&page.words(words))),
                 Next::Piece(stream, bytes, done) => {
                     let bytes = page.piece(stream, bytes, Instant::now());
@@ -345,7 +345,7 @@ impl Page {
         let before = self.open.remove(&stream);
         let mut text = match &before {
             Some((tag, true)) if self.tagged => [&continuation(tag)[..], &bytes].concat(),
-            // What broke the line has ended it.
+            // The line that broke this one has ended it.
             Some((_, true)) if bytes.first() == Some(&b'\n') => bytes[1..].to_vec(),
             _ => bytes,
         };

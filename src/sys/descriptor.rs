@@ -59,7 +59,7 @@ pub fn tcp_socket(at: SocketAddr) -> io::Result<OwnedFd> {
     above_stdio(socket_with(family, SocketType::STREAM, FLAGS, None))
 }
 
-/// As [`TcpStream::connect_timeout`], whose socket has the lowest number that is free for as long as it connects. This one is a
+/// Connects as [`TcpStream::connect_timeout`] does, whose socket has the lowest number that is free for as long as it connects. This one is a
 /// [`tcp_socket`] from the beginning. Waits for `limit` at most.
 ///
 /// # Errors

@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(wait_alone(habit, true).credit, Habit::MOST / 2);
     }
 
-    /// What is there after a yield that gave a time slice away would have come sooner by a wake-up.
+    /// A message that is there after a yield that gave a time slice away would have come sooner by a wake-up.
     #[test]
     fn who_yields_to_another_program_sleeps_soon() {
         let mut habit = Habit::default();

@@ -1,10 +1,10 @@
 //! The builds that several commands share. `docs/internals/testing.md` says what each costs.
 
-/// What builds for tests have and builds for users have not: points at which a process can be killed, and notes of each access
+/// Features of builds for tests, which builds for users do not have: points at which a process can be killed, and notes of each access
 /// to shared memory. All tests have both, so that nothing is built twice.
 pub const FEATURES: &str = "--features udeck-jobs/fault,udeck-jobs/access-trace";
 
-/// What every build for tests chooses from. The package for Python has its tests in Python, and as a test program it does not link.
+/// The packages that every build for tests chooses from. The package for Python has its tests in Python, and as a test program it does not link.
 /// Chosen or not, it decides about features of third-party packages: a command that chooses it would build nearly everything again.
 pub const TESTED: &str =
     "--workspace --exclude udeck-python --features udeck-jobs/fault,udeck-jobs/access-trace";

@@ -109,7 +109,7 @@ pub fn run(
     mut each_line: impl FnMut(&str),
 ) -> io::Result<Option<String>> {
     let deadline = Instant::now() + limit;
-    // What cargo told us of ourselves: build scripts ask for that, and would run again behind a cargo that was typed.
+    // Cargo told us of our own package. Build scripts ask for these variables, and would run again behind a cargo that was typed.
     let ours = |name: &str| OURS.iter().any(|prefix| name.starts_with(prefix));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours)) {
         command.env_remove(name);

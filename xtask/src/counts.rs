@@ -30,7 +30,7 @@ const PROGRAMS: [(&str, &str); 3] = [
     ("verbs-paths", "verbs_paths::counted"),
     ("dat-paths", "dat_paths::counted"),
 ];
-/// What verbs runs over, and looks for beside the program.
+/// The library that verbs runs over. It is looked for beside the program.
 const STANDIN: &str = "libudeck_mock_verbs.so";
 /// The instruction set's baseline, which every processor of the target has: otherwise the same commit would count
 /// differently on two machines. glibc ignores what it does not know.

@@ -26,7 +26,7 @@ pub struct InstallOptions {
 
     /// Build nothing: install what lies in this folder, such as target/release
     ///
-    /// What it does not have is left out and named, but for the library and deckrun.
+    /// Files that it does not have are left out and named, but for the library and deckrun.
     #[arg(long, value_name = "FOLDER")]
     from: Option<PathBuf>,
 }
@@ -58,7 +58,7 @@ const SONAME: &str = "libudeck.so.0";
 
 /// The provider for uDAPL's registry, as cargo names it.
 const PROVIDER: &str = "libudeck_dat.so";
-/// As above, of that.
+/// Its soname, as above.
 const DAT_SONAME: &str = "libudeck-dat.so.0";
 
 /// Builds and installs; prints what there is then, and what to type next.
@@ -68,7 +68,7 @@ pub fn run(options: &InstallOptions) -> Result<bool, String> {
         prefix: absolute(&options.prefix)
             .map_err(|error| format!("{}: {error}", options.prefix.display()))?,
         sources: workspace.root.join(SOURCES),
-        is_whole: options.from.as_ref().is_none_or(|from| from.ends_with("release")),
+        is_whole: options.from.is_none(),
         built: options.from.clone().unwrap_or_else(|| workspace.target.join("release")),
     };
     install.check()?;

@@ -68,7 +68,7 @@ const SINGLE: [(&str, &str, &str); 6] = [
 ];
 /// Two that are joined.
 const PAIR: &str = "pair";
-/// Those that the step leaves to a night.
+/// The guests that the step leaves to a night.
 const TAIL: [&str; 1] = ["shared"];
 /// In no step: how much more uDAPL costs over us than over Debian's own provider.
 const COST: (&str, &str, &str) = ("dat-cost", "dat-cost", "");
@@ -89,17 +89,17 @@ fn names() -> impl Iterator<Item = &'static str> {
     SINGLE.into_iter().chain([COST]).map(|(name, ..)| name).chain([PAIR])
 }
 
-/// Which guests are run, by their names.
+/// The guests that are run, by their names.
 pub struct Chosen(Vec<String>);
 
 impl Chosen {
-    /// Those of the step `rdma`.
+    /// The guests of the step `rdma`.
     pub fn step() -> Self {
         let not_in_it = |name: &str| TAIL.contains(&name) || name == COST.0;
         Chosen(names().filter(|name| !not_in_it(name)).map(str::to_owned).collect())
     }
 
-    /// Those of the step `guests`.
+    /// The guests of the step `guests`.
     pub fn tail() -> Self {
         Chosen(TAIL.map(str::to_owned).into())
     }
@@ -113,7 +113,7 @@ impl Chosen {
     }
 }
 
-/// What came of the step.
+/// The result of the step.
 #[derive(Debug, Default)]
 pub struct RdmaReport {
     pub guests: Vec<GuestResult>,

@@ -15,7 +15,7 @@ pub struct Outcome {
     pub suites: Vec<Suite>,
     /// What failed: tests by name, or commands with how they ended.
     pub problems: Vec<String>,
-    /// What failed tests printed, the first lines of each.
+    /// The first lines that each failed test printed.
     pub said: Vec<String>,
     /// Tests that failed, and passed when they ran again.
     pub flaky: Vec<String>,
@@ -66,10 +66,10 @@ impl Verdict {
     }
 }
 
-/// What the quick run leaves out, and how it is run.
+/// Checks that the quick run leaves out, and how to run them.
 pub const CHECKS: &str = "lints, misuse that must not compile, loom, random jobs, kills at every point, hosts, launchers, verbs, uDAPL, \
-    Python, pages, counts: `cargo xtask test --all` runs everything, in half an hour or more (`--list` says what that is)";
-/// What a run of everything leaves out.
+    Python, pages, counts: `cargo xtask test --all` runs them, in half an hour or more (`--list` says what that is)";
+/// Checks that `--all` leaves out, and how to run them.
 pub const TAIL: &str =
     "what only a night has time for: `cargo xtask test --nightly` (`--list` says what that is)";
 

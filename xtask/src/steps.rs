@@ -25,11 +25,11 @@ pub struct Step {
 /// How much is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// What users rely on: [`quick`].
+    /// Checks of promises that users rely on: [`quick`].
     Quick,
-    /// What a change needs before it is taken: [`checks`].
+    /// Checks that a change needs before it is taken: [`checks`].
     All,
-    /// That, and [`tail`].
+    /// All of these, and [`tail`].
     Night,
 }
 
@@ -53,7 +53,7 @@ pub enum Lane {
     Alone,
     /// Tests in one process or a few.
     First,
-    /// What users get is built, and then jobs run, one after another: they look for what they leave behind.
+    /// The release build, and then jobs, one after another: they look for files that they leave behind.
     Second,
     /// What a busy machine does not change: the guests, whose clocks stand while they have no processor, random jobs, and what
     /// is compiled or counted on one processor.
@@ -122,9 +122,7 @@ fn checks(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     let page = over_release(tests().args("--test page"), workspace);
     steps.push(step("page", about, Work::Commands(page)).on(Lane::Second));
     let about = "orderings, shares and deadlines of the literature hold on the simulated fabric";
-    let papers = Cargo::program(workspace.target.join("release/deckfabric"), "papers --quick");
-    let papers = vec![(Role::Prepare, Cargo::new(RELEASE)), (Role::Check, papers)];
-    steps.push(step("fabric", about, Work::Commands(papers)).on(Lane::Third));
+    steps.push(step("fabric", about, papers("papers --quick", workspace)).on(Lane::Third));
     let about = "verbs over a real RDMA device, in guests of QEMU's; skipped without Debian's packages";
     steps.push(step("rdma", about, Work::Rdma(rdma::Chosen::step())).on(Lane::Third).by_program());
     let about = "no fast path needs 5 % more instructions than recorded; skipped without valgrind";
@@ -250,6 +248,12 @@ fn over_release(tests: Cargo, workspace: &Workspace) -> Vec<(Role, Cargo)> {
     vec![(Role::Prepare, Cargo::new(RELEASE)), (Role::SomeTests, tests.env("DECK_BIN_DIR", folder))]
 }
 
+/// Compares the simulated fabric with the literature, by the program that users get.
+fn papers(words: &str, workspace: &Workspace) -> Work {
+    let program = Cargo::program(workspace.target.join("release/deckfabric"), words);
+    Work::Commands(vec![(Role::Prepare, Cargo::new(RELEASE)), (Role::Check, program)])
+}
+
 /// Plays random jobs, other ones in each run. In the profile of tests: debug builds check more.
 fn soak_of(minutes: u64, workspace: &Workspace) -> Work {
     let debug = workspace.target.join("debug");
@@ -260,7 +264,7 @@ fn soak_of(minutes: u64, workspace: &Workspace) -> Work {
 
 fn whole_jobs(tests: &dyn Fn() -> Cargo, workspace: &Workspace) -> Vec<Step> {
     let jobs = |words| over_release(tests().args(words), workspace);
-    // They wait more than they compute: 287 s become 118.
+    // These tests wait more than they compute: 287 s become 118.
     let kill = jobs("--test kill -- --test-threads 6");
     let mut hosts = jobs("--test hosts");
     // Where there can be no namespaces all of them are skipped, and that is no failure.
@@ -359,7 +363,7 @@ mod tests {
         Workspace { target: PathBuf::from("/w/out"), ..Workspace::load().expect("cargo metadata") }
     }
 
-    /// Those of a night, which are all but the quick ones.
+    /// The steps of a night, which are all but the quick ones.
     fn steps(fail_fast: bool) -> Vec<Step> {
         of(Extent::Night, &workspace(), fail_fast)
     }

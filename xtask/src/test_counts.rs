@@ -31,7 +31,7 @@ pub struct Suite {
     pub summary: Option<String>,
 }
 
-/// So many lines of what a failed test printed are quoted.
+/// The lines of a failed test's output that are quoted, at most.
 const QUOTED: usize = 8;
 
 /// A test that failed: `program: name`.
@@ -59,7 +59,7 @@ pub struct TestCounts {
     pub skips: Vec<String>,
     /// The test whose result is still to come: what it printed stands between its name and its result.
     begun: Option<String>,
-    /// What it printed until now.
+    /// Its output until now.
     heard: Vec<String>,
     /// Lines of a failed test's output that are still to be quoted: libtest prints that behind all results.
     quoting: usize,
@@ -75,7 +75,7 @@ impl TestCounts {
     pub fn line(&mut self, line: &str) {
         if let Some(name) = program(line) {
             self.broken += u64::from(!self.running.is_empty() && !self.has_result);
-            (self.running, self.has_result) = (name, false);
+            (self.running, self.has_result, self.quoting) = (name, false, 0);
         } else if let Some(counts) = result(line) {
             self.has_result = true;
             self.suites.push(Suite { name: self.running.clone(), counts, summary: None });

@@ -1,4 +1,4 @@
-//! What threads leave to the one that has the group's end, for which they do not wait: dropped requests, and tasks to wake.
+//! Work that a thread leaves to the one that has the group's end, and does not wait for: dropped requests, and tasks to wake.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::task::Waker;
@@ -51,7 +51,7 @@ impl Deferred {
         self.change(std::mem::take)
     }
 
-    /// What concerns a thread that keeps the end.
+    /// The part that concerns a thread that keeps the end: dropped requests.
     pub fn take_dropped(&self) -> Vec<Signature> {
         self.change(|all| std::mem::take(&mut all.dropped))
     }

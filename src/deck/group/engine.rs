@@ -425,7 +425,7 @@ impl Engine {
     }
 }
 
-/// Of two calls, by their numbers, which go around.
+/// Whether one call comes before another. Numbers go around.
 fn is_before(one: u32, other: u32) -> bool {
     (one.wrapping_sub(other) as i32) < 0
 }
@@ -446,7 +446,7 @@ mod tests {
         assert_eq!(nearby(192, 3), 3);
         assert_eq!(nearby(2, u32::MAX - 186), u32::MAX - 186);
         assert_eq!(nearby(3, 195), 195);
-        // What has failed stays so, and what has not is not long in failing.
+        // A call that has failed stays failed, and one that has not fails soon.
         let calls_later = 1 << 30;
         for number in [0_u32, 5, 1 << 31, u32::MAX] {
             assert!(!is_before(

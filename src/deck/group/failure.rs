@@ -48,7 +48,7 @@ impl Failure {
         Failure::Other { cause, why }
     }
 
-    /// What a member has said: its failure, and the number of the first call that has no end.
+    /// Reads a member's message: its failure, and the number of the first call that has no end.
     pub fn told(state: &GroupState, member: usize, message: &Received<u8>) -> (u32, Self) {
         let (first, lost, words) = decode(message);
         let of = state.layout().ranks[member];

@@ -224,7 +224,7 @@ impl Acceptor {
         is_accepted
     }
 
-    /// As while a connection is being accepted, until it is called with `false`.
+    /// Poses as if a connection were being accepted, until it is called with `false`.
     #[cfg(test)]
     pub fn pose_as_admitting(&self, admits: bool) {
         self.coming.store(admits.into(), Ordering::Release);

@@ -31,11 +31,11 @@ pub(crate) struct OutputPipe {
     rank: u32,
     pipe: OwnedFd,
     sink: Sink,
-    /// What leads each line, if anything does.
+    /// Leads each line: a tag, or nothing.
     tag: Option<Vec<u8>>,
     /// How long an unfinished line is kept; `None`: until its end.
     keep: Option<Duration>,
-    /// What came of the line and has not been passed on, without its tag.
+    /// The part of the line that has come and has not been passed on, without its tag.
     line: Vec<u8>,
     /// When the first byte of `line` came.
     since: Instant,
@@ -57,7 +57,7 @@ enum LineState {
 }
 
 impl OutputPipe {
-    /// Of one rank, which is `alone` if the job has no other.
+    /// Makes the source of one rank, which is `alone` if the job has no other.
     pub(crate) fn new(rank: u32, pipe: OwnedFd, sink: Sink, form: &OutputForm, alone: bool) -> OutputPipe {
         let keep = match (alone, form.watched[sink as usize]) {
             (true, _) => Some(Duration::ZERO),
@@ -86,7 +86,7 @@ impl OutputPipe {
     fn split(&mut self, mut read: &[u8], out: &mut Vec<u8>, now: Instant) {
         while !read.is_empty() {
             let whole = read;
-            // Of a slice that cannot fail. It finds the byte much faster than an iterator.
+            // Reading a slice cannot fail. This finds the byte much faster than an iterator.
             let length = read.skip_until(b'\n').unwrap_or(whole.len());
             let piece = &whole[..length];
             let ends = piece.ends_with(b"\n");
@@ -119,7 +119,7 @@ impl OutputPipe {
         match (&self.tag, self.stage) {
             (Some(tag), LineState::Kept) => out.extend(tag.iter().chain(b" ")),
             (Some(tag), LineState::Broken) => out.extend(continuation(tag)),
-            // What broke the line has ended it.
+            // The line that broke this one has ended it.
             (None, LineState::Broken) => out.extend(text.next().filter(|byte| *byte != b'\n')),
             _ => {}
         }
@@ -154,7 +154,7 @@ pub(crate) fn continuation(tag: &[u8]) -> Vec<u8> {
     [tag, b"+ "].concat()
 }
 
-/// Whose line is open where several may write. The others wait for the end of a long one, but not for ever.
+/// The writer whose line is open, where several may write. The others wait for the end of a long line, but not for ever.
 pub(crate) struct Turn<W>(Option<Open<W>>);
 
 struct Open<W> {
@@ -195,7 +195,7 @@ impl<W: Copy + PartialEq> Turn<W> {
                 let goes_on = line.len() == text.len();
                 let mut open = own.filter(|_| goes_on).unwrap_or(Open { who, until: now, bytes: 0 });
                 open.bytes += line.len();
-                // Whoever writes a prompt, or a dot a second, keeps nobody waiting.
+                // A rank that writes a prompt, or a dot a second, keeps nobody waiting.
                 if open.bytes >= MAX_LINE {
                     (open.until, open.bytes) = (now + HOLD, 0);
                 }
@@ -354,7 +354,7 @@ impl Gather {
         self.sources.iter_mut().filter(|source| source.sink == sink).for_each(|source| source.ended = true);
     }
 
-    /// What a source passes on, as it is to be written.
+    /// A piece that a source passes on, as it is to be written.
     fn pass(&mut self, index: usize, mut text: Vec<u8>, now: Instant) -> (Sink, Vec<u8>) {
         let OutputPipe { rank, sink, ended, .. } = self.sources[index];
         let turn = &mut self.turns[sink as usize];

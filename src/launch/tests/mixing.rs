@@ -39,7 +39,7 @@ impl Drop for Folder {
     }
 }
 
-/// What the job wrote, with its standard output and error in these files.
+/// Runs the job with its standard output and error in these files, and reads them.
 fn written(mut command: Command, stdout: &Path, stderr: Option<&Path>) -> [String; 2] {
     let out = File::create(stdout).unwrap();
     let err = stderr.map_or_else(|| out.try_clone().unwrap(), |path| File::create(path).unwrap());
@@ -48,7 +48,7 @@ fn written(mut command: Command, stdout: &Path, stderr: Option<&Path>) -> [Strin
     [text(stdout), stderr.map(text).unwrap_or_default()]
 }
 
-/// As the standard library writes the error of a `main`, in three pieces; and each rank its piece after the one before it.
+/// Writes in three pieces, as the standard library writes the error of a `main`; each rank writes its piece after the rank before it.
 #[test]
 fn lines_that_ranks_write_in_pieces_by_turns_are_whole() {
     let folder = Folder::new("mixing");
@@ -56,7 +56,7 @@ fn lines_that_ranks_write_in_pieces_by_turns_are_whole() {
         for step in 0..3 {
             (0..12).for_each(|rank| folder.fifo(&format!("{step}.{rank}")));
         }
-        // Of each piece the rank before it, and of each first rank the last of the piece before it.
+        // The turn before: that of the rank before, and before rank 0 the last rank's of the piece before.
         let script = format!(
             "cd {}; r=$DECK_RANK
              turn() {{
@@ -105,7 +105,7 @@ fn what_a_rank_writes_to_output_and_error_stays_in_its_order_in_one_file() {
     }
 }
 
-/// What one rank alone writes, of several, and the only rank of a job: no byte more or less, whatever they are.
+/// Bytes of one rank among several, and of a job's only rank, come through unchanged, whatever they are.
 #[test]
 fn bytes_come_through_unchanged() {
     let folder = Folder::new("bytes");

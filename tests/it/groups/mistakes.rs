@@ -256,7 +256,7 @@ fn who_has_not_come_is_named() {
             world.barrier()?;
             if let Some(other) = world.rank().checked_sub(1) {
                 gave_up.wait();
-                // What rank 0 has sent may be enough for this one.
+                // This rank may have enough by the message of rank 0.
                 let all = world.all()?;
                 let error = all.all_reduce(&mut [1], Sum).and_then(|()| all.barrier()).unwrap_err();
                 assert!(matches!(error, Error::GroupFailed { .. }), "{error}");

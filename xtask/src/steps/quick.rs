@@ -1,4 +1,4 @@
-//! What users rely on, in ten minutes from a fresh clone, with Rust and a C compiler: `cargo xtask test`.
+//! The short list: checks of promises that users rely on, in ten minutes from a fresh clone, with Rust and a C compiler.
 //!
 //! All of it is of the profile of tests, programs included, so that there is one build. What is left out the other steps have: see
 //! [`super::checks`].
@@ -6,7 +6,7 @@
 use super::{BUILD, Lane, Role, Step, Work, beside_jobs, installed, step};
 use crate::{builds::FEATURES, child::Cargo, workspace::Workspace};
 
-/// Whose tests run: the library, what moves its messages on any machine, the launcher, and what the other steps start.
+/// The packages whose tests run: the library, the transports that any machine has, the launcher, and programs of the other steps.
 const PACKAGES: [&str; 18] = [
     "udeck",
     "udeck-sys",
@@ -27,7 +27,7 @@ const PACKAGES: [&str; 18] = [
     "deckrun",
     "nas-ft",
 ];
-/// What the jobs consist of, and what C programs are linked with.
+/// The programs of the jobs, and the library that C programs are linked with.
 const PROGRAMS: &str = "--lib --bin deckrun --bin nas-ft --bin group-rank --bin lost-rank --example hello --example pack --example ring";
 /// The suite over what any machine has.
 const SUITE: &str = "--test shm --test sim --test tcp --test udp";

@@ -1,9 +1,9 @@
-//! What only a night has time for: the same checks with more of the same, and what takes an hour.
+//! The long tail, for which only a night has time: the same checks at a larger scale.
 //!
 //! Each step here repeats one of [`super::checks`] at another scale. What a change breaks, the smaller one finds nearly always.
 
-use super::{Lane, Role, Step, Work, over_release, programs_of, soak_of, step, tests};
-use crate::{builds::RELEASE, child::Cargo, rdma, workspace::Workspace};
+use super::{Lane, Role, Step, Work, over_release, papers, programs_of, soak_of, step, tests};
+use crate::{rdma, workspace::Workspace};
 
 /// Ways to set up a transport that differ from another one in one setting, by the fabric's name in the conformance suite.
 pub const VARIANTS: [&str; 9] = [
@@ -39,8 +39,6 @@ pub fn steps(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     let histories = tests().args("--lib -- --nocapture sequences::").env("PROPTEST_CASES", "100000");
     let kill =
         over_release(tests().args("--test kill -- --test-threads 6").env(PASSAGES.0, PASSAGES.1), workspace);
-    let papers = Cargo::program(workspace.target.join("release/deckfabric"), "papers");
-    let papers = vec![(Role::Prepare, Cargo::new(RELEASE)), (Role::Check, papers)];
     vec![
         step("variants", "the suite over each transport's other settings", one(Role::SomeTests, variants))
             .on(Lane::First)
@@ -55,7 +53,7 @@ pub fn steps(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
             .on(Lane::Third),
         step("passages", "processes killed at seven passages of every point", Work::Commands(kill))
             .on(Lane::Second),
-        step("papers", "the published figures on the simulated fabric, whole", Work::Commands(papers))
+        step("papers", "the published figures on the simulated fabric, whole", papers("papers", workspace))
             .on(Lane::Third),
         step(
             "guests",

@@ -87,7 +87,7 @@ impl Two {
         Two { gather, writers, now: Instant::now() }
     }
 
-    /// What is passed on when this rank writes that; `None`: when it ends.
+    /// The text that is passed on when this rank writes `text`; `None`: when it ends.
     fn after(&mut self, rank: usize, text: Option<&str>) -> String {
         match text {
             Some(text) => self.writers[rank].as_mut().unwrap().write_all(text.as_bytes()).unwrap(),
@@ -97,7 +97,7 @@ impl Two {
         self.passed(text)
     }
 
-    /// What is passed on when so much time has passed.
+    /// The text that is passed on when this time has passed.
     fn later(&mut self, time: Duration) -> String {
         self.now += time;
         let texts = self.gather.overdue(self.now);
