@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn all_that_the_sources_read_are_known() {
         let mut found = Vec::new();
-        for folder in ["src", "transports", "bench-apps", "examples"] {
+        for folder in ["src", "crates", "bindings", "transports", "bench-apps", "examples"] {
             search(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut found);
         }
         assert!(found.iter().any(|name| name == "DECK_ARENA"), "{found:?}");

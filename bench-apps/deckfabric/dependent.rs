@@ -5,7 +5,7 @@
 //! acknowledgements) are not played: a post is a message of its length, and goes at once. With `library = true` the library itself does it,
 //! too ([`crate::stack`]).
 
-#[path = "../../src/deck/group/plan.rs"]
+#[path = "../../crates/deck/group/plan.rs"]
 #[expect(dead_code, reason = "the library's file, of which not all is used here")]
 mod plan;
 

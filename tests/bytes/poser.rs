@@ -10,7 +10,7 @@ use crate::random::Random;
 
 /// What it posts where it is let in. Nobody else does.
 pub const FORGED: &[u8] = b"forged by rank 3";
-/// The kind of a short message, as `src/deck/wire.rs` has it.
+/// The kind of a short message, as `crates/deck/wire.rs` has it.
 const EAGER: u8 = 1;
 
 pub struct Poser {

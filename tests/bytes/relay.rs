@@ -178,7 +178,7 @@ fn keep(kept: &mut VecDeque<Vec<u8>>, unit: Vec<u8>) {
     }
 }
 
-/// A frame as `src/session/framed/wire.rs` draws it, of any contents.
+/// A frame as `crates/session/framed/wire.rs` draws it, of any contents.
 fn frame(random: &mut Random) -> Vec<u8> {
     let mut frame = vec![0; 32];
     frame[0] = 1 + random.below(12) as u8;
@@ -196,7 +196,7 @@ fn frame(random: &mut Random) -> Vec<u8> {
     frame
 }
 
-/// Finds where units end: `src/session/admission/wire.rs` and `src/session/framed/wire.rs` have their forms.
+/// Finds where units end: `crates/session/admission/wire.rs` and `crates/session/framed/wire.rs` have their forms.
 struct Cut {
     asks: bool,
     frames: bool,

@@ -236,7 +236,7 @@ fn cell(place: &Place<'_>, direction: usize, random: &mut Random) {
             let [count, head] = [count, head].map(|byte| if odd { random.word() as u8 } else { byte });
             let meta = u32::from_le_bytes([kind, count, head, random.below(4) as u8]);
             place.write(at + 8, (random.below(70) as u64) << 32 | random.below(1000) as u64);
-            // The head of a mailbox's message, `src/deck/wire.rs`; of a lent one it stands behind offset and length.
+            // The head of a mailbox's message, `crates/deck/wire.rs`; of a lent one it stands behind offset and length.
             let part = if random.one_in(2) { random.below(20) as u64 } else { 0 };
             let said = (1 + random.below(14) as u64) | (part << 32);
             let (offset, len) = (random.below(64) as u64 * 64, random.below(5000) as u64);

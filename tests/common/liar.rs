@@ -5,7 +5,7 @@ use std::time::Duration;
 use udeck::World;
 use udeck::via::{Cq, Deadline, NetAddress, Nic, Receive, Reliability, Vi, ViAttributes};
 
-/// What postboxes say, as `src/deck/wire.rs` has it.
+/// What postboxes say, as `crates/deck/wire.rs` has it.
 pub const EAGER: u8 = 1;
 pub const HAND_OFF: u8 = 2;
 pub const ASK_WRITE: u8 = 3;

@@ -2,7 +2,7 @@
 
 mod delegation;
 mod faults;
-#[path = "../../src/via/tests/script/mod.rs"]
+#[path = "../../crates/via/tests/script/mod.rs"]
 mod script;
 mod traces;
 

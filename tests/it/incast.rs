@@ -9,7 +9,7 @@ use udeck::via::Caps;
 use udeck::via::transport::{Arrival, Body};
 use udeck::{Config, Error, IncastControl, Mailbox, Postbox, Protocol, Result, World};
 
-/// As `src/deck/wire.rs` has them.
+/// As `crates/deck/wire.rs` has them.
 const READY: u8 = 6;
 const RESERVE: u8 = 14;
 const GRANT: u8 = 15;

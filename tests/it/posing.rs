@@ -8,7 +8,7 @@ use udeck::via::{Cq, Deadline, NetAddress, Nic, Receive, Reliability, Vi, ViAttr
 use udeck::{Mailbox, NicOptions, Postbox, Protocol, World};
 use udeck_boot::{Client, local::Job};
 
-/// What postboxes say, as `src/deck/wire.rs` has it.
+/// What postboxes say, as `crates/deck/wire.rs` has it.
 const EAGER: u8 = 1;
 /// Who is posed as, and the number of that rank's only postbox.
 const HONEST: u32 = 2;

@@ -136,7 +136,7 @@ fn soon() -> std::time::Instant {
     std::time::Instant::now() + crate::common::LONG
 }
 
-/// A mailbox's record as `src/deck/connect/wire.rs` has it.
+/// A mailbox's record as `crates/deck/connect/wire.rs` has it.
 fn record(host: &[u8], doors: &[(&str, &[u8])], kind: &str) -> Vec<u8> {
     let with_length = |bytes: &[u8]| [&[bytes.len() as u8], bytes].concat();
     let head = [&[6, 1, 0, 0, 0, 0, 0][..], &[0xff; 8], &[0; 5]].concat();

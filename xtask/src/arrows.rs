@@ -15,75 +15,91 @@ struct Rule {
 
 /// Folders below the root; `.` is the umbrella package, `x/*` every package right under `x`, `*` every package.
 const RULES: &[Rule] = &[
-    Rule { folder: "src/sys", may: &[], tests_may: &[] },
-    Rule { folder: "src/auth", may: &[], tests_may: &[] },
-    Rule { folder: "src/boot", may: &["src/auth", "src/sys"], tests_may: &[] },
-    Rule { folder: "src/via", may: &["src/auth", "src/boot", "src/sys"], tests_may: &[] },
+    Rule { folder: "crates/sys", may: &[], tests_may: &[] },
+    Rule { folder: "crates/auth", may: &[], tests_may: &[] },
+    Rule { folder: "crates/boot", may: &["crates/auth", "crates/sys"], tests_may: &[] },
+    Rule { folder: "crates/via", may: &["crates/auth", "crates/boot", "crates/sys"], tests_may: &[] },
     // `qos`: whose turn it is to send.
-    Rule { folder: "src/session", may: &["src/via", "src/sys", "src/qos"], tests_may: &["tests/faults"] },
-    Rule { folder: "src/segments", may: &["src/auth", "src/sys"], tests_may: &[] },
-    Rule { folder: "src/trace", may: &["src/sys"], tests_may: &[] },
+    Rule {
+        folder: "crates/session",
+        may: &["crates/via", "crates/sys", "crates/qos"],
+        tests_may: &["tests/faults"],
+    },
+    Rule { folder: "crates/segments", may: &["crates/auth", "crates/sys"], tests_may: &[] },
+    Rule { folder: "crates/trace", may: &["crates/sys"], tests_may: &[] },
     // `qos`: who may send how much to a mailbox, and when. A network in one process, for what its tests need connections for.
     Rule {
-        folder: "src/deck",
-        may: &["src/via", "src/boot", "src/segments", "src/trace", "src/qos"],
+        folder: "crates/deck",
+        may: &["crates/via", "crates/boot", "crates/segments", "crates/trace", "crates/qos"],
         tests_may: &["transports/sim"],
     },
     Rule {
         folder: ".",
-        may: &["src/deck", "src/trace", "src/via", "src/boot", "src/sys", "src/qos", "transports/*"],
+        may: &[
+            "crates/deck",
+            "crates/trace",
+            "crates/via",
+            "crates/boot",
+            "crates/sys",
+            "crates/qos",
+            "transports/*",
+        ],
         tests_may: &["tests/faults", "tests/mock-verbs"],
     },
     Rule {
         folder: "transports/*",
-        may: &["src/session", "src/via", "src/sys"],
+        may: &["crates/session", "crates/via", "crates/sys"],
         tests_may: &["tests/conformance", "tests/faults", "tests/mock-verbs"],
     },
-    Rule { folder: "tests/faults", may: &["src/via", "src/sys"], tests_may: &[] },
+    Rule { folder: "tests/faults", may: &["crates/via", "crates/sys"], tests_may: &[] },
     // A library of its own, which the verbs transport loads in tests.
     Rule { folder: "tests/mock-verbs", may: &[], tests_may: &[] },
     Rule {
         folder: "transports/verbs/paths",
-        may: &["transports/verbs", "tests/mock-verbs", "src/via"],
+        may: &["transports/verbs", "tests/mock-verbs", "crates/via"],
         tests_may: &[],
     },
     // The settings and the NICs of the umbrella; a launcher's name service, where there is one.
-    Rule { folder: "src/directory", may: &[".", "src/boot", "src/sys"], tests_may: &[] },
+    Rule { folder: "crates/directory", may: &[".", "crates/boot", "crates/sys"], tests_may: &[] },
     // The whole library in C.
     Rule {
-        folder: "src/capi",
-        may: &[".", "src/directory", "src/via", "src/boot", "src/auth", "src/sys"],
+        folder: "bindings/c",
+        may: &[".", "crates/directory", "crates/via", "crates/boot", "crates/auth", "crates/sys"],
         tests_may: &[],
     },
     // uDAPL: NICs and VIs of the umbrella, the names by which its end points find each other, and copies of memory that others write.
-    Rule { folder: "src/dat", may: &[".", "src/directory", "src/sys"], tests_may: &["tests/faults"] },
+    Rule {
+        folder: "bindings/dat",
+        may: &[".", "crates/directory", "crates/sys"],
+        tests_may: &["tests/faults"],
+    },
     // It calls as C programs do.
-    Rule { folder: "src/dat/paths", may: &["src/dat"], tests_may: &[] },
+    Rule { folder: "bindings/dat/paths", may: &["bindings/dat"], tests_may: &[] },
     // The whole library in Python, but for interfaces of other layers.
-    Rule { folder: "src/python", may: &[".", "src/sys"], tests_may: &[] },
+    Rule { folder: "bindings/python", may: &[".", "crates/sys"], tests_may: &[] },
     // Command lines as pages and completions: nothing of messaging.
-    Rule { folder: "src/manual", may: &[], tests_may: &[] },
+    Rule { folder: "crates/manual", may: &[], tests_may: &[] },
     // State machines that anything may use: nothing of messaging.
-    Rule { folder: "src/qos", may: &[], tests_may: &[] },
-    Rule { folder: "src/fabric", may: &["src/qos"], tests_may: &[] },
+    Rule { folder: "crates/qos", may: &[], tests_may: &[] },
+    Rule { folder: "crates/fabric", may: &["crates/qos"], tests_may: &[] },
     // The umbrella for `deckrun --doctor`: what a job would find, only the registry knows. `trace`: of a job that did not finish nobody
     // else merges it.
     Rule {
-        folder: "src/launch",
-        may: &[".", "src/auth", "src/boot", "src/manual", "src/sys", "src/trace"],
+        folder: "crates/launch",
+        may: &[".", "crates/auth", "crates/boot", "crates/manual", "crates/sys", "crates/trace"],
         tests_may: &[],
     },
     Rule {
         folder: "bench-apps/deckperf",
-        may: &[".", "src/launch", "src/manual", "src/dat", "bench-apps/fast-paths"],
+        may: &[".", "crates/launch", "crates/manual", "bindings/dat", "bench-apps/fast-paths"],
         tests_may: &[],
     },
     // The counts of a wait need a feature of `sys`. `via`: how two VIs are connected is a file that verbs' paths have, too.
-    Rule { folder: "bench-apps/fast-paths", may: &[".", "src/sys", "src/via"], tests_may: &[] },
+    Rule { folder: "bench-apps/fast-paths", may: &[".", "crates/sys", "crates/via"], tests_may: &[] },
     // `boot`: whether any launcher has started it, or it starts its own ranks. `dat`: one of its links.
     Rule {
         folder: "bench-apps/hadb",
-        may: &[".", "src/boot", "src/dat", "src/launch", "src/manual"],
+        may: &[".", "crates/boot", "bindings/dat", "crates/launch", "crates/manual"],
         tests_may: &[],
     },
     // The library itself, its names served in the process, over the simulated NICs; `sys`: descriptors for a thousand ranks.
@@ -92,27 +108,27 @@ const RULES: &[Rule] = &[
         may: &[
             ".",
             "bench-apps/cli-common",
-            "src/boot",
-            "src/fabric",
-            "src/manual",
-            "src/qos",
-            "src/sys",
+            "crates/boot",
+            "crates/fabric",
+            "crates/manual",
+            "crates/qos",
+            "crates/sys",
             "transports/sim",
         ],
         tests_may: &[],
     },
     // What `deckqos` and `deckfabric` have in common: files, problems, exit codes.
-    Rule { folder: "bench-apps/cli-common", may: &["src/manual"], tests_may: &[] },
+    Rule { folder: "bench-apps/cli-common", may: &["crates/manual"], tests_may: &[] },
     Rule {
         folder: "bench-apps/deckqos",
-        may: &["bench-apps/cli-common", "src/qos", "src/manual"],
+        may: &["bench-apps/cli-common", "crates/qos", "crates/manual"],
         tests_may: &[],
     },
-    Rule { folder: "bench-apps/nas-ft", may: &[".", "src/manual"], tests_may: &[] },
+    Rule { folder: "bench-apps/nas-ft", may: &[".", "crates/manual"], tests_may: &[] },
     Rule {
         folder: "tests/conformance",
-        may: &["src/via", "tests/faults"],
-        tests_may: &["transports/*", "tests/mock-verbs", "src/boot", "src/dat", "src/sys"],
+        may: &["crates/via", "tests/faults"],
+        tests_may: &["transports/*", "tests/mock-verbs", "crates/boot", "bindings/dat", "crates/sys"],
     },
     Rule { folder: "tests/engines", may: &["."], tests_may: &["tests/jobs"] },
     // Programs, through the registry.
@@ -218,15 +234,15 @@ mod tests {
     #[test]
     fn the_drawn_arrows_are_allowed() {
         let house = workspace(&[
-            ("udeck-sys", "src/sys", &[]),
-            ("udeck-boot", "src/boot", &["udeck-sys"]),
-            ("udeck-via", "src/via", &["udeck-boot", "udeck-sys"]),
-            ("udeck-deck", "src/deck", &["udeck-via", "udeck-boot"]),
+            ("udeck-sys", "crates/sys", &[]),
+            ("udeck-boot", "crates/boot", &["udeck-sys"]),
+            ("udeck-via", "crates/via", &["udeck-boot", "udeck-sys"]),
+            ("udeck-deck", "crates/deck", &["udeck-via", "udeck-boot"]),
             ("udeck-shm", "transports/shm", &["udeck-via", "udeck-sys", "dev:udeck-conformance"]),
-            ("udeck-session", "src/session", &["udeck-via", "udeck-sys"]),
+            ("udeck-session", "crates/session", &["udeck-via", "udeck-sys"]),
             ("udeck-tcp", "transports/tcp", &["udeck-session", "udeck-via", "udeck-sys"]),
             ("udeck", ".", &["udeck-deck", "udeck-via", "udeck-boot", "udeck-sys", "udeck-shm", "dev:udeck"]),
-            ("deckrun", "src/launch", &["udeck-boot", "udeck-sys"]),
+            ("deckrun", "crates/launch", &["udeck-boot", "udeck-sys"]),
             ("deckperf", "bench-apps/deckperf", &["udeck", "deckrun"]),
             ("udeck-conformance", "tests/conformance", &["udeck-via", "dev:udeck-shm"]),
             ("udeck-jobs", "tests/jobs", &["udeck", "udeck-sys", "dev:deckrun"]),
@@ -238,12 +254,12 @@ mod tests {
     #[test]
     fn an_arrow_against_the_layers_names_itself_its_manifest_and_the_rule() {
         let house =
-            workspace(&[("udeck-via", "src/via", &["udeck-shm"]), ("udeck-shm", "transports/shm", &[])]);
+            workspace(&[("udeck-via", "crates/via", &["udeck-shm"]), ("udeck-shm", "transports/shm", &[])]);
         let [problem] = &violations(&house)[..] else { panic!("one violation") };
         assert_eq!(
             problem,
-            "src/via/Cargo.toml: udeck-via -> udeck-shm is not allowed: \
-             src/via may depend on src/auth, src/boot, src/sys only (xtask/src/arrows.rs)"
+            "crates/via/Cargo.toml: udeck-via -> udeck-shm is not allowed: \
+             crates/via may depend on crates/auth, crates/boot, crates/sys only (xtask/src/arrows.rs)"
         );
     }
 
@@ -253,7 +269,7 @@ mod tests {
             let house = workspace(&[
                 ("udeck-shm", "transports/shm", &[forbidden]),
                 ("udeck-tcp", "transports/tcp", &[]),
-                ("udeck-deck", "src/deck", &[]),
+                ("udeck-deck", "crates/deck", &[]),
                 ("udeck", ".", &[]),
             ]);
             assert_eq!(violations(&house).len(), 1, "{forbidden}");
@@ -275,7 +291,7 @@ mod tests {
     #[test]
     fn tests_do_not_reach_around_the_layers_either() {
         let house =
-            workspace(&[("udeck-deck", "src/deck", &["dev:udeck-sys"]), ("udeck-sys", "src/sys", &[])]);
+            workspace(&[("udeck-deck", "crates/deck", &["dev:udeck-sys"]), ("udeck-sys", "crates/sys", &[])]);
         let [problem] = &violations(&house)[..] else { panic!("one violation") };
         assert!(problem.contains("udeck-deck -> udeck-sys (dev) is not allowed"), "{problem}");
     }

@@ -18,8 +18,18 @@ use std::{
 /// Documents that a reader reads as a whole, and their longest in lines.
 const SHORT: [(&str, usize); 2] = [("README.md", 120), ("ARCHITECTURE.md", 150)];
 /// Folders at the root whose files documents name.
-const TOP: [&str; 8] =
-    ["bench-apps/", "benches/", "docs/", "examples/", "src/", "tests/", "transports/", "xtask/"];
+const TOP: [&str; 10] = [
+    "bench-apps/",
+    "benches/",
+    "bindings/",
+    "crates/",
+    "docs/",
+    "examples/",
+    "src/",
+    "tests/",
+    "transports/",
+    "xtask/",
+];
 /// A record of what was found when, under the names of that day.
 const FINDINGS: &str = "tests/mutants";
 /// Where samples become tests.

@@ -3,7 +3,7 @@
 //! On a shared machine a time says little; an instruction count says the same every day, so that a path which became
 //! dearer is noticed in the commit that did it. `bench-apps/fast-paths` goes through the paths, callgrind counts, and
 //! `instructions.txt` beside it is the record. `transports/verbs/paths` does the same over verbs, and beside it by bare calls
-//! of the library: recorded is the difference ([`record::above_bare`]). `src/dat/paths` has those of uDAPL's calls. It changes only by `cargo xtask counts --write`, in a commit whose
+//! of the library: recorded is the difference ([`record::above_bare`]). `bindings/dat/paths` has those of uDAPL's calls. It changes only by `cargo xtask counts --write`, in a commit whose
 //! message gives the reason: hence a path that became *cheaper* fails the step, too. Otherwise the gain could be lost
 //! again unnoticed.
 //!

@@ -13,7 +13,7 @@ use std::{
 };
 
 /// Where the sync points are, and the package whose models cover them.
-const FOLDER: &str = "src/sys";
+const FOLDER: &str = "crates/sys";
 const MARK: &str = "// SYNC POINT ";
 /// The marked line stands at most so far below its mark.
 const WITHIN_LINES: usize = 3;

@@ -21,45 +21,45 @@ enum What {
 }
 
 const UNSAFE_PLACES: &[Place] = &[
-    Place { at: "src/sys/", what: What::Anything },
+    Place { at: "crates/sys/", what: What::Anything },
     // A C library, loaded when it is needed.
-    Place { at: "src/boot/start/pmix/ffi", what: What::Anything },
-    Place { at: "src/via/mem", what: What::Anything },
+    Place { at: "crates/boot/start/pmix/ffi", what: What::Anything },
+    Place { at: "crates/via/mem", what: What::Anything },
     // Whoever implements a device or a port answers for memory.
-    Place { at: "src/via/transport.rs", what: What::Promise },
-    Place { at: "src/via/tests/script/", what: What::Anything },
-    Place { at: "src/via/vi/sends/tests.rs", what: What::Promise },
-    Place { at: "src/via/tests/ui/", what: What::Promise },
-    Place { at: "src/session/memory", what: What::Anything },
-    Place { at: "src/session/framed/connection/pieces.rs", what: What::Anything },
-    Place { at: "src/session/framed/device.rs", what: What::Promise },
-    Place { at: "src/session/framed/endpoint.rs", what: What::Promise },
-    Place { at: "src/session/framed/tests/costs.rs", what: What::Anything },
-    Place { at: "src/session/framed/tests/pair.rs", what: What::Anything },
+    Place { at: "crates/via/transport.rs", what: What::Promise },
+    Place { at: "crates/via/tests/script/", what: What::Anything },
+    Place { at: "crates/via/vi/sends/tests.rs", what: What::Promise },
+    Place { at: "crates/via/tests/ui/", what: What::Promise },
+    Place { at: "crates/session/memory", what: What::Anything },
+    Place { at: "crates/session/framed/connection/pieces.rs", what: What::Anything },
+    Place { at: "crates/session/framed/device.rs", what: What::Promise },
+    Place { at: "crates/session/framed/endpoint.rs", what: What::Promise },
+    Place { at: "crates/session/framed/tests/costs.rs", what: What::Anything },
+    Place { at: "crates/session/framed/tests/pair.rs", what: What::Anything },
     Place { at: "tests/conformance/counting.rs", what: What::Promise },
     Place { at: "tests/conformance/counting.rs", what: What::Call("raw_device") },
     Place { at: "transports/", what: What::Anything },
-    Place { at: "src/capi/", what: What::Anything },
+    Place { at: "bindings/c/", what: What::Anything },
     // numpy's C interface; arrays over message memory, and calls on the program's arrays.
-    Place { at: "src/python/numpy.rs", what: What::Anything },
-    Place { at: "src/python/content.rs", what: What::Anything },
-    Place { at: "src/python/memory.rs", what: What::Anything },
-    Place { at: "src/python/message.rs", what: What::Anything },
-    Place { at: "src/python/group.rs", what: What::Anything },
+    Place { at: "bindings/python/numpy.rs", what: What::Anything },
+    Place { at: "bindings/python/content.rs", what: What::Anything },
+    Place { at: "bindings/python/memory.rs", what: What::Anything },
+    Place { at: "bindings/python/message.rs", what: What::Anything },
+    Place { at: "bindings/python/group.rs", what: What::Anything },
     // C's pointers and handles; the program's memory, at addresses that it has registered.
-    Place { at: "src/dat/ffi", what: What::Anything },
-    Place { at: "src/dat/paths/", what: What::Anything },
-    Place { at: "src/dat/api/memory.rs", what: What::Anything },
-    Place { at: "src/dat/core/memory.rs", what: What::Anything },
-    Place { at: "src/dat/core/slot.rs", what: What::Anything },
+    Place { at: "bindings/dat/ffi", what: What::Anything },
+    Place { at: "bindings/dat/paths/", what: What::Anything },
+    Place { at: "bindings/dat/api/memory.rs", what: What::Anything },
+    Place { at: "bindings/dat/core/memory.rs", what: What::Anything },
+    Place { at: "bindings/dat/core/slot.rs", what: What::Anything },
     // The C library's `atexit`.
-    Place { at: "src/directory/names/job.rs", what: What::Anything },
+    Place { at: "crates/directory/names/job.rs", what: What::Anything },
     // Processes and signals, for which rustix has no call.
-    Place { at: "src/launch/guard.rs", what: What::Anything },
-    Place { at: "src/launch/orphans.rs", what: What::Anything },
-    Place { at: "src/launch/signals.rs", what: What::Anything },
-    Place { at: "src/launch/tests/chain.rs", what: What::Anything },
-    Place { at: "src/launch/", what: What::Call("pre_exec") },
+    Place { at: "crates/launch/guard.rs", what: What::Anything },
+    Place { at: "crates/launch/orphans.rs", what: What::Anything },
+    Place { at: "crates/launch/signals.rs", what: What::Anything },
+    Place { at: "crates/launch/tests/chain.rs", what: What::Anything },
+    Place { at: "crates/launch/", what: What::Call("pre_exec") },
     // The cases of the raw posts, which are `unsafe` to call.
     Place { at: "tests/conformance/cases/raw.rs", what: What::Anything },
     // A C library's interface: it trusts its caller's pointers.
@@ -100,7 +100,7 @@ pub fn violations(sources: &[Source]) -> Vec<String> {
     for source in sources {
         found.extend(misplaced_unsafe(source));
         // Tests decide nothing, and take a transport for what they need connections for.
-        if source.path.starts_with("src/deck/") && !source.path.ends_with("/tests.rs") {
+        if source.path.starts_with("crates/deck/") && !source.path.ends_with("/tests.rs") {
             found.extend(named_transports(source));
         }
     }
@@ -176,7 +176,7 @@ fn parts(word: &str) -> Vec<String> {
 
 fn deck_without_forbid(sources: &[Source]) -> Option<String> {
     const WANTED: &str = "#![forbid(unsafe_code)]";
-    let path = "src/deck/lib.rs";
+    let path = "crates/deck/lib.rs";
     let Some(deck) = sources.iter().find(|source| source.path == path) else {
         return Some(format!("{path}: not found, so nothing forbids `unsafe` in deck"));
     };
@@ -207,7 +207,7 @@ mod tests {
 
     /// What is found in these files and a faultless `deck`.
     fn found(files: &[(&str, &str)]) -> Vec<String> {
-        let mut sources = vec![Source { path: "src/deck/lib.rs".into(), text: GOOD_DECK.into() }];
+        let mut sources = vec![Source { path: "crates/deck/lib.rs".into(), text: GOOD_DECK.into() }];
         sources
             .extend(files.iter().map(|(path, text)| Source { path: (*path).into(), text: (*text).into() }));
         violations(&sources)
@@ -216,16 +216,22 @@ mod tests {
     #[test]
     fn unsafe_may_stand_where_memory_is_handled() {
         let text = "fn f() { unsafe { g() } }";
-        for path in ["src/sys/map.rs", "src/via/mem.rs", "src/via/mem/arena.rs", "transports/shm/ring.rs"] {
+        for path in
+            ["crates/sys/map.rs", "crates/via/mem.rs", "crates/via/mem/arena.rs", "transports/shm/ring.rs"]
+        {
             assert_eq!(found(&[(path, text)]), Vec::<String>::new(), "{path}");
         }
     }
 
     #[test]
     fn unsafe_elsewhere_is_found_with_its_line() {
-        for path in
-            ["src/via/vi.rs", "src/boot/wire.rs", "src/deck/world.rs", "tests/jobs/lib.rs", "src/system.rs"]
-        {
+        for path in [
+            "crates/via/vi.rs",
+            "crates/boot/wire.rs",
+            "crates/deck/world.rs",
+            "tests/jobs/lib.rs",
+            "src/system.rs",
+        ] {
             let problems = found(&[(path, "fn f() {\n    unsafe { g() }\n}")]);
             assert_eq!(problems.len(), 1, "{path}");
             assert!(problems[0].starts_with(&format!("{path}:2: `unsafe`")), "{}", problems[0]);
@@ -235,20 +241,20 @@ mod tests {
     #[test]
     fn unsafe_in_comments_strings_and_longer_words_is_not_meant() {
         let text = "// unsafe\nconst A: &str = \"unsafe\"; // unsafe\n#![deny(unsafe_op_in_unsafe_fn)]";
-        assert_eq!(found(&[("src/via/vi.rs", text)]), Vec::<String>::new());
+        assert_eq!(found(&[("crates/via/vi.rs", text)]), Vec::<String>::new());
     }
 
     #[test]
     fn the_launcher_may_only_call_pre_exec() {
         let good = "unsafe {\n    command.pre_exec(hook);\n}";
         let bad = "unsafe {\n    libc::fork();\n}\n// pre_exec";
-        assert_eq!(found(&[("src/launch/spawn.rs", good)]), Vec::<String>::new());
-        assert_eq!(found(&[("src/launch/spawn.rs", bad)]).len(), 1);
+        assert_eq!(found(&[("crates/launch/spawn.rs", good)]), Vec::<String>::new());
+        assert_eq!(found(&[("crates/launch/spawn.rs", bad)]).len(), 1);
     }
 
     #[test]
     fn a_promise_is_no_block() {
-        let path = "src/via/transport.rs";
+        let path = "crates/via/transport.rs";
         for good in ["pub unsafe trait Port {}", "unsafe impl Port for P {}"] {
             assert_eq!(found(&[(path, good)]), Vec::<String>::new(), "{good}");
         }
@@ -266,18 +272,19 @@ mod tests {
             "open(\"udp0\")",
             "fn via_Verbs() {}",
         ] {
-            let problems = found(&[("src/deck/world.rs", text)]);
+            let problems = found(&[("crates/deck/world.rs", text)]);
             assert_eq!(problems.len(), 1, "{text}");
-            assert!(problems[0].starts_with("src/deck/world.rs:1:"), "{}", problems[0]);
+            assert!(problems[0].starts_with("crates/deck/world.rs:1:"), "{}", problems[0]);
         }
         let innocent = "// over shm or tcp\nlet adverbs = outcp; // verbs\n";
-        assert_eq!(found(&[("src/deck/world.rs", innocent)]), Vec::<String>::new());
+        assert_eq!(found(&[("crates/deck/world.rs", innocent)]), Vec::<String>::new());
         assert_eq!(found(&[("transports/shm/lib.rs", "struct Shm;")]), Vec::<String>::new());
     }
 
     #[test]
     fn deck_must_forbid_unsafe() {
-        let deck = |text: &str| violations(&[Source { path: "src/deck/lib.rs".into(), text: text.into() }]);
+        let deck =
+            |text: &str| violations(&[Source { path: "crates/deck/lib.rs".into(), text: text.into() }]);
         assert_eq!(deck(GOOD_DECK), Vec::<String>::new());
         assert_eq!(deck("// #![forbid(unsafe_code)]").len(), 1, "a comment forbids nothing");
         assert_eq!(violations(&[]).len(), 1, "a deck that is not there forbids nothing");

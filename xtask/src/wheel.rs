@@ -11,7 +11,7 @@ use std::{
 };
 
 const LIMIT: Duration = Duration::from_secs(3600);
-const PACKAGE: &str = "src/python";
+const PACKAGE: &str = "bindings/python";
 /// The oldest glibc that a wheel for others asks for: that of 2018, which pip 20.3 or later knows by this name.
 const GLIBC: &str = "2.28";
 

@@ -115,7 +115,7 @@ mod tests {
                 {"name": "udeck-sys", "kind": null}, {"name": "libc", "kind": null}], "targets": [
                 {"name": "udeck", "kind": ["lib"], "test": true}, {"name": "it", "kind": ["test"], "test": true},
                 {"name": "tool", "kind": ["bin"], "test": true}, {"name": "rank", "kind": ["bin"], "test": false}]},
-            {"name": "udeck-sys", "manifest_path": "/w/src/sys/Cargo.toml", "dependencies": [
+            {"name": "udeck-sys", "manifest_path": "/w/crates/sys/Cargo.toml", "dependencies": [
                 {"name": "udeck", "kind": "dev"}], "targets": []}
         ]}"#;
 
@@ -124,7 +124,7 @@ mod tests {
         let workspace = Workspace::parse(METADATA).unwrap();
         let [umbrella, sys] = &workspace.packages[..] else { panic!("two packages") };
         assert_eq!((umbrella.folder.as_str(), umbrella.manifest().as_str()), (".", "Cargo.toml"));
-        assert_eq!((sys.folder.as_str(), sys.manifest().as_str()), ("src/sys", "src/sys/Cargo.toml"));
+        assert_eq!((sys.folder.as_str(), sys.manifest().as_str()), ("crates/sys", "crates/sys/Cargo.toml"));
         assert_eq!(umbrella.uses.len(), 1, "libc is not ours");
         assert!(!umbrella.uses[0].dev && sys.uses[0].dev);
         assert_eq!((&umbrella.tests[..], sys.tests.len()), (&["it".to_owned()][..], 0));

@@ -8,21 +8,21 @@ use std::path::Path;
 const PAGE: &str = "docs/error-texts.md";
 /// Where public errors are. In each file, those of one enum or structure.
 const SOURCES: [&str; 10] = [
-    "src/deck/error.rs",
-    "src/deck/pack.rs",
-    "src/via/error.rs",
-    "src/via/names/error.rs",
-    "src/boot/error.rs",
-    "src/boot/start/error.rs",
-    "src/auth/keys.rs",
-    "src/launch/error.rs",
-    "src/launch/hosts.rs",
-    "src/launch/allocation.rs",
+    "crates/deck/error.rs",
+    "crates/deck/pack.rs",
+    "crates/via/error.rs",
+    "crates/via/names/error.rs",
+    "crates/boot/error.rs",
+    "crates/boot/start/error.rs",
+    "crates/auth/keys.rs",
+    "crates/launch/error.rs",
+    "crates/launch/hosts.rs",
+    "crates/launch/allocation.rs",
 ];
 const ATTRIBUTE: &str = "#[error(";
 /// C's codes, as they begin in a header.
 const C: [(&str, &str); 2] =
-    [("src/capi/include/deck.h", "#define DECK_E"), ("src/capi/include/vipl.h", "    VIP_")];
+    [("bindings/c/include/deck.h", "#define DECK_E"), ("bindings/c/include/vipl.h", "    VIP_")];
 const RETURNS: &str = "} VIP_RETURN;";
 
 /// A variant, or a structure; its words, if they are its own.

@@ -37,9 +37,9 @@ pub const ASKED: &[Asked] = &[
     .note("a graceful disconnect sends what is posted; what has left arrives"),
     asked("connections leave nothing behind", &["many::connections_leave_nothing_behind"]),
     asked("shared receive queues: many VIs take from one supply, in the order of its posts", &[]).tests(&[
-        "src/dat/api/tests/srq.rs::messages_of_several_connections_take_receives_of_one_queue",
-        "src/dat/api/tests/srq.rs::the_end_of_a_connection_leaves_the_receives_to_the_others",
-        "src/dat/api/tests/srq.rs::what_a_shared_queue_refuses_comes_back",
+        "bindings/dat/api/tests/srq.rs::messages_of_several_connections_take_receives_of_one_queue",
+        "bindings/dat/api/tests/srq.rs::the_end_of_a_connection_leaves_the_receives_to_the_others",
+        "bindings/dat/api/tests/srq.rs::what_a_shared_queue_refuses_comes_back",
         "tests/dat/c/srq.c::main",
     ]),
     asked(
@@ -53,7 +53,7 @@ pub const ASKED: &[Asked] = &[
         ],
     ),
     asked("one wait on several completion queues", &[])
-        .tests(&["src/dat/api/tests/cno.rs::who_waits_learns_which_dispatcher_has_events"])
+        .tests(&["bindings/dat/api/tests/cno.rs::who_waits_learns_which_dispatcher_has_events"])
         .note("a CNO"),
     does_not_meet(
         "registration by cache: the same memory is registered once, and never outlives itself",
@@ -84,5 +84,5 @@ pub const ASKED: &[Asked] = &[
         "it hoards its own memory: the sender's was over when the message came",
     ),
     asked("errors say what happened", &["states::an_unconnected_end_point_takes_receives_but_no_requests"])
-        .tests(&["src/dat/api/tests.rs::what_is_refused_comes_back_with_what_was_tried"]),
+        .tests(&["bindings/dat/api/tests.rs::what_is_refused_comes_back_with_what_was_tried"]),
 ];

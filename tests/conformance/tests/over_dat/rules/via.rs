@@ -46,7 +46,7 @@ pub const ASKED: &[Asked] = &[
     ),
     does_not_meet(
         "both VIs of a connection have one level, and each side learns when they have not",
-        "there is one type of end point; that a VI which is none is refused, src/dat/api/hostile.rs has",
+        "there is one type of end point; that a VI which is none is refused, bindings/dat/api/hostile.rs has",
     ),
     // ---- work queues ----
     asked(
@@ -143,7 +143,7 @@ pub const ASKED: &[Asked] = &[
         ],
     )
     .tests(&[
-        "src/dat/core/state.rs::requests_are_posted_to_what_is_or_was_connected",
+        "bindings/dat/core/state.rs::requests_are_posted_to_what_is_or_was_connected",
         "tests/dat/c/states.c::refuses_before_it_is_connected",
     ]),
     asked(

@@ -20,7 +20,7 @@ pub const ASKED: &[Asked] = &[
     asked("VipQueryVi", &["states::states_follow_connect_and_disconnect"])
         .note("dat_ep_query, dat_ep_get_status"),
     asked("VipSetViAttributes", &[])
-        .tests(&["src/dat/api/tests/qos.rs::attributes_change_while_there_is_no_connection"])
+        .tests(&["bindings/dat/api/tests/qos.rs::attributes_change_while_there_is_no_connection"])
         .note("dat_ep_modify"),
     asked("VipConnectWait", &["connection::private_data_travel_both_ways"])
         .note("dat_psp_create, and a wait for its dispatcher"),
@@ -46,8 +46,8 @@ pub const ASKED: &[Asked] = &[
     .note("dat_lmr_create, dat_lmr_free"),
     asked("VipSetMemAttributes", &[])
         .tests(&[
-            "src/dat/api/tests/rmr.rs::a_peer_has_the_windows_rights_and_no_more",
-            "src/dat/api/tests/rmr.rs::a_window_opens_and_closes_in_order_with_messages",
+            "bindings/dat/api/tests/rmr.rs::a_peer_has_the_windows_rights_and_no_more",
+            "bindings/dat/api/tests/rmr.rs::a_window_opens_and_closes_in_order_with_messages",
         ])
         .note("an LMR keeps its rights; an RMR is bound with others"),
     does_not_meet("VipQueryMem", "dat_lmr_query says what the program has said; tests/dat/c/memory.c has it"),
@@ -62,7 +62,7 @@ pub const ASKED: &[Asked] = &[
     asked("VipRecvNotify", &[]).tests(&["tests/dat/c/events.c::calls_an_agent"]).note("a CNO's agent"),
     asked("VipCQNotify", &[])
         .tests(&[
-            "src/dat/api/tests/cno.rs::each_dispatcher_is_told_once_and_only_while_it_is_enabled",
+            "bindings/dat/api/tests/cno.rs::each_dispatcher_is_told_once_and_only_while_it_is_enabled",
             "tests/dat/c/events.c::notifies",
             "tests/dat/c/orders.c::ends_with_its_agent",
         ])
@@ -70,7 +70,7 @@ pub const ASKED: &[Asked] = &[
     asked("VipCreateCQ, VipDestroyCQ", &["orphans::a_dispatcher_takes_along_what_is_in_it"])
         .note("dat_evd_create, dat_evd_free"),
     asked("VipResizeCQ", &[])
-        .tests(&["src/dat/api/tests/cno.rs::a_dispatcher_has_the_room_that_it_is_given"])
+        .tests(&["bindings/dat/api/tests/cno.rs::a_dispatcher_has_the_room_that_it_is_given"])
         .note("dat_evd_resize"),
     asked(
         "VipCQDone, VipCQWait",
@@ -117,7 +117,7 @@ pub const ASKED: &[Asked] = &[
     does_not_meet("INVALID_RELIABILITY_LEVEL", "there is one"),
     asked("INVALID_MTU", &["limits::a_transfer_too_long_is_refused"]).note("DAT_LENGTH_ERROR, at the post"),
     asked("INVALID_QOS", &[])
-        .tests(&["src/dat/api/tests/qos.rs::a_quality_is_a_level_of_the_interface_below_where_it_has_levels"])
+        .tests(&["bindings/dat/api/tests/qos.rs::a_quality_is_a_level_of_the_interface_below_where_it_has_levels"])
         .note("a quality is a level; where there are none, what is asked for in vain is said, and queries say what it has"),
     asked("INVALID_PTAG", &["memory::requests_from_memory_of_another_zone_are_refused"])
         .note("DAT_PROTECTION_VIOLATION"),

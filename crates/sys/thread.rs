@@ -281,7 +281,7 @@ mod tests {
         let (said, erred) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(said.contains("of theirs") && !said.contains("of ours"), "{said}");
-        assert!(erred.contains("thread test panicked at src/sys/thread.rs:"), "{erred}");
+        assert!(erred.contains("thread test panicked at crates/sys/thread.rs:"), "{erred}");
         assert!(!erred.contains("of theirs"), "{erred}");
     }
 }

@@ -1,7 +1,7 @@
 //! What safe code must not do with memory that was posted, lent or opened to peers does not compile.
 
 #[macro_use]
-#[path = "../../via/tests/pairs/mod.rs"]
+#[path = "../../../crates/via/tests/pairs/mod.rs"]
 mod pairs;
 
 pairs! {
