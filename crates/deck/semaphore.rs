@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use udeck_boot::Ranks;
 use udeck_boot::waits::Call;
-use udeck_segments::{MAX_PERMITS, MemberState, Purpose};
+use udeck_via::segments::{MAX_PERMITS, MemberState, Purpose};
 
 use crate::error::{Error, Result, check_process};
 use crate::shared::attach::{Wanted, share};

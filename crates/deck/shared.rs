@@ -1,6 +1,6 @@
 //! What ranks of one host share: the part that segments, locked segments and semaphores have in common.
 //!
-//! The memory and the protocols in it are `udeck_sys::shared_memory`'s; how the ranks come to it is `udeck_segments`'s. Here are the waits:
+//! The memory and the protocols in it are `udeck_sys::shared_memory`'s; how the ranks come to it is `udeck_via::segments`'s. Here are the waits:
 //! with deadlines, with the ranks that they wait for, and with what has become of those.
 //!
 //! | file | what it is |
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use udeck_boot::waits::Call;
-use udeck_segments::{Abandoned, LockGuard, MemberState, SharedMemory};
+use udeck_via::segments::{Abandoned, LockGuard, MemberState, SharedMemory};
 
 use self::wait::{Look, Waits, wait};
 use crate::error::{Error, Result};

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
-use udeck_segments::{LockGuard, Purpose};
+use udeck_via::segments::{LockGuard, Purpose};
 
 use crate::error::{Result, check_process};
 use crate::payload::check_payload;

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use bytemuck::{Pod, bytes_of, bytes_of_mut, cast_slice, cast_slice_mut};
-use udeck_segments::{Elements, LockGuard, Purpose};
+use udeck_via::segments::{Elements, LockGuard, Purpose};
 
 use crate::error::{Result, check_process};
 use crate::payload::check_payload;
@@ -248,7 +248,7 @@ mod atomic {
     use std::sync::atomic::Ordering;
 
     use bytemuck::Pod;
-    use udeck_segments::Elements;
+    use udeck_via::segments::Elements;
 
     use super::SharedSegment;
 

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 
 use parking_lot::Mutex;
 use udeck_boot::Client;
-use udeck_segments::{Service, Shape};
+use udeck_via::segments::{Service, Shape};
 
 /// See the module.
 #[derive(Default)]

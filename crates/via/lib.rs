@@ -14,6 +14,7 @@
 //! | [`Vi::peer_request`] | peer-to-peer connection |
 //! | [`Nic::on_error`] | told of errors that no call returns |
 //! | [`names::NameService`] | hosts by name and by address |
+//! | [`segments`] | memory that ranks of one host share beside their messages |
 //!
 //! A VI receives in one of two ways, fixed when it is made ([`Receive`]): into descriptors that the program
 //! posted, as VIA has it; or *lent*: the transport hands out the bytes where they lie (in the ring cell, in the
@@ -49,6 +50,7 @@ mod report;
 #[path = "tests/script/mod.rs"]
 #[allow(dead_code, reason = "`udeck-faults` uses the rest")]
 mod script;
+pub mod segments;
 mod shared;
 mod state;
 pub mod transport;

@@ -25,12 +25,11 @@ const RULES: &[Rule] = &[
         may: &["crates/via", "crates/sys", "crates/qos"],
         tests_may: &["tests/faults"],
     },
-    Rule { folder: "crates/segments", may: &["crates/auth", "crates/sys"], tests_may: &[] },
     Rule { folder: "crates/trace", may: &["crates/sys"], tests_may: &[] },
     // `qos`: who may send how much to a mailbox, and when. A network in one process, for what its tests need connections for.
     Rule {
         folder: "crates/deck",
-        may: &["crates/via", "crates/boot", "crates/segments", "crates/trace", "crates/qos"],
+        may: &["crates/via", "crates/boot", "crates/trace", "crates/qos"],
         tests_may: &["transports/sim"],
     },
     Rule {

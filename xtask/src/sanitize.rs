@@ -65,7 +65,7 @@ struct Tests {
 /// For a build from nothing and the tests, which take ten times as long.
 const LIMIT: Duration = Duration::from_secs(7200);
 
-const UNIT: &str = "-p udeck-sys -p udeck-auth -p udeck-via -p udeck-boot -p udeck-session -p udeck-segments -p udeck-deck -p udeck-shm \
+const UNIT: &str = "-p udeck-sys -p udeck-auth -p udeck-via -p udeck-boot -p udeck-session -p udeck-deck -p udeck-shm \
                     -p udeck-tcp -p udeck-udp -p udeck-verbs -p udeck-dat --lib";
 const WORLDS: &str = "-p udeck --lib --tests";
 

@@ -1,6 +1,6 @@
 //! Making what ranks share, and coming to it: collective among them.
 //!
-//! The lowest rank makes the memory, the others ask it for the descriptor (`udeck_segments`). The call returns when all have it: a barrier in
+//! The lowest rank makes the memory, the others ask it for the descriptor (`udeck_via::segments`). The call returns when all have it: a barrier in
 //! the memory itself. So nobody can be late, and the maker may end when it likes.
 
 use std::io;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use udeck_boot::waits::{Call, Wait};
 use udeck_boot::{BootError, Maker, client::SEGMENTS};
-use udeck_segments::{FetchError, MAX_REQUESTS, Purpose, Shape, SharedMemory, SharedUse, fetch};
+use udeck_via::segments::{FetchError, MAX_REQUESTS, Purpose, Shape, SharedMemory, SharedUse, fetch};
 use udeck_via::{Deadline, Error as ViaError};
 
 use super::wait::how_dead;
@@ -138,7 +138,7 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    fn fetch(&self, shape: &Shape) -> Result<udeck_segments::Passed> {
+    fn fetch(&self, shape: &Shape) -> Result<udeck_via::segments::Passed> {
         let (world, deadline) = (self.world, Deadline::after(self.world.config().deadline));
         let address = self.address(deadline)?;
         let pair = world.client().keys().call(Some(self.maker));

@@ -7,14 +7,13 @@ use super::{BUILD, Lane, Role, Step, Work, beside_jobs, installed, step};
 use crate::{builds::FEATURES, child::Cargo, workspace::Workspace};
 
 /// The packages whose tests run: the library, the transports that any machine has, the launcher, and programs of the other steps.
-const PACKAGES: [&str; 18] = [
+const PACKAGES: [&str; 17] = [
     "udeck",
     "udeck-sys",
     "udeck-auth",
     "udeck-boot",
     "udeck-via",
     "udeck-session",
-    "udeck-segments",
     "udeck-deck",
     "udeck-shm",
     "udeck-tcp",

@@ -4,12 +4,12 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use udeck_auth::Pair;
+use crate::auth::Pair;
 use udeck_sys::closer::{Endpoint, Passed};
 use udeck_sys::socket::{self, Received};
 
-use crate::handshake::Asker;
-use crate::wire::{Datagram, MAX_DATAGRAM, Shape};
+use crate::segments::handshake::Asker;
+use crate::segments::wire::{Datagram, MAX_DATAGRAM, Shape};
 
 /// So often the caller is asked whether to go on.
 const LOOK: Duration = Duration::from_millis(20);
@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(20);
 pub enum FetchError<E> {
     /// The maker has another one, or none for us, in its words.
     Refused(String),
-    /// This rank has [`crate::MAX_REQUESTS`] connections with the maker. Ask again.
+    /// This rank has [`crate::segments::MAX_REQUESTS`] connections with the maker. Ask again.
     Busy,
     /// The maker is gone.
     Gone,

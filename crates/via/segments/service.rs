@@ -11,14 +11,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use crate::auth::Keys;
 use parking_lot::Mutex;
-use udeck_auth::Keys;
 use udeck_sys::closer::{self, Endpoint};
 use udeck_sys::reactor::{Interest, Reactor, Token};
 use udeck_sys::socket::{self, Received};
 
-use crate::handshake::{Maker, Step};
-use crate::wire::{Datagram, MAX_DATAGRAM, Shape};
+use crate::segments::handshake::{Maker, Step};
+use crate::segments::wire::{Datagram, MAX_DATAGRAM, Shape};
 
 const MAX_STRANGERS: usize = 64;
 /// Connections that one rank has with a maker, at most.

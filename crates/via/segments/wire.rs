@@ -10,8 +10,8 @@
 
 use std::fmt;
 
+use crate::auth::{Claim, Nonce, Proof};
 use serde::{Deserialize, Serialize};
-use udeck_auth::{Claim, Nonce, Proof};
 
 /// Of the datagrams, and of what lies in a segment.
 pub(crate) const VERSION: u32 = 2;

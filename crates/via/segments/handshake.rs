@@ -3,9 +3,9 @@
 //! Without I/O: what comes is put in, what is to be said comes out. The proofs are over what both have said, with a nonce of either
 //! side; the asker's is over what it asks for, too.
 
-use udeck_auth::{Claim, Keys, Nonce, Pair, Proof};
+use crate::auth::{Claim, Keys, Nonce, Pair, Proof};
 
-use crate::wire::{Datagram, Shape, VERSION};
+use crate::segments::wire::{Datagram, Shape, VERSION};
 
 const PROTOCOL: &[u8] = b"segments";
 const ASKER: &[u8] = b"asker";
@@ -74,7 +74,7 @@ impl Maker {
             }
             (Maker::Asked { pair, theirs, ours }, Datagram::Ask { proof, shape }) => {
                 let expected = prove_ask(&pair, &theirs, &ours, &shape);
-                let caller = pair.caller().filter(|_| udeck_auth::is_same(&proof, &expected));
+                let caller = pair.caller().filter(|_| crate::auth::is_same(&proof, &expected));
                 caller.map(|rank| Step::Wanted(rank, shape)).ok_or_else(|| pair.why_wrong_caller())
             }
             (_, other) => Err(unexpected(other)),

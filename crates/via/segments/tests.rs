@@ -1,15 +1,15 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use crate::auth::{HostKey, Keys, SealedTicket};
 use proptest::prelude::*;
-use udeck_auth::{HostKey, Keys, SealedTicket};
 use udeck_sys::closer::Endpoint;
 use udeck_sys::shared_memory::{SharedMemory, SharedUse};
 use udeck_sys::socket::{self, Received};
 
-use crate::handshake::Asker;
-use crate::wire::{Datagram, MAX_DATAGRAM};
-use crate::{FetchError, Purpose, Service, Shape, fetch};
+use crate::segments::handshake::Asker;
+use crate::segments::wire::{Datagram, MAX_DATAGRAM};
+use crate::segments::{FetchError, Purpose, Service, Shape, fetch};
 
 /// The keys of a rank that has tickets for ranks 0 to 3.
 fn keys(rank: u32) -> Keys {

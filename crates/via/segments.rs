@@ -17,8 +17,6 @@
 //!
 //! The maker's thread, `deck-segments`, sleeps in epoll and exists in ranks that have offered a segment.
 
-#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
-
 mod fetch;
 mod handshake;
 mod service;
