@@ -1,4 +1,4 @@
-//! `deckfabric`: runs scenarios on simulated networks. What moves packets is `udeck-fabric`; here are files, options and what is printed.
+//! `deckfabric`: runs scenarios on simulated networks. What moves packets is the library beside it (`fabric/`); here are files, options and what is printed.
 
 mod dependent;
 mod grid;

@@ -80,7 +80,6 @@ const RULES: &[Rule] = &[
     Rule { folder: "crates/manual", may: &[], tests_may: &[] },
     // State machines that anything may use: nothing of messaging.
     Rule { folder: "crates/qos", may: &[], tests_may: &[] },
-    Rule { folder: "crates/fabric", may: &["crates/qos"], tests_may: &[] },
     // The umbrella for `deckrun --doctor`: what a job would find, only the registry knows. `trace`: of a job that did not finish nobody
     // else merges it.
     Rule {
@@ -108,7 +107,6 @@ const RULES: &[Rule] = &[
             ".",
             "bench-apps/cli-common",
             "crates/boot",
-            "crates/fabric",
             "crates/manual",
             "crates/qos",
             "crates/sys",

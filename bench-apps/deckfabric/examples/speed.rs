@@ -1,4 +1,4 @@
-//! How many flits a second the simulator moves over links: `cargo run --release -p udeck-fabric --example speed`.
+//! How many flits a second the simulator moves over links: `cargo run --release -p deckfabric --example speed`.
 
 use std::{error::Error, time::Instant};
 use udeck_fabric::{
