@@ -27,7 +27,7 @@ pub fn timely<R>(limit: Duration, what: &str, call: impl FnOnce() -> R) -> R {
         thread::sleep(4 * TICK);
         let stolen = stolen() - before[1];
         assert!(
-            // As `tests/soak` does: a thread that hardly ever runs is let run sooner than others are.
+            // As `tests/jobs/soak` does: a thread that hardly ever runs is let run sooner than others are.
             took <= limit + PROMISE + MARGIN + waited + 4 * stolen,
             "{what} had {limit:?}, and took {took:?}, of which the machine took {waited:?}, and {stolen:?} of the process"
         );

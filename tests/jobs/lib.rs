@@ -12,6 +12,7 @@ pub mod netns;
 pub mod pairs;
 #[path = "../common/processes.rs"]
 mod processes;
+pub mod soak;
 pub mod trace_format;
 pub mod traffic;
 mod valgrind;

@@ -127,16 +127,9 @@ const RULES: &[Rule] = &[
         may: &["crates/via", "tests/faults"],
         tests_may: &["transports/*", "tests/mock-verbs", "crates/boot", "bindings/dat", "crates/sys"],
     },
-    Rule { folder: "tests/engines", may: &["."], tests_may: &["tests/jobs"] },
-    // Programs, through the registry.
-    Rule { folder: "tests/dat", may: &[], tests_may: &["tests/jobs"] },
-    Rule { folder: "tests/capi", may: &[], tests_may: &["tests/jobs"] },
-    // It starts a program, and looks at what it has written.
-    Rule { folder: "tests/page", may: &[], tests_may: &[] },
-    // It builds a wheel, and runs pytest.
-    Rule { folder: "tests/python", may: &[], tests_may: &[] },
+    // Programs in other languages, over the libraries that users get.
+    Rule { folder: "tests/bindings", may: &[], tests_may: &["tests/jobs"] },
     Rule { folder: "tests/jobs", may: &["*"], tests_may: &["*"] },
-    Rule { folder: "tests/soak", may: &["*"], tests_may: &["*"] },
     Rule { folder: "xtask", may: &[], tests_may: &[] },
 ];
 

@@ -49,7 +49,7 @@ const PAGE_LIMIT: Duration = Duration::from_secs(60);
 
 /// What is compiled in C's name, and has its files in this folder.
 const SOURCES: &str = "bindings/c";
-/// What a program needs that links the static library: `rustc --print native-static-libs`. (`tests/capi` links one.)
+/// What a program needs that links the static library: `rustc --print native-static-libs`. (`tests/bindings/capi` links one.)
 const LIBS_PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const URL: &str = "https://github.com/udeck/udeck";

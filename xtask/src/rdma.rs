@@ -40,7 +40,7 @@ const TRANSPORT: &str = "verbs";
 /// Where the scripts of the guests lie, below the root.
 const SCRIPTS: &str = "tests/rdma";
 /// Our programs of uDAPL.
-const DAT_SOURCES: &str = "tests/dat/c";
+const DAT_SOURCES: &str = "tests/bindings/dat/c";
 /// Stock programs of the packages, by which one can tell the device's faults from ours.
 const TOOLS: &[&str] = &["sbin/ip", "sbin/tc", "bin/rdma", "bin/ibv_devinfo", "bin/ibv_rc_pingpong"];
 /// What libibverbs and we load when running. A provider has its place.

@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: builds the programs of `tests/soak` and starts their driver, or two of them.
+//! `cargo xtask soak`: builds the programs of `tests/jobs/soak` and starts their driver, or two of them.
 //!
 //! They are built in the profile of tests: what debug builds check is checked. With a sanitizer they lie in its target folder.
 
@@ -45,7 +45,7 @@ pub fn build() -> Cargo {
 }
 
 /// As above, and no more than that.
-const SANITIZED: &str = "build -p deckrun -p udeck-soak -p udeck-mock-verbs";
+const SANITIZED: &str = "build -p deckrun -p udeck-jobs -p udeck-mock-verbs";
 
 /// A run that hangs is looked at and ended by its driver, which takes this long at most.
 const LAST_RUN: Duration = Duration::from_secs(600);

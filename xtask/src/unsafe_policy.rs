@@ -71,7 +71,7 @@ const UNSAFE_PLACES: &[Place] = &[
     Place { at: "tests/faults/", what: What::Promise },
     Place { at: "tests/faults/lib.rs", what: What::Call("raw_device") },
     Place { at: "tests/it/fork.rs", what: What::Anything },
-    Place { at: "tests/soak/rank/fork.rs", what: What::Anything },
+    Place { at: "tests/jobs/soak/rank/fork.rs", what: What::Anything },
     Place { at: "examples/with_mpi.rs", what: What::Anything },
 ];
 

@@ -1,5 +1,5 @@
 //! `deckrun` within the job of a batch system, as far as that is environment variables and a command `srun`: this one runs its
-//! words right here. What Slurm itself does is tested in `tests/engines`.
+//! words right here. What Slurm itself does is tested in `tests/jobs/tests/engines`.
 
 mod common;
 

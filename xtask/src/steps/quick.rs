@@ -20,7 +20,7 @@ const PACKAGES: [&str; 17] = [
     "udeck-udp",
     "udeck-sim",
     "udeck-capi",
-    "udeck-capi-tests",
+    "udeck-bindings-tests",
     "udeck-conformance",
     "udeck-jobs",
     "deckrun",

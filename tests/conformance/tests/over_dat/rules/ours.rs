@@ -15,7 +15,10 @@ pub const ASKED: &[Asked] = &[
             "connection::private_data_too_long_are_refused",
         ],
     )
-    .tests(&["tests/dat/c/requests.c::are_not_more_than_so_many", "tests/dat/c/events.c::overflows"]),
+    .tests(&[
+        "tests/bindings/dat/c/requests.c::are_not_more_than_so_many",
+        "tests/bindings/dat/c/events.c::overflows",
+    ]),
     asked(
         "a sender that is too fast is held back",
         &["flood::a_flood_of_short_messages_is_held_back", "flood::a_flood_of_long_messages_is_held_back"],
@@ -40,7 +43,7 @@ pub const ASKED: &[Asked] = &[
         "bindings/dat/api/tests/srq.rs::messages_of_several_connections_take_receives_of_one_queue",
         "bindings/dat/api/tests/srq.rs::the_end_of_a_connection_leaves_the_receives_to_the_others",
         "bindings/dat/api/tests/srq.rs::what_a_shared_queue_refuses_comes_back",
-        "tests/dat/c/srq.c::main",
+        "tests/bindings/dat/c/srq.c::main",
     ]),
     asked(
         "software events: in order, bounded, each ends a wait",

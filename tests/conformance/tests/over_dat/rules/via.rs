@@ -88,7 +88,7 @@ pub const ASKED: &[Asked] = &[
             "statuses::a_receive_too_short_is_a_length_error",
         ],
     )
-    .tests(&["tests/dat/c/orders.c::bears_so_many_bytes_without_a_receive"])
+    .tests(&["tests/bindings/dat/c/orders.c::bears_so_many_bytes_without_a_receive"])
     .note("a message waits for its receive, as hardware asks again; for ten seconds, and so many bytes"),
     asked(
         "after an error everything behind is flushed, in order; everything posted is reported, once",
@@ -144,7 +144,7 @@ pub const ASKED: &[Asked] = &[
     )
     .tests(&[
         "bindings/dat/core/state.rs::requests_are_posted_to_what_is_or_was_connected",
-        "tests/dat/c/states.c::refuses_before_it_is_connected",
+        "tests/bindings/dat/c/states.c::refuses_before_it_is_connected",
     ]),
     asked(
         "a connection is made where discriminators match, by length and bytes",

@@ -1,0 +1,66 @@
+"""Jobs of several ranks, by the deckrun that the wheel has brought."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+#: Ends a hang.
+PATIENCE = 120
+#: What a rank prints is one write: those of several would mix.
+PROLOGUE = """import numpy, os, signal, sys, time, threading
+import udeck
+# What a shell starts in the background ignores it, and Python leaves that so.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+def print(*words, **_): os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+"""
+
+
+class Job:
+    """What became of a job."""
+
+    def __init__(self, done):
+        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+
+    def __repr__(self):
+        return f"exit code {self.code}\nstdout:\n{self.out}\nstderr:\n{self.err}"
+
+
+def start(n, command, options=(), **environment):
+    deckrun = Path(sysconfig.get_path("scripts")) / "deckrun"
+    environment = {**os.environ, "DECK_DEADLINE": "60", **environment}
+    done = subprocess.run(
+        [deckrun, "-n", str(n), *options, "--", sys.executable, *command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    return Job(done)
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Runs the text of a program as a job of `n` ranks."""
+
+    def run(n, text, options=(), **environment):
+        program = tmp_path / "program.py"
+        program.write_text(PROLOGUE + textwrap.dedent(text))
+        return start(n, [program], options, **environment)
+
+    return run
+
+
+@pytest.fixture
+def example():
+    def run(n, name, *arguments, **environment):
+        return start(n, [ROOT / "examples/python" / name, *arguments], **environment)
+
+    return run
