@@ -1,5 +1,5 @@
-//! What the command lines of `deckqos` and `deckfabric` have in common: reading a file, errors with its name and line, tables of words, and exit
-//! codes.
+//! Parts that our programs have in common: reading a file, errors with its name and line, tables of words, exit codes, a progress bar, and the
+//! machine and its load as a report states them.
 //!
 //! An answer goes to standard output, and why there is none to standard error. The exit code is 0, or [`Failure::exit_code`].
 
@@ -7,6 +7,9 @@
 
 pub mod columns;
 mod failure;
+pub mod load;
+pub mod machine;
+pub mod progress;
 
 pub use failure::{Failure, Problem};
 

@@ -14,8 +14,9 @@ use crate::{
     input::{Collective, Operation, Order, Scenario, Scheme, TraceKeys},
     network,
     options::Format,
-    progress, stack,
+    stack,
 };
+use cli_common::progress;
 use cli_common::{
     Problem,
     columns::{lines, row},

@@ -6,7 +6,6 @@ mod input;
 mod network;
 mod options;
 mod papers;
-mod progress;
 mod report;
 mod run;
 mod stack;

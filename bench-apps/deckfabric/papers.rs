@@ -6,8 +6,8 @@ mod library;
 mod page;
 mod tables;
 
-use crate::progress;
 use cli_common::columns::{lines, row};
+use cli_common::progress;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use udeck_fabric::{

@@ -2,9 +2,10 @@
 
 use crate::{
     input::{Scenario, Scheme},
-    network, progress,
+    network,
 };
 use cli_common::Problem;
+use cli_common::progress;
 use std::path::Path;
 use udeck_fabric::{
     engine::Engine,

@@ -11,10 +11,8 @@ mod work;
 
 pub use work::LEAST_OF_INCAST;
 
-use crate::{
-    input::{Operation, Order},
-    progress,
-};
+use crate::input::{Operation, Order};
+use cli_common::progress;
 use indicatif::ProgressBar;
 use network::Switches;
 use std::{

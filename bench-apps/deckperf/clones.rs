@@ -12,13 +12,13 @@ use std::time::Duration;
 use crate::{
     baseline::Baselines,
     failure::Result,
-    machine::Machine,
     plan::Format,
     plan::Pace,
     rank_pair::RankPair,
     rounds::{self, SMALL},
     table_report::TableReport,
 };
+use cli_common::machine::Machine;
 
 use idle::{CloneSets, IdleConductor, contenders};
 

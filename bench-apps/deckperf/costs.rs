@@ -8,9 +8,8 @@ pub mod start_time;
 
 use std::time::Duration;
 
-use crate::{
-    failure::Result, machine::Machine, plan::Format, rank_pair::RankPair, table_report::TableReport,
-};
+use crate::{failure::Result, plan::Format, rank_pair::RankPair, table_report::TableReport};
+use cli_common::machine::Machine;
 
 /// Mailboxes, and clones, in a round of making them.
 pub const BATCH: usize = 50;

@@ -29,10 +29,10 @@ use self::{contenders::Contenders, report::CpuReport, usage::Accounting};
 pub use self::{mailboxes::serve, sockets::serve as serve_sockets};
 use crate::{
     failure::{Failure, Result},
-    machine::Machine,
     peers::scratch::Scratch,
     plan::{Format, Payload},
 };
+use cli_common::machine::Machine;
 
 /// Message sizes when nothing is said.
 pub const SIZES: [usize; 5] = [100, 500, 4_000, 16_000, 64_000];
@@ -120,7 +120,7 @@ pub fn measure(plan: &CpuPlan) -> Result<String> {
 
     let scratch = Scratch::new().map_err(Failure::system("making a folder for temporary files"))?;
     let mut field = Contenders::assemble(scratch.path(), plan)?;
-    let bar = crate::progress::bar(plan.time.as_millis() as u64, "measuring");
+    let bar = cli_common::progress::bar(plan.time.as_millis() as u64, "measuring");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
     let outcome = schedule::measure(plan, &mut field, passed)?;
     bar.finish_and_clear();

@@ -14,11 +14,11 @@ use std::time::Duration;
 use crate::{
     baseline::Baselines,
     failure::Result,
-    machine::Machine,
     plan::{Format, Pace, Test},
     rank_pair::RankPair,
     rounds,
 };
+use cli_common::machine::Machine;
 
 pub use experiment::follow;
 pub use verify::{follow_checks, verify};

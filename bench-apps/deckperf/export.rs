@@ -7,13 +7,13 @@ use udeck::Protocol;
 
 use crate::{
     data::{Better, Key, LIMIT, OURS, RAW, Run, Series, VERSION},
-    machine::Machine,
     plan::{Payload, Quantity, Test},
     report::{Figure, Report},
     rounds::{Contend, RawSeries, Results},
     stats::median,
     summary::Finding,
 };
+use cli_common::machine::Machine;
 
 const COLUMNS: &str = "size,protocol,test,unit,untouched_p50,untouched_p99,written_read_p50,written_read_p99,\
 copied_bytes_per_message,raw_line_us,raw_memcpy_us,raw_two_memcpys_us";

@@ -16,10 +16,10 @@ use udeck::{Protocol, World};
 use crate::{
     binding::Spot,
     failure::{Failure, Result},
-    machine::Machine,
     plan::{Format, Pace},
-    progress,
 };
+use cli_common::machine::Machine;
+use cli_common::progress;
 
 use control::{Control, Placement};
 

@@ -21,8 +21,6 @@ mod failure;
 mod handicap;
 mod jobs;
 mod labelled;
-mod load;
-mod machine;
 mod memory;
 mod noise;
 mod off_cache;
@@ -33,7 +31,6 @@ mod payload;
 mod peers;
 mod percentiles;
 mod plan;
-mod progress;
 mod rank_pair;
 mod registration;
 mod render;
@@ -56,6 +53,7 @@ use std::{
 };
 
 use clap::Parser;
+use cli_common::{load, progress};
 use udeck::World;
 
 use crate::{
@@ -64,13 +62,13 @@ use crate::{
     cli::{Cli, Task},
     experiment::{Conductor, follow},
     failure::{Failure, Result},
-    machine::Machine,
     off_cache::{Extent, Rotation},
     order::Order,
     plan::{Checks, Plan},
     rank_pair::RankPair,
     report::Report,
 };
+use cli_common::machine::Machine;
 
 fn main() -> ExitCode {
     page::end_with_the_report();

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use udeck::Protocol;
 
 use crate::{
-    failure::Result, machine::Machine, plan::Format, rank_pair::RankPair, rounds::rotation,
-    table_report::TableReport,
+    failure::Result, plan::Format, rank_pair::RankPair, rounds::rotation, table_report::TableReport,
 };
+use cli_common::machine::Machine;
 
 pub use batch::follow;
 

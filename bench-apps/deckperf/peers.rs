@@ -47,9 +47,9 @@ pub use self::targets::Course;
 use self::{contenders::Contenders, report::PeersReport, scratch::Scratch};
 use crate::{
     failure::{Failure, Result},
-    machine::Machine,
     plan::Format,
 };
+use cli_common::machine::Machine;
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,7 +90,7 @@ pub fn measure(plan: &PeersPlan) -> Result<String> {
     let scratch = Scratch::new().map_err(Failure::system("making a folder for temporary files"))?;
     let folder = plan.folder.as_ref().map(|folder| std::path::absolute(folder).unwrap_or(folder.clone()));
     let mut field = Contenders::assemble(scratch.path(), cores, plan.course, &plan.sizes, folder.as_deref())?;
-    let bar = crate::progress::bar(plan.time.as_millis() as u64, "comparing");
+    let bar = cli_common::progress::bar(plan.time.as_millis() as u64, "comparing");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
     let outcome = schedule::measure(plan.time, field.series(), &mut field, passed)?;
     bar.finish_and_clear();

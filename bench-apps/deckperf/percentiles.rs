@@ -15,7 +15,6 @@ use crate::{
     data, experiment,
     export::{self, key, of_rounds},
     failure::{Failure, Result},
-    machine::Machine,
     order::Order,
     plan::{Payload, Plan},
     rank_pair::RankPair,
@@ -24,6 +23,7 @@ use crate::{
     steady,
     table_report::{Cell, Table, TableReport, names},
 };
+use cli_common::machine::Machine;
 
 /// Decimal digits that a histogram keeps of each value.
 const DIGITS: u8 = 3;

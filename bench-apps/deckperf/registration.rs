@@ -9,12 +9,12 @@ use std::time::Duration;
 use crate::{
     baseline::Baselines,
     failure::Result,
-    machine::Machine,
     plan::{Format, Pace},
     rank_pair::RankPair,
     rounds,
     table_report::TableReport,
 };
+use cli_common::machine::Machine;
 
 pub use operation::follow;
 use operation::{Registrar, contenders, stop};

@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use crate::{
-    machine::Machine,
     plan::{Payload, Plan, Quantity, Test},
     rounds::{BATCH, Contend, Results, Series},
     stats::{median, percentile},
     summary::{Finding, findings},
 };
+use cli_common::machine::Machine;
 
 /// Everything that is printed.
 pub struct Report {

@@ -5,7 +5,6 @@ use std::{borrow::Cow, fmt::Write};
 
 use crate::{
     aligned::{aligned, wrapped},
-    machine::Machine,
     noise::Noise,
     plan::{Payload, Test},
     report::Report,
@@ -13,6 +12,7 @@ use crate::{
     stats::median,
     summary::Finding,
 };
+use cli_common::machine::Machine;
 
 /// The head, the tables, and what they show.
 pub fn render(report: &Report) -> String {

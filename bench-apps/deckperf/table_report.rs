@@ -8,12 +8,12 @@ use crate::{
     aligned::{aligned, wrapped},
     data::Series,
     export,
-    machine::Machine,
     noise::Noise,
     plan::Format,
     summary::Finding,
     table,
 };
+use cli_common::machine::Machine;
 
 /// A report of tables.
 pub struct TableReport {

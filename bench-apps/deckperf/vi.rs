@@ -15,12 +15,12 @@ use std::time::Duration;
 use crate::{
     baseline::Baselines,
     failure::Result,
-    machine::Machine,
     plan::Pace,
     plan::{Format, Test},
     rank_pair::RankPair,
     rounds,
 };
+use cli_common::machine::Machine;
 
 pub use contender::{Look, Traffic, Transfer, ViSetup};
 pub use ends::ViEnds;

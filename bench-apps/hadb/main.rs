@@ -22,18 +22,10 @@ mod cpu;
 mod drive;
 mod failure;
 mod link;
-#[allow(dead_code, reason = "deckperf says how busy a machine was")]
-#[path = "../deckperf/load.rs"]
-mod load;
 mod locks;
-#[allow(dead_code, reason = "deckperf asks it for more")]
-#[path = "../deckperf/machine.rs"]
-mod machine;
 mod message;
 mod options;
 mod oracle;
-#[path = "../deckperf/progress.rs"]
-mod progress;
 mod report;
 mod row;
 mod serve;

@@ -1,11 +1,11 @@
 //! What is printed: a table, or the same for programs.
 
 use crate::drive::{Measured, Outage, response_times};
-use crate::machine::Machine;
 use crate::message::Usage;
 use crate::options::{By, Format, Mix, Options};
 use crate::serve::SERVERS;
 use crate::verdict::Verdict;
+use cli_common::machine::Machine;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -89,7 +89,14 @@ const RULES: &[Rule] = &[
     },
     Rule {
         folder: "bench-apps/deckperf",
-        may: &[".", "crates/launch", "crates/manual", "bindings/dat", "bench-apps/fast-paths"],
+        may: &[
+            ".",
+            "bench-apps/cli-common",
+            "crates/launch",
+            "crates/manual",
+            "bindings/dat",
+            "bench-apps/fast-paths",
+        ],
         tests_may: &[],
     },
     // The counts of a wait need a feature of `sys`. `via`: how two VIs are connected is a file that verbs' paths have, too.
@@ -97,7 +104,7 @@ const RULES: &[Rule] = &[
     // `boot`: whether any launcher has started it, or it starts its own ranks. `dat`: one of its links.
     Rule {
         folder: "bench-apps/hadb",
-        may: &[".", "crates/boot", "bindings/dat", "crates/launch", "crates/manual"],
+        may: &[".", "bench-apps/cli-common", "crates/boot", "bindings/dat", "crates/launch", "crates/manual"],
         tests_may: &[],
     },
     // The library itself, its names served in the process, over the simulated NICs; `sys`: descriptors for a thousand ranks.
@@ -114,7 +121,7 @@ const RULES: &[Rule] = &[
         ],
         tests_may: &[],
     },
-    // What `deckqos` and `deckfabric` have in common: files, problems, exit codes.
+    // What our programs have in common: files, problems, exit codes, progress, the machine that a report is of.
     Rule { folder: "bench-apps/cli-common", may: &["crates/manual"], tests_may: &[] },
     Rule {
         folder: "bench-apps/deckqos",

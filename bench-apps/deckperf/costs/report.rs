@@ -9,10 +9,10 @@ use super::{
     start_time::StartTime,
 };
 use crate::{
-    machine::Machine,
     stats::{median, percentile},
     table_report::{Cell, Table, names},
 };
+use cli_common::machine::Machine;
 
 /// How the figures came about, a sentence each.
 pub fn method(plan: &CostsPlan) -> Vec<Cow<'static, str>> {

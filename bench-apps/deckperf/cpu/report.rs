@@ -12,10 +12,10 @@ use super::{
 };
 use crate::{
     data::{Better, Key, Series},
-    machine::Machine,
     plan::Format,
     table_report::{Cell, Table, TableReport, names},
 };
+use cli_common::machine::Machine;
 
 /// Everything that is printed.
 pub struct CpuReport {

@@ -11,7 +11,6 @@ use super::{
 use crate::{
     export,
     labelled::{self, Labelled},
-    machine::Machine,
     plan::{Format, Test},
     report::{LATENCY, bandwidth, raw_limits, scheduling},
     rounds::Results,
@@ -21,6 +20,7 @@ use crate::{
     table,
     vi::Transfer,
 };
+use cli_common::machine::Machine;
 
 /// Everything that is printed.
 pub struct DatReport {

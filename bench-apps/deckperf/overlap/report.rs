@@ -6,10 +6,8 @@ use super::{
     MIN_ROUNDS, OverlapPlan, TimedSide, WORK_PER_TRANSFER,
     overlap_ratio::{OverlapSample, OverlapSeries},
 };
-use crate::{
-    machine::Machine,
-    table_report::{Cell, Table, names},
-};
+use crate::table_report::{Cell, Table, names};
+use cli_common::machine::Machine;
 
 const COLUMNS: [&str; 9] = [
     "size",

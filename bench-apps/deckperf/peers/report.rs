@@ -10,10 +10,8 @@ use super::{
     schedule::{Outcome, Who},
     targets::{Against, Course, Row, Target, Unit},
 };
-use crate::{
-    data::{Better, Key, LIMIT, OURS, Series},
-    machine::Machine,
-};
+use crate::data::{Better, Key, LIMIT, OURS, Series};
+use cli_common::machine::Machine;
 
 /// Everything that is printed.
 pub struct PeersReport {

@@ -11,7 +11,6 @@ use super::{
 use crate::{
     export,
     labelled::{self, Labelled},
-    machine::Machine,
     plan::{Format, Test},
     report::{LATENCY, bandwidth, raw_limits, scheduling},
     rounds::{Results, SMALL},
@@ -20,6 +19,7 @@ use crate::{
     summary::{Finding, telling_size},
     table,
 };
+use cli_common::machine::Machine;
 
 /// Everything that is printed.
 pub struct ViReport {

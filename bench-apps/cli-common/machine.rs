@@ -48,7 +48,7 @@ impl Machine {
             cpu: cpu_model(&cpuinfo).unwrap_or("unknown processor").to_owned(),
             cores,
             kernel: format!("Linux {}", if release.is_empty() { "unknown" } else { release.trim() }),
-            build: format!("{}, {optimised}", option_env!("DECKPERF_RUSTC").unwrap_or("unknown compiler")),
+            build: format!("{}, {optimised}", option_env!("CLI_COMMON_RUSTC").unwrap_or("unknown compiler")),
             ranks: 2,
             pinning,
             transport,
@@ -90,9 +90,9 @@ fn utc(seconds: u64) -> String {
     format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", in_day / 3_600, in_day / 60 % 60)
 }
 
-#[cfg(test)]
 impl Machine {
-    /// For tests of reports.
+    /// A description that is the same on every machine, for tests of reports.
+    #[doc(hidden)]
     pub fn sample(pinning: &str, transport: &str) -> Self {
         Machine {
             version: "1.2.3",
