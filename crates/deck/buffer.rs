@@ -1,4 +1,4 @@
-//! Typed messages: plain data, in place, in registered memory.
+//! Typed messages: elements of plain data, in place, in registered memory.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -19,14 +19,14 @@ use crate::wait_policy::WaitPolicy;
 ///
 /// # Use
 ///
-/// [`crate::World::buf`] makes it. It is a handle of 8 bytes, and posting moves it.
+/// [`crate::World::buf`] makes it. A `Buf` is a handle of 8 bytes, and posting moves it.
 pub struct Buf<T: Pod> {
     block: Block,
     elements: PhantomData<T>,
 }
 
 impl<T: Pod> Buf<T> {
-    /// `block` holds a whole number of elements, and is aligned for them.
+    /// Wraps `block`, which holds a whole number of elements, and is aligned for them.
     pub(crate) fn new(block: Block) -> Self {
         debug_assert!(block.len().is_multiple_of(size_of::<T>()) && align_of::<T>() <= 64);
         Buf { block, elements: PhantomData }
@@ -36,7 +36,7 @@ impl<T: Pod> Buf<T> {
         self.block
     }
 
-    /// The tag that travels with it; 0 in a new one.
+    /// The tag that travels with the message; 0 in a new message.
     pub fn tag(&self) -> u32 {
         self.block.notes()[0]
     }
@@ -85,7 +85,7 @@ impl<T: Pod> Postable<T> for Buf<T> {
 
 impl<T: Pod> sealed::Sealed for &Buf<T> {}
 
-/// Posts a copy, with the tag. The buffer can be written on at once.
+/// Posts a copy, with the tag. The program may write to the buffer again at once.
 impl<T: Pod> Postable<T> for &Buf<T> {
     type Unposted = ();
 

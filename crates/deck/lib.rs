@@ -4,11 +4,11 @@
 //! rank makes a [`Postbox`] (DECK's *clone*) of a mailbox and posts messages to it. Posting *moves* the message: nobody
 //! can touch it afterwards, so it needs no copy and the poster no wait.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
 //! | `world` | the job as one rank sees it |
 //! | `group` | groups of ranks, and collective calls |
-//! | `world_state`, `exit_log` | what its objects have in common; the launcher's reports of exits |
+//! | `world_state`, `exit_log` | the state that a world's objects share; the launcher's reports of exits |
 //! | `mailbox`, `matching`, `recv` | retrieving: typed surface, and the engine behind it |
 //! | `postbox`, `send` | posting: typed surface, and the engine behind it |
 //! | `protocol` | ways for a message to travel, and how one is chosen |
@@ -22,13 +22,13 @@
 //! | `select`, `rank_exits` | waiting at several mailboxes, and for the exit of ranks |
 //! | `shared_buf` | one message to many mailboxes |
 //! | `shared_segment`, `shared_mutex`, `semaphore` | what the ranks of a host share beside messages: typed surface |
-//! | `shared`, `sharing` | what these have in common; what a rank remembers of them |
+//! | `shared`, `sharing` | what the three have in common; a rank's list of its shared objects |
 //! | `tasks`, `mailbox/tasks`, `postbox/tasks` | futures (feature `async`) |
 //! | `external_buf`, `payload`, `postable` | messages in memory of the program's own; what a mailbox carries; all that can be posted |
 //! | `exit_check` | whether a rank whose connection broke has finished or is lost |
 //! | `exchange` | deadlock-free orders for all-to-all patterns |
 //! | `wait_policy`, `interrupt` | how long a call may wait; waits that a signal may end |
-//! | `trace`, `tracing_job` | what the trace has of messages; how it is begun, and gathered from all ranks |
+//! | `trace`, `tracing_job` | events of messages in the trace; how a trace is begun, and gathered from all ranks |
 //! | `config`, `stats`, `metrics`, `error` | settings of a world, counters, counters as text, errors |
 //!
 //! This crate names no transport. It chooses protocols by the capabilities (`Caps`) of a NIC.

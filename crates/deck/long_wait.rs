@@ -116,7 +116,7 @@ thread_local! {
 /// Runs `body`, which waits in another package, with what to ask there about ten times a second: whether the wait is to end.
 ///
 /// # Errors
-/// As [`LongWait::check_interrupt`].
+/// The errors of [`LongWait::check_interrupt`].
 pub(crate) fn asking<R>(world: &Arc<WorldState>, body: impl FnOnce(fn() -> bool) -> Result<R>) -> Result<R> {
     let before = WAITS_FOR.replace(Some(world.clone()));
     let ended = body(is_to_end);

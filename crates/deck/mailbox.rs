@@ -27,22 +27,23 @@ use crate::wait_policy::WaitPolicy;
 use crate::world_state::WorldState;
 pub use choosing::Retrieved;
 
-/// A named mailbox. Its owner retrieves what all its postboxes post.
+/// A named mailbox. Its owner retrieves the messages that all its postboxes post.
 ///
 #[cfg_attr(not(doctest), doc = include_str!("examples/mailbox.md"))]
 ///
 /// # Use
 ///
-/// The messages of one postbox keep their order. Across postboxes delivery is fair, not chronological. A mailbox may move to another
-/// thread; one thread at a time uses it. Dropping it destroys it: its postboxes then fail with [`Error::MailboxGone`].
+/// The messages of one postbox keep their order. Across postboxes delivery is fair, not chronological. A
+/// mailbox may move to another thread, but only one thread uses it at a time. Dropping it destroys it: its
+/// postboxes then fail with [`Error::MailboxGone`].
 pub struct Mailbox<T: Payload> {
     inbox: RefCell<Inbox>,
     world: Arc<WorldState>,
     name: String,
-    /// What the name service knows it by.
+    /// The name under which the name service knows this mailbox.
     registered: String,
     waker: u64,
-    /// When it was selected.
+    /// Turn counter of [`crate::select`]: higher when it was selected later.
     turn: Cell<u64>,
     items: PhantomData<fn() -> T>,
 }
@@ -63,30 +64,33 @@ impl<T: Payload> Mailbox<T> {
         Ok(Mailbox { inbox, world, name, registered, waker, turn, items: PhantomData })
     }
 
-    /// Its name, or that of its family.
+    /// The mailbox's name, or its family's.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Declares that these ranks post here: if one is lost, a wait says so ([`Error::PeerLost`]), although it has made no
-    /// postbox yet.
+    /// Declares that these ranks post here. If one of them is lost, a wait says so ([`Error::PeerLost`]),
+    /// even if it has made no postbox yet.
     pub fn expect(&self, ranks: impl IntoIterator<Item = usize>) {
         self.inbox.borrow_mut().expect(ranks);
     }
 
-    /// The next message. Waits for it, at most the world's deadline (`DECK_DEADLINE`).
+    /// Returns the next message. Waits for it, at most the world's deadline (`DECK_DEADLINE`).
     ///
-    /// Of the ranks that die, those concern a mailbox that have or had a postbox of it, or were declared to
-    /// ([`Mailbox::expect`]). The loss of another ends no wait while somebody is left who could post; the error at the deadline
-    /// names it, and [`crate::World::rank_exits`] tells of it at once. When all other ranks have ended, all losses are told.
+    /// The death of a rank concerns a mailbox if the rank has or had a postbox of it, or was declared by
+    /// [`Mailbox::expect`]. The loss of any other rank ends no wait while somebody is left who could post:
+    /// the error at the deadline names that rank, and [`crate::World::rank_exits`] reports it at once. When
+    /// all other ranks have ended, all losses are reported.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] once for each of those ranks; [`Error::Deadline`] says who was waited for, and which ranks are lost;
-    /// [`Error::NobodyLeft`] when all other ranks have ended, and all that they posted was retrieved.
+    /// [`Error::PeerLost`] once for each rank that concerns this mailbox; [`Error::Deadline`] says whom the
+    /// call waited for, and which ranks are lost; [`Error::NobodyLeft`] when all other ranks have ended, and
+    /// all their messages were retrieved.
     #[doc(alias = "deck_mbox_retrv")]
     #[inline]
     pub fn retrieve(&self) -> Result<Received<T>> {
-        // So that it is moved once, in the caller: whoever returns it inside a result moves it again.
+        // Filled in place so that it moves once, into the caller: returning it inside a result would move it
+        // again.
         let mut received = Received::new(Parcel::NONE);
         if trace::is_on() {
             self.retrieve_traced(&mut received)?;
@@ -107,7 +111,7 @@ impl<T: Payload> Mailbox<T> {
         Ok(())
     }
 
-    /// Retrieves a message by value, and tells the trace.
+    /// Retrieves a message by value, and records it in the trace.
     fn traced(&self, retrieve: impl FnOnce() -> Result<Received<T>>) -> Result<Received<T>> {
         let start = trace::begin();
         let received = retrieve()?;
@@ -115,7 +119,7 @@ impl<T: Payload> Mailbox<T> {
         Ok(received)
     }
 
-    /// As [`Mailbox::traced`], into `to`, and only if there was one.
+    /// Like [`Mailbox::traced`], but retrieves into `to`, and records only if there was a message.
     #[cold]
     #[inline(never)]
     fn traced_into(
@@ -143,27 +147,27 @@ impl<T: Payload> Mailbox<T> {
     fn retrieve_slow(&self, found: Found, to: &mut Received<T>) -> Result {
         let mut inbox = self.inbox.borrow_mut();
         if !inbox.next_slow(found, to.parcel_mut(), false)? && !inbox.wait_in_place(to.parcel_mut())? {
-            // The clock is read only now that nothing comes soon.
+            // Reads the clock only now, when no message comes soon.
             let deadline = Deadline::after(self.world.config().deadline);
             inbox.wait_for_next(to.parcel_mut(), deadline)?;
         }
         self.give_out(&mut inbox, to.parcel_mut())
     }
 
-    /// The next message, if one is there. Looks at 64 arrivals at most: behind more that are no messages (announcements,
-    /// say) there may be one that the next call finds.
+    /// Returns the next message if one has arrived. Looks at 64 arrivals at most: behind more arrivals that
+    /// are no messages (announcements, for example) there may be a message that the next call finds.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] once for each rank whose connection here is seen to break: when the launcher has said that it did not
-    /// finish, which is asked for and not waited for.
+    /// [`Error::PeerLost`] once for each rank whose connection to this mailbox broke, when the launcher has
+    /// said that the rank did not finish. The call asks the launcher, and does not wait for the answer.
     pub fn try_retrieve(&self) -> Result<Option<Received<T>>> {
         self.world.progress_other_postboxes();
         self.taken_now()
     }
 
-    /// As [`Mailbox::try_retrieve`], but waits for the few microseconds in which an answer comes from a peer that runs
-    /// ([`Inbox::wait_in_place`]): before a wait that reads the clock. Into `received`, which holds nothing: whoever returns a message
-    /// moves it.
+    /// Like [`Mailbox::try_retrieve`], but waits the few microseconds in which a running peer answers
+    /// ([`Inbox::wait_in_place`]). For use before a wait that reads the clock. Retrieves into `received`,
+    /// which must be empty: a message that is returned is moved once more.
     pub(crate) fn retrieve_soon(&self, received: &mut Received<T>) -> Result<bool> {
         match trace::is_on() {
             true => self.traced_into(received, |received| self.retrieve_soon_untold(received)),
@@ -183,13 +187,14 @@ impl<T: Payload> Mailbox<T> {
         self.give_out(&mut inbox, received.parcel_mut()).map(|()| true)
     }
 
-    /// As [`Mailbox::try_retrieve`], into `received`, which holds nothing.
+    /// Like [`Mailbox::try_retrieve`], but retrieves into `received`, which must be empty.
     pub(crate) fn try_retrieve_in_place(&self, received: &mut Received<T>) -> Result<bool> {
         self.world.progress_other_postboxes();
         self.take_now(received)
     }
 
-    /// As [`Mailbox::try_retrieve_in_place`], where each of a few postboxes has a message now and then ([`Inbox::next_in_turn`]).
+    /// Like [`Mailbox::try_retrieve_in_place`], for a few postboxes that each have a message now and then
+    /// ([`Inbox::next_in_turn`]).
     pub(crate) fn try_retrieve_in_turn(&self, received: &mut Received<T>) -> Result<bool> {
         let start = trace::begin();
         let mut inbox = self.inbox.borrow_mut();
@@ -204,18 +209,20 @@ impl<T: Payload> Mailbox<T> {
         Ok(true)
     }
 
-    /// Takes the messages that are there, at most `most`, and shows each to `each`: the quickest way to read many short ones, which
-    /// are taken by one look. Returns how many there were; does not wait. `each` may use this mailbox, too. What comes meanwhile is
-    /// taken as well, so `most` is what bounds the call, and not how many there were at first. Up to 15 messages count as read
-    /// ([`crate::Postbox::flush`]) before `each` has seen the first of them.
+    /// Takes the messages that have arrived, at most `most`, and passes each to `each`: the quickest way to
+    /// read many short messages, which are taken by one poll. Returns their number; does not wait. `each` may
+    /// use this mailbox, too. Messages that arrive meanwhile are taken as well, so only `most` bounds the
+    /// call. Up to 15 messages count as read ([`crate::Postbox::flush`]) before `each` has seen the first of
+    /// them.
     ///
     /// # Errors
-    /// As [`Mailbox::try_retrieve`]. `each` has seen what came before.
+    /// The errors of [`Mailbox::try_retrieve`]. `each` has seen the messages before the error.
     pub fn drain(&self, most: usize, each: impl FnMut(&mut Received<T>)) -> Result<usize> {
         if trace::is_on() { self.drain_as::<true>(most, each) } else { self.drain_as::<false>(most, each) }
     }
 
-    /// `TRACED`: decided once for the call, because one more look for each message can be measured.
+    /// Implements [`Mailbox::drain`]. `TRACED` is decided once for the call: a check for each message costs
+    /// measurable time.
     #[inline(always)]
     fn drain_as<const TRACED: bool>(
         &self,
@@ -248,7 +255,7 @@ impl<T: Payload> Mailbox<T> {
         Ok(taken)
     }
 
-    /// Takes a run of at most `most` messages, or the next one into `received`.
+    /// Takes a run of at most `most` messages, or the next single message into `received`.
     #[inline(never)]
     fn look_again(&self, most: usize, received: &mut Received<T>) -> Result<Look> {
         if self.inbox.borrow_mut().take_run(most) > 0 {
@@ -257,7 +264,8 @@ impl<T: Payload> Mailbox<T> {
         Ok(if self.take_now_untold(received)? { Look::Message } else { Look::Nothing })
     }
 
-    /// The next message of a run, into `received`, which holds nothing. What is no message of this mailbox goes the longer way.
+    /// Takes the next message of a run into `received`, which must be empty. A message that does not fit this
+    /// mailbox's type is put back, for the slow path.
     #[inline(always)]
     fn take_of_run(&self, received: &mut Received<T>) -> bool {
         if udeck_via::is_forked() {
@@ -274,13 +282,14 @@ impl<T: Payload> Mailbox<T> {
         true
     }
 
-    /// The next message, if one is there. (By value: for those whose speed is elsewhere.)
+    /// Returns the next message if one has arrived. (By value: for callers whose speed does not depend on
+    /// this move.)
     fn taken_now(&self) -> Result<Option<Received<T>>> {
         let mut received = Received::new(Parcel::NONE);
         Ok(if self.take_now(&mut received)? { Some(received) } else { None })
     }
 
-    /// The next message, if one is there, into `received`, which holds nothing.
+    /// Takes the next message, if one has arrived, into `received`, which must be empty.
     #[inline]
     fn take_now(&self, received: &mut Received<T>) -> Result<bool> {
         match trace::is_on() {
@@ -307,10 +316,10 @@ impl<T: Payload> Mailbox<T> {
         self.give_out(&mut inbox, received.parcel_mut()).map(|()| true)
     }
 
-    /// The next message, waiting at most `limit`.
+    /// Returns the next message, waiting at most `limit`.
     ///
     /// # Errors
-    /// As [`Mailbox::retrieve`].
+    /// The errors of [`Mailbox::retrieve`].
     pub fn retrieve_timeout(&self, limit: Duration) -> Result<Received<T>> {
         self.traced(|| self.retrieve_timeout_untold(limit))
     }
@@ -323,19 +332,20 @@ impl<T: Payload> Mailbox<T> {
         Ok(received)
     }
 
-    /// Messages as they come, until nobody is left who could post: [`Error::NobodyLeft`] ends them. Each is a [`Mailbox::retrieve`]. Of the
-    /// errors that every later call would give, too ([`Error::WorldFinished`]), the first one is the last item.
+    /// Iterates over messages as they arrive, until nobody is left who could post: [`Error::NobodyLeft`] ends
+    /// the iteration. Each item is a [`Mailbox::retrieve`]. An error that every later call would repeat
+    /// ([`Error::WorldFinished`]) is the last item.
     pub fn iter(&self) -> Iter<'_, T> {
         Iter { mailbox: self, limit: None, is_over: false }
     }
 
-    /// As [`Mailbox::iter`], waiting at most `limit` for each: a [`Mailbox::retrieve_timeout`].
+    /// Like [`Mailbox::iter`], but waits at most `limit` for each: a [`Mailbox::retrieve_timeout`].
     pub fn iter_timeout(&self, limit: Duration) -> Iter<'_, T> {
         Iter { mailbox: self, limit: Some(limit), is_over: false }
     }
 
-    /// Fills `received`, which holds nothing, with what most messages are, if one is there: short, and the next one of a
-    /// burst. `Err`: what [`Inbox::next_slow`] has to be told.
+    /// Takes the next message into `received`, which must be empty, on the fast path: the message is short,
+    /// and the next one of a burst. `Err` is the argument for [`Inbox::next_slow`].
     fn take_short(&self, received: &mut Received<T>) -> std::result::Result<(), Found> {
         if T::ALIGN > align_of::<u64>() {
             return Err(Found::Nothing);
@@ -349,7 +359,7 @@ impl<T: Payload> Mailbox<T> {
         Ok(())
     }
 
-    /// How threads that share it are heard, where it is behind a lock ([`crate::in_turn`]).
+    /// The turns by which threads that share this mailbox behind a lock are heard ([`crate::in_turn`]).
     pub fn turns(&self) -> Arc<Turns> {
         self.inbox.borrow().turns().clone()
     }
@@ -358,12 +368,12 @@ impl<T: Payload> Mailbox<T> {
         &self.inbox
     }
 
-    /// Grows when it is selected.
+    /// Turn counter of [`crate::select`].
     pub(crate) fn turn(&self) -> &Cell<u64> {
         &self.turn
     }
 
-    /// How long a retrieve waits unless it says otherwise.
+    /// How long a retrieve waits unless its caller says otherwise.
     pub(crate) fn usual_limit(&self) -> Duration {
         self.world.config().deadline
     }
@@ -373,7 +383,8 @@ impl<T: Payload> Mailbox<T> {
         self.inbox.borrow().is_admitting()
     }
 
-    /// A retrieve's result as an item of [`Iter`] or of a stream. `is_over`: every later one would be the same error.
+    /// Turns a retrieve's result into an item of [`Iter`] or of a stream. Sets `is_over` if every later item
+    /// would be the same error.
     fn item(&self, next: Result<Received<T>>, is_over: &mut bool) -> Option<Result<Received<T>>> {
         *is_over = match &next {
             Err(Error::WorldFinished) => true,
@@ -386,7 +397,7 @@ impl<T: Payload> Mailbox<T> {
         }
     }
 
-    /// Checks a parcel, and counts it.
+    /// Checks a parcel's length and alignment, and counts it.
     #[inline]
     fn give_out(&self, inbox: &mut Inbox, parcel: &mut Parcel) -> Result {
         let len = parcel.bytes().len();
@@ -398,7 +409,7 @@ impl<T: Payload> Mailbox<T> {
         Ok(())
     }
 
-    /// Copies the message to where it is aligned. Without memory for that, it stays the next one.
+    /// Copies the message to aligned memory. If there is no memory for that, the message stays the next one.
     #[cold]
     fn align(&self, inbox: &mut Inbox, parcel: &mut Parcel) -> Result {
         match self.world.block_for_message(parcel.bytes().len(), Fill::Keep, WaitPolicy::None) {
@@ -415,15 +426,15 @@ impl<T: Payload> Mailbox<T> {
     }
 }
 
-/// What a look of [`Mailbox::drain`] found.
+/// Outcome of one poll by [`Mailbox::drain`].
 enum Look {
-    /// Messages that [`Mailbox::take_of_run`] gives out.
+    /// Messages for [`Mailbox::take_of_run`].
     Run,
     Message,
     Nothing,
 }
 
-/// It is the next one again, and found by the longer way.
+/// Makes the message the next one again, to be found on the slow path.
 #[cold]
 #[inline(never)]
 fn put_back<T: Payload>(inbox: &mut Inbox, received: &mut Received<T>) -> Found {
@@ -431,7 +442,8 @@ fn put_back<T: Payload>(inbox: &mut Inbox, received: &mut Received<T>) -> Found 
     Found::Nothing
 }
 
-/// Every parcel that is given out passes here once, or [`Mailbox::take_short`].
+/// Checks that the length is a whole number of elements. Every parcel given out passes here once, or
+/// [`Mailbox::take_short`].
 #[inline]
 fn check_length<T: Payload>(parcel: &Parcel, bytes: usize) -> Result {
     if bytes.is_multiple_of(T::SIZE) {
@@ -456,11 +468,11 @@ impl<T: Payload> fmt::Debug for Mailbox<T> {
     }
 }
 
-/// Messages as they come ([`Mailbox::iter`], [`Mailbox::iter_timeout`]).
+/// Iterator over messages as they arrive ([`Mailbox::iter`], [`Mailbox::iter_timeout`]).
 #[derive(Debug)]
 pub struct Iter<'a, T: Payload> {
     mailbox: &'a Mailbox<T>,
-    /// `None`: the world's.
+    /// Limit of each wait; `None`: the world's deadline.
     limit: Option<Duration>,
     is_over: bool,
 }

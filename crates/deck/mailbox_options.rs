@@ -1,33 +1,36 @@
-//! How a mailbox is made.
+//! Options of a new mailbox.
 
 use udeck_via::ServiceLevel;
 
-/// What a mailbox asks of those who post to it ([`crate::World::mailbox_with`]). As made by `new` or `default`, it asks for nothing.
+/// Requirements of a mailbox on its posters ([`crate::World::mailbox_with`]). `new` and `default` require
+/// nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MailboxOptions {
-    /// The bound of what waits at each postbox, in bytes ([`crate::World::mailbox_with_queue`] says what counts); `None`: what the
-    /// postbox's rank allows.
+    /// Bound of each postbox's queue, in bytes ([`crate::World::mailbox_with_queue`] says what counts);
+    /// `None`: what the postbox's rank allows.
     pub queue: Option<usize>,
-    /// The level of the messages that are posted here, unless a postbox has one of its own ([`crate::World::postbox_at`]).
+    /// Service level of messages to this mailbox, unless a postbox has its own
+    /// ([`crate::World::postbox_at`]).
     pub level: ServiceLevel,
 }
 
 impl MailboxOptions {
-    /// Nothing is asked for.
+    /// Makes options that require nothing.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With this bound.
+    /// Sets the bound of each postbox's queue, in bytes.
     #[must_use]
     pub fn queue(self, bytes: usize) -> Self {
         MailboxOptions { queue: Some(bytes), ..self }
     }
 
-    /// With this level: its messages go before, or behind, others of the same sender, by the shares that `DECK_LEVELS` gives them, or
-    /// that the network has. [`crate::Postbox::route`] and `DECK_EXPLAIN` say where a level counts for nothing.
+    /// Sets the service level. It orders messages before or behind others of the same sender, by the shares
+    /// of `DECK_LEVELS` or of the network. [`crate::Postbox::route`] and `DECK_EXPLAIN` say where a level has
+    /// no effect.
     #[must_use]
     pub fn level(self, level: ServiceLevel) -> Self {
         MailboxOptions { level, ..self }

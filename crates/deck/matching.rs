@@ -1,8 +1,9 @@
-//! Which messages a retrieve is for.
+//! Filters for messages: by rank, by tag, or by both.
 
 use std::fmt;
 
-/// Which messages a retrieve is for: of one rank, with one tag, both, or any ([`crate::Mailbox::retrieve_matching`]).
+/// Filter of a retrieve: messages of one rank, with one tag, both, or any
+/// ([`crate::Mailbox::retrieve_matching`]).
 ///
 /// ```
 /// # use udeck_deck::Match;
@@ -20,29 +21,29 @@ impl Match {
     /// All messages.
     pub const ANY: Match = Match { source: None, tag: None };
 
-    /// Those that this rank posts.
+    /// Matches the messages that this rank posts.
     pub const fn source(rank: usize) -> Match {
         Match { source: Some(rank), tag: None }
     }
 
-    /// Those with this tag.
+    /// Matches the messages with this tag.
     pub const fn tag(tag: u32) -> Match {
         Match { source: None, tag: Some(tag) }
     }
 
-    /// Of these, those that this rank posts.
+    /// Narrows the filter to messages that this rank posts.
     #[must_use]
     pub const fn and_source(self, rank: usize) -> Match {
         Match { source: Some(rank), ..self }
     }
 
-    /// Of these, those with this tag.
+    /// Narrows the filter to messages with this tag.
     #[must_use]
     pub const fn and_tag(self, tag: u32) -> Match {
         Match { tag: Some(tag), ..self }
     }
 
-    /// The rank that it names.
+    /// The rank that the filter names.
     pub(crate) fn rank(self) -> Option<usize> {
         self.source
     }
@@ -53,7 +54,7 @@ impl Match {
     }
 }
 
-/// As part of an error: ` a message of rank 3 with tag 7`; nothing for any message.
+/// Formats the filter as part of an error: ` a message of rank 3 with tag 7`; nothing for `ANY`.
 impl fmt::Display for Match {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Match::ANY {

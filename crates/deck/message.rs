@@ -1,4 +1,4 @@
-//! Packed messages: DECK's own, of any mixture of its types.
+//! Packed messages: DECK's own kind, with items of mixed types.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,12 +18,13 @@ use crate::wait_policy::WaitPolicy;
 ///
 /// # Use
 ///
-/// [`crate::World::message`] makes it. It describes itself: unpacking with another type than packing is an error.
+/// [`crate::World::message`] makes it. A message describes itself: unpacking an item as another type than
+/// packed is an error.
 pub struct Message {
     block: Block,
     /// Bytes packed.
     used: usize,
-    /// Where unpacking goes on, as that of a received message.
+    /// Position of the next item to unpack, as in a received message.
     cursor: AtomicUsize,
     tag: u32,
 }
@@ -33,7 +34,7 @@ impl Message {
         Message { block, used: 0, cursor: AtomicUsize::new(0), tag: 0 }
     }
 
-    /// The message as it was before [`Message::into_block`].
+    /// Restores the message from before [`Message::into_block`].
     pub(crate) fn from_block(mut block: Block, capacity: usize) -> Self {
         let (used, tag) = (block.len(), block.notes()[0]);
         block.set_len(capacity);
@@ -46,7 +47,7 @@ impl Message {
         self.block
     }
 
-    /// Bytes that can be packed in all (each item takes 8 more than its data, rounded up to 8).
+    /// Capacity in bytes (each item takes 8 more than its data, rounded up to 8).
     #[doc(alias = "deck_msg_create")]
     pub fn capacity(&self) -> usize {
         self.block.len()
@@ -99,7 +100,7 @@ impl Message {
         &self.block.bytes()[..self.used]
     }
 
-    /// The next item, where it lies.
+    /// Returns the next item, where it lies.
     ///
     /// # Errors
     /// [`PackError::WrongType`], [`PackError::End`].
@@ -108,10 +109,10 @@ impl Message {
         self.advance(|bytes, cursor| pack::next(bytes, cursor))
     }
 
-    /// The next item, a string.
+    /// Returns the next item, a string.
     ///
     /// # Errors
-    /// As [`Message::unpack`].
+    /// The errors of [`Message::unpack`].
     pub fn unpack_str(&self) -> Result<&str> {
         self.advance(|bytes, cursor| pack::next_str(bytes, cursor))
     }
@@ -126,20 +127,20 @@ impl Message {
         Ok(item)
     }
 
-    /// Forgets everything packed.
+    /// Removes everything packed.
     #[doc(alias = "deck_msg_clear")]
     pub fn clear(&mut self) {
         self.used = 0;
         self.reset();
     }
 
-    /// Reads from the start again.
+    /// Moves the cursor back to the first item.
     #[doc(alias = "deck_msg_reset")]
     pub fn reset(&self) {
         self.cursor.store(0, Ordering::Relaxed);
     }
 
-    /// The tag that travels with it; 0 in a new one.
+    /// The tag that travels with the message; 0 in a new message.
     pub fn tag(&self) -> u32 {
         self.tag
     }

@@ -9,39 +9,39 @@ use crate::wire::HEAD_BYTES;
 /// Where an arrived message lies.
 #[derive(Debug)]
 pub(crate) enum Stored {
-    /// In itself, behind its head.
+    /// In the parcel itself, behind its head.
     Inline(Inline),
     /// In the sender's memory, in one piece.
     Lent(LentSlice),
-    /// In ours, copied.
+    /// In this rank's memory, copied.
     Owned(Block),
-    /// In ours, and others read it, too.
+    /// In this rank's memory, with other readers.
     Shared(SharedBytes),
-    /// In ours, written by the sender.
+    /// In this rank's memory, written by the sender.
     Settled(Settled),
 }
 
-/// A message that does not fit into the program's buffer: its bytes, and the rank that posted it.
+/// Length in bytes of a message that does not fit into the program's buffer, and the rank that posted it.
 pub(crate) type TooLong = (usize, u32);
 
 /// An arrived message of any type.
 #[derive(Debug)]
 pub(crate) struct Parcel {
-    /// That posted it.
+    /// The rank that posted this message.
     pub rank: u32,
     pub postbox: u32,
     pub tag: u32,
-    /// Which message of the postbox it is, modulo 2³².
+    /// Sequence number of the message in its postbox, modulo 2³².
     pub number: u32,
     pub stored: Stored,
 }
 
 impl Parcel {
-    /// Nothing yet: a place for what arrives, which is filled rather than moved about.
+    /// An empty parcel: a place that an arriving message fills, so that it is not moved about.
     pub const NONE: Parcel =
         Parcel { rank: 0, postbox: 0, tag: 0, number: 0, stored: Stored::Inline(Inline::EMPTY) };
 
-    /// The place for a short message's bytes; whatever else was here is gone.
+    /// Returns the place for a short message's bytes. Drops whatever else was here.
     #[inline]
     pub fn place(&mut self) -> &mut Inline {
         if !matches!(self.stored, Stored::Inline(_)) {
@@ -53,14 +53,14 @@ impl Parcel {
         }
     }
 
-    /// Whether there was one; then it is here.
+    /// Stores the parcel, if there is one. Returns whether there was.
     pub fn fill(&mut self, found: Option<Parcel>) -> bool {
         let Some(parcel) = found else { return false };
         *self = parcel;
         true
     }
 
-    /// Where it lies, as the trace says it.
+    /// Where the message lies, in the trace's words.
     pub fn place_in_words(&self) -> &'static str {
         match self.stored {
             Stored::Inline(_) => "inline",
@@ -80,11 +80,11 @@ impl Parcel {
         }
     }
 
-    /// Whether elements of that alignment can be read where it lies.
+    /// Whether elements of that alignment can be read where the message lies.
     #[inline]
     pub fn is_aligned(&self, align: usize) -> bool {
         match self.stored {
-            // Wherever it lies now, it will be moved.
+            // An inline message will be moved, so only its type's alignment counts.
             Stored::Inline(_) => align <= align_of::<u64>(),
             _ => self.bytes().as_ptr().addr().is_multiple_of(align),
         }

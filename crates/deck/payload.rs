@@ -1,4 +1,4 @@
-//! What mailboxes carry.
+//! Types that mailboxes carry: plain data, or packed messages.
 
 use bytemuck::Pod;
 use udeck_via::Block;
@@ -8,10 +8,10 @@ use crate::error::{Error, Result};
 use crate::message::{Message, Packed};
 use crate::postable::Postable;
 
-/// What a mailbox carries: elements of plain data, or [`Packed`] messages.
+/// Type that a mailbox carries: elements of plain data, or [`Packed`] messages.
 ///
-/// Sealed: implemented for every [`Pod`] type, and for [`Packed`]. A type of the program's own derives [`Pod`], as its
-/// documentation shows.
+/// Sealed: implemented for every [`Pod`] type, and for [`Packed`]. A program's own type derives [`Pod`], as
+/// the documentation of [`Pod`] shows.
 #[diagnostic::on_unimplemented(
     message = "a mailbox cannot carry `{Self}`",
     label = "neither plain data (`Pod`) nor `Packed`",
@@ -20,18 +20,18 @@ use crate::postable::Postable;
     note = "what is no plain data (strings, vectors, enums) travels packed: `world.mailbox::<Packed>(…)`, `world.message(…)`"
 )]
 pub trait Payload: sealed::SealedPayload + Sized + 'static {
-    /// The library's own message for it.
+    /// The library's own message type for this payload.
     type Outgoing: Postable<Self>;
-    /// Bytes of one element; lengths of messages are whole numbers of it.
+    /// Bytes of one element. A message's length is a multiple of it.
     #[doc(hidden)]
     const SIZE: usize;
     /// Alignment of one element.
     #[doc(hidden)]
     const ALIGN: usize;
-    /// Its registered memory.
+    /// The registered memory of a message.
     #[doc(hidden)]
     fn into_block(outgoing: Self::Outgoing) -> Block;
-    /// The type's name, for comparing the two ends.
+    /// The type's name, compared between postbox and mailbox.
     #[doc(hidden)]
     fn kind() -> &'static str;
 }
@@ -67,8 +67,10 @@ impl Payload for Packed {
     }
 }
 
+/// Checks that messages can consist of elements of `T`.
+///
 /// # Errors
-/// Messages cannot consist of these elements.
+/// [`Error::BadPayload`]: the elements have no size, or need more than 64-byte alignment.
 pub(crate) fn check_payload<T: Payload>() -> Result {
     let why = match (T::SIZE, T::ALIGN) {
         (0, _) => "its elements have no size",

@@ -90,11 +90,11 @@ impl<T: Payload> PostRequest<'_, T> {
         self.wait_timeout(self.postbox.usual_limit())
     }
 
-    /// As [`PostRequest::wait`], waiting at most `limit`. After [`crate::Error::Deadline`] the handle can be used on; after
+    /// Like [`PostRequest::wait`], but waits at most `limit`. After [`crate::Error::Deadline`] the handle can be used on; after
     /// another end it says no more than that all is over.
     ///
     /// # Errors
-    /// As [`PostRequest::wait`].
+    /// The errors of [`PostRequest::wait`].
     pub fn wait_timeout(&mut self, limit: Duration) -> Result {
         let Some(id) = self.request else { return Ok(()) };
         let deadline = Deadline::after(limit);

@@ -1,4 +1,5 @@
-//! What can be posted, and how it becomes a block of registered memory, which is all that a channel carries.
+//! Types that can be posted, and how each becomes a block of registered memory, which is all that a channel
+//! carries.
 
 use bytemuck::Pod;
 
@@ -7,7 +8,7 @@ use crate::send::poster::Poster;
 use crate::send::requests::RequestId;
 use crate::wait_policy::WaitPolicy;
 
-/// What a postbox of `T` takes.
+/// Type that a postbox of `T` can post.
 ///
 /// | to post | what travels |
 /// |---|---|
@@ -26,7 +27,8 @@ use crate::wait_policy::WaitPolicy;
     note = "a single value is posted as `&[value]`, other slices as `&values[..]`"
 )]
 pub trait Postable<T>: sealed::Sealed + Sized {
-    /// What comes back if the post fails: what is moved, itself; of what is copied, nothing (`()`), because the program still has it.
+    /// Type that comes back if the post fails: a moved message itself, or `()` for a copied one, whose
+    /// original the program still has.
     type Unposted;
 
     #[doc(hidden)]
@@ -36,7 +38,7 @@ pub trait Postable<T>: sealed::Sealed + Sized {
     fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Option<RequestId>, PostError<Self>>;
 }
 
-/// A failure as whoever posted gets it.
+/// Converts a failed post's message to the type that its poster gets back.
 #[cold]
 pub(crate) fn unposted<T, M: Postable<T>>(failed: PostError<M>) -> PostError<M::Unposted> {
     PostError { error: failed.error, message: failed.message.map(M::unposted) }
@@ -48,8 +50,8 @@ pub(crate) mod sealed {
 
 impl<T: Pod> sealed::Sealed for &[T] {}
 
-/// Posts a copy: a short message goes straight into its descriptor, a longer one into a buffer of the library's. Its tag
-/// is 0.
+/// Posts a copy, with tag 0: a short message goes straight into its descriptor, a longer one into a buffer of
+/// the library.
 impl<T: Pod> Postable<T> for &[T] {
     type Unposted = ();
 
@@ -63,12 +65,12 @@ impl<T: Pod> Postable<T> for &[T] {
     }
 }
 
-/// Posts a copy, as of a slice.
+/// Posts a copy, like a slice.
 macro_rules! post_as_slice {
     ($([$($generics:tt)*] $name:ty;)*) => {$(
         impl<$($generics)*> sealed::Sealed for &$name {}
 
-        /// Posts a copy, as of a slice.
+        /// Posts a copy, like a slice.
         impl<$($generics)*> Postable<T> for &$name {
             type Unposted = ();
 
@@ -90,8 +92,8 @@ post_as_slice! {
     [T: Pod] Box<[T]>;
 }
 
-/// A slice that is posted, as a copy, with a tag: what [`crate::Postbox::post_tagged`] posts, for the other ways to post
-/// (`out.post_timeout(Tagged(&row, 7), limit)`).
+/// A slice to be posted, as a copy, with a tag. [`crate::Postbox::post_tagged`] posts the same; `Tagged`
+/// serves the other ways to post (`out.post_timeout(Tagged(&row, 7), limit)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tagged<'a, T>(pub &'a [T], pub u32);
 

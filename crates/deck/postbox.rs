@@ -29,8 +29,9 @@ use crate::world_state::WorldState;
 ///
 /// # Use
 ///
-/// The messages of one postbox arrive in the order of posting, whatever protocols carry them. A postbox may move to another thread;
-/// one thread at a time uses it, so threads that post have a postbox each. Dropping it loses nothing that was posted.
+/// The messages of one postbox arrive in the order of posting, whatever protocols carry them. A postbox may
+/// move to another thread, but only one thread uses it at a time, so threads that post have a postbox each.
+/// Dropping it loses nothing that was posted.
 pub struct Postbox<T: Payload> {
     poster: Poster,
     payload: PhantomData<fn(T)>,
@@ -50,24 +51,26 @@ impl<T: Payload> Postbox<T> {
         self.poster.name()
     }
 
-    /// From now on, posts here take this protocol.
+    /// Sets the protocol of later posts by this postbox.
     ///
     /// # Errors
-    /// [`crate::Error::Unsupported`] names the missing ability and the protocols that are possible.
+    /// [`crate::Error::Unsupported`] names the missing capability and the protocols that are possible.
     pub fn set_protocol(&self, protocol: Protocol) -> Result {
         self.poster.set_protocol(protocol)
     }
 
-    /// Posts a message: moves it. Returns as soon as it is accepted. What the connection has no room for waits in the postbox's queue,
-    /// and travels without the program's help. If the queue is full (4 MiB, `DECK_QUEUE`, or what the mailbox says:
-    /// [`crate::World::mailbox_with_queue`]), waits for a place in it, at most the world's deadline (`DECK_DEADLINE`).
+    /// Posts a message: moves it. Returns as soon as the message is accepted. A message that the connection
+    /// has no room for waits in the postbox's queue, and travels without the program's help. If the queue is
+    /// full (4 MiB, `DECK_QUEUE`, or what the mailbox says: [`crate::World::mailbox_with_queue`]), the call
+    /// waits for a place in it, at most the world's deadline (`DECK_DEADLINE`).
     ///
     /// # Errors
     /// The message comes back with [`crate::Error::PeerLost`], [`crate::Error::MailboxGone`] or
-    /// [`crate::Error::Deadline`]; [`crate::Error::Undelivered`] tells of earlier messages. By [`Protocol::Handshake`] it
-    /// waits until the message was received, and comes back also with [`crate::Error::ReceiverBufferTooSmall`]; not at a deadline that
-    /// passes while it is being received. An [`crate::ExternalBuf`] one
-    /// also with [`crate::Error::TooLarge`], [`crate::Error::ReturnQueueFull`], or what the NIC has against registering it.
+    /// [`crate::Error::Deadline`]; [`crate::Error::Undelivered`] reports earlier messages. By
+    /// [`Protocol::Handshake`] the call waits until the message was received. Then the message comes back
+    /// with [`crate::Error::ReceiverBufferTooSmall`] as well, and does not come back at a deadline that
+    /// passes while it is being received. An [`crate::ExternalBuf`] also comes back with
+    /// [`crate::Error::TooLarge`], [`crate::Error::ReturnQueueFull`], or the NIC's error of registering it.
     #[doc(alias = "deck_mbox_post")]
     #[inline]
     pub fn post<M: Postable<T>>(&self, message: M) -> Result<(), PostError<M::Unposted>> {
@@ -77,7 +80,7 @@ impl<T: Payload> Postbox<T> {
     /// Posts a copy of the elements, with a tag. (`&array`, `&vec` and `&buf` are slices, too.)
     ///
     /// # Errors
-    /// As [`Postbox::post`].
+    /// The errors of [`Postbox::post`].
     #[inline]
     pub fn post_tagged(&self, elements: &[T], tag: u32) -> Result
     where
@@ -86,13 +89,15 @@ impl<T: Payload> Postbox<T> {
         Ok(self.post(Tagged(elements, tag))?)
     }
 
-    /// Posts if that needs no waiting: also into the postbox's queue, while there is a place in it. (It asks whether the message is
-    /// accepted, not whether the receiver keeps up; a mailbox made by [`crate::World::mailbox_with_queue`] with a queue of 0 bytes
-    /// says that, but for one message.)
+    /// Posts if no waiting is needed. A place in the postbox's queue is enough. (The call asks whether the
+    /// message is accepted, not whether the receiver keeps up. A mailbox made by
+    /// [`crate::World::mailbox_with_queue`] with a queue of 0 bytes comes close to that: its queue holds one
+    /// message.)
     ///
     /// # Errors
-    /// The message comes back with [`crate::Error::WouldBlock`] when the queue is full, also while the launcher is asked whether the rank of a
-    /// connection that broke is lost or has finished; otherwise as [`Postbox::post`].
+    /// The message comes back with [`crate::Error::WouldBlock`] if the queue is full, or while the launcher
+    /// is asked whether the rank of a broken connection is lost or has finished; otherwise the errors of
+    /// [`Postbox::post`].
     pub fn try_post<M: Postable<T>>(&self, message: M) -> Result<(), PostError<M::Unposted>> {
         message.post_to(&self.poster, WaitPolicy::None).map(drop).map_err(unposted)
     }
@@ -100,7 +105,7 @@ impl<T: Payload> Postbox<T> {
     /// Posts, waiting at most `limit`.
     ///
     /// # Errors
-    /// As [`Postbox::post`].
+    /// The errors of [`Postbox::post`].
     pub fn post_timeout<M: Postable<T>>(
         &self,
         message: M,
@@ -110,12 +115,13 @@ impl<T: Payload> Postbox<T> {
         message.post_to(&self.poster, policy).map(drop).map_err(unposted)
     }
 
-    /// Posts this one message by `protocol`, whatever is set; otherwise as [`Postbox::post`].
+    /// Posts this one message by `protocol`, whatever protocol is set. Otherwise like [`Postbox::post`].
     ///
     /// # Errors
-    /// The message comes back with [`crate::Error::Unsupported`], which names the missing ability and the protocols that
-    /// are possible; by [`Protocol::Handshake`] also with [`crate::Error::ReceiverBufferTooSmall`], which says how much room the receiver
-    /// had. Otherwise as [`Postbox::post`].
+    /// The message comes back with [`crate::Error::Unsupported`], which names the missing capability and the
+    /// protocols that are possible. By [`Protocol::Handshake`] it comes back also with
+    /// [`crate::Error::ReceiverBufferTooSmall`], which says how much room the receiver had. Otherwise the
+    /// errors of [`Postbox::post`].
     pub fn post_with<M: Postable<T>>(
         &self,
         protocol: Protocol,
@@ -137,12 +143,12 @@ impl<T: Payload> Postbox<T> {
         }
     }
 
-    /// Posts each element as a message of its own: a copy, without a tag. The quickest way to post many short ones: over shared
-    /// memory, elements of up to 40 bytes (a multiple of 8) go in batches. Otherwise it is one post after another. Waits for each as
-    /// [`Postbox::post`] does.
+    /// Posts each element as a message of its own: a copy, without a tag. The quickest way to post many short
+    /// messages: over shared memory, elements of up to 40 bytes (a multiple of 8) go in batches. Other
+    /// elements are posted one after another. Waits for each like [`Postbox::post`].
     ///
     /// # Errors
-    /// As [`Postbox::post`]; [`PostEachError`] says how many were posted before. They stay posted.
+    /// The errors of [`Postbox::post`]; [`PostEachError`] says how many were posted before. They stay posted.
     pub fn post_each(&self, messages: &[T]) -> Result<(), PostEachError>
     where
         T: Pod,
@@ -150,10 +156,10 @@ impl<T: Payload> Postbox<T> {
         self.post_each_by(messages, WaitPolicy::Usual)
     }
 
-    /// As [`Postbox::post_each`], waiting at most `limit` in all.
+    /// Like [`Postbox::post_each`], but waits at most `limit` in all.
     ///
     /// # Errors
-    /// As [`Postbox::post_each`].
+    /// The errors of [`Postbox::post_each`].
     pub fn post_each_timeout(&self, messages: &[T], limit: Duration) -> Result<(), PostEachError>
     where
         T: Pod,
@@ -171,7 +177,7 @@ impl<T: Payload> Postbox<T> {
         }
     }
 
-    /// What a message of `len` bytes would travel by if it were posted now, and why.
+    /// Explains by which protocol a message of `len` bytes would travel if it were posted now, and why.
     pub fn explain(&self, len: usize) -> Choice {
         match self.poster.protocol() {
             Protocol::Auto => self.poster.selector().explain(len),
@@ -179,38 +185,40 @@ impl<T: Payload> Postbox<T> {
         }
     }
 
-    /// By which transport messages travel from here, and why by no better one. It stays the same.
+    /// The transport of this postbox's messages, and why no better one is used. It never changes.
     pub fn route(&self) -> Route {
         self.poster.route().clone()
     }
 
-    /// Counts bytes of a message posted here that the caller has copied into it, as the library counts its own copies
-    /// ([`crate::Stats::bytes_copied`]): for bindings of other languages.
+    /// Adds bytes that the caller copied into a message posted here to [`crate::Stats::bytes_copied`], where
+    /// the library counts its own copies. For bindings of other languages.
     pub fn count_copy(&self, bytes: usize) {
         self.poster.count_copy(bytes);
     }
 
-    /// How long posts wait unless they say otherwise.
+    /// How long a post waits unless its caller says otherwise.
     pub(crate) fn usual_limit(&self) -> Duration {
         self.poster.world().config().deadline
     }
 
-    /// Waits until everything posted here has been read by the mailbox's owner, at most the world's deadline. The owner
-    /// need not call the library again: what its retrieves have taken is read, whatever it does now. A message that it has
-    /// looked at and left for later ([`crate::Mailbox::retrieve_into`] found it too long) counts as read; so do up to 15 that a
-    /// [`crate::Mailbox::drain`] is about to show.
+    /// Waits until the mailbox's owner has read everything posted here, at most the world's deadline. The
+    /// owner need not call the library again: messages that its retrieves have taken are read, whatever it
+    /// does now. A message that the owner has looked at and left for later ([`crate::Mailbox::retrieve_into`]
+    /// found it too long) counts as read. So do up to 15 messages that a [`crate::Mailbox::drain`] is about
+    /// to pass on.
     ///
     /// # Errors
-    /// [`crate::Error::MailboxGone`] and [`crate::Error::PeerLost`]: the mailbox ended with messages of this postbox unread. How many
-    /// is not said, except by [`crate::Error::Undelivered`] of those that still waited here. [`crate::Error::Deadline`]: some are unread yet.
+    /// [`crate::Error::MailboxGone`] and [`crate::Error::PeerLost`]: the mailbox ended with messages of this
+    /// postbox unread. Their number is not known, except for those that still waited here
+    /// ([`crate::Error::Undelivered`]). [`crate::Error::Deadline`]: some messages are still unread.
     pub fn flush(&self) -> Result {
         self.flush_timeout(self.usual_limit())
     }
 
-    /// As [`Postbox::flush`], waiting at most `limit`.
+    /// Like [`Postbox::flush`], but waits at most `limit`.
     ///
     /// # Errors
-    /// As [`Postbox::flush`].
+    /// The errors of [`Postbox::flush`].
     pub fn flush_timeout(&self, limit: Duration) -> Result {
         self.poster.world().check()?;
         let deadline = Deadline::after(limit);

@@ -28,31 +28,32 @@ use crate::wait_policy::WaitPolicy;
 /// `Received<T>` is a slice of `T`; `Received<Packed>` unpacks. It may be dropped on any thread.
 pub struct Received<T: Payload> {
     parcel: Parcel,
-    /// Where unpacking goes on. Atomic, so that several threads may read a message; each store is a plain one.
+    /// Position of the next item to unpack. Atomic so that several threads may read a message; each store is
+    /// a plain one.
     cursor: AtomicUsize,
     elements: PhantomData<fn() -> T>,
 }
 
 impl<T: Payload> Received<T> {
-    /// The bytes are aligned, and a whole number of elements, when it is given out.
+    /// Wraps `parcel`. When it is given out, its bytes are aligned, and a whole number of elements.
     #[inline]
     pub(crate) fn new(parcel: Parcel) -> Self {
         Received { parcel, cursor: AtomicUsize::new(0), elements: PhantomData }
     }
 
-    /// Gives back what it holds, and can hold the next message.
+    /// Gives back the message, and can hold the next one.
     #[inline]
     pub(crate) fn empty(&mut self) {
         let _ = self.parcel.place();
         *self.cursor.get_mut() = 0;
     }
 
-    /// What it holds.
+    /// The message without its type.
     pub(crate) fn into_parcel(self) -> Parcel {
         self.parcel
     }
 
-    /// As it lies here.
+    /// The message without its type, where it lies.
     pub(crate) fn parcel(&self) -> &Parcel {
         &self.parcel
     }
@@ -62,22 +63,23 @@ impl<T: Payload> Received<T> {
         &mut self.parcel
     }
 
-    /// The rank that posted it.
+    /// The rank that posted this message.
     pub fn source(&self) -> usize {
         self.parcel.rank as usize
     }
 
-    /// Which of that rank's postboxes it came through; numbered in the order in which they were made.
+    /// Number of the postbox that posted this message: the rank's postboxes are numbered in the order in
+    /// which they were made.
     pub fn postbox(&self) -> u32 {
         self.parcel.postbox
     }
 
-    /// Its tag.
+    /// The message's tag.
     pub fn tag(&self) -> u32 {
         self.parcel.tag
     }
 
-    /// Its length in bytes.
+    /// The message's length in bytes.
     pub fn len_bytes(&self) -> usize {
         self.parcel.bytes().len()
     }
@@ -91,22 +93,22 @@ impl<T: Pod> Deref for Received<T> {
     }
 }
 
-/// Items are slices of the message, so several may be held at once. A message has one cursor: where two threads unpack at the same time,
-/// each item goes to either, or to both.
+/// Unpacks the items of a packed message. Items are slices of the message, so several may be held at once. A
+/// message has one cursor: if two threads unpack at the same time, each item goes to one of them, or to both.
 impl Received<Packed> {
-    /// The next item, where it lies.
+    /// Returns the next item, where it lies.
     ///
     /// # Errors
-    /// [`PackError`]: of another type, none left, or damaged. The cursor stays.
+    /// [`PackError`]: the item has another type, none is left, or the message is damaged. The cursor stays.
     #[doc(alias = "deck_msg_unpack")]
     pub fn unpack<T: PackType>(&self) -> Result<&[T]> {
         self.advance(|bytes, cursor| pack::next(bytes, cursor))
     }
 
-    /// The next item, which is a single value.
+    /// Returns the next item, which is a single value.
     ///
     /// # Errors
-    /// As [`Received::unpack`]; several values in the item are an error too.
+    /// The errors of [`Received::unpack`]; several values in the item are an error too.
     pub fn unpack_one<T: PackType>(&self) -> Result<T> {
         self.advance(|bytes, cursor| {
             let offset = *cursor;
@@ -117,31 +119,31 @@ impl Received<Packed> {
         })
     }
 
-    /// The next item, a string.
+    /// Returns the next item, a string.
     ///
     /// # Errors
-    /// As [`Received::unpack`].
+    /// The errors of [`Received::unpack`].
     pub fn unpack_str(&self) -> Result<&str> {
         self.advance(|bytes, cursor| pack::next_str(bytes, cursor))
     }
 
-    /// The next item, a nested message: `read` unpacks it by the [`Nested`] reader it gets. What it unpacks may be kept as long as the
-    /// items of this message.
+    /// Unpacks the next item, a nested message, by `read`, which gets a [`Nested`] reader. Items that `read`
+    /// unpacks may be kept as long as the items of this message.
     ///
     /// # Errors
-    /// As [`Received::unpack`], and those of `read`.
+    /// The errors of [`Received::unpack`], and those of `read`.
     pub fn unpack_message<'a, R>(&'a self, read: impl FnOnce(&mut Nested<'a>) -> Result<R>) -> Result<R> {
         let bytes = self.advance(|bytes, cursor| pack::next_message(bytes, cursor))?;
         read(&mut Nested { bytes, cursor: 0 })
     }
 
-    /// Reads from the start again.
+    /// Moves the cursor back to the first item.
     #[doc(alias = "deck_msg_reset")]
     pub fn reset(&self) {
         self.cursor.store(0, Ordering::Relaxed);
     }
 
-    /// Takes an item at the cursor. It stays there if that fails.
+    /// Takes an item at the cursor. The cursor stays if that fails.
     fn advance<'a, R>(
         &'a self,
         take: impl FnOnce(&'a [u8], &mut usize) -> Result<R, PackError>,
@@ -155,9 +157,10 @@ impl Received<Packed> {
 
 impl<T: Payload> sealed::Sealed for Received<T> {}
 
-/// Posts the message on, with its tag. Where it lies in message memory of this rank's own, it is moved as a message of this rank's
-/// would be: over a network always but for what came by `rdma-write`; over shared memory, what came by `rdma-read`, `copy`,
-/// `handshake` or `eager`. Otherwise (handed off, it lies in its sender's memory) a copy is posted, which
+/// Posts the message on, with its tag. A message that lies in message memory of this rank is moved like a
+/// message that this rank made. Over a network, every message lies there except one that came by
+/// `rdma-write`; over shared memory, a message that came by `rdma-read`, `copy`, `handshake` or `eager`.
+/// Otherwise a copy is posted (a handed-off message lies in its sender's memory), which
 /// [`crate::Stats::bytes_copied`] counts.
 impl<T: Payload> Postable<T> for Received<T> {
     type Unposted = Self;
@@ -179,7 +182,7 @@ impl<T: Payload> Postable<T> for Received<T> {
             }
             Stored::Lent(lent) => match SharedBytes::received(lent, poster.world().arena(Memory::Outbox)) {
                 Ok(bytes) => {
-                    // One clone for the way, and nothing that is kept here if it goes.
+                    // One clone travels. If the post succeeds, nothing is kept here.
                     let posted = poster.post_shared(&bytes.with_notes([tag, 0]), policy);
                     let back = if posted.is_ok() { None } else { bytes.into_received() };
                     (posted, back.map(Stored::Lent))
@@ -213,26 +216,26 @@ pub struct Nested<'a> {
 }
 
 impl<'a> Nested<'a> {
-    /// The next item, where it lies.
+    /// Returns the next item, where it lies.
     ///
     /// # Errors
-    /// As [`Received::unpack`].
+    /// The errors of [`Received::unpack`].
     pub fn unpack<T: PackType>(&mut self) -> Result<&'a [T]> {
         Ok(pack::next(self.bytes, &mut self.cursor)?)
     }
 
-    /// The next item, a string.
+    /// Returns the next item, a string.
     ///
     /// # Errors
-    /// As [`Received::unpack`].
+    /// The errors of [`Received::unpack`].
     pub fn unpack_str(&mut self) -> Result<&'a str> {
         Ok(pack::next_str(self.bytes, &mut self.cursor)?)
     }
 
-    /// The next item, a message inside this one.
+    /// Returns a reader of the next item, a message inside this one.
     ///
     /// # Errors
-    /// As [`Received::unpack`].
+    /// The errors of [`Received::unpack`].
     pub fn unpack_message(&mut self) -> Result<Nested<'a>> {
         let bytes = pack::next_message(self.bytes, &mut self.cursor)?;
         Ok(Nested { bytes, cursor: 0 })

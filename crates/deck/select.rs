@@ -16,7 +16,7 @@ use crate::rank_exits::RankExits;
 use crate::recv::{Inbox, WaitConditions};
 use crate::world_state::WorldState;
 
-/// What [`select`] waits at: a [`Mailbox`] of any type, or the [`RankExits`] of a world.
+/// An object that [`select`] can wait on: a [`Mailbox`] of any type, or the [`RankExits`] of a world.
 ///
 /// Sealed.
 pub trait Selectable: sealed::SealedSelect {}
@@ -43,12 +43,12 @@ mod sealed {
     }
 }
 
-/// A mailbox, or what else is waited at, as [`select`] sees it.
+/// A mailbox, or the exits of ranks, as [`select`] sees it.
 pub struct SelectEntry<'a> {
     watched: Watched<'a>,
-    /// Grows when it is selected: the one with the least has waited longest.
+    /// Turn counter, raised at each selection: the entry with the lowest value has waited longest.
     turn: &'a Cell<u64>,
-    /// The world's deadline.
+    /// Deadline of the entry's world.
     limit: Duration,
 }
 
@@ -58,39 +58,41 @@ enum Watched<'a> {
     RankExits(&'a RankExits),
 }
 
-/// Waits until one of the mailboxes has a message, at most the world's deadline (`DECK_DEADLINE`, of the first one's
-/// world); returns its place in `mailboxes`. The message is not taken: [`Mailbox::try_retrieve`] there is sure to give one.
-/// Likewise until a rank has ended, where [`RankExits`] are in the list: [`RankExits::try_next`] says which.
+/// Waits until one of the mailboxes has a message, or until a rank has ended if [`RankExits`] are in the
+/// list. Waits at most the deadline of the first one's world (`DECK_DEADLINE`). Returns the index in
+/// `mailboxes`. The message is not taken: [`Mailbox::try_retrieve`] on that mailbox is sure to return one.
+/// [`RankExits::try_next`] says which rank has ended.
 ///
-/// Fair: of those that have a message, the one is named that was not for the longest time. A sleep takes one thread,
-/// however many mailboxes there are (more than 128, or on Linux before 5.16: one each).
+/// Fair: of the mailboxes that have a message, it returns the one that was returned least recently. A sleep
+/// takes one thread, however many mailboxes there are (more than 128, or on Linux before 5.16: one thread
+/// each).
 ///
 /// # Errors
-/// As [`Mailbox::retrieve`], of all of them: [`Error::PeerLost`] once for each rank that dies, also in the names of the
-/// others; [`Error::NobodyLeft`] when nobody can post to any; [`Error::Deadline`] says who was waited for, and where.
-/// [`Error::Via`] when there are no mailboxes.
+/// The errors of [`Mailbox::retrieve`], of all mailboxes: [`Error::PeerLost`] once for each rank that dies,
+/// also in the names of the others; [`Error::NobodyLeft`] when nobody can post to any; [`Error::Deadline`]
+/// says whom the call waited for, and at which mailboxes. [`Error::Via`] if there are no mailboxes.
 pub fn select(mailboxes: &[&dyn Selectable]) -> Result<usize> {
     let limit = mailboxes.first().map_or(Duration::ZERO, |first| first.entry().limit);
     select_timeout(mailboxes, limit)
 }
 
-/// As [`select`], waiting at most `limit`.
+/// Like [`select`], but waits at most `limit`.
 ///
 /// # Errors
-/// As [`select`].
+/// The errors of [`select`].
 pub fn select_timeout(mailboxes: &[&dyn Selectable], limit: Duration) -> Result<usize> {
     let mut selection = Selection::of(mailboxes)?;
-    // The clock is read only once there is nothing to name.
+    // Reads the clock only if no mailbox has a message at once.
     match selection.named(|all| all.look(false))? {
         Some(at) => Ok(at),
         None => selection.wait(Deadline::after(limit)),
     }
 }
 
-/// As [`select`], without waiting: `None` when no mailbox has a message.
+/// Like [`select`], but does not wait: returns `None` if no mailbox has a message.
 ///
 /// # Errors
-/// [`Error::PeerLost`] once for each rank that dies; [`Error::Via`] when there are no mailboxes.
+/// [`Error::PeerLost`] once for each rank that dies; [`Error::Via`] if there are no mailboxes.
 pub fn try_select(mailboxes: &[&dyn Selectable]) -> Result<Option<usize>> {
     let mut selection = Selection::of(mailboxes)?;
     let found = selection.named(|all| all.look(true))?;
@@ -100,19 +102,19 @@ pub fn try_select(mailboxes: &[&dyn Selectable]) -> Result<Option<usize>> {
     Ok(found)
 }
 
-/// The mailboxes of one call, the one that was named least recently first.
+/// The mailboxes of one call, the least recently selected one first.
 struct Selection<'a> {
     places: Vec<Place<'a>>,
 }
 
 struct Place<'a> {
-    /// In the caller's list.
+    /// Index in the caller's list.
     at: usize,
     turn: &'a Cell<u64>,
     source: Source<'a>,
 }
 
-/// What is looked at, and slept on.
+/// One thing that is polled, and slept on.
 enum Source<'a> {
     Mailbox(RefMut<'a, Inbox>),
     RankExits(&'a RankExits, RefMut<'a, Cq>),
@@ -167,7 +169,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Its queues are among those to sleep on.
+    /// Adds its queues to the queues to sleep on.
     fn watch<'b>(&'b mut self, queues: &mut Vec<&'b mut Cq>) -> WaitConditions<'b> {
         match self {
             Source::Mailbox(inbox) => {
@@ -204,9 +206,9 @@ impl<'a> Selection<'a> {
             let nothing = ViaError::InvalidParameter("there are none in the list".into());
             return Err(Error::via("selecting among mailboxes", nothing));
         }
-        // Each has a turn of its own.
+        // Entries of the same mailbox share a turn counter, so its address finds duplicates.
         entries.sort_by_key(|(_, entry)| ptr::from_ref(entry.turn).addr());
-        // One that is listed twice is named by its first place.
+        // A mailbox that is listed twice is named by its first place.
         entries.dedup_by(|(_, one), (_, other)| ptr::eq(one.turn, other.turn));
         entries.sort_by_key(|(at, entry)| (entry.turn.get(), *at));
         let place = |(at, entry): (usize, SelectEntry<'a>)| Place {
@@ -217,7 +219,8 @@ impl<'a> Selection<'a> {
         Ok(Selection { places: entries.into_iter().map(place).collect() })
     }
 
-    /// The caller's name for the place that `find` finds. A loss that is told here is told for all.
+    /// Runs `find`, and returns the caller's index of the place found. A loss that is reported here counts as
+    /// reported at all of them.
     fn named(&mut self, find: impl FnOnce(&mut Self) -> Result<Option<usize>>) -> Result<Option<usize>> {
         match find(self) {
             Ok(Some(found)) => {
@@ -237,7 +240,8 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// The first that has a message. `thoroughly`: nobody will wait for one that this look leaves out.
+    /// Returns the first place that has a message. `thoroughly`: the caller will not wait for a message that
+    /// this poll misses.
     fn look(&mut self, thoroughly: bool) -> Result<Option<usize>> {
         for (found, place) in self.places.iter_mut().enumerate() {
             if place.source.has_next(thoroughly)? {
@@ -273,7 +277,7 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// Waits for news of any of their queues.
+    /// Sleeps until any of the queues has news.
     fn sleep(&mut self, deadline: Deadline) -> Result<Option<(usize, CqEntry)>> {
         let again = self.places.iter().filter_map(|place| place.source.looks_again()).min();
         let deadline = again.map_or(deadline, |pause| deadline.min(Deadline::after(pause)));
@@ -286,13 +290,14 @@ impl<'a> Selection<'a> {
         let slices = around.iter().map(|around| around.world().slice(deadline));
         let until = slices.min().unwrap_or(deadline);
         let changed = || around.iter().any(WaitConditions::has_changed);
-        // A fresh one begins at the first queue, whose turn it is.
+        // A fresh notifier begins at the first queue, whose turn it is.
         let news = Cno::default().wait(&mut queues, until, changed);
         let named = |(queue, entry): (usize, CqEntry)| (places[queue], entry);
         news.map(|news| news.map(named)).map_err(|error| Error::via("selecting among mailboxes", error))
     }
 
-    /// Ranks that ended: each lost one is an error once; when nobody is left for any mailbox, so is waiting.
+    /// Checks ranks that ended: each lost rank is an error once. Once nobody is left for any mailbox, waiting
+    /// is an error as well.
     fn check_exits(&mut self) -> Result {
         let mut left = false;
         for place in &mut self.places {
@@ -322,7 +327,7 @@ impl<'a> Selection<'a> {
         })
     }
 
-    /// The wait, for others to know.
+    /// Describes this wait for the report of who waits for whom.
     fn waits_for(&self) -> Wait {
         let mut all = Wait { call: Call::Select, name: String::new(), ranks: Vec::new(), open: true };
         for place in self.in_order() {

@@ -32,7 +32,7 @@ impl World {
     /// ranks. Collective: returns when all have called it, with the same name and number. Waits at most the world's deadline.
     ///
     /// # Errors
-    /// As [`World::shared_segment`], and [`Error::TooManyPermits`] above 1,048,576.
+    /// The errors of [`World::shared_segment`], and [`Error::TooManyPermits`] above 1,048,576.
     #[doc(alias = "deck_semaph_create")]
     pub fn semaphore(&self, name: &str, permits: u32) -> Result<Semaphore> {
         let wanted = wanted(name, permits);
@@ -42,7 +42,7 @@ impl World {
     /// As [`World::semaphore`], among these ranks of this host, of which this rank is one ([`World::host_ranks`]: all of them).
     ///
     /// # Errors
-    /// As [`World::semaphore`], and [`Error::BadMembers`].
+    /// The errors of [`World::semaphore`], and [`Error::BadMembers`].
     pub fn semaphore_of(&self, ranks: &[usize], name: &str, permits: u32) -> Result<Semaphore> {
         let wanted = wanted(name, permits);
         self.share_semaphore(members::checked(&self.state, &wanted.title(), ranks)?, &wanted, permits)
@@ -95,10 +95,10 @@ impl Semaphore {
         self.acquire_timeout(self.shared.deadline())
     }
 
-    /// As [`Semaphore::acquire`], waiting at most `limit`.
+    /// Like [`Semaphore::acquire`], but waits at most `limit`.
     ///
     /// # Errors
-    /// As [`Semaphore::acquire`].
+    /// The errors of [`Semaphore::acquire`].
     pub fn acquire_timeout(&self, limit: Duration) -> Result<Permit<'_>> {
         self.shared.check()?;
         let memory = &self.shared.memory;
@@ -232,7 +232,7 @@ impl Permit<'_> {
     /// Keeps the permit for good: the semaphore has one less, whatever becomes of this rank. [`Semaphore::release`] makes it up.
     ///
     /// # Errors
-    /// As [`Semaphore::release`]; the permit is released then.
+    /// The errors of [`Semaphore::release`]; the permit is released then.
     pub fn forget(self) -> Result {
         let shared = &self.semaphore.shared;
         let lock = shared.lock(shared.deadline(), IfAbandoned::Take)?;

@@ -145,10 +145,10 @@ pub fn post_all<'a, T: Pod>(
     post_to_each(postboxes, message, Postbox::usual_limit)
 }
 
-/// As [`post_all`], waiting at most `limit` in all.
+/// Like [`post_all`], but waits at most `limit` in all.
 ///
 /// # Errors
-/// As [`post_all`].
+/// The errors of [`post_all`].
 pub fn post_all_timeout<'a, T: Pod>(
     postboxes: impl IntoIterator<Item = &'a Postbox<T>>,
     message: &SharedBuf<T>,

@@ -35,7 +35,7 @@ impl World {
     /// Shares memory of `len` zeroed elements among all ranks of this job, for whoever has its lock. As [`World::shared_segment`] otherwise.
     ///
     /// # Errors
-    /// As [`World::shared_segment`].
+    /// The errors of [`World::shared_segment`].
     pub fn shared_mutex<T: Pod>(&self, name: &str, len: usize) -> Result<SharedMutex<T>> {
         let wanted = wanted::<T>(name, len);
         self.share_mutex(members::all(&self.state, &wanted.title())?, &wanted)
@@ -44,7 +44,7 @@ impl World {
     /// As [`World::shared_mutex`], among these ranks of this host, of which this rank is one.
     ///
     /// # Errors
-    /// As [`World::shared_segment_of`].
+    /// The errors of [`World::shared_segment_of`].
     pub fn shared_mutex_of<T: Pod>(&self, ranks: &[usize], name: &str, len: usize) -> Result<SharedMutex<T>> {
         let wanted = wanted::<T>(name, len);
         self.share_mutex(members::checked(&self.state, &wanted.title(), ranks)?, &wanted)
@@ -83,10 +83,10 @@ impl<T: Pod> SharedMutex<T> {
         self.lock_timeout(self.shared.deadline())
     }
 
-    /// As [`SharedMutex::lock`], waiting at most `limit`.
+    /// Like [`SharedMutex::lock`], but waits at most `limit`.
     ///
     /// # Errors
-    /// As [`SharedMutex::lock`].
+    /// The errors of [`SharedMutex::lock`].
     pub fn lock_timeout(&self, limit: Duration) -> Result<SharedMutexGuard<'_, T>> {
         Ok(self.guard(self.shared.lock(limit, IfAbandoned::Error)?))
     }
@@ -111,7 +111,7 @@ impl<T: Pod> SharedMutex<T> {
     /// Waits until all that share it have come here. As [`SharedSegment::barrier`](crate::SharedSegment::barrier).
     ///
     /// # Errors
-    /// As [`SharedSegment::barrier`](crate::SharedSegment::barrier).
+    /// The errors of [`SharedSegment::barrier`](crate::SharedSegment::barrier).
     pub fn barrier(&self) -> Result {
         self.shared.barrier(self.shared.deadline())
     }

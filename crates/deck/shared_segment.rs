@@ -59,7 +59,7 @@ impl World {
     /// As [`World::shared_segment`], among these ranks of this host, of which this rank is one ([`World::host_ranks`]: all of them).
     ///
     /// # Errors
-    /// As [`World::shared_segment`], and [`Error::BadMembers`](crate::Error::BadMembers).
+    /// The errors of [`World::shared_segment`], and [`Error::BadMembers`](crate::Error::BadMembers).
     pub fn shared_segment_of<T: Pod>(
         &self,
         ranks: &[usize],
@@ -154,10 +154,10 @@ impl<T: Pod> SharedSegment<T> {
         self.shared.barrier(self.shared.deadline())
     }
 
-    /// As [`SharedSegment::barrier`], waiting at most `limit`.
+    /// Like [`SharedSegment::barrier`], but waits at most `limit`.
     ///
     /// # Errors
-    /// As [`SharedSegment::barrier`].
+    /// The errors of [`SharedSegment::barrier`].
     pub fn barrier_timeout(&self, limit: Duration) -> Result {
         self.shared.barrier(limit)
     }
@@ -172,10 +172,10 @@ impl<T: Pod> SharedSegment<T> {
         self.lock_timeout(self.shared.deadline())
     }
 
-    /// As [`SharedSegment::lock`], waiting at most `limit`.
+    /// Like [`SharedSegment::lock`], but waits at most `limit`.
     ///
     /// # Errors
-    /// As [`SharedSegment::lock`].
+    /// The errors of [`SharedSegment::lock`].
     pub fn lock_timeout(&self, limit: Duration) -> Result<SegmentLock<'_>> {
         Ok(SegmentLock { guard: self.shared.lock(limit, IfAbandoned::Error)?, shared: &self.shared })
     }

@@ -1,4 +1,5 @@
-//! A job as one rank sees it.
+//! The job as one rank sees it: making mailboxes, postboxes, messages and groups, and ending this rank's
+//! part.
 
 mod groups;
 
@@ -37,7 +38,8 @@ use crate::wait_policy::WaitPolicy;
 use crate::world_state::WorldState;
 use udeck_via::ServiceLevel;
 
-/// Longest name of a mailbox, in bytes. (The name service takes 255, with the number of a member's rank.)
+/// Longest name of a mailbox, in bytes. (The name service takes 255, including the rank's number of a
+/// family's member.)
 const MAX_NAME: usize = 200;
 
 /// A job as one rank sees it: its rank, its size, and the mailboxes in it.
@@ -46,10 +48,11 @@ const MAX_NAME: usize = 200;
 ///
 /// # Use
 ///
-/// A world is a value, not a global: one process may hold several ranks, as tests do. It is `Send + Sync`. Mailboxes and
-/// postboxes may outlive it, but [`World::finish`] ends this rank's part in the job: from then on mailboxes give out what has come,
-/// and every other call by such a handle is [`Error::WorldFinished`]. A world belongs to the process that made it:
-/// in a child made by `fork()` every call is an error, and every drop does nothing.
+/// A world is a value, not a global: one process may hold several ranks, as tests do. It is `Send + Sync`.
+/// Mailboxes and postboxes may outlive it, but [`World::finish`] ends this rank's part in the job: afterwards
+/// a mailbox still gives out the messages that have arrived, and every other call on such a handle is
+/// [`Error::WorldFinished`]. A world belongs to the process that made it: in a child made by `fork()` every
+/// call is an error, and every drop does nothing.
 pub struct World {
     pub(crate) state: Arc<WorldState>,
     all: OnceLock<Group>,
@@ -58,25 +61,25 @@ pub struct World {
 }
 
 impl World {
-    /// The world of the rank that `client` speaks for, with messages over `nics`, the best first. (Programs call
-    /// `udeck::init`.) `oversubscribed`: more ranks run on this host than it has processors.
+    /// Makes the world of the rank of `client`, with messages over `nics`, the preferred one first. (Programs
+    /// call `udeck::init`.) `oversubscribed`: more ranks run on this host than it has processors.
     ///
-    /// A mailbox is reached by all of them, a postbox takes the first that leads to its mailbox
-    /// ([`crate::Postbox::route`]). The first should be the one whose news are the cheapest to ask for: a mailbox that
-    /// waits asks the others less often.
+    /// A mailbox listens on all of these NICs. A postbox takes the first one that reaches its mailbox
+    /// ([`crate::Postbox::route`]). The first NIC should be the cheapest one to poll: a waiting mailbox polls
+    /// the others less often.
     ///
     /// # Errors
-    /// [`Error::Via`] when there are none or more than 8, when they are not all over the same memory, or when one was not
-    /// opened with the rank's [keys](Client::keys).
+    /// [`Error::Via`] if there are no NICs or more than 8, if they do not share the same memory, or if one
+    /// was not opened with the rank's [keys](Client::keys).
     pub fn new(client: Client, nics: Vec<Nic>, config: Config, oversubscribed: bool) -> Result<Self> {
         Self::with_unavailable(client, nics, Vec::new(), config, oversubscribed)
     }
 
-    /// As [`World::new`], where this host cannot have some NICs that would have been preferred: each with the number of `nics`
-    /// that are better still. Routes tell of them.
+    /// Like [`World::new`], and also names the preferred NICs that this host cannot have. Each is given with
+    /// the number of `nics` that are better still. Routes report them.
     ///
     /// # Errors
-    /// As [`World::new`].
+    /// The errors of [`World::new`].
     pub fn with_unavailable(
         client: Client,
         nics: Vec<Nic>,
@@ -102,45 +105,46 @@ impl World {
         self.state.rank()
     }
 
-    /// How many ranks there are.
+    /// Number of ranks in the job.
     #[doc(alias = "deck_numnodes")]
     pub fn size(&self) -> usize {
         self.state.size()
     }
 
-    /// The settings.
+    /// The settings of this world.
     pub fn config(&self) -> &Config {
         self.state.config()
     }
 
-    /// The NIC that carries messages where it can, for its attributes. Its memory is that of all NICs.
+    /// The most preferred NIC, for its attributes. All NICs use the same memory.
     pub fn nic(&self) -> &Nic {
         self.state.nic()
     }
 
-    /// All NICs that carry messages, the best first.
+    /// All NICs that carry messages, the preferred one first.
     pub fn nics(&self) -> impl Iterator<Item = &Nic> {
         self.state.nics().iter().map(|world_nic| &world_nic.nic)
     }
 
-    /// The connection to the launcher, for services that other layers keep there.
+    /// The connection to the launcher, for other layers that keep services there.
     pub fn client(&self) -> &Client {
         self.state.client()
     }
 
-    /// Waits until all ranks have come here, at most the world's deadline. Collective.
+    /// Waits until all ranks have called `barrier`, at most the world's deadline. Collective.
     ///
     /// # Errors
-    /// [`Error::PeerLost`], [`Error::Deadline`] (says for whom it waited).
+    /// [`Error::PeerLost`]; [`Error::Deadline`] names the ranks that are missing.
     #[doc(alias = "deck_barrier")]
     pub fn barrier(&self) -> Result {
         self.barrier_timeout(self.state.config().deadline)
     }
 
-    /// As [`World::barrier`], waiting at most `limit`. After [`Error::Deadline`], the next call goes on waiting at the same barrier.
+    /// Like [`World::barrier`], but waits at most `limit`. After [`Error::Deadline`], the next call goes on
+    /// waiting at the same barrier.
     ///
     /// # Errors
-    /// As [`World::barrier`].
+    /// The errors of [`World::barrier`].
     pub fn barrier_timeout(&self, limit: Duration) -> Result {
         check_process()?;
         if self.size() == 1 {
@@ -158,31 +162,32 @@ impl World {
     /// Creates a mailbox, owned by this rank. Names are unique within the job.
     ///
     /// # Errors
-    /// [`Error::NameTaken`] says who has it; [`Error::BadName`].
+    /// [`Error::NameTaken`] names the owner; [`Error::BadName`].
     #[doc(alias = "deck_mbox_create")]
     pub fn mailbox<T: Payload>(&self, name: &str) -> Result<Mailbox<T>> {
         self.mailbox_with(name, &MailboxOptions::new())
     }
 
-    /// As [`World::mailbox`], with a bound of its own for the messages that wait for room at each postbox of it
-    /// ([`crate::Postbox::post`]): `bytes` together, instead of what the postbox's rank allows (`DECK_QUEUE`, 4 MiB). 0 is one message:
-    /// a poster is held up as soon as its receiver falls behind by more than its connection holds.
+    /// Creates a mailbox like [`World::mailbox`], with a bound of its own for the queue of each of its
+    /// postboxes ([`crate::Postbox::post`]). `bytes` is the size of one queue, instead of what the postbox's
+    /// rank allows (`DECK_QUEUE`, 4 MiB). With 0, the queue holds one message: a poster waits as soon as its
+    /// receiver falls behind by more than the connection holds.
     ///
-    /// A message counts its memory and 128 bytes, but at most a sixteenth of the bound, so that 16 messages find a place whatever
-    /// their length. One message always finds a place. More than a quarter of the poster's message memory (`DECK_ARENA`)
-    /// is never taken.
+    /// A message counts its memory and 128 bytes, but at most a sixteenth of the bound, so a queue holds at
+    /// least 16 messages of any length. One message always finds a place. A queue never takes more than a
+    /// quarter of the poster's message memory (`DECK_ARENA`).
     ///
     /// # Errors
-    /// As [`World::mailbox`].
+    /// The errors of [`World::mailbox`].
     pub fn mailbox_with_queue<T: Payload>(&self, name: &str, bytes: usize) -> Result<Mailbox<T>> {
         self.mailbox_with(name, &MailboxOptions::new().queue(bytes))
     }
 
-    /// As [`World::mailbox`], with what it asks of those who post: a [service level](MailboxOptions::level), a
-    /// [bound](MailboxOptions::queue).
+    /// Creates a mailbox like [`World::mailbox`], with options for its posters: a [service
+    /// level](MailboxOptions::level), a [bound of their queues](MailboxOptions::queue).
     ///
     /// # Errors
-    /// As [`World::mailbox`].
+    /// The errors of [`World::mailbox`].
     pub fn mailbox_with<T: Payload>(&self, name: &str, options: &MailboxOptions) -> Result<Mailbox<T>> {
         check_process()?;
         check_name(name)?;
@@ -190,8 +195,9 @@ impl World {
         Mailbox::create(&self.state, name.to_owned(), options)
     }
 
-    /// Creates this rank's mailbox of a family: each rank may create one of the same name, and [`World::postbox_of`] finds it by
-    /// name and rank. So no names have to be made up where every rank has a mailbox.
+    /// Creates this rank's mailbox of a family: each rank may create one of the same name, and
+    /// [`World::postbox_of`] finds it by name and rank. A program need not make up names where every rank has
+    /// a mailbox.
     ///
     /// # Errors
     /// [`Error::NameTaken`] when this rank has created its mailbox of that name already; [`Error::BadName`].
@@ -202,68 +208,72 @@ impl World {
         Mailbox::create(&self.state, family::member(name, self.rank()), &MailboxOptions::new())
     }
 
-    /// Makes a postbox of the mailbox `name`; waits until it exists and has a place for another connection, at most
-    /// `DECK_SETUP_TIMEOUT`.
+    /// Makes a postbox of the mailbox `name`. Waits until the mailbox exists and accepts another connection,
+    /// at most `DECK_SETUP_TIMEOUT`.
     ///
-    /// One rank may have 512 connections with a mailbox, 1023 in a job of two ranks (a postbox has one, and two once it has posted by
-    /// [`Protocol::Handshake`](crate::Protocol::Handshake)), and with all mailboxes of another rank as many as its NIC says
-    /// ([`udeck_via::NicAttributes::max_connections_of_a_rank`]: 8192 over shm unless `vm.max_map_count` is raised, 16,384
-    /// otherwise). One that has ended counts until the mailbox's owner next looks at its mailbox, so a postbox for each message
-    /// may have to wait.
+    /// One rank may have 512 connections with a mailbox, 1023 in a job of two ranks. A postbox has one
+    /// connection, and two once it has posted by [`Protocol::Handshake`](crate::Protocol::Handshake). With
+    /// all mailboxes of another rank, a rank may have as many connections as its NIC says
+    /// ([`udeck_via::NicAttributes::max_connections_of_a_rank`]: 8192 over shm unless `vm.max_map_count` is
+    /// raised, 16,384 otherwise). A connection that has ended counts until the owner next polls its mailbox,
+    /// so a program that makes a postbox for each message may have to wait.
     ///
     /// # Errors
-    /// [`Error::Deadline`] says for whom it waited: the mailbox's owner, to answer or to have a place, or the launcher, to say
-    /// what became of a rank whose connection broke.
-    /// [`Error::NoSuchMailbox`] lists the names that exist; [`Error::PeerLost`] or [`Error::MailboxGone`] at once when the
-    /// rank that made it is lost or has finished, as long as no other has made it anew; [`Error::NobodyLeft`]; [`Error::WrongType`];
-    /// [`Error::Unreachable`] says which ways were tried; [`Error::Unsupported`] when the connection cannot carry the world's protocol (`DECK_PROTOCOL`).
+    /// [`Error::Deadline`] says whom the call waited for: the mailbox's owner, to answer or to have a place,
+    /// or the launcher, to say whether a rank whose connection broke is lost or has finished.
+    /// [`Error::NoSuchMailbox`] lists the names that exist; [`Error::PeerLost`] or [`Error::MailboxGone`] at
+    /// once if the rank that made the mailbox is lost or has finished, as long as no other rank has made it
+    /// anew; [`Error::NobodyLeft`]; [`Error::WrongType`]; [`Error::Unreachable`] says which transports were
+    /// tried; [`Error::Unsupported`] if the connection cannot carry the world's protocol (`DECK_PROTOCOL`).
     #[doc(alias = "deck_mbox_clone")]
     pub fn postbox<T: Payload>(&self, name: &str) -> Result<Postbox<T>> {
         self.postbox_timeout(name, self.state.config().setup)
     }
 
-    /// Makes a postbox, waiting at most `limit` for the mailbox.
+    /// Makes a postbox like [`World::postbox`], but waits at most `limit` for the mailbox.
     ///
     /// # Errors
-    /// As [`World::postbox`].
+    /// The errors of [`World::postbox`].
     pub fn postbox_timeout<T: Payload>(&self, name: &str, limit: Duration) -> Result<Postbox<T>> {
         check_name(name)?;
         self.make_postbox(name, LookupMode::Of(Maker::Anyone), None, Deadline::after(limit))
     }
 
-    /// As [`World::postbox`], whose messages have this level and not the mailbox's ([`MailboxOptions::level`]).
+    /// Makes a postbox like [`World::postbox`]; its messages have this service level instead of the mailbox's
+    /// ([`MailboxOptions::level`]).
     ///
     /// # Errors
-    /// As [`World::postbox`].
+    /// The errors of [`World::postbox`].
     pub fn postbox_at<T: Payload>(&self, name: &str, level: ServiceLevel) -> Result<Postbox<T>> {
         check_name(name)?;
         let deadline = Deadline::after(self.state.config().setup);
         self.make_postbox(name, LookupMode::Of(Maker::Anyone), Some(level), deadline)
     }
 
-    /// Makes a postbox if the mailbox exists.
+    /// Makes a postbox if the mailbox exists. Does not wait for the mailbox.
     ///
     /// # Errors
-    /// As [`World::postbox`], at once; [`Error::WouldBlock`] where there is no place for another connection now.
+    /// The errors of [`World::postbox`], at once; [`Error::WouldBlock`] if the mailbox accepts no other
+    /// connection now.
     pub fn try_postbox<T: Payload>(&self, name: &str) -> Result<Postbox<T>> {
         check_name(name)?;
         self.make_postbox(name, LookupMode::Now, None, Deadline::after(self.state.config().setup))
     }
 
-    /// Makes a postbox of the mailbox that `rank` makes, or has made, by [`World::mailboxes`] of that name; waits until it exists and has
-    /// a place for another connection, at most `DECK_SETUP_TIMEOUT`.
+    /// Makes a postbox of the mailbox that `rank` makes by [`World::mailboxes`] with this name. Waits until
+    /// the mailbox exists and accepts another connection, at most `DECK_SETUP_TIMEOUT`.
     ///
     /// # Errors
-    /// As [`World::postbox`], and [`Error::PeerLost`] or [`Error::MailboxGone`] as soon as the rank is lost or has finished;
+    /// The errors of [`World::postbox`], and [`Error::PeerLost`] or [`Error::MailboxGone`] as soon as the rank is lost or has finished;
     /// [`Error::NoSuchRank`].
     pub fn postbox_of<T: Payload>(&self, name: &str, rank: usize) -> Result<Postbox<T>> {
         self.postbox_of_timeout(name, rank, self.state.config().setup)
     }
 
-    /// As [`World::postbox_of`], waiting at most `limit` for the mailbox.
+    /// Like [`World::postbox_of`], but waits at most `limit` for the mailbox.
     ///
     /// # Errors
-    /// As [`World::postbox_of`].
+    /// The errors of [`World::postbox_of`].
     pub fn postbox_of_timeout<T: Payload>(
         &self,
         name: &str,
@@ -273,20 +283,21 @@ impl World {
         self.make_postbox_of(name, rank, Deadline::after(limit))
     }
 
-    /// As [`World::postbox_of`], if the mailbox exists.
+    /// Makes a postbox like [`World::postbox_of`], if the mailbox exists. Does not wait for the mailbox.
     ///
     /// # Errors
-    /// As [`World::try_postbox`]; [`Error::NoSuchRank`].
+    /// The errors of [`World::try_postbox`]; [`Error::NoSuchRank`].
     pub fn try_postbox_of<T: Payload>(&self, name: &str, rank: usize) -> Result<Postbox<T>> {
         let deadline = Deadline::after(self.state.config().setup);
         self.make_postbox(&self.member(name, rank)?, LookupMode::Now, None, deadline)
     }
 
-    /// Makes a postbox of each rank's mailbox by [`World::mailboxes`] of that name, this rank's own included: the one to rank `n` has
-    /// the place `n`. Waits until all exist, at most `DECK_SETUP_TIMEOUT` in all.
+    /// Makes a postbox of each rank's mailbox by [`World::mailboxes`] with this name, this rank's own
+    /// included. Element `n` leads to rank `n`. Waits until all mailboxes exist, at most `DECK_SETUP_TIMEOUT`
+    /// in all.
     ///
     /// # Errors
-    /// As [`World::postbox_of`], of the first rank for which there is one.
+    /// The errors of [`World::postbox_of`], for the first rank that has one.
     pub fn postboxes<T: Payload>(&self, name: &str) -> Result<Vec<Postbox<T>>> {
         let deadline = Deadline::after(self.state.config().setup);
         (0..self.size()).map(|rank| self.make_postbox_of(name, rank, deadline)).collect()
@@ -297,7 +308,7 @@ impl World {
         self.make_postbox(&self.member(name, rank)?, mode, None, deadline)
     }
 
-    /// What the name service knows that rank's mailbox of a family by.
+    /// The name under which the name service knows that rank's mailbox of the family `name`.
     fn member(&self, name: &str, rank: usize) -> Result<String> {
         check_name(name)?;
         let size = self.size();
@@ -321,27 +332,28 @@ impl World {
         Ok(Postbox::new(&self.state, family::parts(registered).0, channel))
     }
 
-    /// A typed message of `len` elements, zeroed, 64-byte aligned. Where there is no memory for it, and receivers have
-    /// some that may come back, waits for that, at most the world's deadline (`DECK_DEADLINE`).
+    /// Makes a typed message of `len` elements, zeroed, 64-byte aligned. If the memory is used up and
+    /// receivers may give some back, waits for it, at most the world's deadline (`DECK_DEADLINE`).
     ///
     /// # Errors
-    /// [`Error::TooLarge`]. [`Error::Deadline`] and [`Error::NoMemory`] say who has how much memory: the latter, at once,
-    /// when nothing is out with a receiver or queued for one, so that only this program could free any. (That it may do
-    /// so on another of its threads is not waited for.) [`Error::Via`] when the machine has no more.
+    /// [`Error::TooLarge`]. [`Error::Deadline`] and [`Error::NoMemory`] say who has how much memory.
+    /// `NoMemory` comes at once if no memory is at a receiver or queued for one, so that only this program
+    /// could free any. (The call does not wait for another thread of the program to free some.)
+    /// [`Error::Via`] if the machine has no more memory.
     #[inline]
     pub fn buf<T: Pod>(&self, len: usize) -> Result<Buf<T>> {
         self.new_buf(len, Fill::Zero, WaitPolicy::Usual)
     }
 
-    /// As [`World::buf`], waiting at most `limit`.
+    /// Like [`World::buf`], but waits at most `limit`.
     ///
     /// # Errors
-    /// As [`World::buf`].
+    /// The errors of [`World::buf`].
     pub fn buf_timeout<T: Pod>(&self, len: usize, limit: Duration) -> Result<Buf<T>> {
         self.new_buf(len, Fill::Zero, WaitPolicy::Until(Deadline::after(limit)))
     }
 
-    /// As [`World::buf`], if that needs no waiting.
+    /// Like [`World::buf`], but does not wait.
     ///
     /// # Errors
     /// [`Error::WouldBlock`] says who has the memory; otherwise as [`World::buf`].
@@ -349,28 +361,29 @@ impl World {
         self.new_buf(len, Fill::Zero, WaitPolicy::None)
     }
 
-    /// A typed message whose contents are whatever this rank last left in that memory: for those who overwrite it
-    /// anyway. (Plain data of our own: nothing undefined, nothing of others.) Waits as [`World::buf`].
+    /// Makes a typed message that is not zeroed, for programs that overwrite it anyway. It contains whatever
+    /// this rank last left in the memory. (It is plain data of this rank: never undefined, never another
+    /// rank's.) Waits like [`World::buf`].
     ///
     /// # Errors
-    /// As [`World::buf`].
+    /// The errors of [`World::buf`].
     #[inline]
     pub fn buf_reused<T: Pod>(&self, len: usize) -> Result<Buf<T>> {
         self.new_buf(len, Fill::Keep, WaitPolicy::Usual)
     }
 
-    /// As [`World::buf_reused`], waiting at most `limit`.
+    /// Like [`World::buf_reused`], but waits at most `limit`.
     ///
     /// # Errors
-    /// As [`World::buf`].
+    /// The errors of [`World::buf`].
     pub fn buf_reused_timeout<T: Pod>(&self, len: usize, limit: Duration) -> Result<Buf<T>> {
         self.new_buf(len, Fill::Keep, WaitPolicy::Until(Deadline::after(limit)))
     }
 
-    /// As [`World::buf_reused`], if that needs no waiting.
+    /// Like [`World::buf_reused`], but does not wait.
     ///
     /// # Errors
-    /// As [`World::try_buf`].
+    /// The errors of [`World::try_buf`].
     pub fn try_buf_reused<T: Pod>(&self, len: usize) -> Result<Buf<T>> {
         self.new_buf(len, Fill::Keep, WaitPolicy::None)
     }
@@ -378,32 +391,33 @@ impl World {
     #[inline]
     fn new_buf<T: Pod>(&self, len: usize, fill: Fill, policy: WaitPolicy) -> Result<Buf<T>> {
         check_payload::<T>()?;
-        // So many bytes that no message has them.
+        // Saturates on overflow: no message is as long as `usize::MAX`.
         let bytes = len.saturating_mul(size_of::<T>());
         Ok(Buf::new(self.state.block_for_message(bytes, fill, policy)?))
     }
 
-    /// A packed message with room for `capacity` bytes (each item takes 8 more than its data). Waits as [`World::buf`].
+    /// Makes a packed message with room for `capacity` bytes (each item takes 8 more than its data). Waits
+    /// like [`World::buf`].
     ///
     /// # Errors
-    /// As [`World::buf`].
+    /// The errors of [`World::buf`].
     #[doc(alias = "deck_msg_create")]
     pub fn message(&self, capacity: usize) -> Result<Message> {
         self.new_message(capacity, WaitPolicy::Usual)
     }
 
-    /// As [`World::message`], waiting at most `limit`.
+    /// Like [`World::message`], but waits at most `limit`.
     ///
     /// # Errors
-    /// As [`World::buf`].
+    /// The errors of [`World::buf`].
     pub fn message_timeout(&self, capacity: usize, limit: Duration) -> Result<Message> {
         self.new_message(capacity, WaitPolicy::Until(Deadline::after(limit)))
     }
 
-    /// As [`World::message`], if that needs no waiting.
+    /// Like [`World::message`], but does not wait.
     ///
     /// # Errors
-    /// As [`World::try_buf`].
+    /// The errors of [`World::try_buf`].
     pub fn try_message(&self, capacity: usize) -> Result<Message> {
         self.new_message(capacity, WaitPolicy::None)
     }
@@ -412,77 +426,84 @@ impl World {
         Ok(Message::new(self.state.block_for_message(capacity, Fill::Zero, policy)?))
     }
 
-    /// The other ranks that have ended so far, in the order of the news: those that finished, and those that are lost.
+    /// The other ranks that have ended so far, in the order of the launcher's reports: ranks that finished,
+    /// and ranks that are lost.
     pub fn exited_ranks(&self) -> impl Iterator<Item = RankExit> + use<> {
         let known = if udeck_via::is_forked() { Vec::new() } else { self.state.exit_log().in_order(0) };
         known.into_iter()
     }
 
-    /// The other ranks that end, one after another, beginning with those that have: for a [`crate::select`] beside mailboxes.
-    /// So a rank is noticed that finished with work in hand, or that was lost before it had a postbox here.
+    /// Reports the other ranks that end, one after another, beginning with those that have ended already. It
+    /// can stand in a [`crate::select`] beside mailboxes. A program thereby notices a rank that finished with
+    /// work in hand, or was lost before it had a postbox here.
     ///
     /// # Errors
-    /// [`Error::Via`] when the NIC has no more completion queues.
+    /// [`Error::Via`] if the NIC has no more completion queues.
     pub fn rank_exits(&self) -> Result<RankExits> {
         check_process()?;
         RankExits::new(&self.state)
     }
 
-    /// What the library did so far on this rank.
+    /// Counters of the library on this rank, from the start until now.
     pub fn stats(&self) -> Stats {
         self.state.stats()
     }
 
-    /// What has passed between this rank and each rank that it has a connection with, in the order of their numbers.
+    /// Counters of the messages between this rank and each rank that it has a connection with, in the order
+    /// of their ranks.
     pub fn peer_stats(&self) -> Vec<PeerStats> {
         self.state.peers()
     }
 
-    /// The counters of [`World::stats`] and [`World::peer_stats`] as Prometheus takes them (text exposition format 0.0.4), with this
-    /// rank's number in each line: for a program that serves them, or writes them to a file that an exporter reads.
+    /// The counters of [`World::stats`] and [`World::peer_stats`] in Prometheus's text exposition format
+    /// 0.0.4, with this rank's number in each line. A program may serve this text, or write it to a file that
+    /// an exporter reads.
     pub fn metrics(&self) -> String {
         metrics::exposition(self.rank(), &self.stats(), &self.peer_stats())
     }
 
-    /// Ends the whole job now, with exit code `code` (0 counts as 1), by the means of whatever started it, and this process. To
-    /// other ranks that still run, this one is lost; they are told `why`. What was posted and not retrieved may be lost.
+    /// Ends the whole job and this process now, with exit code `code` (0 counts as 1), by means of the
+    /// launcher. Other ranks that still run see this rank as lost, and are told `why`. Messages that were
+    /// posted and not retrieved may be lost.
     ///
-    /// Blocks for a moment, until the launcher knows: at most two seconds.
+    /// Blocks until the launcher knows, at most two seconds.
     #[doc(alias = "MPI_Abort")]
     pub fn abort(&self, code: u8, why: &str) -> ! {
         self.state.client().abort(code, why)
     }
 
-    /// Ends the calls of other threads that wait in this world's objects, also on memory and connections: they fail with
-    /// [`Error::WorldFinished`], within a second, as every later one does. For who shares a world among threads, and wants it back to
-    /// [`World::finish`] it.
+    /// Ends the calls of other threads that wait in this world's objects, also for memory and connections.
+    /// They fail with [`Error::WorldFinished`] within a second, and so does every later call. Use it where
+    /// threads share the world and one of them wants it back to [`World::finish`] it.
     pub fn shutdown(&self) {
         if !udeck_via::is_forked() {
             self.state.close(true);
         }
     }
 
-    /// Ends this rank's part in the job: delivers what was posted, which may take its receivers' retrieving (of messages that
-    /// are announced, that wait for room, and of more than a network takes in beforehand), then says goodbye. This process may end when it
-    /// returns: other ranks still read what was posted to them. Waits at most the world's deadline (`DECK_DEADLINE`) for
-    /// receivers, and `DECK_SETUP_TIMEOUT` for the launcher. Under a cluster's own launcher rank 0 serves the job's names: there it
-    /// returns when all others have finished or are lost, however long that takes.
+    /// Ends this rank's part in the job: delivers what was posted, then says goodbye to the launcher.
+    /// Delivery may need the receivers to retrieve: messages that are announced, that wait for room, or that
+    /// are more than a network buffers. When `finish` returns, this process may end: other ranks can still
+    /// read what was posted to them. Waits at most the world's deadline (`DECK_DEADLINE`) for receivers, and
+    /// `DECK_SETUP_TIMEOUT` for the launcher. Under a cluster's own launcher rank 0 serves the job's names:
+    /// its `finish` returns when all other ranks have finished or are lost, however long that takes.
     ///
     /// # Errors
-    /// [`Error::Undelivered`] says how many messages were lost that still waited here (queued or announced), and for whom;
-    /// [`Error::Multiple`] lists them all. [`Error::Deadline`] says who has not retrieved, and how many messages are lost with this rank
-    /// therefore. What a connection had taken is the receiver's to read: if a mailbox ends with such messages unread, that is no error
-    /// here. [`Postbox::flush`] tells it.
+    /// [`Error::Undelivered`] says how many messages were lost while they still waited here (queued or
+    /// announced), and for whom; [`Error::Multiple`] lists several such errors. [`Error::Deadline`] says who
+    /// has not retrieved, and how many messages are lost with this rank therefore. A message that a
+    /// connection had taken is the receiver's to read: if a mailbox ends with such messages unread, `finish`
+    /// reports no error. [`Postbox::flush`] reports it.
     #[doc(alias = "deck_done")]
     pub fn finish(self) -> Result {
         let limit = self.state.config().deadline;
         self.finish_timeout(limit)
     }
 
-    /// As [`World::finish`], waiting at most `limit` for receivers.
+    /// Like [`World::finish`], but waits at most `limit` for receivers.
     ///
     /// # Errors
-    /// As [`World::finish`].
+    /// The errors of [`World::finish`].
     pub fn finish_timeout(mut self, limit: Duration) -> Result {
         check_process()?;
         let deadline = Deadline::after(limit);
@@ -501,10 +522,11 @@ impl World {
             trace::finished(traced, self.rank());
             tracing.finish(&self.state, deadline);
         }
-        // Others may look for what was posted when they hear that this rank has finished, and this process may be gone.
+        // Other ranks may read what was posted after they hear that this rank has finished, and this process
+        // may be gone then.
         let drained = interrupted.and_then(|()| self.drain(deadline, wait));
         if matches!(drained, Err(Error::Interrupted)) {
-            // This rank has not done its part: the end of its process tells the others.
+            // This rank has not finished its part: the end of its process tells the others.
             self.state.end();
             return drained;
         }
@@ -518,7 +540,7 @@ impl World {
         late.map_or(parted, Err)
     }
 
-    /// Until nothing is left that was announced.
+    /// Waits until no announced message is left.
     fn wait_for_answers(&self, deadline: Deadline, wait: &mut LongWait) -> Result {
         let mut spinner = Spinner::new(self.state.oversubscribed());
         while self.state.progress().is_busy() && !deadline.passed() {
@@ -533,7 +555,7 @@ impl World {
         Ok(())
     }
 
-    /// Until peers can read the rest without this process.
+    /// Waits until peers can read the rest without this process.
     fn drain(&self, deadline: Deadline, wait: &mut LongWait) -> Result {
         loop {
             let slice = deadline.min(Deadline::after(LONG));

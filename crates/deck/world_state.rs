@@ -1,4 +1,4 @@
-//! What mailboxes, postboxes and the world have in common.
+//! The state of a rank that its world, mailboxes and postboxes share.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,16 +25,16 @@ use crate::route::Explained;
 use crate::sharing::Sharing;
 use crate::stats::{Arrivals, Counters, PeerStats, Stats};
 
-/// From this many bytes on, an allocation first collects buffers that came back: reusing the block that was used last
-/// saves more cache misses than looking costs.
+/// Length in bytes from which an allocation first collects buffers that came back: reusing the block that was
+/// used last saves more cache misses than the poll costs.
 pub(crate) const LARGE: usize = 4096;
 
 thread_local! {
-    /// This thread is in the finish of its world.
+    /// Whether this thread is in the finish of its world.
     static FINISHES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// See [`WorldState::finishing`].
+/// Guard of [`WorldState::finishing`].
 pub(crate) struct Finishing;
 
 impl Drop for Finishing {
@@ -49,12 +49,12 @@ pub(crate) struct WorldState {
     size: usize,
     client: Client,
     nics: Nics,
-    /// The NICs', close at hand: asking the device is a call per message.
+    /// The NICs' outbox, kept here because asking the device is a call per message.
     outbox: Arc<Arena>,
     max_transfer: usize,
-    /// What names this host; empty where the system does not say.
+    /// Identifier of this host; empty if the system gives none.
     host: Vec<u8>,
-    /// Which ways were told to the user, if he wants to know.
+    /// The routes that were reported to the user, if the user asked for reports.
     explained: Option<Explained>,
     config: Config,
     oversubscribed: bool,
@@ -63,37 +63,37 @@ pub(crate) struct WorldState {
     books: Mutex<AllCounters>,
     accounting: Accounting,
     undelivered: Mutex<BTreeMap<u32, Undelivered>>,
-    /// Whether posts have something to tell before they send: lost messages, or that this rank has finished.
+    /// Whether a post has to report something before it sends: lost messages, or that this rank has finished.
     has_news_for_posts: AtomicBool,
-    /// Whether handles refuse calls: it has ended, or is to.
+    /// Whether handles refuse calls: the world has ended, or is about to.
     is_closed: AtomicBool,
-    /// Handles have refused calls once.
+    /// Whether handles have ever refused calls.
     is_ending: AtomicBool,
     has_ended: AtomicBool,
     next_postbox: AtomicU32,
-    /// How many groups were made here, by their names.
+    /// Number of groups made here, by name.
     groups: Mutex<BTreeMap<String, u32>>,
     sharing: Sharing,
     #[cfg(feature = "async")]
     watcher: udeck_via::Watcher,
 }
 
-/// Counters of living objects, and the sum of those that are gone.
+/// Counters of living objects, and sums of the counters of objects that are gone.
 #[derive(Default)]
 struct AllCounters {
-    /// Of mailboxes, and with their ranks those of postboxes.
+    /// Counters of mailboxes, and of postboxes with the ranks that they lead to.
     living: Vec<Living>,
     gone: Stats,
-    /// Of connections, by the ranks of their postboxes.
+    /// Arrival counters of connections, with the ranks of their postboxes.
     arrivals: Vec<(u32, Arc<Arrivals>)>,
     gone_peers: BTreeMap<u32, PeerStats>,
 }
 
 struct Living {
     counters: Arc<Counters>,
-    /// Of a postbox: its mailbox's rank, and its connection.
+    /// For a postbox: its mailbox's rank, and its connection.
     peer: Option<(u32, Option<Weak<dyn LinkReport>>)>,
-    /// Of the library's own messages.
+    /// Whether the object carries the library's own messages.
     is_internal: bool,
 }
 
@@ -103,7 +103,7 @@ impl AllCounters {
         self.living.push(one);
     }
 
-    /// Adds up those that are gone.
+    /// Adds the counters of objects that are gone to the sums.
     fn settle(&mut self) {
         let AllCounters { living, gone, arrivals, gone_peers } = self;
         let mut of = |peer: u32, add: &dyn Fn(&mut PeerStats)| {
@@ -186,7 +186,7 @@ impl WorldState {
         &self.client
     }
 
-    /// The one that is preferred. Its memory is that of all.
+    /// The preferred NIC. All NICs use the same memory.
     pub fn nic(&self) -> &Nic {
         &self.nics.first.nic
     }
@@ -195,13 +195,14 @@ impl WorldState {
         &self.nics
     }
 
-    /// What names this host; empty where the system does not say.
+    /// Identifier of this host; empty if the system gives none.
     pub fn host(&self) -> &[u8] {
         &self.host
     }
 
-    /// The ranks whose messages may come by this NIC: only those of this host if others' have to be encrypted, and it does not do
-    /// that. Where a rank runs is the launcher's word, not the rank's. `None`: all.
+    /// The ranks whose messages may come by this NIC; `None` if all may. If messages between hosts have to be
+    /// encrypted and this NIC does not encrypt, only the ranks of this host. The launcher, not the rank, says
+    /// where a rank runs.
     pub fn admitted_by(&self, attributes: &NicAttributes) -> Option<Vec<u32>> {
         let may_cross = attributes.host_only || attributes.encrypted || !self.config.encrypt;
         (!may_cross).then(|| self.client.welcome().neighbours().collect())
@@ -223,7 +224,7 @@ impl WorldState {
         &self.progress
     }
 
-    /// Wakes tasks.
+    /// The thread that wakes tasks.
     #[cfg(feature = "async")]
     pub fn watcher(&self) -> &udeck_via::Watcher {
         &self.watcher
@@ -231,7 +232,7 @@ impl WorldState {
 
     // ---- names ----
 
-    /// Makes a mailbox of ours known.
+    /// Registers a mailbox of this rank at the name service.
     pub fn advertise(&self, registered: &str, kind: &str, size: usize, options: &MailboxOptions) -> Result {
         let endpoint = |world_nic: &WorldNic| {
             let (transport, address) =
@@ -252,7 +253,8 @@ impl WorldState {
         Ok(self.client.register(registered, &advert.encode(), deadline.instant())?)
     }
 
-    /// Why a mailbox could not be opened: most likely the name is taken, perhaps by this very rank.
+    /// The error of a mailbox that could not be made: most likely its name is taken, perhaps by this very
+    /// rank.
     #[cold]
     pub fn taken_or(&self, registered: &str, error: Error) -> Error {
         match self.client.lookup(registered, false, Deadline::after(self.config.setup).instant()) {
@@ -264,19 +266,21 @@ impl WorldState {
         }
     }
 
-    /// A mailbox of ours is gone. After `finish`, so is the name service, and the name with it.
+    /// Removes a mailbox of this rank from the name service. After `finish` the service is gone, and the name
+    /// with it.
     pub fn withdraw(&self, registered: &str) {
         let _ = self.client.unregister(registered, Deadline::after(self.config.setup).instant());
     }
 
-    /// What a mailbox of ours asks of its posters. The library's own ask nothing: their messages are answers to one another.
+    /// Incast rules of a mailbox of this rank. The library's own mailboxes have none: their messages answer
+    /// one another.
     pub fn incast_rules(&self, registered: &str) -> Rules {
         if is_internal(registered) { Rules::Off } else { Rules::new(self.config.incast, self.size()) }
     }
 
     // ---- memory ----
 
-    /// A block; when the arena is full, first collects what receivers have given back.
+    /// Allocates a block. If the arena is full, first collects the blocks that receivers have given back.
     #[inline]
     pub fn allocate(&self, len: usize, fill: Fill) -> Result<Block, ViaError> {
         if len >= LARGE {
@@ -294,13 +298,13 @@ impl WorldState {
         self.outbox.block(len, fill)
     }
 
-    /// Most bytes of a message.
+    /// Longest message, in bytes.
     #[inline]
     pub fn max_transfer(&self) -> usize {
         self.max_transfer
     }
 
-    /// The arena that messages are received in.
+    /// The arena of this kind of memory.
     pub fn arena(&self, memory: Memory) -> &Arc<Arena> {
         match memory {
             Memory::Outbox => self.nic().outbox(),
@@ -308,36 +312,38 @@ impl WorldState {
         }
     }
 
-    /// Most bytes of one arena that a mailbox grants at a time: half. (No message is longer than an arena.)
+    /// Most bytes of one arena that a mailbox grants at a time: half of the longest message. (No message is
+    /// longer than an arena.)
     pub fn max_granted(&self) -> usize {
         self.nic().attributes().max_transfer / 2
     }
 
-    /// What may wait at a postbox of ours, in bytes: what its mailbox says, or else our setting. That has to leave most of the
-    /// message memory to those who make messages, receive them, and copy them on their way.
+    /// Bound of a postbox's queue, in bytes: what its mailbox says, or else this rank's setting, but at most
+    /// a quarter of the message memory. The rest is left to new messages, to received ones, and to copies on
+    /// their way.
     pub fn queue_limit(&self, said: Option<u64>) -> usize {
         let wanted = said.map_or(self.config.queue, |said| usize::try_from(said).unwrap_or(usize::MAX));
         wanted.min(self.outbox.usage().limit / 4)
     }
 
-    /// Who may hold memory.
+    /// The holders of message memory.
     pub fn accounting(&self) -> &Accounting {
         &self.accounting
     }
 
-    /// Who holds `memory`.
+    /// The holders of `memory` at this moment.
     pub fn holders(&self, memory: Memory) -> Holders {
         self.accounting.holders(memory, self.arena(memory).usage().used)
     }
 
-    /// The books of a new mailbox.
+    /// Opens the quota of a new mailbox.
     pub fn open_quota(&self, mailbox: &str) -> Arc<MemoryQuota> {
         self.accounting.open_mailbox(mailbox)
     }
 
     // ---- counts ----
 
-    /// Counters for a mailbox.
+    /// Makes the counters of a mailbox.
     pub fn mailbox_counters(&self, mailbox: &str) -> Arc<Counters> {
         let counters = Arc::<Counters>::default();
         let is_internal = is_internal(mailbox);
@@ -345,7 +351,8 @@ impl WorldState {
         counters
     }
 
-    /// Counters for a postbox of the rank `peer`'s mailbox. `link`: of its connection.
+    /// Makes the counters of a postbox that leads to a mailbox of rank `peer`. `link` reports on its
+    /// connection.
     pub fn postbox_counters(
         &self,
         mailbox: &str,
@@ -359,14 +366,15 @@ impl WorldState {
         counters
     }
 
-    /// Counts what comes by a connection from that rank.
+    /// Registers the arrival counters of a connection from rank `peer`.
     pub fn count_arrivals(&self, peer: u32, arrivals: &Arc<Arrivals>) {
         let mut books = self.books.lock();
         books.settle();
         books.arrivals.push((peer, arrivals.clone()));
     }
 
-    /// What has passed between this rank and each other one, and itself, in the order of their numbers.
+    /// Counters of the messages between this rank and each other one, and itself, in the order of their
+    /// ranks.
     pub fn peers(&self) -> Vec<PeerStats> {
         if is_forked() {
             return Vec::new(); // another thread of the parent's may have had the lock
@@ -418,7 +426,7 @@ impl WorldState {
     }
 
     pub fn note_undelivered(&self, postbox: u32, count: usize, name: &str, owner: u32, why: &str) {
-        // A group's call tells by itself that it failed.
+        // Skips the library's own: a group's call reports by itself that it failed.
         if is_internal(name) {
             return;
         }
@@ -433,7 +441,7 @@ impl WorldState {
         self.has_news_for_posts.store(true, Ordering::Relaxed);
     }
 
-    /// Tells of one postbox's lost messages.
+    /// Reports the lost messages of one postbox, once.
     pub fn take_undelivered(&self, postbox: u32) -> Result {
         let mut all = self.undelivered.lock();
         let found = all.remove(&postbox);
@@ -442,7 +450,7 @@ impl WorldState {
         found.map_or(Ok(()), |undelivered| Err(self.undelivered_error(undelivered)))
     }
 
-    /// Tells of all lost messages.
+    /// Reports all lost messages, once.
     pub fn take_all_undelivered(&self) -> Result {
         let mut all = self.undelivered.lock();
         let told = std::mem::take(&mut *all);
@@ -463,41 +471,42 @@ impl WorldState {
 
     // ---- waiting ----
 
-    /// Whether a message of any postbox waits for an answer, so that a wait has to help it along.
+    /// Whether a message of any postbox waits for an answer, so that a wait has to progress it.
     #[inline]
     pub fn has_pending_progress(&self) -> bool {
         self.progress.is_busy()
     }
 
-    /// Moves announced messages of other postboxes along. Whether any moved: then whoever waits is not idle.
+    /// Progresses the announced messages of other postboxes. Returns whether any moved; then the caller is
+    /// not idle.
     #[inline]
     pub fn progress_other_postboxes(&self) -> bool {
         self.progress.is_busy() && !is_forked() && self.progress.help()
     }
 
-    /// Whether messages wait for answers, and no thread of the library's looks after them.
+    /// Whether messages wait for answers while no thread of the library progresses them.
     pub fn lacks_progress(&self) -> bool {
         self.progress.is_busy() && !self.progress.has_helper()
     }
 
-    /// How long a wait may sleep before it should progress other postboxes again.
+    /// Time until which a wait may sleep before it should progress other postboxes again.
     pub fn slice(&self, deadline: Deadline) -> Deadline {
         if self.progress.is_busy() { deadline.min(Deadline::after(self.progress.rest())) } else { deadline }
     }
 
     // ---- ranks that ended ----
 
-    /// What this rank shares with others of its host.
+    /// The shared objects that this rank has.
     pub fn sharing(&self) -> &Sharing {
         &self.sharing
     }
 
-    /// A number for a new postbox.
+    /// Returns a number for a new postbox.
     pub fn next_postbox(&self) -> u32 {
         self.next_postbox.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// How many groups of that name were made here before.
+    /// Returns how many groups of that name were made here before, and counts one more.
     pub fn next_group(&self, name: &str) -> u32 {
         let mut groups = self.groups.lock();
         let made = groups.entry(name.to_owned()).or_default();
@@ -514,13 +523,14 @@ impl WorldState {
         self.size > 1 && self.exit_log.count() >= self.size - 1
     }
 
-    /// What was lost so far has been told. No handle posts, waits or takes part in a collective call from now on.
+    /// Ends the handles of this world: none posts, waits or takes part in a collective call from now on. Lost
+    /// messages have been reported before.
     pub fn end(&self) {
         self.has_ended.store(true, Ordering::Relaxed);
         self.close(true);
     }
 
-    /// Whether handles refuse calls from now on. Those that wait are woken.
+    /// Sets whether handles refuse calls from now on, and wakes those that wait.
     pub fn close(&self, is_closed: bool) {
         let told = self.undelivered.lock();
         self.is_closed.store(is_closed, Ordering::Relaxed);
@@ -534,29 +544,29 @@ impl WorldState {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Whether waits in this world are to end: it was closed, even if its handles are used again for its finish, and this thread is not the
-    /// one that finishes it.
+    /// Whether waits in this world are to end: the world was closed, even if its handles work again for its
+    /// finish, and this thread is not the one that finishes it.
     #[inline]
     pub fn is_wait_over(&self) -> bool {
         self.is_ending.load(Ordering::Relaxed) && !FINISHES.get()
     }
 
-    /// Asked by every long wait.
+    /// Checks that a long wait may go on.
     ///
     /// # Errors
-    /// As [`WorldState::check`].
+    /// The errors of [`WorldState::check`].
     pub fn check_wait(&self) -> Result {
         self.check()?;
         if self.is_wait_over() { Err(Error::WorldFinished) } else { Ok(()) }
     }
 
-    /// This thread finishes a world until what is returned is dropped.
+    /// Marks this thread as finishing a world, until the returned guard is dropped.
     pub fn finishing() -> Finishing {
         FINISHES.set(true);
         Finishing
     }
 
-    /// What every handle of this world asks before it takes a lock, waits or sends.
+    /// Checks that a handle of this world may take a lock, wait or send.
     ///
     /// # Errors
     /// This process is a forked child; [`Error::WorldFinished`].

@@ -29,10 +29,10 @@ impl Group {
         self.barrier_timeout(self.limit)
     }
 
-    /// As [`Group::barrier`], waiting at most `limit`.
+    /// Like [`Group::barrier`], but waits at most `limit`.
     ///
     /// # Errors
-    /// As [`Group::barrier`].
+    /// The errors of [`Group::barrier`].
     #[inline]
     pub fn barrier_timeout(&self, limit: Duration) -> Result {
         self.wait_for_all(Kind::Barrier, limit)

@@ -102,7 +102,7 @@ impl Membership {
     /// Takes the end for a call. Waits while another thread has it, as long as the call may.
     ///
     /// # Errors
-    /// As [`WorldState::check`], before the lock. [`Error::Deadline`]; [`Error::Via`]: the call was made from within another one;
+    /// The errors of [`WorldState::check`], before the lock. [`Error::Deadline`]; [`Error::Via`]: the call was made from within another one;
     /// [`Error::Interrupted`].
     #[inline]
     pub fn enter(&self, call: Signature, clock: &mut Clock) -> Result<TakenEngine<'_>> {

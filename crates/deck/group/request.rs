@@ -82,7 +82,7 @@ impl Group {
     /// As [`Group::broadcast`], without waiting.
     ///
     /// # Errors
-    /// As [`Group::barrier_nonblocking`].
+    /// The errors of [`Group::barrier_nonblocking`].
     #[doc(alias = "MPI_Ibcast")]
     pub fn broadcast_nonblocking<'a, T: Pod + Send + Sync, D>(
         &self,
@@ -106,7 +106,7 @@ impl Group {
     /// As [`Group::reduce`], without waiting.
     ///
     /// # Errors
-    /// As [`Group::barrier_nonblocking`].
+    /// The errors of [`Group::barrier_nonblocking`].
     #[doc(alias = "MPI_Ireduce")]
     pub fn reduce_nonblocking<'a, T: Pod + Send + Sync, D, O>(
         &self,
@@ -132,7 +132,7 @@ impl Group {
     /// As [`Group::all_reduce`], without waiting.
     ///
     /// # Errors
-    /// As [`Group::barrier_nonblocking`].
+    /// The errors of [`Group::barrier_nonblocking`].
     #[doc(alias = "MPI_Iallreduce")]
     pub fn all_reduce_nonblocking<'a, T: Pod + Send + Sync, D, O>(
         &self,
@@ -155,7 +155,7 @@ impl Group {
     /// As [`Group::all_gather`], without waiting: the whole comes back.
     ///
     /// # Errors
-    /// As [`Group::barrier_nonblocking`].
+    /// The errors of [`Group::barrier_nonblocking`].
     #[doc(alias = "MPI_Iallgather")]
     pub fn all_gather_nonblocking<'a, T: Pod + Send + Sync, S, D>(
         &self,
@@ -180,7 +180,7 @@ impl Group {
     /// As [`Group::all_to_all`], without waiting: what was received comes back.
     ///
     /// # Errors
-    /// As [`Group::barrier_nonblocking`].
+    /// The errors of [`Group::barrier_nonblocking`].
     #[doc(alias = "MPI_Ialltoall")]
     pub fn all_to_all_nonblocking<'a, T: Pod + Send + Sync, S, D>(
         &self,
@@ -294,7 +294,7 @@ impl<R> Request<'_, R> {
         self.wait_timeout(self.limit)
     }
 
-    /// As [`Request::wait`], waiting at most `limit`. After [`Error::Deadline`] the handle can be used on. The result is given once.
+    /// Like [`Request::wait`], but waits at most `limit`. After [`Error::Deadline`] the handle can be used on. The result is given once.
     ///
     /// # Errors
     /// As of all calls ([`Group`]).

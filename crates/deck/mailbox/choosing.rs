@@ -1,4 +1,4 @@
-//! Retrieving into the program's own memory, and messages of one rank or with one tag.
+//! Retrieving into the program's own memory, and retrieving messages of one rank or with one tag.
 
 use std::time::Duration;
 
@@ -14,87 +14,91 @@ use crate::received::Received;
 use crate::recv::choosing::Choice;
 use crate::trace;
 
-/// What [`Mailbox::retrieve_into`] has put into the program's buffer.
+/// Description of a message that [`Mailbox::retrieve_into`] has put into the program's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Retrieved {
-    /// How many elements. What lies behind them in the buffer has not changed.
+    /// Number of elements written. The rest of the buffer has not changed.
     pub len: usize,
     /// The rank that posted the message.
     pub source: usize,
-    /// Its tag.
+    /// The message's tag.
     pub tag: u32,
 }
 
-/// Messages of one rank, with one tag, or both. Others that come before it are set aside, and later retrieves take them in their
-/// order, whatever they ask for.
+/// Retrieving messages of one rank, with one tag, or both. Messages that arrive before the wanted one are set
+/// aside; later retrieves that match them take them in their order.
 impl<T: Payload> Mailbox<T> {
-    /// The next message that `rank` posts. Waits for it, at most the world's deadline (`DECK_DEADLINE`). From now on the rank counts as
-    /// [expected](Mailbox::expect). That it has finished ends this call, too.
+    /// Returns the next message that `rank` posts. Waits for it, at most the world's deadline
+    /// (`DECK_DEADLINE`). From now on the rank counts as [expected](Mailbox::expect). The call also ends when
+    /// `rank` finishes.
     ///
     /// # Errors
-    /// As [`Mailbox::retrieve`], and [`Error::PeerLost`] or [`Error::RankFinished`] as soon as `rank` has ended and nothing of it
-    /// is left; [`Error::SetAsideFull`] when too much came that it did not ask for; [`Error::NoSuchRank`].
+    /// The errors of [`Mailbox::retrieve`], and [`Error::PeerLost`] or [`Error::RankFinished`] as soon as
+    /// `rank` has ended and none of its messages is left; [`Error::SetAsideFull`] if too many other messages
+    /// came; [`Error::NoSuchRank`].
     pub fn retrieve_from(&self, rank: usize) -> Result<Received<T>> {
         self.retrieve_matching(Match::source(rank))
     }
 
-    /// As [`Mailbox::retrieve_from`], waiting at most `limit`.
+    /// Like [`Mailbox::retrieve_from`], but waits at most `limit`.
     ///
     /// # Errors
-    /// As [`Mailbox::retrieve_from`].
+    /// The errors of [`Mailbox::retrieve_from`].
     pub fn retrieve_from_timeout(&self, rank: usize, limit: Duration) -> Result<Received<T>> {
         self.retrieve_matching_timeout(Match::source(rank), limit)
     }
 
-    /// As [`Mailbox::retrieve_from`], if a message of `rank` is there.
+    /// Like [`Mailbox::retrieve_from`], but does not wait: returns `None` if no message of `rank` has
+    /// arrived.
     ///
     /// # Errors
-    /// As [`Mailbox::retrieve_from`], but for the deadline.
+    /// The errors of [`Mailbox::retrieve_from`], except the deadline.
     pub fn try_retrieve_from(&self, rank: usize) -> Result<Option<Received<T>>> {
         self.try_retrieve_matching(Match::source(rank))
     }
 
-    /// The next message with this tag. Waits for it, at most the world's deadline (`DECK_DEADLINE`).
+    /// Returns the next message with this tag. Waits for it, at most the world's deadline (`DECK_DEADLINE`).
     ///
     /// # Errors
-    /// As [`Mailbox::retrieve`]; [`Error::SetAsideFull`] when too much came that it did not ask for.
+    /// The errors of [`Mailbox::retrieve`]; [`Error::SetAsideFull`] if too many other messages came.
     pub fn retrieve_tagged(&self, tag: u32) -> Result<Received<T>> {
         self.retrieve_matching(Match::tag(tag))
     }
 
-    /// As [`Mailbox::retrieve_tagged`], waiting at most `limit`.
+    /// Like [`Mailbox::retrieve_tagged`], but waits at most `limit`.
     ///
     /// # Errors
-    /// As [`Mailbox::retrieve_tagged`].
+    /// The errors of [`Mailbox::retrieve_tagged`].
     pub fn retrieve_tagged_timeout(&self, tag: u32, limit: Duration) -> Result<Received<T>> {
         self.retrieve_matching_timeout(Match::tag(tag), limit)
     }
 
-    /// As [`Mailbox::retrieve_tagged`], if such a message is there.
+    /// Like [`Mailbox::retrieve_tagged`], but does not wait: returns `None` if no such message has arrived.
     ///
     /// # Errors
-    /// As [`Mailbox::retrieve_tagged`], but for the deadline.
+    /// The errors of [`Mailbox::retrieve_tagged`], except the deadline.
     pub fn try_retrieve_tagged(&self, tag: u32) -> Result<Option<Received<T>>> {
         self.try_retrieve_matching(Match::tag(tag))
     }
 
-    /// The next message of those that `matching` names. Waits for it, at most the world's deadline (`DECK_DEADLINE`).
+    /// Returns the next message that `matching` names. Waits for it, at most the world's deadline
+    /// (`DECK_DEADLINE`).
     ///
-    /// The messages that come before it are set aside, at most [`crate::Config::set_aside`] bytes of them (`DECK_SET_ASIDE`): while they
-    /// are, they keep the memory that they lie in.
+    /// Messages that arrive before it are set aside, at most [`crate::Config::set_aside`] bytes of them
+    /// (`DECK_SET_ASIDE`). A message that is set aside keeps the memory that it lies in.
     ///
     /// # Errors
-    /// As [`Mailbox::retrieve`]; [`Error::SetAsideFull`] when too much came that it did not ask for. If it names a rank, also as
-    /// [`Mailbox::retrieve_from`].
+    /// The errors of [`Mailbox::retrieve`]; [`Error::SetAsideFull`] if too many other messages came. If
+    /// `matching` names a rank, also the errors of [`Mailbox::retrieve_from`].
     pub fn retrieve_matching(&self, matching: Match) -> Result<Received<T>> {
         self.retrieve_matching_timeout(matching, self.usual_limit())
     }
 
-    /// As [`Mailbox::retrieve_matching`], waiting at most `limit`.
+    /// Like [`Mailbox::retrieve_matching`], but waits at most `limit`.
     ///
     /// # Errors
-    /// As [`Mailbox::retrieve_matching`].
+    /// The errors of [`Mailbox::retrieve_matching`].
     pub fn retrieve_matching_timeout(&self, matching: Match, limit: Duration) -> Result<Received<T>> {
         if matching == Match::ANY {
             return self.retrieve_timeout(limit);
@@ -111,21 +115,22 @@ impl<T: Payload> Mailbox<T> {
         Ok(received)
     }
 
-    /// As [`Mailbox::retrieve_matching`], if such a message is there. Sets 256 others aside at most: behind more there may be one that the
-    /// next call finds.
+    /// Like [`Mailbox::retrieve_matching`], but does not wait: returns `None` if no such message has arrived.
+    /// Sets 256 others aside at most: behind more there may be one that the next call finds.
     ///
     /// # Errors
-    /// As [`Mailbox::retrieve_matching`], but for the deadline.
+    /// The errors of [`Mailbox::retrieve_matching`], except the deadline.
     pub fn try_retrieve_matching(&self, matching: Match) -> Result<Option<Received<T>>> {
         self.world.progress_other_postboxes();
         or_none(self.retrieve_matching_timeout(matching, Duration::ZERO))
     }
 
-    /// Shows the next message of those that `matching` names to `take`, as bytes: retrieved if `take` gives `Ok`. One that it refuses
-    /// stays where it is, and is the next one again. Waits for it, at most `limit`. `take` cannot use the mailbox.
+    /// Passes the bytes of the next message that `matching` names to `take`, and retrieves the message if
+    /// `take` returns `Ok`. A message that `take` refuses stays where it is, and is the next one again. Waits
+    /// for the message, at most `limit`. `take` cannot use the mailbox.
     ///
     /// # Errors
-    /// As [`Mailbox::retrieve_matching`]. The inner one is that of `take`.
+    /// The errors of [`Mailbox::retrieve_matching`]. The inner error is that of `take`.
     pub fn retrieve_matching_if<R, E>(
         &self,
         matching: Match,
@@ -168,56 +173,57 @@ impl<T: Payload> Mailbox<T> {
     }
 }
 
-/// Into memory of the program's own.
+/// Retrieving into memory of the program.
 impl<T: Pod> Mailbox<T> {
-    /// Retrieves into the caller's buffer, and says how many elements that were, and whose. One copy; [`Mailbox::retrieve`] needs none.
+    /// Retrieves the next message into the caller's buffer, and returns its length and sender. Makes one
+    /// copy; [`Mailbox::retrieve`] makes none.
     ///
     /// # Errors
-    /// [`Error::TooSmall`] when no message fits that is the first of its postbox (of 256, if there are more): it stays where
-    /// it is. Otherwise as
-    /// [`Mailbox::retrieve`].
+    /// [`Error::TooSmall`] if none of the next messages fits, one for each postbox (256 at most are looked
+    /// at). The messages stay where they are. Otherwise the errors of [`Mailbox::retrieve`].
     pub fn retrieve_into(&self, to: &mut [T]) -> Result<Retrieved> {
         self.retrieve_into_timeout(to, self.usual_limit())
     }
 
-    /// As [`Mailbox::retrieve_into`], if a message is there.
+    /// Like [`Mailbox::retrieve_into`], but does not wait: returns `None` if no message has arrived.
     ///
     /// # Errors
-    /// [`Error::TooSmall`], and as [`Mailbox::try_retrieve`].
+    /// [`Error::TooSmall`], and the errors of [`Mailbox::try_retrieve`].
     pub fn try_retrieve_into(&self, to: &mut [T]) -> Result<Option<Retrieved>> {
         self.try_retrieve_matching_into(Match::ANY, to)
     }
 
-    /// As [`Mailbox::retrieve_into`], waiting at most `limit`.
+    /// Like [`Mailbox::retrieve_into`], but waits at most `limit`.
     ///
     /// # Errors
-    /// As [`Mailbox::retrieve_into`].
+    /// The errors of [`Mailbox::retrieve_into`].
     pub fn retrieve_into_timeout(&self, to: &mut [T], limit: Duration) -> Result<Retrieved> {
         self.retrieve_matching_into_timeout(Match::ANY, to, limit)
     }
 
-    /// Retrieves the next message of those that `matching` names into the caller's buffer: what MPI calls a receive.
+    /// Retrieves the next message that `matching` names into the caller's buffer. MPI calls this a receive.
     ///
     /// # Errors
-    /// As [`Mailbox::retrieve_into`] and [`Mailbox::retrieve_matching`]. A message that is too long for the buffer
+    /// The errors of [`Mailbox::retrieve_into`] and [`Mailbox::retrieve_matching`]. A message that is too long for the buffer
     /// stays.
     pub fn retrieve_matching_into(&self, matching: Match, to: &mut [T]) -> Result<Retrieved> {
         self.retrieve_matching_into_timeout(matching, to, self.usual_limit())
     }
 
-    /// As [`Mailbox::retrieve_matching_into`], if such a message is there.
+    /// Like [`Mailbox::retrieve_matching_into`], but does not wait: returns `None` if no such message has
+    /// arrived.
     ///
     /// # Errors
-    /// As [`Mailbox::retrieve_matching_into`], but for the deadline.
+    /// The errors of [`Mailbox::retrieve_matching_into`], except the deadline.
     pub fn try_retrieve_matching_into(&self, matching: Match, to: &mut [T]) -> Result<Option<Retrieved>> {
         self.world.progress_other_postboxes();
         or_none(self.retrieve_matching_into_timeout(matching, to, Duration::ZERO))
     }
 
-    /// As [`Mailbox::retrieve_matching_into`], waiting at most `limit`.
+    /// Like [`Mailbox::retrieve_matching_into`], but waits at most `limit`.
     ///
     /// # Errors
-    /// As [`Mailbox::retrieve_matching_into`].
+    /// The errors of [`Mailbox::retrieve_matching_into`].
     pub fn retrieve_matching_into_timeout(
         &self,
         matching: Match,
@@ -247,7 +253,7 @@ impl<T: Pod> Mailbox<T> {
     }
 }
 
-/// `None`: the time was up, which was none.
+/// Turns the error of a passed deadline into `None`, for calls whose limit is zero.
 fn or_none<R>(retrieved: Result<R>) -> Result<Option<R>> {
     match retrieved {
         Err(Error::Deadline { .. }) => Ok(None),

@@ -1,4 +1,4 @@
-//! Retrieving in tasks.
+//! Retrieving in async tasks.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,20 +16,21 @@ use crate::tasks::{Alarm, LOOKS};
 use crate::wait_policy::MEMORY_PAUSE;
 
 impl<T: Payload> Mailbox<T> {
-    /// The next message, in a task of whatever executor there is. (Feature `async`.)
+    /// Retrieves the next message in a task of any executor. (Feature `async`.)
     ///
-    /// Waits without a deadline: that is the executor's matter. Dropping the future loses no message, and it can be sent
-    /// to another thread with what it borrows.
+    /// Waits without a deadline, which is the executor's matter. Dropping the future loses no message. The
+    /// future can be sent to another thread with what it borrows.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] once for each rank that dies; [`Error::NobodyLeft`] when all other ranks have ended;
-    /// [`Error::Via`] when no thread can wake the task (transports other than shared memory, Linux before 5.16).
+    /// [`Error::PeerLost`] once for each rank that dies; [`Error::NobodyLeft`] when all other ranks have
+    /// ended; [`Error::Via`] if no thread can wake the task (transports other than shared memory, Linux
+    /// before 5.16).
     pub fn retrieve_async(&mut self) -> Retrieve<'_, T> {
         Retrieve { mailbox: self, alarm: Alarm::default() }
     }
 
-    /// Messages as they come, until nobody is left who could post. (Feature `async`.) Each is a
-    /// [`Mailbox::retrieve_async`].
+    /// Streams messages as they arrive, until nobody is left who could post. (Feature `async`.) Each item is
+    /// a [`Mailbox::retrieve_async`].
     pub fn stream(&mut self) -> Messages<'_, T> {
         Messages { mailbox: self, alarm: Alarm::default(), is_over: false }
     }
@@ -44,7 +45,7 @@ impl<T: Payload> Mailbox<T> {
             let inbox = self.inbox.get_mut();
             inbox.check_exits()?;
             if inbox.arm() != Armed::News {
-                // Without a progress thread nobody else moves along what was posted here before.
+                // Without a progress thread, nobody else progresses messages that were posted here before.
                 let unheard = || self.world.lacks_progress().then_some(MEMORY_PAUSE);
                 let again = inbox.looks_again().or_else(unheard).map(|pause| Instant::now() + pause);
                 let set = alarm.set(&self.world, || inbox.handles(), task.waker(), again);
@@ -57,13 +58,13 @@ impl<T: Payload> Mailbox<T> {
                 };
             }
         }
-        // News without end that are no messages: others may want to run.
+        // The mailbox keeps getting news that are no messages: yields, since other tasks may want to run.
         task.waker().wake_by_ref();
         Poll::Pending
     }
 }
 
-/// The next message ([`Mailbox::retrieve_async`]).
+/// Future of the next message ([`Mailbox::retrieve_async`]).
 #[derive(Debug)]
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Retrieve<'a, T: Payload> {
@@ -80,7 +81,7 @@ impl<T: Payload> Future for Retrieve<'_, T> {
     }
 }
 
-/// Messages as they come ([`Mailbox::stream`]).
+/// Stream of messages as they arrive ([`Mailbox::stream`]).
 #[derive(Debug)]
 #[must_use = "streams do nothing unless they are polled"]
 pub struct Messages<'a, T: Payload> {

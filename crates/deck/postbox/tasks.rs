@@ -1,4 +1,4 @@
-//! Posting in tasks.
+//! Posting in async tasks.
 
 use std::fmt;
 use std::future::Future;
@@ -17,29 +17,30 @@ use crate::tasks::{Alarm, LOOKS};
 use crate::wait_policy::WaitPolicy;
 
 impl<T: Payload> Postbox<T> {
-    /// Posts a message as [`Postbox::post`] does, and waits for room, if it must, without holding the thread. (Feature
-    /// `async`.)
+    /// Posts a message like [`Postbox::post`], but waits for room, if it must, without holding the thread.
+    /// (Feature `async`.)
     ///
-    /// Waits without a deadline: that is the executor's matter. A future that is dropped before it is done has not posted
-    /// its message, and drops it.
+    /// Waits without a deadline, which is the executor's matter. A future that is dropped before it is done
+    /// has not posted its message, and drops it.
     ///
     /// # Errors
-    /// As [`Postbox::post`], but for deadlines; [`Error::WouldBlockThread`] by [`Protocol::Handshake`]; [`Error::Via`] when no thread can wake the task (transports other than
-    /// shared memory, Linux before 5.16).
+    /// The errors of [`Postbox::post`], except the deadline; [`Error::WouldBlockThread`] by
+    /// [`Protocol::Handshake`]; [`Error::Via`] if no thread can wake the task (transports other than shared
+    /// memory, Linux before 5.16).
     pub fn post_async<M: Postable<T>>(&mut self, message: M) -> Post<'_, T, M> {
         Post { postbox: self, message: Some(message), alarm: Alarm::default() }
     }
 
-    /// Waits until everything posted here has been read by the mailbox's owner, without holding the thread. (Feature
+    /// Waits until the mailbox's owner has read everything posted here, without holding the thread. (Feature
     /// `async`.)
     ///
     /// # Errors
-    /// As [`Postbox::flush`] and [`Postbox::post_async`].
+    /// The errors of [`Postbox::flush`] and [`Postbox::post_async`].
     pub fn flush_async(&mut self) -> Flush<'_, T> {
         Flush { postbox: self, alarm: Alarm::default() }
     }
 
-    /// Tries until it is done, fails, or waiting is all that is left. `attempt` gives `None` to be tried again.
+    /// Calls `attempt` until it is done, fails, or has to wait. `attempt` returns `None` to be called again.
     fn poll_with<R>(
         &self,
         alarm: &mut Alarm,
@@ -66,7 +67,7 @@ impl<T: Payload> Postbox<T> {
                 };
             }
         }
-        // News without end, but no room: others may want to run.
+        // The postbox keeps getting news but no room: yields, since other tasks may want to run.
         task.waker().wake_by_ref();
         Poll::Pending
     }
@@ -76,7 +77,7 @@ impl<T: Payload> Postbox<T> {
     }
 }
 
-/// A post that is under way ([`Postbox::post_async`]).
+/// Future of a post ([`Postbox::post_async`]).
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Post<'a, T: Payload, M: Postable<T>> {
     postbox: &'a mut Postbox<T>,
@@ -85,7 +86,7 @@ pub struct Post<'a, T: Payload, M: Postable<T>> {
     alarm: Alarm,
 }
 
-/// Its message is never pinned.
+/// `Unpin` whatever `M` is: the message is never pinned.
 impl<T: Payload, M: Postable<T>> Unpin for Post<'_, T, M> {}
 
 impl<T: Payload, M: Postable<T>> Future for Post<'_, T, M> {
@@ -127,7 +128,7 @@ impl<T: Payload, M: Postable<T>> fmt::Debug for Post<'_, T, M> {
     }
 }
 
-/// A flush that is under way ([`Postbox::flush_async`]).
+/// Future of a flush ([`Postbox::flush_async`]).
 #[derive(Debug)]
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Flush<'a, T: Payload> {

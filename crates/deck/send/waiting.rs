@@ -32,7 +32,7 @@ impl Channel {
     /// longer than its end may be news.
     ///
     /// # Errors
-    /// As [`LongWait::check_interrupt`].
+    /// The errors of [`LongWait::check_interrupt`].
     pub(super) fn wait(&mut self, deadline: Deadline, wait: &mut LongWait, call: Call) -> Result {
         self.side.counters.waited();
         let world = &self.side.world;

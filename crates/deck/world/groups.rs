@@ -1,4 +1,4 @@
-//! Groups of a world's ranks.
+//! Making groups of a world's ranks.
 
 use std::time::Duration;
 
@@ -11,16 +11,17 @@ use crate::group::{Group, Making, bad};
 use crate::turns::lock_within;
 
 impl World {
-    /// The group of all ranks. Made at the first call, which has to be made by all ranks; a rank that has not come yet is waited
-    /// for as in any collective call.
+    /// The group of all ranks, made by the first call. That call is collective: it waits for ranks that have
+    /// not come yet, like any collective call.
     ///
     /// # Errors
-    /// [`Error::PeerLost`], [`Error::Deadline`]: rank 0 has not come.
+    /// [`Error::PeerLost`]; [`Error::Deadline`]: rank 0 has not come.
     pub fn all(&self) -> Result<&Group> {
         self.all_within(self.state.config().deadline)
     }
 
-    /// Waits at most `limit`, for rank 0, or for another thread of this rank that makes the group; otherwise as [`World::all`].
+    /// Like [`World::all`], but waits at most `limit`, for rank 0 or for another thread of this rank that
+    /// makes the group.
     pub(super) fn all_within(&self, limit: Duration) -> Result<&Group> {
         check_process()?;
         if let Some(all) = self.all.get() {
@@ -36,12 +37,13 @@ impl World {
         Ok(self.all.get_or_init(|| all))
     }
 
-    /// Makes a group of these ranks, in this order. Collective among them: all give the same name and the same list. Several groups
-    /// may have the same name, one after another.
+    /// Makes a group of these ranks, in this order. Collective among them: all of them give the same name and
+    /// the same list. Several groups may have the same name, one after another.
     ///
     /// # Errors
-    /// [`Error::Deadline`] names the rank that has not come; [`Error::PeerLost`]; [`Error::BadName`]; [`Error::Via`]: this rank is not
-    /// in the list, a rank is there twice or does not exist, or the first one has made a group of other ranks by that name.
+    /// [`Error::Deadline`] names the rank that has not come; [`Error::PeerLost`]; [`Error::BadName`];
+    /// [`Error::Via`] if this rank is not in the list, a rank is listed twice or does not exist, or the first
+    /// rank has made a group of other ranks by that name.
     pub fn group(&self, name: &str, ranks: &[usize]) -> Result<Group> {
         check_process()?;
         check_name(name)?;
@@ -50,10 +52,11 @@ impl World {
         Group::met(&self.state, Making { name: name.into(), id, ranks: ranks.to_vec(), agreed: None })
     }
 
-    /// As [`World::group`], without a name of the program's: of the groups of the same ranks, each one is the next.
+    /// Makes a group like [`World::group`], without a name from the program. Calls with the same ranks are
+    /// matched in order.
     ///
     /// # Errors
-    /// As [`World::group`].
+    /// The errors of [`World::group`].
     pub fn anonymous_group(&self, ranks: &[usize]) -> Result<Group> {
         check_process()?;
         let numbers: Vec<u32> = ranks.iter().map(|rank| u32::try_from(*rank).unwrap_or(u32::MAX)).collect();
@@ -82,7 +85,7 @@ impl World {
     }
 }
 
-/// Tells lists of ranks apart; members compare the lists themselves when they meet. (FNV-1a.)
+/// Hash that tells lists of ranks apart (FNV-1a). Members compare the lists themselves when they meet.
 fn fingerprint(ranks: &[usize]) -> u64 {
     ranks.iter().fold(0xcbf2_9ce4_8422_2325, |hash, rank| {
         (*rank as u64 ^ hash).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23)
