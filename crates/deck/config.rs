@@ -1,4 +1,4 @@
-//! Settings, from the environment or the program.
+//! Settings of a world, from the environment or the program.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -10,77 +10,85 @@ use crate::incast::IncastControl;
 use crate::protocol::auto::{Thresholds, bytes};
 use crate::protocol::{Protocol, ReceiveModel};
 
-/// Well below what a connection can lend at a time.
+/// Upper bound of [`Config::copy_window`], well below what a connection can lend at a time.
 const MAX_COPY_WINDOW: u32 = 16;
-/// What to do where only some ranks insist on encryption.
+/// Advice for jobs in which only some ranks insist on encryption.
 pub(crate) const ENCRYPT_ALL: &str = "set DECK_ENCRYPT=1 for all ranks (deckrun --encrypt)";
 
 /// Settings of a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// Protocol of postboxes that choose none (`DECK_PROTOCOL`).
+    /// Protocol of postboxes that set none (`DECK_PROTOCOL`).
     pub protocol: Protocol,
-    /// From which sizes on [`Protocol::Auto`] takes which protocol (`DECK_AUTO`).
+    /// Message sizes from which [`Protocol::Auto`] takes each protocol (`DECK_AUTO`).
     pub auto: Thresholds,
-    /// The algorithm of collective calls, where it serves; `None`: by the call, the length, and where the members are
-    /// (`DECK_GROUP`).
+    /// Algorithm of collective calls, where it is possible; `None`: chosen by the call, the length, and the
+    /// members' hosts (`DECK_GROUP`).
     pub group: Option<Algorithm>,
-    /// How mailboxes look for messages (`DECK_RECEIVE`, `cq` or `wq`).
+    /// How mailboxes poll for messages (`DECK_RECEIVE`, `cq` or `wq`).
     pub receive: ReceiveModel,
-    /// Deadline of `retrieve`, `post`, `flush`, `barrier`, `finish` (`DECK_DEADLINE`, seconds): generous, because a peer may
-    /// compute for minutes, but nothing waits for ever.
+    /// Deadline of `retrieve`, `post`, `flush`, `barrier`, `finish` (`DECK_DEADLINE`, seconds). It is
+    /// generous, because a peer may compute for minutes, but no call waits for ever.
     pub deadline: Duration,
     /// Deadline of making mailboxes and postboxes, and of the launcher's answers (`DECK_SETUP_TIMEOUT`, seconds).
     pub setup: Duration,
     /// Bound of each of this rank's message arenas in bytes (`DECK_ARENA`, e.g. `512M`); `None`: half of the
     /// machine's memory, at most 4 GiB.
     pub arena: Option<usize>,
-    /// What may wait at each of this rank's postboxes for room at its mailbox, in bytes (`DECK_QUEUE`, e.g. `16M`), unless the
-    /// mailbox says otherwise ([`crate::World::mailbox_with_queue`], which says what counts): 4 MiB by default. At most a quarter of
-    /// the rank's message memory.
+    /// Bound of the queue of each of this rank's postboxes, in bytes (`DECK_QUEUE`, e.g. `16M`), unless the
+    /// mailbox sets another ([`crate::World::mailbox_with_queue`], which says what counts). 4 MiB by default;
+    /// at most a quarter of the rank's message memory.
     pub queue: usize,
-    /// Fragments of the `copy` protocol that may be under way (`DECK_COPY_WINDOW`). Two by default (double buffering).
-    /// With one, the two copies follow each other; with more, they overlap as far as two processors can.
+    /// Fragments of the `copy` protocol that may be in flight (`DECK_COPY_WINDOW`). Two by default (double
+    /// buffering). With one, the sender's copy and the receiver's follow each other; with more, they overlap
+    /// as far as two processors can.
     pub copy_window: u32,
-    /// Bytes of messages that a mailbox sets aside while the program asks for others ([`crate::Mailbox::retrieve_matching`];
-    /// `DECK_SET_ASIDE`, e.g. `16M`). Each counts for its length and 128 bytes.
+    /// Bound of the messages that a mailbox sets aside while the program asks for others, in bytes
+    /// ([`crate::Mailbox::retrieve_matching`]; `DECK_SET_ASIDE`, e.g. `16M`). Each message counts its length
+    /// and 128 bytes.
     pub set_aside: usize,
     /// Whether admitted peers are trusted not to write memory that they gave away (`DECK_TRUST`, `job` or `none`).
     pub trusting: bool,
-    /// The transports to use, in order of preference, with commas between them (`DECK_TRANSPORT`); `None`: by where the
-    /// job's ranks run.
+    /// Transports to use, in order of preference, separated by commas (`DECK_TRANSPORT`); `None`: chosen by
+    /// where the job's ranks run.
     pub transport: Option<String>,
-    /// How long another host may be silent before its ranks are taken for lost (`DECK_DETECT`, seconds, from 2 on); `None`:
-    /// the transport's own time.
+    /// How long another host may be silent before its ranks count as lost (`DECK_DETECT`, seconds, at least
+    /// 2); `None`: the transport's own time.
     pub detect: Option<Duration>,
-    /// Whether messages to other hosts go by transports only that encrypt and authenticate them on the whole path
-    /// (`DECK_ENCRYPT`, `1` or `0`): this rank's postboxes take no others, and its mailboxes refuse others. Within a host any
-    /// transport is taken: nothing leaves it.
+    /// Whether messages to other hosts use only transports that encrypt and authenticate the whole path
+    /// (`DECK_ENCRYPT`, `1` or `0`). Then this rank's postboxes use no others, and its mailboxes refuse
+    /// others. Within a host any transport is used: nothing leaves the host.
     pub encrypt: bool,
-    /// The shares of service levels in what this rank sends, `LEVEL:SHARE[@DISTANCE],...` (`DECK_LEVELS`, e.g. `5:50,3:30,0:20`);
-    /// `None`: the kernel or the network sends as it likes. Which transports keep to it, [`crate::Postbox::route`] says.
+    /// Shares of service levels in what this rank sends, `LEVEL:SHARE[@DISTANCE],...` (`DECK_LEVELS`, e.g.
+    /// `5:50,3:30,0:20`); `None`: the kernel or the network decides. [`crate::Postbox::route`] says which
+    /// transports keep to the shares.
     pub levels: Option<String>,
-    /// Where levels have shares: bytes that may be in flight at a time, of all connections (`DECK_LEVELS_INFLIGHT`, e.g. `64K`; 256 KiB).
-    /// A high level waits behind no more than these. Below rate times round trip the link is not filled.
+    /// Bytes that may be in flight at a time, over all connections, where levels have shares
+    /// (`DECK_LEVELS_INFLIGHT`, e.g. `64K`; 256 KiB by default). A high level waits behind no more than these
+    /// bytes. A bound below rate times round trip does not fill the link.
     pub levels_in_flight: Option<usize>,
-    /// Whether this rank's mailboxes say when they take what is posted to them over a network (`DECK_INCAST`; `auto`, `off`, `srp` or `smsrp`).
+    /// Incast control: whether this rank's mailboxes schedule the messages that are posted to them over a
+    /// network (`DECK_INCAST`; `auto`, `off`, `srp` or `smsrp`).
     pub incast: IncastControl,
-    /// Under incast control: how fast a mailbox takes what is posted, in bytes a second (`DECK_INCAST_RATE`, e.g. `500M`); `None`: it is measured.
+    /// Rate at which a mailbox takes messages under incast control, in bytes per second (`DECK_INCAST_RATE`,
+    /// e.g. `500M`); `None`: measured.
     pub incast_rate: Option<u64>,
-    /// Whether a thread of the library's moves messages along while the program does not. Only jobs in virtual time do without it, where a
-    /// thread that takes no turns would make each run another one: not all calls that wait move messages along.
+    /// Whether a thread of the library progresses messages while the program does not. Only jobs in virtual
+    /// time do without it: a thread outside their turns would make each run different. Without it, only some
+    /// waiting calls progress messages.
     #[doc(hidden)]
     pub progress_thread: bool,
-    /// How many threads of this rank wait for messages of their own, or in shared memory, at the same time (`DECK_THREADS`, from 1 on). Where all ranks'
-    /// threads together are more than the processors of the host, those that wait yield instead of spinning.
+    /// Number of this rank's threads that wait for messages of their own, or in shared memory, at the same
+    /// time (`DECK_THREADS`, at least 1). If all ranks' threads together outnumber the host's processors,
+    /// waiting threads yield instead of spinning.
     pub threads: usize,
-    /// Whether to tell on the error stream by which transport each other rank is reached first, and why by no better one
-    /// (`DECK_EXPLAIN`, `1` or `0`).
+    /// Whether to report on the error stream the first transport used to each other rank, and why no better
+    /// one is used (`DECK_EXPLAIN`, `1` or `0`).
     pub explain: bool,
     /// Whether each rank writes its counters to the error stream when it finishes (`DECK_STATS`, `1` or `0`).
     pub stats: bool,
-    /// The file for a trace of the job, for Perfetto and Chrome (`DECK_TRACE`); `None`: there is none.
+    /// File for a trace of the job, for Perfetto and Chrome (`DECK_TRACE`); `None`: no trace.
     pub trace: Option<PathBuf>,
 }
 
@@ -115,16 +123,16 @@ impl Default for Config {
 }
 
 impl Config {
-    /// These settings, with these transports ([`Config::transport`]): `shm`, `tcp`, `shm,tcp`.
+    /// Returns these settings with these transports ([`Config::transport`]): `shm`, `tcp`, `shm,tcp`.
     #[must_use]
     pub fn over(self, transports: impl Into<String>) -> Self {
         Config { transport: Some(transports.into()), ..self }
     }
 
-    /// The defaults, and what the environment says otherwise.
+    /// Returns the defaults, overridden by the environment.
     ///
     /// # Errors
-    /// [`Error::Config`] names the variable and what it may be.
+    /// [`Error::Config`] names the variable and its allowed values.
     pub fn from_env() -> Result<Self> {
         Self::from_lookup(|variable| std::env::var(variable).ok())
     }
@@ -188,9 +196,9 @@ impl Config {
                 threads.ok_or_else(|| bad("DECK_THREADS", text, "a number of threads from 1 on"))?;
         }
         config.trace = lookup("DECK_TRACE").filter(|path| !path.is_empty()).map(PathBuf::from);
-        // Which there are, only whoever opens them knows.
+        // Not checked here: only the code that opens transports knows which exist.
         config.transport = lookup("DECK_TRANSPORT");
-        // What it says, whoever opens them knows, too.
+        // Not checked here either: the code that opens transports parses the shares.
         config.levels = lookup("DECK_LEVELS").filter(|text| !text.is_empty());
         if let Some(text) = lookup("DECK_LEVELS_INFLIGHT") {
             let in_flight = bytes(&text).filter(|bytes| (16 << 10..1 << 30).contains(bytes));
@@ -218,7 +226,7 @@ impl Config {
             ("DECK_EXPLAIN", &mut config.explain),
             ("DECK_STATS", &mut config.stats),
         ] {
-            // Empty is unset, as of `DECK_TRACE`.
+            // An empty value counts as unset, like that of `DECK_TRACE`.
             if let Some(text) = lookup(variable).filter(|text| !text.is_empty()) {
                 *set = match text.as_str() {
                     "1" => true,

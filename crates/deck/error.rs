@@ -16,36 +16,38 @@ pub type Result<T = (), E = Error> = std::result::Result<T, E>;
 
 /// Why a call failed.
 ///
-/// `Debug` prints the same words as `Display`: a program whose `main` returns [`Result`] shows them to its user. In a job it
-/// says first whose they are, `rank 3: …`, and all in one piece, so that what other ranks say does not get between.
+/// `Debug` prints the same words as `Display`, so a program whose `main` returns [`Result`] shows them to its
+/// user. In a job the text begins with the rank, `rank 3: …`, and is written in one piece, so that other
+/// ranks' texts do not get between.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another rank died. Each mailbox says so once per lost rank, and can be used on.
+    /// Another rank died. Each mailbox reports each lost rank once, and remains usable.
     #[error("rank {rank} is lost: {how}")]
     PeerLost {
-        /// Which rank.
+        /// The lost rank.
         rank: usize,
-        /// What became of it.
+        /// The launcher's words on how the rank ended.
         how: String,
     },
-    /// The time was up.
+    /// The deadline passed.
     #[error("{what}: nothing within {waited:.1?}; waited for {whom}")]
     Deadline {
-        /// What was tried.
+        /// The operation that was tried.
         what: String,
-        /// How long.
+        /// How long the call waited.
         waited: Duration,
-        /// Who should have acted.
+        /// The ranks or mailboxes that should have acted.
         whom: String,
     },
     /// A signal ended the wait ([`crate::interruptible`]).
     #[error("a signal interrupted the wait")]
     Interrupted,
-    /// Another thread asks for the mailbox at which this one waits. Only where threads share one by [`crate::Turns`], which deals with it.
+    /// Another thread asks for the mailbox at which this one waits. Only where threads share a mailbox by
+    /// [`crate::Turns`], which handles this error.
     #[error("another thread of this rank asks for the mailbox: wait by in_turn")]
     TurnOver {
-        /// How long this one has waited.
+        /// How long this thread has waited.
         waited: Duration,
         /// The wait that goes on when the turn comes again.
         #[doc(hidden)]
@@ -54,9 +56,9 @@ pub enum Error {
     /// A `try_` call would have had to wait.
     #[error("{what} would have to wait for {whom}")]
     WouldBlock {
-        /// What was tried.
+        /// The operation that was tried.
         what: &'static str,
-        /// Who should act first.
+        /// The ranks or mailboxes that should act first.
         whom: String,
     },
     /// No mailbox of that name.
@@ -64,13 +66,13 @@ pub enum Error {
     NoSuchMailbox {
         /// The name asked for.
         name: String,
-        /// Whose it was to be, if a member of a family was asked for ([`crate::World::postbox_of`]).
+        /// The rank of the family's member that was asked for ([`crate::World::postbox_of`]), if any.
         rank: Option<usize>,
-        /// Names that exist; of a family with the ranks that have made their members.
+        /// Names that exist; for a family, with the ranks that have made their members.
         existing: Vec<String>,
-        /// How long it was waited for.
+        /// How long the call waited for the mailbox.
         waited: Duration,
-        /// Ranks that are lost: one of them may have been to make it.
+        /// Ranks that are lost: one of them may have been meant to make the mailbox.
         lost: Vec<usize>,
     },
     /// A mailbox of that name exists already.
@@ -81,7 +83,7 @@ pub enum Error {
         /// Its owner.
         rank: usize,
     },
-    /// A name that cannot be.
+    /// The name is not possible.
     #[error("{} cannot be the name of a mailbox, or of what ranks share: {why}", Quoted(.name))]
     BadName {
         /// The name.
@@ -89,7 +91,7 @@ pub enum Error {
         /// Why not.
         why: &'static str,
     },
-    /// What messages cannot consist of.
+    /// Messages cannot consist of this type.
     #[error("messages cannot consist of {kind}: {why}")]
     BadPayload {
         /// The type.
@@ -102,7 +104,7 @@ pub enum Error {
     MailboxGone {
         /// Its name.
         name: String,
-        /// Who owned it.
+        /// The rank that owned the mailbox.
         rank: usize,
     },
     /// None of this rank's NICs leads to the mailbox.
@@ -112,7 +114,7 @@ pub enum Error {
         name: String,
         /// Its owner.
         rank: usize,
-        /// Each transport, and why it was no way.
+        /// Each transport, and why it does not reach the mailbox.
         tried: String,
     },
     /// The mailbox carries something else.
@@ -120,12 +122,12 @@ pub enum Error {
     WrongType {
         /// The mailbox.
         name: String,
-        /// What it carries.
+        /// The type that the mailbox carries.
         theirs: String,
-        /// What was asked for.
+        /// The type that the postbox was made for.
         ours: String,
     },
-    /// A message whose bytes are no whole number of elements. Its sender is not one of ours.
+    /// A message's length is not a whole number of elements. Its sender does not use this library.
     #[error("rank {rank} sent {bytes} bytes, which are no whole number of {kind}")]
     WrongLength {
         /// The sender.
@@ -145,8 +147,8 @@ pub enum Error {
         /// The sender.
         rank: usize,
     },
-    /// The buffer that the receiver had ready for a message is too small. Posted by `handshake`, which asks first: the
-    /// message comes back, and can be posted again.
+    /// The buffer that the receiver had ready for a message is too small. The message was posted by
+    /// `handshake`, which asks first: it comes back, and can be posted again.
     #[error(
         "rank {rank} had room for {have} bytes, the message has {needed}; post it again, or a shorter one"
     )]
@@ -158,8 +160,8 @@ pub enum Error {
         /// Bytes of the receiver's buffer.
         have: usize,
     },
-    /// A message larger than any that can be sent: than the rank's message memory (`DECK_ARENA`), or than one of its transports
-    /// carries (of today's only verbs has a bound of its own).
+    /// The message is larger than any that can be sent: larger than the rank's message memory (`DECK_ARENA`),
+    /// or than a transport carries (only verbs has such a bound today).
     #[error(
         "a message of {asked} bytes: at most {limit} are possible, which is what this rank's message memory (DECK_ARENA) and its \
          transports allow; send it in pieces, or raise DECK_ARENA"
@@ -170,15 +172,15 @@ pub enum Error {
         /// The bound.
         limit: usize,
     },
-    /// No memory is left for a message, and waiting would not help: this program itself has all of it. Other than
-    /// [`Error::Deadline`], which names memory when what others had did not come back in time.
+    /// No memory is left for a message, and waiting would not help: this program itself has all of it.
+    /// [`Error::Deadline`], in contrast, names memory that other ranks did not give back in time.
     #[error("{what}: {source}; {holders}")]
     NoMemory {
-        /// What was tried.
+        /// The operation that was tried.
         what: String,
-        /// Who has how much, most first.
+        /// The holders of memory, the largest first.
         holders: String,
-        /// What is full, and its bound.
+        /// The arena that is full, and its bound.
         source: Box<udeck_via::Error>,
     },
     /// The receiver could not take a message.
@@ -201,7 +203,8 @@ pub enum Error {
         /// Why.
         why: String,
     },
-    /// External buffers have come back, and none was taken: [`crate::Postbox::take_returned`] gives them out.
+    /// Too many external buffers have come back, and none was taken: [`crate::Postbox::take_returned`]
+    /// returns them.
     #[error(
         "{count} external buffers posted to mailbox {name:?} have come back, the most that are kept: take them by \
          Postbox::take_returned"
@@ -212,10 +215,10 @@ pub enum Error {
         /// How many are kept.
         count: usize,
     },
-    /// Several things went wrong, all told by `finish`.
+    /// Several errors, all reported by `finish`.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Multiple(Vec<Error>),
-    /// The rank whose messages were waited for has finished, and what it posted here was retrieved.
+    /// The rank whose messages the call waited for has finished, and all that it posted here was retrieved.
     #[error("rank {rank} has finished, and all that it posted to {} was retrieved: nothing more comes from it", Titled(.name))]
     RankFinished {
         /// The rank.
@@ -223,8 +226,8 @@ pub enum Error {
         /// The mailbox.
         name: String,
     },
-    /// More messages came before the one that was asked for than are set aside (`DECK_SET_ASIDE`). They stay, and any
-    /// retrieve that they match takes them.
+    /// Before the wanted message, more messages came than may be set aside (`DECK_SET_ASIDE`). They stay, and
+    /// any retrieve that they match takes them.
     #[error(
         "looking for{wanted} in {}: more than {limit} bytes (DECK_SET_ASIDE) were set aside for it and wait to be retrieved: {}",
         Titled(.name), counted(.messages.iter().copied())
@@ -232,19 +235,19 @@ pub enum Error {
     SetAsideFull {
         /// The mailbox.
         name: String,
-        /// What was asked for.
+        /// The messages that were asked for.
         wanted: Match,
         /// The bound, in bytes.
         limit: usize,
-        /// The ranks that posted what is set aside, each with how many messages.
+        /// The ranks that posted the messages set aside, and the number of messages of each.
         messages: Vec<(usize, usize)>,
     },
-    /// A rank that the job does not have.
+    /// The job has no such rank.
     #[error("there is no rank {rank}: the job has {size} rank(s), numbered from 0")]
     NoSuchRank {
         /// The rank.
         rank: usize,
-        /// How many there are.
+        /// Number of ranks in the job.
         size: usize,
     },
     /// Nobody is left who could post, or make the mailbox.
@@ -255,7 +258,7 @@ pub enum Error {
         /// The mailbox.
         name: String,
     },
-    /// The NIC cannot carry messages by that protocol.
+    /// The connection cannot carry messages by that protocol.
     #[error(
         "protocol {protocol} needs {needed}, and the connection to rank {rank} has {have}; possible: {possible}"
     )]
@@ -264,15 +267,15 @@ pub enum Error {
         protocol: Protocol,
         /// The peer.
         rank: usize,
-        /// The missing ability.
+        /// The missing capability.
         needed: String,
-        /// The abilities there are.
+        /// The capabilities of the connection.
         have: String,
         /// Protocols that work.
         possible: String,
     },
-    /// A message that was to be posted without holding the thread, by `handshake`, which holds it until the message was
-    /// received.
+    /// A message was to be posted by `handshake` without holding the thread, but `handshake` holds it until
+    /// the message was received.
     #[error(
         "a post by handshake to mailbox {name:?} on rank {rank} holds its thread until it was received: use post, or \
          another protocol"
@@ -292,37 +295,37 @@ pub enum Error {
         group: String,
         /// The other member, by its rank in the world.
         rank: usize,
-        /// What it called.
+        /// The call that the other member made.
         theirs: String,
-        /// What this rank called.
+        /// The call that this rank made.
         ours: String,
     },
-    /// An earlier call of a group failed, so that its members may be at different places.
+    /// An earlier call of the group failed, so its members may be at different calls.
     #[error("{group} cannot be used any more: {why}; the members that are left can make a new one")]
     GroupFailed {
         /// The group.
         group: String,
-        /// Which call, and why.
+        /// The failed call, and the reason.
         why: String,
-        /// What kind of failure it was.
+        /// Kind of the failure.
         cause: FailureCause,
     },
-    /// A call by a handle that outlived its world.
+    /// The call used a handle that outlived its world.
     #[error(
         "this rank has finished: what outlives World::finish gives out messages that have come, and does nothing else"
     )]
     WorldFinished,
-    /// A setting that makes no sense.
+    /// A setting has no valid value.
     #[error("{variable}={value:?}: expected {expected}")]
     Config {
         /// The environment variable.
         variable: &'static str,
         /// Its value.
         value: String,
-        /// What it may be.
+        /// The values that are allowed.
         expected: Cow<'static, str>,
     },
-    /// Memory, or a semaphore, was to be shared with a rank of another host.
+    /// Memory or a semaphore was to be shared with a rank of another host.
     #[error(
         "{what} is shared within one host, and rank {rank} runs on {host}, this rank on {ours}: share it among the ranks of one host \
          (World::host_ranks), and use mailboxes between hosts"
@@ -332,12 +335,12 @@ pub enum Error {
         what: String,
         /// A rank of another host.
         rank: usize,
-        /// That host.
+        /// The host of that rank.
         host: String,
-        /// This rank's.
+        /// This rank's host.
         ours: String,
     },
-    /// Those that are to share something cannot be.
+    /// The given ranks cannot share something.
     #[error("{what} cannot be shared among ranks {ranks:?}: {why}")]
     BadMembers {
         /// The shared segment or semaphore.
@@ -347,37 +350,37 @@ pub enum Error {
         /// Why not.
         why: String,
     },
-    /// Two ranks share something by one name that is not the same.
+    /// Two ranks ask for different shared objects by one name.
     #[error(
         "rank {rank} and this rank share by one name what is not the same: {theirs}; this rank asks for {ours}"
     )]
     SegmentMismatch {
-        /// The rank that makes it: the lowest of those that share it.
+        /// The rank that makes the shared object: the lowest of the ranks that share it.
         rank: usize,
-        /// What it says of it.
+        /// The object that the maker describes.
         theirs: String,
-        /// What this rank wants.
+        /// The object that this rank asks for.
         ours: String,
     },
-    /// Who held the lock of a shared segment died, or panicked: the data may be half written. It is so for everybody until somebody
-    /// takes the lock by `recover`.
+    /// The holder of a shared segment's lock died or panicked, so the data may be half written. Every call
+    /// fails so until a rank takes the lock by `recover`.
     #[error(
         "{what} may be half written: rank {rank} held its lock when {how}; take it by `recover`, which says that it is whole again"
     )]
     Abandoned {
         /// The shared segment.
         what: String,
-        /// Who held the lock.
+        /// The rank that held the lock.
         rank: usize,
-        /// What became of it.
+        /// How that rank ended.
         how: String,
     },
-    /// More permits than a semaphore may have.
+    /// The semaphore would get more permits than it may have.
     #[error("{what} cannot have {asked} permits more: at most {limit} are possible")]
     TooManyPermits {
         /// The semaphore.
         what: String,
-        /// How many were to be added.
+        /// Number of permits that were to be added.
         asked: u32,
         /// The bound.
         limit: u32,
@@ -385,13 +388,13 @@ pub enum Error {
     /// Packing or unpacking failed.
     #[error(transparent)]
     Pack(#[from] PackError),
-    /// The launcher, or the name service in it.
+    /// The launcher, or its name service, failed.
     #[error(transparent)]
     Boot(Box<BootError>),
-    /// The VI layer.
+    /// The VI layer failed.
     #[error("{what}: {source}")]
     Via {
-        /// What was tried.
+        /// The operation that was tried.
         what: String,
         /// Why not.
         source: Box<udeck_via::Error>,
@@ -402,11 +405,11 @@ pub enum Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FailureCause {
-    /// It ran out of time.
+    /// The call ran out of time.
     Deadline,
     /// Members made different calls.
     Mismatch,
-    /// Something else: an operator panicked, a request was dropped, a member had no memory.
+    /// Another failure: an operator panicked, a request was dropped, a member had no memory.
     Other,
 }
 
@@ -416,18 +419,18 @@ impl fmt::Debug for Error {
     }
 }
 
-/// An error as a program's user sees it, among those of other ranks.
+/// Formats an error for a program's user, among those of other ranks.
 fn of_rank(rank: Option<String>, error: &Error) -> String {
     rank.map_or_else(|| error.to_string(), |rank| format!("rank {rank}: {error}"))
 }
 
-/// Names of the library's own mailboxes begin so.
+/// Prefix of the names of the library's own mailboxes.
 pub(crate) const INTERNAL: &str = "\u{1}deck/";
 pub(crate) fn is_internal(name: &str) -> bool {
     name.starts_with(INTERNAL)
 }
 
-/// A mailbox as errors name it. Names of the library's own tell a user nothing.
+/// Formats a mailbox's name for errors. The library's own names would tell a user nothing.
 pub(crate) struct Titled<'a>(pub &'a str);
 
 impl fmt::Display for Titled<'_> {
@@ -439,10 +442,10 @@ impl fmt::Display for Titled<'_> {
     }
 }
 
-/// A name in quotes, of which a long one is shown by its ends.
+/// Formats a name in quotes; shows a long name by its two ends.
 pub(crate) struct Quoted<'a>(pub &'a str);
 
-/// Bytes of a name that is shown whole; and characters of each end of a longer one.
+/// Bytes up to which a name is shown whole, and characters of each end of a longer name.
 const WHOLE: usize = 100;
 const END: usize = 40;
 
@@ -460,7 +463,7 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// As in `3 messages of rank 1, 1 of rank 2`.
+/// Formats numbers of messages by rank: `3 messages of rank 1, 1 of rank 2`.
 pub(crate) fn counted(messages: impl IntoIterator<Item = (impl fmt::Display, usize)>) -> String {
     let mut words = Vec::new();
     for (rank, n) in messages {
@@ -504,6 +507,8 @@ impl Error {
     }
 }
 
+/// Checks that this process may use its world.
+///
 /// # Errors
 /// This process is a forked child: the world is its parent's.
 #[inline]
@@ -530,7 +535,8 @@ impl From<BootError> for Error {
     }
 }
 
-/// A post that failed. If no peer ever saw the message, it comes back. (Of what was to be copied nothing does: the program has it.)
+/// A failed post. The message comes back if no peer ever saw it. (A message that was to be copied does not:
+/// the program still has it.)
 pub struct PostError<M> {
     /// Why.
     pub error: Error,
@@ -562,11 +568,11 @@ impl<M> From<PostError<M>> for Error {
     }
 }
 
-/// A message of [`crate::Postbox::post_each`] was not posted; nor were those behind it.
+/// A message of [`crate::Postbox::post_each`] was not posted, nor was any behind it.
 #[derive(Debug, thiserror::Error)]
 #[error("message {posted} of the list: {error}")]
 pub struct PostEachError {
-    /// How many before it were posted: where to go on.
+    /// Number of messages posted before it: the index at which to go on.
     pub posted: usize,
     /// Why.
     #[source]
@@ -585,7 +591,7 @@ mod tests {
 
     use super::*;
 
-    /// Notes in how many pieces something is written.
+    /// Collects the pieces in which something is written.
     #[derive(Default)]
     struct Pieces(Vec<String>);
 

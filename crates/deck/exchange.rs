@@ -6,9 +6,9 @@
 //! them, the messages can be put into one global order that every rank follows. The calls neither block nor
 //! communicate; ranks that use the same function with the same `n` agree.
 //!
-//! | order | steps of a rank | what it is for |
+//! | order | steps of a rank | use |
 //! |---|---|---|
-//! | [`tournament`] | n − 1 | the one to take: any n, nobody idles (but one per round if n is odd) |
+//! | [`tournament`] | n − 1 | the usual choice: any n, nobody idles (but one per round if n is odd) |
 //! | [`hypercube`] | n − 1 | powers of two: partners by exclusive or, near ones first |
 //! | [`triangle`] | 2 (n − 1) | the DECK/VIA thesis's rule, kept to compare: one message per step |
 //!
@@ -39,7 +39,7 @@ pub struct Step {
     pub action: Action,
 }
 
-/// What a rank does in a [`Step`].
+/// Action of a rank in a [`Step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Post to the peer; nothing comes back in this step.
@@ -55,11 +55,12 @@ pub enum Action {
 /// Perfect rounds: in round r every rank meets another one, the lower rank posting first.
 ///
 /// The circle method for a 1-factorization of the complete graph: with m = n − 1 for even n and m = n for
-/// odd, ranks i and j below m meet in the round (i + j) mod m; who would meet itself meets rank m, which odd
-/// n lacks, so that it pauses. n − 1 rounds for even n, n for odd; every rank has n − 1 steps.
+/// odd, ranks i and j below m meet in round (i + j) mod m. A rank that would meet itself meets rank m
+/// instead; for odd n there is no rank m, so that rank pauses. n − 1 rounds for even n, n for odd; every rank
+/// has n − 1 steps.
 ///
 /// # Panics
-/// Where `rank` is not below `n`.
+/// If `rank` is not below `n`.
 pub fn tournament(rank: usize, n: usize) -> impl Iterator<Item = Step> + Clone {
     assert_member(rank, n);
     let circle = if n.is_multiple_of(2) { n - 1 } else { n };
@@ -79,7 +80,7 @@ pub fn tournament(rank: usize, n: usize) -> impl Iterator<Item = Step> + Clone {
 /// The first round pairs neighbours, rounds up to 2^d − 1 stay within a d-dimensional subcube.
 ///
 /// # Panics
-/// Where `rank` is not below `n`.
+/// If `rank` is not below `n`.
 pub fn hypercube(rank: usize, n: usize) -> Option<impl Iterator<Item = Step> + Clone> {
     assert_member(rank, n);
     n.is_power_of_two().then(|| {
@@ -93,13 +94,13 @@ pub fn hypercube(rank: usize, n: usize) -> Option<impl Iterator<Item = Step> + C
 /// The DECK/VIA thesis's rule (figures 7.9 to 7.12): rank k walks row k, then column k of the n × n matrix.
 ///
 /// Element (row, column) stands for one message between those two ranks. Above the diagonal, where column >
-/// row, the walker posts; below it, it retrieves; the diagonal is skipped. So a step is one message in one
+/// row, the walker posts; below it, it retrieves; the diagonal is skipped. Hence a step is one message in one
 /// direction: along the rows all messages go from lower ranks to higher ones, along the columns back. (The
-/// thesis's macro, `i > j` posts, and its example have opposite signs. This fixes one of them, for both ends
-/// must take the same.)
+/// thesis's macro, `i > j` posts, and its example have opposite signs. This function fixes one of them, since
+/// both ends must take the same.)
 ///
 /// # Panics
-/// Where `rank` is not below `n`.
+/// If `rank` is not below `n`.
 pub fn triangle(rank: usize, n: usize) -> impl Iterator<Item = Step> + Clone {
     assert_member(rank, n);
     let row = (0..n).map(move |column| (rank, column, column));
@@ -110,8 +111,8 @@ pub fn triangle(rank: usize, n: usize) -> impl Iterator<Item = Step> + Clone {
     })
 }
 
-/// Whom rank m meets: the one that would meet itself, since twice its rank is the round (modulo m, which is
-/// odd).
+/// The partner of rank m: the rank that would meet itself, since twice its rank is the round (modulo m, which
+/// is odd).
 fn hub_partner(round: usize, circle: usize) -> usize {
     round * circle.div_ceil(2) % circle
 }
@@ -131,7 +132,7 @@ mod tests {
 
     const NODES: usize = 64;
 
-    /// One end of a message, as a rank's program has it.
+    /// One end of a message in a rank's program.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Call {
         PostTo(usize),
@@ -139,7 +140,7 @@ mod tests {
     }
     use Call::{PostTo, RetrieveFrom};
 
-    /// Where a run stopped: who is stuck in which call.
+    /// State of a run that stopped: the ranks that are stuck, each with its call.
     #[derive(Debug, PartialEq, Eq)]
     struct Deadlock {
         waiting: Vec<(usize, Call)>,
@@ -182,7 +183,8 @@ mod tests {
         steps.flat_map(calls).collect()
     }
 
-    /// No deadlock, and every ordered pair of different ranks exchanges exactly one message.
+    /// Asserts that there is no deadlock, and that every ordered pair of different ranks exchanges exactly
+    /// one message.
     fn assert_exchanges_all(n: usize, programs: &[Vec<Call>]) {
         let messages = run_synchronously(programs).unwrap_or_else(|deadlock| panic!("n = {n}: {deadlock:?}"));
         let distinct: BTreeSet<_> = messages.iter().copied().collect();
@@ -216,7 +218,7 @@ mod tests {
         }
     }
 
-    /// The rounds are perfect: met in lock-step, nobody waits for a rank that is busy with another.
+    /// Checks that the rounds are perfect: in lock-step, no rank waits for a rank that is busy with another.
     #[test]
     fn tournament_rounds_are_perfect() {
         for n in (2..=NODES).step_by(2) {
@@ -228,7 +230,7 @@ mod tests {
                 }
             }
         }
-        // An odd number is the next even one's tournament, whose last rank nobody meets.
+        // For an odd n the schedule is that of n + 1, without the steps of the last rank.
         for n in (1..NODES).step_by(2) {
             for rank in 0..n {
                 let with_ghost = tournament(rank, n + 1).filter(|step| step.peer != n);
@@ -246,7 +248,8 @@ mod tests {
         assert!(triangle(1, 4).eq(row.into_iter().chain(column)));
     }
 
-    /// The simulator can find a deadlock: everybody posts to the next on a ring before retrieving.
+    /// Checks that the simulator can find a deadlock: every rank posts to the next on a ring before it
+    /// retrieves.
     #[test]
     fn posting_first_round_a_ring_is_found_to_deadlock() {
         for n in 2..=NODES {
@@ -257,7 +260,7 @@ mod tests {
         }
     }
 
-    /// One rank that breaks the ring is enough, and the simulator sees that too.
+    /// Checks that one rank that breaks the ring is enough, and that the simulator sees it.
     #[test]
     fn retrieving_first_at_one_node_of_the_ring_is_found_to_finish() {
         for n in 2..=NODES {
@@ -270,7 +273,7 @@ mod tests {
         }
     }
 
-    /// A message that nobody takes is a deadlock too, not an early end.
+    /// Checks that a message that nobody takes is a deadlock, not an early end.
     #[test]
     fn an_unmatched_post_is_found_to_deadlock() {
         let waiting = vec![(0, PostTo(1))];

@@ -1,4 +1,4 @@
-//! Messages in memory that the program allocated, and gets back.
+//! Messages in memory that the program allocated and gets back.
 //!
 //! A post registers the memory with the NIC, through the NIC's registration cache: a buffer that is posted again and again is
 //! registered once. A software NIC cannot show such memory to peers. There a post copies it once into memory of the library,
@@ -19,30 +19,31 @@ use crate::wait_policy::WaitPolicy;
 
 /// A typed message in memory of the program's own: a `Vec`, or a boxed slice.
 ///
-/// Posting moves it, as every message, and [`Postbox::take_returned`] gives it back: at once where the library copies it
-/// (on all software NICs, once), otherwise when nobody reads it any more. For memory that exists already, and for
-/// memory that is posted again and again; [`crate::World::buf`] saves the copy.
+/// Posting moves it, like every message, and [`Postbox::take_returned`] gives it back: at once if the library
+/// copies it (once, on all software NICs), otherwise when nobody reads it any more. For memory that exists
+/// already, and for memory that is posted again and again; [`crate::World::buf`] saves the copy.
 ///
-/// Where memory has to be registered, this costs most the first time: the registration stays, in a bounded cache that
-/// [`crate::Stats::registrations`] tells of, until the buffer is dropped or taken out.
+/// Registering the memory costs most at the first post. The registration stays, in a bounded cache
+/// ([`crate::Stats::registrations`] counts it), until the buffer is dropped or taken out.
 pub struct ExternalBuf<T: Pod + Send> {
     memory: UserMemory<Vec<T>>,
     tag: u32,
 }
 
 impl<T: Pod + Send> ExternalBuf<T> {
-    /// Takes the buffer. Nothing is registered or copied before it is posted. (A boxed slice: `boxed.into()`.)
+    /// Takes the buffer. Nothing is registered or copied before the post. (For a boxed slice:
+    /// `boxed.into()`.)
     pub fn new(buffer: Vec<T>) -> Self {
         const { assert!(size_of::<T>() != 0, "elements without size are no message") };
         ExternalBuf { memory: UserMemory::new(buffer), tag: 0 }
     }
 
-    /// The buffer, with the elements as they are now. Its registration ends.
+    /// Returns the buffer, with the elements as they are now. Its registration ends.
     pub fn into_inner(self) -> Vec<T> {
         self.memory.into_inner()
     }
 
-    /// The tag that travels with it; 0 in a new one.
+    /// The tag that travels with the message; 0 in a new message.
     pub fn tag(&self) -> u32 {
         self.tag
     }
@@ -124,11 +125,11 @@ impl<T: Pod + Send> ExternalBuf<T> {
 }
 
 impl<T: Pod + Send> Postbox<T> {
-    /// An external buffer that was posted here and is the program's again. They come back in the order of posting, as
-    /// they were posted, whether or not the message has been retrieved.
+    /// Returns an external buffer that was posted here and belongs to the program again. Buffers come back in
+    /// the order of posting, unchanged, whether or not the message has been retrieved.
     ///
-    /// `None`: none is back. A postbox keeps at most 64; while it does, it takes no more of them
-    /// ([`crate::Error::ReturnQueueFull`]). Those that nobody took are dropped with it.
+    /// `None`: none has come back. A postbox keeps at most 64; then it accepts no more of them
+    /// ([`crate::Error::ReturnQueueFull`]). Buffers that nobody took are dropped with the postbox.
     pub fn take_returned(&self) -> Option<ExternalBuf<T>> {
         self.poster().take_returned().map(ExternalBuf::of)
     }

@@ -1,4 +1,4 @@
-//! Counters as text: a table for people, and what Prometheus reads.
+//! Counters as text: a table for people, and Prometheus's exposition format.
 //!
 //! Source of the format: *Prometheus exposition formats*, text format 0.0.4.
 
@@ -6,12 +6,12 @@ use std::fmt::Write as _;
 
 use crate::stats::{PeerStats, Stats};
 
-/// Ranks that a table has a line for; the others share one.
+/// Maximum number of ranks with a line of their own in a table; the others share one.
 const MOST_LINES: usize = 16;
 
-/// What one number of [`PeerStats`] is called, what it is, and which.
+/// Name, help text and getter of one number of [`PeerStats`].
 type PeerMetric = (&'static str, &'static str, fn(&PeerStats) -> u64);
-/// Likewise of [`Stats`], with its type.
+/// Name, type, help text and getter of one number of [`Stats`].
 type RankMetric = (&'static str, &'static str, &'static str, fn(&Stats) -> u64);
 
 const PEER_METRICS: [PeerMetric; 7] = [
@@ -49,7 +49,7 @@ const RANK_METRICS: [RankMetric; 5] = [
     }),
 ];
 
-/// All counters of a rank in Prometheus' text format.
+/// All counters of a rank in Prometheus's text format.
 pub(crate) fn exposition(rank: usize, all: &Stats, peers: &[PeerStats]) -> String {
     let mut to = String::new();
     for (name, help, of) in PEER_METRICS {
@@ -79,7 +79,7 @@ fn head(to: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(to, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
-/// A rank's counters for people: a line for each of the ranks that it has exchanged the most bytes with.
+/// A rank's counters for people: one line for each of the ranks with which it has exchanged the most bytes.
 pub(crate) fn table(rank: usize, all: &Stats, peers: &[PeerStats]) -> String {
     let bytes = |peer: &PeerStats| peer.bytes_posted + peer.bytes_received;
     let mut order: Vec<&PeerStats> = peers.iter().collect();
@@ -134,7 +134,7 @@ fn line(to: &mut String, rank: usize, title: &str, peers: &[&PeerStats]) {
     }
 }
 
-/// Bytes for people.
+/// Formats a number of bytes for people.
 fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let (mut value, mut unit) = (bytes as f64, 0);
@@ -175,7 +175,8 @@ mod tests {
         assert_eq!([0, 1023, 1 << 20, 5 << 29].map(size), ["0 B", "1023 B", "1.0 MiB", "2.5 GiB"]);
     }
 
-    /// As the format has it: each name once, with its help and its type before its samples, and each sample once.
+    /// Checks the format's rules: each name once, with its help and its type before its samples, and each
+    /// sample once.
     #[test]
     fn the_exposition_conforms() {
         let text = exposition(2, &Stats::default(), &peers(3));

@@ -1,8 +1,8 @@
-//! The layout of packed messages: a sequence of items that say what they are.
+//! The layout of packed messages: a sequence of self-describing items.
 //!
-//! A packed message is what DECK's `pack` and `unpack` work on. Its bytes lie in memory that the message owns
+//! DECK's `pack` and `unpack` work on packed messages. The bytes lie in memory that the message owns
 //! (writing) or in memory that came from another process (reading), so this is a codec over plain slices: it
-//! allocates nothing, blocks on nothing, and whatever the bytes are, reading them gives items or an error.
+//! allocates nothing, blocks on nothing, and returns items or an error whatever the bytes are.
 //!
 //! Every item starts at a multiple of eight bytes from the message's start, and is padded to one:
 //!
@@ -14,20 +14,20 @@
 //!       +------+----------+--------------+----------------------------+--------+
 //! ```
 //!
-//! `count` is in elements of the type; of a string and of a nested message, in bytes. All numbers are
+//! `count` is in elements of the type, or in bytes for a string or a nested message. All numbers are
 //! little-endian. No element is wider than eight bytes, so in a buffer that is aligned to eight (the
-//! library's are to 64) every slice can be read where it lies, those of nested messages too.
+//! library's are aligned to 64) every slice can be read where it lies, also in nested messages.
 
 use bytemuck::Pod;
 use std::fmt;
 
-// Elements are read in place, that is in the host's byte order, while the layout promises little-endian.
+// Elements are read in place, in the host's byte order, and the layout is little-endian.
 #[cfg(target_endian = "big")]
 compile_error!("packed messages are read in place: this needs a little-endian target");
 
-/// Bytes that an item takes beside its data, padding not counted.
+/// Bytes of an item's header.
 const HEADER: usize = 8;
-/// Items start at multiples of this.
+/// Alignment of items in bytes.
 const ALIGN: usize = 8;
 
 /// A type that DECK packs: `i8` (DECK_CHAR), `u8`, `i16`, `u16`, `i32`, `u32`, `i64`, `u64`, `f32`, `f64`.
@@ -42,7 +42,7 @@ const ALIGN: usize = 8;
 )]
 pub trait PackType: Pod + sealed::SealedElement {}
 
-/// What a packed item holds.
+/// Type of a packed item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u8)]
@@ -73,7 +73,7 @@ pub enum ItemType {
     Message = 12,
 }
 
-/// Why a message could not be packed or unpacked. Neither the message nor the unpacking cursor has changed.
+/// Failure of packing or unpacking. Neither the message nor the unpacking cursor has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PackError {
@@ -93,7 +93,7 @@ pub enum PackError {
         /// Elements that were to be packed.
         count: usize,
     },
-    /// The next item is not what was asked for.
+    /// The next item has another type than was asked for.
     #[error("the next item is {found}, not {expected}: unpack in the order and with the types of packing")]
     WrongType {
         /// The type that was asked for.
@@ -104,18 +104,18 @@ pub enum PackError {
     /// Every item has been unpacked.
     #[error("the message has no more items: unpack what was packed, or reset the cursor to read it again")]
     End,
-    /// The bytes are no packed message.
+    /// The bytes are not a packed message.
     #[error("not a packed message: the item at byte {offset} is damaged, or the sender packed nothing there")]
     Malformed {
         /// Where the item starts, in bytes from the start of its message.
         offset: usize,
     },
-    /// The bytes are a packed message, but where they lie its elements cannot be read in place.
+    /// The bytes are a packed message, but at their address its elements cannot be read in place.
     #[error("the message lies at an address that is no multiple of {ALIGN}: copy it to an aligned buffer")]
     BadAlignment,
 }
 
-/// Appends one item to the `used` bytes of `buf`, and returns how many are used then.
+/// Appends one item to the `used` bytes of `buf`, and returns the new number of used bytes.
 pub(crate) fn append<T: PackType>(buf: &mut [u8], used: usize, items: &[T]) -> Result<usize, PackError> {
     append_item(buf, used, T::TYPE, items.len(), bytemuck::cast_slice(items))
 }
@@ -130,9 +130,9 @@ pub(crate) fn append_message(buf: &mut [u8], used: usize, message: &[u8]) -> Res
     append_item(buf, used, ItemType::Message, message.len(), message)
 }
 
-/// The item at `cursor`, as a slice of `bytes`; the cursor moves behind it.
+/// Returns the item at `cursor` as a slice of `bytes`, and moves the cursor behind it.
 ///
-/// `bytes` is the used part of a message, from anybody.
+/// `bytes` is the used part of a message, and may come from any peer.
 pub(crate) fn next<'a, T: PackType>(bytes: &'a [u8], cursor: &mut usize) -> Result<&'a [T], PackError> {
     let item = read_item(bytes, *cursor, T::TYPE)?;
     let elements = bytemuck::try_cast_slice(item.data).map_err(|_| PackError::BadAlignment)?;
@@ -140,7 +140,7 @@ pub(crate) fn next<'a, T: PackType>(bytes: &'a [u8], cursor: &mut usize) -> Resu
     Ok(elements)
 }
 
-/// The string at `cursor`; see [`next`].
+/// Returns the string at `cursor`; see [`next`].
 pub(crate) fn next_str<'a>(bytes: &'a [u8], cursor: &mut usize) -> Result<&'a str, PackError> {
     let item = read_item(bytes, *cursor, ItemType::Str)?;
     let text = std::str::from_utf8(item.data).map_err(|_| PackError::Malformed { offset: *cursor })?;
@@ -148,7 +148,7 @@ pub(crate) fn next_str<'a>(bytes: &'a [u8], cursor: &mut usize) -> Result<&'a st
     Ok(text)
 }
 
-/// The bytes of the message nested at `cursor`, to be read with a cursor of their own; see [`next`].
+/// Returns the bytes of the message nested at `cursor`, to be read with a cursor of their own; see [`next`].
 pub(crate) fn next_message<'a>(bytes: &'a [u8], cursor: &mut usize) -> Result<&'a [u8], PackError> {
     let item = read_item(bytes, *cursor, ItemType::Message)?;
     *cursor = item.end;
@@ -173,18 +173,18 @@ fn append_item(
     let (body, padding) = rest.split_at_mut(data.len());
     header.copy_from_slice(&encode_header(item_type, count));
     body.copy_from_slice(data);
-    // The buffer may be a recycled one: what lay there is not the receiver's to see.
+    // The buffer may be a recycled one: its old bytes must not reach the receiver.
     padding.fill(0);
     Ok(used + needed)
 }
 
-/// An item as found: its data without padding, and where the next item starts.
+/// An item that was read: its data without padding, and the start of the next item.
 struct Item<'a> {
     data: &'a [u8],
     end: usize,
 }
 
-/// The item that starts at byte `start`, if it is `expected` and lies within `bytes`.
+/// Reads the item at byte `start`, which must be of type `expected` and lie within `bytes`.
 fn read_item(bytes: &[u8], start: usize, expected: ItemType) -> Result<Item<'_>, PackError> {
     let malformed = PackError::Malformed { offset: start };
     let rest = bytes.get(start..).ok_or(malformed)?;
@@ -208,7 +208,7 @@ fn encode_header(item_type: ItemType, count: u32) -> [u8; HEADER] {
     [item_type as u8, 0, 0, 0, a, b, c, d]
 }
 
-/// The type and the count, unless the type is unknown or a reserved byte is not zero.
+/// Decodes type and count. `None` if the type is unknown or a reserved byte is not zero.
 fn decode_header(header: [u8; HEADER]) -> Option<(ItemType, u32)> {
     let [code, 0, 0, 0, a, b, c, d] = header else { return None };
     Some((ItemType::from_code(code)?, u32::from_le_bytes([a, b, c, d])))
@@ -288,7 +288,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A buffer aligned as the library's are.
+    /// A buffer aligned like the library's.
     #[repr(C, align(64))]
     struct Aligned<const N: usize>([u8; N]);
 
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(next::<i64>(&buf.0[..used], &mut cursor), Err(PackError::End));
     }
 
-    /// Bytes that an honest `append` never makes, each with the one thing that is wrong.
+    /// Checks bytes that an honest `append` never writes, each with one thing wrong.
     #[test]
     fn damaged_items_are_malformed() {
         let damaged: [(&str, &[u8]); 6] = [
@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(cursor, 0);
     }
 
-    /// One packed item; floats by their bits, since NaN must round-trip too.
+    /// One packed item. Floats are compared by their bits, since NaN must round-trip too.
     #[derive(Clone, Debug, PartialEq)]
     enum Value {
         I8(Vec<i8>),
@@ -486,7 +486,7 @@ mod tests {
         assert_eq!(next::<u8>(bytes, &mut cursor), Err(PackError::End));
     }
 
-    /// Reads one item as the type numbered `kind`; asserts that what came lies inside `bytes`.
+    /// Reads one item as the type numbered `kind`, and asserts that the result lies inside `bytes`.
     fn read_as(kind: u8, bytes: &[u8], cursor: &mut usize) -> Result<(), PackError> {
         fn inside<T>(bytes: &[u8], items: &[T]) {
             let (outer, inner) = (bytes.as_ptr_range(), items.as_ptr_range());
@@ -525,7 +525,7 @@ mod tests {
             }
         }
 
-        /// Arbitrary bytes seldom pass the first check; a valid message with a few bytes changed goes deeper.
+        /// Changes a few bytes of a valid message: arbitrary bytes seldom pass the first check.
         #[test]
         fn damaged_messages_give_items_or_errors(
             values in values(),

@@ -20,13 +20,13 @@ pub struct Route {
     pub encrypted: bool,
     /// The service level of the messages, and whether it counts.
     pub level: RouteLevel,
-    /// What the mailbox asks of its posters, where that counts.
+    /// Incast control of the mailbox, where it has an effect.
     pub incast: IncastControl,
-    /// The transports that this rank prefers and that are not possible, the best first.
+    /// The transports that this rank prefers and that are not possible, the most preferred first.
     pub skipped: Vec<SkippedTransport>,
 }
 
-/// A postbox's service level, and whether it counts for anything.
+/// A postbox's service level, and whether it has an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct RouteLevel {
@@ -39,7 +39,7 @@ pub struct RouteLevel {
 }
 
 impl fmt::Display for RouteLevel {
-    /// Nothing, of level 0.
+    /// Writes nothing for level 0.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.level.get(), self.ordered, self.shared) {
             (0, _, _) => Ok(()),
@@ -55,7 +55,7 @@ impl fmt::Display for RouteLevel {
     }
 }
 
-/// Nothing, where it is off.
+/// Formats incast control; writes nothing if it is off.
 struct InForce(IncastControl);
 
 impl fmt::Display for InForce {
@@ -98,7 +98,7 @@ impl fmt::Display for Route {
 }
 
 impl Route {
-    /// In brackets what [`Route`]'s text says after a colon.
+    /// Formats in brackets what [`Route`]'s text says after a colon.
     fn brief(&self) -> String {
         let encrypted = if self.encrypted { ", encrypted" } else { "" };
         match self.skipped.len() {
@@ -114,7 +114,7 @@ impl Route {
     }
 }
 
-/// What stood in the way, one after the other.
+/// The reasons why transports were skipped, one after another.
 pub(crate) fn reasons(skipped: &[SkippedTransport]) -> String {
     skipped
         .iter()
@@ -123,12 +123,12 @@ pub(crate) fn reasons(skipped: &[SkippedTransport]) -> String {
         .join("; ")
 }
 
-/// A route as `DECK_EXPLAIN` tells it.
+/// A route as `DECK_EXPLAIN` reports it.
 pub(crate) fn explanation(rank: usize, owner: u32, route: &Route) -> String {
     format!("deck: rank {rank} -> rank {owner}: {}", route.brief())
 }
 
-/// Ranks that the user was told the way to, of each level.
+/// Ranks and levels whose route was reported to the user.
 #[derive(Debug)]
 pub(crate) struct Explained {
     own: u32,
@@ -136,12 +136,12 @@ pub(crate) struct Explained {
 }
 
 impl Explained {
-    /// Nobody needs to be told the way to oneself.
+    /// `own` is this rank: the way to oneself is never reported.
     pub fn new(own: u32) -> Self {
         Explained { own, told: Mutex::default() }
     }
 
-    /// Whether the user was not told of that rank yet.
+    /// Whether the route to that rank at that level was not reported yet. Counts it as reported.
     pub fn is_news(&self, rank: u32, level: ServiceLevel) -> bool {
         rank != self.own && self.told.lock().insert((rank, level))
     }

@@ -18,21 +18,23 @@ use crate::send::requests::RequestId;
 use crate::wait_policy::WaitPolicy;
 use crate::world::World;
 
-/// A typed message that has been sealed for posting several times: read-only, and cloned for the price of a count.
+/// A typed message that was sealed for posting several times: read-only. Cloning it costs one increment of a
+/// reference count.
 ///
-/// Made by [`Buf::share`]. By hand-off and `rdma-read`, all receivers read the same memory, and by `rdma-write` and `copy`
-/// each gets what it needs from there; it is free when the last of them and the last clone are done. Only by `handshake`
-/// does each receiver cost one more copy ([`crate::Stats::bytes_copied`]).
+/// [`Buf::share`] makes it. By hand-off and `rdma-read`, all receivers read the same memory; by `rdma-write`
+/// and `copy`, each receiver gets its data from there. The memory is free when the last receiver and the last
+/// clone are done. Only by `handshake` does each receiver cost one more copy
+/// ([`crate::Stats::bytes_copied`]).
 ///
-/// [`World::unshare`] makes it a [`Buf`] again.
+/// [`World::unshare`] turns it into a [`Buf`] again.
 pub struct SharedBuf<T: Pod> {
-    /// Its tag is in the notes.
+    /// The message's memory; the notes hold the tag.
     bytes: SharedBytes,
     elements: PhantomData<T>,
 }
 
 impl<T: Pod> Buf<T> {
-    /// Seals the message, with its tag, for posting it, or parts of it, several times.
+    /// Seals the message, with its tag, so that it, or parts of it, can be posted several times.
     pub fn share(self) -> SharedBuf<T> {
         SharedBuf::new(self.into_block().into())
     }
@@ -43,11 +45,12 @@ impl<T: Pod> SharedBuf<T> {
         SharedBuf { bytes, elements: PhantomData }
     }
 
-    /// A part of the message, in the same memory: `whole.part(..100)`. It is a message of its own, of these elements and with the same
-    /// tag, and it is posted as the whole would be, without a copy: for a scatter, or an all-to-all. It keeps the whole memory.
+    /// Returns a part of the message, in the same memory: `whole.part(..100)`. The part is a message of its
+    /// own, of these elements and with the same tag. It is posted like the whole, without a copy: for a
+    /// scatter, or an all-to-all. It keeps the whole memory in use.
     ///
     /// # Panics
-    /// Where the range is not in the message, as slices do.
+    /// If the range is not within the message.
     #[must_use]
     pub fn part(&self, range: impl RangeBounds<usize>) -> SharedBuf<T> {
         let start = match range.start_bound() {
@@ -65,12 +68,12 @@ impl<T: Pod> SharedBuf<T> {
         SharedBuf::new(self.bytes.part(from..from + bytes))
     }
 
-    /// The tag that travels with it.
+    /// The tag that travels with the message.
     pub fn tag(&self) -> u32 {
         self.bytes.notes()[0]
     }
 
-    /// The same message with another tag. Other clones and parts keep theirs.
+    /// Returns the same message with another tag. Other clones and parts keep theirs.
     #[must_use]
     pub fn with_tag(&self, tag: u32) -> SharedBuf<T> {
         SharedBuf::new(self.bytes.with_notes([tag, 0]))
@@ -81,10 +84,11 @@ impl World {
     /// Makes a shared message writable again, if this is its last clone and no receiver reads it any more.
     ///
     /// # Errors
-    /// It comes back as it is while somebody else has it or a part of it, or it waits at a postbox. That changes when receivers drop their
-    /// messages, which nobody is told of. A part comes back always: there is no [`Buf`] of a part.
+    /// The message comes back unchanged while anybody else has it or a part of it, or while it waits at a
+    /// postbox. That changes when receivers drop their messages; no call reports it. A part always comes
+    /// back: there is no [`Buf`] of a part.
     pub fn unshare<T: Pod>(&self, message: SharedBuf<T>) -> Result<Buf<T>, SharedBuf<T>> {
-        // Receivers may have given it back, or said that they have read it, and nobody may have looked.
+        // Receivers may have given the memory back, or reported that they have read it, since the last poll.
         self.state.progress_other_postboxes();
         self.state.nics().reclaim();
         let notes = message.bytes.notes();
@@ -132,9 +136,9 @@ impl<T: Pod> Postable<T> for SharedBuf<T> {
     }
 }
 
-/// Posts `message` to all `postboxes`: `post_all(&outs, &message)` of a list of them, `post_all([&left, &right], &message)`,
-/// `post_all(outs.iter().skip(1), &message)`. Those that must wait for room do so after all others have been served, together
-/// at most the world's deadline (`DECK_DEADLINE`, of the first one's world).
+/// Posts `message` to all `postboxes`: `post_all(&outs, &message)` for a list, `post_all([&left, &right],
+/// &message)`, `post_all(outs.iter().skip(1), &message)`. Posts that must wait for room do so after all
+/// others, together at most the world's deadline (`DECK_DEADLINE`, of the first one's world).
 ///
 /// # Errors
 /// [`PostAllError`] says which posts failed, and why; the others are done.
@@ -157,7 +161,7 @@ pub fn post_all_timeout<'a, T: Pod>(
     post_to_each(postboxes, message, |_| limit)
 }
 
-/// `limit`: how long the posts may wait, by the first postbox.
+/// Implements [`post_all`]. `limit` returns how long the posts may wait, given the first postbox.
 fn post_to_each<'a, T: Pod>(
     postboxes: impl IntoIterator<Item = &'a Postbox<T>>,
     message: &SharedBuf<T>,
@@ -187,11 +191,11 @@ fn post_to_each<'a, T: Pod>(
     Err(PostAllError { failed, of })
 }
 
-/// Some posts of [`post_all`] failed.
+/// Failure of some posts of [`post_all`].
 pub struct PostAllError {
-    /// Which, by their places in the list, in its order, and why.
+    /// The failed posts by their indices in the list, in its order, each with its error.
     pub failed: Vec<(usize, Error)>,
-    /// How many there were in all.
+    /// Number of posts in all.
     pub of: usize,
 }
 

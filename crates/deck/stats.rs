@@ -1,4 +1,4 @@
-//! Counters of what the library did: messages, copies, registrations.
+//! Counters of the library: messages, copies, registrations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,26 +7,26 @@ use udeck_via::mem::CacheUse;
 
 use crate::protocol::Protocol;
 
-/// What this rank's library did so far. Payload bytes; headers are not counted.
+/// Counters of the library on this rank. Bytes are payload; headers are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Messages accepted by `post`.
     pub messages_posted: u64,
-    /// Their bytes.
+    /// Payload bytes of these messages.
     pub bytes_posted: u64,
     /// Messages given out by `retrieve`.
     pub messages_retrieved: u64,
-    /// Their bytes.
+    /// Payload bytes of these messages.
     pub bytes_retrieved: u64,
-    /// Bytes that the library copied, on this rank, for posting and retrieving, with those of groups' calls.
+    /// Bytes that the library copied on this rank for posting and retrieving, including groups' calls.
     pub bytes_copied: u64,
     /// Registrations of memory that the library did not allocate ([`crate::ExternalBuf`], and the program's own at the NIC).
     pub registrations: CacheUse,
 }
 
-/// The counts of one mailbox or postbox. One thread writes at a time, so adding is a load and a store, not a
-/// read-modify-write; anybody may read.
+/// Counters of one mailbox or postbox. One thread writes at a time, so adding is a load and a store, not a
+/// read-modify-write; any thread may read.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     messages_posted: AtomicU64,
@@ -34,38 +34,40 @@ pub(crate) struct Counters {
     messages_retrieved: AtomicU64,
     bytes_retrieved: AtomicU64,
     bytes_copied: AtomicU64,
-    /// Messages posted by each protocol but `eager`, in the order of [`PROTOCOLS`].
+    /// Messages posted by each protocol except `eager`, in the order of [`PROTOCOLS`].
     by_protocol: [AtomicU64; 5],
     waits: AtomicU64,
 }
 
-/// Those that are counted, in the order of their counts ([`Counters::by`]). What was posted by none of them was by `eager`.
+/// Protocols with a counter, in the order of [`Counters::by`]. Messages posted by none of them were posted by
+/// `eager`.
 const PROTOCOLS: [Protocol; 5] =
     [Protocol::HandOff, Protocol::Copy, Protocol::RdmaWrite, Protocol::RdmaRead, Protocol::Handshake];
 
-/// What has passed between this rank and another one so far, with the messages of groups' calls. Payload bytes; headers are not
-/// counted.
+/// Counters of messages between this rank and another one, including those of groups' calls. Bytes are
+/// payload; headers are not counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerStats {
     /// The other rank.
     pub peer: usize,
-    /// Messages that were posted to it.
+    /// Messages posted to the other rank.
     pub messages_posted: u64,
-    /// Their bytes.
+    /// Payload bytes of these messages.
     pub bytes_posted: u64,
-    /// Messages that have come from it: taken from their connections, if not all retrieved yet.
+    /// Messages that have arrived from the other rank: taken from their connections, but perhaps not
+    /// retrieved yet.
     pub messages_received: u64,
-    /// Their bytes.
+    /// Payload bytes of these messages.
     pub bytes_received: u64,
-    /// Bytes that were copied on this rank for posting to it.
+    /// Bytes copied on this rank for posting to the other rank.
     pub bytes_copied: u64,
-    /// How many of the messages posted each protocol has carried.
+    /// Number of posted messages by protocol.
     pub by_protocol: Vec<(Protocol, u64)>,
-    /// How often a post or a flush has waited for it longer than a moment.
+    /// Number of posts and flushes that have waited for the other rank longer than a moment.
     pub waits: u64,
-    /// Packets to it that were sent again, by TCP (`tcpi_total_retrans`) or QUIC (RFC 9002's lost packets): on the connections of its
-    /// mailboxes that stand now. Over shared memory and verbs, 0.
+    /// Packets retransmitted to the other rank, by TCP (`tcpi_total_retrans`) or QUIC (RFC 9002's lost
+    /// packets), on the connections to its mailboxes that exist now. 0 over shared memory and verbs.
     pub retransmissions: u64,
 }
 
@@ -83,17 +85,17 @@ impl PeerStats {
     }
 }
 
-/// What has come by one connection. As of [`Counters`], one thread writes at a time.
+/// Counters of arrivals on one connection. As in [`Counters`], one thread writes at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
-    /// With those that were refused.
+    /// Number of messages, including refused ones.
     messages: AtomicU64,
     refused: AtomicU64,
     bytes: AtomicU64,
 }
 
 impl Arrivals {
-    /// Another message: its number, modulo 2³².
+    /// Counts another message, and returns its sequence number, modulo 2³².
     #[inline]
     pub fn take(&self, bytes: usize) -> u32 {
         let number = self.messages.load(Ordering::Relaxed);
@@ -102,12 +104,12 @@ impl Arrivals {
         number as u32
     }
 
-    /// What has come, as incast control weighs it.
+    /// Arrivals so far, as incast control weighs them.
     pub fn weight(&self) -> u64 {
         weight(self.messages.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 
-    /// A message that was counted by its postbox does not come.
+    /// Counts a message that its postbox counted and that does not arrive.
     pub fn refuse(&self) {
         add(&self.messages, 1);
         add(&self.refused, 1);
@@ -119,7 +121,7 @@ impl Arrivals {
         stats.bytes_received += self.bytes.load(Ordering::Relaxed);
     }
 
-    /// So many messages, of so many bytes together: the number of the first.
+    /// Counts `messages` messages of `bytes` bytes together, and returns the sequence number of the first.
     #[inline]
     pub fn take_run(&self, messages: usize, bytes: usize) -> u32 {
         let number = self.messages.load(Ordering::Relaxed);
@@ -141,7 +143,7 @@ impl Counters {
         add(&self.bytes_posted, bytes);
     }
 
-    /// So many, of so many bytes each.
+    /// Counts `messages` posted messages of `each` bytes each.
     pub fn posted_run(&self, messages: usize, each: usize) {
         add(&self.messages_posted, messages);
         add(&self.bytes_posted, messages * each);
@@ -153,7 +155,7 @@ impl Counters {
         add(&self.bytes_retrieved, bytes);
     }
 
-    /// What was retrieved, as incast control weighs it.
+    /// Retrieved messages, as incast control weighs them.
     pub fn weight_retrieved(&self) -> u64 {
         weight(self.messages_retrieved.load(Ordering::Relaxed), self.bytes_retrieved.load(Ordering::Relaxed))
     }
@@ -163,12 +165,12 @@ impl Counters {
         add(&self.bytes_copied, bytes);
     }
 
-    /// How many were posted so far.
+    /// Number of messages posted so far.
     pub fn messages_posted(&self) -> u64 {
         self.messages_posted.load(Ordering::Relaxed)
     }
 
-    /// A message was posted by this protocol.
+    /// Counts a message posted by this protocol.
     #[inline]
     pub fn by(&self, protocol: Protocol) {
         let nth = match protocol {
@@ -182,7 +184,7 @@ impl Counters {
         add(&self.by_protocol[nth], 1);
     }
 
-    /// A call waits.
+    /// Counts a call that waits.
     pub fn waited(&self) {
         add(&self.waits, 1);
     }
@@ -198,7 +200,8 @@ impl Counters {
         PROTOCOLS.iter().zip(counts).for_each(|(protocol, count)| stats.add_protocol(*protocol, count));
     }
 
-    /// `is_internal`: of the library's own messages, of which only the copies count.
+    /// Adds these counters to a rank's. `is_internal`: they count the library's own messages, of which only
+    /// the copies count.
     pub fn add_to(&self, stats: &mut Stats, is_internal: bool) {
         stats.bytes_copied += self.bytes_copied.load(Ordering::Relaxed);
         if is_internal {
