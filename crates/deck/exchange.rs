@@ -35,7 +35,7 @@
 pub struct Step {
     /// The other rank.
     pub peer: usize,
-    /// What this rank does with it; the peer's matching step does the opposite.
+    /// Action of this rank; the peer's matching step does the opposite.
     pub action: Action,
 }
 

@@ -1,21 +1,21 @@
 //! The engine behind a mailbox: all connections made to it, and what is arriving on them.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
 //! | here | an inbox: its connections, and how they begin and end |
 //! | `poll` | the next message, if it is there: the fast path |
-//! | `waiting` | waiting for it, and looking for it among the work queues ([`crate::ReceiveModel`]) |
+//! | `waiting` | waiting for the next message, and polling the work queues for it ([`crate::ReceiveModel`]) |
 //! | `choosing` | the oldest message of a rank, with a tag, or that fits into a buffer |
 //! | `set_aside` | messages that were taken and not given out yet |
 //! | `rendezvous` | serving announcements; connections that wait for memory |
 //! | `readiness` | whether a message is there, for waits on several mailboxes and for tasks |
 //! | `connection` | one connection, and what arrives on it |
 //! | `accept` | accepting connections |
-//! | `incast` | how long postboxes are to wait, under incast control |
+//! | `incast` | grants under incast control: how long postboxes have to wait |
 //! | `burst`, `completion_queues`, `wait_lists`, `memory_quota`, `exit_checks` | parts of an inbox |
 //!
-//! A protocol (`protocol/*.rs`) says what to do with a message that arrives. This folder says when messages are looked for, and in
-//! which order.
+//! A protocol (`protocol/*.rs`) says what to do with a message that arrives. This folder says when
+//! connections are polled, and in which order.
 
 mod accept;
 mod burst;
@@ -58,50 +58,50 @@ use udeck_via::ServiceLevel;
 /// A mailbox's connections.
 pub(crate) struct Inbox {
     queues: CompletionQueues,
-    /// By context of the VI, whichever NIC it is of.
+    /// Connections by context of their VI, over all NICs.
     connections: Vec<Option<Connection>>,
     acceptor: Arc<Acceptor>,
-    /// How many accepted connections it has taken from the acceptor.
+    /// Number of accepted connections taken from the acceptor.
     accepted_seen: u32,
-    /// Messages that were found and not given out yet, oldest first.
+    /// Messages that were taken and not given out yet, oldest first.
     set_aside: SetAside,
     model: ReceiveModel,
-    /// Whose turn it is, where work queues are asked.
+    /// Index of the connection whose turn it is when work queues are polled.
     turn: usize,
-    /// Whether asking them again and again pays.
+    /// Spin history of polling the work queues: whether it pays.
     habit: Habit,
     burst: Burst,
     /// Connections with announcements for which there is no memory, or with a message that is nearly here.
     waiting: WaitLists,
-    /// What they have been granted.
+    /// Memory and time granted to the connections.
     grants: Grants,
-    /// Bytes of the buffer that the program retrieves any message into, if it does.
+    /// Length in bytes of the program's buffer, if the program retrieves any message into one.
     buffer_len: Option<usize>,
-    /// Which messages the program waits for.
+    /// Filter for the messages that the program waits for.
     wanted: Match,
-    /// The message that was just found too long for it.
+    /// The message that was just found too long for the buffer.
     too_long: Option<TooLong>,
     world: Arc<WorldState>,
     name: String,
-    /// How other threads ask for the mailbox.
+    /// Turns by which other threads ask for the mailbox.
     turns: Arc<Turns>,
-    /// Of its VIs, by NIC.
+    /// Protection tags of the mailbox's VIs, by NIC.
     ptags: Vec<Ptag>,
-    /// Ranks that have or had a postbox of it, or were declared to.
+    /// Ranks that have or had a postbox of this mailbox, or were declared to post here.
     sender_ranks: BTreeSet<u32>,
     /// Lost ranks that this mailbox has reported.
     reported: BTreeSet<u32>,
-    /// The exit log's version at the last look.
+    /// Version of the exit log at the last check.
     exits_seen: u64,
-    /// Whether a connection was coming then: it may be of a rank that has ended.
+    /// Whether a connection was being accepted at the last check. It may belong to a rank that has ended.
     exits_open: bool,
     counters: Arc<Counters>,
-    /// Where new connections come from, by NIC; dropped first.
+    /// Listeners for new connections, by NIC; dropped first.
     listeners: Vec<Listener>,
 }
 
 impl Inbox {
-    /// `registered`: what the name service will know it by.
+    /// Opens an inbox. `registered` is the name that the mailbox will have at the name service.
     pub fn open(world: &Arc<WorldState>, registered: &str, level: ServiceLevel) -> Result<Self> {
         let name = family::parts(registered).0;
         let failed = |error| Error::via(format!("creating {}", Titled(name)), error);
@@ -153,7 +153,7 @@ impl Inbox {
         &self.world
     }
 
-    /// Whoever waits here is woken by it.
+    /// Handle of the first completion queue: waking it wakes the thread that waits here.
     pub fn handle(&self) -> CqHandle {
         self.queues.handle()
     }
@@ -174,7 +174,7 @@ impl Inbox {
         self.wait_for_next(parcel, deadline)
     }
 
-    /// A message that could not be given out after all: the next one again.
+    /// Makes a message that could not be given out the next one again.
     #[cold]
     pub fn put_back(&mut self, parcel: Parcel) {
         self.burst.end();
@@ -182,7 +182,7 @@ impl Inbox {
         self.set_aside.push_front(parcel);
     }
 
-    /// A message that is not the caller's.
+    /// Sets a message aside that is not for the caller.
     #[cold]
     fn pass_over(&mut self, parcel: Parcel) {
         self.burst.end();
@@ -204,7 +204,7 @@ impl Inbox {
         }
         let rank = connection.side.rank;
         self.queues.disconnected(connection.nic);
-        self.turns.ring_all(); // some may wait for this rank only
+        self.turns.ring_all(); // threads may be waiting for this rank only
         self.acceptor.leave(context, connection.postbox());
         drop(connection);
         if let Some(how) = lost.filter(|_| !self.reported.contains(&rank)) {
@@ -214,7 +214,7 @@ impl Inbox {
         Ok(None)
     }
 
-    /// Tells of a rank whose connection broke, if it is known now that it did not finish.
+    /// Reports a rank whose connection broke, if the launcher has said that it did not finish.
     #[cold]
     fn report_checked_exits(&mut self) -> Result {
         while let Some((rank, how)) = self.waiting.exit_checks.next_lost(&self.world) {
@@ -225,7 +225,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// These ranks post here.
+    /// Declares that these ranks post here.
     pub fn expect(&mut self, ranks: impl IntoIterator<Item = usize>) {
         let size = self.world.size();
         self.sender_ranks.extend(ranks.into_iter().filter(|rank| *rank < size).map(|rank| rank as u32));
@@ -235,7 +235,7 @@ impl Inbox {
         self.end_connection(context, Some("it broke the message protocol".into()))
     }
 
-    /// Takes over the connections that were accepted meanwhile.
+    /// Takes over connections that were accepted since the last call.
     #[cold]
     fn add_accepted(&mut self) {
         for (context, accepted) in self.acceptor.take_accepted() {
@@ -257,7 +257,8 @@ impl Inbox {
                     connection.data = Some(Box::new(data));
                     self.data_came(context, awaited);
                 }
-                // Its connection has ended meanwhile; here may be that of another postbox, even of another rank.
+                // The connection of this data VI has ended; its context may now be another postbox's, even
+                // another rank's.
                 (Accepted::Data { .. }, _) => {}
             }
         }
@@ -269,11 +270,12 @@ impl Drop for Inbox {
         if udeck_via::is_forked() {
             return;
         }
-        // No new connections first; then those that nobody will look at.
+        // Accept no new connections first; then drop the ones that nobody will poll.
         self.listeners.clear();
         drop(self.acceptor.take_accepted());
         self.connections.clear();
-        // Nothing carries the tags any more, unless a connection is being accepted right now: then its stays with the NIC.
+        // Nothing carries the tags any more, except a connection that is being accepted right now: its tag
+        // stays with the NIC.
         for (world_nic, ptag) in self.world.nics().iter().zip(&self.ptags) {
             let _ = world_nic.nic.destroy_ptag(*ptag);
         }

@@ -1,4 +1,5 @@
-//! Connections that were accepted on the NICs' own threads, until the mailbox's owner lets them in.
+//! Connections that were accepted on the NICs' own threads and that the mailbox's owner has not taken over
+//! yet.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,18 +15,18 @@ use crate::protocol::handshake::RecvData;
 use crate::wire::{Introduction, Role};
 use udeck_via::ServiceLevel;
 
-/// Set in the context of a data VI; the rest of it is that of its control VI.
+/// Bit set in the context of a data VI; the other bits are its control VI's context.
 pub(super) const DATA: u64 = 1 << 63;
 
-/// Connections that were accepted and not seen by the owner yet.
+/// Accepted connections that the owner has not seen yet.
 pub(super) struct Acceptor {
-    /// With the contexts of their connections.
+    /// Accepted connections, with their contexts.
     waiting: Mutex<Vec<(usize, Accepted)>>,
     contexts: Mutex<Contexts>,
     accepted: AtomicU32,
-    /// Being accepted at this moment.
+    /// Number of connections that are being accepted at this moment.
     coming: AtomicU32,
-    /// A NIC has let go of its way in, because it has failed.
+    /// Whether a NIC has dropped its listener because the NIC failed.
     failed: AtomicBool,
     places: Places,
 }
@@ -34,20 +35,21 @@ pub(super) struct Acceptor {
 /// and in a small job more: an equal share of [`PLACES`]. One that has ended counts until the
 /// owner has looked at it, because its messages and places are kept until then; who asks for another one meanwhile asks again.
 const LEAST_OF_ONE_RANK: u64 = 512;
-/// Connections that the completion queues of a mailbox have places for, over shared memory.
+/// Connections for which a mailbox's completion queues have places, over shared memory.
 const PLACES: u64 = 1023;
 
-/// The place that a connection takes of what its rank may have.
+/// The place of one connection, out of those that its rank may have.
 pub(super) type PlaceShare = Share<u32>;
 
-/// By rank. All together are bounded by the NICs.
+/// Places taken, by rank. The NICs bound their total.
 struct Places {
     taken: Arc<Quota<u32>>,
-    /// For one other rank.
+    /// Places of one other rank.
     each: u64,
 }
 
-/// Lies in the handler of a NIC's listener. The NIC drops that when it fails, and before only if the mailbox is gone.
+/// Guard that lies in the handler of a NIC's listener. The NIC drops it when it fails; otherwise it is
+/// dropped after the mailbox.
 pub(super) struct WhileOpen {
     pub acceptor: Arc<Acceptor>,
     pub cq: CqHandle,
@@ -63,20 +65,20 @@ impl Drop for WhileOpen {
     }
 }
 
-/// Where connections come in by one of the world's NICs.
+/// A listener for connections that come in by one of the world's NICs.
 pub(super) struct NicListener {
-    /// The NIC's place in their order.
+    /// Index of the NIC in the world's order.
     pub at: usize,
     pub nic: Nic,
     pub cq: CqHandle,
     pub ptag: Ptag,
-    /// Of what goes back.
+    /// Service level of what the mailbox sends back.
     pub level: ServiceLevel,
     /// The ranks that may connect by this NIC ([`crate::world_state::WorldState::admitted_by`]); `None`: all.
     pub admits: Option<Vec<u32>>,
 }
 
-/// A connection that comes in.
+/// An accepted connection.
 pub(super) enum Accepted {
     Connection(Connection),
     /// The data VI of a postbox's connection.
@@ -86,17 +88,17 @@ pub(super) enum Accepted {
     },
 }
 
-/// Which contexts are free: connections that ended are reused.
+/// Free contexts (those of ended connections are reused), and contexts in use.
 #[derive(Default)]
 struct Contexts {
     free: Vec<usize>,
     next: usize,
-    /// The connection of each postbox, by rank and number: where its data VI belongs.
+    /// Context of each postbox's connection, by rank and number of the postbox: its data VI belongs there.
     of: HashMap<(u32, u32), usize>,
 }
 
 impl Acceptor {
-    /// Of a mailbox in a job of so many ranks.
+    /// Makes the acceptor of a mailbox in a job of `ranks` ranks.
     pub fn new(ranks: usize) -> Self {
         let others = ranks.saturating_sub(1).max(1) as u64;
         Acceptor {
@@ -109,13 +111,14 @@ impl Acceptor {
         }
     }
 
-    /// How many have come, all in all.
+    /// Number of connections accepted so far.
     #[inline]
     pub fn accepted(&self) -> u32 {
         self.accepted.load(Ordering::Acquire)
     }
 
-    /// Whether one is being accepted. Who asked for it may know already, and may have posted and finished before it has come.
+    /// Whether a connection is being accepted. Its requester may know already that it is accepted, and may
+    /// have posted and finished before the connection is in the list.
     pub fn is_admitting(&self) -> bool {
         self.coming.load(Ordering::Acquire) > 0
     }
@@ -125,17 +128,17 @@ impl Acceptor {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Those that wait. Includes whoever is being accepted at this moment.
+    /// Takes the accepted connections. Waits for one that is being accepted at this moment.
     pub fn take_accepted(&self) -> Vec<(usize, Accepted)> {
         std::mem::take(&mut *self.waiting.lock())
     }
 
-    /// Accepts a connection. On the NIC's own thread.
+    /// Accepts a connection. Runs on the NIC's own thread.
     pub fn admit(&self, listener: &NicListener, request: Request) {
         let Ok(who) = Introduction::decode(request.private_data()) else {
             return request.reject("a mailbox talks only to postboxes");
         };
-        // Not what it says of itself: what it has proved.
+        // The rank that the peer has proved, not the one that it names.
         let Some(rank) = request.peer() else {
             return request.reject("a mailbox talks only to ranks of its job that prove which they are");
         };
@@ -191,13 +194,13 @@ impl Acceptor {
         attributes.level = listener.level;
         attributes.reliability = Reliability::Reception;
         attributes.context = context as u64 | DATA;
-        // Meanwhile that connection may have ended, and its context be another one's, who came in by another NIC: the owner
-        // looks whose it is.
+        // The control connection may have ended meanwhile, and its context may belong to a connection that
+        // came by another NIC: the owner checks which postbox it is.
         let data = |vi| Accepted::Data { data: RecvData::new(vi, pair, place), postbox };
         self.accept(listener, attributes, request, context, data);
     }
 
-    /// Whether it worked; if not, the requester was told, or is gone.
+    /// Accepts the VI. Returns whether it worked; if not, the requester was told, or is gone.
     fn accept(
         &self,
         NicListener { nic, cq, .. }: &NicListener,
@@ -207,7 +210,8 @@ impl Acceptor {
         wrap: impl FnOnce(Vi) -> Accepted,
     ) -> bool {
         self.coming.fetch_add(1, Ordering::Relaxed);
-        // Held while accepting: the owner may be told of the first message before the connection is in the list.
+        // Held while accepting: the owner may get the completion of a first message before the connection is
+        // in the list.
         let mut waiting = self.waiting.lock();
         let accepted =
             Vi::new(nic, attributes).and_then(|mut vi| request.accept(&mut vi, cq, cq, &[]).map(|()| vi));
@@ -218,19 +222,19 @@ impl Acceptor {
             drop(waiting);
             self.accepted.fetch_add(1, Ordering::Release);
         }
-        // Only now: whoever sees that it is not coming sees that it has come.
+        // Decremented only now: a thread that sees that no connection is coming also sees the one that came.
         self.coming.fetch_sub(1, Ordering::Release);
         cq.wake();
         is_accepted
     }
 
-    /// Poses as if a connection were being accepted, until it is called with `false`.
+    /// Simulates a connection that is being accepted, until called with `false`.
     #[cfg(test)]
     pub fn pose_as_admitting(&self, admits: bool) {
         self.coming.store(admits.into(), Ordering::Release);
     }
 
-    /// A connection has ended; its context is free.
+    /// Frees the context of a connection that has ended.
     pub fn leave(&self, context: usize, postbox: (u32, u32)) {
         let mut contexts = self.contexts.lock();
         if contexts.of.get(&postbox) == Some(&context) {
@@ -240,7 +244,7 @@ impl Acceptor {
     }
 }
 
-/// What a rank of another host is told.
+/// The text that rejects a rank of another host.
 #[cold]
 fn not_encrypted(rank: u32, nic: &Nic) -> String {
     let name = &nic.attributes().name;

@@ -1,26 +1,30 @@
-//! Bursts: messages of one connection, taken one after another without asking the completion queue in between.
+//! Bursts: messages taken from one connection in a row, without polling the completion queue in between.
 //!
-//! A connection that the queue has named has another message more often than not, and asking costs as much as taking. A burst
-//! is as long as a completion queue's own burst, and that counts what is taken here: so the other connections wait no longer for
-//! it. While there is a burst, nothing is set aside and no connection waits: whatever might come before its next message ends it.
+//! A connection that the queue has named has another message more often than not, and polling the queue costs
+//! as much as taking a message. A burst is as long as a completion queue's own burst, and the queue counts
+//! the messages taken here, so the other connections wait no longer because of it. While there is a burst,
+//! nothing is set aside and no connection waits: any message that might come before the burst's next one ends
+//! the burst.
 
-/// Messages of a burst, besides the one that the completion queue has named.
+/// Maximum number of messages in a burst, besides the one that the completion queue has named.
 const LENGTH: u32 = 15;
 
 #[derive(Debug, Default)]
 pub(super) struct Burst {
     /// Messages that may still be taken.
     left: u32,
-    /// That might be taken in all.
+    /// Upper bound of the burst, fixed when it began.
     length: u32,
-    /// Of `left`, while messages that were taken as one run are given out ([`super::set_aside`]): then none may overtake them.
+    /// Part of `left` that is held back while a run of taken messages is given out ([`super::set_aside`]): no
+    /// later message may overtake the run.
     suspended: u32,
-    /// Whose they are.
+    /// Context of the connection that the burst belongs to.
     pub connection: usize,
 }
 
 impl Burst {
-    /// Of a connection that the completion queue has named; `false`: there may be none.
+    /// Begins a burst of a connection that the completion queue has named. `may_be` false: a burst of no
+    /// messages.
     #[inline]
     pub fn of(connection: usize, may_be: bool) -> Self {
         let length = if may_be { LENGTH } else { 0 };
@@ -32,20 +36,21 @@ impl Burst {
         self.left == 0
     }
 
-    /// Another message is taken.
+    /// Counts another message as taken.
     #[inline]
     pub fn take(&mut self) {
         self.left -= 1;
     }
 
-    /// How many messages may be taken.
+    /// Number of messages that may still be taken.
     #[inline]
     pub fn left(&self) -> u32 {
         self.left
     }
 
-    /// So many messages are taken, and no other until they are given out ([`Burst::resume`]). None: the burst goes on, with what is no
-    /// short message, or over a transport that takes them one by one.
+    /// Suspends the burst after a run of `taken` messages, until they are given out ([`Burst::resume`]). An
+    /// empty run does not suspend it: the next message is not short, or the transport takes messages one by
+    /// one.
     #[inline]
     pub fn suspend(&mut self, taken: u32) {
         if taken == 0 {
@@ -54,13 +59,13 @@ impl Burst {
         (self.left, self.suspended) = (0, self.left.saturating_sub(taken));
     }
 
-    /// What [`Burst::suspend`] was for is given out.
+    /// Resumes the burst after the run of [`Burst::suspend`] was given out.
     #[inline]
     pub fn resume(&mut self) {
         (self.left, self.suspended) = (self.left + self.suspended, 0);
     }
 
-    /// How many messages it had, besides the one that was named.
+    /// Ends the burst. Returns how many messages it had, besides the one that the queue named.
     #[inline]
     pub fn end(&mut self) -> u32 {
         let taken = self.length - self.left - self.suspended;
@@ -73,7 +78,8 @@ impl Burst {
 mod tests {
     use super::*;
 
-    /// A run of no message (another transport, a longer message) does not suspend the burst, which goes on one by one.
+    /// Checks that an empty run (another transport, a longer message) does not suspend the burst, which goes
+    /// on one by one.
     #[test]
     fn a_run_that_found_nothing_leaves_the_burst() {
         let mut burst = Burst::of(0, true);

@@ -1,5 +1,5 @@
-//! Retrieving a message that the program chooses: of a rank, with a tag, or one that fits into its buffer. Those before it are set
-//! aside, in their order, for later retrieves.
+//! Retrieving a message that the program chooses: of a rank, with a tag, or one that fits into its buffer.
+//! Messages before it are set aside, in their order, for later retrieves.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -11,26 +11,28 @@ use crate::error::{Error, Result, check_process};
 use crate::matching::Match;
 use crate::parcel::{Parcel, TooLong};
 
-/// Messages too long for the program's buffer, and such as came behind them, that are taken out of their rings for one that
-/// fits. So many are enough to say that the buffer is too small.
+/// Bound of the messages that are taken out of their rings in search of one that fits: messages too long for
+/// the program's buffer, and messages behind them. After this many, the call reports that the buffer is too
+/// small.
 const MOST_FOR_ONE_THAT_FITS: usize = 256;
-/// Messages that are set aside between two looks at the clock.
+/// Messages that are set aside between two checks of the clock.
 const MOST_BETWEEN_LOOKS: usize = 256;
 
-/// Which message a retrieve is for.
+/// Filter of a retrieve that chooses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub matching: Match,
-    /// Bytes of the program's buffer, if it brings one.
+    /// Length in bytes of the program's buffer, if it has one.
     pub room: Option<usize>,
 }
 
-/// What one call has seen of the messages that it has passed over.
+/// State of one call's search: the messages that it has passed over.
 struct Search {
     choice: Choice,
-    /// Of these a message was passed over that matches and does not fit: none behind it may be taken.
+    /// Postboxes, by rank and number, of which a matching message that does not fit was passed over: none
+    /// behind it may be taken.
     blocked: BTreeSet<(u32, u32)>,
-    /// The first of them.
+    /// The first message that did not fit.
     too_long: Option<TooLong>,
 }
 
@@ -39,7 +41,7 @@ impl Search {
         Search { choice, blocked: BTreeSet::new(), too_long: None }
     }
 
-    /// Whether this is the message. It is asked of each message once, in their order.
+    /// Whether this message is taken. Called once for each message, in their order.
     fn takes(&mut self, parcel: &Parcel) -> bool {
         if !self.choice.matching.takes(parcel.rank, parcel.tag) {
             return false;
@@ -56,23 +58,24 @@ impl Search {
 }
 
 impl Inbox {
-    /// The oldest message of those that are meant. One that is meant and does not fit stays at the head of its postbox, and only that
-    /// waits.
+    /// Returns the oldest message that matches. A matching message that does not fit stays at the head of its
+    /// postbox, and only that postbox waits.
     ///
-    /// `Err` in the result: nothing fits, and this is the oldest message that is meant.
+    /// An inner `Err` is the oldest matching message if none fits.
     pub fn next_chosen(&mut self, choice: Choice, deadline: Deadline) -> Result<Result<Parcel, TooLong>> {
         let is_any = choice.matching == Match::ANY;
-        // A handshake asks for room before its tag is known. Whoever chooses by that gets the message, and sets it aside if need be.
+        // A handshake asks for room before its tag is known. A call that chooses by tag therefore gets any
+        // message, and sets it aside if need be.
         self.buffer_len = choice.room.filter(|_| is_any);
         self.wanted = choice.matching;
-        // Whoever waits for a rank wants to hear that it is lost, also if it has no postbox yet.
+        // A wait for one rank has to hear of its loss, even if the rank has no postbox yet.
         self.sender_ranks.extend(choice.matching.rank().map(|rank| rank as u32));
         let found = self.choose(choice, deadline);
         (self.buffer_len, self.too_long, self.wanted) = (None, None, Match::ANY);
         found
     }
 
-    /// Shows the oldest message of those that are meant to `take`. One that it refuses keeps its place.
+    /// Passes the oldest matching message to `take`. A message that `take` refuses keeps its place.
     pub fn offer<R, E>(
         &mut self,
         matching: Match,
@@ -101,7 +104,7 @@ impl Inbox {
         Ok(taken)
     }
 
-    /// Messages that were set aside are the parent's in a process that forked.
+    /// Checks that this process did not fork: messages that were set aside belong to the parent.
     fn check_set_aside(&self) -> Result {
         if self.set_aside.is_empty() { Ok(()) } else { check_process() }
     }
@@ -141,7 +144,8 @@ impl Inbox {
                 return Ok(Ok(parcel));
             }
             self.pass_over(parcel);
-            // The message may be for a thread that asks for the mailbox. A call that does not wait has no turn.
+            // The message may be for a thread that asks for the mailbox. A call that does not wait holds no
+            // turn.
             if !deadline.passed() {
                 self.check_turn(|| start.elapsed())?;
             }
@@ -149,7 +153,7 @@ impl Inbox {
         unreachable!("it ends with a message, or an error")
     }
 
-    /// What there is, unless too much was passed over for it.
+    /// Polls for another message, unless too many bytes were passed over already.
     fn look_for_more(
         &mut self,
         passed_over: usize,
@@ -160,7 +164,7 @@ impl Inbox {
         if self.set_aside.weight() > limit {
             return Err(self.set_aside_is_full(limit));
         }
-        // A peer that floods the mailbox with other messages keeps nobody beyond the deadline.
+        // A peer that floods the mailbox with other messages holds no call beyond its deadline.
         if passed_over.is_multiple_of(MOST_BETWEEN_LOOKS) && deadline.passed() {
             return Err(self.too_late(start.elapsed()));
         }

@@ -1,32 +1,32 @@
-//! A mailbox's completion queues: one for each of the world's NICs, and which of them is asked when.
+//! A mailbox's completion queues: one for each of the world's NICs, and the order in which they are polled.
 //!
-//! With one NIC they are that one queue. With several, the first is asked at each look; the others, of which each look may
-//! be a system call, only
+//! With one NIC there is only one queue. With several, the first queue is polled each time. A poll of another
+//! queue may be a system call, so the others are polled only
 //!
-//! * while they are *busy*: from the moment that one has named something until it has nothing more. Busy queues take
-//!   turns, and name as many work queues in a turn as they have connections: so no postbox is favoured for the NIC that it came
-//!   by;
-//! * at every 16th look (or message that was taken without one), and in a wait as [`Cno`] has it;
-//! * when there is nothing else and the call is not going to wait.
+//! * while they are *busy*: from the moment that a queue has named something until it has nothing more. Busy
+//!   queues take turns, and name as many work queues in a turn as they have connections, so no postbox is
+//!   favoured because of its NIC;
+//! * at every 16th poll (or message that was taken without one), and in a wait by the rules of [`Cno`];
+//! * if there is nothing else and the call is not going to wait.
 
 use udeck_via::{Cno, Cq, CqEntry, CqHandle, Deadline, Error as ViaError};
 
 use crate::nics::Nics;
 
-/// Looks between two at queues that are not busy.
+/// Polls between two polls of queues that are not busy.
 const SELDOM: u32 = 16;
 
 pub(super) struct CompletionQueues {
     first: Cq,
-    /// Of the world's other NICs, in their order.
+    /// Queues of the world's other NICs, in their order.
     others: Vec<Other>,
-    /// The connections on each, the first's included.
+    /// Number of connections on each queue, beginning with the first.
     connections: Vec<u32>,
-    /// Whose turn it is: 0 is the first's.
+    /// Index of the queue whose turn it is; 0 is `first`.
     turn: usize,
-    /// What it may still name in this turn.
+    /// Number of entries that this queue may still name in its turn.
     left: u32,
-    /// Looks, and messages that were taken without one, since queues that are not busy were asked.
+    /// Polls, and messages taken without one, since queues that are not busy were polled.
     looks: u32,
 }
 
@@ -50,32 +50,33 @@ impl CompletionQueues {
         Ok(CompletionQueues { first, others, connections, turn: 0, left: 1, looks: 0 })
     }
 
-    /// The handle of the first. A wake-up by it wakes whoever sleeps on all.
+    /// Handle of the first queue. Waking it wakes a thread that sleeps on all of them.
     pub fn handle(&self) -> CqHandle {
         self.first.handle()
     }
 
-    /// In the order of the NICs.
+    /// Handles of all queues, in the order of the NICs.
     pub fn handles(&self) -> impl Iterator<Item = CqHandle> {
         std::iter::once(&self.first).chain(self.others.iter().map(|other| &other.cq)).map(Cq::handle)
     }
 
-    /// All of them, for a wait that has others, too.
+    /// All queues, for a wait that includes others, too.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Cq> {
         std::iter::once(&mut self.first).chain(self.others.iter_mut().map(|other| &mut other.cq))
     }
 
-    /// A connection has come in by that NIC.
+    /// Counts a connection that has come in by that NIC.
     pub fn connected(&mut self, world_nic: usize) {
         self.connections[world_nic] += 1;
     }
 
-    /// One has ended.
+    /// Counts off a connection that has ended.
     pub fn disconnected(&mut self, world_nic: usize) {
         self.connections[world_nic] -= 1;
     }
 
-    /// A work queue that may have news, if there is one. `all`: nobody will wait for what this look leaves out.
+    /// Returns a work queue that may have news. `all`: the caller will not wait for news that this poll
+    /// leaves out.
     #[inline]
     pub fn poll(&mut self, all: bool) -> Option<CqEntry> {
         if self.others.is_empty() { self.first.poll() } else { self.poll_several(all) }
@@ -86,7 +87,7 @@ impl CompletionQueues {
         if let Some(entry) = self.poll_seldom() {
             return Some(entry);
         }
-        // Whose turn it is may have used it up: then it comes round once more.
+        // The queue whose turn it is may have used its turn up: then it comes round once more.
         let again = usize::from(self.left == 0);
         for _ in 0..self.connections.len() + again {
             if self.left > 0
@@ -101,7 +102,7 @@ impl CompletionQueues {
         if all { self.poll_quiet() } else { None }
     }
 
-    /// What the queue whose turn it is names, if it is busy; the first always is.
+    /// Polls the queue whose turn it is, if it is busy; the first queue always is.
     fn poll_busy(&mut self) -> Option<CqEntry> {
         let Some(at) = self.turn.checked_sub(1) else { return self.first.poll() };
         let other = &mut self.others[at];
@@ -110,7 +111,7 @@ impl CompletionQueues {
         entry
     }
 
-    /// What a queue names that is not busy: it is from then on.
+    /// Polls the queues that are not busy. A queue that names something becomes busy.
     fn poll_quiet(&mut self) -> Option<CqEntry> {
         self.others.iter_mut().filter(|other| !other.busy).find_map(|other| {
             let entry = other.cq.poll();
@@ -119,7 +120,7 @@ impl CompletionQueues {
         })
     }
 
-    /// As often as queues that are not busy have to be asked, what one of them names.
+    /// Counts a poll, and polls the queues that are not busy when it is time to.
     pub fn poll_seldom(&mut self) -> Option<CqEntry> {
         if self.others.is_empty() {
             return None;
@@ -132,7 +133,7 @@ impl CompletionQueues {
         self.poll_quiet()
     }
 
-    /// The connection that had a message last, while nothing else has come, where spinning for it pays.
+    /// The connection that had the last message, if nothing else has come since and spinning for it pays.
     pub fn sole_active(&mut self) -> Option<u64> {
         if !self.others.is_empty() || self.first.is_oversubscribed() {
             return None;
@@ -140,13 +141,13 @@ impl CompletionQueues {
         self.first.sole_active().map(|entry| entry.context)
     }
 
-    /// So many messages were taken of one connection without asking anybody.
+    /// Counts messages of one connection that were taken without polling a queue.
     #[inline]
     pub fn passed_over(&mut self, messages: u32) {
         self.looks += messages;
     }
 
-    /// Waits as [`Cq::wait`] does, on all of them.
+    /// Waits like [`Cq::wait`], on all queues.
     pub fn wait(
         &mut self,
         deadline: Deadline,
@@ -154,7 +155,7 @@ impl CompletionQueues {
     ) -> Result<Option<CqEntry>, ViaError> {
         let found = match self.others.as_mut_slice() {
             [] => return Ok(self.first.wait(deadline, until)),
-            // No memory to be allocated for the usual two.
+            // Avoids an allocation for the usual two queues.
             [other] => Cno::default().wait(&mut [&mut self.first, &mut other.cq], deadline, until)?,
             _ => {
                 let mut all: Vec<&mut Cq> = self.iter_mut().collect();
@@ -168,12 +169,12 @@ impl CompletionQueues {
         Ok(Some(entry))
     }
 
-    /// The next wait sleeps at once: its caller has spun already.
+    /// Makes the next wait sleep at once: its caller has spun already.
     pub fn sleep_at_once(&mut self) {
         self.first.sleep_at_once();
     }
 
-    /// Gets ready for others to sleep on all of them.
+    /// Prepares all queues so that another thread can sleep on them.
     #[cfg(feature = "async")]
     pub fn arm(&mut self) -> udeck_via::transport::Armed {
         use udeck_via::transport::Armed;

@@ -1,4 +1,4 @@
-//! One postbox's connection at its mailbox, and what arrives on it.
+//! One postbox's connection at its mailbox, and the handling of its arrivals.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,39 +22,40 @@ use crate::world_state::WorldState;
 /// One postbox's connection: its control VI, and its data VI if it has one.
 pub(super) struct Connection {
     pub side: RecvSide,
-    /// The place of the VI's NIC in the world's order.
+    /// Index of the VI's NIC in the world's order.
     pub nic: usize,
-    /// Announced messages, in the order of their answers.
+    /// Announced messages that were answered, in the order of the answers.
     coming: VecDeque<(Incoming, Grant)>,
-    /// Announcements that have to be served before anything that was posted behind them, oldest first.
+    /// Announcements that have to be served before anything posted behind them, oldest first.
     announced: VecDeque<Announcement>,
-    /// The ring is not read until the last of them has been served, or until its message has come on the data VI.
+    /// Whether an announcement blocks the ring: it is not read until the last announcement has been served,
+    /// or until its message has come on the data VI.
     pub blocked_by_announcement: bool,
-    /// A message that is nearly here. Until it is, the ring is not read either.
+    /// A message that has almost arrived. The ring is not read until it has.
     unfinished: Option<Unfinished>,
-    /// The completion queue reported it while it was blocked. It reports the end of a connection once, so the connection has to be
-    /// polled when it is not blocked any more.
+    /// Whether the completion queue reported the connection while it was blocked. The queue reports the end
+    /// of a connection only once, so such a connection has to be polled when it is not blocked any more.
     pub notified_while_blocked: bool,
-    /// Whether it is queued up for memory.
+    /// Whether the connection is queued for memory.
     pub waits: bool,
-    /// Under incast control.
+    /// Reservations under incast control.
     pub reservations: Reservations,
-    /// Boxed: most connections have none.
+    /// The data VI. Boxed because most connections have none.
     pub data: Option<Box<RecvData>>,
     _place: Share<u32>,
 }
 
-/// A message that is nearly here, by its tag.
+/// A message that has almost arrived, with its tag.
 enum Unfinished {
-    /// It was written, and a peer is still inside its window: another than its writer, which has left, and nobody else was
-    /// told of the window. A peer that does that holds up this message and no other.
+    /// Written completely, while a peer is still inside its window. That peer is not the writer, which has
+    /// left, and nobody else was told of the window. A peer that does so delays this message and no other.
     Written { tag: u32 },
     /// The message is being read, into memory that was granted.
     Read { tag: u32, _granted: Option<Grant> },
 }
 
 impl Connection {
-    /// `place`: what it takes of the connections that its rank may have.
+    /// Makes a connection. `place` is its share of the connections that its rank may have.
     pub fn new(vi: Vi, (rank, postbox): (u32, u32), nic: usize, place: Share<u32>) -> Self {
         Connection {
             side: RecvSide { vi, rank, postbox, arrivals: Arc::default() },
@@ -71,14 +72,15 @@ impl Connection {
         }
     }
 
-    /// The rank that has the postbox, and its number there.
+    /// Rank of the postbox, and its number there.
     pub fn postbox(&self) -> (u32, u32) {
         (self.side.rank, self.side.postbox)
     }
 
     // ---- the fast path ----
 
-    /// Makes a message of what was received into `parcel`, if it is a short one: how many bytes it has.
+    /// Makes a message in `parcel` of a short arrival. Returns its length in bytes; `None` if the arrival is
+    /// not short.
     #[inline]
     pub fn complete_short(&self, found: Found, parcel: &mut Parcel, counters: &Counters) -> Option<usize> {
         let (Found::Short(immediate), Stored::Inline(inline)) = (found, &parcel.stored) else { return None };
@@ -88,7 +90,7 @@ impl Connection {
         Some(len)
     }
 
-    /// Writes into `parcel`, a message of so many bytes, from whom it is.
+    /// Writes the source of a message of `len` bytes into `parcel`, and counts the message.
     #[inline]
     pub fn set_source(&self, immediate: Option<u32>, len: usize, parcel: &mut Parcel) {
         (parcel.rank, parcel.postbox, parcel.tag) =
@@ -96,7 +98,7 @@ impl Connection {
         parcel.number = self.side.arrivals.take(len);
     }
 
-    /// Whether its ring is not read at the moment (head-of-line blocking).
+    /// Whether the connection's ring is not read at the moment (head-of-line blocking).
     #[inline]
     pub fn is_blocked(&self) -> bool {
         self.blocked_by_announcement || self.unfinished.is_some()
@@ -104,7 +106,7 @@ impl Connection {
 
     // ---- any arrival ----
 
-    /// What an arrival amounts to.
+    /// Processes an arrival. Returns a message if the arrival completes one.
     #[inline]
     pub fn receive(
         &mut self,
@@ -135,7 +137,8 @@ impl Connection {
         world: &WorldState,
         counters: &Counters,
     ) -> Result<Option<Parcel>, Malformed> {
-        // Whoever posts by this library sends one piece. Of several, the lengths together are not those of the first.
+        // Senders that use this library send one piece. With several, the lengths together differ from the
+        // first one's.
         let lent = lent.into_slice().map_err(|_| Malformed)?;
         match wire::decode(head.bytes())?.0 {
             Kind::HandOff => Ok(Some(hand_off::receive(&self.side, lent, tag))),
@@ -166,7 +169,7 @@ impl Connection {
         self.finish_written(tag)
     }
 
-    /// Takes the message that was written out of its window, unless somebody is inside.
+    /// Takes the written message out of its window, unless a peer is still inside.
     fn finish_written(&mut self, tag: u32) -> Result<Option<Parcel>, Malformed> {
         let Some((Incoming::RdmaWrite(incoming), _)) = self.coming.front_mut() else { return Err(Malformed) };
         if !incoming.close()? {
@@ -179,7 +182,7 @@ impl Connection {
 
     // ---- announcements ----
 
-    /// A postbox announces a message.
+    /// Processes a postbox's announcement of a message.
     #[cold]
     fn on_announcement(&mut self, kind: Kind, part: u32, rest: &[u8], tag: u32) -> Result<(), Malformed> {
         if kind == Kind::Reserve {
@@ -196,23 +199,24 @@ impl Connection {
         Ok(())
     }
 
-    /// Its oldest announcement.
+    /// The oldest announcement of this connection.
     pub fn announced(&self) -> Option<Announcement> {
         self.announced.front().copied()
     }
 
-    /// The memory that its oldest announcement needs.
+    /// The memory that the oldest announcement needs.
     pub fn wants(&self) -> Option<Memory> {
         self.announced().map(Announcement::memory)
     }
 
-    /// Its oldest announcement is done with.
+    /// Removes the oldest announcement, which has been served.
     pub fn was_served(&mut self) {
         self.announced.pop_front();
         self.blocked_by_announcement = self.awaits_data();
     }
 
-    /// `buffer_len`: bytes of the buffer that the program has ready, if it brought one.
+    /// Serves an announcement. `buffer_len` is the length in bytes of the program's buffer, if it brought
+    /// one.
     pub fn serve(
         &mut self,
         announcement: Announcement,
@@ -243,7 +247,8 @@ impl Connection {
         }
         let (len, memory) = (announcement.len(), announcement.memory());
         let granted = grants.quota.grant(memory, len, grants.most_memory(&self.side, world));
-        // What no memory could hold is refused below, whatever is granted: it would hold up all behind it until that is filled.
+        // A message larger than any memory is refused below, whatever is granted. Deferring it would hold up
+        // all messages behind it.
         if granted.is_none() && len <= world.arena(memory).limit() {
             return Ok(RendezvousStatus::Deferred);
         }
@@ -269,7 +274,7 @@ impl Connection {
 
     // ---- messages that are nearly here ----
 
-    /// Whether its unfinished message has come.
+    /// Checks whether the unfinished message has arrived.
     pub fn finish(&mut self) -> Result<RendezvousStatus, Malformed> {
         match self.unfinished {
             Some(Unfinished::Written { tag }) => {
@@ -290,19 +295,19 @@ impl Connection {
         self.unfinished.is_some()
     }
 
-    /// Whether its unfinished message is being read.
+    /// Whether the unfinished message is being read.
     pub fn is_reading(&self) -> bool {
         matches!(self.unfinished, Some(Unfinished::Read { .. }))
     }
 
     // ---- the data VI ----
 
-    /// Whether a message is to come on the data VI, before which the ring is not read.
+    /// Whether a message is to come on the data VI; the ring is not read before.
     pub fn awaits_data(&self) -> bool {
         self.data.as_ref().is_some_and(|data| data.awaits_message())
     }
 
-    /// What has come on the data VI.
+    /// Receives from the data VI.
     pub fn receive_data(&mut self) -> Result<Option<Parcel>, Malformed> {
         handshake::receive(&mut self.data, &self.side)
     }

@@ -1,11 +1,10 @@
-//! Checks of the ranks whose connections to a mailbox broke: each is pending until it is known whether the rank has finished
-//! ([`crate::exit_check`]).
-//! Nobody waits for that: a later poll reports the verdict.
+//! Checks of the ranks whose connections to a mailbox broke: each is pending until it is known whether the
+//! rank has finished ([`crate::exit_check`]). No call waits for the verdict: a later poll reports it.
 
 use crate::exit_check::{ExitCheck, Verdict};
 use crate::world_state::WorldState;
 
-/// At most one of each rank.
+/// Pending checks, at most one for each rank.
 #[derive(Default)]
 pub(super) struct ExitChecks(Vec<ExitCheck>);
 
@@ -21,7 +20,7 @@ impl ExitChecks {
         }
     }
 
-    /// A rank that turns out to be lost, and what became of it. Does not wait.
+    /// Returns a rank that turns out to be lost, and how it ended. Does not wait.
     pub fn next_lost(&mut self, world: &WorldState) -> Option<(u32, String)> {
         let mut at = 0;
         while at < self.0.len() {

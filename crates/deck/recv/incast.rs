@@ -1,4 +1,4 @@
-//! A mailbox's answers under incast control: how long its postboxes wait.
+//! A mailbox's grants under incast control: how long its postboxes have to wait.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,25 +13,27 @@ use crate::stats::Counters;
 use crate::wire::Malformed;
 use crate::world_state::WorldState;
 
-/// So often it is looked at all connections, of which there may be thousands. What comes meanwhile is counted as if it had not come.
+/// Interval between two scans of all connections, of which there may be thousands. Messages that arrive in
+/// between still count as outstanding.
 const LOOK_EVERY: Duration = Duration::from_micros(100);
 
-/// What a mailbox gives its postboxes leave for.
+/// Grants of a mailbox to its postboxes.
 pub(crate) struct Grants {
-    /// Memory, which they fill.
+    /// Quota of memory that postboxes fill.
     pub quota: Arc<MemoryQuota>,
-    /// Time, under incast control.
+    /// Schedule of transmission times, under incast control.
     schedule: Option<Box<Schedule>>,
 }
 
 struct Schedule {
     scheduler: Scheduler,
     begun: Instant,
-    /// The mailbox's.
+    /// Counters of the mailbox.
     counters: Arc<Counters>,
-    /// What was granted of short messages and had not come at the last look, and what was granted since.
+    /// Bytes of short messages that were granted and had not arrived at the last scan, plus bytes granted
+    /// since.
     outstanding: u64,
-    /// When that was.
+    /// Time of the last scan.
     looked: Option<Duration>,
     rules: Rules,
 }
@@ -41,7 +43,7 @@ impl Schedule {
         matches!(self.rules, Rules::Smsrp { .. })
     }
 
-    /// Whether it concerns this connection.
+    /// Whether incast control applies to this connection.
     fn paces(&self, side: &RecvSide) -> bool {
         self.rules.over(side.vi.nic().attributes()) != Rules::Off
     }
@@ -64,13 +66,14 @@ impl Grants {
         Grants { quota, schedule: (rules != Rules::Off).then(|| Box::new(schedule())) }
     }
 
-    /// How much memory may be granted to messages that are announced on that connection, and have not come.
+    /// Maximum memory, in bytes, granted to messages that are announced on that connection and have not
+    /// arrived.
     pub fn most_memory(&self, side: &RecvSide, world: &WorldState) -> usize {
         let is_bounded = self.schedule.as_ref().is_some_and(|schedule| schedule.paces(side));
         world.max_granted().min(if is_bounded { GRANTED } else { usize::MAX })
     }
 
-    /// How long the poster of a message that was announced and has memory is to wait, in microseconds.
+    /// Delay, in microseconds, for the poster of an announced message that has memory.
     pub fn delay(&mut self, len: usize, side: &RecvSide) -> Option<u32> {
         let schedule = self.schedule.as_mut().filter(|schedule| schedule.paces(side))?;
         let outstanding =
@@ -80,7 +83,8 @@ impl Grants {
         Some(micros(grant.after))
     }
 
-    /// Looks how much of what was granted has not come, of all connections; unless there are no such grants, or it has looked just now.
+    /// Scans all connections for granted messages that have not arrived. Does nothing if there are no such
+    /// grants, or if the last scan was just now.
     pub fn note_outstanding<'c>(&mut self, of: impl Iterator<Item = (&'c Reservations, &'c RecvSide)>) {
         let Some(schedule) = self.schedule.as_mut().filter(|schedule| schedule.takes_reservations()) else {
             return;
@@ -95,8 +99,9 @@ impl Grants {
         schedule.outstanding = outstanding.fold(0, u64::saturating_add);
     }
 
-    /// What a postbox gets that reserves for short messages: bytes, and in how many microseconds they may come. One that was not told to
-    /// reserve, or that has not sent what it reserved before, breaks the protocol.
+    /// Answers a postbox's reservation for short messages: how many bytes, and after how many microseconds
+    /// they may come. A postbox breaks the protocol if it was not told to reserve, or has not sent its
+    /// previous reservation.
     pub fn reserve(
         &mut self,
         asked: u64,
@@ -121,12 +126,12 @@ impl Grants {
         );
         reserved.account.grant(now, arrived, grant);
         schedule.outstanding = schedule.outstanding.saturating_add(grant.bytes);
-        // At most `largest`, which is far below.
+        // Never saturates: at most `largest`, which is far below.
         Ok((u32::try_from(grant.bytes).unwrap_or(u32::MAX), micros(grant.after)))
     }
 }
 
-/// Bytes of announced messages that were granted and have not come.
+/// Bytes of announced messages that were granted and have not arrived.
 fn granted(quota: &MemoryQuota) -> usize {
     MEMORIES.iter().map(|memory| quota.bytes(*memory)).sum()
 }
@@ -135,10 +140,10 @@ fn micros(time: Duration) -> u32 {
     u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
 }
 
-/// What a postbox has reserved.
+/// Reservations of one postbox.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
-    /// That was not answered yet.
+    /// The reservation that is not answered yet, in bytes.
     pub asked: Option<u64>,
     account: Account,
 }

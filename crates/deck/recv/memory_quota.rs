@@ -1,8 +1,8 @@
-//! Memory that postboxes may fill: granted, and not a message yet.
+//! Quota of memory that a mailbox grants to its postboxes before their messages arrive.
 //!
-//! A mailbox's postboxes together may announce far more than there is memory. It grants up to a bound, so that a thousand
-//! slow writers leave room for what the program does itself, and for its other mailboxes. A message larger than that is
-//! granted alone.
+//! A mailbox's postboxes together may announce far more than there is memory. A mailbox grants up to a bound,
+//! so that a thousand slow writers leave room for the program itself and for its other mailboxes. A message
+//! larger than the bound is granted alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,14 +14,14 @@ pub(crate) enum Memory {
     Landing,
 }
 
-/// Both, by index.
+/// Both arenas, by index.
 pub(super) const MEMORIES: [Memory; 2] = [Memory::Outbox, Memory::Landing];
 
 /// Bytes that one mailbox has granted, by [`Memory`].
 #[derive(Debug, Default)]
 pub(crate) struct MemoryQuota([AtomicUsize; 2]);
 
-/// A grant, until it is dropped.
+/// A grant of memory, in force until it is dropped.
 pub(crate) struct Grant {
     of: Arc<MemoryQuota>,
     memory: Memory,
@@ -34,7 +34,8 @@ impl MemoryQuota {
         self.0[memory as usize].load(Ordering::Relaxed)
     }
 
-    /// Leave to give `bytes` away, of at most `bound`; `None` while those that have been would be too many with them.
+    /// Grants `bytes` if all grants together stay within `bound`; `None` otherwise. The first grant may
+    /// exceed the bound.
     pub fn grant(self: &Arc<Self>, memory: Memory, bytes: usize, bound: usize) -> Option<Grant> {
         let granted = self.bytes(memory);
         if granted > 0 && granted.saturating_add(bytes) > bound {

@@ -1,6 +1,7 @@
-//! The next message, if one can be had without waiting: the fast path, and what it leaves to slower ones.
+//! The next message, if it can be had without waiting: the fast path, and its exits to slower ones.
 //!
-//! `next_*` is what a retrieve calls, `poll*` asks the completion queues, `receive_*` takes what one connection has.
+//! `next_*` are called by retrieves, `poll*` poll the completion queues, `receive_*` take arrivals of one
+//! connection.
 
 use udeck_via::transport::{Arrival, Body, Found};
 use udeck_via::{LentSlice, PollBudget};
@@ -13,8 +14,8 @@ use crate::protocol::ReceiveModel;
 use crate::wire::{self, Malformed};
 
 impl Inbox {
-    /// Puts the next message into `parcel`, which holds none, if it is a short one of the burst: how many bytes it has. If
-    /// it is not, [`Inbox::next_slow`] has to be told what was found.
+    /// Puts the next message into `parcel`, which must be empty, if it is a short one of the burst, and
+    /// returns its length in bytes. Otherwise the `Err` is the argument for [`Inbox::next_slow`].
     #[inline]
     pub fn next_of_burst(&mut self, parcel: &mut Parcel) -> std::result::Result<usize, Found> {
         if self.burst.is_over() {
@@ -33,7 +34,8 @@ impl Inbox {
         Ok(len)
     }
 
-    /// Takes at most `most` short messages of the burst by one look: how many. [`Inbox::next_of_run`] gives them out.
+    /// Takes at most `most` short messages of the burst by one poll, and returns their number.
+    /// [`Inbox::next_of_run`] gives them out.
     #[inline]
     pub fn take_run(&mut self, most: usize) -> usize {
         if !self.set_aside.is_empty() {
@@ -50,20 +52,20 @@ impl Inbox {
         taken
     }
 
-    /// The next message of the run, into `parcel`, which holds none: how many bytes it has. Its number is left out
-    /// ([`Inbox::number_of_run`]).
+    /// Puts the next message of the run into `parcel`, which must be empty, and returns its length in bytes.
+    /// Its sequence number is not set ([`Inbox::number_of_run`]).
     #[inline(always)]
     pub fn next_of_run(&mut self, parcel: &mut Parcel) -> Option<usize> {
         self.set_aside.next_of_run(parcel)
     }
 
-    /// The number of the message that [`Inbox::next_of_run`] gave out last, for those who want to know.
+    /// Sequence number of the message that [`Inbox::next_of_run`] gave out last.
     pub fn number_of_run(&self) -> u32 {
         self.set_aside.number_of_run()
     }
 
-    /// Puts the next message into `parcel`, if one is there, after a look of [`Inbox::next_of_burst`]. `all` as of
-    /// [`Inbox::try_next`].
+    /// Puts the next message into `parcel`, if there is one, after a failed [`Inbox::next_of_burst`]. `all`
+    /// has the meaning of [`Inbox::try_next`]'s.
     #[inline(always)]
     pub fn next_slow(&mut self, found: Found, parcel: &mut Parcel, all: bool) -> Result<bool> {
         if found != Found::Nothing && self.receive_long(found, self.burst.connection, parcel)? {
@@ -72,12 +74,13 @@ impl Inbox {
         self.try_next(parcel, all)
     }
 
-    /// Puts the next message into `parcel`, if one is there. `all`: nobody will wait for one that this look leaves out.
+    /// Puts the next message into `parcel`, if there is one. `all`: the caller will not wait for a message
+    /// that this poll leaves out.
     pub fn try_next(&mut self, parcel: &mut Parcel, all: bool) -> Result<bool> {
         if self.set_aside.is_empty() {
             return self.poll(parcel, all);
         }
-        // They are the parent's in a process that forked.
+        // Messages that were set aside belong to the parent in a process that forked.
         check_process()?;
         self.next_set_aside(parcel);
         Ok(true)
@@ -92,14 +95,16 @@ impl Inbox {
 
     // ---- asking the completion queues ----
 
-    /// Puts a message into `parcel`, if one can be had without waiting. `all` as of [`Inbox::try_next`].
+    /// Puts a message into `parcel` if one can be had without waiting. `all` has the meaning of
+    /// [`Inbox::try_next`]'s.
     #[inline]
     pub(super) fn poll(&mut self, parcel: &mut Parcel, all: bool) -> Result<bool> {
         self.queues.passed_over(self.burst.end());
         if self.model != ReceiveModel::CompletionQueue || !self.waiting.is_empty() {
             return Ok(parcel.fill(self.poll_slow()?));
         }
-        // A peer whose arrivals are no messages does not keep us: who waits looks at the time, and again.
+        // The budget bounds a peer whose arrivals are no messages: a waiting caller checks its deadline, and
+        // polls again.
         let mut budget = PollBudget::once();
         while budget.take()
             && let Some(entry) = self.queues.poll(all)
@@ -117,13 +122,13 @@ impl Inbox {
         Ok(false)
     }
 
-    /// As [`Inbox::poll`], of all queues, where speed does not matter.
+    /// Like [`Inbox::poll`], for all queues, where speed does not matter.
     pub(super) fn poll_all(&mut self) -> Result<Option<Parcel>> {
         let mut parcel = Parcel::NONE;
         Ok(self.poll(&mut parcel, true)?.then_some(parcel))
     }
 
-    /// A message that can be had without waiting, where the completion queue alone does not find it.
+    /// Polls where the completion queue alone does not find every message.
     #[cold]
     fn poll_slow(&mut self) -> Result<Option<Parcel>> {
         self.report_checked_exits()?;
@@ -139,7 +144,7 @@ impl Inbox {
         if self.model == ReceiveModel::WorkQueues {
             return self.poll_work_queues();
         }
-        // A connection that is blocked is reported again and again, and perhaps nothing else.
+        // The budget bounds blocked connections, which the queue reports again and again, perhaps alone.
         let mut budget = PollBudget::once();
         while budget.take()
             && let Some(entry) = self.queues.poll(true)
@@ -156,7 +161,8 @@ impl Inbox {
 
     // ---- what one connection has ----
 
-    /// What a connection has that was reported: whether that is a message, which then is in `parcel`.
+    /// Receives from a connection that was reported. Returns whether there is a message, which then is in
+    /// `parcel`.
     #[inline]
     pub(super) fn receive_at(&mut self, context: u64, parcel: &mut Parcel) -> Result<bool> {
         let context = context as usize;
@@ -179,7 +185,8 @@ impl Inbox {
         if found == Found::Nothing { Ok(false) } else { self.receive_found(found, context, parcel) }
     }
 
-    /// What a look at a connection has found, and put into `parcel` if it is short: whether it amounts to a message.
+    /// Processes the result of polling a connection; a short message is in `parcel` already. Returns whether
+    /// there is a message.
     #[inline(always)]
     pub(super) fn receive_found(
         &mut self,
@@ -193,7 +200,7 @@ impl Inbox {
         if is_message { Ok(true) } else { self.receive_long(found, context, parcel) }
     }
 
-    /// As [`Inbox::receive_at`], where speed does not matter.
+    /// Like [`Inbox::receive_at`], where speed does not matter.
     #[cold]
     pub(super) fn receive_at_slow(&mut self, context: u64) -> Result<Option<Parcel>> {
         let mut parcel = Parcel::NONE;
@@ -209,7 +216,8 @@ impl Inbox {
         self.burst = Burst::of(connection, may_be);
     }
 
-    /// What a connection has that is no short message: whether it amounts to a message, which then is in `parcel`.
+    /// Receives an arrival that is not a short message. Returns whether there is a message, which then is in
+    /// `parcel`.
     #[inline(always)]
     fn receive_long(&mut self, found: Found, context: usize, parcel: &mut Parcel) -> Result<bool> {
         let Some(Some(connection)) = self.connections.get_mut(context) else { return Ok(false) };
@@ -226,7 +234,7 @@ impl Inbox {
         self.receive_slow(found, context, parcel)
     }
 
-    /// The head of what was lent lies in `parcel`.
+    /// Receives a lent message whose head lies in `parcel`.
     #[inline(never)]
     fn receive_lent_slow(
         &mut self,
@@ -254,7 +262,7 @@ impl Inbox {
         Ok(parcel.fill(found))
     }
 
-    /// An arrival that is more than a short message.
+    /// Receives an arrival that is more than a short message.
     #[inline(never)]
     fn receive(&mut self, context: usize, arrival: Arrival) -> Result<Option<Parcel>> {
         let Some(Some(connection)) = self.connections.get_mut(context) else { return Ok(None) };

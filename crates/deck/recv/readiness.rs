@@ -1,4 +1,4 @@
-//! Looking for messages without taking them, for waits on several mailboxes and for tasks.
+//! Polling for messages without taking them, for waits on several mailboxes and for tasks.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use crate::parcel::Parcel;
 use crate::turns::Turns;
 use crate::world_state::WorldState;
 
-/// What a wait at a mailbox should notice besides its queue's news.
+/// Conditions that a wait at a mailbox checks besides its queues.
 pub(crate) struct WaitConditions<'a> {
     world: &'a WorldState,
-    /// With how many connections had come.
+    /// The acceptor, and the number of connections accepted when the wait began.
     acceptor: Option<(&'a Acceptor, u32)>,
     /// Turns of the threads that share the mailbox.
     turns: Option<&'a Turns>,
-    /// The exit log's version by then.
+    /// Version of the exit log when the wait began.
     exits_seen: u64,
-    /// Whether what it says of ranks was open for as long as connections were coming.
+    /// Whether reports of exits are incomplete until no connection is being accepted.
     exits_open: bool,
 }
 
 impl<'a> WaitConditions<'a> {
-    /// Of a wait for ranks that end: more than had by then.
+    /// Conditions of a wait for ranks that end: the exit log grows beyond `exits_seen`.
     pub fn rank_exits(world: &'a WorldState, exits_seen: u64) -> Self {
         WaitConditions { world, acceptor: None, turns: None, exits_seen, exits_open: false }
     }
@@ -36,7 +36,8 @@ impl<'a> WaitConditions<'a> {
         self.world
     }
 
-    /// Whether ranks have ended, connections have come, or a NIC has failed since. Progresses the messages of other postboxes.
+    /// Whether ranks have ended, connections were accepted, or a NIC has failed since. Progresses the
+    /// messages of other postboxes.
     pub fn has_changed(&self) -> bool {
         let moved = self.world.progress_other_postboxes();
         let came = |(acceptor, came): (&Acceptor, u32)| {
@@ -53,8 +54,8 @@ impl<'a> WaitConditions<'a> {
 }
 
 impl Inbox {
-    /// Whether there is a message. If so, [`Inbox::try_next`] gives it. `all`: nobody will wait for one that this look
-    /// leaves out.
+    /// Whether there is a message; [`Inbox::try_next`] then returns it. `all`: the caller will not wait for a
+    /// message that this poll leaves out.
     pub fn has_next(&mut self, all: bool) -> Result<bool> {
         if !self.set_aside.is_empty() {
             return Ok(true);
@@ -64,7 +65,7 @@ impl Inbox {
         Ok(self.keep(found))
     }
 
-    /// Whether what its queue has named is a message. If so, [`Inbox::try_next`] gives it.
+    /// Whether the work queue of `entry` has a message; [`Inbox::try_next`] then returns it.
     pub fn has_at(&mut self, entry: CqEntry) -> Result<bool> {
         let found = self.receive_at_slow(entry.context)?;
         Ok(self.keep(found))
@@ -77,12 +78,12 @@ impl Inbox {
         true
     }
 
-    /// Tells of ranks that ended, as a wait for the next message would.
+    /// Reports ranks that ended, like a wait for the next message.
     pub fn check_exits(&mut self) -> Result {
         self.report_exits()
     }
 
-    /// For a wait: other threads are to have the mailbox now.
+    /// Checks in a wait whether other threads are to have the mailbox now.
     ///
     /// # Errors
     /// [`Error::TurnOver`].
@@ -99,7 +100,7 @@ impl Inbox {
         self.turns.are_wanted()
     }
 
-    /// The loss of this rank was told in this mailbox's name.
+    /// Notes that the loss of this rank was reported in this mailbox's name.
     pub fn was_told_of(&mut self, lost: u32) {
         self.reported.insert(lost);
     }
@@ -108,24 +109,24 @@ impl Inbox {
         &self.name
     }
 
-    /// Who could post, in words.
+    /// The ranks that could post, in words.
     pub fn possible_senders(&self) -> String {
         self.whom()
     }
 
-    /// Gets ready for others to sleep on its queues.
+    /// Prepares the queues so that another thread can sleep on them.
     #[cfg(feature = "async")]
     pub fn arm(&mut self) -> udeck_via::transport::Armed {
         self.queues.arm()
     }
 
-    /// What others sleep on then.
+    /// Handles of the queues, on which another thread sleeps after [`Inbox::arm`].
     #[cfg(feature = "async")]
     pub fn handles(&self) -> impl Iterator<Item = udeck_via::CqHandle> {
         self.queues.handles()
     }
 
-    /// What to wait on, and what to notice by the way.
+    /// The queues to wait on, and the conditions to check meanwhile.
     pub fn queues_and_around(&mut self) -> (impl Iterator<Item = &mut Cq>, WaitConditions<'_>) {
         let (queues, around) = self.queues_around();
         (queues.iter_mut(), around)

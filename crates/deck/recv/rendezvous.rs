@@ -1,10 +1,11 @@
-//! Serving announcements, and the connections that wait for memory, for what is being read, or that nobody is inside the window
-//! of a message.
+//! Serving announcements, and the connections that wait: for memory, for a message that is being read, or for
+//! a peer to leave a message's window.
 //!
-//! While a connection waits, it may be *blocked*: its ring is not read, because no later message may overtake the one that waits
-//! (head-of-line blocking). The completion queue goes on reporting a blocked connection while there are messages, but reports the
-//! end of its connection once. So a connection that was reported while it was blocked is marked
-//! ([`Connection::notified_while_blocked`]), and polled when it is not blocked any more.
+//! While a connection waits, it may be *blocked*: its ring is not read, because no later message may overtake
+//! the one that waits (head-of-line blocking). The completion queue goes on reporting a blocked connection
+//! while there are messages, but reports the end of its connection once. Hence a connection that was reported
+//! while it was blocked is marked ([`Connection::notified_while_blocked`]), and polled when it is not blocked
+//! any more.
 
 use udeck_via::PollBudget;
 
@@ -16,16 +17,17 @@ use crate::parcel::Parcel;
 use crate::protocol::side::RendezvousStatus;
 use crate::wire::{Kind, Malformed};
 
-/// What became of a connection's oldest announcement.
+/// Result of serving a connection's oldest announcement.
 enum ServeResult {
-    /// It is done with; perhaps there is a message.
+    /// Served; perhaps with a message.
     Done(Option<Parcel>),
-    /// It has to wait for memory.
+    /// Deferred until there is memory.
     Deferred,
 }
 
 impl Inbox {
-    /// Serves what a connection has just announced, if it has and nobody waits for the same memory.
+    /// Serves the announcement that a connection has just made, if any, unless other connections wait for the
+    /// same memory.
     #[cold]
     pub(super) fn serve(&mut self, context: usize) -> Result<Option<Parcel>> {
         let Some(Some(connection)) = self.connections.get_mut(context) else { return Ok(None) };
@@ -42,7 +44,7 @@ impl Inbox {
         Ok(None)
     }
 
-    /// Answers a postbox that reserves for short messages.
+    /// Answers a postbox's reservation for short messages.
     #[cold]
     fn answer_reservation(&mut self, context: usize, asked: u64) -> Result<Option<Parcel>> {
         self.note_outstanding();
@@ -55,14 +57,14 @@ impl Inbox {
         }
     }
 
-    /// Looks how much of what was reserved has not come.
+    /// Scans the connections for reserved messages that have not arrived.
     fn note_outstanding(&mut self) {
         let connections = self.connections.iter().flatten();
         let reserved = connections.map(|connection| (&connection.reservations, &connection.side));
         self.grants.note_outstanding(reserved);
     }
 
-    /// Serves those that wait, as far as that is possible now, up to the first message.
+    /// Serves connections that wait, as far as possible now, up to the first message.
     #[cold]
     pub(super) fn serve_waiting(&mut self) -> Result<Option<Parcel>> {
         if let Some(parcel) = self.finish()? {
@@ -89,7 +91,8 @@ impl Inbox {
         Ok(None)
     }
 
-    /// A message that was nearly here and is now: it has been read, or nobody is inside its window any more.
+    /// Returns a message that had almost arrived and now has: it has been read, or no peer is inside its
+    /// window any more.
     fn finish(&mut self) -> Result<Option<Parcel>> {
         for _ in 0..self.waiting.unfinished.len() {
             let Some(context) = self.waiting.unfinished.pop_front() else { break };
@@ -113,7 +116,7 @@ impl Inbox {
         Ok(None)
     }
 
-    /// Queues a connection up with its oldest announcement, if it has one.
+    /// Queues a connection for memory with its oldest announcement, if it has one.
     fn wait_for_memory(&mut self, context: usize) {
         let Some(Some(connection)) = self.connections.get_mut(context) else { return };
         let Some(memory) = connection.wants() else { return };
@@ -122,7 +125,7 @@ impl Inbox {
     }
 
     fn serve_oldest(&mut self, context: usize) -> Result<ServeResult> {
-        // The data VI that a request names may not have been taken from the acceptor yet.
+        // The data VI that a request names may still be at the acceptor.
         self.add_accepted();
         self.note_outstanding();
         let Some(Some(connection)) = self.connections.get_mut(context) else {
@@ -151,7 +154,7 @@ impl Inbox {
         Ok(ServeResult::Done(parcel))
     }
 
-    /// If a connection is not blocked any more, and was reported while it was, it is polled next.
+    /// Queues a connection for polling if it was reported while it was blocked, and is not blocked any more.
     pub(super) fn resume_reading(&mut self, context: usize) {
         let Some(Some(connection)) = self.connections.get(context) else { return };
         if connection.notified_while_blocked && !connection.is_blocked() {
@@ -159,8 +162,8 @@ impl Inbox {
         }
     }
 
-    /// What the connections have that were reported while they were blocked, up to the first message. One look at each is enough:
-    /// the completion queue reports again what has more messages.
+    /// Receives from connections that were reported while they were blocked, up to the first message. One
+    /// poll of each is enough: the completion queue reports a connection again if it has more messages.
     pub(super) fn receive_from_notified(&mut self) -> Result<Option<Parcel>> {
         let mut budget = PollBudget::once();
         while budget.take()
@@ -176,7 +179,7 @@ impl Inbox {
         Ok(None)
     }
 
-    /// What a data VI has.
+    /// Receives from a data VI.
     #[cold]
     pub(super) fn receive_data(&mut self, context: u64) -> Result<Option<Parcel>> {
         let control = (context & !super::accept::DATA) as usize;
@@ -191,7 +194,7 @@ impl Inbox {
         }
     }
 
-    /// If a message was awaited on the data VI, and is not any more, the control VI's ring is read again.
+    /// Resumes reading the control VI's ring if the message awaited on the data VI has come.
     pub(super) fn data_came(&mut self, control: usize, awaited: bool) {
         if let Some(Some(connection)) = self.connections.get_mut(control)
             && awaited
@@ -202,7 +205,7 @@ impl Inbox {
         }
     }
 
-    /// Whether a connection is blocked: the completion queue would report it again and again.
+    /// Whether a connection is blocked. The completion queue would report such a connection again and again.
     pub(super) fn has_blocked_connections(&self) -> bool {
         let is_blocked = |at: &usize| self.connections[*at].as_ref().is_some_and(Connection::is_blocked);
         let mut waiting =
@@ -210,13 +213,13 @@ impl Inbox {
         waiting.any(is_blocked)
     }
 
-    /// Whether a message is being read, which may be here any moment.
+    /// Whether a message is being read, which may arrive any moment.
     pub(super) fn is_reading(&self) -> bool {
         let reads = |at: &usize| self.connections[*at].as_ref().is_some_and(Connection::is_reading);
         self.waiting.unfinished.iter().any(reads)
     }
 
-    /// What a message that was announced waits for, if one does.
+    /// The shortage that an announced message waits for, in words.
     pub(super) fn shortage(&self) -> Option<String> {
         if let Some(Some(connection)) =
             self.waiting.unfinished.front().and_then(|at| self.connections.get(*at))

@@ -1,8 +1,9 @@
 //! Messages that were taken out of their rings and not given out yet.
 //!
-//! Most are here because the program asked for others ([`super::choosing`]) or because a wait on several mailboxes found them. A run is
-//! what [`crate::Mailbox::drain`] takes by one look: short messages of one postbox, which wait here while the program sees those before
-//! them. What the program retrieves meanwhile comes from here, so the order stays.
+//! Most are here because the program asked for others ([`super::choosing`]), or because a wait on several
+//! mailboxes found them. A run is what [`crate::Mailbox::drain`] takes by one poll: short messages of one
+//! postbox, which wait here while the program handles the ones before them. Retrieves in the meantime take
+//! from here, so the order is kept.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,31 +14,31 @@ use crate::parcel::{Parcel, Stored};
 use crate::stats::Counters;
 use crate::wire::{HEAD_BYTES, Kind};
 
-/// Messages of a run.
+/// Maximum number of messages in a run.
 const MOST: usize = 16;
 
-/// What a message that is set aside takes besides its bytes.
+/// Bytes that a message set aside counts besides its length.
 const EACH: usize = 128;
 
-/// All of them, oldest first.
+/// Messages set aside, oldest first.
 #[derive(Default)]
 pub(super) struct SetAside {
     parcels: VecDeque<Parcel>,
-    /// What they count for, but for the run.
+    /// Weight of `parcels` in bytes, without the run.
     weight: usize,
-    /// Before all parcels.
+    /// The current run, which comes before all parcels.
     run: Run,
 }
 
-/// Short messages of one postbox.
+/// A run: short messages of one postbox.
 struct Run {
     messages: Box<[ShortArrival; MOST]>,
-    /// Those that are not given out yet.
+    /// Index of the first message that is not given out yet.
     from: usize,
     to: usize,
-    /// Whose they are: rank and postbox.
+    /// Rank and number of the postbox.
     source: (u32, u32),
-    /// The number of the first.
+    /// Sequence number of the run's first message.
     number: u32,
 }
 
@@ -61,7 +62,7 @@ impl SetAside {
         Some(parcel)
     }
 
-    /// As the oldest.
+    /// Adds a message as the oldest.
     #[cold]
     pub fn push_front(&mut self, parcel: Parcel) {
         self.end_run();
@@ -69,7 +70,7 @@ impl SetAside {
         self.parcels.push_front(parcel);
     }
 
-    /// As the newest.
+    /// Adds a message as the newest.
     #[cold]
     pub fn push_back(&mut self, parcel: Parcel) {
         self.end_run();
@@ -77,19 +78,20 @@ impl SetAside {
         self.parcels.push_back(parcel);
     }
 
-    /// The place of the oldest of which this is true. It is asked about all that are older, too, in their order.
+    /// Index of the oldest message that satisfies `is_meant`, which is called for all older ones, too, in
+    /// their order.
     #[cold]
     pub fn find(&mut self, is_meant: impl FnMut(&Parcel) -> bool) -> Option<usize> {
         self.end_run();
         self.parcels.iter().position(is_meant)
     }
 
-    /// The one at a place of [`SetAside::find`].
+    /// The message at an index from [`SetAside::find`].
     pub fn at(&self, place: usize) -> Option<&Parcel> {
         self.parcels.get(place)
     }
 
-    /// Takes the one at a place of [`SetAside::find`].
+    /// Takes the message at an index from [`SetAside::find`].
     #[cold]
     pub fn take(&mut self, place: usize) -> Option<Parcel> {
         let parcel = self.parcels.remove(place)?;
@@ -97,17 +99,17 @@ impl SetAside {
         Some(parcel)
     }
 
-    /// How many there are, without those of a run.
+    /// Number of messages, without those of a run.
     pub fn len(&self) -> usize {
         self.parcels.len()
     }
 
-    /// What they count for, in bytes, without those of a run.
+    /// Weight of the messages in bytes, without those of a run.
     pub fn weight(&self) -> usize {
         self.weight
     }
 
-    /// How many each rank has here, without those of a run.
+    /// Number of messages by rank, without those of a run.
     pub fn by_rank(&self) -> BTreeMap<u32, usize> {
         let mut ranks = BTreeMap::new();
         for parcel in &self.parcels {
@@ -116,7 +118,7 @@ impl SetAside {
         ranks
     }
 
-    /// Makes parcels of what is left of the run.
+    /// Turns the rest of the run into parcels.
     fn end_run(&mut self) {
         while let Some(last) = self.run.take_last() {
             self.weight += weight(&last);
@@ -124,7 +126,8 @@ impl SetAside {
         }
     }
 
-    /// Takes at most `most` short messages that `connection` has: how many. Nothing is set aside at the moment.
+    /// Takes at most `most` short messages from `connection`, and returns their number. Nothing may be set
+    /// aside at the moment.
     #[inline]
     pub fn take_run(&mut self, connection: &mut Connection, most: usize, counters: &Counters) -> usize {
         debug_assert!(self.is_empty());
@@ -139,7 +142,8 @@ impl SetAside {
         taken
     }
 
-    /// Puts the next message of the run into `parcel`, which holds none: how many bytes it has. `None`: the run is over.
+    /// Puts the next message of the run into `parcel`, which must be empty, and returns its length in bytes.
+    /// `None`: the run is over.
     #[inline(always)]
     pub fn next_of_run(&mut self, parcel: &mut Parcel) -> Option<usize> {
         let run = &mut self.run;
@@ -154,7 +158,7 @@ impl SetAside {
         Some(message.len() - HEAD_BYTES)
     }
 
-    /// The number of the message that [`SetAside::next_of_run`] gave out last.
+    /// Sequence number of the message that [`SetAside::next_of_run`] gave out last.
     pub fn number_of_run(&self) -> u32 {
         self.run.number.wrapping_add(self.run.from.wrapping_sub(1) as u32)
     }

@@ -1,7 +1,8 @@
-//! Connections that wait: for memory, for a message that is nearly here, or to be polled again.
+//! Connections that wait: for memory, for a message that has almost arrived, or to be polled again.
 //!
-//! Of each memory, who asked first is served first: a large message is not overtaken for ever by small ones. A connection that
-//! was served queues up again with its next announcement, so a postbox that announces much does not delay the others.
+//! Connections that wait for the same memory are served in the order of their requests: small messages do not
+//! overtake a large one for ever. A connection that was served queues again with its next announcement, so a
+//! postbox that announces much does not delay the others.
 
 use std::collections::VecDeque;
 
@@ -10,13 +11,15 @@ use super::exit_checks::ExitChecks;
 /// Connections that wait, by context.
 #[derive(Debug, Default)]
 pub(super) struct WaitLists {
-    /// By [`super::memory_quota::Memory`], in the order in which they asked. Each is in one of them at most.
+    /// Connections that wait for memory, by [`super::memory_quota::Memory`], in the order of their requests.
+    /// Each is in one list at most.
     pub for_memory: [VecDeque<usize>; 2],
-    /// Whose message is nearly here.
+    /// Connections with a message that has almost arrived.
     pub unfinished: VecDeque<usize>,
-    /// Whose connection broke: the launcher has been asked whether their ranks have finished.
+    /// Checks of ranks whose connection broke: the launcher has been asked whether they have finished.
     pub exit_checks: ExitChecks,
-    /// That the completion queue reported while they were blocked, and that are not blocked any more.
+    /// Connections that the completion queue reported while they were blocked, and that are not blocked any
+    /// more.
     pub notified: VecDeque<usize>,
 }
 
@@ -29,13 +32,13 @@ impl WaitLists {
             && self.exit_checks.is_empty()
     }
 
-    /// A connection has ended.
+    /// Removes a connection that has ended from all lists.
     pub fn forget(&mut self, connection: usize) {
         let lists = self.for_memory.iter_mut().chain([&mut self.unfinished, &mut self.notified]);
         lists.for_each(|list| list.retain(|other| *other != connection));
     }
 
-    /// Who is given memory next.
+    /// The connection that is served next.
     pub fn first(&self) -> Option<usize> {
         self.for_memory.iter().find_map(|list| list.front()).copied()
     }

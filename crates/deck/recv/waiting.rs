@@ -1,4 +1,4 @@
-//! Waiting for a message, and looking for one by either receive model.
+//! Waiting for a message, and polling for one by either receive model.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,35 +16,36 @@ use crate::parcel::Parcel;
 use crate::protocol::ReceiveModel;
 use crate::wait_policy::MEMORY_PAUSE;
 
-/// So soon it looks at first for a message that is being read, then half as often each time.
+/// Initial poll interval for a pending RDMA read; it doubles after each miss.
 const FIRST_READ_PAUSE: Duration = Duration::from_micros(20);
 
-/// How often a wait looks where the last message came from before it waits in general: for about 3 µs, in which a peer that runs
-/// has answered.
+/// Polls of the connection that had the last message, before a wait polls in general: about 3 µs, in which a
+/// running peer has answered.
 const LOOKS_IN_PLACE: u32 = 768;
-/// Connections that one look in turn asks.
+/// Maximum number of connections that one poll in turn tries.
 const MOST_IN_TURN: usize = 16;
-/// Looks there between two at whatever else there may be.
+/// Polls of that connection between two polls of everything else.
 const LOOKS_AT_ONE: u32 = 16;
 
-/// Of one wait, which may sleep many times.
+/// Back-off state of one wait, which may sleep many times.
 struct WaitPauses {
-    /// How soon it looks again for a message that is being read.
+    /// Current poll interval for a message that is being read.
     read_pause: Duration,
-    /// It has asked the work queues for as long as waiting spins.
+    /// Whether the wait has polled the work queues for a full spin.
     has_spun: bool,
 }
 
-/// A rank that has ended, and for whose messages the program waits.
+/// A rank that has ended while the program waits for its messages.
 struct EndedSource {
     rank: u32,
-    /// `None`: it has finished.
+    /// How the rank was lost; `None` if it has finished.
     how_lost: Option<String>,
 }
 
 impl Inbox {
-    /// Puts a message into `parcel` that comes soon by the connection that had the last one: looks at that one itself, so
-    /// that a message is in its place as soon as it is seen. `false`: nothing came, or something came elsewhere.
+    /// Puts a message into `parcel` that comes soon on the connection that had the last one. Polls that
+    /// connection itself, so that a message is in its place as soon as it is seen. `false`: nothing came, or
+    /// something came elsewhere.
     pub fn wait_in_place(&mut self, parcel: &mut Parcel) -> Result<bool> {
         for _ in 0..LOOKS_IN_PLACE / LOOKS_AT_ONE {
             let Some(context) = self.sole_active() else { return Ok(false) };
@@ -63,8 +64,9 @@ impl Inbox {
         Ok(false)
     }
 
-    /// Puts a message into `parcel` that one of the connections has, asked in turn: quicker than the completion queue where each has a
-    /// message now and then, and few are there. `false` says nothing: [`Inbox::try_next`] sees all that there is.
+    /// Puts a message into `parcel` by polling the connections in turn. This is quicker than the completion
+    /// queue for a few connections that each have a message now and then. `false` proves nothing:
+    /// [`Inbox::try_next`] sees all messages.
     pub fn next_in_turn(&mut self, parcel: &mut Parcel) -> Result<bool> {
         if !self.is_quiet() {
             return Ok(false);
@@ -83,12 +85,13 @@ impl Inbox {
         Ok(false)
     }
 
-    /// The connection that had the last message, while nothing else is to be looked after.
+    /// The connection that had the last message, if nothing else needs attention.
     fn sole_active(&mut self) -> Option<usize> {
         if self.is_quiet() { self.queues.sole_active().map(|context| context as usize) } else { None }
     }
 
-    /// Whether a wait has to look for nothing but messages: no rank has ended since this mailbox told of all that it has to.
+    /// Whether a wait has to poll for nothing but messages: no rank has ended since this mailbox reported all
+    /// that it has to.
     fn is_quiet(&self) -> bool {
         self.model == ReceiveModel::CompletionQueue
             && self.waiting.is_empty()
@@ -99,14 +102,14 @@ impl Inbox {
             && !self.world.has_pending_progress()
     }
 
-    /// Waits for a message, into `parcel`.
+    /// Waits for a message, and puts it into `parcel`.
     #[cold]
     pub fn wait_for_next(&mut self, parcel: &mut Parcel, deadline: Deadline) -> Result {
         while !self.wait_for_any(parcel, deadline)? {}
         Ok(())
     }
 
-    /// Waits for a message, into `parcel`; `false`: for one that was refused as too long.
+    /// Waits for a message, and puts it into `parcel`. `false`: a message was refused as too long.
     #[cold]
     pub(super) fn wait_for_any(&mut self, parcel: &mut Parcel, deadline: Deadline) -> Result<bool> {
         let mut wait = LongWait::begin("a message");
@@ -124,7 +127,7 @@ impl Inbox {
             }
             self.check_turn(|| wait.elapsed())?;
             wait.check_interrupt(&self.world)?;
-            // A barrier tells by itself for whom it waits.
+            // The library's own wait is not registered: a barrier reports by itself whom it waits for.
             if is_internal(&self.name) {
                 wait.keep();
             } else {
@@ -139,10 +142,10 @@ impl Inbox {
         Error::Deadline { what, waited, whom: self.whom() }
     }
 
-    /// Waits until there may be a message; whether that is in `parcel` already.
+    /// Waits until there may be a message. Returns whether it is in `parcel` already.
     fn pause(&mut self, parcel: &mut Parcel, deadline: Deadline, pauses: &mut WaitPauses) -> Result<bool> {
         if self.has_blocked_connections() {
-            // The completion queue would name such a connection at once.
+            // The completion queue would name a blocked connection at once.
             let pause = if self.is_reading() { pauses.read_pause } else { MEMORY_PAUSE };
             pauses.read_pause = MEMORY_PAUSE.min(pauses.read_pause * 2);
             std::thread::sleep(pause.min(deadline.remaining()));
@@ -162,7 +165,8 @@ impl Inbox {
         entry.map_or(Ok(false), |entry| self.receive_at(entry.context, parcel))
     }
 
-    /// Asks the work queues for as long as waiting spins. If that was in vain, the completion queue need not spin, too.
+    /// Polls the work queues for as long as a wait spins. After a spin in vain, the completion queue need not
+    /// spin, too.
     fn spin(&mut self, deadline: Deadline) -> Result<Option<Parcel>> {
         let mut spinner = Spinner::with_habit(self.world.oversubscribed(), self.habit).with_long_looks();
         loop {
@@ -184,18 +188,18 @@ impl Inbox {
         }
     }
 
-    /// Whether looking further has to wait: for memory, or for the program to hear that its buffer is too small.
+    /// Whether polling on has to wait: for memory, or until the program hears that its buffer is too small.
     #[inline]
     pub(super) fn is_polling_blocked(&self) -> bool {
         !self.waiting.is_empty() || self.too_long.is_some()
     }
 
-    /// Asks every VI's own queue once, beginning behind the one that had something last.
+    /// Polls every VI's own queue once, beginning behind the one that had something last.
     pub(super) fn poll_work_queues(&mut self) -> Result<Option<Parcel>> {
         if self.acceptor.accepted() != self.accepted_seen {
             self.add_accepted();
         }
-        // Where the program's looks are what moves a NIC's bytes, it has to be looked at.
+        // Some NICs move bytes only when their queue is polled.
         if let Some(entry) = self.queues.poll_seldom()
             && let Some(parcel) = self.receive_at_slow(entry.context)?
         {
@@ -215,12 +219,14 @@ impl Inbox {
         Ok(None)
     }
 
-    /// How soon to look again although nothing was heard: memory that is waited for may come free.
+    /// Interval after which to poll again although nothing was heard: memory that is waited for may become
+    /// free.
     pub fn looks_again(&self) -> Option<Duration> {
         (!self.waiting.is_empty()).then_some(MEMORY_PAUSE)
     }
 
-    /// Ranks that ended: each lost one is an error once, if it has posted here, is expected to, or nobody is left; and when nobody is, so is waiting.
+    /// Reports ranks that ended. A lost rank is an error once, if it has posted here, is expected to, or if
+    /// nobody is left. If nobody is left, waiting is an error as well.
     pub(super) fn report_exits(&mut self) -> Result {
         self.world.check()?;
         if self.acceptor.has_failed() {
@@ -228,7 +234,7 @@ impl Inbox {
             self.world.nics().iter().try_for_each(|world_nic| world_nic.nic.check()).map_err(failed)?;
         }
         self.report_checked_exits()?;
-        // First: who ends after that is seen to have.
+        // Reads the version first: a rank that ends later changes it.
         let version = self.world.exit_log().version();
         if version == 0 {
             return Ok(());
@@ -237,7 +243,8 @@ impl Inbox {
             self.add_accepted();
         }
         let (ended, is_deserted) = (self.ended_source(), self.world.is_deserted());
-        // In this order: who has finished had its connections accepted, and what is accepted has come.
+        // In this order: a rank that has finished had its connections accepted, and an accepted connection
+        // has arrived.
         let is_open = self.acceptor.is_admitting() || self.acceptor.accepted() != self.accepted_seen;
         self.exits_open |= is_open;
         if let Some(ended) = ended.filter(|_| !is_open) {
@@ -252,7 +259,7 @@ impl Inbox {
         if is_deserted && !is_open && self.connections.iter().all(Option::is_none) {
             return Err(Error::NobodyLeft { name: self.name.clone() });
         }
-        // Only now: until all is told, each wait comes here first.
+        // Set only now: until everything is reported, each wait checks here first.
         if self.exits_seen != version || self.exits_open != is_open {
             (self.exits_seen, self.exits_open) = (version, is_open);
             self.turns.ring_all();
@@ -260,19 +267,20 @@ impl Inbox {
         Ok(())
     }
 
-    /// The rank whose messages the program waits for, if it is one.
+    /// The rank whose messages the program waits for, if the filter names one.
     fn wanted_rank(&self) -> Option<u32> {
         self.wanted.rank().map(|rank| rank as u32)
     }
 
-    /// The rank whose messages the program waits for, if it is one and has ended: and how.
+    /// The rank whose messages the program waits for, if the filter names one and it has ended.
     fn ended_source(&self) -> Option<EndedSource> {
         let (rank, log) = (self.wanted_rank()?, self.world.exit_log());
         let how_lost = log.how_lost(rank);
         (how_lost.is_some() || log.has_finished(rank)).then_some(EndedSource { rank, how_lost })
     }
 
-    /// Ends a wait for messages of a rank of which none can come any more. (Its loss was told before, or is now.)
+    /// Ends a wait for messages of an ended rank when none can come any more. (A loss was reported before, or
+    /// is now.)
     fn check_source(&mut self, EndedSource { rank, how_lost }: EndedSource) -> Result {
         if self.connected().any(|connected| connected == rank) {
             return Ok(());
@@ -284,12 +292,12 @@ impl Inbox {
         Err(Error::PeerLost { rank: rank as usize, how })
     }
 
-    /// Whether a connection is being accepted: of a rank that has finished there may be messages to come.
+    /// Whether a connection is being accepted: it may bring messages of a rank that has finished.
     pub fn is_admitting(&self) -> bool {
         self.acceptor.is_admitting()
     }
 
-    /// A wait here, for others to know.
+    /// Describes a wait at this mailbox for the report of who waits for whom.
     pub fn waits_for(&self, call: Call) -> Wait {
         if let Some(rank) = self.wanted_rank() {
             return Wait { call, name: self.name.clone(), ranks: vec![rank], open: false };
@@ -305,7 +313,7 @@ impl Inbox {
         self.connections.iter().flatten().map(|connection| connection.side.rank)
     }
 
-    /// Who could post, and who cannot any more.
+    /// The ranks that could post, and those that cannot any more, in words.
     pub(super) fn whom(&self) -> String {
         let (mut whom, lost) = (self.who_could_post(), self.world.exit_log().lost_in_words());
         if !lost.is_empty() {

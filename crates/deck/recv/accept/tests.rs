@@ -1,4 +1,4 @@
-//! Connections that come in while others end, and those that are not encrypted.
+//! Tests of connections that come in while others end, and of connections that are not encrypted.
 
 use std::cell::RefCell;
 use std::os::unix::net::UnixStream;
@@ -14,8 +14,8 @@ use super::Acceptor;
 use crate::wire::{Introduction, Role};
 use crate::{Config, Error, MailboxOptions, Protocol, ServiceLevel, World, interruptible};
 
-/// The last step of a data VI's way in, and another NIC's request, may come the other way round: the connection that the data
-/// VI belongs to has ended meanwhile, and its context is another postbox's.
+/// The last step of accepting a data VI may run after another NIC's request. Then the connection that the
+/// data VI belongs to has ended meanwhile, and its context is another postbox's.
 #[test]
 fn a_data_vi_that_comes_late_is_not_another_postboxs() {
     let (_job, streams) = Job::new(3).unwrap();
@@ -54,11 +54,11 @@ fn a_data_vi_that_comes_late_is_not_another_postboxs() {
     assert!(posting.join().unwrap(), "its connection has ended");
 }
 
-/// A signal's handler raises once. What it raised is not lost if the answer comes at that moment.
+/// A signal's handler interrupts once. That interrupt is not lost if the answer comes at the same moment.
 #[test]
 fn a_signal_ends_a_connect_that_is_answered_meanwhile() {
     thread_local!(static ANSWER: RefCell<Option<(mpsc::Sender<()>, Arc<Acceptor>)>> = const { RefCell::new(None) });
-    /// Lets the connection in, and interrupts.
+    /// Accepts the connection, and interrupts.
     fn interrupted() -> bool {
         ANSWER.with_borrow(|answer| {
             let (let_in, acceptor) = answer.as_ref().unwrap();
@@ -97,7 +97,7 @@ fn a_signal_ends_a_connect_that_is_answered_meanwhile() {
     holder.join().unwrap();
 }
 
-/// A job of one rank on each of two hosts, both with a simulated NIC, which does not encrypt.
+/// Makes a job of one rank on each of two hosts, both with a simulated NIC, which does not encrypt.
 fn on_two_hosts(encrypt: [bool; 2]) -> (thread::JoinHandle<std::io::Result<()>>, [World; 2]) {
     let host = |name: &str| Host { name: name.into(), ranks: 1 };
     let config = server::Config::new(2).unwrap().on(vec![host("here"), host("there")], None);
@@ -117,7 +117,8 @@ fn on_two_hosts(encrypt: [bool; 2]) -> (thread::JoinHandle<std::io::Result<()>>,
     (service, worlds)
 }
 
-/// What the caller believes of encryption does not count: it may not have looked, and it may not have been told.
+/// The mailbox decides by its own knowledge of encryption: the caller may not have looked, and may not have
+/// been told.
 #[test]
 fn who_insists_on_encryption_refuses_other_hosts_that_do_without() {
     for (encrypt, wanted) in [([false; 2], None), ([true, false], Some("DECK_ENCRYPT=1"))] {

@@ -1,4 +1,4 @@
-//! When a wait looks in place, and for how long it asks the work queues.
+//! Tests of when a wait polls in place, and for how long it polls the work queues.
 
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use udeck_boot::{Client, Event, local::Job};
 use super::*;
 use crate::{Config, ServiceLevel, World};
 
-/// A connection that is coming may be of the rank that has ended. So all look again when none is.
+/// A connection that is being accepted may be of the rank that has ended. All waits check again when none is.
 #[test]
 fn the_end_of_a_source_is_told_when_no_connection_is_coming_any_more() {
     let (_job, world) = one_of_three(Config::default());
@@ -17,7 +17,7 @@ fn the_end_of_a_source_is_told_when_no_connection_is_coming_any_more() {
     world.state.exit_log().record(&Event::RankDone { rank: 1 });
     inbox.wanted = Match::source(1);
     assert!(inbox.report_exits().is_ok());
-    // Another thread waits at the mailbox, for another rank: for that one, too, there is nothing new.
+    // Another thread waits at the mailbox for another rank: it has no news either.
     inbox.wanted = Match::source(2);
     assert!(inbox.report_exits().is_ok());
     let turns = inbox.turns().clone();
@@ -48,7 +48,7 @@ fn nobody_waits_in_place_who_has_a_loss_to_tell() {
         let told = inbox.report_exits();
         assert!(matches!(told, Err(Error::PeerLost { rank, .. }) if rank == lost), "{told:?}");
     }
-    // Who waits for one rank hears of it each time, and waits for nobody else.
+    // A wait for one rank hears of its end each time, and waits for nobody else.
     inbox.wanted = Match::source(2);
     assert_eq!(
         (inbox.waits_for(Call::Retrieve).ranks, inbox.waits_for(Call::Retrieve).open),
@@ -61,13 +61,14 @@ fn nobody_waits_in_place_who_has_a_loss_to_tell() {
     assert!(matches!(inbox.report_exits(), Err(Error::NobodyLeft { .. })));
 }
 
-/// The completion queue learns that by itself: it is not asked while the work queues are.
+/// Work queues have a spin history of their own: the completion queue, which learns by itself, is not polled
+/// meanwhile.
 #[test]
 fn a_wait_that_always_sleeps_asks_the_work_queues_no_longer() {
     let (_job, world) = one_of_three(Config { receive: ReceiveModel::WorkQueues, ..Config::default() });
     let mut inbox = Inbox::open(&world.state, "in", ServiceLevel::default()).unwrap();
     let has_learned = |inbox: &Inbox| format!("{:?}", inbox.habit).contains("credit: 0");
-    // One whose deadline comes first has learned nothing.
+    // A wait whose deadline comes first has learned nothing.
     for _ in 0..100 {
         let mut parcel = Parcel::NONE;
         let ended = inbox.wait_for_next(&mut parcel, Deadline::after(Duration::from_millis(50)));
@@ -79,7 +80,7 @@ fn a_wait_that_always_sleeps_asks_the_work_queues_no_longer() {
     panic!("it spins as long as at first: {:?}", inbox.habit);
 }
 
-/// The first rank of a job, whose others have yet to join it.
+/// Makes the first rank of a job, whose other ranks have yet to join.
 fn one_of_three(config: Config) -> ((Job, Vec<UnixStream>), World) {
     let (job, mut streams) = Job::new(3).unwrap();
     let client = Client::new(streams.remove(0)).unwrap();
