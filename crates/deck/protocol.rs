@@ -1,18 +1,18 @@
-//! How a message travels.
+//! Protocols: the ways in which a message travels from a postbox to a mailbox.
 //!
 //! Each protocol is one file, the poster's side and the mailbox's side together:
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
 //! | `eager`, `hand_off`, `copy`, `rdma_write`, `rdma_read`, `handshake` | a protocol |
 //! | `auto` | chooses the protocol of a message |
-//! | `side` | what a protocol works on: the two sides of a connection |
+//! | `side` | the two sides of a connection, on which a protocol works |
 //! | `message_block` | a message's memory on its way |
-//! | `outgoing`, `incoming` | a message in an engine's queue, whatever its protocol |
+//! | `outgoing`, `incoming` | a message in an engine's queue, by any protocol |
 //!
-//! The engines (`send`, `recv`) decide when a step is taken and in which order. The step itself is written here. A new protocol gets
-//! its file, a variant in [`Protocol`], a line in the functions of `outgoing` and `incoming`, and one where its arrivals are
-//! sorted (`recv/connection.rs`; answers: `send/queue.rs`).
+//! The engines (`send`, `recv`) decide when a step is taken and in which order. The step itself is written
+//! here. A new protocol gets its file, a variant in [`Protocol`], a line in the functions of `outgoing` and
+//! `incoming`, and one where its arrivals are dispatched (`recv/connection.rs`; answers: `send/queue.rs`).
 
 pub(crate) mod auto;
 pub(crate) mod copy;
@@ -30,8 +30,9 @@ use std::fmt;
 
 use udeck_via::Caps;
 
-/// How a message travels. `DECK_PROTOCOL`, [`crate::Config::protocol`], [`crate::Postbox::set_protocol`] and
-/// [`crate::Postbox::post_with`] choose; the default is [`Protocol::Auto`].
+/// Protocol by which a message travels. `DECK_PROTOCOL`, [`crate::Config::protocol`],
+/// [`crate::Postbox::set_protocol`] and [`crate::Postbox::post_with`] choose it; the default is
+/// [`Protocol::Auto`].
 ///
 /// | protocol | copies | before the data | the post returns | needs |
 /// |---|---|---|---|---|
@@ -39,38 +40,39 @@ use udeck_via::Caps;
 /// | `copy` | 2, by fragments | announcement, answer | at once | nothing |
 /// | `rdma-write` | 1, by the sender | announcement, answer | at once | RDMA write |
 /// | `rdma-read` | 1, by the receiver | announcement | at once | RDMA read |
-/// | `handshake` | 1, by the receiving VI | REQST, ACK or NACK | when it was received | reliable reception |
+/// | `handshake` | 1, by the receiving VI | REQST, ACK or NACK | when the message was received | reliable reception |
 /// | `hand-off` | 0 | nothing | at once | hand-off |
 ///
-/// "At once": when there is room for it, as [`crate::Postbox::post`] has it. Copies of payload are counted on both sides
-/// together, for a message that does not travel inline. Messages of one postbox arrive in the order of posting, whatever
-/// mix of protocols carries them.
+/// "At once" holds if there is room for the message ([`crate::Postbox::post`]). Copies of payload are counted
+/// on both sides together, for a message that does not travel inline. Messages of one postbox arrive in the
+/// order of posting, whatever mix of protocols carries them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
 #[non_exhaustive]
 pub enum Protocol {
-    /// By size and by what the connection can do: [`crate::Thresholds`].
+    /// Chosen by the message's size and the connection's capabilities: [`crate::Thresholds`].
     #[default]
     Auto,
-    /// Copied into the library's memory when posted, and out of it when retrieved. The message itself is free at once. Where
-    /// there is no hand-off (on a network) it is sent from where it lies, and read where it arrives: what it costs is the
-    /// transfer.
+    /// Copied into the library's memory when posted, and out of it when retrieved. The message's own memory
+    /// is free at once. Without hand-off (on a network) the message is sent from where it lies, and read
+    /// where it arrives: it costs only the transfer.
     Eager,
-    /// The baseline that zero-copy is compared with: announce, wait for the answer, then copy in and out by fragments.
+    /// The baseline that zero-copy is compared with: announces, waits for the answer, then copies in and out
+    /// by fragments.
     Copy,
-    /// Announce, wait for the receiver's memory, write there directly: one copy, made by the sender.
+    /// Announces, waits for the receiver's memory, and writes there directly: one copy, made by the sender.
     RdmaWrite,
-    /// Announce where it lies; the receiver reads it there when it retrieves: one copy, made by the receiver. The sender
-    /// has nothing more to do.
+    /// Announces where the message lies; the receiver reads it there when it retrieves: one copy, made by the
+    /// receiver. The sender has nothing more to do.
     RdmaRead,
-    /// The protocol of the DECK/VIA thesis, kept to compare: ask on the control VI, wait for a receive descriptor to be
-    /// posted, send on the data VI, and wait until it was received. So a post waits for its retrieve; `try_post` never
-    /// posts by it ([`crate::Error::WouldBlock`]).
+    /// The protocol of the DECK/VIA thesis, kept to compare: asks on the control VI, waits for a receive
+    /// descriptor to be posted, sends on the data VI, and waits until the message was received. Hence a post
+    /// waits for its retrieve; `try_post` never posts by it ([`crate::Error::WouldBlock`]).
     Handshake,
-    /// The receiver gets the sender's very buffer: no copy, whatever the size.
+    /// The receiver gets the sender's buffer itself: no copy, whatever the size.
     HandOff,
 }
 
-/// Messages up to this size travel inside their descriptor.
+/// Longest message that travels inside its descriptor, in bytes.
 pub(crate) const MAX_INLINE: usize = udeck_via::transport::Inline::CAPACITY - crate::wire::HEAD_BYTES;
 
 impl Protocol {
@@ -84,14 +86,14 @@ impl Protocol {
         (Protocol::HandOff, "hand-off"),
     ];
 
-    /// All names, for messages about one that is none of them.
+    /// All names, for errors about an unknown name.
     pub(crate) const EXPECTED: &str = "auto, eager, copy, rdma-write, rdma-read, handshake or hand-off";
 
     pub(crate) fn name(self) -> &'static str {
         Protocol::NAMES.iter().find(|(protocol, _)| *protocol == self).map_or("?", |(_, name)| name)
     }
 
-    /// The ability that it needs of a connection.
+    /// The capability that the protocol needs of a connection.
     #[inline]
     pub(crate) fn needs(self) -> Caps {
         match self {
@@ -103,7 +105,7 @@ impl Protocol {
         }
     }
 
-    /// The names of the protocols that connections with these abilities can use.
+    /// The names of the protocols that connections with these capabilities can use.
     pub(crate) fn possible(caps: Caps) -> String {
         let names = Protocol::NAMES.iter().filter(|(protocol, _)| caps.has(protocol.needs()));
         names.map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
@@ -116,14 +118,15 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// How a mailbox looks for messages among its connections (`DECK_RECEIVE`). The DECK/VIA thesis compared the two.
+/// How a mailbox polls its connections for messages (`DECK_RECEIVE`). The DECK/VIA thesis compared the two
+/// models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
 #[non_exhaustive]
 pub enum ReceiveModel {
-    /// `cq`: one completion queue for all VIs names the one that has news.
+    /// `cq`: one completion queue for all VIs names the VI that has news.
     #[default]
     CompletionQueue,
-    /// `wq`: every VI's own work queue is asked in turn; only to sleep, the completion queue is waited on.
+    /// `wq`: every VI's own work queue is polled in turn; the completion queue is used only to sleep.
     WorkQueues,
 }
 
@@ -131,7 +134,7 @@ impl ReceiveModel {
     pub(crate) const NAMES: [(ReceiveModel, &'static str); 2] =
         [(ReceiveModel::CompletionQueue, "cq"), (ReceiveModel::WorkQueues, "wq")];
 
-    /// What `DECK_RECEIVE` may be.
+    /// The values that `DECK_RECEIVE` may have.
     pub(crate) const EXPECTED: &str = "cq (one completion queue for all VIs) or wq (every VI's own queue)";
 }
 

@@ -1,4 +1,4 @@
-//! What a postbox and a mailbox say to each other. Everything decoded here comes from a peer and is checked.
+//! Wire format between a postbox and a mailbox. Everything decoded here comes from a peer and is checked.
 //!
 //! ```text
 //! every message           immediate data: the tag
@@ -19,23 +19,26 @@
 //! Ack        part: pair  (mailbox to postbox) a descriptor is posted on the data VI: send the message there
 //! Nack       part: pair  (mailbox to postbox) the message is too large; immediate data: bytes of room
 //! Reserve    part: 0     u64 bytes of short messages that wait (incast control) -> Grant
-//! Grant      part: bytes that may come (mailbox to postbox); immediate data: in how many microseconds
+//! Grant      part: bytes that may come (mailbox to postbox); immediate data: the delay in microseconds
 //! ```
-//! Under incast control `Ready` has immediate data: in how many microseconds the message may come.
+//! Under incast control `Ready` has immediate data: the delay in microseconds after which the message may
+//! come.
 //!
-//! The end of an RDMA write is announced by its immediate data alone; so is a message on a data VI (the tag).
+//! The end of an RDMA write is announced by its immediate data alone. The same holds for a message on a data
+//! VI (the tag).
 
 use udeck_via::transport::Inline;
 
 /// Longest message that a [`Kind::Request`] can name.
 pub(crate) const MAX_REQUEST: usize = u32::MAX as usize;
-/// Messages of one postbox that may be announced and not arrived: what a mailbox may be asked for at a time.
+/// Messages of one postbox that may be announced and have not arrived: the bound of what a mailbox is asked
+/// for at a time.
 pub(crate) const MAX_ANNOUNCED: usize = 16;
 
-/// Bytes of a head.
+/// Length of a head in bytes.
 pub(crate) const HEAD_BYTES: usize = 8;
 
-/// What kind of message.
+/// Kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -76,7 +79,7 @@ impl Kind {
     ];
 }
 
-/// The head of a message.
+/// Encodes the head of a message.
 #[inline]
 pub(crate) fn head(kind: Kind, part: u32) -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
@@ -85,11 +88,11 @@ pub(crate) fn head(kind: Kind, part: u32) -> [u8; HEAD_BYTES] {
     head
 }
 
-/// A message that no peer of ours sends.
+/// A message that no correct peer sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// Reads a head: kind, part, and what follows.
+/// Decodes a head: kind, part, and the bytes behind it.
 #[inline]
 pub(crate) fn decode(bytes: &[u8]) -> Result<(Kind, u32, &[u8]), Malformed> {
     let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(Malformed)?;
@@ -98,44 +101,46 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(Kind, u32, &[u8]), Malformed> {
     Ok((kind, part, rest))
 }
 
-/// How many bytes follow the head, if this is a short message itself: what most are.
+/// Length in bytes behind the head of a short message, the most frequent kind; `None` for other kinds.
 #[inline]
 pub(crate) fn short_len(message: &Inline) -> Option<usize> {
     let is_short = message.first() == Kind::Eager as u8;
     message.len().checked_sub(HEAD_BYTES).filter(|_| is_short)
 }
 
-/// Whether this is the head of a message that is read where it lies.
+/// Whether this is the head of a handed-off message, which is read where it lies.
 #[inline]
 pub(crate) fn is_hand_off(head: &Inline) -> bool {
     head.first() == Kind::HandOff as u8 && head.len() >= HEAD_BYTES
 }
 
-/// The length that an announcement carries.
+/// Decodes the length that an announcement carries.
 pub(crate) fn decode_length(rest: &[u8]) -> Result<usize, Malformed> {
     let bytes: [u8; 8] = rest.try_into().map_err(|_| Malformed)?;
     usize::try_from(u64::from_le_bytes(bytes)).map_err(|_| Malformed)
 }
 
-/// Which of a postbox's two VIs a connection is.
+/// Role of a connection: one of a postbox's two VIs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// The one that it has from the start: everything but the data of `handshake`.
+    /// The control VI, which a postbox has from the start: it carries everything except the data of
+    /// `handshake`.
     Control,
-    /// The data VI of its so-manieth pair, counted from 1: a postbox that gave a handshake up makes another one.
+    /// The data VI of the postbox's pair with this number, counted from 1: a postbox that gave a handshake up
+    /// makes another pair.
     Data(u32),
 }
 
-/// Which postbox makes a connection, in its private data. (Of which rank it is, the connection itself has proved.)
+/// Private data by which a postbox introduces its connection. (The connection itself has proved the rank.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Introduction {
-    /// The number that its rank gives it.
+    /// Number of the postbox at its rank.
     pub postbox: u32,
     pub role: Role,
 }
 
 impl Introduction {
-    /// Postbox, pair (0: control).
+    /// Encodes the postbox and the pair (0: control).
     pub fn encode(self) -> [u8; 8] {
         let pair = match self.role {
             Role::Control => 0,
@@ -184,7 +189,8 @@ mod tests {
             }
         }
 
-        /// What lies behind the message is from another one.
+        /// Checks that the quick decoders agree with `decode`, also when bytes of another message lie behind
+        /// the message.
         #[test]
         fn prop_quick_looks_agree(mut words: [u64; 6], kind in 0..4u8, len in 0..=Inline::CAPACITY) {
             words[0] = u64::from_ne_bytes([kind, 0, 0, 0, 0, 0, 0, 0]);

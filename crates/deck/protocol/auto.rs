@@ -1,4 +1,4 @@
-//! How [`Protocol::Auto`] chooses, as data: who measures on his own machine can change it.
+//! The choices of [`Protocol::Auto`], as data that users can change after their own measurements.
 
 use std::fmt;
 
@@ -7,31 +7,32 @@ use udeck_via::Caps;
 use super::{MAX_INLINE, Protocol};
 use crate::incast::{LONG, Rules};
 
-/// The sizes, in bytes, from which [`Protocol::Auto`] takes a protocol (`DECK_AUTO`). Asked in this order; a message
-/// that none of them takes, or whose connection lacks the ability, goes as `eager`.
+/// Message sizes in bytes from which [`Protocol::Auto`] takes a protocol (`DECK_AUTO`). The fields are
+/// checked in their order. A message that none of them takes, or whose connection lacks the capability, goes
+/// by `eager`.
 ///
-/// As text: the three names with a size each, `K`, `M` and `G` understood, or `never`; what is not named keeps its
+/// The text has the three names, each with a size (`K`, `M`, `G`) or `never`. A name that is missing keeps its
 /// default: `hand-off=41,rdma-write=4M,rdma-read=never`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Thresholds {
-    /// From here on by `hand-off`. By default from the first byte on that does not travel inline.
+    /// Size from which `hand-off` is taken. By default the smallest size that does not travel inline.
     pub hand_off: usize,
-    /// Without hand-off, from here on by `rdma-write`: the receiver is asked before it has to find memory for so much, and the
-    /// announcement's round trip is little beside the transfer. (1 MiB over TCP on one machine: 189 µs by `eager`, 279 by
-    /// `rdma-write`.)
+    /// Size from which `rdma-write` is taken, without hand-off: the receiver is asked before it has to find
+    /// that much memory, and the announcement's round trip is short beside the transfer. (1 MiB over TCP on
+    /// one machine: 189 µs by `eager`, 279 by `rdma-write`.)
     pub rdma_write: usize,
-    /// Without either, from here on by `rdma-read`.
+    /// Size from which `rdma-read` is taken, without hand-off and RDMA write.
     pub rdma_read: usize,
 }
 
-/// What a message of some size will travel by, and why.
+/// The protocol by which a message of some size will travel, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Choice {
     /// The protocol.
     pub protocol: Protocol,
-    /// Why, in words.
+    /// The reason, in words.
     pub why: String,
 }
 
@@ -39,10 +40,10 @@ impl Thresholds {
     /// A size that no message reaches.
     pub const NEVER: usize = usize::MAX;
 
-    /// What `DECK_AUTO` may be.
+    /// The values that `DECK_AUTO` may have.
     pub(crate) const EXPECTED: &str = "NAME=BYTES,... of hand-off, rdma-write and rdma-read (e.g. hand-off=41,rdma-write=4M,rdma-read=never)";
 
-    /// In the order in which they are asked.
+    /// Protocols with their sizes, in the order in which they are checked.
     fn rows(&self) -> [(Protocol, usize); 3] {
         [
             (Protocol::HandOff, self.hand_off),
@@ -51,7 +52,7 @@ impl Thresholds {
         ]
     }
 
-    /// Reads [`Thresholds`] as text; `None` where it is none.
+    /// Parses [`Thresholds`] from text; `None` if the text is not valid.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut thresholds = Thresholds::default();
         for pair in text.split(',') {
@@ -68,25 +69,25 @@ impl Thresholds {
     }
 }
 
-/// What [`Thresholds`] mean for one connection: the only place where it is decided how a message travels.
+/// [`Thresholds`] applied to one connection: the only place that decides how a message travels.
 ///
-/// Most messages are settled by its [`Dispatch`], a comparison each. [`Selector::resolve`] answers for the others, and agrees
-/// with it.
+/// Most messages are settled by its [`Dispatch`], with one comparison each. [`Selector::resolve`] answers for
+/// the others, and agrees with the [`Dispatch`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Selector {
-    /// The size from which on `Auto` takes a protocol, in the order in which they are asked; `None`: never, or the connection
-    /// lacks the ability.
+    /// Sizes from which `Auto` takes each protocol, in the order in which they are checked; `None`: never, or
+    /// the connection lacks the capability.
     rows: [(Protocol, Option<usize>); 3],
-    /// By `Auto`, shorter messages travel inside their descriptor.
+    /// Size below which `Auto` sends a message inside its descriptor.
     inline_below: usize,
-    /// By `Auto`, these and longer ones are handed off: the first row.
+    /// Size from which `Auto` hands a message off: the first row.
     hand_off_from: usize,
     caps: Caps,
-    /// No message goes at once: it has to be seen whether it may.
+    /// Whether messages are paced: none goes at once, because each has to wait for its turn.
     is_paced: bool,
 }
 
-/// Which messages go at once by the protocol that is set.
+/// Sizes of the messages that go at once by the protocol that is set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dispatch {
     pub protocol: Protocol,
@@ -101,7 +102,7 @@ impl Dispatch {
         len < self.short_below
     }
 
-    /// Whether it is handed off by the protocol of that name.
+    /// Whether a message of `len` bytes is handed off by the protocol of that name.
     #[inline]
     pub fn is_handed_off(&self, len: usize) -> bool {
         len >= self.hand_off_from
@@ -109,7 +110,7 @@ impl Dispatch {
 }
 
 impl Selector {
-    /// For a connection with these abilities.
+    /// Makes the selector of a connection with these capabilities.
     pub fn new(auto: &Thresholds, caps: Caps) -> Self {
         let possible = |(protocol, from): (Protocol, usize)| {
             let is_taken = from != Thresholds::NEVER && caps.has(protocol.needs());
@@ -117,12 +118,13 @@ impl Selector {
         };
         let rows = auto.rows().map(possible);
         let inline_below = rows.iter().filter_map(|(_, from)| *from).fold(MAX_INLINE + 1, usize::min);
-        // As NEVER it needs no comparison more: a message in memory is shorter.
+        // `NEVER` saves a comparison: a message in memory is shorter.
         let hand_off_from = rows[0].1.unwrap_or(Thresholds::NEVER);
         Selector { rows, inline_below, hand_off_from, caps, is_paced: false }
     }
 
-    /// Likewise, to a mailbox with such rules. Long messages are announced there, which reserves for them.
+    /// Makes the selector of a connection to a mailbox with incast rules. Its long messages are announced,
+    /// which reserves for them.
     pub fn under(auto: &Thresholds, caps: Caps, incast: Rules) -> Self {
         if incast == Rules::Off {
             return Selector::new(auto, caps);
@@ -133,12 +135,12 @@ impl Selector {
         Selector { is_paced, ..Selector::new(&Thresholds { rdma_write, ..*auto }, caps) }
     }
 
-    /// The abilities of the connection.
+    /// The capabilities of the connection.
     pub fn caps(&self) -> Caps {
         self.caps
     }
 
-    /// What the protocol that is set means for most messages.
+    /// The dispatch of most messages by the protocol that is set.
     pub fn dispatch(&self, protocol: Protocol) -> Dispatch {
         let (short_below, hand_off_from) = match protocol {
             _ if self.is_paced => (0, Thresholds::NEVER),
@@ -150,8 +152,9 @@ impl Selector {
         Dispatch { protocol, short_below, hand_off_from }
     }
 
-    /// The step that carries it. Where there is no hand-off the transport gives the receiver a copy of its own anyway: then
-    /// `eager` needs none of ours, and sends the message from where it lies, as `hand-off` does.
+    /// The step that carries a message. Without hand-off the transport gives the receiver a copy of its own
+    /// anyway: then `eager` needs no copy by the library, and sends the message from where it lies, like
+    /// `hand-off`.
     pub fn resolve(&self, protocol: Protocol, len: usize) -> Protocol {
         let chosen = if protocol == Protocol::Auto { self.choose(len) } else { protocol };
         match chosen {
@@ -160,13 +163,13 @@ impl Selector {
         }
     }
 
-    /// What `Auto` chooses.
+    /// The protocol that `Auto` chooses.
     fn choose(&self, len: usize) -> Protocol {
         let taken = self.rows.iter().find(|(_, from)| from.is_some_and(|from| len >= from));
         taken.map_or(Protocol::Eager, |(protocol, _)| *protocol)
     }
 
-    /// What `Auto` chooses, and why.
+    /// The protocol that `Auto` chooses, and why.
     pub fn explain(&self, len: usize) -> Choice {
         let mut passed = Vec::new();
         let protocol = self.choose(len);
@@ -207,7 +210,7 @@ impl fmt::Display for Thresholds {
     }
 }
 
-/// A number of bytes, as people write it.
+/// Parses a number of bytes with an optional suffix `K`, `M` or `G`.
 pub(crate) fn bytes(text: &str) -> Option<usize> {
     let (digits, shift) = match text.as_bytes().last()? {
         b'K' | b'k' => (&text[..text.len() - 1], 10),
@@ -289,7 +292,7 @@ mod tests {
             prop_assert_eq!(Thresholds::parse(&thresholds.to_string()), Some(thresholds));
         }
 
-        /// `which`: the abilities of the connection.
+        /// Checks that all answers of a selector agree. `which` selects the capabilities of the connection.
         #[test]
         fn prop_all_answers_agree(len in 0usize..200, hand_off: usize, near in 0usize..200, rdma_write in 0usize..200, rdma_read in 0usize..200, which in 0u8..8) {
             let lens = [len, usize::MAX - 1, usize::MAX];
@@ -302,7 +305,7 @@ mod tests {
                 let chosen = selector.choose(len);
                 prop_assert_eq!(chosen, first.map_or(Protocol::Eager, |(protocol, _)| protocol));
                 prop_assert_eq!(selector.explain(len).protocol, chosen);
-                // No message in memory is of that length.
+                // Skips a length that no message in memory has.
                 if len != usize::MAX {
                     prop_assert_eq!(selector.dispatch(Protocol::Auto).is_handed_off(len), chosen == Protocol::HandOff);
                 }

@@ -20,26 +20,26 @@ use crate::stats::Counters;
 use crate::wire::{Kind, Malformed};
 use crate::world_state::WorldState;
 
-/// Bytes of a fragment.
+/// Length of a fragment in bytes.
 pub(crate) const FRAGMENT: usize = 64 << 10;
 
 // ---- the poster's side ----
 
-/// A message in the queue.
+/// A `copy` message in the queue.
 pub(crate) struct CopySend {
     pub block: MessageBlock,
     pub stage: CopyStage,
-    /// When the mailbox wants it, under incast control.
+    /// Time from which the mailbox accepts the message, under incast control.
     pub from: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyStage {
-    /// Nothing was said of it yet.
+    /// Not announced yet.
     Unsaid,
     /// Announced.
     Asked,
-    /// So many bytes are on their way, and so many more fragments may be.
+    /// Being sent: `sent` bytes are on their way, and `fragments` more fragments may be sent.
     Copying { sent: usize, fragments: u32 },
 }
 
@@ -54,20 +54,21 @@ impl CopySend {
         Ok(())
     }
 
-    /// The mailbox has memory for the message, and so many fragments may come.
+    /// Notes that the mailbox has memory for the message, and that `fragments` fragments may come.
     pub fn on_ready(&mut self, fragments: u32) {
         self.stage = CopyStage::Copying { sent: 0, fragments };
     }
 
-    /// The mailbox has read a fragment: one more may come.
+    /// Notes that the mailbox has read a fragment: one more may come.
     pub fn on_more(&mut self) {
         if let CopyStage::Copying { fragments, .. } = &mut self.stage {
-            // The mailbox may have allowed as many as there are numbers.
+            // Saturates: the mailbox may have allowed the greatest number already.
             *fragments = fragments.saturating_add(1);
         }
     }
 
-    /// Bytes that are copied before anything more can be sent; 0: none, or the mailbox has to act first.
+    /// Bytes that are copied before anything more can be sent. 0 if none are, or if the mailbox has to act
+    /// first.
     pub fn next_copy(&self) -> usize {
         match self.stage {
             CopyStage::Copying { sent, fragments: 1.. } => FRAGMENT.min(self.block.len() - sent),
@@ -75,12 +76,13 @@ impl CopySend {
         }
     }
 
-    /// Sends as much as may be sent. What is left comes back, and why it stays; `None`: it waits for the mailbox.
+    /// Sends as much as may be sent. What is left comes back with the error that stops it; `None`: it waits
+    /// for the mailbox.
     #[allow(clippy::result_large_err, reason = "what stays goes back to its place by value")]
     pub fn advance(mut self, side: &mut SendSide) -> Result<(), (Option<ViaError>, Self)> {
         let CopyStage::Copying { mut sent, mut fragments } = self.stage else { return Err((None, self)) };
         let mut stopped: Option<ViaError> = None;
-        // However many the mailbox allows: whoever moves the queue along comes again.
+        // The budget bounds this call however many fragments the mailbox allows: the next call goes on.
         let mut budget = PollBudget::once();
         while fragments > 0 && stopped.is_none() && budget.take() {
             let end = (sent + FRAGMENT).min(self.block.len());
@@ -101,21 +103,22 @@ impl CopySend {
 
 // ---- the mailbox's side ----
 
-/// A message that is coming: its memory, and how much of it is filled.
+/// A message that is arriving: its memory, and the number of bytes filled.
 pub(crate) struct CopyReceive {
     block: Block,
     filled: usize,
     tag: u32,
 }
 
-/// Memory for a message that was announced, and the fragments that may come at first.
+/// Allocates memory for an announced message. Also returns how many fragments may come at first.
 pub(crate) fn prepare(len: usize, tag: u32, world: &WorldState) -> Result<(CopyReceive, u32), ViaError> {
     let block = world.allocate(len, Fill::Keep)?;
     Ok((CopyReceive { block, filled: 0, tag }, world.config().copy_window.max(1)))
 }
 
 impl CopyReceive {
-    /// Copies a fragment to its place. `window`: how many the sender may send unasked. Whether the message is complete.
+    /// Copies a fragment to its place. `window`: fragments that the sender may send unasked. Returns whether
+    /// the message is complete.
     pub fn take_fragment(
         &mut self,
         lent: LentSlice,
@@ -132,17 +135,18 @@ impl CopyReceive {
         if *filled == block.len() {
             return Ok(true);
         }
-        // What the sender may send unasked needs no word; without one it may be gone already.
+        // The fragments that the sender may send unasked need no `More`, and with a window of one the sender
+        // may have gone already.
         let unasked = window.saturating_sub(1) as usize * lent.len();
         let ask = block.len() - *filled > unasked;
-        drop(lent); // goes home before its sender is asked for more
+        drop(lent); //  returned before its sender is asked for more
         if ask {
             side.answer(None, Kind::More, 0, &[])?;
         }
         Ok(false)
     }
 
-    /// The message, which is complete.
+    /// Turns the message, which is complete, into a parcel.
     pub fn into_parcel(self, side: &RecvSide) -> Parcel {
         side.parcel(self.tag, Stored::Owned(self.block))
     }

@@ -1,7 +1,8 @@
-//! `hand-off`: the receiver gets the sender's very buffer. Nothing is announced and nothing is copied, whatever the size.
+//! `hand-off`: the receiver gets the sender's buffer itself. Nothing is announced and nothing is copied,
+//! whatever the size.
 //!
-//! Where the transport has no hand-off (over a network), the same step sends the message from where it lies, and the receiver
-//! reads the transport's own copy of it.
+//! Without hand-off in the transport (over a network), the same step sends the message from where it lies,
+//! and the receiver reads the transport's own copy of it.
 
 use udeck_via::{Block, Error as ViaError, LentSlice};
 
@@ -10,12 +11,12 @@ use super::side::{RecvSide, SendSide};
 use crate::parcel::{Parcel, Stored};
 use crate::wire::{self, Kind};
 
-/// The poster's side: lends the message. It comes back if it was not sent.
+/// Lends the message to the mailbox (the poster's side). The message comes back if it was not sent.
 pub(crate) fn send(side: &mut SendSide, block: MessageBlock) -> Result<(), (ViaError, MessageBlock)> {
     block.lend(&mut side.vi, Kind::HandOff)
 }
 
-/// As [`send`], for a message that nobody else has: what most long messages are.
+/// Lends a message that has no other owner, like most long messages. Otherwise like [`send`].
 #[inline]
 pub(crate) fn send_own(side: &mut SendSide, block: Block) -> Result<(), Block> {
     let tag = Some(block.notes()[0]);
@@ -23,7 +24,8 @@ pub(crate) fn send_own(side: &mut SendSide, block: Block) -> Result<(), Block> {
     handed_off.map_err(|(_, block)| block)
 }
 
-/// The mailbox's side: the message, where it lies. (`recv::poll` takes most of them by a shorter way.)
+/// Makes a parcel of the message, where it lies (the mailbox's side). (`recv::poll` takes most of them by a
+/// shorter way.)
 pub(crate) fn receive(side: &RecvSide, lent: LentSlice, tag: u32) -> Parcel {
     side.parcel(tag, Stored::Lent(lent))
 }

@@ -7,15 +7,15 @@
 //!   data VI: the message, from where it lies, its tag as immediate data
 //! ```
 //!
-//! A postbox that uses it owns a *pair* of VIs. The data VI is reliable in reception: the send is done when the message is in
-//! the mailbox's descriptor, and then the post returns.
+//! A postbox that uses this protocol owns a *pair* of VIs. The data VI is reliable in reception: the send is
+//! done when the message is in the mailbox's descriptor, and then the post returns.
 //!
-//! The pair is made at the first such post. A post that gives up after it has asked ends its data VI: a descriptor that
-//! was posted for it goes with the connection. Requests and answers name the pair by number, so that those of an ended
-//! pair are known for what they are.
+//! The pair is made by the first such post. A post that gives up after it has asked ends its data VI: a
+//! descriptor that was posted for it goes with the connection. Requests and answers name the pair by number,
+//! so that those of an ended pair are recognised.
 //!
-//! The message is not queued: the post waits until all that was posted before is through, and then step by step. What it
-//! waits with is its postbox's channel ([`Host`]).
+//! The message is not queued: the post waits until everything posted before is through, and then goes step by
+//! step. It waits through its postbox's channel ([`Host`]).
 
 use std::time::Instant;
 
@@ -39,16 +39,16 @@ use crate::world_state::WorldState;
 pub(crate) struct Pairs {
     /// Boxed: most channels have none.
     data: Option<Box<SendData>>,
-    /// Made so far.
+    /// Number of pairs made so far.
     made: u32,
 }
 
 /// The data VI of a pair.
 struct SendData {
     vi: Vi,
-    /// Of the pair.
+    /// Number of the pair.
     number: u32,
-    /// What the mailbox said to the request that is under way.
+    /// The mailbox's answer to the current request.
     answer: Option<Answer>,
 }
 
@@ -58,17 +58,17 @@ enum Answer {
     Refused { why: String },
 }
 
-/// What a handshake needs of its postbox's channel.
+/// The services of a postbox's channel that a handshake uses.
 pub(crate) trait Host {
     fn side(&mut self) -> &mut SendSide;
     fn pairs(&mut self) -> &mut Pairs;
     /// The mailbox's rank.
     fn owner(&self) -> u32;
-    /// Moves what was posted before along. Whether nothing of it waits in the queue.
+    /// Moves earlier messages along. Returns whether none of them waits in the queue.
     fn is_through(&mut self) -> bool;
-    /// Takes what the mailbox has said.
+    /// Takes the mailbox's answers.
     fn take_answers(&mut self) -> Result<bool, ViaError>;
-    /// Looks until there is what is looked for, sleeping in between.
+    /// Calls `look` until it returns a value, sleeping in between.
     fn wait_until<T>(
         &mut self,
         time: Time,
@@ -76,13 +76,13 @@ pub(crate) trait Host {
     ) -> Result<T>;
     /// Makes another connection to the mailbox.
     fn connect(&mut self, attributes: ViAttributes, role: Role, time: Time) -> Result<Vi>;
-    /// What an error means to the program.
+    /// Translates an error for the program.
     fn meaning_of(&self, error: ViaError, time: Time) -> Error;
-    /// The connection has ended so: all that was queued is lost.
+    /// Handles the end of the connection: all that was queued is lost.
     fn end(&mut self, error: ViaError, time: Time) -> Error;
 }
 
-/// Since when, and until when, a post waits.
+/// Start and deadline of a waiting post.
 #[derive(Clone, Copy)]
 pub(crate) struct Time {
     pub start: Instant,
@@ -97,7 +97,8 @@ pub(crate) fn post<H: Host>(host: &mut H, block: Block, time: Time) -> Result<()
     }
 }
 
-/// Asks for a descriptor of `len` bytes, behind all that was posted before. When this fails, the mailbox has none.
+/// Asks for a descriptor of `len` bytes, behind all earlier messages. If this fails, the mailbox has posted
+/// none.
 fn ask<H: Host>(host: &mut H, len: usize, time: Time) -> Result {
     if len > MAX_REQUEST {
         return Err(Error::TooLarge { asked: len, limit: MAX_REQUEST });
@@ -129,7 +130,7 @@ fn ask<H: Host>(host: &mut H, len: usize, time: Time) -> Result {
     }
 }
 
-/// The number of the pair, whose data VI is made if need be.
+/// Returns the number of the pair, and makes its data VI if there is none.
 fn pair<H: Host>(host: &mut H, time: Time) -> Result<u32> {
     if let Some(data) = &mut host.pairs().data {
         data.answer = None;
@@ -145,7 +146,7 @@ fn pair<H: Host>(host: &mut H, time: Time) -> Result<u32> {
     Ok(number)
 }
 
-/// Sends the message to the descriptor that is posted for it, and waits until it is there.
+/// Sends the message to the descriptor that is posted for it, and waits until it has arrived.
 fn send<H: Host>(host: &mut H, block: Block, time: Time) -> Result<(), (Error, Option<Block>)> {
     let (tag, ptag) = (block.notes()[0], host.side().ptag());
     let region = match host.side().vi.nic().region_of(block, ptag) {
@@ -165,12 +166,13 @@ fn send<H: Host>(host: &mut H, block: Block, time: Time) -> Result<(), (Error, O
     });
     match done {
         Ok(completion) if completion.status == Status::Done => Ok(()),
-        // Flushed by the mailbox's end: it never took the message. After any other end it may have.
+        // The mailbox's end flushes a message that it never took. After any other end the mailbox may have
+        // taken it.
         Ok(completion) => {
             host.pairs().data = None;
             Err((over(host, time), unseen(completion)))
         }
-        // What is under way stays so; its memory comes home by the connection.
+        // The send stays in flight; its memory comes back by the connection.
         Err(error) => {
             host.pairs().data = None;
             Err((error, None))
@@ -183,14 +185,14 @@ fn unseen(completion: Completion) -> Option<Block> {
     completion.descriptor.ok().filter(|_| is_flushed).and_then(block_of)
 }
 
-/// Why the data VI has ended.
+/// The error of a data VI that has ended.
 fn over<H: Host>(host: &mut H, time: Time) -> Error {
     let error = host.take_answers().err().unwrap_or(ViaError::Closed);
     host.end(error, time)
 }
 
 impl Pairs {
-    /// The mailbox has answered the request of a pair: `Ack` or `Nack`.
+    /// Notes the mailbox's answer to the request of a pair: `Ack` or `Nack`.
     pub fn on_answer(&mut self, kind: Kind, pair: u32, buffer_len: u32) {
         if let Some(data) = self.data.as_mut().filter(|data| data.number == pair) {
             let nack = Answer::Nack { buffer_len: buffer_len as usize };
@@ -210,44 +212,46 @@ impl Pairs {
 /// The data VI of a postbox's pair.
 pub(crate) struct RecvData {
     pub vi: Vi,
-    /// Of the pair.
+    /// Number of the pair.
     pair: u32,
-    /// The message that a descriptor is posted for: its bytes, and the leave for their memory.
+    /// The message that a descriptor is posted for: its length in bytes, and the grant of its memory.
     awaited: Option<(usize, Option<Grant>)>,
     _place: Share<u32>,
 }
 
-/// A postbox's request, which the mailbox's quota has leave for.
+/// A postbox's request, with a grant of the mailbox's quota.
 pub(crate) struct Request {
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     pub len: usize,
     /// Number of the pair.
     pub pair: u32,
-    /// `None`: no memory could hold it.
+    /// The grant; `None` if no memory could hold the message.
     pub granted: Option<Grant>,
 }
 
 impl RecvData {
-    /// `place`: what the connection takes of what its rank may have.
+    /// Makes the data VI. `place` is its share of the connections that its rank may have.
     pub fn new(vi: Vi, pair: u32, place: Share<u32>) -> Self {
         RecvData { vi, pair, awaited: None, _place: place }
     }
 
-    /// Whether a descriptor is posted for a message of which it is not known whether it will come. Until it is known, the control VI is not
-    /// read on: a poster that has given up meanwhile posts on, and its message may have come all the same, before the others.
+    /// Whether a descriptor is posted for a message that may or may not come. The control VI is not read on
+    /// until that is known: a poster that has given up meanwhile goes on posting, and its message may have
+    /// come all the same, before the later ones.
     pub fn awaits_message(&self) -> bool {
         self.awaited.is_some()
     }
 }
 
-/// Answers a request that takes no memory. `buffer_len`: bytes of the buffer that the program has ready, if it brought one.
+/// Answers a request that takes no memory. `buffer_len` is the length in bytes of the program's buffer, if it
+/// brought one.
 pub(crate) fn answer_at_once(
     (len, pair): (usize, u32),
     buffer_len: Option<usize>,
     slot: Option<&RecvData>,
     side: &mut RecvSide,
 ) -> Result<Option<RendezvousStatus>, Malformed> {
-    // A request of a pair that is no more was given up.
+    // A request of a pair that no longer exists was given up.
     let Some(data) = slot.filter(|data| data.pair == pair) else {
         return Ok(Some(RendezvousStatus::Answered));
     };
@@ -279,7 +283,7 @@ pub(crate) fn grant(
         Err(error) => return side.refuse(Kind::Request, pair, &error),
     };
     if data.vi.post_receive(Descriptor::new([region])).is_err() {
-        // The data VI is over: its sender has given up, or is gone.
+        // The data VI has ended: its sender has given up, or is gone.
         *slot = None;
         return Ok(RendezvousStatus::Answered);
     }
@@ -289,7 +293,7 @@ pub(crate) fn grant(
     Ok(RendezvousStatus::Answered)
 }
 
-/// What has come on the data VI.
+/// Receives from the data VI.
 pub(crate) fn receive(
     slot: &mut Option<Box<RecvData>>,
     side: &RecvSide,
@@ -316,7 +320,7 @@ pub(crate) fn receive(
     }
 }
 
-/// The message that a descriptor is made of.
+/// The block of a completed descriptor.
 fn block_of(descriptor: Descriptor) -> Option<Block> {
     descriptor.into_segments().pop()?.into_region().into_block().ok()
 }

@@ -1,9 +1,11 @@
-//! A message on its way to a mailbox, whatever its protocol: what a connection asks, and which protocol answers.
+//! A message on its way to a mailbox, by any protocol: the questions of a connection, passed on to the
+//! protocol's file.
 //!
-//! All announced messages need memory of ours. While there is none, the announcement stays with its connection, and what was
-//! posted behind it: so order is kept, and the sender's bounds are what piles up. What came behind it *in the ring* may be
-//! read where the postbox runs ahead (`rdma-write`, `copy`): there lie further announcements, and the data of messages that
-//! were granted before, whose memory may be what is waited for.
+//! All announced messages need memory of the receiver. While there is none, the announcement stays with its
+//! connection, and so does everything posted behind it. Thus order is kept, and only as much piles up as the
+//! sender's bounds allow. Entries behind the announcement *in the ring* may be read where the postbox runs
+//! ahead (`rdma-write`, `copy`): they are further announcements, and the data of messages that were granted
+//! before, whose memory may be what is waited for.
 
 use udeck_via::{Error as ViaError, MemHandle, RemoteBuffer, fault};
 
@@ -14,16 +16,16 @@ use crate::recv::memory_quota::{Grant, Memory};
 use crate::wire::{self, Kind, Malformed};
 use crate::world_state::WorldState;
 
-/// An announcement that was not served yet.
+/// An announcement that has not been served yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Announcement {
-    /// The postbox wants to write the message.
+    /// The postbox will write the message.
     RdmaWrite { len: usize },
-    /// The postbox wants to send it by fragments.
+    /// The postbox will send the message by fragments.
     Copy { len: usize, tag: u32 },
-    /// The message lies there.
+    /// The message can be read at `from`.
     RdmaRead { from: RemoteBuffer, tag: u32 },
-    /// The message is to be sent on the data VI of that pair.
+    /// The postbox will send the message on the data VI of pair `pair`.
     Handshake { len: usize, pair: u32 },
 }
 
@@ -42,7 +44,7 @@ impl Announcement {
         })
     }
 
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     pub fn len(self) -> usize {
         match self {
             Announcement::RdmaRead { from, .. } => from.len,
@@ -52,7 +54,7 @@ impl Announcement {
         }
     }
 
-    /// What the message travels by, and its bytes.
+    /// Protocol of the message, and its length in bytes.
     pub fn described(self) -> (Protocol, usize) {
         let protocol = match self {
             Announcement::RdmaWrite { .. } => Protocol::RdmaWrite,
@@ -63,7 +65,7 @@ impl Announcement {
         (protocol, self.len())
     }
 
-    /// Where its memory comes from.
+    /// The memory that the message needs.
     pub fn memory(self) -> Memory {
         match self {
             Announcement::RdmaWrite { .. } => Memory::Landing,
@@ -71,12 +73,12 @@ impl Announcement {
         }
     }
 
-    /// Whether the ring is not read until it has been served (head-of-line blocking).
+    /// Whether the ring is not read until the announcement has been served (head-of-line blocking).
     pub fn blocks_ring(self) -> bool {
         matches!(self, Announcement::RdmaRead { .. } | Announcement::Handshake { .. })
     }
 
-    /// Why it cannot be served now, if that is for want of memory.
+    /// The shortage of memory that prevents serving the announcement now, if any.
     pub fn shortage(self, side: &RecvSide, world: &WorldState) -> Option<ViaError> {
         match self {
             Announcement::RdmaWrite { len } => rdma_write::shortage(len, side, world),
@@ -85,14 +87,14 @@ impl Announcement {
     }
 }
 
-/// A message that was announced, and that the mailbox has memory for.
+/// An announced message that the mailbox has memory for.
 pub(crate) enum Incoming {
     RdmaWrite(rdma_write::WriteReceive),
     Copy(copy::CopyReceive),
 }
 
-/// Finds memory for what the postbox will write, or send by fragments, and answers. `Some`: it may come now. `granted`: `None` if no
-/// memory could hold it.
+/// Allocates memory for a message that the postbox will write, or send by fragments, and answers. `Some`: the
+/// message may come now. `granted` is `None` if no memory could hold it.
 pub(crate) fn prepare(
     announcement: Announcement,
     granted: Option<Grant>,

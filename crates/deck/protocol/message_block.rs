@@ -1,4 +1,4 @@
-//! A message's memory on its way: the channel's alone, or shared with others who only read it.
+//! The memory of a message on its way: owned by the channel alone, or shared with others who only read it.
 
 use udeck_via::mem::{Arena, SharedBytes};
 use udeck_via::{Block, Error as ViaError, RemoteBuffer, Vi};
@@ -9,11 +9,11 @@ use crate::wire::{self, Kind};
 /// A message, with its tag in the notes.
 pub(crate) enum MessageBlock {
     Own(Block),
-    /// Others have it too, or the memory around it.
+    /// Memory with other owners, of the message or of more around it.
     Shared(SharedBytes),
 }
 
-/// A post that failed: why, and the message unless it was under way.
+/// A failed post: the error, and the message unless it was in flight.
 pub(crate) type Refused = (Error, Option<MessageBlock>);
 
 impl MessageBlock {
@@ -49,7 +49,7 @@ impl MessageBlock {
         }
     }
 
-    /// Bytes of message memory that it keeps, also if others keep them too.
+    /// Bytes of message memory that the message keeps in use, also if others keep them, too.
     pub fn kept(&self) -> usize {
         match self {
             MessageBlock::Own(block) => block.capacity(),
@@ -57,7 +57,7 @@ impl MessageBlock {
         }
     }
 
-    /// Whether it lies in this arena.
+    /// Whether the message lies in this arena.
     pub fn lies_in(&self, arena: &Arena) -> bool {
         match self {
             MessageBlock::Own(block) => arena.owns(block),
@@ -65,7 +65,7 @@ impl MessageBlock {
         }
     }
 
-    /// Lends the peer this very memory. The message comes back if it was not sent.
+    /// Lends this very memory to the peer. The message comes back if it was not sent.
     pub fn lend(self, vi: &mut Vi, kind: Kind) -> Result<(), (ViaError, Self)> {
         let (tag, head) = (Some(self.tag()), wire::head(kind, 0));
         match self {
@@ -78,7 +78,7 @@ impl MessageBlock {
         }
     }
 
-    /// Writes the message to memory of the peer's, which is told of it with the message's tag.
+    /// Writes the message to the peer's memory; the peer learns of it with the message's tag.
     pub fn write(self, vi: &mut Vi, to: RemoteBuffer) -> Result<(), (ViaError, Self)> {
         let tag = Some(self.tag());
         match self {

@@ -1,4 +1,5 @@
-//! A message in a channel's queue, whatever its protocol: what the queue asks of it, and which protocol answers.
+//! A message in a channel's queue, by any protocol: the questions of the queue, passed on to the protocol's
+//! file.
 
 use std::time::Instant;
 
@@ -10,22 +11,22 @@ use super::side::SendSide;
 use super::{MAX_INLINE, Protocol, copy, eager, hand_off, rdma_write};
 use crate::trace;
 
-/// A message, and how far it is.
+/// A message, and its state.
 pub(crate) enum Outgoing {
     Short(eager::ShortSend),
     Eager(eager::EagerSend),
     HandOff(MessageBlock),
     Copy(copy::CopySend),
     RdmaWrite(rdma_write::WriteSend),
-    /// Announced when it is first, and then out of the queue.
+    /// A message that is announced when it is first, and then leaves the queue.
     RdmaRead(MessageBlock),
 }
 
-/// Why a message stays where it is. `None`: it waits for its answer.
+/// Error that keeps a message in its place, and the message. `None`: it waits for its answer.
 pub(crate) type Stays = (Option<ViaError>, Outgoing);
 
 impl Outgoing {
-    /// `protocol` is none that is still to be chosen, nor `handshake`, whose messages are not queued.
+    /// Makes a queued message. `protocol` is neither `auto` nor `handshake`, whose messages are not queued.
     pub fn new(block: MessageBlock, protocol: Protocol) -> Self {
         match protocol {
             Protocol::HandOff => Outgoing::HandOff(block),
@@ -38,12 +39,12 @@ impl Outgoing {
         }
     }
 
-    /// A message of at most [`MAX_INLINE`] bytes by `eager`, which has no block.
+    /// Makes a message of at most [`MAX_INLINE`] bytes by `eager`, which has no block.
     pub fn short(bytes: &[u8], tag: u32) -> Self {
         Outgoing::Short(eager::ShortSend::new(bytes, tag))
     }
 
-    /// Without its block, if it is short: for a message that is not to come back any more.
+    /// Drops the block of a short message, for a message that will not come back to its poster.
     pub fn shortened(self) -> Self {
         match self {
             Outgoing::Eager(message) => message.shortened().map_or(Outgoing::Eager(message), Outgoing::Short),
@@ -51,7 +52,7 @@ impl Outgoing {
         }
     }
 
-    /// Bytes of message memory that it has.
+    /// Bytes of message memory that the message holds.
     pub fn memory(&self) -> usize {
         match self {
             Outgoing::Short(_) => 0,
@@ -62,7 +63,7 @@ impl Outgoing {
         }
     }
 
-    /// Its block, if it has one.
+    /// The message's block, if it has one.
     pub fn into_block(self) -> Option<MessageBlock> {
         match self {
             Outgoing::Short(_) => None,
@@ -73,7 +74,7 @@ impl Outgoing {
         }
     }
 
-    /// Whether the mailbox has heard of it.
+    /// Whether the message was announced to the mailbox.
     pub fn is_announced(&self) -> bool {
         match self {
             Outgoing::Copy(message) => message.stage != copy::CopyStage::Unsaid,
@@ -82,7 +83,7 @@ impl Outgoing {
         }
     }
 
-    /// Whether it waits for the mailbox's answer to its announcement.
+    /// Whether the message waits for the mailbox's answer to its announcement.
     pub fn is_asked(&self) -> bool {
         match self {
             Outgoing::Copy(message) => message.stage == copy::CopyStage::Asked,
@@ -91,7 +92,7 @@ impl Outgoing {
         }
     }
 
-    /// What it travels by, and its bytes.
+    /// Protocol of the message, and its length in bytes.
     fn described(&self) -> (Protocol, usize) {
         match self {
             Outgoing::Short(message) => (Protocol::Eager, message.len()),
@@ -103,7 +104,8 @@ impl Outgoing {
         }
     }
 
-    /// Announces it, while others are before it. `false`: it goes out when it is first, and nothing behind it may be announced.
+    /// Announces the message while others are before it. `false`: it goes out when it is first, and nothing
+    /// behind it may be announced.
     pub fn announce(&mut self, side: &mut SendSide) -> Result<bool, ViaError> {
         let start = trace::begin();
         match self {
@@ -118,7 +120,8 @@ impl Outgoing {
         Ok(true)
     }
 
-    /// The mailbox has answered the announcement. `part`: a handle, or a number of fragments. `from`: before that it does not want it.
+    /// Notes the mailbox's answer to the announcement. `part`: a handle, or a number of fragments. `from`:
+    /// time before which the mailbox does not accept the message.
     pub fn on_ready(&mut self, part: u32, from: Option<Instant>) {
         match self {
             Outgoing::Copy(message) => {
@@ -133,7 +136,7 @@ impl Outgoing {
         }
     }
 
-    /// When the mailbox wants it, if it has said that.
+    /// Time from which the mailbox accepts the message, if it has said so.
     pub fn granted_from(&self) -> Option<Instant> {
         match self {
             Outgoing::Copy(message) => message.from,
@@ -142,7 +145,7 @@ impl Outgoing {
         }
     }
 
-    /// Its bytes, if it goes without being announced.
+    /// Length in bytes of a message that is sent without an announcement.
     pub fn unannounced_len(&self) -> Option<usize> {
         match self {
             Outgoing::Short(message) => Some(message.len()),
@@ -152,14 +155,14 @@ impl Outgoing {
         }
     }
 
-    /// The mailbox has read a fragment.
+    /// Notes that the mailbox has read a fragment.
     pub fn on_more(&mut self) {
         if let Outgoing::Copy(message) = self {
             message.on_more();
         }
     }
 
-    /// Completes the message, which is the first, if that can be. `others_wait`: it is not the only one.
+    /// Completes the message, which is the first, if possible. `others_wait`: there are others in the queue.
     #[allow(clippy::result_large_err, reason = "what stays goes back to its place by value")]
     pub fn advance(
         self,
@@ -208,7 +211,7 @@ impl Outgoing {
         }
     }
 
-    /// Bytes that have to be copied into other memory before anything can be sent; 0: none.
+    /// Bytes that have to be copied into other memory before anything can be sent; 0 if none.
     pub fn next_copy(&self) -> usize {
         match self {
             Outgoing::Eager(message) => message.next_copy(),
@@ -218,7 +221,7 @@ impl Outgoing {
     }
 }
 
-/// Bytes of a message of `len` that are copied at a time into other memory of this rank's.
+/// Bytes of a message of `len` bytes that are copied at a time into other memory of this rank.
 pub(crate) fn copied_at_once(protocol: Protocol, len: usize) -> usize {
     match protocol {
         Protocol::Eager if len > MAX_INLINE => len,

@@ -7,9 +7,9 @@
 //!                             <-  Fin (it was read)
 //! ```
 //!
-//! The announcement takes its place in the ring, so order is kept without the queue, and the sender has nothing more to do.
-//! What is left is the message's memory: it waits in [`AnnouncedReads`] until the mailbox says that it has read it, or the connection
-//! ends. At the mailbox the ring is not read until the message is here.
+//! The announcement takes the message's place in the ring, so order is kept without the queue, and the sender
+//! has nothing more to do. The message's memory waits in [`AnnouncedReads`] until the mailbox says that it
+//! has read it, or the connection ends. At the mailbox the ring is not read until the message has arrived.
 
 use std::collections::VecDeque;
 
@@ -24,14 +24,15 @@ use crate::world_state::WorldState;
 
 // ---- the poster's side ----
 
-/// Messages that may wait for being read. Each takes an entry of the NIC's windows; beyond, messages wait in the queue.
+/// Bound of messages that wait to be read. Each takes an entry of the NIC's windows; further messages wait in
+/// the queue.
 const MAX_ANNOUNCED: usize = 16;
 
 /// Announced messages, in the order in which they will be read.
 #[derive(Debug, Default)]
 pub(crate) struct AnnouncedReads(VecDeque<AnnouncedBlock>);
 
-/// A message that the mailbox reads; in the end it is dropped.
+/// A message that the mailbox reads; dropped when it has been read.
 #[derive(Debug)]
 enum AnnouncedBlock {
     Own(Readable),
@@ -56,12 +57,13 @@ impl AnnouncedReads {
         self.0.len()
     }
 
-    /// Of all of them together.
+    /// Length of all messages together, in bytes.
     pub fn bytes(&self) -> usize {
         self.0.iter().map(AnnouncedBlock::len).sum()
     }
 
-    /// Announces a message that the mailbox may read from now on. It comes back if nobody has heard of it.
+    /// Announces a message that the mailbox may read from now on. The message comes back if the announcement
+    /// was not sent.
     pub fn announce(
         &mut self,
         block: MessageBlock,
@@ -85,7 +87,7 @@ impl AnnouncedReads {
         Ok(())
     }
 
-    /// The oldest was read, or refused. `false`: the mailbox says so of a message that was not announced.
+    /// Drops the oldest message, which was read or refused. `false`: no message was announced.
     pub fn finish(&mut self) -> bool {
         self.0.pop_front().is_some()
     }
@@ -95,7 +97,7 @@ impl AnnouncedReads {
     }
 }
 
-/// Lets the mailbox read the block, and tells it so.
+/// Exposes the block for the mailbox to read, and announces it.
 fn expose<B: Ownership>(block: B, tag: u32, side: &mut SendSide) -> Result<Readable<B>, (ViaError, B)> {
     let readable = side.vi.nic().readable(block, side.ptag())?;
     let head = crate::wire::head(Kind::AskRead, readable.remote().handle.0);
@@ -108,7 +110,7 @@ fn expose<B: Ownership>(block: B, tag: u32, side: &mut SendSide) -> Result<Reada
 
 // ---- the mailbox's side ----
 
-/// Reads a message that was announced, or begins to: [`RendezvousStatus::InProgress`].
+/// Reads an announced message, or begins to: [`RendezvousStatus::InProgress`].
 pub(crate) fn read(
     from: RemoteBuffer,
     tag: u32,
@@ -123,7 +125,7 @@ pub(crate) fn read(
     match side.vi.rdma_read(block, from) {
         Ok(Reading::Done(block)) => Ok(was_read(block, tag, side)),
         Ok(Reading::UnderWay(_)) => {
-            // Who asks is told, and looks once more: so what ended in between is not missed.
+            // The caller polls once more after this request, so a read that ended in between is not missed.
             side.vi.request_send_notify();
             Ok(RendezvousStatus::InProgress)
         }
@@ -131,12 +133,12 @@ pub(crate) fn read(
     }
 }
 
-/// What has become of the message that is being read.
+/// Polls the message that is being read.
 pub(crate) fn finish(tag: u32, side: &mut RecvSide) -> Result<RendezvousStatus, Malformed> {
     let mut done = side.vi.read_done();
     if done.is_none() {
         side.vi.request_send_notify();
-        // Once more: what ended before that is not told.
+        // Polls once more: a read that ended before the request is not notified.
         done = side.vi.read_done();
     }
     match done {
@@ -148,7 +150,7 @@ pub(crate) fn finish(tag: u32, side: &mut RecvSide) -> Result<RendezvousStatus, 
 
 fn was_read(block: Block, tag: u32, side: &mut RecvSide) -> RendezvousStatus {
     fault::point("read.fetched");
-    // A sender that cannot be told has gone meanwhile. The message is here all the same.
+    // A sender that cannot be told has gone meanwhile. The message has arrived all the same.
     let _ = side.answer(None, Kind::Fin, 0, &[]);
     RendezvousStatus::Received(side.parcel(tag, Stored::Owned(block)))
 }
@@ -158,7 +160,8 @@ fn was_not_read(error: ViaError, side: &mut RecvSide) -> Result<RendezvousStatus
         ViaError::Full { .. } => Ok(RendezvousStatus::Deferred),
         ViaError::RdmaProtection { .. } => Err(Malformed),
         ViaError::Unsupported { .. } => side.refuse(Kind::AskRead, 0, &error),
-        // The sender has left, and its message with it. So has what came behind: nothing may pass it.
+        // The sender has left, and its message with it. Later messages are lost, too: none may overtake this
+        // one.
         error => Ok(RendezvousStatus::ConnectionEnded(error)),
     }
 }

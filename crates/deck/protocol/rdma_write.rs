@@ -1,9 +1,9 @@
-//! `rdma-write`: the sender writes the message into memory of the receiver's. One copy, made by the sender.
+//! `rdma-write`: the sender writes the message into the receiver's memory. One copy, made by the sender.
 //!
 //! ```text
 //! postbox                           mailbox
 //!   AskWrite (length)     ->          a window of that length, or Refused
-//!                         <-  Ready (the window's handle; incast control: in how long)
+//!                         <-  Ready (the window's handle; incast control: the delay)
 //!   RDMA write, with the tag as immediate data
 //!                                     takes the message out of its window
 //! ```
@@ -20,17 +20,17 @@ use crate::world_state::WorldState;
 
 // ---- the poster's side ----
 
-/// A message in the queue.
+/// An `rdma-write` message in the queue.
 pub(crate) struct WriteSend {
     pub block: MessageBlock,
     pub stage: WriteStage,
-    /// When the mailbox wants it, under incast control.
+    /// Time from which the mailbox accepts the message, under incast control.
     pub from: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteStage {
-    /// Nothing was said of it yet.
+    /// Not announced yet.
     Unsaid,
     /// Announced.
     Asked,
@@ -49,12 +49,12 @@ impl WriteSend {
         Ok(())
     }
 
-    /// The mailbox has memory for the message.
+    /// Notes that the mailbox has memory for the message.
     pub fn on_ready(&mut self, handle: u32) {
         self.stage = WriteStage::Ready { handle: MemHandle(handle) };
     }
 
-    /// Writes it. It comes back with why it stays; `None`: it waits for the mailbox.
+    /// Writes the message. It comes back with the error that stops it; `None`: it waits for the mailbox.
     pub fn advance(self, side: &mut SendSide) -> Result<(), (Option<ViaError>, Self)> {
         let WriteStage::Ready { handle } = self.stage else { return Err((None, self)) };
         let (stage, from, to) =
@@ -66,10 +66,11 @@ impl WriteSend {
 
 // ---- the mailbox's side ----
 
-/// A message that is coming: the window that it is written to.
+/// A message that is arriving: the window that it is written to.
 pub(crate) struct WriteReceive(Window);
 
-/// Memory for a message that was announced, and its handle. Where there is none, first collects what peers have left by any NIC.
+/// Allocates memory for an announced message, and returns its handle. If there is none, first collects what
+/// peers have given back by any NIC.
 pub(crate) fn prepare(
     len: usize,
     side: &RecvSide,
@@ -80,7 +81,7 @@ pub(crate) fn prepare(
     Ok((WriteReceive(window), handle))
 }
 
-/// Why a message of `len` bytes cannot be received on that connection now, if that is for want of memory.
+/// The shortage of memory that prevents a message of `len` bytes on that connection now, if any.
 pub(crate) fn shortage(len: usize, side: &RecvSide, world: &WorldState) -> Option<ViaError> {
     window(len, side, world).err()
 }
@@ -97,13 +98,13 @@ fn window(len: usize, side: &RecvSide, world: &WorldState) -> Result<Window, Via
 }
 
 impl WriteReceive {
-    /// Whether the message that was written can be of so many bytes.
+    /// Whether the written message can have `len` bytes.
     pub fn is_of(&self, len: usize) -> bool {
         self.0.len() == len
     }
 
-    /// Closes the window, unless somebody is inside: `false`. The message's writer has left, so nobody is, if all keep to
-    /// the protocol.
+    /// Closes the window. `false`: a peer is inside. The message's writer has left, so nobody is inside if
+    /// all keep to the protocol.
     pub fn close(&mut self) -> Result<bool, Malformed> {
         match self.0.close(Deadline::now()) {
             Ok(()) => Ok(true),
@@ -112,7 +113,7 @@ impl WriteReceive {
         }
     }
 
-    /// The message, once the window is closed.
+    /// Takes the message out of the window, which must be closed.
     pub fn into_parcel(self, tag: u32, side: &RecvSide) -> Result<Parcel, Malformed> {
         let settled = self.0.revoke(Deadline::now()).map_err(|_| Malformed)?;
         Ok(side.parcel(tag, Stored::Settled(settled)))

@@ -1,7 +1,7 @@
-//! What a protocol works on: the two sides of a postbox's connection, without the queues of either engine.
+//! The two sides of a postbox's connection, on which a protocol works, without the queues of either engine.
 //!
-//! The engines (`send`, `recv`) decide when a step is taken and in which order; a protocol's file says what the step is,
-//! on both sides. So neither knows the other's rules.
+//! The engines (`send`, `recv`) decide when a step is taken and in which order; a protocol's file says what
+//! the step is, on both sides. Neither needs to know the other's rules.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use crate::stats::{Arrivals, Counters};
 use crate::wire::{self, HEAD_BYTES, Kind, Malformed};
 use crate::world_state::WorldState;
 
-/// Why most messages are refused: no waiting would help. Has to fit into a refusal.
+/// Reason of most refusals: waiting would not help. The text has to fit into a refusal.
 const NO_MEMORY: &str = "larger than its arena (DECK_ARENA)";
 const _: () = assert!(NO_MEMORY.len() <= Inline::CAPACITY - HEAD_BYTES);
 
 /// The postbox's side.
 pub(crate) struct SendSide {
-    /// The control VI: everything but the data of `handshake`.
+    /// The control VI, which carries everything except the data of `handshake`.
     pub vi: Vi,
     pub world: Arc<WorldState>,
     pub counters: Arc<Counters>,
 }
 
 impl SendSide {
-    /// The tag of the postbox's VIs, and of external memory.
+    /// The protection tag of the postbox's VIs, and of external memory.
     pub fn ptag(&self) -> Ptag {
         self.vi.attributes().ptag
     }
 
-    /// A copy of a piece of the message, in memory of the library's.
+    /// Copies a piece of the message into the library's memory.
     pub fn bounce(&self, piece: &[u8]) -> Result<Block, ViaError> {
         let mut bounce = self.world.allocate(piece.len(), Fill::Keep)?;
         bounce.bytes_mut().copy_from_slice(piece);
@@ -65,11 +65,11 @@ impl SendSide {
 pub(crate) struct RecvSide {
     /// The control VI.
     pub vi: Vi,
-    /// Whose postbox it is.
+    /// The rank that has the postbox.
     pub rank: u32,
-    /// The number that its rank gives the postbox.
+    /// Number of the postbox at its rank.
     pub postbox: u32,
-    /// What has come from it.
+    /// Counters of the postbox's arrivals.
     pub arrivals: Arc<Arrivals>,
 }
 
@@ -81,9 +81,9 @@ impl RecvSide {
         parcel
     }
 
-    /// A postbox announces fewer messages than a ring has cells, so there is room; one that does not read its answers
-    /// is no postbox. One that has ended cannot be told, and need not: what it sent before is still in the ring, and behind
-    /// that its end, for what it was.
+    /// Answers the postbox. There is room: a postbox announces fewer messages than a ring has cells, and a
+    /// peer that does not read its answers breaks the protocol. A postbox that has ended cannot be told, and
+    /// need not be: what it sent before is still in the ring, and its end, with the reason, lies behind.
     pub fn answer(
         &mut self,
         immediate: Option<u32>,
@@ -97,14 +97,14 @@ impl RecvSide {
         }
     }
 
-    /// Tells the postbox why a message that it announced cannot come. `pair`: a handshake's.
+    /// Tells the postbox why an announced message cannot come. `pair` is a handshake's pair number.
     pub fn refuse(&mut self, kind: Kind, pair: u32, error: &ViaError) -> Result<RendezvousStatus, Malformed> {
         let why = match error {
             ViaError::NoMemory { .. } => NO_MEMORY.into(),
             error => error.to_string(),
         };
         let why = &why.as_bytes()[..why.len().min(Inline::CAPACITY - HEAD_BYTES)];
-        // Its postbox counts it as posted, but for a handshake's.
+        // The postbox counts the message as posted, except by `handshake`.
         if kind != Kind::Request {
             self.arrivals.refuse();
         }
@@ -113,23 +113,23 @@ impl RecvSide {
     }
 }
 
-/// What became of an announcement that a mailbox tried to serve, or of the message that it announced.
+/// Result of an attempt to serve an announcement, or to receive its message.
 pub(crate) enum RendezvousStatus {
-    /// The message is here.
+    /// The message has arrived.
     Received(Parcel),
-    /// There is nothing more to do; an announcement that nobody stands behind any more is dropped.
+    /// There is nothing more to do. Also the result for an announcement that its postbox has given up.
     Answered,
     /// The message is being read.
     InProgress,
-    /// There is no memory for it at the moment, or somebody may be writing there.
+    /// There is no memory for the message at the moment, or a peer may be writing there.
     Deferred,
-    /// The sender was told that there is no room for so many bytes.
+    /// The sender was told that its message, of this length in bytes, does not fit.
     TooLong(usize),
-    /// The connection has ended before the message could be had.
+    /// The connection ended before the message arrived.
     ConnectionEnded(ViaError),
 }
 
-/// A block for a message of `len` bytes; `None`: not now.
+/// Allocates a block for a message of `len` bytes; `None`: there is no memory now.
 pub(crate) fn block_for(len: usize, world: &WorldState) -> Result<Option<Block>, ViaError> {
     match world.allocate(len, Fill::Keep) {
         Ok(block) => Ok(Some(block)),
@@ -138,7 +138,7 @@ pub(crate) fn block_for(len: usize, world: &WorldState) -> Result<Option<Block>,
     }
 }
 
-/// Whether what is short now may be there later.
+/// Whether the missing resource may become free later.
 pub(crate) fn may_come(error: &ViaError) -> bool {
     match error {
         ViaError::NoMemory { asked, limit, .. } => asked <= limit,

@@ -31,9 +31,10 @@ pub(super) struct Acceptor {
     places: Places,
 }
 
-/// Connections of one other rank with one mailbox: a postbox has one, and two once it has posted by `handshake`. At least so many,
-/// and in a small job more: an equal share of [`PLACES`]. One that has ended counts until the
-/// owner has looked at it, because its messages and places are kept until then; who asks for another one meanwhile asks again.
+/// Connections that one other rank may have with one mailbox: a postbox has one, and two once it has posted
+/// by `handshake`. At least this number; in a small job more, an equal share of [`PLACES`]. A connection that
+/// has ended counts until the owner has seen it, because its messages and its place are kept until then. A
+/// rank that asks for another one meanwhile asks again.
 const LEAST_OF_ONE_RANK: u64 = 512;
 /// Connections for which a mailbox's completion queues have places, over shared memory.
 const PLACES: u64 = 1023;
