@@ -1,25 +1,26 @@
 //! The engine behind a postbox: one connection to a mailbox, and the messages that wait for it.
 //!
-//! Eager and handed-off messages are sent at once. A message that finds no room in the connection is queued until there is some. A
-//! message that must be announced first (`rdma-write`, `copy`) waits in the queue until the mailbox has answered. Whatever is
-//! posted behind a queued message is queued too, because the messages of one postbox arrive in order. Several announcements may be
-//! under way at a time, so that a stream of announced messages does not take a round trip for each. A post waits only where the
-//! queue has no place.
+//! Eager and handed-off messages are sent at once. A message that finds no room in the connection is queued
+//! until there is some. A message that must be announced first (`rdma-write`, `copy`) waits in the queue
+//! until the mailbox has answered. Everything posted behind a queued message is queued too, because the
+//! messages of one postbox arrive in order. Several announcements may be under way at a time, so a stream of
+//! announced messages does not take a round trip for each. A post waits only if the queue has no place.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
 //! | here | a channel: its connection and its queue |
-//! | `poster` | a postbox without its type; who holds the channel while messages wait |
+//! | `poster` | a postbox without its type; the owner of the channel while messages wait |
 //! | `post` | accepting a message: at once, or into the queue |
 //! | `queue` | messages that wait, in order, and the mailbox's answers |
-//! | `backlog` | what lies in the queue, and how much of it may |
+//! | `backlog` | the messages in the queue, and its bound |
 //! | `requests` | the handles on messages in the queue |
 //! | `waiting` | flush, handles, and how a channel waits |
-//! | `incast` | whether the first message may go, under incast control |
+//! | `incast` | incast control: whether the first message may be sent |
 //! | `failure` | what an error means to the program; a connection that broke |
 //!
-//! Only [`Channel::post`], [`Channel::wait_for_request`] and [`Channel::flush`] block, until their deadlines. Whoever holds the channel
-//! calls [`Channel::progress`]: the poster, another call of its thread, or the progress thread.
+//! Only [`Channel::post`], [`Channel::wait_for_request`] and [`Channel::flush`] block, until their deadlines.
+//! The holder of the channel calls [`Channel::progress`]: the poster, another call of its thread, or the
+//! progress thread.
 
 mod backlog;
 mod failure;
@@ -53,56 +54,59 @@ use crate::stats::Counters;
 use crate::world_state::WorldState;
 use udeck_via::ServiceLevel;
 
-/// A failed post: why, and the message unless it was under way.
+/// A failed post: the error, and the message unless it was in flight.
 pub(crate) type Failed = (Error, Option<Block>);
 
 /// One connection to a mailbox.
 ///
-/// Its fields are dropped in their order: the VIs, then the completion queue that they report to, the world last.
+/// The fields are dropped in their order: the VIs, then the completion queue that they report to, the world
+/// last.
 pub(crate) struct Channel {
     side: SendSide,
-    /// For handshakes.
+    /// Data VIs for handshakes.
     pairs: Pairs,
-    /// By which protocol a message travels.
+    /// Chooses the protocol of a message.
     selector: Selector,
     cq: Cq,
-    /// Where the mailbox is.
+    /// Address of the mailbox's NIC.
     to: NetAddress,
-    /// By which transport it was reached.
+    /// The transport by which the mailbox was reached.
     route: Box<Route>,
     mailbox: String,
     owner: u32,
     number: u32,
     queue: Backlog,
-    /// Where the mailbox says when short messages may come. Then they go past the queue only within a window or a grant.
+    /// Incast control, if the mailbox schedules short messages. Then they pass the queue by only within a
+    /// window or a grant.
     pacing: Option<Box<Pacing>>,
     requests: RequestTable,
-    /// Messages that the mailbox reads.
+    /// Announced messages that the mailbox reads.
     announced_reads: AnnouncedReads,
-    /// From when on the connection is broken.
+    /// The exit check of the mailbox's owner, once the connection is broken.
     exit_check: RefCell<Option<Box<ExitCheck>>>,
-    /// Whether a call that did not wait would have waited for what nobody tells of: memory, or the mailbox's reading.
+    /// Whether a call that did not wait would have waited for an event that nobody notifies: free memory, or
+    /// the mailbox's reading.
     #[cfg(feature = "async")]
     has_to_look: std::cell::Cell<bool>,
-    /// Says to others what waits in the queue.
+    /// Account that shows others what waits in the queue.
     account: Arc<PostboxAccount>,
-    /// That of `side`, for the order in which they are dropped.
+    /// The world of `side`, kept here so that it is dropped last.
     _world: Arc<WorldState>,
 }
 
-/// What a channel leads to, and from where.
+/// The mailbox that a channel leads to, and the channel's settings.
 pub(crate) struct Target {
     pub mailbox: String,
-    /// What the name service knows it by.
+    /// The name under which the name service knows the mailbox.
     pub registered: String,
-    /// Its rank.
+    /// The mailbox's rank.
     pub owner: u32,
-    /// The postbox's.
+    /// Number of the postbox.
     pub number: u32,
-    /// What may wait for it at the postbox, in bytes.
+    /// Bound of the postbox's queue, in bytes.
     pub queue: usize,
     pub level: ServiceLevel,
-    /// What the mailbox asks of its posters.
+    /// Incast rules of the mailbox.
     pub incast: Rules,
 }
 
@@ -149,22 +153,22 @@ impl Channel {
         self.number
     }
 
-    /// What was posted.
+    /// Counters of the postbox.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.side.counters
     }
 
-    /// By which transport it was reached, and why by no better one.
+    /// The transport by which the mailbox was reached, and why no better one is used.
     pub fn route(&self) -> &Route {
         &self.route
     }
 
-    /// By which protocol a message travels.
+    /// The selector of a message's protocol.
     pub fn selector(&self) -> &Selector {
         &self.selector
     }
 
-    /// Makes memory of the program's known to the NIC, or finds that it is still known.
+    /// Registers memory of the program with the NIC, unless it is still registered.
     #[allow(clippy::result_large_err, reason = "refused memory comes back by value; refusals are rare")]
     pub fn register<B: StableBuffer>(
         &self,
@@ -189,14 +193,15 @@ impl Channel {
         })
     }
 
-    /// Why a post that must not hold its thread cannot be by `handshake`.
+    /// The error of a post by `handshake` that must not hold its thread.
     pub fn would_block_thread(&self) -> Error {
         Error::WouldBlockThread { name: self.mailbox.clone(), rank: self.owner as usize }
     }
 }
 
 impl Drop for Channel {
-    /// Nobody is left to be told by a call what is lost with it: the program has dropped its world without finishing.
+    /// Reports lost messages on the error stream: the program has dropped its world without finishing, so no
+    /// call is left to do it.
     fn drop(&mut self) {
         let lost = self.queue.len() + self.announced_reads.len();
         if lost > 0 && !is_forked() && !self.side.world.has_ended() {

@@ -1,16 +1,17 @@
-//! What a channel's queue holds: messages in the order of posting, counted, and bounded in bytes.
+//! The queue of a channel: messages in the order of posting, counted, and bounded in bytes.
 //!
-//! A connection has room for so many messages, whatever their length: those in its ring, and a few that are announced. What finds
-//! no room waits here. The bound is what each poster spends on a mailbox whose owner does not retrieve
-//! ([`crate::World::mailbox_with_queue`], `DECK_QUEUE`).
+//! A connection has room for a fixed number of messages, whatever their length: those in its ring, and a few
+//! that are announced. Further messages wait here. The bound is the memory that each poster spends on a
+//! mailbox whose owner does not retrieve ([`crate::World::mailbox_with_queue`], `DECK_QUEUE`).
 //!
 //! | counts towards the bound | as |
 //! |---|---|
 //! | a message | its memory and [`ENTRY`], and at most a sixteenth of the bound: so 16 messages fit, whatever their length |
 //! | the only one that waits | nothing: one message may always wait |
-//! | one that was announced | nothing: it has its place at the mailbox |
+//! | an announced message | nothing: it has its place at the mailbox |
 //!
-//! All sums are kept, and never made anew, and a message is found by its number in logarithmic time: there may be tens of thousands.
+//! All sums are maintained, never recomputed, and a message is found by its number in logarithmic time: there
+//! may be tens of thousands.
 
 use std::collections::VecDeque;
 
@@ -22,36 +23,36 @@ use crate::protocol::rdma_read::AnnouncedReads;
 use crate::protocol::side::SendSide;
 use crate::wire::MAX_ANNOUNCED;
 
-/// What a message takes here beside its memory, in bytes: a place in the list, which may be half empty.
+/// Bytes that a message counts beside its memory: its place in the list, which may be half empty.
 pub(super) const ENTRY: usize = 128;
-/// So many messages have a place, whatever their length.
+/// Number of messages that always have a place, whatever their length.
 const SHARES: usize = 16;
-/// Places that an empty list keeps.
+/// Capacity that an empty list keeps, in entries.
 const KEPT: usize = 64;
 
-/// A message that was announced, stands behind one that was, or found no room.
+/// A message that was announced, waits behind an announced one, or found no room.
 pub(super) struct Entry {
     pub message: Outgoing,
     id: RequestId,
-    /// The program holds a request for it, and is told its result.
+    /// Whether the program holds a request for the message, and is told its result.
     pub is_held: bool,
 }
 
 impl Entry {
-    /// What its holder knows it by.
+    /// The request's id, if the program holds one.
     pub fn request(&self) -> Option<RequestId> {
         self.is_held.then_some(self.id)
     }
 }
 
-/// Oldest first.
+/// Messages in the order of posting, the oldest first.
 pub(super) struct Backlog {
-    /// With ascending numbers. Those that were announced are the first.
+    /// Entries with ascending ids. The announced ones are the first.
     entries: VecDeque<Entry>,
     announced: usize,
-    /// What those that were not announced count towards the bound.
+    /// Bytes that the entries that are not announced count towards the bound.
     waiting: usize,
-    /// Bytes of message memory.
+    /// Bytes of message memory held by the entries.
     memory: usize,
     /// The bound, in bytes.
     limit: usize,
@@ -71,12 +72,12 @@ impl Backlog {
         self.entries.len()
     }
 
-    /// Bytes of message memory that wait here.
+    /// Bytes of message memory that wait in the queue.
     pub fn memory(&self) -> usize {
         self.memory
     }
 
-    /// Whether a message with `memory` bytes of its own may wait here now.
+    /// Whether a message with `memory` bytes of memory may be queued now.
     pub fn has_place(&self, memory: usize) -> bool {
         self.entries.len() == self.announced || self.waiting.saturating_add(self.cost(memory)) <= self.limit
     }
@@ -87,7 +88,7 @@ impl Backlog {
 
     // ---- in and out ----
 
-    /// Behind all others. Its number, which only whoever holds a request needs.
+    /// Adds a message behind all others. Returns its id, which is needed only if the program holds a request.
     pub fn push(&mut self, message: Outgoing, is_held: bool) -> RequestId {
         self.last += 1;
         let entry = Entry { message, id: self.last, is_held };
@@ -96,7 +97,8 @@ impl Backlog {
         self.last
     }
 
-    /// Completes the first message, if that can be. `Err` says why it stays; `None`: it waits for its answer.
+    /// Completes the first message, if possible. `Err` holds the error that keeps it; `None`: it waits for
+    /// its answer.
     #[allow(clippy::type_complexity, reason = "each layer says another thing")]
     pub fn advance_first(
         &mut self,
@@ -127,7 +129,7 @@ impl Backlog {
         self.entries.push_front(first);
     }
 
-    /// The last, unless the mailbox has heard of it.
+    /// Takes back the last message, unless it was announced.
     pub fn take_back(&mut self) -> Option<Outgoing> {
         if self.entries.len() == self.announced {
             return None;
@@ -137,7 +139,7 @@ impl Backlog {
         Some(last.message)
     }
 
-    /// A short message gives up its memory: that it has been accepted is certain.
+    /// Drops the memory of the last message if it is short: the message has been accepted for certain.
     pub fn shorten_last(&mut self) {
         if let Some(last) = self.entries.pop_back() {
             self.discount(&last);
@@ -147,7 +149,7 @@ impl Backlog {
         }
     }
 
-    /// All of them, from the first on.
+    /// Takes all messages, the first one first.
     pub fn take_all(&mut self) -> VecDeque<Entry> {
         (self.announced, self.waiting, self.memory) = (0, 0, 0);
         std::mem::take(&mut self.entries)
@@ -175,7 +177,8 @@ impl Backlog {
 
     // ---- announcements ----
 
-    /// Announces the first that was not, if there is a place for its announcement. `false`: nothing more can be announced.
+    /// Announces the first message that is not announced, if its announcement has a place. `false`: nothing
+    /// more can be announced.
     pub fn announce_next(&mut self, side: &mut SendSide) -> Result<bool, ViaError> {
         if self.announced >= MAX_ANNOUNCED {
             return Ok(false);
@@ -190,13 +193,13 @@ impl Backlog {
         Ok(true)
     }
 
-    /// The oldest message that waits for an answer to its announcement.
+    /// The oldest message that waits for the answer to its announcement.
     pub fn asked(&mut self) -> Option<&mut Outgoing> {
         let at = self.asked_at()?;
         Some(&mut self.entries[at].message)
     }
 
-    /// Takes it out: it was refused.
+    /// Removes the oldest message that waits for an answer: it was refused.
     pub fn remove_asked(&mut self) -> Option<Entry> {
         let removed = self.entries.remove(self.asked_at()?)?;
         self.discount(&removed);
@@ -217,7 +220,7 @@ impl Backlog {
         self.entries.front_mut().map(|first| &mut first.message)
     }
 
-    /// That with this number, if it is still here.
+    /// The message with this id, if it is still queued.
     pub fn find(&mut self, id: RequestId) -> Option<&mut Entry> {
         let at = self.entries.binary_search_by_key(&id, |entry| entry.id).ok()?;
         self.entries.get_mut(at)
@@ -236,7 +239,7 @@ mod tests {
         Outgoing::short(&[7; 8], 1)
     }
 
-    /// Short messages until there is no place for one.
+    /// Fills a queue with short messages until it has no place for another.
     fn filled(limit: usize) -> Backlog {
         let mut backlog = Backlog::new(limit);
         while backlog.has_place(0) {

@@ -1,5 +1,5 @@
-//! What an error means to the program that posts: whether waiting helps, and whether the mailbox's owner is lost or has
-//! finished in order, which the launcher knows.
+//! Errors of posting, translated for the program: whether waiting helps, and whether the mailbox's owner is
+//! lost or has finished in order, which the launcher knows.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::recv::memory_quota::Memory;
 use crate::wait_policy::WaitPolicy;
 
 impl Channel {
-    /// Until when a post may wait because of `error`, or why it may not.
+    /// Returns until when a post may wait because of `error`, or the error if it may not.
     #[cold]
     pub(super) fn may_wait(
         &self,
@@ -30,7 +30,7 @@ impl Channel {
         }
     }
 
-    /// As [`Channel::may_wait`], of a post that holds `held` bytes itself and may have to copy them.
+    /// Like [`Channel::may_wait`], for a post that holds `held` bytes itself and may have to copy them.
     #[cold]
     pub(super) fn may_wait_beside(
         &self,
@@ -42,8 +42,8 @@ impl Channel {
         self.in_vain(held, error).map_or_else(|| self.may_wait(until, start, error), Err)
     }
 
-    /// Why waiting for memory would be in vain, if it would: the message itself, of `held` bytes, leaves no room for the copy
-    /// of it that `error` speaks of, whatever others give back.
+    /// The error if waiting for memory is in vain: the message of `held` bytes itself leaves no room for the
+    /// copy that `error` is about, whatever others give back.
     #[cold]
     pub(super) fn in_vain(&self, held: usize, error: &ViaError) -> Option<Error> {
         let &ViaError::NoMemory { asked, limit, .. } = error else { return None };
@@ -56,20 +56,21 @@ impl Channel {
         Some(Error::NoMemory { what, holders, source })
     }
 
-    /// The launcher may know that the mailbox's owner is lost before the connection does: then there is nothing to wait for.
+    /// Checks that the mailbox's owner is not lost. The launcher may know of a loss before the connection
+    /// breaks; then waiting is in vain.
     #[cold]
     pub(super) fn is_awaited(&self) -> Result {
         let rank = self.owner as usize;
         self.lost().map_or(Ok(()), |how| Err(Error::PeerLost { rank, how }))
     }
 
-    /// What became of the mailbox's owner, if it is lost.
+    /// How the mailbox's owner was lost, if it was.
     pub(super) fn lost(&self) -> Option<String> {
         let exits = self.side.world.exit_log();
         if exits.version() == 0 { None } else { exits.how_lost(self.owner) }
     }
 
-    /// What happened to earlier messages, told once.
+    /// Reports the failures of earlier messages, once.
     #[cold]
     pub(super) fn undelivered(&self) -> Result {
         self.side.world.take_undelivered(self.number)
@@ -80,7 +81,8 @@ impl Channel {
         Error::Deadline { what, waited: start.elapsed(), whom: self.awaited_by(cause) }
     }
 
-    /// Who should act first, where a post cannot go on because of `cause`: this rank's own memory may be full, and the mailbox be empty.
+    /// Names in words who has to act before a post can go on after `cause`: this rank's own memory may be
+    /// full, and the mailbox be empty.
     fn awaited_by(&self, cause: &ViaError) -> String {
         match cause {
             ViaError::NoMemory { .. } => {
@@ -90,13 +92,14 @@ impl Channel {
         }
     }
 
-    /// What an error of posting means to a program. May wait for the launcher's word of what became of the mailbox's owner.
+    /// Translates an error of posting for the program. May wait for the launcher to say how the mailbox's
+    /// owner ended.
     #[cold]
     pub(super) fn translate(&self, error: ViaError, policy: WaitPolicy) -> Error {
         self.meaning("posting", error, policy)
     }
 
-    /// As [`Channel::translate`], of a call that does what `verb` says.
+    /// Like [`Channel::translate`], for a call that does what `verb` says.
     #[cold]
     pub(super) fn meaning(&self, verb: &str, error: ViaError, policy: WaitPolicy) -> Error {
         let (rank, name) = (self.owner as usize, self.mailbox.clone());
@@ -117,13 +120,14 @@ impl Channel {
 
     // ---- a connection that broke ----
 
-    /// What became of the connection, while what became of the mailbox's owner is not known.
+    /// How the connection broke, while it is not known how the mailbox's owner ended.
     pub(super) fn broken_connection(&self) -> Option<String> {
         self.exit_check.borrow().as_ref().map(|exit_check| exit_check.how().to_owned())
     }
 
-    /// What became of the owner, or that this is not known: the launcher is asked, and its answer waited for as long as the
-    /// call may wait. A later call finds it. `verb`: what it does.
+    /// The error of a broken connection: how the owner ended, or that this is not known yet. Asks the
+    /// launcher, and waits for its answer as long as the call may wait; a later call finds the answer. `verb`
+    /// says what the call does.
     #[cold]
     pub(super) fn broken(&self, verb: &str, how: String, policy: WaitPolicy) -> Error {
         let (start, until, rank) = (Instant::now(), self.until(policy), self.owner as usize);
@@ -141,7 +145,8 @@ impl Channel {
         }
     }
 
-    /// As [`broken`](Channel::broken), for who asks later: the loss that it may turn out to be.
+    /// Like [`broken`](Channel::broken), for a caller that asks again later: an undecided case counts as a
+    /// loss.
     pub(super) fn loss_so_far(&self, how: &str) -> Error {
         match self.broken("posting", how.to_owned(), WaitPolicy::None) {
             Error::WouldBlock { .. } => Error::PeerLost { rank: self.owner as usize, how: how.to_owned() },

@@ -1,4 +1,4 @@
-//! A channel under incast control: whether its first message may go ([`udeck_qos::pacing`]).
+//! Incast control of a channel: whether its first message may be sent ([`udeck_qos::pacing`]).
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,14 @@ use crate::protocol::outgoing::Outgoing;
 use crate::protocol::side::is_busy;
 use crate::wire::{self, Kind};
 
-/// What a channel may send without being asked for it one by one.
+/// State of a channel's pacing: how much it may send without a request for each message.
 pub(super) struct Pacing {
     poster: Poster,
     begun: Instant,
 }
 
 impl Pacing {
-    /// Of a postbox, by its mailbox's rules.
+    /// Makes the pacing of a postbox by its mailbox's rules; `None` if the rules pace nothing.
     pub fn new(rules: Rules) -> Option<Box<Self>> {
         let Rules::Smsrp { window } = rules else { return None };
         Some(Box::new(Pacing { poster: Poster::new(window.into()), begun: job_time() }))
@@ -33,48 +33,49 @@ impl Pacing {
         self.poster.sent(weight);
     }
 
-    /// Whether the next message may be sent, and nothing has to be done for it.
+    /// Whether the next message may be sent without any request.
     fn goes_at_once(&self) -> bool {
         self.poster.goes_at_once(|| self.elapsed())
     }
 
-    /// Of the job's time: while the job stands still, nothing comes nearer.
+    /// Time since the beginning, in the job's time: while the job stands still, no grant comes nearer.
     fn elapsed(&self) -> Duration {
         job_time().saturating_duration_since(self.begun)
     }
 
-    /// When what it was granted may be sent, if that is still to come.
+    /// Time from which the granted bytes may be sent, if it is still to come.
     fn wakes_at(&self) -> Option<Instant> {
         self.poster.wakes_at().map(|at| self.begun + at)
     }
 }
 
-/// A delay that a mailbox has told. None is longer than grants may be away, whatever it says.
+/// Converts a delay from a mailbox. It is never longer than a grant may be away, whatever the mailbox says.
 pub(super) fn delay(micros: u32) -> Duration {
     Duration::from_micros(micros.into()).min(pacing::LONGEST)
 }
 
 impl Channel {
-    /// Whether a message that is not announced may go past the queue, which is empty then.
+    /// Whether a message that is not announced may pass the queue by. The queue is empty then.
     pub(super) fn goes_at_once(&self) -> bool {
         self.queue.is_empty() && self.pacing.as_ref().is_none_or(|pacing| pacing.goes_at_once())
     }
 
-    /// A message has gone past the queue.
+    /// Notes that a message has passed the queue by.
     pub(super) fn went(&mut self, len: usize) {
         if let Some(pacing) = &mut self.pacing {
             pacing.sent(pacing::weight(1, len as u64));
         }
     }
 
-    /// What the first message counts under incast control; nothing, if it has been reserved for by itself, or there is none.
+    /// Weight of the first message under incast control; `None` if the queue is empty, or the message has a
+    /// reservation of its own.
     pub(super) fn first_weight(&self) -> Option<u64> {
         self.pacing.as_ref()?;
         let len = self.queue.first().and_then(Outgoing::unannounced_len)?;
         Some(pacing::weight(1, len as u64))
     }
 
-    /// Whether the first message, of that weight, may be sent now. If something has to be reserved for it, does that.
+    /// Whether the first message, of that weight, may be sent now. Makes a reservation if one is needed.
     pub(super) fn has_turn(&mut self, weight: u64) -> Result<bool, ViaError> {
         let Channel { pacing: Some(pacing), side, queue, .. } = self else { return Ok(true) };
         let (now, vi) = (pacing.elapsed(), &mut side.vi);
@@ -91,7 +92,8 @@ impl Channel {
         Ok(turn == Turn::Now)
     }
 
-    /// Whether the mailbox says when the first message may come, and it may not yet: that takes long, because others come before it.
+    /// Whether the mailbox schedules the first message, and its time has not come. That takes long, because
+    /// others come before it.
     pub(super) fn waits_for_turn(&self) -> bool {
         let Some(first) = self.queue.first().filter(|_| self.route.incast != IncastControl::Off) else {
             return false;
@@ -102,7 +104,8 @@ impl Channel {
         self.pacing.as_ref().is_some_and(|pacing| pacing.poster.waits(pacing.elapsed()))
     }
 
-    /// No later than when the first message may be sent, if that is known and still to come: nobody tells.
+    /// Shortens a deadline to the time when the first message may be sent, if that is known and still to
+    /// come: nobody notifies it.
     pub(super) fn until_turn(&self, deadline: Deadline) -> Deadline {
         let at = match self.queue.first().and_then(Outgoing::granted_from) {
             Some(at) => Some(at),

@@ -1,4 +1,4 @@
-//! Accepting a message: at once where that is possible, otherwise into the queue.
+//! Accepting a message: sending it at once if possible, otherwise queueing it.
 
 use std::time::Instant;
 
@@ -22,8 +22,8 @@ use crate::wait_policy::{WaitPolicy, look_again};
 use crate::wire::{Introduction, Role};
 
 impl Channel {
-    /// Sends what most messages are: short ([`Dispatch::is_short`]), with nothing queued before them and room at the mailbox.
-    /// `false`: nothing was done, and the slow path finds out why.
+    /// Sends a message on the fast path: it is short ([`Dispatch::is_short`]), nothing is queued before it,
+    /// and the mailbox has room. `false`: nothing was done; the slow path finds out why.
     #[inline]
     pub fn post_short(&mut self, bytes: &[u8], tag: u32) -> bool {
         debug_assert!(!self.has_queued());
@@ -33,7 +33,8 @@ impl Channel {
         eager::post_short(&mut self.side, bytes, tag)
     }
 
-    /// Likewise, messages of `each` bytes that lie one after another in `bytes`, without tags: how many were sent.
+    /// Sends messages of `each` bytes that lie one after another in `bytes`, without tags, on the fast path.
+    /// Returns how many were sent.
     pub fn post_short_run(&mut self, bytes: &[u8], each: usize) -> usize {
         debug_assert!(!self.has_queued());
         if self.side.world.has_news_for_posts() {
@@ -42,7 +43,8 @@ impl Channel {
         eager::post_short_run(&mut self.side, bytes, each)
     }
 
-    /// Likewise what most long messages are: handed off ([`Dispatch::is_handed_off`]). Otherwise the message comes back.
+    /// Hands off a message ([`Dispatch::is_handed_off`]) on the fast path of most long messages. If it
+    /// cannot, the message comes back.
     #[inline]
     pub fn post_handed_off(&mut self, block: Block) -> Result<(), Block> {
         debug_assert!(!self.has_queued());
@@ -56,7 +58,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Accepts any message. Waits, if it must, for a place in the queue. The request is [`WaitPolicy::Queue`]'s.
+    /// Accepts any message. Waits, if it must, for a place in the queue. Returns a request for
+    /// [`WaitPolicy::Queue`].
     pub fn post(
         &mut self,
         block: MessageBlock,
@@ -104,13 +107,14 @@ impl Channel {
     ) -> Result<Option<RequestId>, Refused> {
         let (start, until, mut wait) = (Instant::now(), self.until(policy), LongWait::begin("memory"));
         let policy = until.map_or(policy, WaitPolicy::Until);
-        // Memory is waited for here: a message that waits in the queue takes some itself.
+        // The wait for memory is here, because a message that waits in the queue takes some itself.
         while matches!(error, ViaError::NoMemory { .. }) && !matches!(policy, WaitPolicy::Queue) {
             let deadline = match self.may_wait_beside(block.kept(), until, start, &error) {
                 Ok(deadline) => deadline,
                 Err(why) => return Err((why, Some(block))),
             };
-            // A grant that was asked for ahead would end each wait at once. What an error means, the next try says.
+            // Takes a grant that was asked for ahead, which would end each wait at once. The next try reports
+            // an error.
             self.take_all_answers().ok();
             if let Err(why) = self.wait(look_again(&error, deadline), &mut wait, Call::Post) {
                 return Err((why, Some(block)));
@@ -124,7 +128,7 @@ impl Channel {
             return Err((self.translate(error, policy), Some(block)));
         }
         if protocol == Protocol::Eager && block.len() > MAX_INLINE {
-            // Not copied anew at each try.
+            // Queued, so that the message is not copied again at each try.
             let request = self.post_queued(block, protocol, policy)?;
             self.linger(until, |channel| {
                 channel.progress();
@@ -148,7 +152,7 @@ impl Channel {
         }
     }
 
-    /// Sends a message that needs no announcement. By `eager` the block is not needed any more then.
+    /// Sends a message that needs no announcement. By `eager`, the block is not needed any more afterwards.
     fn send(&mut self, block: MessageBlock, protocol: Protocol) -> Result<(), (ViaError, MessageBlock)> {
         let len = block.len();
         if protocol == Protocol::HandOff {
@@ -160,8 +164,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Accepts a copy of `bytes` as a message: by way of a block, unless it is short. Waits, if it must, for the memory of it, then
-    /// as [`Channel::post`]. ([`Channel::post_short`] has been tried.)
+    /// Accepts a copy of `bytes` as a message, in a block unless it is short. Waits, if it must, for the
+    /// block's memory, then like [`Channel::post`]. (The caller has tried [`Channel::post_short`].)
     #[cold]
     pub fn post_copy(
         &mut self,
@@ -196,7 +200,7 @@ impl Channel {
         self.post(MessageBlock::Own(block), protocol, policy).map_err(|(error, _)| error)
     }
 
-    /// Accepts a short message, which takes no memory of the library's.
+    /// Accepts a short message, which takes no memory of the library.
     fn post_short_copy(&mut self, bytes: &[u8], tag: u32, policy: WaitPolicy) -> Result<Option<RequestId>> {
         if self.side.world.has_news_for_posts() {
             self.undelivered()?;
@@ -232,8 +236,8 @@ impl Channel {
         }
     }
 
-    /// Posts a message by `handshake`, and waits until the mailbox has received it. Its descriptor has to own what it sends,
-    /// so of a shared message a copy goes.
+    /// Posts a message by `handshake`, and waits until the mailbox has received it. Its descriptor has to own
+    /// what it sends, so a shared message is copied.
     fn post_and_wait(
         &mut self,
         block: MessageBlock,
@@ -268,12 +272,12 @@ impl Channel {
     }
 }
 
-/// What a post waits for that the mailbox's owner has to take.
+/// The error that stands for a full mailbox: its owner has to retrieve.
 pub(super) fn mailbox_is_full() -> ViaError {
     ViaError::Full { what: "the mailbox", bound: "".into() }
 }
 
-/// What `handshake` waits with.
+/// The services of a channel that a handshake uses.
 impl Host for Channel {
     fn side(&mut self) -> &mut SendSide {
         &mut self.side

@@ -1,4 +1,4 @@
-//! What a postbox is without its type: the channel, where it is while messages wait, and the protocol that is set.
+//! A postbox without its type: the channel, its place while messages wait, and the protocol that is set.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use crate::trace;
 use crate::wait_policy::WaitPolicy;
 use crate::world_state::WorldState;
 
-/// Buffers of the program's own that a postbox keeps for the program to take back.
+/// Maximum number of the program's buffers that a postbox keeps until the program takes them back.
 const MAX_RETURNED: usize = 64;
 
 /// A postbox of any type.
@@ -38,17 +38,17 @@ pub struct Poster {
     returned: RefCell<VecDeque<Returned>>,
 }
 
-/// Where the channel is: with us, so that posting needs no lock; or where the helper can reach it too, while messages
-/// wait for the mailbox's answer.
+/// Place of the channel: owned by the postbox, so that posting needs no lock; or shared with the helper while
+/// messages wait for the mailbox's answer.
 enum ChannelSlot {
-    /// Nothing is queued in it.
+    /// Owned by the postbox; nothing is queued in the channel.
     Own(Box<Channel>),
     Shared(Arc<Slot<Channel>>),
-    /// Only for the moment of moving.
+    /// Transient: the channel is being moved.
     Moving,
 }
 
-/// Memory of the program's own that has come back, with its tag.
+/// Memory of the program that has come back, with its tag.
 pub(crate) struct Returned {
     pub region: Region,
     pub tag: u32,
@@ -76,7 +76,7 @@ impl Poster {
         &self.name
     }
 
-    /// By which protocol a message travels.
+    /// The selector of a message's protocol.
     pub(crate) fn selector(&self) -> &Selector {
         &self.selector
     }
@@ -102,7 +102,7 @@ impl Poster {
         Ok(())
     }
 
-    /// Sets a protocol until what is returned is dropped.
+    /// Sets a protocol until the returned guard is dropped.
     pub(crate) fn set_protocol_for_now(&self, protocol: Protocol) -> Result<Restore<'_>> {
         let usual = Restore(&self.dispatch, self.dispatch.get());
         self.set_protocol(protocol).map(|()| usual)
@@ -110,7 +110,7 @@ impl Poster {
 
     // ---- posting ----
 
-    /// Posts a message that nobody else has.
+    /// Posts a message that has no other owner.
     #[inline]
     pub(crate) fn post_block(&self, block: Block, policy: WaitPolicy) -> Result<Option<RequestId>, Failed> {
         if trace::is_on() {
@@ -132,12 +132,13 @@ impl Poster {
         self.post_long_block(block, policy)
     }
 
-    /// The block comes back (in a register, as a result that holds an error would not) if it was not posted.
+    /// Posts a short message. The block comes back if it was not posted: in a register, unlike a result that
+    /// holds an error.
     fn post_short_block(&self, block: Block) -> Option<Block> {
         if self.post_short(block.bytes(), block.notes()[0]) { None } else { Some(block) }
     }
 
-    /// What most messages are: short, and quickly sent.
+    /// Posts a message on the fast path: it is short, and can be sent at once.
     #[inline]
     fn post_short(&self, bytes: &[u8], tag: u32) -> bool {
         self.dispatch.get().is_short(bytes.len())
@@ -171,7 +172,7 @@ impl Poster {
         posted.map_err(|(error, block)| (error, block.and_then(MessageBlock::into_own)))
     }
 
-    /// Posts a message that the caller keeps an owner of, with the tag in its notes.
+    /// Posts a message of which the caller keeps an owner, with the tag in its notes.
     pub(crate) fn post_shared(&self, bytes: &SharedBytes, policy: WaitPolicy) -> Result<Option<RequestId>> {
         self.world.check()?;
         let post = || {
@@ -182,7 +183,7 @@ impl Poster {
         if trace::is_on() { self.traced((bytes.bytes().len(), bytes.notes()[0]), post) } else { post() }
     }
 
-    /// Posts a copy. May wait for the memory of it, too.
+    /// Posts a copy. May also wait for the copy's memory.
     #[inline]
     pub(crate) fn post_copy(&self, bytes: &[u8], tag: u32, policy: WaitPolicy) -> Result<Option<RequestId>> {
         if trace::is_on() {
@@ -206,7 +207,7 @@ impl Poster {
         })
     }
 
-    /// Posts a message, and tells the trace if it was accepted.
+    /// Posts a message, and records it in the trace if it was accepted.
     fn traced<R, E>(&self, (bytes, tag): (usize, u32), post: impl FnOnce() -> Result<R, E>) -> Result<R, E> {
         let (start, number) = (trace::begin(), self.counters.messages_posted());
         let posted = post()?;
@@ -229,17 +230,17 @@ impl Poster {
         Ok(posted)
     }
 
-    /// Posts copies of messages of `each` bytes (not 0) that lie one after another in `bytes`: how many were posted, and why the next
-    /// one was not.
+    /// Posts copies of messages of `each` bytes (not 0) that lie one after another in `bytes`. Returns how
+    /// many were posted, and the error of the next one.
     pub(crate) fn post_each(&self, bytes: &[u8], each: usize, policy: WaitPolicy) -> (usize, Result) {
         let mut rest = bytes;
         let posted = |rest: &[u8]| (bytes.len() - rest.len()) / each;
-        // The trace has each of them.
+        // The trace records each message, so a traced run posts one by one.
         let at_once = !trace::is_on();
         while !rest.is_empty() {
             rest = if at_once { &rest[self.post_short_run(rest, each) * each..] } else { rest };
             let Some((next, behind)) = rest.split_at_checked(each) else { break };
-            // There is no room, or something else that the usual way finds out.
+            // The run stopped: there is no room, or there is an error that the usual way reports.
             if let Err(error) = self.post_copy(next, 0, policy) {
                 return (posted(rest), Err(error));
             }
@@ -260,7 +261,7 @@ impl Poster {
     #[inline(never)]
     fn post_copy_slow(&self, bytes: &[u8], tag: u32, policy: WaitPolicy) -> Result<Option<RequestId>> {
         self.world.check()?;
-        // A channel that the helper has was not asked yet, and may have nothing queued any more.
+        // A shared channel was not tried yet, and may have nothing queued any more.
         let is_shared = matches!(&*self.slot.borrow(), ChannelSlot::Shared(_));
         let is_untried = is_shared && self.dispatch.get().is_short(bytes.len());
         self.post_slow(|channel, protocol| {
@@ -271,7 +272,7 @@ impl Poster {
         })
     }
 
-    /// Posts by whatever way there is. A channel in which messages wait then goes to where the helper reaches it.
+    /// Posts on the slow path. A channel in which messages wait is then shared with the helper.
     fn post_slow<R>(&self, post: impl FnOnce(&mut Channel, Protocol) -> R) -> R {
         let mut slot = self.slot.borrow_mut();
         if let ChannelSlot::Own(channel) = &mut *slot {
@@ -284,7 +285,7 @@ impl Poster {
         slot.visit(&self.world, |channel| post(channel, self.protocol()))
     }
 
-    /// Acts on the channel, wherever it is. Nothing is posted.
+    /// Calls `act` on the channel, wherever it is. Nothing is posted.
     ///
     /// # Errors
     /// This process is a forked child, in which the channel's lock may be held for ever.
@@ -293,7 +294,7 @@ impl Poster {
         Ok(self.on_channel(act))
     }
 
-    /// As [`Poster::with_channel`], after the check.
+    /// Like [`Poster::with_channel`], after its check.
     pub(crate) fn on_channel<R>(&self, act: impl FnOnce(&mut Channel) -> R) -> R {
         let mut slot = self.slot.borrow_mut();
         match &mut *slot {
@@ -302,16 +303,16 @@ impl Poster {
         }
     }
 
-    /// What was posted is a copy that the caller has made.
+    /// Counts the bytes of a copy that the caller has made.
     pub(crate) fn count_copy(&self, bytes: usize) {
         if bytes > 0 {
             self.counters.copied(bytes);
         }
     }
 
-    // ---- memory of the program's own ----
+    // ---- memory of the program ----
 
-    /// Registers memory that is to be posted here.
+    /// Registers memory that will be posted here.
     #[allow(clippy::result_large_err, reason = "refused memory comes back by value; refusals are rare")]
     pub(crate) fn register<B: StableBuffer>(
         &self,
@@ -327,7 +328,7 @@ impl Poster {
         })
     }
 
-    /// Whether there is room for another buffer to come back.
+    /// Checks that another buffer may come back.
     pub(crate) fn check_returned(&self) -> Result {
         if self.returned.borrow().len() < MAX_RETURNED {
             return Ok(());
@@ -339,7 +340,7 @@ impl Poster {
         self.returned.borrow_mut().push_back(returned);
     }
 
-    /// The buffer that came back first.
+    /// Takes the buffer that came back first.
     pub(crate) fn take_returned(&self) -> Option<Returned> {
         self.returned.borrow_mut().pop_front()
     }
@@ -356,7 +357,7 @@ impl Advance for Channel {
 }
 
 impl ChannelSlot {
-    /// Puts the channel where the helper can reach it.
+    /// Shares the channel with the helper.
     #[cold]
     fn share(&mut self, world: &Arc<WorldState>) {
         if let ChannelSlot::Own(channel) = std::mem::replace(self, ChannelSlot::Moving) {
@@ -364,7 +365,7 @@ impl ChannelSlot {
         }
     }
 
-    /// Acts on the shared channel, and takes it back when nothing waits any more.
+    /// Calls `act` on the shared channel, and takes the channel back if nothing waits any more.
     #[cold]
     fn visit<R>(&mut self, world: &Arc<WorldState>, act: impl FnOnce(&mut Channel) -> R) -> R {
         let ChannelSlot::Shared(slot) = &*self else {
@@ -389,7 +390,7 @@ impl Drop for Poster {
     }
 }
 
-/// Sets a postbox's protocol as it was before.
+/// Guard that restores a postbox's protocol.
 pub(crate) struct Restore<'a>(&'a Cell<Dispatch>, Dispatch);
 
 impl Drop for Restore<'_> {

@@ -1,4 +1,4 @@
-//! Messages that were announced, stand behind one that was, or found no room; and the mailbox's answers.
+//! Queued messages (announced, waiting behind an announced one, or without room), and the mailbox's answers.
 
 use std::time::Instant;
 
@@ -20,18 +20,18 @@ use crate::protocol::side::is_busy;
 use crate::wait_policy::WaitPolicy;
 use crate::wire::{self, Kind};
 
-/// The clock is read once per this many looks.
+/// Polls between two checks of the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
 
 impl Channel {
-    /// Accepts a message that cannot simply be sent. (Those by `handshake` are not queued.)
+    /// Accepts a message that cannot simply be sent. (Messages by `handshake` are not queued.)
     pub(super) fn post_queued(
         &mut self,
         block: MessageBlock,
         protocol: Protocol,
         policy: WaitPolicy,
     ) -> Result<Option<RequestId>, Refused> {
-        // What the connection can do was checked when the protocol was set.
+        // The protocol was checked against the connection's capabilities when it was set.
         let checked = self.check_owner(&block).and_then(|()| self.check_copy(&block, protocol));
         if let Err(error) = checked {
             return Err((error, Some(block)));
@@ -39,7 +39,7 @@ impl Channel {
         self.enqueue(Outgoing::new(block, protocol), policy)
     }
 
-    /// Accepts a message into the queue. Waits, if it must, for a place there.
+    /// Accepts a message into the queue. Waits, if it must, for a place in the queue.
     pub(super) fn enqueue(
         &mut self,
         message: Outgoing,
@@ -64,7 +64,7 @@ impl Channel {
                 }
                 Ok(is_held.then_some(id))
             }
-            // Those before it are lost; this one too, unless the peer has not heard of it.
+            // The messages before it are lost. So is this one if it was announced; otherwise it comes back.
             Err(error) => {
                 let last = self.queue.take_back();
                 self.fail(&error);
@@ -76,8 +76,9 @@ impl Channel {
         }
     }
 
-    /// A message has found no room. Whoever reads makes some in a moment: so it is tried again, for as long as a wait spins, instead of
-    /// sleeping. So a stream of messages whose receiver keeps up stays in the ring, and its channel with its poster. `None`: in vain.
+    /// Retries a message that has found no room, for as long as a wait spins, instead of sleeping: a reader
+    /// makes room in a moment. Thus a stream of messages whose receiver keeps up stays in the ring, and its
+    /// channel with its poster. `None`: in vain.
     pub(super) fn linger<R>(
         &mut self,
         until: Option<Deadline>,
@@ -97,7 +98,8 @@ impl Channel {
         }
     }
 
-    /// Memory of another NIC would be found out when it is sent, and taken for the connection's end.
+    /// Checks that the block belongs to this NIC. Otherwise sending it would fail, and that would look like
+    /// the connection's end.
     fn check_owner(&self, block: &MessageBlock) -> Result {
         if block.lies_in(self.side.vi.nic().outbox()) {
             return Ok(());
@@ -106,7 +108,8 @@ impl Channel {
         Err(self.translate(foreign, WaitPolicy::None))
     }
 
-    /// A message that is copied on its way, and leaves no memory for the copy itself, would wait for that in vain.
+    /// Checks that a message that is copied on its way leaves memory for the copy. Otherwise it would wait
+    /// for memory in vain.
     fn check_copy(&self, block: &MessageBlock, protocol: Protocol) -> Result {
         let copy = copied_at_once(protocol, block.len());
         if copy == 0 || block.kept() + copy <= self.side.vi.nic().outbox().usage().limit {
@@ -118,7 +121,7 @@ impl Channel {
             .map_or_else(|error| self.in_vain(block.kept(), &error).map_or(Ok(()), Err), |_| Ok(()))
     }
 
-    /// Waits until a message with so many bytes of memory may wait here.
+    /// Waits until a message with `memory` bytes of memory may be queued.
     fn wait_for_place(&mut self, memory: usize, policy: WaitPolicy) -> Result {
         if self.queue.has_place(memory) {
             return Ok(());
@@ -128,7 +131,7 @@ impl Channel {
         while !self.queue.has_place(memory) {
             let full = ViaError::Full { what: "the queue of messages", bound: "".into() };
             let deadline = self.may_wait(until, start, &full)?;
-            // Its head may wait for room: ask to be told, look once more, then wait.
+            // The head may wait for room: request a notification, poll once more, then wait.
             self.side.vi.request_send_notify();
             if !self.progress() {
                 self.wait(deadline, &mut wait, Call::Post)?;
@@ -138,14 +141,15 @@ impl Channel {
         Ok(())
     }
 
-    /// Moves things along, and tells if the connection is over: what is announced to nobody would be accepted and lost,
-    /// each time anew.
+    /// Moves messages along, and returns the error if the connection has ended: otherwise each announcement
+    /// would be accepted and lost, every time.
     pub(super) fn look(&mut self, policy: WaitPolicy) -> Result {
         self.progress();
         if self.has_queued() {
             return Ok(());
         }
-        // Answers come to messages that wait; where none does, there is nothing to take but the end, and a grant that was asked for ahead.
+        // Answers come only to waiting messages. Without any, only the connection's end can come, and a grant
+        // that was asked for ahead.
         match self.side.vi.arrival() {
             Ok(None) => {}
             Ok(Some(arrival)) => self.on_answer(&arrival),
@@ -154,7 +158,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Moves queued messages along as far as they go without waiting. Returns whether anything moved.
+    /// Moves queued messages along as far as possible without waiting. Returns whether anything moved.
     pub fn progress(&mut self) -> bool {
         if !self.has_queued() {
             return false;
@@ -177,7 +181,7 @@ impl Channel {
         Ok(self.advance()? | answered)
     }
 
-    /// The queue, or what is to be read, has changed.
+    /// Updates the account after a change of the queue, or of the messages to be read.
     pub(super) fn note_queued(&self) {
         let (bytes, messages) = (self.announced_reads.bytes(), self.announced_reads.len());
         self.account.note_queued(self.queue.memory() + bytes, self.queue.len() + messages);
@@ -185,7 +189,7 @@ impl Channel {
 
     // ---- the mailbox's answers ----
 
-    /// Takes what the mailbox has said, or the beginning of it. Returns whether it has said anything.
+    /// Takes the mailbox's answers, or the first ones (the budget bounds it). Returns whether there were any.
     pub(super) fn take_all_answers(&mut self) -> Result<bool, ViaError> {
         let (mut any, mut budget) = (false, PollBudget::once());
         while budget.take()
@@ -237,7 +241,7 @@ impl Channel {
             self.queue.remove_asked().map(|waiting| waiting.request())
         };
         match request {
-            None => {} // of no message that we announced
+            None => {} // for a message that was not announced
             Some(Some(id)) => {
                 let why = Error::Refused { rank: self.owner as usize, why: why.to_owned() };
                 self.requests.fail(id, why);
@@ -251,7 +255,7 @@ impl Channel {
 
     // ---- the queue ----
 
-    /// Sends what can be sent from the head of the queue, and announces what stands behind.
+    /// Sends messages from the head of the queue as far as possible, and announces messages behind it.
     fn advance(&mut self) -> Result<bool, ViaError> {
         let mut advanced = false;
         loop {
@@ -286,14 +290,15 @@ impl Channel {
         Ok(advanced)
     }
 
-    /// What the head of the queue waits for: memory for a copy, if there is none; else the mailbox.
+    /// The obstacle of the queue's head: no memory for a copy, if it needs one; otherwise the mailbox is
+    /// full.
     pub(super) fn obstacle(&self) -> ViaError {
         let copy = self.queue.first().map_or(0, Outgoing::next_copy);
         let memory = (copy > 0).then(|| self.side.world.allocate(copy, Fill::Keep).err()).flatten();
         memory.unwrap_or_else(mailbox_is_full)
     }
 
-    /// The connection is over: what was queued, or not yet read, is lost.
+    /// Ends the queue after the connection's end: messages that are queued, or not read yet, are lost.
     pub(super) fn fail(&mut self, error: &ViaError) {
         let (why, mut lost) = (error.to_string(), self.announced_reads.len());
         for waiting in self.queue.take_all() {
@@ -309,7 +314,7 @@ impl Channel {
         self.note_queued();
     }
 
-    /// So many messages that nobody has a handle on are lost.
+    /// Notes that `count` messages without a handle are lost.
     pub(super) fn note_undelivered(&self, count: usize, why: &str) {
         self.side.world.note_undelivered(self.number, count, &self.mailbox, self.owner, why);
     }

@@ -1,4 +1,4 @@
-//! What waits at a channel: flush, handles, and tasks.
+//! Waits at a channel: flush, request handles, and tasks.
 
 use std::time::{Duration, Instant};
 
@@ -12,24 +12,24 @@ use crate::error::{Error, Result};
 use crate::long_wait::{LongWait, for_owner};
 use crate::wait_policy::WaitPolicy;
 
-/// So often a wait looks whether the launcher has told of the owner's end.
+/// Interval at which a wait checks whether the launcher has reported the owner's end.
 const LOOK_UP: Duration = Duration::from_millis(500);
 
-/// A mailbox does not tell of each message that it reads, which would cost every retrieve: a flush looks so often, at
-/// first and in the long run.
+/// First and longest poll interval of a flush. A mailbox does not notify each message that it reads, which
+/// would cost every retrieve.
 const FLUSH_PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
-/// What a wait for one message does.
+/// Name of the operation in errors of a wait for one message.
 const DELIVERING: &str = "delivering a message";
 
 impl Channel {
-    /// The end of a wait that begins now.
+    /// Deadline of a wait that begins now.
     pub(super) fn until(&self, policy: WaitPolicy) -> Option<Deadline> {
         policy.until(self.side.world.config().deadline)
     }
 
-    /// Sleeps until the peer has done something, briefly if other channels have work that this thread should do, and no
-    /// longer than its end may be news.
+    /// Sleeps until the peer has done something. Sleeps briefly if other channels have work that this thread
+    /// should do, and never longer than the interval after which the owner's end is checked.
     ///
     /// # Errors
     /// The errors of [`LongWait::check_interrupt`].
@@ -40,7 +40,7 @@ impl Channel {
         let deadline = self.until_turn(deadline);
         let until = wait.slice(deadline.min(Deadline::after(LOOK_UP)));
         let until = if sleeps {
-            // Other postboxes have the progress thread, and other ranks the processor.
+            // The progress thread serves other postboxes, and other ranks need the processor.
             self.cq.sleep_at_once();
             until
         } else {
@@ -59,7 +59,8 @@ impl Channel {
             self.progress();
             self.undelivered()?;
             if !self.has_queued() {
-                // A grant that was asked for ahead: untaken, it would end each wait at once. What an error means, the next look says.
+                // Takes a grant that was asked for ahead: untaken, it would end each wait at once. The next
+                // poll reports an error.
                 self.take_all_answers().ok();
                 self.side.vi.request_send_notify();
                 match self.side.vi.unread() {
@@ -80,15 +81,15 @@ impl Channel {
 
     // ---- handles ----
 
-    /// Whether the poster's part of a message is over, well or not.
+    /// Whether the poster's part of a message is over, successfully or not.
     pub fn is_request_done(&self, id: RequestId) -> bool {
         !self.queue.has(id)
     }
 
-    /// What became of a message that is over. Tells a failure once.
+    /// Result of a message that is over. A failure is reported once.
     ///
     /// # Errors
-    /// [`Error::Deadline`]: it failed, and why is not known yet.
+    /// [`Error::Deadline`]: the message failed, and the reason is not known yet.
     pub fn request_result(&mut self, id: RequestId, deadline: Deadline) -> Result {
         let Some(error) = self.requests.take_failure(id) else { return Ok(()) };
         let Error::PeerLost { how, .. } = &error else { return Err(error) };
@@ -102,11 +103,11 @@ impl Channel {
     /// Waits until the poster's part of a message is over.
     ///
     /// # Errors
-    /// [`Error::Deadline`]: it is not.
+    /// [`Error::Deadline`]: the poster's part is not over.
     pub fn wait_for_request(&mut self, id: RequestId, deadline: Deadline) -> Result {
         let (start, mut wait) = (Instant::now(), LongWait::begin("a message to be sent"));
         loop {
-            // Ask to be told of room, look once more, then wait.
+            // Request a notification of room, poll once more, then wait.
             self.side.vi.request_send_notify();
             self.progress();
             if self.is_request_done(id) {
@@ -120,11 +121,11 @@ impl Channel {
         }
     }
 
-    /// What the end of the connection means to the holder of a handle.
+    /// Translates the end of the connection for the holder of a request.
     pub(super) fn loss(&self, error: &ViaError) -> Error {
         match error {
             ViaError::Closed => self.translate(ViaError::Closed, WaitPolicy::None),
-            // What it was is found out when the holder asks.
+            // How the owner ended is found out when the holder asks.
             ViaError::Lost(how) => self.loss_so_far(how),
             ViaError::InvalidState { what, state } => match self.broken_connection() {
                 Some(how) => self.loss_so_far(&how),
@@ -139,7 +140,7 @@ impl Channel {
         }
     }
 
-    /// Nobody holds the handle any more: a failure is told like those of other messages.
+    /// Drops a request whose handle was dropped: a failure is then reported like those of other messages.
     pub fn forget_request(&mut self, id: RequestId) {
         if let Some(waiting) = self.queue.find(id) {
             waiting.is_held = false;
@@ -150,7 +151,7 @@ impl Channel {
 
     // ---- tasks ----
 
-    /// A task that waits has to look by itself: nobody tells it.
+    /// Marks that a waiting task has to poll by itself: nobody notifies it.
     pub(super) fn looks_for_more(&self) {
         #[cfg(feature = "async")]
         self.has_to_look.set(true);
@@ -167,13 +168,14 @@ mod tasks {
     use super::Channel;
     use crate::wait_policy::MEMORY_PAUSE;
 
-    /// More entries than the connection's two work queues put on their completion queue while nothing new comes.
+    /// Polls that exceed the number of entries that the connection's two work queues put on their completion
+    /// queue while nothing new comes.
     const LOOKS: usize = 8;
 
     impl Channel {
-        /// Asks to be told of room. Call it before the last try, and [`Channel::arm`] after it.
+        /// Requests a notification of room. Called before the last try; [`Channel::arm`] is called after it.
         pub fn ask_for_room(&mut self) {
-            // News that came before that try are none after it.
+            // Drains notifications from before the last try, which would not be news after it.
             for _ in 0..LOOKS {
                 if self.cq.poll().is_none() {
                     break;
@@ -182,8 +184,9 @@ mod tasks {
             self.side.vi.request_send_notify();
         }
 
-        /// Gets ready to be woken by whatever the peer does from now on, and no later than the second says: where others move
-        /// the queue along, memory has to come free, or messages have to be read, nobody may tell.
+        /// Arms the completion queue, to be woken by whatever the peer does from now on. Also returns a time
+        /// at which to poll anyway: if others move the queue along, memory has to become free, or messages
+        /// have to be read, nobody may notify.
         pub fn arm(&mut self) -> (Armed, Option<Instant>) {
             let unheard = self.has_queued() || self.has_to_look.get();
             (self.cq.arm(), unheard.then(|| Instant::now() + MEMORY_PAUSE))
