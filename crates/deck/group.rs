@@ -1,28 +1,29 @@
 //! Groups of ranks, and their collective calls: barrier, broadcast, reductions, gathering, scattering and exchange.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
-//! | here | groups: making, splitting, what they know |
+//! | here | groups: making, splitting, attributes |
 //! | `blocking` | the calls, for slices |
 //! | `ragged` | the calls for parts of different lengths (`_v`) |
 //! | `zero_copy` | the calls for whole messages, which are not copied (`_buf`) |
 //! | `request` | calls that return at once (`_nonblocking`), and their handles |
 //! | `op` | operators of reductions |
-//! | `algorithm` | how a result is reached |
-//! | `choice`, `choose` | which way is taken |
-//! | `call` | one member's part of a call: what algorithms are written in |
+//! | `algorithm` | the algorithms by which a result is computed |
+//! | `choice`, `choose` | the choice of an algorithm |
+//! | `call` | one member's part of a call: the interface that algorithms are written against |
 //! | `waiting` | how a blocking call waits |
-//! | `membership` | one member's part of a group: the next two |
-//! | `deferred` | what threads leave to the one that has the part |
-//! | `engine` | its mailbox and postboxes, and messages that came early |
-//! | `state` | what it knows, and words for errors |
-//! | `kind` | what a message says of its call |
+//! | `membership` | one member's part of a group: state and engine |
+//! | `deferred` | work that threads leave to the one that holds the engine |
+//! | `engine` | a member's mailbox and postboxes, and messages that came early |
+//! | `state` | a member's knowledge of the group, and texts of errors |
+//! | `kind` | the tag by which a message identifies its call |
 //! | `failure` | why a group cannot be used any more, and how its members hear of it |
-//! | `layout`, `plan` | who is where; who tells whom at a barrier |
+//! | `layout`, `plan` | members and hosts; the messages of a barrier |
 //! | `meet` | connecting to members |
 //!
-//! A member has one mailbox in a group, and a postbox to each member that it has sent to, made when it first sends. Nothing here
-//! knows a transport: on one host, long messages are read where they lie because that is what posting does there.
+//! A member has one mailbox in a group, and a postbox to each member that it has sent to, made when it first
+//! sends. This folder knows no transport: on one host, long messages are read where they lie because posting
+//! does so there.
 
 mod algorithm;
 mod blocking;
@@ -63,34 +64,36 @@ use crate::error::Error;
 use crate::error::{Quoted, Result};
 use crate::world_state::WorldState;
 
-/// Ranks that do something together: each call here is *collective*, made by all members in the same order.
+/// A group of ranks. Each call here is *collective*: all members make it, in the same order.
 ///
 #[cfg_attr(not(doctest), doc = include_str!("examples/group.md"))]
 ///
 /// # Use
 ///
-/// [`crate::World::all`] is the group of all ranks, [`crate::World::group`] makes one of some, [`Group::split`] makes several. Members are numbered
-/// from 0 in the order of the list.
+/// [`crate::World::all`] is the group of all ranks, [`crate::World::group`] makes a group of some ranks,
+/// [`Group::split`] makes several. Members are numbered from 0 in the order of the list.
 ///
-/// A call waits at most the world's deadline (`DECK_DEADLINE`), or what [`Group::within`] says. One thread at a time calls. A call
-/// that sends only (a broadcast's root) may return before others have come to it.
+/// A call waits at most the world's deadline (`DECK_DEADLINE`), or the limit of [`Group::within`]. One thread
+/// at a time calls. A call that only sends (a broadcast's root) may return before others have made it.
 ///
 /// # Errors of all calls
 ///
-/// - [`Error::PeerLost`]: a member is lost, or has finished without coming to the call. All members that wait get it within a second
-///   on one host. Every later call says the same: those that are left make a new group.
+/// - [`Error::PeerLost`]: a member is lost, or has finished without making the call. All members that wait
+///   get it within a second on one host. Every later call returns it again: the remaining members can make a
+///   new group.
 /// - [`Error::Deadline`] names the members that have not come.
-/// - [`Error::CallMismatch`]: a member called something else: another collective, root, operator, type or length. It names both
-///   calls.
+/// - [`Error::CallMismatch`]: a member made another call: another collective, root, operator, type or length.
+///   The error names both calls.
 /// - [`Error::Via`] says what is wrong with the arguments; nothing was sent.
 ///
-/// After a deadline or a mismatch the members may be at different places, and every later call is [`Error::GroupFailed`], at all members. A call
-/// that they have made before ends as if nothing had happened, also at members that are behind. If the member that failed had requests under way,
-/// the calls from the oldest of them on fail. (A barrier that ran out of time can be called again.)
+/// After a deadline or a mismatch the members may be at different calls, and every later call is
+/// [`Error::GroupFailed`], at all members. Calls that all members had made before still end normally, also at
+/// members that are behind. If the member that failed had requests under way, the calls from the oldest of
+/// them on fail. (A barrier that ran out of time can be called again.)
 pub struct Group {
     member: Arc<Membership>,
     limit: Duration,
-    /// What calls that move data say they move; `None`: what the compiler knows.
+    /// Element type that calls moving data announce; `None`: the Rust type.
     elements: Option<Elements>,
 }
 
@@ -101,7 +104,7 @@ impl Group {
         Group::new(world, making, deadline)
     }
 
-    /// Makes the group, and waits for all members to do so.
+    /// Makes the group, and waits until all members have made it.
     pub(crate) fn met(world: &Arc<WorldState>, making: Making) -> Result<Self> {
         let group = Group::new(world, making, Deadline::after(world.config().deadline))?;
         group.meet_all()?;
@@ -121,7 +124,7 @@ impl Group {
         self.member.state.layout().me
     }
 
-    /// How many members there are.
+    /// Number of members.
     pub fn size(&self) -> usize {
         self.member.state.layout().size()
     }
@@ -131,28 +134,28 @@ impl Group {
         &self.member.state.layout().ranks
     }
 
-    /// The name that it was made by; of parts of a group, that of the group and the colour.
+    /// The name given when the group was made. A part of a group is named after the group and the colour.
     pub fn name(&self) -> &str {
         self.member.state.name()
     }
 
-    /// The same group, whose calls wait at most `limit`.
+    /// Returns the same group with calls that wait at most `limit`.
     pub fn within(&self, limit: Duration) -> Group {
         Group { member: self.member.clone(), limit, elements: self.elements }
     }
 
-    /// The same group, whose calls that move bytes say that these are elements of this type, so that members find out when they mean different
-    /// ones. For bindings of languages whose types are known when the program runs.
+    /// Returns the same group with calls that announce `elements` as their element type, so that members
+    /// notice when their types differ. For bindings of languages whose types are known only at run time.
     #[doc(hidden)]
     pub fn moving(&self, elements: &str) -> Group {
         Group { elements: Some(Elements::named(elements)), ..self.within(self.limit) }
     }
 
-    /// Parts the group: members of the same colour are together in a new one, in the order of their keys (of equal ones, in today's
-    /// order). A member without a colour gets none. Collective.
+    /// Splits the group: members of the same colour form a new group, in the order of their keys (members
+    /// with equal keys keep their order). A member without a colour gets no group. Collective.
     ///
     /// # Errors
-    /// As of all calls.
+    /// The errors of all calls ([`Group`]).
     pub fn split(&self, colour: Option<usize>, key: i64) -> Result<Option<Group>> {
         let world = self.member.state.world();
         world.check()?;
@@ -170,7 +173,8 @@ impl Group {
             forced: self.member.state.layout().agreed.forced,
         };
         let of = if self.member.state.is_world() { "all" } else { self.name() };
-        // Its first member has led so many parts. (Other groups' names in the library have a `#`.)
+        // The id: the first member, and the number of parts that it has led. (Other groups' ids contain a
+        // `#`.)
         let first = members[0];
         let making = Making {
             name: format!("{of}/{colour}"),
@@ -181,15 +185,15 @@ impl Group {
         Group::met(world, making).map(Some)
     }
 
-    /// Which algorithm a call of that name would take for so many bytes of each member (or for each other, for `all_to_all`), and why.
-    /// `None`: there is no choice for a call of that name.
+    /// The algorithm that a call of that name would take, and why. `bytes`: data of each member (for
+    /// `all_to_all`, data for each other member). `None`: a call of that name has no choice.
     pub fn explain(&self, call: &str, bytes: usize) -> Option<AlgorithmChoice> {
         let kind = Kind::with_algorithms().find(|kind| kind.name() == call)?;
         Some(choose::choose(kind, bytes, false, self.member.state.layout()))
     }
 }
 
-/// By which parts of groups are counted: no group has this name.
+/// Name under which parts of groups are counted: no group has this name.
 const PARTS: &str = "";
 
 impl fmt::Debug for Group {

@@ -1,9 +1,9 @@
-//! The algorithms, each in a file with its source; and which part of a collective takes which.
+//! The algorithms, each in a file with its source, and the dispatch of collectives to them.
 //!
-//! Each is an `async` function of one member ([`super::call`]) for the members of a [`super::layout::Team`], which may be all
-//! members, those of a host, or one of each host.
+//! Each algorithm is an `async` function of one member ([`super::call`]) for the members of a
+//! [`super::layout::Team`]: all members, those of a host, or one of each host.
 //!
-//! | file | what it is for |
+//! | file | use |
 //! |---|---|
 //! | `direct` | everything, among few members |
 //! | `binomial` | broadcast, reduce, gather, scatter |
@@ -38,7 +38,7 @@ use super::kind::Kind;
 use super::op::Operator;
 use crate::error::Result;
 
-/// The algorithm for this call, told to the user if he wants to know.
+/// Chooses the algorithm for this call. Reports it to the user if `DECK_EXPLAIN` is set.
 fn take<L: Link>(call: &Call<L>, kind: Kind, bytes: usize, in_order: bool) -> Algorithm {
     let choice = choose(kind, bytes, in_order, call.layout());
     if call.state().world().config().explain && call.layout().me == 0 {
@@ -47,7 +47,7 @@ fn take<L: Link>(call: &Call<L>, kind: Kind, bytes: usize, in_order: bool) -> Al
     choice.algorithm
 }
 
-/// Once for each algorithm of a kind.
+/// Reports the choice once for each algorithm of a kind.
 #[cold]
 fn tell<L: Link>(call: &Call<L>, kind: Kind, choice: &AlgorithmChoice) {
     let known = (kind, choice.algorithm);
@@ -98,7 +98,7 @@ pub async fn all_reduce<L: Link, T: Pod, O: Operator<T>>(call: &Call<L>, data: &
     }
 }
 
-/// `all`: the root's. `each`: elements of a member.
+/// Gathers `mine` of each member. `all` is used at the root only.
 pub async fn gather<L: Link, T: Pod>(call: &Call<L>, root: usize, mine: &[T], all: &mut [T]) -> Result {
     let team = call.layout().everybody();
     match take(call, Kind::Gather, size_of_val(mine), false) {
@@ -149,7 +149,7 @@ pub async fn reduce_scatter<L: Link, T: Pod, O: Operator<T>>(
     }
 }
 
-/// `inclusive`: with the member's own data.
+/// Computes prefixes. `inclusive`: with the member's own data.
 pub async fn scan<L: Link, T: Pod, O: Operator<T>>(
     call: &Call<L>,
     data: &mut [T],
@@ -163,7 +163,7 @@ pub async fn scan<L: Link, T: Pod, O: Operator<T>>(
     }
 }
 
-/// Parts of different lengths, of which no member knows all: each travels by itself.
+/// Exchanges parts of different lengths. No member knows all lengths, so each part travels by itself.
 pub async fn all_to_all_v<L: Link, T: Pod>(call: &Call<L>, from: &[&[T]], to: &mut [&mut [T]]) -> Result {
     let team = call.layout().everybody();
     match take(call, Kind::AllToAll, 0, false) {
@@ -180,7 +180,7 @@ pub async fn all_gather_v<L: Link, T: Pod>(call: &Call<L>, mine: &[T], all: &mut
     }
 }
 
-/// Equal parts, one for each member.
+/// Splits a slice into equal parts, one for each member.
 fn equal<T>(all: &[T], members: usize) -> Vec<&[T]> {
     let each = all.len() / members;
     (0..members).map(|nth| &all[nth * each..(nth + 1) * each]).collect()
@@ -192,9 +192,9 @@ fn equal_mut<T>(mut all: &mut [T], members: usize) -> Vec<&mut [T]> {
     (0..members).map(|_| next()).collect()
 }
 
-/// The part of `len` elements that a member at `place` of `size` reduces.
+/// The range of `len` elements that the member at `place` of `size` reduces.
 pub(super) fn share_of(len: usize, place: usize, size: usize) -> Range<usize> {
-    // In 128 bits: no length overflows.
+    // Computed in 128 bits, so that no length overflows.
     let bound = |place: usize| (len as u128 * place as u128 / size as u128) as usize;
     bound(place)..bound(place + 1)
 }

@@ -1,4 +1,4 @@
-//! Collective calls that return when this member's part is over, for slices.
+//! Collective calls on slices that return when this member's part is over.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::Poll;
@@ -20,10 +20,11 @@ use crate::payload::check_payload;
 use crate::trace;
 
 impl Group {
-    /// Waits until all members have come here. After [`Error::Deadline`] the next call goes on waiting at the same barrier.
+    /// Waits until all members have called `barrier`. After [`Error::Deadline`] the next call goes on waiting
+    /// at the same barrier.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     #[doc(alias = "deck_barrier")]
     pub fn barrier(&self) -> Result {
         self.barrier_timeout(self.limit)
@@ -38,7 +39,7 @@ impl Group {
         self.wait_for_all(Kind::Barrier, limit)
     }
 
-    /// The first barrier of a group that is being made.
+    /// Waits at the first barrier of a group that is being made.
     pub(super) fn meet_all(&self) -> Result {
         self.wait_for_all(Kind::Create, self.limit)
     }
@@ -67,10 +68,10 @@ impl Group {
         pass_barrier(state, engine, Unfinished::new(call), &mut clock)
     }
 
-    /// All get what the root has. `data` has the same length at all members.
+    /// Copies the root's data to all members. `data` has the same length at all members.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     #[doc(alias = "MPI_Bcast")]
     pub fn broadcast<T: Pod>(&self, root: usize, data: &mut [T]) -> Result {
         let signature = self.rooted::<T>(Kind::Broadcast, root);
@@ -78,10 +79,11 @@ impl Group {
         self.run::<T, _>(signature, async |call| algorithm::broadcast(call, root, data).await)
     }
 
-    /// Combines the elements at the same places of all members. The root's `data` become the result; the others' stay as they are.
+    /// Combines the elements at the same indices of all members. The root's `data` become the result; the
+    /// others' stay unchanged.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     #[doc(alias = "MPI_Reduce")]
     pub fn reduce<T: Pod, O: Operator<T>>(&self, root: usize, data: &mut [T], op: O) -> Result {
         let signature = Signature::new(Kind::Reduce, root, op.code(), Elements::reduced_by(&op));
@@ -89,21 +91,22 @@ impl Group {
         self.run::<T, _>(signature, async |call| algorithm::reduce(call, root, data, &op).await)
     }
 
-    /// Combines the elements at the same places of all members; everybody's `data` become the result, the same to the last bit.
+    /// Combines the elements at the same indices of all members. All members' `data` become the result, the
+    /// same to the last bit.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     #[doc(alias = "MPI_Allreduce")]
     pub fn all_reduce<T: Pod, O: Operator<T>>(&self, data: &mut [T], op: O) -> Result {
         let signature = reducing(Kind::AllReduce, &op);
         self.run::<T, _>(signature, async |call| algorithm::all_reduce(call, data, &op).await)
     }
 
-    /// The root gets what all members have, one after another. `all` is `size` times as long as `mine` at the root; elsewhere it
-    /// is not used, and may be empty.
+    /// Copies the data of all members to the root, one after another. `all` is `size` times as long as `mine`
+    /// at the root; elsewhere it is not used, and may be empty.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     #[doc(alias = "MPI_Gather")]
     pub fn gather<T: Pod>(&self, root: usize, mine: &[T], all: &mut [T]) -> Result {
         let signature = self.rooted::<T>(Kind::Gather, root);
@@ -113,11 +116,11 @@ impl Group {
         self.run::<T, _>(signature, async |call| algorithm::gather(call, root, mine, all).await)
     }
 
-    /// Each member gets its part of what the root has. `all` is `size` times as long as `mine` at the root; elsewhere it is not used,
-    /// and may be empty.
+    /// Copies to each member its part of the root's data. `all` is `size` times as long as `mine` at the
+    /// root; elsewhere it is not used, and may be empty.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     #[doc(alias = "MPI_Scatter")]
     pub fn scatter<T: Pod>(&self, root: usize, all: &[T], mine: &mut [T]) -> Result {
         let signature = self.rooted::<T>(Kind::Scatter, root);
@@ -127,10 +130,11 @@ impl Group {
         self.run::<T, _>(signature, async |call| algorithm::scatter(call, root, all, mine).await)
     }
 
-    /// Everybody gets what all members have, one after another. `all` is `size` times as long as `mine`.
+    /// Copies the data of all members to all members, one after another. `all` is `size` times as long as
+    /// `mine`.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     #[doc(alias = "MPI_Allgather")]
     pub fn all_gather<T: Pod>(&self, mine: &[T], all: &mut [T]) -> Result {
         self.all_gather_for(Kind::AllGather, mine, all)
@@ -142,11 +146,11 @@ impl Group {
         self.run::<T, _>(signature, async |call| algorithm::all_gather(call, mine, all).await)
     }
 
-    /// The member k gets the k-th part of everybody's `from`; the k-th part of `to` is of member k. Both have the same length at all
-    /// members, a multiple of `size`.
+    /// Exchanges parts: member k gets the k-th part of every member's `from`; the k-th part of `to` comes
+    /// from member k. Both have the same length at all members, a multiple of `size`.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     #[doc(alias = "MPI_Alltoall")]
     pub fn all_to_all<T: Pod>(&self, from: &[T], to: &mut [T]) -> Result {
         let signature = self.plain::<T>(Kind::AllToAll);
@@ -154,11 +158,11 @@ impl Group {
         self.run::<T, _>(signature, async |call| algorithm::all_to_all(call, from, to).await)
     }
 
-    /// Combines the elements at the same places of all members' `from`; member k gets the k-th part of the result. `from` is `size`
-    /// times as long as `mine`.
+    /// Combines the elements at the same indices of all members' `from`; member k gets the k-th part of the
+    /// result. `from` is `size` times as long as `mine`.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     #[doc(alias = "MPI_Reduce_scatter_block")]
     pub fn reduce_scatter<T: Pod, O: Operator<T>>(&self, from: &[T], mine: &mut [T], op: O) -> Result {
         let signature = reducing(Kind::ReduceScatter, &op);
@@ -168,32 +172,32 @@ impl Group {
         self.run::<T, _>(signature, async |call| algorithm::reduce_scatter(call, &parts, mine, &op).await)
     }
 
-    /// Member k gets the combination of the elements of members 0 to k.
+    /// Combines the elements of members 0 to k, at each member k.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     #[doc(alias = "MPI_Scan")]
     pub fn scan<T: Pod, O: Operator<T>>(&self, data: &mut [T], op: O) -> Result {
         let signature = reducing(Kind::Scan, &op);
         self.run::<T, _>(signature, async |call| algorithm::scan(call, data, &op, true).await)
     }
 
-    /// Member k gets the combination of the elements of members 0 to k − 1; member 0 keeps what it has.
+    /// Combines the elements of members 0 to k − 1, at each member k; member 0 keeps its data.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     #[doc(alias = "MPI_Exscan")]
     pub fn exscan<T: Pod, O: Operator<T>>(&self, data: &mut [T], op: O) -> Result {
         let signature = reducing(Kind::Exscan, &op);
         self.run::<T, _>(signature, async |call| algorithm::scan(call, data, &op, false).await)
     }
 
-    /// Sends to some members and receives from some: a halo exchange. What one member lists for another in `to` is what that one lists
-    /// for it in `from`, with the same lengths; where there are several, in the order of the lists. Members may have no neighbours,
-    /// and be their own.
+    /// Sends to some members and receives from some: a halo exchange. For each part that one member lists for
+    /// another in `to`, the other lists a part of the same length in `from`; several parts for one member
+    /// match in the order of the lists. A member may have no neighbours, and may be its own neighbour.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     #[doc(alias = "MPI_Neighbor_alltoallv")]
     pub fn neighbours<T: Pod>(&self, to: &[(usize, &[T])], from: &mut [(usize, &mut [T])]) -> Result {
         let signature = self.plain::<T>(Kind::Neighbours);
@@ -203,20 +207,20 @@ impl Group {
         self.run::<T, _>(signature, async |call| algorithm::direct::neighbours(call, to, from).await)
     }
 
-    /// A call that moves data.
+    /// The signature of a call that moves data.
     #[inline]
     pub(super) fn plain<T: Pod>(&self, kind: Kind) -> Signature {
         self.rooted::<T>(kind, 0)
     }
 
-    /// A call that moves data from or to a member.
+    /// The signature of a call that moves data from or to a root.
     #[inline]
     pub(super) fn rooted<T: Pod>(&self, kind: Kind, root: usize) -> Signature {
         let elements = self.elements.unwrap_or_else(Elements::of::<T>);
         Signature::new(kind, root, OperatorCode::NONE, elements)
     }
 
-    /// Carries out this member's part of a call, and waits as long as it has to.
+    /// Runs this member's part of a call, and waits as long as it has to.
     pub(super) fn run<T: Pod, R>(
         &self,
         signature: Signature,
@@ -246,7 +250,7 @@ impl Group {
         result.inspect_err(fail)
     }
 
-    /// Tells of a call until what is returned is dropped.
+    /// Traces a call until the returned span is dropped.
     #[inline]
     fn traced(&self, kind: Kind) -> Option<tracing::span::EnteredSpan> {
         let state = &self.member.state;
@@ -264,7 +268,7 @@ impl Group {
         Err(self.member.state.bad(call, why))
     }
 
-    /// `all` has to be `size` times as long as `each`, where it matters.
+    /// Checks that `all` is `size` times as long as `each`, at the member where it matters.
     pub(super) fn check_whole(&self, call: Signature, at: usize, each: usize, all: usize) -> Result {
         if self.rank() != at || each.checked_mul(self.size()) == Some(all) {
             return Ok(());
@@ -282,7 +286,8 @@ pub(super) fn reducing<T: Pod, O: Operator<T>>(kind: Kind, op: &O) -> Signature 
     Signature::new(kind, 0, op.code(), Elements::reduced_by(op))
 }
 
-/// The group's next call. Now and then all members wait for each other first.
+/// Begins the group's next call. Every [`SYNCHRONIZE`](super::kind::SYNCHRONIZE) calls all members wait for
+/// each other first.
 #[inline]
 fn begin(
     state: &GroupState,
@@ -306,13 +311,13 @@ fn meet_before(state: &GroupState, engine: &mut Engine, signature: Signature, cl
     let call = engine.begin(state, Signature::plain(Kind::Barrier))?;
     let barrier = Unfinished { synchronizes: true, ..Unfinished::new(call) };
     pass_barrier(state, engine, barrier, clock).inspect_err(|error| {
-        // A barrier can be called again, and goes on there.
+        // A barrier can be called again, and then goes on.
         if !matches!(signature.kind(), Some(Kind::Barrier | Kind::Create)) {
             engine.fail(state, signature.numbered(engine.number), error);
         }
     })?;
     engine.unmet = None;
-    // A call that only sends would not see what was heard meanwhile.
+    // Checked here, because a call that only sends would not notice a failure that was heard meanwhile.
     engine.check_call(state, signature.numbered(engine.number))
 }
 
@@ -339,7 +344,8 @@ fn pass_barrier(state: &GroupState, engine: &mut Engine, barrier: Unfinished, cl
     }
 }
 
-/// All that a step of a barrier, and those that could come before the next message of ours, wait for.
+/// The members that a barrier waits for at a step, including those whose messages could come before this
+/// member's next send.
 fn missing_at(state: &GroupState, engine: &Engine, call: Signature, at: usize) -> Vec<usize> {
     let awaited = state.steps()[at..].iter().map_while(|step| match step {
         BarrierStep::Receive(from) => Some(*from),

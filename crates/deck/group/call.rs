@@ -1,11 +1,11 @@
-//! One member's part of one collective call: what algorithms are written in.
+//! One member's part of one collective call: the interface that algorithms are written against.
 //!
-//! An algorithm is an `async` function that sends to members and receives from them. A blocking call carries it on and waits in
-//! between ([`super::waiting`]); a request keeps it, and carries it on whenever it is asked ([`super::request`]). So each
-//! algorithm is written once.
+//! An algorithm is an `async` function that sends to members and receives from them. A blocking call drives
+//! it and waits in between ([`super::waiting`]); a request keeps it, and drives it whenever it is polled
+//! ([`super::request`]). Each algorithm is therefore written once.
 //!
-//! The messages of one member in one call come in the order in which it sent them. So they need no numbers: both sides know
-//! which one is next.
+//! The messages of one member in one call arrive in the order in which it sent them. They need no sequence
+//! numbers: both sides know which one is next.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -29,12 +29,13 @@ use crate::received::Received;
 use crate::send::poster::Poster;
 use crate::wait_policy::WaitPolicy;
 
-/// Bytes of the pieces in which long data travel: a receiver copies one while its sender copies the next.
+/// Length in bytes of the pieces in which long data travel: a receiver copies one while its sender copies the
+/// next.
 pub(super) const PIECE: usize = 128 << 10;
-/// Bytes from which on it matters whose cache a message's memory is in.
+/// Length in bytes from which it matters in whose cache a message's memory is.
 const LONG: usize = 32 << 10;
 
-/// How a call reaches its group's end.
+/// A call's access to its group's engine.
 pub(crate) trait Link {
     /// Whether a step may spin for a moment.
     const PATIENT: bool;
@@ -42,7 +43,7 @@ pub(crate) trait Link {
     fn with<R>(&self, act: impl FnOnce(&mut Engine) -> R) -> R;
 }
 
-/// A blocking call has the lock as long as it lasts.
+/// Access of a blocking call, which holds the lock as long as it lasts.
 pub(crate) struct Held<'a> {
     pub state: &'a GroupState,
     pub engine: &'a RefCell<Engine>,
@@ -62,7 +63,7 @@ impl Link for Held<'_> {
     }
 }
 
-/// A request's thread has the lock for each step, and takes it again here.
+/// Access of a request, whose thread holds the lock for each step, and takes it again here.
 pub(crate) struct Shared(pub Arc<Membership>);
 
 impl Link for Shared {
@@ -104,7 +105,7 @@ impl<L: Link> Call<L> {
         self.signature.kind().unwrap_or(Kind::Barrier)
     }
 
-    /// Acts on the group's end.
+    /// Calls `act` on the group's engine.
     pub fn with<R>(&self, act: impl FnOnce(&mut Engine) -> R) -> R {
         self.link.with(act)
     }
@@ -134,17 +135,17 @@ impl<L: Link> Call<L> {
         })
     }
 
-    /// Sends a copy if there is memory for it now. `false`: nothing is sent.
+    /// Sends a copy if there is memory for it now. `false`: nothing was sent.
     pub fn send_if_room<'a>(&'a self, to: usize, bytes: &'a [u8]) -> impl Future<Output = Result<bool>> + 'a {
         let mut left = None;
         poll_fn(move |_| match self.try_send_long(to, bytes, &mut left) {
-            // What is wrong is told by the send that cannot be left out.
+            // An error is reported by the next send that is not optional.
             Poll::Pending | Poll::Ready(Err(_)) if left.is_none() => Poll::Ready(Ok(false)),
             other => other.map_ok(|()| true),
         })
     }
 
-    /// By a block whose turn it is. `left`: the copy, once it is made.
+    /// Sends a copy in a block, the block whose turn it is. `left` holds the copy once it is made.
     fn try_send_long(&self, to: usize, bytes: &[u8], left: &mut Option<Block>) -> Poll<Result> {
         self.link.with(|engine| {
             if left.is_none() {
@@ -162,14 +163,14 @@ impl<L: Link> Call<L> {
         })
     }
 
-    /// Gives a message away.
+    /// Sends a message by moving its block.
     pub async fn send_block(&self, to: usize, mut block: Block) -> Result {
         block.set_notes([self.signature.tag(), 0]);
         let mut left = Some(block);
         self.post(to, move |poster, _| post_block(poster, &mut left)).await
     }
 
-    /// A message for several members.
+    /// Makes a message for several members.
     pub fn share(&self, mut block: Block) -> SharedBytes {
         block.set_notes([self.signature.tag(), 0]);
         SharedBytes::from(block)
@@ -180,12 +181,12 @@ impl<L: Link> Call<L> {
         self.post(to, move |poster, _| poster.post_shared(block, WaitPolicy::None).map(drop))
     }
 
-    /// The next message of a member.
+    /// Receives the next message of a member.
     pub fn receive(&self, from: usize) -> impl Future<Output = Result<Received<u8>>> + '_ {
         self.receive_with(from, |message| std::mem::replace(message, Received::new(Parcel::NONE)))
     }
 
-    /// Shows `take` the next message of a member, which is then over.
+    /// Passes the next message of a member to `take`, and drops it afterwards.
     pub fn receive_with<'a, R: 'a>(
         &'a self,
         from: usize,
@@ -198,7 +199,7 @@ impl<L: Link> Call<L> {
         })
     }
 
-    /// Memory for a message to a member; its contents are whatever this rank last left there.
+    /// Allocates memory for a message to a member; it contains whatever this rank last left there.
     pub async fn block(&self, to: usize, len: usize) -> Result<Block> {
         poll_fn(|_| self.link.with(|engine| self.try_block(engine, to, len))).await
     }
@@ -210,7 +211,7 @@ impl<L: Link> Call<L> {
 
     // ---- elements ----
 
-    /// Sends elements, a copy, in pieces.
+    /// Sends a copy of elements, in pieces.
     pub async fn send_slice<T: Pod>(&self, to: usize, data: &[T]) -> Result {
         for piece in pieces::<T>(data.len()) {
             self.send(to, bytemuck::cast_slice(&data[piece])).await?;
@@ -218,7 +219,7 @@ impl<L: Link> Call<L> {
         Ok(())
     }
 
-    /// Receives what a member sends by [`Call::send_slice`].
+    /// Receives elements that a member sends by [`Call::send_slice`].
     pub async fn receive_into<T: Pod>(&self, from: usize, data: &mut [T]) -> Result {
         for piece in pieces::<T>(data.len()) {
             self.receive_piece(from, &mut data[piece]).await?;
@@ -226,7 +227,7 @@ impl<L: Link> Call<L> {
         Ok(())
     }
 
-    /// Sends to one member, and receives from another, piece by piece, so that both are under way at once.
+    /// Sends to one member, and receives from another, piece by piece, so that both are in flight at once.
     pub async fn exchange<T: Pod>(&self, to: usize, data: &[T], from: usize, into: &mut [T]) -> Result {
         let mut sent = pieces::<T>(data.len());
         let mut received = pieces::<T>(into.len());
@@ -250,8 +251,8 @@ impl<L: Link> Call<L> {
         self.receive_exactly(from, to.len(), |received| copy_bytes(to, received)).await
     }
 
-    /// Combines elements with what a member sends by [`Call::send_slice`], where they lie in its memory. `side`: on which side of the
-    /// operator the member's stand.
+    /// Combines elements with those that a member sends by [`Call::send_slice`], read where they lie in its
+    /// memory. `side`: the side of the operator on which the other member's elements stand.
     pub async fn combine<T: Pod, O: Operator<T>>(
         &self,
         from: usize,
@@ -277,12 +278,13 @@ impl<L: Link> Call<L> {
         self.receive_exactly(from, bytes, combine).await
     }
 
-    /// Combines elements that are here. As all that operators do, while the group's end is taken: one that calls its group is found out.
+    /// Combines local elements. The engine is held meanwhile, as for all operators: an operator that calls
+    /// its group gets an error.
     pub fn combine_here<T: Pod, O: Operator<T>>(&self, op: &O, mine: &mut [T], theirs: &[T], side: Side) {
         self.with(|_| combine(op, mine, theirs, side));
     }
 
-    /// Shows `take` the next message of a member, if it has so many bytes.
+    /// Passes the next message of a member to `take`, if it is `bytes` bytes long.
     async fn receive_exactly(&self, from: usize, bytes: usize, mut take: impl FnMut(&[u8])) -> Result {
         let length = self.receive_with(from, |received| {
             if received.len() == bytes {
@@ -297,7 +299,7 @@ impl<L: Link> Call<L> {
     }
 }
 
-/// What cannot be posted now is left.
+/// Posts a block. If it cannot be posted now, it stays in `left`.
 fn post_block(poster: &Poster, left: &mut Option<Block>) -> Result {
     let Some(block) = left.take() else { return Ok(()) };
     let posted = poster.post_block(block, WaitPolicy::None).map_err(|(error, block)| {
@@ -307,11 +309,11 @@ fn post_block(poster: &Poster, left: &mut Option<Block>) -> Result {
     posted.map(drop)
 }
 
-/// Shows a message's bytes as elements.
+/// Passes a message's bytes to `show` as elements.
 pub(crate) fn with_elements<T: Pod, R>(bytes: &[u8], show: impl FnOnce(&[T]) -> R) -> R {
     match bytemuck::try_cast_slice(bytes) {
         Ok(elements) => show(elements),
-        // A short message lies where 8-byte elements are aligned.
+        // A short message is aligned for elements of up to 8 bytes only.
         Err(_) => {
             let elements = bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned);
             show(&elements.collect::<Vec<T>>())
@@ -319,7 +321,7 @@ pub(crate) fn with_elements<T: Pod, R>(bytes: &[u8], show: impl FnOnce(&[T]) -> 
     }
 }
 
-/// The pieces in which `len` elements travel: one that is empty, if there are none.
+/// The pieces in which `len` elements travel: an empty one if there are none.
 pub(crate) fn pieces<T>(len: usize) -> impl Iterator<Item = Range<usize>> {
     pieces_of::<T>(len, PIECE)
 }

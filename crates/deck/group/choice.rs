@@ -1,37 +1,38 @@
-//! The algorithms by name, and the choice of one.
+//! Names of the algorithms, and the choice of one.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// How the members of a group reach a collective's result.
+/// Algorithm by which the members of a group compute a collective's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// Every member speaks to each that it has to do with. On one host the others' data are read where they lie.
+    /// Every member communicates with each member concerned. On one host it reads the others' data where they
+    /// lie.
     Direct,
     /// Along a binomial tree.
     Binomial,
     /// Recursive doubling: in round k with the member at distance 2^k.
     Doubling,
-    /// Rabenseifner's: reduce-scatter by halving, then all-gather by doubling.
+    /// Rabenseifner's algorithm: reduce-scatter by halving, then all-gather by doubling.
     Rabenseifner,
     /// Around a ring, a piece at a time.
     Ring,
-    /// Bruck's: ⌈log2 n⌉ messages, which carry for others.
+    /// Bruck's algorithm: ⌈log2 n⌉ messages, which also carry other members' data.
     Bruck,
-    /// With one member after another, each pair in the same round ([`crate::exchange::tournament`]).
+    /// One partner after another, each pair in the same round ([`crate::exchange::tournament`]).
     Pairwise,
     /// Within each host, then between one member of each host, then within each host again.
     Hosts,
 }
 
-/// An algorithm, and why it is taken.
+/// An algorithm, and why it is chosen.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AlgorithmChoice {
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// Why this one, in words.
+    /// The reason, in words.
     pub why: &'static str,
 }
 

@@ -1,21 +1,21 @@
-//! Which algorithm a collective takes, and why.
+//! The choice of a collective's algorithm, and its reason.
 //!
-//! The choice depends only on what all members know alike: the call, the number of members and their hosts, and the length where
-//! it is the same for all.
+//! The choice depends only on facts that are the same at all members: the call, the number of members and
+//! their hosts, and the length where it is the same for all.
 
 use super::choice::{Algorithm, AlgorithmChoice};
 use super::kind::Kind;
 use super::layout::Layout;
 
-/// Bytes of a member's data from which on a reduction is split among the members.
+/// Bytes of a member's data from which a reduction is split among the members.
 const SPLIT_FROM: usize = 8 << 10;
 /// Bytes for another member up to which data travel through third members, to save messages.
 const SMALL: usize = 1 << 10;
-/// Members that all send to one, or to each other.
+/// Number of members up to which all send to one, or to each other.
 const FEW: usize = 16;
 
-/// `bytes`: what each member has for each other, or contributes; 0 where members may have different lengths. `in_order`: the
-/// operator's order is fixed.
+/// Chooses an algorithm. `bytes`: what each member has for each other, or contributes; 0 if lengths may
+/// differ. `in_order`: the operator's order is fixed.
 pub(crate) fn choose(kind: Kind, bytes: usize, in_order: bool, layout: &Layout) -> AlgorithmChoice {
     let choice = |algorithm, why| AlgorithmChoice { algorithm, why };
     if in_order {
@@ -60,7 +60,7 @@ pub(crate) fn choose(kind: Kind, bytes: usize, in_order: bool, layout: &Layout) 
     }
 }
 
-/// Whether it is an algorithm for that.
+/// Whether the algorithm implements that kind of call.
 fn serves(algorithm: Algorithm, kind: Kind) -> bool {
     use Algorithm::{Binomial, Bruck, Doubling, Hosts, Pairwise, Rabenseifner, Ring};
     match kind {
@@ -76,7 +76,7 @@ fn serves(algorithm: Algorithm, kind: Kind) -> bool {
     }
 }
 
-/// From how many bytes on a reduction that members do directly is split among them.
+/// Whether a direct reduction of that many bytes is split among the members.
 pub(crate) fn is_split(bytes: usize, members: usize) -> bool {
     members > 2 && bytes >= SPLIT_FROM
 }

@@ -1,4 +1,5 @@
-//! Work that a thread leaves to the one that has the group's end, and does not wait for: dropped requests, and tasks to wake.
+//! Work that a thread leaves to the thread that holds the group's engine, without waiting: dropped requests,
+//! and tasks to wake.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::task::Waker;
@@ -7,11 +8,11 @@ use parking_lot::Mutex;
 
 use super::kind::Signature;
 
-/// A thread that defers something tries to take the end afterwards, and a thread that gives the end back looks here afterwards. So one of
-/// them sees to it.
+/// Deferred work. A thread that defers something tries to take the engine afterwards, and a thread that
+/// releases the engine checks for deferred work afterwards. Thus one of them does the work.
 #[derive(Default)]
 pub(crate) struct Deferred {
-    /// Whether there is anything.
+    /// Whether there is any work.
     any: AtomicBool,
     all: Mutex<Items>,
 }
@@ -20,7 +21,7 @@ pub(crate) struct Deferred {
 pub(super) struct Items {
     /// Requests that are to leave the group.
     pub dropped: Vec<Signature>,
-    /// Tasks that wait for the end: each with its request.
+    /// Tasks that wait for the engine, each with its request.
     pub tasks: Vec<(Signature, Waker)>,
 }
 
@@ -51,25 +52,26 @@ impl Deferred {
         self.change(std::mem::take)
     }
 
-    /// The part that concerns a thread that keeps the end: dropped requests.
+    /// Takes the dropped requests: the only work for a thread that keeps the engine.
     pub fn take_dropped(&self) -> Vec<Signature> {
         self.change(|all| std::mem::take(&mut all.dropped))
     }
 
-    /// `act` clones, wakes and drops no waker: that is a program's code, which may come back here.
+    /// Changes the items. `act` clones, wakes and drops no waker: a waker is the program's code, which may
+    /// call back into this object.
     fn change<R>(&self, act: impl FnOnce(&mut Items) -> R) -> R {
         let mut all = self.all.lock();
         let result = act(&mut all);
         self.any.store(!all.dropped.is_empty() || !all.tasks.is_empty(), Ordering::Relaxed);
         drop(all);
-        // Ordered before the look at the end's lock that follows.
+        // SeqCst: orders the change before the following check of the engine's lock.
         fence(Ordering::SeqCst);
         result
     }
 }
 
 impl Items {
-    /// The task that waits with a request: there is one at most.
+    /// Removes the task that waits with a request: there is one at most.
     fn take_task(&mut self, call: Signature) -> Option<(Signature, Waker)> {
         let at = self.tasks.iter().position(|(of, _)| *of == call)?;
         Some(self.tasks.swap_remove(at))
@@ -84,7 +86,7 @@ mod tests {
     use super::*;
     use crate::group::kind::Kind;
 
-    /// A task's waker that, dropped, leaves a request to another thread, as a task's own request would.
+    /// A task's waker that, when dropped, defers a request to another thread, as a task's own request would.
     struct Dropping(Arc<Deferred>);
 
     impl Wake for Dropping {

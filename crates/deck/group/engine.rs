@@ -1,6 +1,8 @@
-//! One member's end of a group: its mailbox, a postbox to each member that it has sent to, and messages that came early.
+//! One member's engine in a group: its mailbox, a postbox to each member that it has sent to, and messages
+//! that came early.
 //!
-//! No step blocks: what cannot go on says what it waits for, and [`super::waiting`] waits. Connections are made there, too.
+//! No step blocks: a step that cannot go on says what it waits for, and [`super::waiting`] waits. Connections
+//! are made there, too.
 
 use std::collections::VecDeque;
 use std::task::Poll;
@@ -22,51 +24,56 @@ use crate::send::Channel;
 use crate::send::poster::Poster;
 use crate::wait_policy::WaitPolicy;
 
-/// Messages of another member that a member keeps for later calls. More come only from members that do not keep to the interface.
+/// Bound of another member's messages that are kept for later calls. Only members that break the interface
+/// send more.
 const MAX_EARLY: usize = 1 << 16;
 
-/// So many calls after its beginning a request has to be over.
+/// Number of calls within which a request has to be over.
 const OLDEST: u32 = 2 * SYNCHRONIZE - 1;
 
-/// How often a member yields, where members take turns on processors, before it waits as for any message: then somebody computes.
+/// Yields before a member waits as for any message, where members take turns on processors: others compute
+/// meanwhile.
 const TURNS: usize = 100;
 
 pub(crate) struct Engine {
     pub inbox: Mailbox<u8>,
-    /// By member.
+    /// Postboxes, by member.
     out: Vec<Option<Postbox<u8>>>,
-    /// By member: what it has sent for calls, or steps, that this member has not come to.
+    /// Messages kept, by member, for calls or steps that this member has not reached.
     early: Vec<VecDeque<Received<u8>>>,
     early_count: usize,
-    /// Of the next call.
+    /// Sequence number of the next collective call.
     pub number: u32,
-    /// Where members take turns on processors: the one that this member goes to. Neighbours have different ones, so that two that
-    /// speak to each other can run at the same time; left where they were started and woken, all may sit on one. And who
-    /// waits here yields at once: some of those that it waits for have no other processor than this one.
+    /// The processor that this member moves to, where members take turns on processors. Neighbours have
+    /// different ones, so that two members that communicate can run at the same time; left where they were
+    /// started and woken, all might share one. A member that waits here yields at once: some members that it
+    /// waits for have only this processor.
     pub home: Option<Home>,
-    /// Requests whose ends nobody has seen: their calls, by number.
+    /// Requests whose end has not been seen, by the number of their call.
     pub pending: Vec<usize>,
-    /// A request before which all members wait for each other, and this one has not seen that they did: by number.
+    /// Number of the request before which all members wait for each other, if this member has not seen yet
+    /// that they did.
     pub unmet: Option<usize>,
-    /// What this member has called, by number: what others send of these calls has to say the same.
+    /// Tag of each call that this member has made, by number: messages of the same call must have the same
+    /// tag.
     called: Box<[u32; 256]>,
-    /// Why the group cannot be used any more, and the number of the first call that has no end.
+    /// The failure of the group, and the number of the first call that cannot end.
     failure: Option<(u32, Failure)>,
     /// A barrier that ran out of time.
     pub unfinished: Option<Unfinished>,
-    /// What the last step that could not go on waits for.
+    /// The event that the last pending step waits for.
     pub awaited: Awaited,
-    /// Algorithms that the user was told of (`DECK_EXPLAIN`).
+    /// Algorithms that were reported to the user (`DECK_EXPLAIN`).
     pub explained: Vec<(super::kind::Kind, super::choice::Algorithm)>,
 }
 
-/// A barrier of which this member has taken some steps.
+/// A barrier that this member has begun and not passed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unfinished {
     pub call: Signature,
-    /// The step at which it goes on.
+    /// Index of the step at which it goes on.
     pub at: usize,
-    /// Whether it comes before the call that the program has made.
+    /// Whether it comes before a call that the program has made.
     pub synchronizes: bool,
 }
 
@@ -76,14 +83,14 @@ impl Unfinished {
     }
 }
 
-/// What a step waits for.
+/// The event that a step waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Awaited {
     /// A message of this member.
     Message(usize),
-    /// This member, to make room for a message, or to give memory back.
+    /// This member has to make room for a message, or to give memory back.
     Room(usize),
-    /// This member, to make its mailbox.
+    /// This member has to make its mailbox.
     Mailbox(usize),
 }
 
@@ -117,7 +124,7 @@ impl Engine {
     /// Begins the group's next call.
     ///
     /// # Errors
-    /// [`Error::CallMismatch`]: a member is known to have called something else. The group has failed then.
+    /// [`Error::CallMismatch`]: a member is known to have made another call. The group has failed then.
     pub fn begin(&mut self, state: &GroupState, call: Signature) -> Result<Signature> {
         let call = call.numbered(self.number);
         self.called[call.number()] = call.tag();
@@ -132,8 +139,10 @@ impl Engine {
         Ok(call)
     }
 
+    /// Checks that the next call may begin.
+    ///
     /// # Errors
-    /// An earlier call has left the members at different places.
+    /// An earlier call has left the members at different calls.
     pub fn check(&self, state: &GroupState) -> Result {
         self.check_number(state, self.number)?;
         if self.unfinished.is_some() {
@@ -141,7 +150,7 @@ impl Engine {
                 state.failed(FailureCause::Deadline, "a barrier ran out of time: call it again first")
             );
         }
-        // What is sent for it, and for calls of members that are ahead, has to differ in its number.
+        // Messages of that request and of calls of members that are ahead must differ in their numbers.
         let age = |number: &usize| self.number.wrapping_sub(*number as u32) % NUMBERS;
         if self.pending.iter().any(|number| age(number) >= OLDEST) {
             let whom = format!("a request of the group that began {OLDEST} calls before");
@@ -150,6 +159,8 @@ impl Engine {
         Ok(())
     }
 
+    /// Checks that a call may go on.
+    ///
     /// # Errors
     /// The group has failed, at this call or before.
     #[inline]
@@ -165,15 +176,16 @@ impl Engine {
         }
     }
 
-    /// The number of a call that this member has begun and not ended, or begins next, of its lower bits. Such a call is at most 128 calls away
-    /// from the next one; calls of other members may be further.
+    /// Reconstructs the number of a call from its lower bits. The call is one that this member has begun and
+    /// not ended, or begins next: at most 128 calls away from the next one. Calls of other members may be
+    /// further.
     fn whole_number(&self, number: usize) -> u32 {
         let ahead = (number as u8).wrapping_sub(self.number as u8) as i8;
         self.number.wrapping_add_signed(ahead.into())
     }
 
-    /// The members may be at different places from now on. The others are told, so that none of them waits for this one: in the call,
-    /// or in an earlier one that this member has begun and not ended.
+    /// Fails the group: the members may be at different calls from now on. Tells the others, so that none of
+    /// them waits for this member in the call, or in an earlier one that this member has begun and not ended.
     #[cold]
     pub fn fail(&mut self, state: &GroupState, call: Signature, error: &Error) {
         if self.check_call(state, call).is_err() {
@@ -190,7 +202,8 @@ impl Engine {
         self.failure = Some((first, failure));
     }
 
-    /// A member has failed. Calls before that one may end all the same: it has done its part of them.
+    /// Notes that a member has failed. Calls before its first failed one may still end: it has done its part
+    /// of them.
     #[cold]
     fn hear_failure(&mut self, state: &GroupState, member: usize, message: &Received<u8>) {
         let (first, failure) = Failure::told(state, member, message);
@@ -200,7 +213,7 @@ impl Engine {
         }
     }
 
-    /// Takes requests out of the group that other threads have dropped.
+    /// Removes requests from the group that other threads have dropped.
     #[cold]
     pub fn drop_requests(&mut self, state: &GroupState, dropped: Vec<Signature>) {
         for call in dropped {
@@ -210,25 +223,25 @@ impl Engine {
         }
     }
 
-    /// Whether a message is of a call that this member has made, or will make.
+    /// Checks that a message belongs to a call that this member has made, or will make.
     #[cold]
     fn check_tag(&self, state: &GroupState, member: usize, tag: u32) -> Result {
         let theirs = Signature::of_tag(tag);
-        // How many calls it is behind the last one, modulo 256.
+        // Number of calls by which `theirs` is behind the last one, modulo 256.
         let behind = (self.number as u8).wrapping_sub(1).wrapping_sub(theirs.number() as u8);
         let has_begun = u32::from(behind) < self.number && behind < 128;
         let ours = self.called[theirs.number()];
         if has_begun && ours != tag {
             return Err(state.mismatch(member, tag, Signature::of_tag(ours)));
         }
-        // All earlier calls are over: they have had all that they consist of.
+        // All earlier calls are over: they have received all their messages.
         if has_begun && behind > 0 && self.pending.is_empty() {
             return Err(state.left_over(member, theirs));
         }
         Ok(())
     }
 
-    /// Nothing can be done before that has come. `Pending`, unless the group has failed: then nobody sends any more.
+    /// Notes what a step waits for. `Pending`, unless the group has failed: then nobody sends any more.
     #[cold]
     fn stuck<R>(&mut self, state: &GroupState, call: Signature, awaited: Awaited) -> Poll<Result<R>> {
         self.awaited = awaited;
@@ -262,14 +275,15 @@ impl Engine {
             let error = state.as_ended(error, call);
             return Poll::Ready(Err(self.told_or(state, call, error)));
         }
-        // That member may wait for room here.
+        // The receiving member may be waiting for room at this member.
         match self.take_all(state, call) {
             Ok(()) => self.stuck(state, call, Awaited::Room(to)),
             Err(error) => Poll::Ready(Err(error)),
         }
     }
 
-    /// A member that is gone may have heard before this one that the group has failed, and why. So has this one, if it looks.
+    /// Replaces an error by the group's failure, if it has failed: a member that is gone may have heard of
+    /// the failure, and so can this one by receiving its messages.
     #[cold]
     fn told_or(&mut self, state: &GroupState, call: Signature, error: Error) -> Error {
         let _ = self.take_all(state, call);
@@ -293,13 +307,13 @@ impl Engine {
 
     fn keep_channel(&mut self, state: &GroupState, to: usize, channel: Channel) -> Result {
         let postbox = Postbox::new(state.world(), &state.mailbox_of(to), channel);
-        postbox.set_protocol(Protocol::Auto)?; // whatever the program wants for its own messages
+        postbox.set_protocol(Protocol::Auto)?; // whatever the program sets for its own messages
         self.out[to] = Some(postbox);
         Ok(())
     }
 
-    /// Memory for a message to a member. `is_piece`: one of many, so that what the group's own messages hold may be all that is missing, and
-    /// that comes back.
+    /// Allocates memory for a message to a member. `is_piece`: the message is one of many, so that all
+    /// missing memory may be held by the group's own messages, and comes back.
     pub fn try_block(
         &mut self,
         state: &GroupState,
@@ -325,8 +339,9 @@ impl Engine {
 
     // ---- receiving ----
 
-    /// Shows `take` the next message of a member in a call, where it is: each move of a short message costs more than all else that
-    /// is done with it. `patient`: it may spin for the moment in which an answer comes.
+    /// Passes the next message of a member in a call to `take`, in place: each move of a short message costs
+    /// more than everything else that is done with it. `patient`: the call may spin for the moment in which
+    /// an answer comes.
     #[inline]
     pub fn try_receive<R>(
         &mut self,
@@ -360,7 +375,7 @@ impl Engine {
         self.stuck(state, call, Awaited::Message(from))
     }
 
-    /// The next message of any member, into `place`, which holds nothing.
+    /// Receives the next message of any member into `place`, which must be empty.
     #[inline]
     fn next(&mut self, patient: bool, place: &mut Received<u8>) -> Result<bool> {
         if !patient {
@@ -389,11 +404,12 @@ impl Engine {
     /// Keeps a message for later.
     ///
     /// # Errors
-    /// [`Error::CallMismatch`]: it is of a call that this member has not made. As [`Engine::check_call`].
+    /// [`Error::CallMismatch`]: the message belongs to a call that this member has not made. The errors of
+    /// [`Engine::check_call`].
     #[cold]
     pub fn keep(&mut self, state: &GroupState, call: Signature, message: Received<u8>) -> Result {
         let member = state.layout().member_of(message.source());
-        // Of no other member: it counts for nothing.
+        // A message that is not from another member is ignored.
         let Some(member) = member.filter(|member| *member != state.layout().me) else { return Ok(()) };
         if Signature::of_tag(message.tag()).kind() == Some(Kind::Failed) {
             self.hear_failure(state, member, &message);
@@ -408,12 +424,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a message of this call has come from a member, and was not taken.
+    /// Whether a message of this call has come from a member and was not taken.
     pub fn has_early(&self, from: usize, call: Signature) -> bool {
         self.early[from].iter().any(|message| message.tag() == call.tag())
     }
 
-    /// Takes what there is, so that others have room to post.
+    /// Receives all messages that have come, so that others have room to post.
     pub fn take_all(&mut self, state: &GroupState, call: Signature) -> Result {
         let mut budget = PollBudget::once();
         while budget.take()
@@ -425,13 +441,14 @@ impl Engine {
     }
 }
 
-/// Whether one call comes before another. Numbers go around.
+/// Whether one call comes before another. Numbers wrap around.
 fn is_before(one: u32, other: u32) -> bool {
     (one.wrapping_sub(other) as i32) < 0
 }
 
-/// The number of a call that a member has said. No call that is under way is further from this member's next one than all numbers of tags, and
-/// a comparison has to hold however many calls this member makes afterwards.
+/// Limits the number of a call that a member has sent. No call under way is further from this member's next
+/// one than all numbers of tags, and a comparison has to hold however many calls this member makes
+/// afterwards.
 fn nearby(number: u32, said: u32) -> u32 {
     let away = said.wrapping_sub(number) as i32;
     number.wrapping_add_signed(away.clamp(-(NUMBERS as i32), NUMBERS as i32))
@@ -446,7 +463,7 @@ mod tests {
         assert_eq!(nearby(192, 3), 3);
         assert_eq!(nearby(2, u32::MAX - 186), u32::MAX - 186);
         assert_eq!(nearby(3, 195), 195);
-        // A call that has failed stays failed, and one that has not fails soon.
+        // A failed call stays failed, and the next calls fail soon.
         let calls_later = 1 << 30;
         for number in [0_u32, 5, 1 << 31, u32::MAX] {
             assert!(!is_before(

@@ -1,7 +1,8 @@
-//! Why a group cannot be used any more, and how its members hear of it.
+//! Failure of a group, and how its members learn of it.
 //!
-//! A member whose call fails tells all others, with the number of the first call in which it takes no part any more. Otherwise one that
-//! waits for it, and not for the member that is to blame, would wait until its deadline. Earlier calls go on.
+//! A member whose call fails tells all others, and sends the number of the first call in which it takes no
+//! part any more. Otherwise a member that waits for it, and not for the member that is to blame, would wait
+//! until its deadline. Earlier calls go on.
 
 use std::time::Duration;
 
@@ -15,20 +16,20 @@ use crate::postbox::Postbox;
 use crate::received::Received;
 use crate::wait_policy::WaitPolicy;
 
-/// For so long in all, connections are made to members that this one has not sent to before.
+/// Time, in all, for connecting to members that this one has not sent to before.
 const TELL: Duration = Duration::from_millis(500);
-/// Bytes of what a member says.
+/// Maximum length of the words of a failure, in bytes.
 const WORDS: usize = 400;
 
-/// Why a group cannot be used any more.
+/// Reason why a group cannot be used any more.
 pub(crate) enum Failure {
     /// A member is lost, or has finished.
     Lost { rank: usize, how: String },
-    /// What failed, in words that are true at all members.
+    /// Another failure, in words that are true at all members.
     Other { cause: FailureCause, why: String },
 }
 
-/// What stands in place of a lost rank where none is.
+/// Codes of the causes, sent in place of a lost rank.
 const CAUSES: [(u32, FailureCause); 3] = [
     (u32::MAX, FailureCause::Other),
     (u32::MAX - 1, FailureCause::Deadline),
@@ -48,7 +49,7 @@ impl Failure {
         Failure::Other { cause, why }
     }
 
-    /// Reads a member's message: its failure, and the number of the first call that has no end.
+    /// Decodes a member's message: its failure, and the number of the first call that cannot end.
     pub fn told(state: &GroupState, member: usize, message: &Received<u8>) -> (u32, Self) {
         let (first, lost, words) = decode(message);
         let of = state.layout().ranks[member];
@@ -56,7 +57,7 @@ impl Failure {
         let cause =
             CAUSES.iter().find(|(code, _)| *code == lost).map_or(FailureCause::Other, |(_, cause)| *cause);
         let lost = lost as usize;
-        // A member may say of itself what it likes, and of others what they are.
+        // A member may report itself or another member as lost, but not this rank.
         if state.layout().member_of(lost).is_some() && lost != state.world().rank() {
             return (first, Failure::Lost { rank: lost, how: format!("{words} (rank {of} says so)") });
         }
@@ -65,7 +66,7 @@ impl Failure {
 
     pub fn error(&self, state: &GroupState) -> Error {
         match self {
-            // What this rank knows of it by itself counts for more.
+            // This rank's own knowledge of the loss takes precedence.
             Failure::Lost { rank, .. } if let Some(how) = state.world().exit_log().how_lost(*rank as u32) => {
                 Error::PeerLost { rank: *rank, how }
             }
@@ -88,16 +89,16 @@ impl Failure {
     }
 }
 
-/// The number of the first call that has no end, the rank that is lost or the cause, and words. The number of a message that is cut short is
-/// the group's first.
+/// Decodes the number of the first call that cannot end, the lost rank or the cause, and the words. In a
+/// truncated message, the number is that of the group's first call.
 fn decode(message: &[u8]) -> (u32, u32, &[u8]) {
     let (first, rest) = message.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
     let (lost, words) = rest.split_first_chunk::<4>().unwrap_or((&[0xff; 4], &[]));
     (u32::from_le_bytes(*first), u32::from_le_bytes(*lost), words)
 }
 
-/// Tells all members, as far as that needs no waiting for them. `first`: the number of the first call that has no end. `postbox`: one to that
-/// member, if there is one.
+/// Tells all members, as far as possible without waiting for them. `first`: the number of the first call that
+/// cannot end. `postbox` returns a postbox to a member, if there is one.
 #[cold]
 pub(super) fn tell(
     state: &GroupState,
@@ -118,7 +119,7 @@ pub(super) fn tell(
             Ok(Postbox::new(world, &name, connect::<u8>(world, &name, LookupMode::Now, None, until)?))
         };
         if let Some(postbox) = postbox(member).or_else(|| met().ok()) {
-            // Whoever does not hear of it waits no longer than until its deadline.
+            // A member that is not told waits no longer than its deadline.
             let _ = postbox.poster().post_copy(&bytes, tag, WaitPolicy::None);
         }
     }

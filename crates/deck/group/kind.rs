@@ -1,5 +1,5 @@
-//! What every message of a group says of the call that it belongs to, in its tag, so that members that call different things
-//! find out.
+//! The tag of a group's messages: it identifies the call that a message belongs to, so that members notice
+//! when they make different calls.
 //!
 //! ```text
 //! bit  31                             13 12      8 7        0
@@ -10,8 +10,8 @@
 //!     └─────────────────────────────────┴─────────┴──────────┘
 //! ```
 //!
-//! Elements and root stand there as they are if they fit: then the first bit is 0. Otherwise it is 1, and a digest of both follows, by which
-//! members still find out that they differ.
+//! Elements and root are stored as they are if they fit: then the first bit is 0. Otherwise it is 1, followed
+//! by a digest of both, by which members still notice a difference.
 //!
 //! The number counts the group's calls modulo 256. Members are at most 128 calls apart: every 64 they wait for each other
 //! ([`SYNCHRONIZE`]).
@@ -51,7 +51,7 @@ pub(crate) enum Kind {
     Exscan,
     Neighbours,
     Split,
-    /// No call: the sender's call of that number has failed, and no other can be complete.
+    /// Not a call: the sender's call of that number has failed, and no other member can complete it.
     Failed,
 }
 
@@ -84,7 +84,7 @@ impl Kind {
         Kind::Failed,
     ];
 
-    /// Those that have a choice of algorithms.
+    /// Kinds of calls that have a choice of algorithms.
     pub fn with_algorithms() -> impl Iterator<Item = Kind> {
         use Kind::{
             AllGather, AllReduce, AllToAll, Broadcast, Exscan, Gather, Reduce, ReduceScatter, Scan, Scatter,
@@ -93,7 +93,7 @@ impl Kind {
             .into_iter()
     }
 
-    /// As the method is called.
+    /// The name of the call's method.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Create => "creation",
@@ -147,24 +147,25 @@ impl Kind {
         matches!(self, Reduce | AllReduce | ReduceScatter | ReduceScatterV | Scan | Exscan)
     }
 
-    /// Bits for elements and root, with the one that says how they stand there; and how many of them a root takes.
+    /// Bits for elements and root, including the bit that says how they are stored; and how many of them a
+    /// root takes.
     #[inline]
     fn detail_bits(self) -> (u32, u32) {
         match (self.has_operator(), self.has_root()) {
             (true, true) => (15, 8),
             (true, false) => (15, 0),
-            // As many as a job has ranks.
+            // 12 bits for the root: as many as a job has ranks.
             (false, true) => (19, 12),
             (false, false) => (19, 0),
         }
     }
 }
 
-/// The elements that a call is about.
+/// Type of a call's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Elements(u32);
 
-/// Those that messages know by name; others by their size, or by a digest of another name.
+/// Types that tags identify by index. Other types are identified by size, or by a digest of their name.
 const NAMED: [&str; 18] = [
     "u8",
     "i8",
@@ -197,13 +198,13 @@ impl Elements {
         Self::known_as(T::kind(), T::SIZE)
     }
 
-    /// As the operator says, which may know better than the compiler.
+    /// The element type of an operator, which may know it better than the compiler.
     #[inline]
     pub fn reduced_by<T: Pod, O: Operator<T>>(op: &O) -> Elements {
         Self::known_as(op.element(), size_of::<T>())
     }
 
-    /// Those of a name, which the compiler does not know.
+    /// The element type of a name that the compiler does not know.
     pub fn named(name: &str) -> Elements {
         let digest = |name: &str| digest(name.bytes().fold(0, |hash, byte| mix(hash, u64::from(byte))), 31);
         Self::of_name(name).unwrap_or_else(|| Elements(IS_DIGEST | digest(name)))
@@ -226,19 +227,20 @@ fn mix(hash: u64, next: u64) -> u64 {
     (hash ^ next).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
 }
 
-/// The upper bits of a well mixed number.
+/// Returns the upper bits of a well mixed number.
 #[inline]
 fn digest(hash: u64, bits: u32) -> u32 {
     (mix(hash, hash >> 32) >> (64 - bits)) as u32
 }
 
-/// A message's tag: which call it belongs to.
+/// The tag of a message, which identifies its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Signature(u32);
 
-/// So many calls after the last time all members wait for each other, as a part of the call: a blocking one at once, a request
-/// when it moves on. One such request may be under way when the next time comes, so members are at most twice as many calls apart.
-/// So the messages that one of them keeps for later calls are bounded, and numbers modulo 256 are enough.
+/// Number of calls after which all members wait for each other, as part of the call: a blocking call at once,
+/// a request when it moves on. One such request may be under way when the next is due, so members are at most
+/// twice as many calls apart. This bounds the messages that a member keeps for later calls, and makes numbers
+/// modulo 256 sufficient.
 pub(super) const SYNCHRONIZE: u32 = 64;
 
 pub(super) const NUMBERS: u32 = 256;
@@ -258,12 +260,12 @@ impl Signature {
         Signature(operator | (detail << 13) | ((kind as u32) << 8))
     }
 
-    /// Of a call that concerns no elements.
+    /// The signature of a call that has no elements.
     pub fn plain(kind: Kind) -> Self {
         Signature::new(kind, 0, OperatorCode::NONE, Elements::NONE)
     }
 
-    /// The same, as the group's call of this number.
+    /// The same signature, with the number of a call of the group.
     #[inline]
     pub fn numbered(self, number: u32) -> Self {
         Signature((self.0 & !(NUMBERS - 1)) | (number % NUMBERS))
@@ -279,19 +281,19 @@ impl Signature {
         Signature(tag)
     }
 
-    /// Which of the group's calls it is, modulo 256.
+    /// Number of the call in the group, modulo 256.
     #[inline]
     pub fn number(self) -> usize {
         (self.0 % NUMBERS) as usize
     }
 
-    /// `None`: no member of ours has sent it.
+    /// The kind of call; `None`: no correct member has sent this tag.
     pub fn kind(self) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| *kind as u32 == (self.0 >> 8) & 31)
     }
 }
 
-/// As in `all_reduce (sum) of f64`.
+/// Formats the call: `all_reduce (sum) of f64`.
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(kind) = self.kind() else { return f.write_str("something unknown") };
@@ -338,7 +340,7 @@ mod tests {
         assert_eq!(Signature::of_tag(31 << 8).to_string(), "something unknown");
     }
 
-    /// Whatever differs shows, whether the words can say it or not.
+    /// Checks that any difference shows, whether or not the words can express it.
     #[test]
     fn no_two_calls_look_the_same() {
         let sum = Operator::<f64>::code(&Sum);

@@ -1,4 +1,4 @@
-//! Who the members of a group are, which of them share a host, and what all members have to agree on.
+//! Members of a group, the hosts that they share, and the settings that all members have to agree on.
 
 use std::collections::BTreeMap;
 
@@ -7,33 +7,33 @@ use udeck_boot::Welcome;
 use super::choice::Algorithm;
 use super::plan::Plan;
 
-/// The members of a group, as one of them sees it. Members are numbered from 0.
+/// The members of a group as one of them sees it, numbered from 0.
 #[derive(Debug)]
 pub(crate) struct Layout {
-    /// Ranks of the world, by member.
+    /// Ranks in the world, by member.
     pub ranks: Vec<usize>,
-    /// This member.
+    /// Number of this member.
     pub me: usize,
-    /// Members by rank of the world.
+    /// Members by their rank in the world.
     members: BTreeMap<usize, usize>,
     /// Members by host: each host's in ascending order, the hosts in the order of their first members.
     pub hosts: Vec<Vec<usize>>,
-    /// Where each member is in `hosts`.
+    /// Index of each member's host in `hosts`.
     host_of: Vec<usize>,
     pub agreed: Agreed,
 }
 
-/// What would lead nowhere if members thought differently.
+/// Settings that must be the same at all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
-    /// Whether more ranks than processors are on a host, so that members take turns.
+    /// Whether a host has more ranks than processors, so that members take turns.
     pub crowded: bool,
     /// The algorithm that is forced (`DECK_GROUP`).
     pub forced: Option<Algorithm>,
 }
 
 impl Layout {
-    /// `ranks` are of the world, in the order of the members; `me` is one of them.
+    /// Makes a layout. `ranks` are ranks in the world, in the order of the members; `me` is an index of it.
     pub fn new(ranks: Vec<usize>, me: usize, welcome: &Welcome, agreed: Agreed) -> Self {
         let members: BTreeMap<usize, usize> =
             ranks.iter().enumerate().map(|(member, rank)| (*rank, member)).collect();
@@ -57,10 +57,10 @@ impl Layout {
         self.ranks.len()
     }
 
-    /// The member that is this rank of the world.
+    /// The member with this rank in the world.
     #[inline]
     pub fn member_of(&self, rank: usize) -> Option<usize> {
-        // Most groups are the world.
+        // Most groups are the world, where both are equal.
         if self.ranks.get(rank) == Some(&rank) { Some(rank) } else { self.members.get(&rank).copied() }
     }
 
@@ -68,7 +68,8 @@ impl Layout {
         self.hosts.len() == 1
     }
 
-    /// Whether there are hosts, and some have several members: then a message between hosts may serve many.
+    /// Whether there are several hosts, some with several members: then one message between hosts may serve
+    /// many members.
     pub fn has_crowded_hosts(&self) -> bool {
         self.hosts.len() > 1 && self.hosts.len() < self.size()
     }
@@ -78,32 +79,32 @@ impl Layout {
         &self.hosts[self.host_of[self.me]]
     }
 
-    /// The place of a member's host in [`Layout::hosts`].
+    /// Index of a member's host in [`Layout::hosts`].
     pub fn host_of(&self, member: usize) -> usize {
         self.host_of[member]
     }
 
-    /// Who tells whom in a barrier.
+    /// The messages of a barrier.
     pub fn plan(&self) -> Plan {
         Plan::best(self.size(), self.agreed.crowded)
     }
 
-    /// All members, as an algorithm sees them.
+    /// The team of all members.
     pub fn everybody(&self) -> Team<'_> {
         Team { members: None, me: self.me, size: self.size() }
     }
 
-    /// Of some members, of which this is one.
+    /// The team of some members; `None` if this member is not among them.
     pub fn team<'a>(&self, members: &'a [usize]) -> Option<Team<'a>> {
         let me = members.iter().position(|member| *member == self.me)?;
         Some(Team::new(members, me))
     }
 }
 
-/// The members that take part in one step of an algorithm: an algorithm numbers them by their places here.
+/// The members that take part in one step of an algorithm. An algorithm numbers them by their places here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Team<'a> {
-    /// `None`: all, each at its own place.
+    /// Members by place; `None`: all members, each at the place of its number.
     members: Option<&'a [usize]>,
     /// This member's place.
     pub me: usize,
@@ -111,7 +112,7 @@ pub(crate) struct Team<'a> {
 }
 
 impl<'a> Team<'a> {
-    /// Of these members, as the one at place `me` sees it.
+    /// The team of these members, as seen by the one at place `me`.
     pub fn new(members: &'a [usize], me: usize) -> Self {
         Team { members: Some(members), me, size: members.len() }
     }
@@ -122,7 +123,7 @@ impl<'a> Team<'a> {
         self.members.map_or(place, |members| members[place])
     }
 
-    /// Where a member is.
+    /// The place of a member.
     pub fn place_of(&self, member: usize) -> Option<usize> {
         match self.members {
             None => Some(member),
@@ -130,7 +131,8 @@ impl<'a> Team<'a> {
         }
     }
 
-    /// The places of the others, beginning behind this one, so that not all begin with the same.
+    /// The places of the others, beginning behind this one, so that members do not all begin with the same
+    /// one.
     pub fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let (me, size) = (self.me, self.size);
         (1..size).map(move |distance| (me + distance) % size)

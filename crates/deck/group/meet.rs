@@ -1,4 +1,4 @@
-//! Meeting the members of a group: what they make when they come to it is waited for as any call is.
+//! Meeting the members of a group: waiting for what they make when they join it, like in any call.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::long_wait::asking;
 use crate::send::Channel;
 use crate::world_state::WorldState;
 
-/// This rank's view, which members have to agree on.
+/// This rank's view of the settings that members have to agree on.
 pub(super) fn own_view(world: &WorldState) -> Agreed {
     Agreed { crowded: world.oversubscribed(), forced: world.config().group }
 }
@@ -25,8 +25,8 @@ pub(crate) fn bad(name: &str, why: String) -> Error {
     Error::via(format!("making group {}", Quoted(name)), ViaError::InvalidParameter(why))
 }
 
-/// What the first member says, to all others, where the launcher keeps what all may read: two plans in one group would wait
-/// for each other.
+/// Agrees on the settings of the first member, which it puts where all members can read them, at the
+/// launcher. Members with different plans would wait for each other.
 pub(super) fn agree(
     world: &Arc<WorldState>,
     name: &str,
@@ -37,7 +37,7 @@ pub(super) fn agree(
 ) -> Result<Agreed> {
     let own = own_view(world);
     if name.is_empty() && ranks.len() <= 2 {
-        return Ok(Agreed { crowded: false, ..own }); // and there is no other plan
+        return Ok(Agreed { crowded: false, ..own }); // there is no other plan
     }
     let key = format!("{INTERNAL}group/{id}");
     let mut record = own.encode().to_vec();
@@ -67,14 +67,15 @@ pub(super) fn agree(
     Ok(agreed)
 }
 
-/// As long as which rank is asked for what it makes.
+/// The maker to name in a request to the launcher: the request lasts as long as that rank may still make
+/// something.
 fn maker(group: &str, rank: usize) -> Maker {
     let rank = rank as u32;
-    // A lost rank that is no member changes nothing.
+    // The loss of a rank that is no member changes nothing.
     if group.is_empty() { Maker::Collective(rank) } else { Maker::Rank(rank) }
 }
 
-/// Connects to a member, once it has come to the group.
+/// Connects to a member, once it has joined the group.
 pub(super) fn meet(state: &GroupState, to: usize, call: Signature, until: Deadline) -> Result<Channel> {
     let rank = state.layout().ranks[to];
     let patience = Patience { world: state.world(), name: state.name(), rank, deadline: until };
@@ -82,16 +83,16 @@ pub(super) fn meet(state: &GroupState, to: usize, call: Signature, until: Deadli
     patience.meet(|deadline| attempt(state, to, call, mode, deadline))
 }
 
-/// Connects to a member, if it has come to the group.
+/// Connects to a member, if it has joined the group.
 pub(super) fn meet_now(state: &GroupState, to: usize, call: Signature) -> Result<Option<Channel>> {
     let (rank, log) = (state.layout().ranks[to], state.world().exit_log());
-    // Before: what it has made by then is found.
+    // Read before the attempt: whatever a rank has made before it finished is found.
     let has_finished = log.has_finished(rank as u32);
     let setup = Deadline::after(state.world().config().setup);
     match attempt(state, to, call, LookupMode::Now, setup) {
         Ok(None) if has_finished => Err(state.ended(rank, call)),
         Ok(None) => state.check_members().map(|()| None),
-        Err(Error::WouldBlock { .. }) => Ok(None), // there is no place for a connection now
+        Err(Error::WouldBlock { .. }) => Ok(None), // no place for a connection now
         made => made,
     }
 }
@@ -105,7 +106,7 @@ fn attempt(
 ) -> Result<Option<Channel>> {
     let (name, rank) = (state.mailbox_of(to), state.layout().ranks[to]);
     match connect::<u8>(state.world(), &name, mode, None, deadline) {
-        // Names are for whoever comes first.
+        // Another rank may have taken the name first.
         Ok(channel) if channel.owner() as usize != rank => {
             Err(Error::NameTaken { name, rank: channel.owner() as usize })
         }
@@ -116,11 +117,11 @@ fn attempt(
     }
 }
 
-/// Waits for what another rank makes when it comes to the group. That it computes before is no fault of its set-up. It may end
-/// instead, and any member may be lost: the launcher then answers at once.
+/// Waits for something that another rank makes when it joins the group. A rank that computes before is not a
+/// failed set-up. It may end instead, and any member may be lost: the launcher then answers at once.
 struct Patience<'a> {
     world: &'a WorldState,
-    /// The group's.
+    /// Name of the group.
     name: &'a str,
     rank: usize,
     deadline: Deadline,

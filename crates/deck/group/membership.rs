@@ -1,4 +1,4 @@
-//! One member's part of a group: what it knows, and its end of the messages.
+//! One member's part of a group: its state, and its engine for messages.
 
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -25,18 +25,18 @@ use crate::world_state::WorldState;
 /// One member's part of a group.
 pub(crate) struct Membership {
     pub state: GroupState,
-    /// Held by one blocking call as long as it lasts, and by a request while it moves on. A thread that has it may take it again: what
-    /// an operator calls finds it borrowed, and gets an error.
+    /// Locked by a blocking call as long as it lasts, and by a request while it moves on. A thread that holds
+    /// the lock may take it again: a call made by an operator finds the engine borrowed, and gets an error.
     engine: ReentrantMutex<RefCell<Engine>>,
 }
 
-/// A group's end, which no other thread has meanwhile. (The fields are dropped in this order.)
+/// A group's engine while this thread holds its lock. (The fields are dropped in this order.)
 pub(super) struct TakenEngine<'a> {
     engine: ReentrantMutexGuard<'a, RefCell<Engine>>,
     _given_back: GivenBack<'a>,
 }
 
-/// Dropped when the end has been given back.
+/// Guard dropped after the engine has been released.
 struct GivenBack<'a>(&'a Membership);
 
 impl Deref for TakenEngine<'_> {
@@ -59,7 +59,7 @@ impl Drop for GivenBack<'_> {
 }
 
 impl Membership {
-    /// The end, for a part of a call whose thread has it.
+    /// The engine, for a part of a call whose thread holds the lock.
     #[inline]
     pub fn lock(&self) -> ReentrantMutexGuard<'_, RefCell<Engine>> {
         self.engine.lock()
@@ -70,14 +70,14 @@ impl Membership {
         TakenEngine { engine, _given_back: GivenBack(self) }
     }
 
-    /// Takes a request out of the group, now or as soon as its end is free.
+    /// Removes a request from the group, now or as soon as the engine is free.
     #[cold]
     pub fn drop_request(&self, call: Signature) {
         self.state.deferred().drop_request(call);
         self.see_to_deferred();
     }
 
-    /// Wakes the task that awaits a request when the end may be free.
+    /// Wakes the task that awaits a request when the engine may be free.
     #[cfg(feature = "async")]
     #[cold]
     pub fn wake_later(&self, call: Signature, waker: &Waker) {
@@ -85,8 +85,9 @@ impl Membership {
         self.see_to_deferred();
     }
 
-    /// Does what was deferred, unless a thread has the end, be it this one: that one does it when it gives the end back. A thread that has
-    /// taken the end more than once gives it back with the first that it took.
+    /// Does deferred work, unless a thread (perhaps this one) holds the engine: that thread does it when it
+    /// releases the engine. A thread that has taken the engine more than once releases it with its first
+    /// guard.
     #[cold]
     fn see_to_deferred(&self) {
         while self.state.deferred().is_any() && !is_forked() && !self.engine.is_owned_by_current_thread() {
@@ -99,11 +100,11 @@ impl Membership {
         }
     }
 
-    /// Takes the end for a call. Waits while another thread has it, as long as the call may.
+    /// Takes the engine for a call. Waits while another thread has it, at most the call's limit.
     ///
     /// # Errors
-    /// The errors of [`WorldState::check`], before the lock. [`Error::Deadline`]; [`Error::Via`]: the call was made from within another one;
-    /// [`Error::Interrupted`].
+    /// The errors of [`WorldState::check`], before the lock. [`Error::Deadline`]; [`Error::Via`]: the call
+    /// was made from within another one; [`Error::Interrupted`].
     #[inline]
     pub fn enter(&self, call: Signature, clock: &mut Clock) -> Result<TakenEngine<'_>> {
         self.state.world().check()?;
@@ -120,7 +121,7 @@ impl Membership {
         loop {
             if let Some(engine) = self.engine.try_lock_for(clock.pause()) {
                 let engine = self.taken(engine);
-                // The call that had it may have ended because its world does, which fails the group.
+                // The call that held the engine may have ended because its world ends, which fails the group.
                 self.state.world().check_wait()?;
                 return Ok(engine);
             }
@@ -132,7 +133,7 @@ impl Membership {
         }
     }
 
-    /// As [`Membership::enter`], without waiting. `None`: another thread has it.
+    /// Like [`Membership::enter`], without waiting. `None`: another thread has the engine.
     pub fn try_enter(&self, call: Signature) -> Result<Option<TakenEngine<'_>>> {
         self.state.world().check()?;
         let Some(engine) = self.engine.try_lock() else { return Ok(None) };
@@ -147,19 +148,20 @@ impl Membership {
     }
 }
 
-/// A group of which this rank is a member.
+/// Description of a group that this rank makes with others.
 pub(crate) struct Making {
-    /// As the program calls it; empty: all ranks.
+    /// Name in the program; empty: the group of all ranks.
     pub name: String,
-    /// The same at all members, and at no other group.
+    /// Identifier that is the same at all members, and differs from any other group's.
     pub id: String,
-    /// Ranks of the world, by member.
+    /// Ranks in the world, by member.
     pub ranks: Vec<usize>,
-    /// Known to all members already; otherwise its first member says it.
+    /// Settings that all members know already; `None`: the first member decides them.
     pub agreed: Option<Agreed>,
 }
 
-/// This rank's part of the group. (The members have not met.) What its first member says is waited for until the deadline.
+/// Makes this rank's part of the group. (The members have not met.) Waits for the first member's settings
+/// until the deadline.
 pub(super) fn make(world: &Arc<WorldState>, making: Making, deadline: Deadline) -> Result<Membership> {
     let Making { name, id, ranks, agreed } = making;
     let me = ranks.iter().position(|rank| *rank == world.rank());
@@ -169,7 +171,8 @@ pub(super) fn make(world: &Arc<WorldState>, making: Making, deadline: Deadline) 
         inbox.map_err(|error| no_place(&name, error))
     };
     let agreed = || agreed.map_or_else(|| agree(world, &name, &id, &ranks, me, deadline), Ok);
-    // A member makes its mailbox after it has waited for the first one. Others would find the mailbox, and lose it if this member gave up.
+    // A member makes its mailbox after it has waited for the first one. Otherwise others would find the
+    // mailbox, and lose it if this member gave up.
     let (inbox, agreed) = match me {
         0 => (inbox()?, agreed()?),
         _ => {
@@ -177,7 +180,7 @@ pub(super) fn make(world: &Arc<WorldState>, making: Making, deadline: Deadline) 
             (inbox()?, agreed)
         }
     };
-    inbox.expect(ranks.iter().copied()); // whoever is lost comes to no call
+    inbox.expect(ranks.iter().copied()); // a lost rank comes to no call
     let layout = Layout::new(ranks.clone(), me, world.client().welcome(), agreed);
     let home = layout.plan().is_by_turns().then(|| Home::nth(world.rank()));
     let engine = Engine::new(inbox, ranks.len(), home);
@@ -185,7 +188,8 @@ pub(super) fn make(world: &Arc<WorldState>, making: Making, deadline: Deadline) 
     Ok(Membership { state, engine: ReentrantMutex::new(RefCell::new(engine)) })
 }
 
-/// A rank has as many groups and mailboxes as its NICs have completion queues for.
+/// The error if there is no place for the group's mailbox: a rank has as many as its NICs have completion
+/// queues for.
 #[cold]
 fn no_place(name: &str, error: Error) -> Error {
     let Error::Via { source, .. } = error else { return error };

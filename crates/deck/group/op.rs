@@ -9,31 +9,33 @@ use smallvec::SmallVec;
 
 pub use self::by_type::{ByType, ElementType, Named, WithElements};
 
-/// How two elements become one. Any function of two elements is an operator, too: `|a: f64, b: f64| a.max(b)`.
+/// Operator that combines two elements into one. Any function of two elements is one, too: `|a: f64, b: f64|
+/// a.max(b)`.
 ///
-/// It has to be associative, and commutative unless it is used by [`in_order`]. All members have to use the same one.
-/// Where the order makes a difference (sums of floating-point numbers, the sign of a zero, the bits of a NaN), all members get the same
-/// result; but another number of members, another layout over hosts or another algorithm may give another one. [`in_order`] fixes that.
+/// An operator has to be associative, and commutative unless it is used by [`in_order`]. All members have to
+/// use the same one. Where the order makes a difference (sums of floating-point numbers, the sign of a zero,
+/// the bits of a NaN), all members get the same result; but another number of members, another layout over
+/// hosts or another algorithm may give another one. [`in_order`] fixes the result.
 ///
 /// An operator that panics ends its call, and with it the group: the other members get [`crate::Error::GroupFailed`], and the panic goes on.
 /// An operator makes no calls of its own group.
 pub trait Operator<T> {
-    /// How members find out that they use different ones.
+    /// Code by which members notice that they use different operators.
     #[doc(hidden)]
     fn code(&self) -> OperatorCode;
 
-    /// The elements' type, for the same.
+    /// Name of the elements' type, for the same purpose.
     #[doc(hidden)]
     #[inline]
     fn element(&self) -> &'static str {
         std::any::type_name::<T>()
     }
 
-    /// Each of `left` becomes itself combined with the one of `right`, as many as both have.
+    /// Combines each element of `left` with that of `right`, into `left`, for as many as both have.
     fn combine(&self, left: &mut [T], right: &[T]);
 }
 
-/// On which side of an operator the other member's elements stand.
+/// Side of an operator on which the other member's elements stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Left,
@@ -43,17 +45,18 @@ pub(crate) enum Side {
 /// Bytes that are combined at a time.
 const STRIDE: usize = 4 << 10;
 
-/// Each of `mine` becomes its combination with the one of `theirs`, which have as many elements.
+/// Combines each element of `mine` with that of `theirs`, which has the same length, into `mine`.
 ///
-/// Members that combine the same two elements get the same bits, whichever of them is whose: the left ones are always in what
-/// [`Operator::combine`] writes. (A compiler may exchange the operands of a sum, which shows in a NaN. In one function it does so for all.)
+/// Members that combine the same two elements get the same bits, whichever element is local: the left operand
+/// is always in the slice that [`Operator::combine`] writes. (A compiler may exchange the operands of a sum,
+/// which shows in a NaN. Within one function it does so for all.)
 pub(crate) fn combine<T: Copy, O: Operator<T>>(op: &O, mine: &mut [T], theirs: &[T], side: Side) {
     let stride = (STRIDE / size_of::<T>().max(1)).max(1);
     let mut own = Vec::new();
     for (mine, theirs) in mine.chunks_mut(stride).zip(theirs.chunks(stride)) {
         match side {
             Side::Right => op.combine(mine, theirs),
-            // Few small elements need no allocation. Large ones would not fit on every stack.
+            // A few small elements need no allocation. Large ones would not fit on every stack.
             Side::Left if size_of_val(mine) <= FEW && size_of::<T>() <= FEW / 8 => {
                 swapped_on_stack(op, mine, theirs)
             }
@@ -66,7 +69,7 @@ pub(crate) fn combine<T: Copy, O: Operator<T>>(op: &O, mine: &mut [T], theirs: &
     }
 }
 
-/// Bytes that are set aside on the stack, at most.
+/// Maximum number of bytes of elements on the stack.
 const FEW: usize = 128;
 
 fn swapped_on_stack<T: Copy, O: Operator<T>>(op: &O, mine: &mut [T], theirs: &[T]) {
@@ -78,7 +81,7 @@ fn swapped<T: Copy, O: Operator<T>>(op: &O, mine: &mut [T], theirs: &[T], own: &
     op.combine(mine, own);
 }
 
-/// Names an operator in a message's tag.
+/// Code of an operator in a message's tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperatorCode(u8);
 
@@ -109,7 +112,7 @@ impl fmt::Display for OperatorCode {
     }
 }
 
-/// Defines operators that are functions of two elements, known by name.
+/// Defines operators that are functions of two elements and have a name.
 macro_rules! operators {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $bound:path, |$a:ident, $b:ident| $result:expr;)*) => {$(
         $(#[$doc])*
@@ -135,15 +138,17 @@ operators! {
     Sum = 1, Add<Output = T>, |a, b| a + b;
     /// The product, by `*`.
     Product = 2, Mul<Output = T>, |a, b| a * b;
-    /// The lesser one. If one is not comparable (not a number), the result is either; at all members the same.
+    /// The lesser element. If one is not comparable (not a number), the result is either of them, the same at
+    /// all members.
     Min = 3, PartialOrd, |a, b| if b < a { b } else { a };
-    /// The greater one. If one is not comparable (not a number), the result is either; at all members the same.
+    /// The greater element. If one is not comparable (not a number), the result is either of them, the same
+    /// at all members.
     Max = 4, PartialOrd, |a, b| if b > a { b } else { a };
-    /// Bits that both have.
+    /// The bits that are set in both elements.
     BitAnd = 5, std::ops::BitAnd<Output = T>, |a, b| a & b;
-    /// Bits that one of them has.
+    /// The bits that are set in at least one element.
     BitOr = 6, std::ops::BitOr<Output = T>, |a, b| a | b;
-    /// Bits that exactly one of them has.
+    /// The bits that are set in exactly one element.
     BitXor = 7, std::ops::BitXor<Output = T>, |a, b| a ^ b;
 }
 
@@ -159,18 +164,19 @@ impl<T: Copy, F: Fn(T, T) -> T> Operator<T> for F {
     }
 }
 
-/// One piece of machine code for a type and an operator: see [`combine`].
+/// Combines in one piece of machine code for each type and operator: see [`combine`].
 #[inline(never)]
 fn combine_by<T: Copy>(op: impl Fn(T, T) -> T, left: &mut [T], right: &[T]) {
     left.iter_mut().zip(right).for_each(|(left, right)| *left = op(*left, *right));
 }
 
-/// An operator whose results are combined from member 0 on, as a loop would do it: `((x0 op x1) op x2) …`. So the result is
-/// the same to the last bit on any machine, and the operator need not be commutative. Large reductions take longer.
+/// An operator whose results are combined from member 0 on, like in a loop: `((x0 op x1) op x2) …`. The
+/// result is the same to the last bit on any machine, and the operator need not be commutative. Large
+/// reductions take longer.
 #[derive(Clone, Copy, Debug)]
 pub struct InOrder<O>(O);
 
-/// Makes the order of a reduction fixed ([`InOrder`]).
+/// Fixes the order of a reduction ([`InOrder`]).
 pub fn in_order<O>(op: O) -> InOrder<O> {
     InOrder(op)
 }
@@ -210,7 +216,7 @@ mod tests {
         assert_eq!(fold(|a: i32, b: i32| a - b, &[10, 3, 2]), 5);
     }
 
-    /// In each of many strides, and in a last one that is shorter.
+    /// Checks many strides, and a last one that is shorter.
     #[test]
     fn on_either_side_the_same_comes_out() {
         let minus = in_order(|a: i32, b: i32| a - b);

@@ -1,19 +1,20 @@
-//! Who tells whom, in which order, that it has come.
+//! Plans of barriers: which rank tells which other ranks, in which order, that it has come.
 //!
 //! | plan | messages | on the longest way | where |
 //! |---|---|---|---|
 //! | dissemination | n ⌈log2 n⌉ | ⌈log2 n⌉ | every rank has a processor |
 //! | exchange | n (n − 1) | 1 | up to four ranks take turns on processors |
-//! | tree | 2 (n − 1) | 2 ⌈log16 n⌉, and 16 to send and to take at each | more do |
+//! | tree | 2 (n − 1) | 2 ⌈log16 n⌉, and 16 to send and to take at each | more than four ranks take turns |
 //!
-//! Where ranks take turns, a message is cheap and a turn is dear: each rank should come to its end of the barrier in one
-//! turn, having told that it came in the turn before. With dissemination, each round may take all a turn. (Measured on two
-//! processors: with 4 ranks, exchange takes 0.8 of a tree's time and 0.9 of dissemination's; with 8, 1.05 and 0.7.)
+//! Where ranks take turns, a message is cheap and a turn is expensive: a rank should reach the end of the
+//! barrier in one turn, having announced itself in the turn before. With dissemination, each round may take a
+//! turn of every rank. (Measured on two processors: with 4 ranks, exchange takes 0.8 of a tree's time and 0.9
+//! of dissemination's; with 8, 1.05 and 0.7.)
 //!
 //! Sources: Hensgen, Finkel, Manber, *Two algorithms for barrier synchronization*, 1988 (dissemination); Mellor-Crummey,
 //! Scott, *Algorithms for scalable synchronization on shared-memory multiprocessors*, 1991 (trees).
 
-/// What a barrier consists of.
+/// The messages of a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
     /// In round k every rank tells the one 2^k further on, and hears from the one 2^k before.
@@ -24,21 +25,22 @@ pub(crate) enum Plan {
     Tree,
 }
 
-/// What one rank does. It knows a rank, or a place in a table, of each; and does each at most once in a barrier.
+/// One step of a rank. It names another rank, or a place in a table; a rank takes each step at most once in a
+/// barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BarrierStep {
     Send(usize),
     Receive(usize),
 }
 
-/// So many exchange with each other.
+/// Number of ranks up to which ranks exchange with each other.
 const FEW: usize = 4;
-/// How many are below one in the tree. As many as need two levels of four, or three of two: the waiter polls eight of them,
-/// and a ring of its doorbell finds the others.
+/// Number of children of a rank in the tree. They need two levels of four, or three of two: the waiter polls
+/// eight of them, and one ring of its doorbell finds the others.
 const FAN: usize = 16;
 
 impl Plan {
-    /// Which is best. `take_turns`: there are more ranks than processors.
+    /// Chooses the best plan. `take_turns`: there are more ranks than processors.
     pub fn best(size: usize, take_turns: bool) -> Plan {
         match (take_turns, size) {
             (false, _) | (_, ..=2) => Plan::Dissemination,
@@ -47,7 +49,7 @@ impl Plan {
         }
     }
 
-    /// Whether it is for ranks that take turns on processors.
+    /// Whether the plan is for ranks that take turns on processors.
     pub fn is_by_turns(self) -> bool {
         self != Plan::Dissemination
     }
@@ -99,12 +101,13 @@ mod tests {
     const PLANS: [Plan; 3] = [Plan::Dissemination, Plan::Exchange, Plan::Tree];
     const SIZES: [usize; 12] = [2, 3, 4, 5, 8, 16, 17, 18, 33, 100, 273, 500];
 
-    /// Those that a plan is for.
+    /// Sizes of groups that a plan is used for.
     fn sizes(plan: Plan) -> impl Iterator<Item = usize> {
         SIZES.into_iter().filter(move |size| plan != Plan::Exchange || *size <= 2 * FEW)
     }
 
-    /// Carries the plan out as far as it goes while `absent` does not come. Who is through.
+    /// Runs the plan as far as possible while `absent` does not come. Returns which ranks have passed the
+    /// barrier.
     fn play(plan: Plan, size: usize, absent: Option<usize>) -> Vec<bool> {
         let mut todo: Vec<_> = (0..size).map(|rank| plan.steps(rank, size).into_iter().peekable()).collect();
         let mut told = HashSet::new();

@@ -1,5 +1,5 @@
-//! Collective calls for parts of different lengths, as slices of slices. A member knows the lengths of what it sends and of what
-//! it gets, and of nothing else.
+//! Collective calls for parts of different lengths, as slices of slices. A member knows only the lengths of
+//! the parts that it sends and receives.
 
 use bytemuck::Pod;
 
@@ -11,11 +11,11 @@ use super::op::Operator;
 use crate::error::Result;
 
 impl Group {
-    /// As [`Group::gather`], where `all` has a slice for each member, as long as that one's `mine`; elsewhere than at the root it is not
-    /// used, and may be empty.
+    /// Gathers like [`Group::gather`], with parts of different lengths: `all` has a slice for each member, as
+    /// long as that member's `mine`. Elsewhere than at the root `all` is not used, and may be empty.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     #[doc(alias = "MPI_Gatherv")]
     pub fn gather_v<T: Pod>(&self, root: usize, mine: &[T], all: &mut [&mut [T]]) -> Result {
         let signature = self.rooted::<T>(Kind::GatherV, root);
@@ -29,11 +29,11 @@ impl Group {
         })
     }
 
-    /// As [`Group::scatter`], where `all` has a slice for each member, as long as that one's `mine`; elsewhere than at the root it is
-    /// not used, and may be empty.
+    /// Scatters like [`Group::scatter`], with parts of different lengths: `all` has a slice for each member,
+    /// as long as that member's `mine`. Elsewhere than at the root `all` is not used, and may be empty.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     #[doc(alias = "MPI_Scatterv")]
     pub fn scatter_v<T: Pod>(&self, root: usize, all: &[&[T]], mine: &mut [T]) -> Result {
         let signature = self.rooted::<T>(Kind::ScatterV, root);
@@ -47,10 +47,11 @@ impl Group {
         })
     }
 
-    /// As [`Group::all_gather`], where `all` has a slice for each member, as long as that one's `mine`.
+    /// Gathers like [`Group::all_gather`], with parts of different lengths: `all` has a slice for each
+    /// member, as long as that member's `mine`.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     #[doc(alias = "MPI_Allgatherv")]
     pub fn all_gather_v<T: Pod>(&self, mine: &[T], all: &mut [&mut [T]]) -> Result {
         let signature = self.plain::<T>(Kind::AllGatherV);
@@ -59,11 +60,11 @@ impl Group {
         self.run::<T, _>(signature, async |call| algorithm::all_gather_v(call, mine, all).await)
     }
 
-    /// As [`Group::all_to_all`], where `from` and `to` have a slice for each member: the k-th of `to` is as long as what member k has for
-    /// this one.
+    /// Exchanges like [`Group::all_to_all`], with parts of different lengths: `from` and `to` have a slice
+    /// for each member. The k-th slice of `to` is as long as member k's part for this member.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     #[doc(alias = "MPI_Alltoallv")]
     pub fn all_to_all_v<T: Pod>(&self, from: &[&[T]], to: &mut [&mut [T]]) -> Result {
         let signature = self.plain::<T>(Kind::AllToAllV);
@@ -73,16 +74,17 @@ impl Group {
         self.run::<T, _>(signature, async |call| algorithm::all_to_all_v(call, from, to).await)
     }
 
-    /// As [`Group::reduce_scatter`], where `from` has a slice for each member, as long as that one's `mine`.
+    /// Reduces like [`Group::reduce_scatter`], with parts of different lengths: `from` has a slice for each
+    /// member, as long as that member's `mine`.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     #[doc(alias = "MPI_Reduce_scatter")]
     pub fn reduce_scatter_v<T: Pod, O: Operator<T>>(&self, from: &[&[T]], mine: &mut [T], op: O) -> Result {
         let signature = reducing(Kind::ReduceScatterV, &op);
         self.check_parts(signature, from.len())?;
         self.check_own(signature, from[self.rank()].len(), mine.len())?;
-        // Which lengths there are, no member knows: no algorithm may depend on them.
+        // Direct always: no member knows all lengths, so no algorithm may depend on them.
         self.run::<T, _>(signature, async |call| {
             direct::reduce_scatter(call, call.layout().everybody(), from, mine, &op).await
         })

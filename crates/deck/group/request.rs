@@ -1,4 +1,4 @@
-//! Collective calls that return at once, and the handles by which their results are waited for.
+//! Collective calls that return at once, and the handles that wait for their results.
 
 use std::fmt;
 use std::future::Future;
@@ -25,34 +25,36 @@ use crate::error::{Error, Result};
 use crate::payload::check_payload;
 use crate::trace;
 
-/// Requests of a group whose ends this member has not seen.
+/// Maximum number of a group's requests whose end this member has not seen.
 const MAX_PENDING: usize = 64;
 
-/// How long a call that does not wait does so for another thread's step.
+/// How long a call that does not wait still waits for another thread's step.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// Looks at news that are not what a request waits for, before others may run.
+/// Number of unrelated news that one poll of a request takes before it yields.
 const LOOKS: usize = 16;
 
 type Part<'a, R> = Pin<Box<dyn Future<Output = Result<R>> + Send + 'a>>;
 
-/// This member's part of a collective call that may not be over ([`Group::all_reduce_nonblocking`] and others). It has what was
-/// given to the call, and gives it back with the result.
+/// Handle of a collective call that may not be over ([`Group::all_reduce_nonblocking`] and others): this
+/// member's part. It owns the data that were given to the call, and returns them with the result.
 ///
-/// It moves on when it is asked ([`Request::is_done`], [`Request::wait`], or by a task that awaits it), and by nothing else: what other
-/// members wait for may not be sent before. Several may be under way at a time, in one group or in several. Members start
-/// them in the same order, and wait for them in the same order; or they ask all of them in turn, and then the order does not matter.
+/// A request moves on only when it is polled ([`Request::is_done`], [`Request::wait`], or a task that awaits
+/// it). Messages that other members wait for may not be sent before. Several requests may be under way at a
+/// time, in one group or in several. Members start them in the same order and wait for them in the same
+/// order; or they poll all of them in turn, and then the order does not matter.
 ///
-/// Dropping it before its end leaves the group without this member's part: this call fails at the other members, and every later one
-/// ([`crate::Error::GroupFailed`]). If this member had other requests under way, the calls from the oldest of them on fail. The drop
-/// waits for no other thread. One that is in a call of the group tells the other members within half a second, and its call fails.
+/// Dropping a request before its end leaves the group without this member's part: the call fails at the other
+/// members, and so does every later one ([`crate::Error::GroupFailed`]). If this member had other requests
+/// under way, the calls from the oldest of them on fail. The drop waits for no other thread. A thread that is
+/// in a call of the group tells the other members within half a second, and its call fails.
 #[must_use = "a call that is dropped before its end leaves the other members waiting"]
 pub struct Request<'a, R> {
     member: Arc<Membership>,
     call: Signature,
     limit: Duration,
     stage: Stage<'a, R>,
-    /// For the trace: since when.
+    /// Start time for the trace; 0 without a trace.
     traced: u64,
     #[cfg(feature = "async")]
     alarm: crate::tasks::Alarm,
@@ -60,18 +62,19 @@ pub struct Request<'a, R> {
 
 enum Stage<'a, R> {
     Running(Part<'a, R>),
-    /// Over; the result was not taken.
+    /// Over; the result has not been taken.
     Over(Result<R>),
     Taken,
 }
 
 impl Group {
-    /// As [`Group::barrier`], without waiting.
+    /// Starts a barrier like [`Group::barrier`], without waiting.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]); [`Error::WouldBlock`] while 64 requests of the group are under way, or while one is that began 127 calls
-    /// before, or 64 before and to which not all members are known to have come. The first of these refuses blocking calls, too. And
-    /// while another thread is in a blocking call of the group.
+    /// The errors of all calls ([`Group`]); [`Error::WouldBlock`] while 64 requests of the group are under
+    /// way; while a request is under way that began 127 calls before; while one is that began 64 calls before
+    /// and that not all members are known to have made; or while another thread is in a blocking call of the
+    /// group. A request that began 127 calls before refuses blocking calls, too.
     #[doc(alias = "MPI_Ibarrier")]
     pub fn barrier_nonblocking(&self) -> Result<Request<'static, ()>> {
         self.start(Signature::plain(Kind::Barrier), |call| {
@@ -79,7 +82,7 @@ impl Group {
         })
     }
 
-    /// As [`Group::broadcast`], without waiting.
+    /// Starts a broadcast like [`Group::broadcast`], without waiting.
     ///
     /// # Errors
     /// The errors of [`Group::barrier_nonblocking`].
@@ -103,7 +106,7 @@ impl Group {
         })
     }
 
-    /// As [`Group::reduce`], without waiting.
+    /// Starts a reduction like [`Group::reduce`], without waiting.
     ///
     /// # Errors
     /// The errors of [`Group::barrier_nonblocking`].
@@ -129,7 +132,7 @@ impl Group {
         })
     }
 
-    /// As [`Group::all_reduce`], without waiting.
+    /// Starts a reduction like [`Group::all_reduce`], without waiting.
     ///
     /// # Errors
     /// The errors of [`Group::barrier_nonblocking`].
@@ -152,7 +155,7 @@ impl Group {
         })
     }
 
-    /// As [`Group::all_gather`], without waiting: the whole comes back.
+    /// Starts a gathering like [`Group::all_gather`], without waiting. The result is `all`.
     ///
     /// # Errors
     /// The errors of [`Group::barrier_nonblocking`].
@@ -177,7 +180,7 @@ impl Group {
         })
     }
 
-    /// As [`Group::all_to_all`], without waiting: what was received comes back.
+    /// Starts an exchange like [`Group::all_to_all`], without waiting. The result is `to`.
     ///
     /// # Errors
     /// The errors of [`Group::barrier_nonblocking`].
@@ -202,8 +205,8 @@ impl Group {
         })
     }
 
-    /// Begins this member's part of a call, as far as it goes without waiting. Now and then all members wait for each other
-    /// first, as part of it.
+    /// Begins this member's part of a call, and runs it as far as possible without waiting. Every
+    /// [`SYNCHRONIZE`] calls all members wait for each other first, as part of the call.
     fn start<'a, R>(
         &self,
         signature: Signature,
@@ -229,7 +232,7 @@ impl Group {
                 let whom = format!("a request of the group that began {SYNCHRONIZE} calls before");
                 return Err(Error::WouldBlock { what: "a collective call", whom });
             }
-            // From now on: it is under way when the call itself begins.
+            // Listed as pending from now on: the request is under way when the call itself begins.
             let number = (engine.number.wrapping_add(u32::from(synchronizes))) % NUMBERS;
             engine.pending.push(number as usize);
             let barrier = synchronizes.then(|| engine.begin(state, Signature::plain(Kind::Barrier)));
@@ -251,7 +254,8 @@ impl Group {
                     let number = barrier.signature().number();
                     barrier.with(|engine| {
                         engine.unmet = engine.unmet.filter(|unmet| *unmet != number);
-                        // A call that only sends would not see what was heard meanwhile.
+                        // Checked here, because a call that only sends would not notice a failure that was
+                        // heard meanwhile.
                         engine.check_call(barrier.state(), call)
                     })?;
                     part.await
@@ -271,7 +275,7 @@ impl Group {
         Ok(request)
     }
 
-    /// Takes the group's end, unless another thread has it for longer than a moment.
+    /// Takes the group's engine, unless another thread has it for longer than a moment.
     fn enter_soon(&self, call: Signature) -> Result<TakenEngine<'_>> {
         self.member.enter(call, &mut Clock::new(MOMENT)).map_err(|error| match error {
             Error::Deadline { whom, .. } => Error::WouldBlock { what: "a collective call", whom },
@@ -281,23 +285,25 @@ impl Group {
 }
 
 impl<R> Request<'_, R> {
-    /// Whether it is over, well or not. Moves it on, and does not block.
+    /// Whether the request is over, successfully or not. Moves it on, and does not block.
     pub fn is_done(&mut self) -> bool {
         self.look(&mut Context::from_waker(Waker::noop()))
     }
 
-    /// Waits until it is over, at most the group's limit; gives back what was given to the call, with the result.
+    /// Waits until the request is over, at most the group's limit. Returns what was given to the call, with
+    /// the result.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     pub fn wait(mut self) -> Result<R> {
         self.wait_timeout(self.limit)
     }
 
-    /// Like [`Request::wait`], but waits at most `limit`. After [`Error::Deadline`] the handle can be used on. The result is given once.
+    /// Like [`Request::wait`], but waits at most `limit`. After [`Error::Deadline`] the handle can still be
+    /// used. The result is returned once.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     pub fn wait_timeout(&mut self, limit: Duration) -> Result<R> {
         self.check()?;
         let mut clock = Clock::new(limit);
@@ -319,16 +325,18 @@ impl<R> Request<'_, R> {
         self.take()
     }
 
-    /// A part that is still under way has to send and take locks. What is over can be taken whatever became of the world.
+    /// Checks that the request may go on: an unfinished part has to send and to take locks. A finished one
+    /// can be taken whatever happened to the world.
     fn check(&self) -> Result {
         if matches!(self.stage, Stage::Running(_)) { self.member.state.world().check() } else { Ok(()) }
     }
 
-    /// Carries the part on as far as it goes without waiting, for another thread neither. Whether it is over.
+    /// Moves the part on as far as possible without waiting, also not for another thread. Returns whether it
+    /// is over.
     fn go_on(&mut self, context: &mut Context<'_>) -> bool {
         let member = self.member.clone();
         let Stage::Running(part) = &mut self.stage else { return true };
-        // Kept until the end is noted: another thread's call would hold that up.
+        // Held until the end is noted: another thread's call would delay that.
         let Ok(Some(_engine)) = member.try_enter(self.call) else { return false };
         match catch_unwind(AssertUnwindSafe(|| part.as_mut().poll(context))) {
             Ok(Poll::Pending) => return false,
@@ -341,10 +349,11 @@ impl<R> Request<'_, R> {
         true
     }
 
-    /// As [`Request::go_on`]; also connects to members, and ends where members have ended that it waits for.
+    /// Like [`Request::go_on`], but also connects to members, and ends the request if members that it waits
+    /// for have ended.
     fn look(&mut self, context: &mut Context<'_>) -> bool {
         if self.check().is_err() {
-            return true; // which the call that takes the result says
+            return true; // reported by the call that takes the result
         }
         let member = self.member.clone();
         for _ in 0..LOOKS {
@@ -362,7 +371,7 @@ impl<R> Request<'_, R> {
                 }
             }
         }
-        false // news without end that do not end it
+        false // endless news that do not end the request
     }
 
     fn end(&mut self, result: Result<R>) {
@@ -399,10 +408,10 @@ mod tasks {
     use super::{Context, Engine, Future, LOOKS, Pin, Poll, Request, Result, Stage};
     use crate::wait_policy::MEMORY_PAUSE;
 
-    // What it holds is in a box, or never pinned.
+    // `Unpin` is sound: the contents are in a box, or never pinned.
     impl<R> Unpin for Request<'_, R> {}
 
-    /// Waits without a deadline: that is the executor's matter.
+    /// Waits without a deadline, which is the executor's matter.
     impl<R> Future for Request<'_, R> {
         type Output = Result<R>;
 
@@ -416,7 +425,7 @@ mod tasks {
                     this.alarm.rest();
                     return Poll::Ready(this.take());
                 }
-                // Kept until an end is noted, as in `go_on`.
+                // Held until an end is noted, like in `go_on`.
                 let member = this.member.clone();
                 let Some(engine) = member.try_enter(this.call)? else {
                     member.wake_later(this.call, context.waker());
@@ -428,21 +437,22 @@ mod tasks {
                     Err(error) => this.end(Err(error)),
                 }
             }
-            // News without end that do not end it: others may want to run.
+            // The group keeps getting news that do not end the request: yields, since other tasks may want to
+            // run.
             context.waker().wake_by_ref();
             Poll::Pending
         }
     }
 
     impl<R> Request<'_, R> {
-        /// Gets ready to be woken by a message.
+        /// Prepares to be woken by a message.
         fn arm(&mut self, engine: &RefCell<Engine>, context: &Context<'_>) -> Result<Armed> {
             let engine = engine.borrow();
             let mut inbox = engine.inbox.inbox().borrow_mut();
             inbox.check_exits()?;
             let armed = inbox.arm();
             if armed != Armed::News {
-                // Another request may take the message, and nobody tells of room.
+                // Another request may take the message, and nobody notifies of room: polls again later.
                 let again = Some(Instant::now() + MEMORY_PAUSE);
                 let world = self.member.state.world();
                 let set = self.alarm.set(world, || inbox.handles(), context.waker(), again);

@@ -1,4 +1,4 @@
-//! What a member knows of its group, and the words for what goes wrong.
+//! A member's knowledge of its group, and the texts of its errors.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use crate::error::{Error, FailureCause, INTERNAL, Quoted, Result};
 use crate::exit_check::MAX_WAIT;
 use crate::world_state::WorldState;
 
-/// One member's part of a group.
+/// The fixed part of a membership: names and layout of the group.
 pub(crate) struct GroupState {
     world: Arc<WorldState>,
-    /// As the program calls it; empty: all ranks.
+    /// Name in the program; empty: the group of all ranks.
     name: String,
-    /// Tells its mailboxes from those of other groups.
+    /// Identifier that distinguishes the group's mailboxes from other groups'.
     id: String,
     layout: Layout,
-    /// A barrier's.
+    /// Steps of this member in a barrier.
     steps: Vec<BarrierStep>,
     deferred: Deferred,
 }
@@ -40,7 +40,7 @@ impl GroupState {
         &self.layout
     }
 
-    /// What this member does in a barrier.
+    /// Steps of this member in a barrier.
     pub fn steps(&self) -> &[BarrierStep] {
         &self.steps
     }
@@ -57,14 +57,14 @@ impl GroupState {
         self.name.is_empty()
     }
 
-    /// The mailbox of a member.
+    /// Name of a member's mailbox.
     pub fn mailbox_of(&self, member: usize) -> String {
         mailbox_name(&self.id, self.layout.ranks[member])
     }
 
     // ---- words ----
 
-    /// A call, as errors name it.
+    /// The name of a call in errors.
     pub fn title(&self, call: Signature) -> String {
         let kind = call.kind().unwrap_or(Kind::Barrier);
         match (kind, self.is_world()) {
@@ -83,7 +83,8 @@ impl GroupState {
         }
     }
 
-    /// A rank that finished will not come any more: perhaps because another one was lost.
+    /// The error of a call that a finished rank will not make any more: perhaps because another rank was
+    /// lost.
     #[cold]
     pub fn ended(&self, rank: usize, call: Signature) -> Error {
         let how = || match call.kind() {
@@ -94,17 +95,17 @@ impl GroupState {
         Error::PeerLost { rank, how }
     }
 
-    /// A lost member, and what became of it: without it no call can be complete.
+    /// A lost member, and how it was lost: without it no call can complete.
     pub fn lost(&self) -> Option<(usize, String)> {
         let is_member = |rank| self.is_world() || self.layout.member_of(rank as usize).is_some();
         self.world.exit_log().find_lost(is_member).map(|(rank, how)| (rank as usize, how))
     }
 
-    /// The mailbox of a rank that has ended is gone: to the program, the rank is.
+    /// Turns the error of a missing mailbox into that of its rank: to the program, the rank has ended.
     #[cold]
     pub fn as_ended(&self, error: Error, call: Signature) -> Error {
         let Error::MailboxGone { rank, .. } = error else { return error };
-        // The launcher says in a moment whether it has finished or is lost.
+        // The launcher reports in a moment whether the rank has finished or is lost.
         let _ = self.world.client().wait_for_exit_report(
             rank as u32,
             MAX_WAIT,
@@ -127,7 +128,7 @@ impl GroupState {
         }
     }
 
-    /// A member has another length.
+    /// The error of a member whose data have another length.
     #[cold]
     pub fn wrong_length(&self, member: usize, theirs: usize, ours: usize, call: Signature) -> Error {
         Error::CallMismatch {
@@ -138,7 +139,7 @@ impl GroupState {
         }
     }
 
-    /// A member has sent more parts than the call had here.
+    /// The error of a member that has sent more parts than the call has here.
     #[cold]
     pub fn left_over(&self, member: usize, call: Signature) -> Error {
         Error::CallMismatch {
@@ -156,13 +157,13 @@ impl GroupState {
         Error::via(self.titled(), ViaError::Rejected(why))
     }
 
-    /// An earlier call has left the members at different places.
+    /// The error of a group that an earlier call has failed.
     #[cold]
     pub fn failed(&self, cause: FailureCause, why: &str) -> Error {
         Error::GroupFailed { group: self.titled(), why: why.to_owned(), cause }
     }
 
-    /// A call that an operator made, or what a wait asked.
+    /// The error of a call made by an operator, or from within a wait.
     #[cold]
     pub fn nested(&self, call: Signature) -> Error {
         self.bad(
@@ -171,7 +172,7 @@ impl GroupState {
         )
     }
 
-    /// What the program has given to a call panicked.
+    /// The error of a call in which the program's code panicked.
     #[cold]
     pub fn panicked(&self, call: Signature, panic: &(dyn Any + Send)) -> Error {
         let words = panic.downcast_ref::<&str>().copied();
@@ -185,12 +186,14 @@ impl GroupState {
         )
     }
 
-    /// Arguments that cannot be.
+    /// The error of invalid arguments.
     #[cold]
     pub fn bad(&self, call: Signature, why: String) -> Error {
         Error::via(self.title(call), ViaError::InvalidParameter(why))
     }
 
+    /// Checks that no member is lost.
+    ///
     /// # Errors
     /// A member is lost.
     #[inline]
@@ -201,6 +204,8 @@ impl GroupState {
         self.lost().map_or(Ok(()), |(rank, how)| Err(Error::PeerLost { rank, how }))
     }
 
+    /// Checks that a root is a member.
+    ///
     /// # Errors
     /// No member has that number.
     #[inline]
@@ -212,7 +217,7 @@ impl GroupState {
     }
 }
 
-/// The mailbox of a rank in a group.
+/// Name of the mailbox of a rank in a group.
 pub(crate) fn mailbox_name(id: &str, rank: usize) -> String {
     format!("{INTERNAL}group/{id}/{rank}")
 }

@@ -1,4 +1,5 @@
-//! Blocking calls: a member's part of an algorithm is carried on until it has ended, and waits at the group's mailbox in between.
+//! Blocking calls: they drive a member's part of an algorithm to its end, and wait at the group's mailbox in
+//! between.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -17,14 +18,14 @@ use crate::error::{Error, Result};
 use crate::long_wait::LongWait;
 use crate::world_state::WorldState;
 
-/// How often a member that waits looks whether the one that it waits for has finished, and for requests that other threads have dropped. (News
-/// of lost members wake it at once.)
+/// Interval at which a waiting member checks whether the awaited member has finished, and whether other
+/// threads have dropped requests. (News of lost members wake it at once.)
 const LOOK_UP: Duration = Duration::from_millis(500);
 
-/// How often it looks whether there is room for a message, or memory, of which it is not told.
+/// Poll interval for room or memory, which nobody notifies.
 const ROOM_PAUSE: Duration = Duration::from_micros(200);
 
-/// For how long a call may wait. Read only when there is something to wait for.
+/// Limit of a call's waiting. The clock is read only when there is something to wait for.
 pub(super) struct Clock {
     limit: Duration,
     began: Option<(LongWait, Deadline)>,
@@ -47,7 +48,7 @@ impl Clock {
         self.deadline().passed()
     }
 
-    /// For how long to wait before one looks for a signal.
+    /// Time to wait before the next check for a signal.
     pub fn pause(&mut self) -> Duration {
         LONG.min(self.deadline().remaining())
     }
@@ -61,7 +62,7 @@ impl Clock {
     }
 }
 
-/// Carries `future` on until it has ended, waiting in between.
+/// Drives `future` to its end, waiting in between.
 pub(super) fn drive<T>(
     state: &GroupState,
     call: Signature,
@@ -79,13 +80,13 @@ pub(super) fn drive<T>(
     }
 }
 
-/// Who could end the wait, where it is for one member.
+/// The member that could end a wait for one member.
 pub(super) fn one_missing(engine: &Engine) -> Vec<usize> {
     vec![engine.awaited.member()]
 }
 
 impl Engine {
-    /// Waits for a message, or for room: what [`Engine::awaited`] says. Returns when there may be news.
+    /// Waits for a message, or for room, according to [`Engine::awaited`]. Returns when there may be news.
     #[cold]
     pub(super) fn wait(
         &mut self,
@@ -105,9 +106,10 @@ impl Engine {
             Awaited::Room(_) => ROOM_PAUSE,
             Awaited::Mailbox(to) => return self.connect(state, to, call, deadline),
         };
-        // Messages that are no use to this call may come without end: they do not put its end off.
+        // Messages that do not serve this call may come without end: they do not delay its deadline.
         let is_late = deadline.passed();
-        // Before: what it has told us by then is found, unless its connection is still being accepted.
+        // Read before: a member's messages from before its end are found, unless its connection is still
+        // being accepted.
         let has_finished = state.world().exit_log().has_finished(rank as u32) && !self.inbox.is_admitting();
         match self.inbox.retrieve_timeout(pause.min(deadline.remaining())) {
             Ok(message) => {
@@ -118,7 +120,7 @@ impl Engine {
             Err(Error::Deadline { .. }) if deadline.passed() => {
                 Err(too_late(state, call, clock, &missing(self)))
             }
-            // Which member is lost makes no difference: without it nobody comes through.
+            // The loss of any member ends the wait: without it no member can complete the call.
             Err(Error::Deadline { .. }) => {
                 let (wait, _) = clock.began();
                 wait.look(state.world(), rank as u64, || waits_for(state, call, rank));
@@ -131,11 +133,11 @@ impl Engine {
     }
 }
 
-/// How long to look for what a member has sent that has finished.
+/// Time to receive the last messages of a member that has finished.
 const LAST_LOOK: Duration = Duration::from_millis(1);
 
 impl Engine {
-    /// As [`Engine::wait`], for what does not wait. Whether there may be news.
+    /// Like [`Engine::wait`], without waiting. Returns whether there may be news.
     ///
     /// # Errors
     /// A member is lost, or has finished, so that the call cannot go on.
@@ -148,7 +150,8 @@ impl Engine {
         if log.version() == 0 {
             return Ok(false);
         }
-        // Before: what it has told us by then is found, unless its connection is still being accepted.
+        // Read before: a member's messages from before its end are found, unless its connection is still
+        // being accepted.
         let has_finished = log.has_finished(rank as u32) && !self.inbox.is_admitting();
         match self.inbox.retrieve_timeout(if has_finished { LAST_LOOK } else { Duration::ZERO }) {
             Ok(message) => self.keep(state, call, message).map(|()| true),
@@ -160,7 +163,7 @@ impl Engine {
     }
 }
 
-/// A wait in a call, for others to know.
+/// Describes a wait in a call for the report of who waits for whom.
 fn waits_for(state: &GroupState, call: Signature, rank: usize) -> Wait {
     let is_barrier = state.is_world() && call.kind() == Some(Kind::Barrier);
     let (waiting, name) = match is_barrier {
@@ -170,7 +173,7 @@ fn waits_for(state: &GroupState, call: Signature, rank: usize) -> Wait {
     Wait { call: waiting, name, ranks: vec![rank as u32], open: false }
 }
 
-/// Names all that the call waits for.
+/// The error of a passed deadline. It names all members that the call waits for.
 #[cold]
 fn too_late(state: &GroupState, call: Signature, clock: &mut Clock, missing: &[usize]) -> Error {
     let mut ranks: Vec<u32> = missing.iter().map(|member| state.layout().ranks[*member] as u32).collect();

@@ -1,4 +1,5 @@
-//! Collective calls for whole messages, which are given away and not copied: on one host the receivers read the sender's memory.
+//! Collective calls for whole messages, which are moved and not copied: on one host the receivers read the
+//! sender's memory.
 
 use udeck_via::Block;
 use udeck_via::mem::Fill;
@@ -13,12 +14,14 @@ use crate::payload::Payload;
 use crate::received::Received;
 use crate::wait_policy::WaitPolicy;
 
-/// Messages may be of different lengths, typed or packed ([`crate::Buf`], [`crate::Message`]). A tag that the program has set is not kept.
+/// Collective calls for whole messages. They may differ in length, and be typed or packed ([`crate::Buf`],
+/// [`crate::Message`]). A tag that the program has set is not kept.
 impl Group {
-    /// All get the root's message, which all of them read where it lies. `message` is the root's; elsewhere it is `None`.
+    /// Sends the root's message to all members, which read it where it lies. `message` is the root's;
+    /// elsewhere it is `None`.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     pub fn broadcast_buf<T: Payload>(
         &self,
         root: usize,
@@ -38,10 +41,10 @@ impl Group {
         })
     }
 
-    /// The root gets the messages of all members, in their order; elsewhere the result is empty.
+    /// Sends the messages of all members to the root, in their order; elsewhere the result is empty.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     pub fn gather_buf<T: Payload>(&self, root: usize, message: T::Outgoing) -> Result<Vec<Received<T>>> {
         let call = signature::<T>(Kind::GatherBuf, root);
         self.member.state.check_root(root, call)?;
@@ -55,10 +58,11 @@ impl Group {
         })
     }
 
-    /// Each member gets its message of the root's `messages`, one for each member in their order; elsewhere they are `None`.
+    /// Sends to each member its message of the root's `messages`, one for each member in their order;
+    /// elsewhere `messages` is `None`.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     pub fn scatter_buf<T: Payload>(
         &self,
         root: usize,
@@ -79,10 +83,10 @@ impl Group {
         })
     }
 
-    /// Everybody gets the messages of all members, in their order; all of them read each where it lies.
+    /// Sends the messages of all members to all members, in their order; each message is read where it lies.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     pub fn all_gather_buf<T: Payload>(&self, message: T::Outgoing) -> Result<Vec<Received<T>>> {
         let call = signature::<T>(Kind::AllGatherBuf, 0);
         let block = T::into_block(message);
@@ -95,10 +99,11 @@ impl Group {
         })
     }
 
-    /// Member k gets the k-th message of everybody, in the members' order. `messages` has one for each member.
+    /// Sends the k-th message of every member to member k. `messages` has one for each member; the result is
+    /// in the members' order.
     ///
     /// # Errors
-    /// As of all calls ([`Group`]).
+    /// The errors of all calls ([`Group`]).
     pub fn all_to_all_buf<T: Payload>(&self, messages: Vec<T::Outgoing>) -> Result<Vec<Received<T>>> {
         let call = signature::<T>(Kind::AllToAllBuf, 0);
         self.check_parts(call, messages.len())?;
@@ -122,7 +127,7 @@ fn signature<T: Payload>(kind: Kind, root: usize) -> Signature {
     Signature::new(kind, root, OperatorCode::NONE, Elements::of::<T>())
 }
 
-/// Gives each other member its message; this one's comes back.
+/// Sends each other member its message, and returns this member's own.
 async fn give_out<L: Link, T: Payload>(call: &Call<L>, messages: Vec<T::Outgoing>) -> Result<Option<Block>> {
     let mut mine = None;
     for (member, message) in messages.into_iter().enumerate() {
@@ -136,7 +141,7 @@ async fn give_out<L: Link, T: Payload>(call: &Call<L>, messages: Vec<T::Outgoing
     Ok(mine)
 }
 
-/// The messages of all members, with one's own.
+/// Collects the messages of all members, including this member's own.
 async fn collect<L: Link, T: Payload>(call: &Call<L>, own: Received<T>) -> Result<Vec<Received<T>>> {
     let (me, mut own) = (call.layout().me, Some(own));
     let mut all = Vec::with_capacity(call.layout().size());
@@ -149,7 +154,7 @@ async fn collect<L: Link, T: Payload>(call: &Call<L>, own: Received<T>) -> Resul
     Ok(all)
 }
 
-/// One's own message, as the others get theirs.
+/// Makes a received message of this member's own, like the others get theirs.
 fn own<L: Link, T: Payload>(call: &Call<L>, stored: Stored) -> Received<T> {
     let rank = call.state().world().rank() as u32;
     Received::new(Parcel { rank, postbox: 0, tag: 0, number: 0, stored })
@@ -160,7 +165,7 @@ fn no_part<L: Link>(call: &Call<L>) -> crate::Error {
     call.state().bad(call.signature(), "there is no message for this member".into())
 }
 
-/// A message as it was posted.
+/// Converts a message to the type that was posted.
 fn typed<L: Link, T: Payload>(call: &Call<L>, received: Received<u8>) -> Result<Received<T>> {
     let mut received = Received::<T>::new(received.into_parcel());
     received.parcel_mut().tag = 0;

@@ -1,5 +1,5 @@
-//! Barriers: empty messages along a plan ([`Plan`](super::super::plan::Plan)) by which everybody has heard of everybody,
-//! directly or not, when it is through.
+//! Barriers: empty messages along a [`Plan`](super::super::plan::Plan). A member that has passed has heard of
+//! all members, directly or not.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -12,15 +12,15 @@ use super::super::state::GroupState;
 use crate::error::Result;
 use crate::wait_policy::WaitPolicy;
 
-/// A barrier, for a request.
+/// Runs a barrier, for a request.
 pub async fn barrier<L: Link>(call: &Call<L>) -> Result {
     let mut at = 0;
     poll_fn(|_| call.with(|engine| advance(engine, call.state(), call.signature(), &mut at, L::PATIENT)))
         .await
 }
 
-/// Takes the steps from `at` on, as far as they go without waiting, and keeps there at which one it is: a wait that ran out of
-/// time goes on there. `patient`: it may spin for the moment in which an answer comes.
+/// Takes the steps from `at` on, as far as possible without waiting, and updates `at`: a wait that ran out of
+/// time can go on there. `patient`: the call may spin for the moment in which an answer comes.
 #[inline]
 pub fn advance(
     engine: &mut Engine,

@@ -14,7 +14,7 @@ use crate::error::Result;
 struct Tree<'a> {
     team: Team<'a>,
     root: usize,
-    /// Counted from the root.
+    /// Place of this member, counted from the root.
     place: usize,
 }
 
@@ -27,12 +27,12 @@ impl<'a> Tree<'a> {
         self.team.member((place + self.root) % self.team.size)
     }
 
-    /// The member above; `None`: this is the root.
+    /// The parent in the tree; `None`: this is the root.
     fn parent(&self) -> Option<usize> {
         (self.place != 0).then(|| self.member(self.place & (self.place - 1)))
     }
 
-    /// The places below, the largest part first.
+    /// The places of the children, the largest subtree first.
     fn children(&self) -> impl Iterator<Item = usize> + use<> {
         let (place, size) = (self.place, self.team.size);
         let reach = if place == 0 { size.next_power_of_two() } else { 1 << place.trailing_zeros() };
@@ -40,14 +40,14 @@ impl<'a> Tree<'a> {
         steps.take_while(|step| *step > 0).map(move |step| place + step).filter(move |child| *child < size)
     }
 
-    /// How many places a subtree has, with its own.
+    /// Number of places in a subtree, its root included.
     fn below(&self, place: usize) -> usize {
         let reach = if place == 0 { self.team.size } else { 1 << place.trailing_zeros() };
         reach.min(self.team.size - place)
     }
 }
 
-/// A member passes each piece on before it has the next one.
+/// Broadcasts: a member passes each piece on before it receives the next one.
 pub async fn broadcast<L: Link, T: Pod>(
     call: &Call<L>,
     team: Team<'_>,
@@ -80,13 +80,13 @@ pub async fn reduce<L: Link, T: Pod, O: Operator<T>>(
     if tree.children().next().is_none() {
         return call.send_slice(parent, data).await;
     }
-    // The member's own data stay as they are.
+    // The member's own data stay unchanged.
     let mut sum = data.to_vec();
     combine_children(call, &tree, &mut sum, op).await?;
     call.send_slice(parent, &sum).await
 }
 
-/// The nearest first: it has the least to wait for.
+/// Combines the children's data, the nearest child first: it has the least to wait for.
 async fn combine_children<L: Link, T: Pod, O: Operator<T>>(
     call: &Call<L>,
     tree: &Tree<'_>,
@@ -100,7 +100,7 @@ async fn combine_children<L: Link, T: Pod, O: Operator<T>>(
     Ok(())
 }
 
-/// A member sends what its whole subtree has, in the order of the places.
+/// Gathers: a member sends the data of its whole subtree, in the order of the places.
 pub async fn gather<L: Link, T: Pod>(
     call: &Call<L>,
     team: Team<'_>,
@@ -120,7 +120,7 @@ pub async fn gather<L: Link, T: Pod>(
     match tree.parent() {
         Some(parent) => call.send_slice(parent, &gathered).await,
         None => {
-            // Places count from the root.
+            // Rotates: places count from the root.
             all.copy_from_slice(&gathered);
             all.rotate_right(root * each);
             Ok(())

@@ -1,5 +1,5 @@
-//! Bruck's algorithms: ⌈log2 n⌉ messages for each member, each of which carries what others pass on. Best where a message costs
-//! more than its bytes.
+//! Bruck's algorithms: ⌈log2 n⌉ messages for each member, which also carry other members' data. Best where a
+//! message costs more than its bytes.
 //!
 //! Source: Bruck, Ho, Kipnis, Upfal, Weathersby, *Efficient algorithms for all-to-all communications in multiport message-passing
 //! systems*, IEEE Transactions on Parallel and Distributed Systems 8 (11), 1997.
@@ -10,7 +10,8 @@ use super::super::call::{Call, Link};
 use super::super::layout::Team;
 use crate::error::Result;
 
-/// In the round of distance d a member has the parts of d members from itself on, and gives them to the one d before.
+/// Gathers: in the round of distance d a member has the parts of d members from itself on, and sends them to
+/// the one d before.
 pub async fn all_gather<L: Link, T: Pod>(
     call: &Call<L>,
     team: Team<'_>,
@@ -28,16 +29,16 @@ pub async fn all_gather<L: Link, T: Pod>(
         call.receive_into(team.member(after), &mut new[..count * each]).await?;
         have += count;
     }
-    // The first one is the member's own.
+    // Rotates: the first part is the member's own.
     all.rotate_right(me * each);
     Ok(())
 }
 
-/// In the round of distance d a member passes on all parts whose way has the bit d.
+/// Exchanges: in the round of distance d a member passes on all parts whose distance to go has the bit d.
 pub async fn all_to_all<L: Link, T: Pod>(call: &Call<L>, team: Team<'_>, from: &[T], to: &mut [T]) -> Result {
     let (me, size) = (team.me, team.size);
     let each = from.len() / size;
-    // By how far they have to go.
+    // Orders the parts by the distance that they have to go.
     to.copy_from_slice(from);
     to.rotate_left(me * each);
     let mut distance = 1;
@@ -54,7 +55,7 @@ pub async fn all_to_all<L: Link, T: Pod>(call: &Call<L>, team: Team<'_>, from: &
             .for_each(|(way, received)| to[part(way)].copy_from_slice(received));
         distance *= 2;
     }
-    // What has come by way w is of the member w before.
+    // The part at distance w has come from the member w before.
     let come = to.to_vec();
     for way in 0..size {
         let of = (me + size - way) % size;

@@ -1,5 +1,5 @@
-//! Every member speaks to each that it has to do with: fewest rounds, and on one host fewest copies, because a member reads the
-//! others' data where they lie.
+//! Direct algorithms: every member communicates with each member concerned. Fewest rounds, and on one host
+//! fewest copies, because a member reads the others' data where they lie.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,15 @@ use super::super::op::{Operator, Side};
 use super::share_of;
 use crate::error::Result;
 
-/// Bytes up to which a copy for each receiver is cheaper than a shared message.
+/// Length in bytes up to which a copy for each receiver is cheaper than a shared message.
 const SHORT: usize = 256;
-/// Pieces that a member sends before it takes the others' first one, if there is memory for them. Then as many blocks are in use in turn, together as large as the
-/// caches that belong to one processor: what a member reads has left that of its writer, and what it writes has left that of the reader.
-/// To take a line out of another processor's own cache takes two to three times as long as out of a cache that both share.
+/// Pieces that a member sends before it takes the others' first one, if there is memory for them. Then this
+/// many blocks are used in turn, together as large as the caches of one processor: what a member reads has
+/// left its writer's cache, and what it writes has left the reader's. To take a line out of another
+/// processor's own cache takes two to three times as long as out of a cache that both share.
 const AHEAD: usize = 8;
 
-/// The root makes one message of each piece, which all others read.
+/// Broadcasts: the root makes one message of each piece, which all others read.
 pub async fn broadcast<L: Link, T: Pod>(
     call: &Call<L>,
     team: Team<'_>,
@@ -54,7 +55,7 @@ async fn send_to_all<L: Link, T: Pod>(call: &Call<L>, team: Team<'_>, data: &[T]
     Ok(())
 }
 
-/// The root reads what all others have.
+/// Reduces: the root reads the data of all others.
 pub async fn reduce<L: Link, T: Pod, O: Operator<T>>(
     call: &Call<L>,
     team: Team<'_>,
@@ -71,7 +72,7 @@ pub async fn reduce<L: Link, T: Pod, O: Operator<T>>(
     Ok(())
 }
 
-/// Makes one's own elements the combination of all members', from place 0 on if the operator wants that.
+/// Combines the elements of all members into `mine`, from place 0 on if the operator requires it.
 async fn fold_piece<L: Link, T: Pod, O: Operator<T>>(
     call: &Call<L>,
     team: Team<'_>,
@@ -87,7 +88,8 @@ async fn fold_piece<L: Link, T: Pod, O: Operator<T>>(
     Ok(())
 }
 
-/// Combines the elements of the members at the places before `end`, from place 0 on; one's own if this is one of them.
+/// Combines the elements of the places before `end`, from place 0 on; `mine` takes part if its place is one
+/// of them.
 async fn fold_in_order<L: Link, T: Pod, O: Operator<T>>(
     call: &Call<L>,
     team: Team<'_>,
@@ -107,7 +109,8 @@ async fn fold_in_order<L: Link, T: Pod, O: Operator<T>>(
     Ok(())
 }
 
-/// Short data: everybody sends all to everybody. Long data: each reduces a part, which all others read.
+/// Reduces for all. Short data: every member sends all data to every member. Long data: each member reduces a
+/// part, which all others read.
 pub async fn all_reduce<L: Link, T: Pod, O: Operator<T>>(
     call: &Call<L>,
     team: Team<'_>,
@@ -124,7 +127,8 @@ pub async fn all_reduce<L: Link, T: Pod, O: Operator<T>>(
         {
             let bytes = bytemuck::cast_slice(&data[next.clone()]);
             if sent > nth && team.size == 2 {
-                // Who waits for memory here waits for the other one, who may do the same.
+                // Optional: a member that waits for memory here would wait for the other one, which may do
+                // the same.
                 if !call.send_if_room(team.member(1 - team.me), bytes).await? {
                     break;
                 }
@@ -136,7 +140,7 @@ pub async fn all_reduce<L: Link, T: Pod, O: Operator<T>>(
             (_, sent) = (unsent.next(), sent + 1);
         }
         let mine = &mut data[piece];
-        // In one order, so that all round alike.
+        // Combined in one order, so that all members round alike.
         if team.size == 2 {
             let side = if team.me == 0 { Side::Right } else { Side::Left };
             call.combine_piece(team.member(1 - team.me), mine, op, side).await?;
@@ -170,7 +174,7 @@ async fn reduce_parts<L: Link, T: Pod, O: Operator<T>>(
     Ok(())
 }
 
-/// `all`: a part for each place, at the root.
+/// Gathers. `all` has a part for each place, at the root.
 pub async fn gather<L: Link, T: Pod>(
     call: &Call<L>,
     team: Team<'_>,
@@ -188,7 +192,7 @@ pub async fn gather<L: Link, T: Pod>(
     Ok(())
 }
 
-/// `all`: a part for each place, at the root.
+/// Scatters. `all` has a part for each place, at the root.
 pub async fn scatter<L: Link, T: Pod>(
     call: &Call<L>,
     team: Team<'_>,
@@ -206,7 +210,7 @@ pub async fn scatter<L: Link, T: Pod>(
     Ok(())
 }
 
-/// Each makes one message of each of its pieces, which all others read.
+/// Gathers for all: each member makes one message of each of its pieces, which all others read.
 pub async fn all_gather<L: Link, T: Pod>(
     call: &Call<L>,
     team: Team<'_>,
@@ -221,8 +225,9 @@ pub async fn all_gather<L: Link, T: Pod>(
     Ok(())
 }
 
-/// What fits into a piece is sent to all before anything is received: fewest turns where members take turns on processors. Of
-/// longer parts, one to a member and one from a member are under way at a time.
+/// Exchanges. Parts that fit into a piece are sent to all before anything is received: fewest turns where
+/// members take turns on processors. For longer parts, one to a member and one from a member are in flight at
+/// a time.
 pub async fn all_to_all<L: Link, T: Pod>(
     call: &Call<L>,
     team: Team<'_>,
@@ -246,7 +251,7 @@ pub async fn all_to_all<L: Link, T: Pod>(
     Ok(())
 }
 
-/// `from`: a part for each place.
+/// Reduces and scatters. `from` has a part for each place.
 pub async fn reduce_scatter<L: Link, T: Pod, O: Operator<T>>(
     call: &Call<L>,
     team: Team<'_>,
@@ -264,7 +269,7 @@ pub async fn reduce_scatter<L: Link, T: Pod, O: Operator<T>>(
     Ok(())
 }
 
-/// Each sends to all behind it.
+/// Computes prefixes: each member sends to all behind it.
 pub async fn scan<L: Link, T: Pod, O: Operator<T>>(
     call: &Call<L>,
     team: Team<'_>,
@@ -276,15 +281,15 @@ pub async fn scan<L: Link, T: Pod, O: Operator<T>>(
         call.send_slice(team.member(place), data).await?;
     }
     let end = team.me + usize::from(inclusive);
-    // What member 0 has is the result of nobody before it: it stays.
+    // An exclusive scan combines nothing at member 0, whose data stay unchanged.
     for piece in pieces::<T>(data.len()) {
         fold_in_order(call, team, &mut data[piece], op, end).await?;
     }
     Ok(())
 }
 
-/// What is listed for each member, in the order of the lists. Of more parts than a member keeps for later, it takes so many before the next are
-/// sent.
+/// Exchanges the parts listed for each member, in the order of the lists. If a list has more parts than a
+/// member keeps for later, the first [`WINDOW`] are received before the next are sent.
 pub async fn neighbours<L: Link, T: Pod>(
     call: &Call<L>,
     to: &[(usize, &[T])],
@@ -314,17 +319,18 @@ pub async fn neighbours<L: Link, T: Pod>(
     own.next().map_or(Ok(()), |_| Err(call.state().left_over(me, call.signature())))
 }
 
-/// Parts for one member that are sent before it says that it has taken them. Members are up to 128 calls apart, and keep as many of each.
+/// Parts for one member that are sent before it confirms that it has taken them. Members are up to 128 calls
+/// apart, and keep as many parts of each call.
 const WINDOW: usize = 256;
 
-/// Which parts of a list move at a time, and the members that have more.
+/// The parts of a list that move at a time, and the members that have more.
 #[derive(Default)]
 struct Turn {
     places: Vec<usize>,
     more: Vec<usize>,
 }
 
-/// Both ends of a pair come to the same turns, whatever else is in their lists.
+/// Divides a list into turns. Both members of a pair get the same turns, whatever else is in their lists.
 fn turns(members: impl Iterator<Item = usize>) -> Vec<Turn> {
     let (mut turns, mut counts) = (Vec::<Turn>::new(), BTreeMap::new());
     for (place, member) in members.enumerate() {
@@ -340,7 +346,7 @@ fn turns(members: impl Iterator<Item = usize>) -> Vec<Turn> {
     turns
 }
 
-/// Sends the parts of a list at some places, and receives those of another.
+/// Sends the parts of a list at some places, and receives those of another list.
 async fn exchange_parts<'a, L: Link, T: Pod>(
     call: &Call<L>,
     (to, send): (&[(usize, &[T])], impl Iterator<Item = usize>),

@@ -1,4 +1,4 @@
-//! Recursive doubling: in round k each member exchanges all that it has with the one at distance 2^k.
+//! Recursive doubling: in round k each member exchanges all its data with the member at distance 2^k.
 //!
 //! Sources: Thakur and others (see [`super`]), 4.5; for scans Hillis, Steele, *Data parallel algorithms*, 1986.
 
@@ -9,13 +9,14 @@ use super::super::layout::Team;
 use super::super::op::{Operator, Side};
 use crate::error::Result;
 
-/// Members beyond a power of two: each gives its data to a neighbour, who takes part for both.
+/// Reduction of the members to a power of two: each surplus member gives its data to a neighbour, which takes
+/// part for both.
 pub(super) struct Folded {
-    /// The power of two.
+    /// Number of members that take part, a power of two.
     pub size: usize,
-    /// How many pairs there are, at the first places.
+    /// Number of pairs, which are at the first places.
     pairs: usize,
-    /// The member's place among those that take part.
+    /// This member's place among those that take part; `None` if it does not.
     pub place: Option<usize>,
 }
 
@@ -31,7 +32,7 @@ impl Folded {
         Folded { size, pairs, place }
     }
 
-    /// The place in the team of one that takes part.
+    /// The place in the team of a member that takes part.
     pub fn team_place(&self, place: usize) -> usize {
         if place < self.pairs { 2 * place + 1 } else { place + self.pairs }
     }
@@ -40,7 +41,7 @@ impl Folded {
         (me < 2 * self.pairs).then_some(me ^ 1)
     }
 
-    /// Those that do not take part give their data away.
+    /// Surplus members give their data to their partners.
     pub async fn fold<L: Link, T: Pod, O: Operator<T>>(
         &self,
         call: &Call<L>,
@@ -55,7 +56,7 @@ impl Folded {
         }
     }
 
-    /// They are told the result.
+    /// Surplus members receive the result.
     pub async fn unfold<L: Link, T: Pod>(&self, call: &Call<L>, team: Team<'_>, data: &mut [T]) -> Result {
         match (self.partner(team.me), self.place) {
             (Some(partner), None) => call.receive_into(team.member(partner), data).await,
@@ -78,7 +79,7 @@ pub async fn all_reduce<L: Link, T: Pod, O: Operator<T>>(
         while distance < folded.size {
             let partner = place ^ distance;
             let member = team.member(folded.team_place(partner));
-            // Both combine the lower one's with the higher one's, so that both have the same.
+            // Both combine the lower member's data with the higher one's, so that both get the same result.
             let side = if partner < place { Side::Left } else { Side::Right };
             for piece in pieces::<T>(data.len()) {
                 let mine = &mut data[piece];
@@ -91,7 +92,8 @@ pub async fn all_reduce<L: Link, T: Pod, O: Operator<T>>(
     folded.unfold(call, team, data).await
 }
 
-/// In the round of distance d a member hears what the d before it make together.
+/// Computes prefixes: in the round of distance d a member receives the combination of the d members before
+/// it.
 pub async fn scan<L: Link, T: Pod, O: Operator<T>>(
     call: &Call<L>,
     team: Team<'_>,
@@ -100,7 +102,7 @@ pub async fn scan<L: Link, T: Pod, O: Operator<T>>(
     inclusive: bool,
 ) -> Result {
     let (me, size) = (team.me, team.size);
-    // Of all that were heard of, with the member's own.
+    // Combination of all data received so far, including the member's own.
     let mut partial = data.to_vec();
     let mut heard: Vec<T> = Vec::new();
     let mut distance = 1;

@@ -1,5 +1,5 @@
-//! Over hosts that have several members each: within a host members read each other's memory, and one member of each host speaks
-//! with other hosts. So each host's data cross the network once.
+//! Algorithms over hosts that have several members each: within a host members read each other's memory, and
+//! one member of each host communicates with other hosts. Thus each host's data cross the network once.
 //!
 //! Source: Träff, *Improved MPI all-to-all communication on a Giganet SMP cluster*, EuroPVM/MPI 2002, for the idea; MPICH calls it
 //! SMP-aware.
@@ -12,10 +12,10 @@ use super::super::op::Operator;
 use super::{binomial, direct, doubling, rabenseifner, ring};
 use crate::error::Result;
 
-/// From how many bytes on members of different hosts each reduce a part.
+/// Length in bytes from which the members of different hosts each reduce a part.
 const SPLIT_FROM: usize = 8 << 10;
 
-/// Who speaks for each host: its first member, but `root` for its own.
+/// The speaker of each host: its first member, but `root` on the root's host.
 fn speakers(layout: &Layout, root: Option<usize>) -> Vec<usize> {
     let own = root.map(|root| (layout.host_of(root), root));
     let speaker = |(host, members): (usize, &Vec<usize>)| match own {
@@ -25,7 +25,7 @@ fn speakers(layout: &Layout, root: Option<usize>) -> Vec<usize> {
     layout.hosts.iter().enumerate().map(speaker).collect()
 }
 
-/// This member's host, and the place in it of the one who speaks for it.
+/// The team of this member's host, and the place of its speaker.
 fn own_host<'a>(layout: &'a Layout, speakers: &[usize]) -> (Team<'a>, usize) {
     let team = layout.team(layout.neighbours());
     let team = team.unwrap_or_else(|| layout.everybody());
@@ -61,7 +61,7 @@ pub async fn reduce<L: Link, T: Pod, O: Operator<T>>(
         direct::reduce(call, host, speaker, data, op).await?;
         return binomial::reduce(call, team, at, data, op).await;
     }
-    // The member's own data stay as they are.
+    // The member's own data stay unchanged.
     let mut sum = data.to_vec();
     direct::reduce(call, host, speaker, &mut sum, op).await?;
     binomial::reduce(call, team, at, &mut sum, op).await

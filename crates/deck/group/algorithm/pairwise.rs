@@ -1,5 +1,5 @@
-//! All-to-all with one partner after another, each pair in the same round ([`crate::exchange::tournament`]): one long message to and
-//! one from a member are under way at a time.
+//! All-to-all with one partner after another, each pair in the same round ([`crate::exchange::tournament`]):
+//! one long message to a member and one from it are in flight at a time.
 
 use bytemuck::Pod;
 
@@ -8,7 +8,7 @@ use super::super::layout::Team;
 use crate::error::Result;
 use crate::exchange::tournament;
 
-/// `from` and `to`: a part for each place.
+/// Exchanges. `from` and `to` have a part for each place.
 pub async fn all_to_all<L: Link, T: Pod>(
     call: &Call<L>,
     team: Team<'_>,

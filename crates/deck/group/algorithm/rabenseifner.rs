@@ -1,5 +1,6 @@
-//! Rabenseifner's all-reduce: in each round half of what is left is exchanged with a member half as far away, until each has
-//! reduced one part; then back. Each member sends and receives about twice its data, in 2 ⌈log2 n⌉ rounds.
+//! Rabenseifner's all-reduce: in each round a member exchanges half of its range with a member half as far
+//! away, until each has reduced one part; then back. Each member sends and receives about twice its data, in
+//! 2 ⌈log2 n⌉ rounds.
 //!
 //! Source: Rabenseifner, *Optimization of collective reduction operations*, International Conference on Computational Science,
 //! 2004.
@@ -21,7 +22,7 @@ pub async fn all_reduce<L: Link, T: Pod, O: Operator<T>>(
     let folded = Folded::new(team);
     folded.fold(call, team, data, op).await?;
     if let Some(place) = folded.place {
-        // What this member reduces, before each round.
+        // Ranges that this member reduces, one before each round.
         let mut ranges = Vec::new();
         ranges.push(0..data.len());
         let mut distance = folded.size / 2;

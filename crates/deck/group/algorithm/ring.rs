@@ -1,5 +1,6 @@
-//! Rings: in each of n − 1 rounds every member sends a part to the next one and receives a part from the one before. Each link
-//! carries each part once, so long data take the least time where links are what is slow.
+//! Rings: in each of n − 1 rounds every member sends a part to the next one and receives a part from the one
+//! before. Each link carries each part once, so this is the fastest way for long data where links are the
+//! bottleneck.
 //!
 //! Source: Patarasuk, Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*, Journal of Parallel and
 //! Distributed Computing 69 (2), 2009.
@@ -12,13 +13,13 @@ use super::super::op::{Operator, Side};
 use super::share_of;
 use crate::error::Result;
 
-/// The neighbours of a member.
+/// The next member of a member's ring, and the one before.
 fn neighbours(team: Team<'_>) -> (usize, usize) {
     let (me, size) = (team.me, team.size);
     (team.member((me + 1) % size), team.member((me + size - 1) % size))
 }
 
-/// The part that is `rounds` members back.
+/// The part of the member that is `rounds` members back.
 fn back(team: Team<'_>, rounds: usize) -> usize {
     (team.me + 2 * team.size - rounds) % team.size
 }
@@ -36,7 +37,7 @@ pub async fn all_reduce<L: Link, T: Pod, O: Operator<T>>(
         call.send_slice(next, &data[part(back(team, round))]).await?;
         call.combine(before, &mut data[part(back(team, round + 1))], op, Side::Left).await?;
     }
-    // Now this member has all of the next one's part.
+    // This member now has the complete result of the next one's part.
     for round in 0..team.size - 1 {
         call.send_slice(next, &data[part((back(team, round) + 1) % team.size)]).await?;
         call.receive_into(before, &mut data[part(back(team, round))]).await?;
@@ -44,7 +45,7 @@ pub async fn all_reduce<L: Link, T: Pod, O: Operator<T>>(
     Ok(())
 }
 
-/// Parts may differ in length.
+/// Gathers. Parts may differ in length.
 pub async fn all_gather<L: Link, T: Pod>(
     call: &Call<L>,
     team: Team<'_>,
@@ -68,7 +69,7 @@ pub async fn reduce_scatter<L: Link, T: Pod, O: Operator<T>>(
     op: &O,
 ) -> Result {
     let (next, before) = neighbours(team);
-    // What is passed on: the sum so far of a part.
+    // The running sum of a part, which is passed on.
     let mut sum = from[back(team, 1)].to_vec();
     for round in 1..team.size {
         call.send_slice(next, &sum).await?;

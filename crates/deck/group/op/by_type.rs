@@ -1,35 +1,36 @@
-//! Operators on elements whose type is known only when the program runs, as C's and Python's are.
+//! Operators on elements whose type is known only at run time, as in C and Python.
 //!
-//! They work on the elements' bytes. So the algorithms are compiled once for each width of elements, and not for each type and operator.
+//! These operators work on the elements' bytes. Hence the algorithms are compiled once for each width of elements, not
+//! for each type and operator.
 
 use bytemuck::Pod;
 
 use super::{Operator, OperatorCode};
 
-/// Combines each element of the first slice with the one of the second, into the first.
+/// Function that combines each element of the first slice with that of the second, into the first.
 type Combine = fn(&mut [u8], &[u8]);
 
-/// A type of elements.
+/// Type of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ElementType {
-    /// Truth values, as bytes that are 0 or 1. As numpy has it, a sum is `or`, and a product is `and`.
+    /// Truth values, as bytes that are 0 or 1. Like in numpy, a sum is `or`, and a product is `and`.
     Bool,
-    /// Integers with a sign; sums and products wrap around, as of all integers here.
+    /// Signed integers of 8 bits; sums and products wrap around, for all integers here.
     I8,
-    /// Bytes.
+    /// Unsigned integers of 8 bits.
     U8,
-    /// 16 bits with a sign.
+    /// Signed integers of 16 bits.
     I16,
-    /// 16 bits.
+    /// Unsigned integers of 16 bits.
     U16,
-    /// 32 bits with a sign.
+    /// Signed integers of 32 bits.
     I32,
-    /// 32 bits.
+    /// Unsigned integers of 32 bits.
     U32,
-    /// 64 bits with a sign.
+    /// Signed integers of 64 bits.
     I64,
-    /// 64 bits.
+    /// Unsigned integers of 64 bits.
     U64,
     /// Floating-point numbers of 32 bits. The minimum and the maximum of a number and NaN are NaN, as in numpy ([`super::Min`] and
     /// [`super::Max`] give either), here and for [`ElementType::F64`].
@@ -42,7 +43,7 @@ pub enum ElementType {
     Complex128,
 }
 
-/// The operators that have names: see [`super::Sum`] and the others.
+/// Operators that have names: see [`super::Sum`] and the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each is named as its own type")]
 #[non_exhaustive]
@@ -56,10 +57,10 @@ pub enum Named {
     BitXor,
 }
 
-/// An operator for a type that is known when the program runs: for elements of any type that has its width and alignment
-/// ([`ByType::for_elements`]).
+/// An operator for a type that is known only at run time: for elements of any type that has its width and
+/// alignment ([`ByType::for_elements`]).
 ///
-/// Members find out that they use different operators or types, as they do of operators known to the compiler.
+/// Members notice that they use different operators or types, as with operators known to the compiler.
 #[derive(Clone, Copy)]
 pub struct ByType {
     element: ElementType,
@@ -67,30 +68,30 @@ pub struct ByType {
     combine: Combine,
 }
 
-/// What is done with elements of a type that [`ByType::for_elements`] has chosen.
+/// An action on elements of a type that [`ByType::for_elements`] chooses.
 pub trait WithElements {
-    /// What comes of it.
+    /// Result of the action.
     type Output;
 
-    /// Does it; `T` is as wide as the operator's elements, and aligned no more strictly.
+    /// Runs the action. `T` is as wide as the operator's elements, and aligned no more strictly.
     fn run<T: Pod + Send + Sync>(self, op: ByType) -> Self::Output;
 }
 
 impl ByType {
-    /// `None`: elements of this type have no such operator. Integers and truth values have all, floating-point numbers those without
-    /// bits, complex numbers sum and product.
+    /// Makes an operator; `None` if the element type has no such operator. Integers and truth values have all
+    /// operators, floating-point numbers all without bits, complex numbers sum and product.
     pub fn new(op: Named, element: ElementType) -> Option<Self> {
         Some(ByType { element, op, combine: combine(op, element)? })
     }
 
-    /// Runs it for a type of numbers that are as wide as the elements.
+    /// Runs an action for a type of numbers that are as wide as the elements.
     pub fn for_elements<A: WithElements>(self, act: A) -> A::Output {
         match self.element {
             ElementType::Bool | ElementType::I8 | ElementType::U8 => act.run::<u8>(self),
             ElementType::I16 | ElementType::U16 => act.run::<u16>(self),
             ElementType::I32 | ElementType::U32 | ElementType::F32 => act.run::<u32>(self),
             ElementType::I64 | ElementType::U64 | ElementType::F64 => act.run::<u64>(self),
-            // Two of them: aligned as each is.
+            // Two numbers, aligned like each of them.
             ElementType::Complex64 => act.run::<[u32; 2]>(self),
             ElementType::Complex128 => act.run::<[u64; 2]>(self),
         }
@@ -116,7 +117,7 @@ impl ElementType {
         }
     }
 
-    /// As calls of groups name it.
+    /// Name of the type in errors of group calls.
     pub fn name(self) -> &'static str {
         use ElementType::*;
         match self {
@@ -274,7 +275,8 @@ mod tests {
         assert_eq!([I8, U64, Bool, F32, F64, Complex64, Complex128].map(of), [7, 7, 7, 4, 4, 2, 2]);
     }
 
-    /// Numbers that are as wide, and not aligned more strictly than the elements: they are used where the program has them.
+    /// Checks that numbers are as wide as the elements, and aligned no more strictly: they are used where the
+    /// program has elements.
     #[test]
     fn elements_are_used_as_numbers_of_their_width() {
         struct Width;
