@@ -1,7 +1,9 @@
-//! Connects a postbox to a mailbox, over the first NIC of this rank through which the mailbox can be reached.
+//! Connecting a postbox to a mailbox, over the first NIC of this rank through which the mailbox can be
+//! reached.
 //!
-//! If nobody answers a request, the next NIC is tried, and [`Route`] records why. An answer is final: if the mailbox is gone, no
-//! other NIC is tried. If the mailbox has no room for the connection, the request is repeated until the deadline.
+//! If nobody answers a request, the next NIC is tried, and [`Route`] records why. An answer is final: if the
+//! mailbox is gone, no other NIC is tried. If the mailbox has no room for the connection, the request is
+//! repeated until the deadline.
 
 pub(crate) mod attempt;
 pub(crate) mod wire;
@@ -30,28 +32,29 @@ use crate::send::{Channel, Target};
 use crate::wire::{Introduction, Role};
 use crate::world_state::WorldState;
 
-/// While there is another way, an answer is waited for at most so long, and at most half of the time that is left.
+/// Longest wait for an answer while another NIC can be tried; at most half of the time that is left.
 const TRY: Duration = Duration::from_secs(5);
-/// A rank that nobody finds may have ended: the launcher's word of it is looked for so often.
+/// Interval at which the launcher's report about a rank that cannot be found is checked: the rank may have
+/// ended.
 const WORD_PAUSE: Duration = Duration::from_millis(5);
 
-/// One way to a mailbox, or why it is none.
+/// One NIC that may lead to a mailbox, or the reason why it does not.
 struct Way<'a> {
     world_nic: &'a WorldNic,
     leads: Result<&'a Endpoint, String>,
 }
 
-/// Where a mailbox is, seen from a rank, and what has to be encrypted between them.
+/// Locations of this rank and of a mailbox's owner, and what has to be encrypted between them.
 #[derive(Clone, Copy)]
 struct Path<'a> {
-    /// What names the two hosts; nothing: an unknown host.
+    /// Identifiers of the two hosts; an empty one stands for an unknown host.
     ours: &'a [u8],
     theirs: &'a [u8],
     /// Whether the launcher has started both ranks on one host.
     started_together: bool,
     /// Whether this rank insists on encryption between hosts.
     we_encrypt: bool,
-    /// Whether the mailbox's owner does.
+    /// Whether the mailbox's owner insists on encryption between hosts.
     they_encrypt: bool,
 }
 
@@ -70,12 +73,12 @@ impl<'a> Path<'a> {
         self.ours.is_empty() || self.theirs.is_empty()
     }
 
-    /// Whether messages leave the host, or may.
+    /// Whether messages leave the host, or may leave it.
     fn leaves_host(self) -> bool {
         self.is_unknown() || self.ours != self.theirs || !self.started_together
     }
 
-    /// Why this NIC is no way.
+    /// The reason why this NIC must not be used, if any.
     fn barred(self, attributes: &NicAttributes) -> Option<String> {
         if attributes.host_only {
             return (!self.is_unknown() && self.ours != self.theirs)
@@ -93,20 +96,20 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Why a NIC of a transport by which the mailbox cannot be reached is no way.
+    /// The reason why the mailbox cannot be reached by a NIC's transport.
     fn unlisted(self, attributes: &NicAttributes, advert: &Advert) -> String {
         let theirs: Vec<_> = advert.endpoints.iter().map(|endpoint| endpoint.transport.as_str()).collect();
         if theirs.is_empty() {
             return "the mailbox can be reached by nothing".into();
         }
         let only = format!("the mailbox can be reached by {} only", theirs.join(", "));
-        // It was not told to open what encrypts.
+        // The owner was not told to encrypt, so it has not opened a transport that does.
         let is_untold = attributes.encrypted && self.we_encrypt && !self.they_encrypt && self.leaves_host();
         if is_untold { format!("{only}; {ENCRYPT_ALL}") } else { only }
     }
 }
 
-/// The ways of a rank, in order of preference.
+/// The NICs of a rank with their reasons, in order of preference.
 fn ways<'a>(world: &'a WorldState, owner: u32, advert: &'a Advert) -> Vec<Way<'a>> {
     let path = Path::to(world, owner, advert);
     let mut ways = Vec::new();
@@ -126,16 +129,16 @@ fn ways<'a>(world: &'a WorldState, owner: u32, advert: &'a Advert) -> Vec<Way<'a
     ways
 }
 
-/// How a mailbox is looked for.
+/// How a mailbox is looked up.
 #[derive(Clone, Copy)]
 pub(crate) enum LookupMode {
-    /// It exists, or not.
+    /// Once: the mailbox exists, or not.
     Now,
-    /// It is waited for as long as it may be made.
+    /// Waits as long as the maker may still make the mailbox.
     Of(Maker),
 }
 
-/// Connects to a mailbox, by what the name service knows it by.
+/// Connects to a mailbox, by its registered name.
 pub(crate) fn connect<T: Payload>(
     world: &Arc<WorldState>,
     registered: &str,
@@ -146,7 +149,7 @@ pub(crate) fn connect<T: Payload>(
     asking(world, |asked| connect_asking::<T>(world, registered, mode, level, deadline, asked))
 }
 
-/// `asked`: whether its waits are to end.
+/// Implements [`connect`]. `asked` returns whether its waits are to end.
 fn connect_asking<T: Payload>(
     world: &Arc<WorldState>,
     registered: &str,
@@ -179,7 +182,7 @@ fn connect_asking<T: Payload>(
     reach(world, target, &advert, Attempt { start, deadline, waits }, &Withdrawal::asking(asked))
 }
 
-/// Why a mailbox could not be found.
+/// The error of a mailbox that was not found.
 #[cold]
 fn lookup_error(world: &WorldState, registered: &str, error: BootError) -> Error {
     let (name, member) = family::parts(registered);
@@ -191,7 +194,7 @@ fn lookup_error(world: &WorldState, registered: &str, error: BootError) -> Error
             let existing = family::listed(&existing);
             Error::NoSuchMailbox { name, rank, existing, waited, lost: world.exit_log().lost() }
         }
-        // Whoever was to make it has ended. If one was lost, it may have been that one.
+        // The rank that was to make the mailbox has ended. If a rank was lost, it may have been that one.
         BootError::NobodyLeft { .. } => match world.exit_log().find_lost(|_| true) {
             Some((rank, how)) => Error::PeerLost { rank: rank as usize, how },
             None => Error::NobodyLeft { name },
@@ -200,7 +203,7 @@ fn lookup_error(world: &WorldState, registered: &str, error: BootError) -> Error
     }
 }
 
-/// Connects to the mailbox that is advertised so.
+/// Connects to the mailbox of an advert.
 fn reach(
     world: &Arc<WorldState>,
     mut target: Target,
@@ -209,7 +212,7 @@ fn reach(
     withdrawal: &Withdrawal,
 ) -> Result<Channel> {
     let deadline = attempt.deadline;
-    // At once: a connection takes much longer than to say so.
+    // Published at once: a connection takes much longer than the publication.
     let _known = publish(world, &for_owner(Call::Connect, &target.mailbox, target.owner), Duration::ZERO);
     let ways = ways(world, target.owner, advert);
     let last = ways.iter().rposition(|way| way.leads.is_ok());
@@ -221,7 +224,8 @@ fn reach(
                 let is_last = last == Some(at);
                 let until = || if is_last { deadline } else { deadline.min(short(deadline)) };
                 let reached = reach_by(world, world_nic, endpoint, &target, until, attempt, withdrawal);
-                // A signal's handler raises once: that counts beside a connection that was made meanwhile, too.
+                // A signal's handler interrupts once: that counts even if a connection was made at the same
+                // time.
                 if withdrawal.is_withdrawn() {
                     return Err(Error::Interrupted);
                 }
@@ -278,7 +282,7 @@ fn reach_by(
     Ok((vi, cq, to))
 }
 
-/// No way led anywhere. If that is because the rank has ended, says so.
+/// The error if no NIC reached the mailbox. If the rank has ended, the error says so.
 #[cold]
 fn unreachable(
     world: &WorldState,
@@ -302,7 +306,7 @@ fn unreachable(
     }
 }
 
-/// Tells the user by which way this rank reaches another, once for each (`DECK_EXPLAIN`).
+/// Reports to the user how this rank reaches another, once for each rank (`DECK_EXPLAIN`).
 fn explain(world: &WorldState, owner: u32, route: &Route) {
     if let Some(explained) = world.explained()
         && explained.is_news(owner, route.level.level)
@@ -311,12 +315,12 @@ fn explain(world: &WorldState, owner: u32, route: &Route) {
     }
 }
 
-/// Until when an answer is waited for where another way may be tried.
+/// Deadline for an answer while another NIC can be tried.
 fn short(deadline: Deadline) -> Deadline {
     Deadline::after(TRY.min(deadline.remaining() / 2))
 }
 
-/// Whether nobody was met who could have decided anything.
+/// Whether the attempt met nobody who could have decided anything.
 fn is_no_way(error: &ViaError) -> bool {
     use io::ErrorKind as Kind;
     match error {
@@ -333,9 +337,10 @@ fn is_no_way(error: &ViaError) -> bool {
                 | Kind::InvalidInput
                 | Kind::Unsupported
         ),
-        // The connection ended before a request was answered: by another kernel, which another boot id tells it.
+        // The connection ended before a request was answered: by another kernel, which notices a different
+        // boot id.
         ViaError::Lost(_) => true,
-        // What this NIC needs is not there with this peer: on one host, another user.
+        // This NIC lacks something with this peer: on one host, the peer may run as another user.
         ViaError::Unavailable { .. } => true,
         _ => false,
     }
@@ -368,10 +373,10 @@ mod tests {
             for insists in [[true, false], [false, true], [true, true]] {
                 let path = path(theirs, insists);
                 assert!(may(&sealed, path));
-                // Of an unknown host it is not known that it is this one.
+                // An unknown host may be another one.
                 assert_eq!(may(&open, path), theirs == b"here");
                 assert_eq!(may(&near, path), theirs != b"there");
-                // Two of the launcher's hosts may be one machine: its word counts.
+                // Two of the launcher's hosts may be one machine: the launcher's placement counts.
                 let apart = Path { started_together: false, ..path };
                 assert!(!may(&open, apart) && may(&sealed, apart));
             }

@@ -19,24 +19,24 @@ use crate::world_state::WorldState;
 
 /// How long a check waits for the launcher's report of a rank's exit.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(1);
-/// The same while the launcher has no sign that the rank has exited.
+/// Longest wait while the launcher has no sign that the rank has exited.
 const MAX_WAIT_WHILE_ALIVE: Duration = Duration::from_millis(100);
-/// After this time a launcher that could not be asked is asked again.
+/// Interval after which a launcher that could not be asked is asked again.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
-/// A rank whose connection broke, and what the launcher was asked of it.
+/// A rank whose connection broke, and the question to the launcher about it.
 #[derive(Debug)]
 pub(crate) struct ExitCheck {
     rank: u32,
-    /// What became of the connection.
+    /// How the connection broke.
     how: String,
-    /// `None`: the launcher could not be asked yet.
+    /// The question; `None`: the launcher could not be asked yet.
     asked: Option<Question>,
-    /// Without an answer until then, what is known has to do.
+    /// Deadline of the answer. After it, the check decides without the launcher.
     until: Deadline,
 }
 
-/// What a check has found.
+/// Result of a check.
 pub(crate) enum Verdict {
     /// Not known yet.
     Pending,
@@ -53,21 +53,21 @@ impl ExitCheck {
         self.rank
     }
 
-    /// What became of the connection.
+    /// How the connection broke.
     pub fn how(&self) -> &str {
         &self.how
     }
 
-    /// What is known now. Does not wait.
+    /// The verdict so far. Does not wait.
     pub fn verdict(&mut self, world: &WorldState) -> Verdict {
-        // What is known already needs no question.
+        // Asks no question if the answer is known already.
         if let Some(verdict) = self.known(world) {
             return verdict;
         }
         if self.asked.is_none() {
             self.asked = world.client().ask(self.rank, MAX_WAIT_WHILE_ALIVE);
         }
-        // In this order: what the launcher has to tell comes before its answer.
+        // In this order: an exit report arrives before the launcher's answer.
         let is_answered = self.asked.as_ref().is_some_and(Question::is_answered) || self.until.passed();
         self.known(world).unwrap_or_else(|| match is_answered {
             true => Verdict::Lost(self.how.clone()),
@@ -80,7 +80,7 @@ impl ExitCheck {
         lost.or_else(|| world.exit_log().has_finished(self.rank).then_some(Verdict::Finished))
     }
 
-    /// Waits for what may give a verdict, at most until then.
+    /// Waits for an event that may give a verdict, at most until the deadline.
     pub fn wait(&self, deadline: Deadline) {
         let until = deadline.min(self.until);
         match &self.asked {
@@ -90,9 +90,9 @@ impl ExitCheck {
     }
 }
 
-/// What became of a rank whose connection broke. Waits for the launcher's word of that, at most until the deadline, a
-/// second at most, and 100 ms if the rank seems to be there; without it, what is known has to do. [`Verdict::Pending`]: the
-/// deadline passed first.
+/// Checks how a rank whose connection broke has ended. Waits for the launcher's report, at most until the
+/// deadline: a second at most, and 100 ms if the rank seems to be alive. Without a report, the verdict is
+/// made from what is known. [`Verdict::Pending`]: the deadline passed first.
 #[cold]
 pub(crate) fn check_exit(rank: u32, how: String, world: &WorldState, deadline: Deadline) -> Verdict {
     let mut exit_check = ExitCheck::new(rank, how);
@@ -104,7 +104,7 @@ pub(crate) fn check_exit(rank: u32, how: String, world: &WorldState, deadline: D
     }
 }
 
-/// For whom a call waits whose connection broke.
+/// Names the launcher as the one that a call with a broken connection waits for.
 pub(crate) fn awaited_launcher(rank: u32) -> String {
     format!("the launcher to say what became of rank {rank}")
 }

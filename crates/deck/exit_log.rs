@@ -1,10 +1,11 @@
-//! The launcher's reports of ranks that exited, and who is notified of them.
+//! The launcher's reports of ranks that exited, and the queues that they wake.
 //!
 //! A mailbox reports lost ranks that have or had a postbox of it, or that it expects ([`crate::Mailbox::expect`]).
 //! [`crate::RankExits`] reports all ranks that exit.
 //!
-//! The launcher tells every rank when a rank has finished or is lost. This file stores these events and wakes whoever waits at a
-//! mailbox. So a rank learns of a loss even if it has no connection with the lost rank.
+//! The launcher tells every rank when a rank has finished or is lost. This file stores these events and wakes
+//! the threads that wait at mailboxes. A rank thus learns of a loss even if it has no connection with the
+//! lost rank.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,22 +17,22 @@ use udeck_via::CqHandle;
 /// A rank that has exited: finished, or lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankExit {
-    /// Which.
+    /// The rank that has exited.
     pub rank: usize,
-    /// How.
+    /// How the rank has exited.
     pub how: ExitKind,
 }
 
 /// How a rank has exited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExitKind {
-    /// By [`crate::World::finish`].
+    /// Finished by [`crate::World::finish`].
     Finished,
-    /// Otherwise, and what became of it.
+    /// Ended in another way, described in words.
     Lost(String),
 }
 
-/// All exit reports so far, and who is woken by the next one.
+/// All exit reports so far, and the queues that the next one wakes.
 #[derive(Default)]
 pub(crate) struct ExitLog {
     version: AtomicU64,
@@ -44,7 +45,7 @@ pub(crate) struct ExitLog {
 struct Ranks {
     lost: BTreeMap<u32, String>,
     done: BTreeSet<u32>,
-    /// All of them, in the order of the news.
+    /// All ranks that have ended, in the order of the reports.
     in_order: Vec<u32>,
 }
 
@@ -56,7 +57,7 @@ impl Ranks {
 }
 
 impl ExitLog {
-    /// Takes a report, on the thread of the launcher's connection.
+    /// Records a report, on the thread of the launcher's connection.
     pub fn record(&self, event: &Event) {
         let mut ranks = self.ranks.lock();
         match event {
@@ -75,17 +76,17 @@ impl ExitLog {
         self.wake();
     }
 
-    /// Wakes whoever waits at a mailbox.
+    /// Wakes all threads that wait at a mailbox.
     pub fn wake(&self) {
         self.wakers.lock().values().for_each(CqHandle::wake);
     }
 
-    /// Grows with every rank that ends.
+    /// Version of the log, which grows with every rank that ends.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// A lost rank of which this is true, and what became of it.
+    /// Returns a lost rank that satisfies `is_meant`, and how it was lost.
     pub fn find_lost(&self, is_meant: impl Fn(u32) -> bool) -> Option<(u32, String)> {
         if self.version() == 0 {
             return None;
@@ -95,20 +96,20 @@ impl ExitLog {
         lost.map(|(rank, how)| (*rank, how.clone()))
     }
 
-    /// The lost ranks, in words; empty: there are none.
+    /// The lost ranks, in words; empty if there are none.
     pub fn lost_in_words(&self) -> String {
         let ranks = self.ranks.lock();
         let words = ranks.lost.iter().map(|(rank, how)| format!("rank {rank} is lost: {how}"));
         words.collect::<Vec<_>>().join(", ")
     }
 
-    /// The ranks that have ended, in the order of the news, but for the first `skipped`.
+    /// The ranks that have ended, in the order of the reports, without the first `skipped`.
     pub fn in_order(&self, skipped: usize) -> Vec<RankExit> {
         let ranks = self.ranks.lock();
         ranks.in_order.iter().skip(skipped).map(|rank| ranks.ended(*rank)).collect()
     }
 
-    /// The rank that ended after `others`.
+    /// The rank that ended next after the first `others`.
     pub fn after(&self, others: usize) -> Option<RankExit> {
         let ranks = self.ranks.lock();
         ranks.in_order.get(others).map(|rank| ranks.ended(*rank))
@@ -119,7 +120,7 @@ impl ExitLog {
         self.ranks.lock().lost.keys().map(|rank| *rank as usize).collect()
     }
 
-    /// What became of a lost rank.
+    /// How a lost rank was lost.
     pub fn how_lost(&self, rank: u32) -> Option<String> {
         self.ranks.lock().lost.get(&rank).cloned()
     }
@@ -129,7 +130,7 @@ impl ExitLog {
         self.ranks.lock().done.contains(&rank)
     }
 
-    /// How many ranks have ended, one way or the other.
+    /// Number of ranks that have ended.
     pub fn count(&self) -> usize {
         let ranks = self.ranks.lock();
         ranks.lost.len() + ranks.done.len()
@@ -142,7 +143,7 @@ impl ExitLog {
         id
     }
 
-    /// Takes [`ExitLog::add_waker`] back.
+    /// Reverts [`ExitLog::add_waker`].
     pub fn remove_waker(&self, id: u64) {
         self.wakers.lock().remove(&id);
     }

@@ -1,15 +1,17 @@
-//! Incast control: what becomes of many ranks that post to one mailbox.
+//! Incast control: scheduling the messages of many ranks that post to one mailbox.
 //!
-//! Each connection has credits of its own, so a thousand of them may bring a thousand times as much as one. With incast control a mailbox
-//! says when it takes what (`udeck_qos::pacing` has the states and the reasons):
+//! Each connection has credits of its own, so a thousand connections may bring a thousand times as much as
+//! one. With incast control a mailbox schedules its messages (`udeck_qos::pacing` has the states and the
+//! reasons):
 //!
-//! | messages | what they do |
+//! | messages | behaviour |
 //! |---|---|
-//! | announced ones | reserve: the mailbox's answer has a delay |
-//! | others, with [`IncastControl::Smsrp`] | go at once within a window, which is whole again when all is read; then they reserve |
+//! | announced ones | reserve: the mailbox's answer contains a delay |
+//! | others, with [`IncastControl::Smsrp`] | are sent at once within a window, which is whole again when all is read; beyond it they reserve |
 //!
-//! What waits does so in its channel's queue, so order, requests, deadlines and ends are those of any message that finds no room. Where
-//! memory is shared nothing travels before it is read, and nothing of this applies.
+//! Messages wait in their channel's queue, so order, requests, deadlines and ends are the same as for any
+//! message that finds no room. Over shared memory nothing travels before it is read, so incast control does
+//! not apply.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,59 +22,63 @@ use udeck_via::{Caps, NicAttributes};
 use crate::error::Error;
 use crate::wire::Malformed;
 
-/// Whether mailboxes say when they take what is posted to them over a network (`DECK_INCAST`). What is in force,
-/// [`crate::Postbox::route`] says.
+/// Whether mailboxes schedule the messages that are posted to them over a network (`DECK_INCAST`).
+/// [`crate::Postbox::route`] says what is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
 #[non_exhaustive]
 pub enum IncastControl {
-    /// [`IncastControl::Srp`] in jobs of more than 17 ranks, for those who post over UDP: long messages of so many at once overflow the
-    /// receiver's socket, and what is lost comes again only to be lost again. [`IncastControl::Off`] otherwise.
+    /// [`IncastControl::Srp`] in jobs of more than 17 ranks, for posters over UDP: long messages of that many
+    /// ranks at once overflow the receiver's socket, and lost packets are sent again only to be lost again.
+    /// Otherwise [`IncastControl::Off`].
     #[default]
     Auto,
-    /// Each connection has its credits, and that is all.
+    /// No scheduling: each connection has its credits.
     Off,
     /// Long messages reserve before they travel (after the *speculative reservation protocol*).
     Srp,
-    /// Besides, a postbox that has used up its window reserves for its short ones (after the *small-message* one).
+    /// Like [`IncastControl::Srp`]; in addition, a postbox that has used up its window reserves for its short
+    /// messages (after the *small-message* speculative reservation protocol).
     Smsrp,
 }
 
-/// From here on `auto` announces messages, where the connection can do that and it is not told never to.
+/// Length in bytes from which `auto` announces messages, if the connection can, and if it is not told never
+/// to.
 pub(crate) const LONG: usize = 128 << 10;
-/// What one reservation of short messages gets at most, of a mailbox that is slow.
+/// Largest grant for short messages of a slow mailbox, in bytes.
 const USUAL: u64 = 128 << 10;
-/// And of one that is quick.
+/// Largest grant for short messages of a fast mailbox, in bytes.
 const LARGEST: u64 = 1 << 20;
-/// A quick mailbox may grant so much to all ranks together, or [`USUAL`] to each if that is more.
+/// Bytes that a fast mailbox may grant to all ranks together, or [`USUAL`] to each if that is more.
 const TOGETHER: u64 = 32 << 20;
-/// What announced messages may have of either kind of memory before they come: it is theirs from the answer on, and the answer may delay them.
-/// More of them at a time than a socket's buffer holds would be lost over UDP, and sent again after a timeout, again and again.
+/// Bytes that announced messages may have of either kind of memory before they arrive: the memory is theirs
+/// from the answer on, and the answer may delay them. More of them at a time than a socket's buffer holds
+/// would be lost over UDP, and sent again after a timeout, again and again.
 pub(crate) const GRANTED: usize = 2 << 20;
-/// What a mailbox has granted and not got, before it delays. The windows of all ranks, with a postbox each, are as much again, or more where the
-/// least window is more than a rank's part.
+/// Bytes that a mailbox has granted and not received before it delays grants. The windows of all ranks, with
+/// a postbox each, add as much again, or more if the smallest window is more than a rank's share.
 const THRESHOLD: u64 = 2 << 20;
-/// From so many other ranks on, `auto` controls those who post over UDP. A connection has two datagrams of 64 KiB under way at the least, and all
-/// share a socket's buffer of 4 MiB.
+/// Number of other ranks from which `auto` controls posters over UDP. A connection has at least two datagrams
+/// of 64 KiB in flight, and all share a socket's buffer of 4 MiB.
 const CROWD: u64 = 17;
-/// A postbox's window.
+/// Range of a postbox's window, in bytes.
 const WINDOWS: std::ops::RangeInclusive<u64> = 4 << 10..=64 << 10;
 
-/// What a mailbox asks of those who post to it.
+/// Rules of a mailbox for its posters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) enum Rules {
-    /// Nothing.
+    /// No rules.
     #[default]
     Off,
-    /// As [`Rules::Srp`] of those who come over a network where too much at once is lost; nothing of others.
+    /// Like [`Rules::Srp`] for posters over a network that loses packets on overload; no rules for others.
     SrpWhereLost,
-    /// That they heed the delays of answers.
+    /// Posters obey the delays in answers.
     Srp,
-    /// Besides, that they reserve beyond a window of so many bytes.
+    /// In addition, posters reserve beyond a window of `window` bytes.
     Smsrp { window: u32 },
 }
 
 impl Rules {
-    /// Those of a mailbox in a job of so many ranks.
+    /// Makes the rules of a mailbox in a job of `ranks` ranks.
     pub fn new(setting: IncastControl, ranks: usize) -> Self {
         match setting {
             IncastControl::Auto if others(ranks) >= CROWD => Rules::SrpWhereLost,
@@ -85,16 +91,16 @@ impl Rules {
         }
     }
 
-    /// What the mailbox does itself, in a job of so many ranks.
+    /// The mailbox's own part: the terms of its grants, in a job of `ranks` ranks.
     pub fn terms(rate: Option<u64>, ranks: usize) -> Terms {
         let crowded = (TOGETHER / others(ranks)).clamp(USUAL, LARGEST);
         Terms { threshold: THRESHOLD, usual: USUAL, crowded, largest: LARGEST, rate }
     }
 
-    /// Those of them that concern a connection over such a NIC.
+    /// The rules that apply to a connection over such a NIC.
     pub fn over(self, nic: &NicAttributes) -> Rules {
         match self {
-            // Nothing travels before it is read.
+            // Over shared memory, nothing travels before it is read.
             _ if nic.caps.has(Caps::HAND_OFF) => Rules::Off,
             Rules::SrpWhereLost if nic.shares_receive_buffer => Rules::Srp,
             Rules::SrpWhereLost => Rules::Off,
@@ -102,7 +108,7 @@ impl Rules {
         }
     }
 
-    /// What a connection is under.
+    /// The incast control that a connection is under.
     pub fn setting(self) -> IncastControl {
         match self {
             Rules::Off => IncastControl::Off,
@@ -111,7 +117,7 @@ impl Rules {
         }
     }
 
-    // ---- on the wire: u8 which, u32 window ----
+    // ---- on the wire: u8 kind, u32 window ----
 
     pub fn encode(self) -> [u8; 5] {
         let (which, window) = match self {
@@ -147,7 +153,7 @@ impl IncastControl {
         (IncastControl::Smsrp, "smsrp"),
     ];
 
-    /// What `DECK_INCAST` may be.
+    /// The values that `DECK_INCAST` may have.
     pub(crate) const EXPECTED: &str =
         "auto, off, srp (long messages reserve) or smsrp (and short ones of which much is unread)";
 }

@@ -1,4 +1,5 @@
-//! Waits that a signal may end: for languages that handle signals between two of their own instructions, as Python does.
+//! Waits that a signal may end: for languages that handle signals between two of their own instructions, like
+//! Python.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -7,26 +8,27 @@ use udeck_boot::waits::LONG;
 
 use crate::error::{Error, Result};
 
-/// So often somebody is asked.
+/// Interval between two calls of the check.
 const PAUSE: Duration = LONG;
 
 thread_local! {
     static CHECK: Cell<Option<fn() -> bool>> = const { Cell::new(None) };
-    /// When somebody was last asked by a wait that does not count the time.
+    /// Time of the last check by a wait that does not keep the time itself.
     static ASKED: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Runs `body`. Waits in it, on this thread, ask `check` about ten times a second, and end by [`Error::Interrupted`] when it says
-/// `true`: retrieving, selecting, posting, flushing, waiting for memory, connecting, and collective calls. (A collective call that was
-/// interrupted leaves its group unusable, as any that failed. A post gives its message back, as at a deadline.)
+/// Runs `body`. Waits in it, on this thread, call `check` about ten times a second, and end with
+/// [`Error::Interrupted`] when it returns `true`: retrieving, selecting, posting, flushing, waiting for
+/// memory, connecting, and collective calls. (An interrupted collective call leaves its group unusable, like
+/// any that failed. A post gives its message back, as at a deadline.)
 ///
-/// For bindings of other languages, whose signal handlers run only when they are asked.
+/// For bindings of other languages, whose signal handlers run only when they are called.
 pub fn interruptible<R>(check: fn() -> bool, body: impl FnOnce() -> R) -> R {
     let _before = Before(CHECK.replace(Some(check)));
     body()
 }
 
-/// What was asked before; also after a panic.
+/// Guard that restores the former check, also after a panic.
 struct Before(Option<fn() -> bool>);
 
 impl Drop for Before {
@@ -35,12 +37,14 @@ impl Drop for Before {
     }
 }
 
-/// Whether anybody is to be asked.
+/// Whether a check is set.
 #[inline]
 pub(crate) fn is_possible() -> bool {
     CHECK.get().is_some()
 }
 
+/// Calls the check, if one is set.
+///
 /// # Errors
 /// [`Error::Interrupted`].
 pub(crate) fn check() -> Result {
@@ -50,7 +54,7 @@ pub(crate) fn check() -> Result {
     }
 }
 
-/// Whether a signal ends the wait, for a wait that looks often, and need not count the time.
+/// Whether a signal ends the wait: for a wait that polls often, and does not keep the time itself.
 pub(crate) fn has_come() -> bool {
     if ASKED.get().is_some_and(|asked| asked.elapsed() < PAUSE) {
         return false;

@@ -1,7 +1,8 @@
-//! Waits that last are made known to the launcher, which tells who waits for whom (`deckrun --watchdog`, `--status`).
+//! Long waits, published to the launcher, which reports who waits for whom (`deckrun --watchdog`,
+//! `--status`).
 //!
-//! A wait is timed from its beginning, and published when it is found to have lasted for [`LONG`]. Until then it costs a look at the
-//! clock, which it takes anyway.
+//! A wait is timed from its beginning, and published when it is found to have lasted for [`LONG`]. Until then
+//! it costs a reading of the clock, which it takes anyway.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -15,23 +16,23 @@ use crate::interrupt;
 use crate::trace;
 use crate::world_state::WorldState;
 
-/// The trace has waits that last for so many nanoseconds: longer than a look.
+/// Shortest wait that is recorded in the trace, in nanoseconds: longer than a poll.
 const TOLD: u64 = 1000;
 
 /// A wait of one call.
 pub(crate) struct LongWait {
     since: Deadline,
-    /// For the trace: since when, and what the call is.
+    /// Start time for the trace; 0 without a trace.
     traced: u64,
     on: &'static str,
-    /// Once it has lasted: what it was published as, as its caller numbers it.
+    /// The published wait, if it has lasted, with the version that its caller gave it.
     published: Option<(u64, Option<Entry>)>,
-    /// When it was last asked whether a signal ends it.
+    /// Time of the last check for a signal.
     asked: Deadline,
 }
 
 impl LongWait {
-    /// It begins now. `on`: what the trace calls it.
+    /// Begins a wait now. `on` is its name in the trace.
     #[inline]
     pub fn begin(on: &'static str) -> Self {
         let since = Deadline::now();
@@ -42,7 +43,7 @@ impl LongWait {
         self.since.since()
     }
 
-    /// How long to sleep: no longer than until it is to be made known, or a signal may have come.
+    /// Returns until when to sleep: at most until the wait has to be published, or a signal may have come.
     #[inline]
     pub fn slice(&self, deadline: Deadline) -> Deadline {
         match self.published {
@@ -52,7 +53,8 @@ impl LongWait {
         }
     }
 
-    /// To be called when sleeping was in vain. Makes it known if it has lasted, again if `version` is another one.
+    /// Publishes the wait if it has lasted, and again if `version` has changed. To be called when a sleep was
+    /// in vain.
     pub fn look(&mut self, world: &WorldState, version: u64, wait: impl FnOnce() -> Wait) {
         let is_known = self.published.as_ref().is_some_and(|(known, _)| *known == version);
         if !is_known && self.elapsed() >= LONG {
@@ -60,10 +62,11 @@ impl LongWait {
         }
     }
 
-    /// To be called when sleeping was in vain.
+    /// Checks whether the wait has to end. To be called when a sleep was in vain.
     ///
     /// # Errors
-    /// [`Error::Interrupted`]: a signal ends it. As [`WorldState::check`]: another thread ends this rank's part in the job.
+    /// [`Error::Interrupted`]: a signal ends the wait. The errors of [`WorldState::check`]: another thread
+    /// ends this rank's part in the job.
     #[inline]
     pub fn check_interrupt(&mut self, world: &WorldState) -> Result {
         world.check_wait()?;
@@ -79,7 +82,7 @@ impl LongWait {
         interrupt::check()
     }
 
-    /// Nobody is to know of it: it sleeps for as long as it likes.
+    /// Keeps the wait unpublished: it may sleep for as long as it likes.
     pub fn keep(&mut self) {
         self.published.get_or_insert((0, None));
     }
@@ -93,7 +96,7 @@ impl LongWait {
 
     #[cold]
     fn publish(&mut self, world: &WorldState, version: u64, wait: &Wait) {
-        // The place of the former one comes free first.
+        // Dropped first, so that the place of the former entry becomes free.
         self.published = None;
         self.published = Some((version, publish(world, wait, self.elapsed())));
     }
@@ -113,7 +116,8 @@ thread_local! {
     static WAITS_FOR: RefCell<Option<Arc<WorldState>>> = const { RefCell::new(None) };
 }
 
-/// Runs `body`, which waits in another package, with what to ask there about ten times a second: whether the wait is to end.
+/// Runs `body`, which waits in another package. Passes it a function to call about ten times a second:
+/// whether the wait has to end.
 ///
 /// # Errors
 /// The errors of [`LongWait::check_interrupt`].
@@ -132,12 +136,12 @@ fn is_to_end() -> bool {
     WAITS_FOR.with_borrow(|world| world.as_deref().is_some_and(is_over)) || interrupt::has_come()
 }
 
-/// Makes a wait known that has lasted so long, until what is returned is dropped.
+/// Publishes a wait that has lasted for `lasted`, until the returned entry is dropped.
 pub(crate) fn publish(world: &WorldState, wait: &Wait, lasted: Duration) -> Option<Entry> {
     world.client().waits().publish(wait, lasted)
 }
 
-/// A wait at a mailbox that only its owner can end.
+/// Describes a wait at a mailbox that only its owner can end.
 #[cold]
 pub(crate) fn for_owner(call: Call, mailbox: &str, owner: u32) -> Wait {
     match is_internal(mailbox) {

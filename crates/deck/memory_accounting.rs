@@ -1,4 +1,5 @@
-//! Who holds the message memory. Errors name the holders, and a wait for memory asks whether any of it can come back.
+//! Holders of the message memory. Errors name the holders, and a wait for memory asks whether any of it can
+//! come back.
 //!
 //! To keep posts fast, a post counts nothing. A connection knows what it lent, a channel records the bytes of its queue when the
 //! queue changes, and a mailbox records what it granted. The program holds the rest. The sums are made only when memory runs out.
@@ -15,23 +16,24 @@ use udeck_via::transport::LinkReport;
 use crate::error::is_internal;
 use crate::recv::memory_quota::{Memory, MemoryQuota};
 
-/// Holders that an error names. The others are summed up.
+/// Number of holders that an error names. The others are summed up.
 const NAMED: usize = 8;
 
-/// A channel's part in the books.
+/// A channel's part in the accounting.
 #[derive(Default)]
 pub(crate) struct PostboxAccount {
     mailbox: String,
     owner: u32,
     /// Bytes of messages that wait for the mailbox.
     queued: AtomicUsize,
-    /// How many these are. (Short ones have no bytes here.)
+    /// Number of these messages. (Short ones have no bytes here.)
     messages: AtomicUsize,
-    /// What the mailbox's process has of ours; `None`: the transport cannot tell.
+    /// Report on this rank's memory that the mailbox's process has; `None`: the transport cannot tell.
     lent: Option<Weak<dyn LinkReport>>,
 }
 
-/// Of one world: its channels, also those that are gone while something of theirs is lent, and its mailboxes.
+/// Accounting of one world: its channels, also those that are gone while their memory is lent, and its
+/// mailboxes.
 #[derive(Default)]
 pub(crate) struct Accounting {
     postboxes: Mutex<Vec<Arc<PostboxAccount>>>,
@@ -81,7 +83,7 @@ impl Accounting {
         grants
     }
 
-    /// Who holds `memory`, of which so many bytes are in use.
+    /// The holders of `memory`, of which `used` bytes are in use.
     pub fn holders(&self, memory: Memory, used: usize) -> Holders {
         let (mut held, mut is_unsure) = (BTreeMap::<Holder, usize>::new(), false);
         let mut waiting = BTreeMap::<(String, u32), usize>::new();
@@ -93,7 +95,7 @@ impl Accounting {
                 if messages > 0 {
                     *waiting.entry((postbox.mailbox.clone(), postbox.owner)).or_default() += messages;
                 }
-                // First: what leaves the queue meanwhile is lent then.
+                // Read first: a message that leaves the queue meanwhile is counted as lent afterwards.
                 let queued = postbox.queued.load(Ordering::Acquire);
                 add(queued, Holder::Queued(postbox.mailbox.clone(), postbox.owner));
                 add(postbox.lent(), Holder::Lent(postbox.mailbox.clone(), postbox.owner));
@@ -103,7 +105,7 @@ impl Accounting {
             let granted = grants.upgrade().map_or(0, |grants| grants.bytes(memory));
             add(granted, Holder::Grant(name.clone()));
         }
-        // One that was lent to several counts for each.
+        // Memory that was lent to several ranks counts for each.
         let others: usize = held.values().sum();
         held.insert(Holder::Program, used.saturating_sub(others));
         let held = held.into_iter().map(|(holder, bytes)| (bytes, holder)).filter(|held| held.0 > 0);
@@ -113,31 +115,31 @@ impl Accounting {
     }
 }
 
-/// What somebody has of the memory. Sorts as it is told where the bytes are the same.
+/// One holder of memory. The order of the variants sorts holders of equally many bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Holder {
-    /// Given to the owner of a mailbox, who has not given it back.
+    /// Lent to the owner of a mailbox, which has not given it back.
     Lent(String, u32),
-    /// Waits here until the owner of a mailbox asks for it.
+    /// Queued here until the owner of a mailbox asks for it.
     Queued(String, u32),
-    /// Waits to be filled by the postboxes of a mailbox of ours.
+    /// Granted to the postboxes of a mailbox of this rank, which have not filled it yet.
     Grant(String),
     Program,
 }
 
-/// Who holds how many bytes, most first.
+/// Holders with their bytes, the largest first.
 #[derive(Debug)]
 pub(crate) struct Holders {
     memory: Memory,
     held: Vec<(usize, Holder)>,
-    /// Messages that wait here, by mailbox and its owner.
+    /// Number of messages that wait here, by mailbox and its owner.
     waiting: BTreeMap<(String, u32), usize>,
-    /// Some transport cannot tell what it lent.
+    /// Whether some transport cannot tell what it lent.
     is_unsure: bool,
 }
 
 impl Holders {
-    /// Whether others have some of it that may come back without this program's doing.
+    /// Whether others have memory that may come back without this program's doing.
     pub fn may_give_back(&self) -> bool {
         let others = |holder: &Holder| matches!(holder, Holder::Lent(..) | Holder::Queued(..));
         self.is_unsure || self.held.iter().any(|(_, holder)| others(holder))
@@ -145,7 +147,7 @@ impl Holders {
 }
 
 impl Holders {
-    /// A wait for memory, for others to know.
+    /// Describes a wait for memory for the report of who waits for whom.
     pub fn wait(&self) -> Wait {
         let mut ranks: Vec<u32> = self.held.iter().filter_map(|(_, holder)| holder.rank()).collect();
         ranks.sort_unstable();
@@ -154,7 +156,7 @@ impl Holders {
         Wait { call: Call::Memory, name: String::new(), ranks, open: true }
     }
 
-    /// A wait for receivers, at the end.
+    /// Describes the wait for receivers at the end.
     pub fn wait_at_end(&self) -> Wait {
         let mut wait = Wait { call: Call::Finish, ..self.wait() };
         wait.ranks.extend(self.waiting.keys().map(|(_, owner)| owner));
@@ -163,7 +165,7 @@ impl Holders {
         wait
     }
 
-    /// How many messages wait here for which mailboxes, in words; nothing where none does.
+    /// Numbers of the messages that wait here, by mailbox, in words; empty if there are none.
     pub fn waiting(&self) -> String {
         let named = self.waiting.iter().take(NAMED).map(|((mailbox, owner), messages)| {
             format!("{messages} message(s) for mailbox {mailbox:?} of rank {owner}")
@@ -175,7 +177,7 @@ impl Holders {
 }
 
 impl Holder {
-    /// Who has to give it back.
+    /// The rank that has to give the memory back.
     fn rank(&self) -> Option<u32> {
         match self {
             Holder::Lent(_, owner) | Holder::Queued(_, owner) => Some(*owner),

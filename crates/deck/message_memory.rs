@@ -1,4 +1,4 @@
-//! Allocates memory for messages that the program makes, and waits if there is none.
+//! Allocating memory for messages that the program makes, and waiting if there is none.
 
 use std::time::Instant;
 
@@ -13,7 +13,8 @@ use crate::wait_policy::{MEMORY_PAUSE, WaitPolicy};
 use crate::world_state::{LARGE, WorldState};
 
 impl WorldState {
-    /// A block for a message. Waits while there is no memory and some is out that may come back.
+    /// Allocates a block for a message. Waits while there is no memory and others have some that may come
+    /// back.
     #[inline]
     pub fn block_for_message(&self, len: usize, fill: Fill, policy: WaitPolicy) -> Result<Block> {
         let limit = self.max_transfer();
@@ -28,8 +29,8 @@ impl WorldState {
         }
     }
 
-    /// While messages wait to be sent, not the last piece of memory: those that are copied by fragments could never be sent
-    /// if the program took it all for more messages.
+    /// Allocates memory, but while messages wait to be sent, not the last piece: messages that are copied by
+    /// fragments could never be sent if the program took it all for more messages.
     #[inline(never)]
     pub fn allocate_leaving_room(&self, len: usize, fill: Fill) -> Result<Block, ViaError> {
         let block = self.allocate(len, fill)?;
@@ -58,7 +59,7 @@ impl WorldState {
             }
             let holders = self.holders(Memory::Outbox);
             if !holders.may_give_back() {
-                // What was out may have come back since, the last of it while that was asked.
+                // Memory may have come back since, the last of it during that check.
                 let holders = holders.to_string();
                 let no_memory = |error| Error::NoMemory { what: what(), holders, source: Box::new(error) };
                 return self.allocate(len, fill).map_err(no_memory);
@@ -82,7 +83,7 @@ impl WorldState {
         }
     }
 
-    /// Receivers give memory back without a word: so it is looked for, ever more rarely.
+    /// Pauses with a growing interval: receivers give memory back without a notification.
     fn pause_for_memory(&self, spinner: &mut Spinner, deadline: Deadline) {
         self.progress_other_postboxes();
         if spinner.pause() == Pause::Sleep {

@@ -10,26 +10,29 @@ use crate::connect::wire::{MAX_ADDRESS, MAX_ENDPOINTS, is_transport};
 use crate::error::{Error, Result};
 use crate::route::{SkippedTransport, UnavailableTransport};
 
-/// At least one.
+/// The NICs of a world: at least one.
 pub(crate) struct Nics {
     pub first: WorldNic,
     pub others: Vec<WorldNic>,
-    /// Those that this host cannot have, each with the number of better ones.
+    /// Preferred transports that this host cannot have, each with the number of better NICs.
     unavailable: Vec<UnavailableTransport>,
 }
 
-/// One of them.
+/// One NIC of a world.
 pub(crate) struct WorldNic {
     pub nic: Nic,
-    /// `shm` of `shm0`.
+    /// Name of the transport: `shm` for `shm0`.
     pub transport: String,
-    /// Of all postboxes' VIs on it, and of external memory. (One each would stay with the NIC when they are gone.)
+    /// Protection tag of all postboxes' VIs on this NIC, and of external memory. (Separate tags would stay
+    /// with the NIC after their postboxes.)
     pub postboxes: Ptag,
 }
 
 impl Nics {
+    /// Makes the list of a world's NICs.
+    ///
     /// # Errors
-    /// [`Error::Via`] when there are none, or when blocks of one are not blocks of all.
+    /// [`Error::Via`] if there are none, or if they do not share the same memory.
     pub fn new(nics: Vec<Nic>, unavailable: Vec<UnavailableTransport>) -> Result<Self> {
         let refused = |why: String| Error::via("making a world", ViaError::InvalidParameter(why));
         if !(1..=MAX_ENDPOINTS).contains(&nics.len()) {
@@ -57,7 +60,8 @@ impl Nics {
         Ok(Nics { first, others, unavailable })
     }
 
-    /// What there is to say of the NICs before the one at `at`: `skipped`, and those that this host cannot have.
+    /// All transports skipped before the NIC at `at`: those in `skipped`, and those that this host cannot
+    /// have.
     pub fn all_skipped(&self, at: usize, skipped: Vec<SkippedTransport>) -> Vec<SkippedTransport> {
         let mut all = Vec::new();
         let mut skipped = skipped.into_iter();
@@ -74,12 +78,12 @@ impl Nics {
         all
     }
 
-    /// The best first.
+    /// All NICs, the preferred one first.
     pub fn iter(&self) -> impl Iterator<Item = &WorldNic> {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// The longest message that each of them carries: it is made before it is known where it goes.
+    /// Length of the longest message that every NIC carries: a message is made before its receiver is known.
     pub fn max_transfer(&self) -> usize {
         let others = self.others.iter().map(|world_nic| world_nic.nic.attributes().max_transfer);
         others.fold(self.first.nic.attributes().max_transfer, usize::min)
@@ -122,7 +126,7 @@ impl WorldNic {
         WorldNic { postboxes: nic.ptag(), transport, nic }
     }
 
-    /// Whether others can be told of it.
+    /// Whether the NIC's name and address fit into an advert.
     fn can_be_told(&self) -> bool {
         is_transport(&self.transport) && self.nic.attributes().address.len() <= MAX_ADDRESS
     }

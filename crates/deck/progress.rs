@@ -1,10 +1,11 @@
-//! Progress of announced messages, in whichever thread has time for it.
+//! Progress of announced messages, in any thread that has time for it.
 //!
-//! A channel with announced messages is put into a [`Slot`]. Its poster moves it along when it calls the library, and so
-//! does every other waiting call of the same process. If the application computes instead, the helper thread notices
-//! that nobody has looked, and does it: a tenth of a millisecond after it was called, or, while the application is seen to
-//! look, within a millisecond. The thread starts with the first announced message, and sleeps while none waits, or while the posters of all
-//! that do wait for them themselves: programs whose messages need no announcement never pay for it.
+//! A channel with announced messages is put into a [`Slot`]. Its poster progresses it when it calls the
+//! library, and so does every other waiting call of the same process. If the application computes instead,
+//! the helper thread notices that nobody has polled, and progresses the channel: 0.1 ms after it was called,
+//! or within 1 ms if the application has been seen to poll. The thread starts with the first announced
+//! message. It sleeps while no message waits, or while the posters of all waiting messages wait for them
+//! themselves: programs whose messages need no announcement never pay for it.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -14,28 +15,29 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use udeck_via::thread;
 
-/// How soon the helper looks whether the application does, after it was called or was of use. Then after twice as long each
-/// time, while it is of none: a program that visits all the time is looked at a thousand times a second.
+/// First interval after which the helper checks whether the application polls, after it was called or was of
+/// use. The interval doubles while the helper is of no use, up to [`TICK`]: a program that polls all the time
+/// is checked a thousand times a second.
 const FIRST_TICK: Duration = Duration::from_micros(100);
-/// How often it looks at least.
+/// Longest interval between two checks of the helper.
 const TICK: Duration = Duration::from_millis(1);
-/// Looks that find nothing to do before the helper sleeps until it is called. It is called whenever a poster leaves messages behind, so a
-/// program that posts now and then pays one call for each time that it does.
+/// Checks without work before the helper sleeps until it is called. A poster that leaves messages behind
+/// calls it, so a program that posts now and then pays one call each time.
 const QUIET_TICKS: u32 = 1;
-/// The helper's pause between two looks while it does the application's work; twice as long each time that nothing moves, up
-/// to [`TICK`].
+/// First interval between two polls of the helper while it does the application's work. It doubles each time
+/// that nothing moved, up to [`TICK`].
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 
-/// While messages wait for answers, a waiting call of the application sleeps no longer than the first; than the second, once
-/// it has rested so often in vain.
+/// Longest sleeps of a waiting call of the application while messages wait for answers: the first at the
+/// beginning, the second after [`SHORT_RESTS`] sleeps in vain.
 const RESTS: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(1)];
 const SHORT_RESTS: u32 = 16;
 
-/// What has messages that wait, and can be moved along by whoever has it: a channel.
+/// A holder of waiting messages that any thread can progress: a channel.
 pub(crate) trait Advance: Send {
     /// Whether messages wait.
     fn has_queued(&self) -> bool;
-    /// Moves them along as far as they go without waiting. Whether anything moved.
+    /// Progresses the messages as far as possible without waiting. Returns whether anything moved.
     fn progress(&mut self) -> bool;
 }
 
@@ -43,30 +45,31 @@ pub(crate) trait Advance: Send {
 #[derive(Debug)]
 pub(crate) struct Slot<C> {
     channel: Mutex<Option<Box<C>>>,
-    /// Messages wait in it. Written under the channel's lock, and counted in [`Progress::busy`].
+    /// Whether messages wait in the channel. Written under the channel's lock, and counted in
+    /// [`Progress::busy`].
     busy: AtomicBool,
-    /// Its postbox is gone: dropped when nothing waits any more.
+    /// Whether the postbox is gone: the channel is dropped when nothing waits any more.
     orphan: AtomicBool,
 }
 
-/// A slot, whatever lies in it.
+/// A slot with any kind of channel.
 trait AnySlot: Send + Sync {
-    /// Moves the channel along, if nobody holds it.
+    /// Progresses the channel, if no thread holds it.
     fn move_along(&self, counts: &Counts) -> Option<Moved>;
     fn is_orphan(&self) -> bool;
-    /// Drops the channel: it ends a connection.
+    /// Drops the channel, which ends a connection.
     fn clear(&self);
 }
 
-/// What a look at a slot has done.
+/// Result of polling a slot.
 struct Moved {
     any: bool,
-    /// Nobody has the channel any more, and nothing waited in it: it is gone.
+    /// Whether the channel was dropped: it had no owner, and nothing waited in it.
     is_gone: bool,
 }
 
 impl<C: Advance> Slot<C> {
-    /// Says whether messages wait here: whether that is news. Under the channel's lock.
+    /// Notes whether messages wait here. Returns whether that has changed. Called under the channel's lock.
     fn settle(&self, is_busy: bool, busy: &AtomicUsize) -> bool {
         let is_news = self.busy.swap(is_busy, Ordering::Relaxed) != is_busy;
         if is_news {
@@ -111,8 +114,8 @@ impl<C: Advance> AnySlot for Slot<C> {
     }
 }
 
-/// Its poster has the slot, and moves the channel along itself for as long as it waits: the helper has nothing to do there, however long that
-/// takes. Made and dropped under the channel's lock.
+/// Guard of a slot whose poster holds it and progresses the channel itself while it waits: the helper has no
+/// work there, however long that takes. Made and dropped under the channel's lock.
 struct Attended<'a> {
     busy: &'a AtomicBool,
     unattended: &'a AtomicUsize,
@@ -131,19 +134,19 @@ impl Drop for Attended<'_> {
     }
 }
 
-/// Whether these are the same slot.
+/// Whether both are the same slot.
 fn is_same<A: ?Sized, B: ?Sized>(one: &Arc<A>, other: &Arc<B>) -> bool {
     ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
 }
 
-/// The slots of a world, and the helper.
+/// The slots of a world, and its helper thread.
 #[derive(Default)]
 pub(crate) struct Progress {
     slots: Mutex<Vec<Arc<dyn AnySlot>>>,
     counts: Counts,
-    /// Grows whenever the application moves things along itself.
+    /// Number of times that the application has progressed messages itself.
     visits: AtomicU64,
-    /// Rests of the application since anything moved.
+    /// Sleeps of the application since anything moved.
     rests: AtomicU32,
     helper: Mutex<Helper>,
     called: Condvar,
@@ -151,9 +154,9 @@ pub(crate) struct Progress {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// Slots in which messages wait.
+    /// Number of slots in which messages wait.
     busy: AtomicUsize,
-    /// And whose poster is elsewhere.
+    /// Number of these slots whose poster is elsewhere.
     unattended: AtomicUsize,
 }
 
@@ -161,13 +164,13 @@ struct Counts {
 struct Helper {
     is_wanted: bool,
     running: bool,
-    /// There was no thread to be had for it.
+    /// Whether starting the thread failed.
     is_missing: bool,
     sleep: Sleep,
     stop: bool,
 }
 
-/// Whether the helper has to be woken.
+/// State of the helper: whether it has to be woken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Sleep {
     #[default]
@@ -176,7 +179,7 @@ enum Sleep {
     UntilCalled,
 }
 
-/// Calls the helper when whoever had a channel leaves it by a panic. Made before the channel is locked.
+/// Guard that calls the helper if the holder of a channel panics. Made before the channel is locked.
 struct CalledByPanic<'a>(&'a Arc<Progress>);
 
 impl Drop for CalledByPanic<'_> {
@@ -188,7 +191,7 @@ impl Drop for CalledByPanic<'_> {
 }
 
 impl Progress {
-    /// With or without a helper. Without, the application's own calls move messages along.
+    /// Makes the progress of a world. Without a helper, only the application's own calls progress messages.
     pub fn new(has_helper: bool) -> Self {
         let helper = Mutex::new(Helper { is_wanted: has_helper, ..Helper::default() });
         Progress { helper, ..Progress::default() }
@@ -200,7 +203,7 @@ impl Progress {
         helper.is_wanted && !helper.is_missing && !helper.stop
     }
 
-    /// Takes a channel in which messages wait.
+    /// Adopts a channel in which messages wait.
     pub fn adopt<C: Advance + 'static>(self: &Arc<Self>, channel: Box<C>) -> Arc<Slot<C>> {
         let slot = Arc::new(Slot {
             channel: Mutex::new(Some(channel)),
@@ -215,7 +218,7 @@ impl Progress {
         slot
     }
 
-    /// The poster acts on its channel; gets it back when nothing waits any more.
+    /// Runs a poster's action on its channel. Returns the channel when nothing waits any more.
     pub fn visit<C: Advance, R>(
         self: &Arc<Self>,
         slot: &Arc<Slot<C>>,
@@ -232,7 +235,7 @@ impl Progress {
         drop(attended);
         if channel.has_queued() {
             drop(place);
-            self.call_helper(); // it sleeps if the queue was empty for a while
+            self.call_helper(); // asleep if the queue was empty for a while
             return (result, None);
         }
         let channel = place.take();
@@ -241,10 +244,11 @@ impl Progress {
         (result, channel)
     }
 
-    /// The postbox is gone; what waits is still delivered, unless the world is gone too.
+    /// Marks a channel whose postbox is gone. Waiting messages are still delivered, unless the world is gone,
+    /// too.
     pub fn orphan<C: Advance>(&self, slot: &Arc<Slot<C>>) {
-        // Whoever holds the slot right now may have asked for orphans already, so it is waited for: nobody holds the
-        // slot of another's postbox for longer than it takes to move it along.
+        // Waits for a thread that holds the slot right now, since it may have checked for orphans already. No
+        // thread holds the slot of another's postbox for longer than it takes to progress it.
         let place = slot.channel.lock();
         slot.orphan.store(true, Ordering::Release);
         drop(place);
@@ -254,7 +258,7 @@ impl Progress {
         }
     }
 
-    /// Nobody will move orphans along any more: drops them.
+    /// Drops orphans, which nobody will progress any more.
     fn abandon_orphans(&self) {
         let mut abandoned = Vec::new();
         self.slots.lock().retain(|slot| {
@@ -264,7 +268,7 @@ impl Progress {
             }
             !orphan
         });
-        // Outside the list's lock.
+        // Dropped outside the list's lock.
         abandoned.iter().for_each(|slot| slot.clear());
     }
 
@@ -274,12 +278,12 @@ impl Progress {
         self.counts.busy.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether any does whose poster is elsewhere.
+    /// Whether a message waits for an answer while its poster is elsewhere.
     fn is_unattended(&self) -> bool {
         self.counts.unattended.load(Ordering::Relaxed) != 0
     }
 
-    /// A waiting call of the application lends a hand. Whether anything moved.
+    /// Progresses messages for a waiting call of the application. Returns whether anything moved.
     pub fn help(&self) -> bool {
         self.visits.fetch_add(1, Ordering::Relaxed);
         let moved = self.move_along();
@@ -289,15 +293,15 @@ impl Progress {
         moved
     }
 
-    /// How long a waiting call of the application may sleep before it lends a hand again.
+    /// Returns how long a waiting call of the application may sleep before it polls again.
     pub fn rest(&self) -> Duration {
-        // Of several threads that count at once some are not counted: then the next rest is short, too.
+        // Concurrent increments may be lost: then the next sleep is short, too.
         let so_far = self.rests.load(Ordering::Relaxed);
         self.rests.store(so_far.saturating_add(1), Ordering::Relaxed);
         RESTS[usize::from(so_far >= SHORT_RESTS)]
     }
 
-    /// Moves every channel along that nobody holds. Returns whether anything moved.
+    /// Progresses every channel that no thread holds. Returns whether anything moved.
     fn move_along(&self) -> bool {
         let slots: Vec<_> = self.slots.lock().clone();
         let mut moved = false;
@@ -320,20 +324,20 @@ impl Progress {
             let failing = Weak::clone(&weak);
             let on_panic = move |_: &str| failing.upgrade().into_iter().for_each(|progress| progress.fail());
             let spawned = thread::spawn("deck-progress", move || run(&weak), on_panic);
-            // Without a thread, the application's own calls still move messages along.
+            // Without the thread, the application's own calls still progress messages.
             (helper.running, helper.is_missing) = (spawned.is_ok(), spawned.is_err());
         }
     }
 
-    /// Ends the helper, soon, and what nobody owns any more.
+    /// Ends the helper, soon, and drops orphans.
     pub fn stop(&self) {
         self.helper.lock().stop = true;
         self.called.notify_one();
         self.abandon_orphans();
     }
 
-    /// The helper has panicked. There is no other one, which would do the same: the application's own calls still move messages
-    /// along, and have deadlines. What has no owner any more is given up.
+    /// Handles a panic of the helper. It is not restarted, since it would panic again: the application's own
+    /// calls still progress messages, and have deadlines. Orphans are dropped.
     fn fail(&self) {
         let mut helper = self.helper.lock();
         (helper.stop, helper.sleep) = (true, Sleep::Awake);
@@ -341,7 +345,7 @@ impl Progress {
         self.abandon_orphans();
     }
 
-    /// One tick of the helper. `false`: it is to end.
+    /// Runs one tick of the helper. `false`: it has to end.
     fn tick(&self, rhythm: &mut Rhythm) -> bool {
         let mut helper = self.helper.lock();
         if helper.stop {
@@ -359,7 +363,7 @@ impl Progress {
         let visits = self.visits.load(Ordering::Relaxed);
         rhythm.tick = TICK.min(rhythm.tick * 2);
         if visits == rhythm.visits_seen {
-            // Nobody looked for a whole tick: do it, until somebody does or nothing is left.
+            // Nobody polled for a whole tick: do it, until somebody does or nothing is left.
             while self.is_unattended()
                 && self.visits.load(Ordering::Relaxed) == visits
                 && !self.helper.lock().stop
@@ -375,7 +379,7 @@ impl Progress {
         true
     }
 
-    /// A pause of the helper. Whether it was called.
+    /// Pauses the helper. Returns whether it was called.
     fn nap(&self, pause: Duration) -> bool {
         let mut helper = self.helper.lock();
         helper.sleep = Sleep::Napping;
@@ -385,12 +389,12 @@ impl Progress {
     }
 }
 
-/// When the helper looks, and what it has seen.
+/// Timing of the helper's checks, and what it has seen.
 struct Rhythm {
     tick: Duration,
-    /// Between two looks while it does the application's work.
+    /// Interval between two polls while it does the application's work.
     pause: Duration,
-    /// Looks that found nothing to do.
+    /// Number of checks that found no work.
     quiet: u32,
     visits_seen: u64,
 }
@@ -416,7 +420,7 @@ mod tests {
 
     use super::*;
 
-    /// Messages that wait until somebody has looked so often.
+    /// A channel whose messages wait until they have been polled this many times.
     struct Waits(u32);
 
     impl Advance for Waits {
@@ -438,7 +442,7 @@ mod tests {
         what()
     }
 
-    /// A poster that waits needs no other thread to look, and leaves its messages to one.
+    /// A poster that waits needs no helper, and calls it when it leaves its messages.
     #[test]
     fn the_helper_sleeps_while_a_poster_waits_and_is_called_when_it_leaves() {
         let progress = Arc::new(Progress::new(true));
@@ -456,7 +460,7 @@ mod tests {
         progress.stop();
     }
 
-    /// Whoever had the channel left it behind.
+    /// A panic leaves the channel to the helper.
     #[test]
     fn a_poster_that_panics_has_its_messages_moved_along() {
         let progress = Arc::new(Progress::new(true));

@@ -14,9 +14,9 @@ use crate::world_state::WorldState;
 /// mailboxes or alone.
 pub struct RankExits {
     world: Arc<WorldState>,
-    /// Given out.
+    /// Number of exits that were given out.
     told: Cell<usize>,
-    /// [`ExitLog::version`] at the last look.
+    /// [`ExitLog::version`] at the last poll.
     seen: Cell<u64>,
     cq: RefCell<Cq>,
     waker: u64,
@@ -35,16 +35,16 @@ impl RankExits {
     /// The next rank that has ended, if there is one. Does not wait.
     pub fn try_next(&self) -> Option<RankExit> {
         if udeck_via::is_forked() {
-            return None; // whose memory says what its parent knew
+            return None; // the memory holds the parent's knowledge
         }
         let next = self.peek();
         self.told.set(self.told.get() + usize::from(next.is_some()));
         next
     }
 
-    /// The same, to be given out again.
+    /// The next rank that has ended, without giving it out.
     pub(crate) fn peek(&self) -> Option<RankExit> {
-        // First: who ends after that is seen to have.
+        // Reads the version first: a rank that ends later changes it.
         self.seen.set(self.world.exit_log().version());
         self.world.exit_log().after(self.told.get())
     }
@@ -53,12 +53,12 @@ impl RankExits {
         &self.world
     }
 
-    /// [`ExitLog::version`] at the last look.
+    /// [`ExitLog::version`] at the last poll.
     pub(crate) fn seen(&self) -> u64 {
         self.seen.get()
     }
 
-    /// Grows when it is selected.
+    /// Turn counter of [`crate::select`].
     pub(crate) fn turn(&self) -> &Cell<u64> {
         &self.turn
     }

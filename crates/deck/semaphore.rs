@@ -14,13 +14,14 @@ use crate::shared::wait::{Look, Waits, wait};
 use crate::shared::{IfAbandoned, Shared, members};
 use crate::world::World;
 
-/// A permit is taken in a moment: whoever finds another rank at it tries again so often.
+/// Attempts to take a permit while another rank is taking one, which lasts a moment.
 const ATTEMPTS: usize = 1000;
 
 /// A counting semaphore among ranks of a host: DECK's *semaph*.
 ///
-/// Made by [`World::semaphore`], by all that share it, and gone with its last user. The permits of a rank that dies come back, as System V's
-/// semaphores do it by `SEM_UNDO`; the permit by which somebody gets one of them says so ([`Permit::reclaimed_from`]).
+/// [`World::semaphore`] makes it, called by all ranks that share it. It is gone with its last user. The
+/// permits of a rank that dies come back, like with System V's `SEM_UNDO`; the next [`Permit`] reports it
+/// ([`Permit::reclaimed_from`]).
 ///
 #[cfg_attr(not(doctest), doc = include_str!("examples/semaphore.md"))]
 pub struct Semaphore {
@@ -28,8 +29,9 @@ pub struct Semaphore {
 }
 
 impl World {
-    /// Shares a semaphore of so many permits among all ranks of this job. They have to be on one host; [`World::semaphore_of`] shares among some
-    /// ranks. Collective: returns when all have called it, with the same name and number. Waits at most the world's deadline.
+    /// Shares a semaphore of `permits` permits among all ranks of this job, which have to be on one host;
+    /// [`World::semaphore_of`] shares it among some ranks. Collective: returns when all have called it, with
+    /// the same name and number. Waits at most the world's deadline.
     ///
     /// # Errors
     /// The errors of [`World::shared_segment`], and [`Error::TooManyPermits`] above 1,048,576.
@@ -39,7 +41,8 @@ impl World {
         self.share_semaphore(members::all(&self.state, &wanted.title())?, &wanted, permits)
     }
 
-    /// As [`World::semaphore`], among these ranks of this host, of which this rank is one ([`World::host_ranks`]: all of them).
+    /// Shares a semaphore like [`World::semaphore`], among these ranks of this host ([`World::host_ranks`]
+    /// lists all of them). This rank must be one of them.
     ///
     /// # Errors
     /// The errors of [`World::semaphore`], and [`Error::BadMembers`].
@@ -66,27 +69,28 @@ fn too_many(what: &str, asked: u32) -> Error {
     Error::TooManyPermits { what: what.to_owned(), asked, limit: MAX_PERMITS }
 }
 
-/// What an attempt to take a permit found.
+/// Result of an attempt to take a permit.
 enum Attempt {
     Taken,
-    /// None is free.
+    /// No permit is free.
     Empty,
-    /// Somebody else takes one at this moment.
+    /// Another rank is taking a permit at this moment.
     Busy,
 }
 
 impl Semaphore {
-    /// Its name.
+    /// The semaphore's name.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// The ranks that share it, in their order.
+    /// The ranks that share the semaphore, in ascending order.
     pub fn ranks(&self) -> &[usize] {
         &self.shared.ranks
     }
 
-    /// Takes a permit, waiting for one at most the world's deadline. No order among those that wait is promised.
+    /// Takes a permit, and waits for one at most the world's deadline. Waiting ranks are served in no
+    /// particular order.
     ///
     /// # Errors
     /// [`Error::Deadline`] names the ranks that hold permits.
@@ -122,7 +126,7 @@ impl Semaphore {
         Ok(Permit { semaphore: self, reclaimed_from })
     }
 
-    /// Takes a permit if one is free.
+    /// Takes a permit if one is free. Does not wait.
     ///
     /// # Errors
     /// [`Error::WouldBlock`] names the ranks that hold permits.
@@ -142,11 +146,11 @@ impl Semaphore {
         }
     }
 
-    /// Adds permits that nobody holds: DECK's V, for a semaphore by which one rank tells another that something is there. (A [`Permit`]
-    /// releases itself.)
+    /// Adds permits that nobody holds: DECK's V, for a semaphore by which one rank signals another that
+    /// something is there. (A [`Permit`] releases itself.)
     ///
     /// # Errors
-    /// [`Error::TooManyPermits`]; [`Error::Deadline`] names a rank that has stopped in the middle of taking a permit.
+    /// [`Error::TooManyPermits`]; [`Error::Deadline`] names a rank that has stopped while taking a permit.
     #[doc(alias = "deck_semaph_v")]
     pub fn release(&self, permits: u32) -> Result {
         let memory = &self.shared.memory;
@@ -160,7 +164,7 @@ impl Semaphore {
         Ok(())
     }
 
-    /// How many permits are free at this moment.
+    /// Number of permits that are free at this moment.
     pub fn available(&self) -> usize {
         self.shared.memory.table().free_permits().max(0) as usize
     }
@@ -174,7 +178,7 @@ impl Semaphore {
         }
     }
 
-    /// No permit was free for a while: whoever holds one may be dead.
+    /// Checks the holders if no permit was free for a while: a holder may be dead.
     fn look_at_holders(&self) -> Look<Option<usize>> {
         let memory = &self.shared.memory;
         let table = memory.table();
@@ -191,7 +195,7 @@ impl Semaphore {
         let (mut reclaimed_from, mut holders) = (None, Vec::new());
         for member in (0..memory.members()).filter(|member| table.holds_permits(*member)) {
             let rank = self.shared.rank_of(member);
-            // Who has left without giving a permit back has forgotten it by mistake.
+            // A rank that has left without releasing its permit has leaked it.
             if matches!(memory.state(member), None | Some(MemberState::Left)) {
                 table.reclaim_permits(member);
                 reclaimed_from = Some(rank);
@@ -202,7 +206,7 @@ impl Semaphore {
         let is_taken = reclaimed_from.is_some() && table.take_permit(memory.me());
         drop(lock);
         if is_taken {
-            // There may be more of them, for others.
+            // More permits may be free, for others.
             memory.raise(&table.head.permits);
             return Look::Done(reclaimed_from);
         }
@@ -215,7 +219,7 @@ impl Semaphore {
     }
 }
 
-/// A permit of a [`Semaphore`]; dropped, it is released.
+/// A permit of a [`Semaphore`]; dropping it releases the permit.
 #[must_use]
 pub struct Permit<'a> {
     semaphore: &'a Semaphore,
@@ -223,13 +227,13 @@ pub struct Permit<'a> {
 }
 
 impl Permit<'_> {
-    /// If this permit came back from a rank that died while it held it (or ended without releasing it): that rank. What the permit stands
-    /// for may be half used.
+    /// The rank that this permit was reclaimed from, if any: a rank that died while it held the permit, or
+    /// ended without releasing it. What the permit stands for may be half used.
     pub fn reclaimed_from(&self) -> Option<usize> {
         self.reclaimed_from
     }
 
-    /// Keeps the permit for good: the semaphore has one less, whatever becomes of this rank. [`Semaphore::release`] makes it up.
+    /// Keeps the permit for good: the semaphore has one permit less, however this rank ends. [`Semaphore::release`] adds it again.
     ///
     /// # Errors
     /// The errors of [`Semaphore::release`]; the permit is released then.

@@ -1,14 +1,15 @@
-//! What ranks of one host share: the part that segments, locked segments and semaphores have in common.
+//! Objects that ranks of one host share: what segments, locked segments and semaphores have in common.
 //!
-//! The memory and the protocols in it are `udeck_sys::shared_memory`'s; how the ranks come to it is `udeck_via::segments`'s. Here are the waits:
-//! with deadlines, with the ranks that they wait for, and with what has become of those.
+//! The memory and the protocols in it belong to `udeck_sys::shared_memory`; `udeck_segments` passes the
+//! memory to the ranks. This folder has the waits: with deadlines, with the ranks that they wait for, and
+//! with how those ranks ended.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
 //! | here | the lock and the barrier, as ranks see them |
-//! | `members` | who may share something |
-//! | `attach` | making it, and coming to it |
-//! | `wait` | spinning, sleeping, and looking after the ranks that are waited for |
+//! | `members` | ranks that may share an object |
+//! | `attach` | making it, and attaching to it |
+//! | `wait` | spinning, sleeping, and checking the ranks that are waited for |
 
 pub(crate) mod attach;
 pub(crate) mod members;
@@ -25,27 +26,27 @@ use self::wait::{Look, Waits, wait};
 use crate::error::{Error, Result};
 use crate::world_state::WorldState;
 
-/// A segment as one of its members has it.
+/// A shared object as one of its members sees it.
 pub(crate) struct Shared {
     pub(crate) world: Arc<WorldState>,
     pub(crate) memory: SharedMemory,
     pub(crate) name: String,
-    /// As errors name it.
+    /// Name of the object in errors.
     pub(crate) what: String,
     /// The ranks that share it, by member.
     pub(crate) ranks: Vec<usize>,
     barrier: Mutex<BarrierState>,
 }
 
-/// Where this rank stands among the barriers of a segment.
+/// State of this rank in a segment's barriers.
 struct BarrierState {
-    /// The one that it comes to next, or is at.
+    /// Number of the barrier that this rank enters next, or is in.
     number: u32,
-    /// It has come to it, and not all others had before its deadline.
+    /// Whether this rank has entered the barrier, and its deadline passed before all others had.
     is_waiting: bool,
 }
 
-/// What becomes of a segment's lock that its holder left abandoned.
+/// Reaction to a lock that its holder abandoned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IfAbandoned {
     Error,
@@ -113,12 +114,12 @@ impl Shared {
         Error::Abandoned { what: self.what.clone(), rank, how }
     }
 
-    /// Who left the data half written, perhaps.
+    /// The rank that may have left the data half written.
     pub fn abandoned_by(&self, guard: &LockGuard<'_>) -> Option<usize> {
         guard.abandoned().and_then(|by| self.ranks.get(by.member as usize).copied())
     }
 
-    /// The lock was not free for a while: whoever holds it may be dead.
+    /// Checks the holder of a lock that was not free for a while: it may be dead.
     pub fn look_at_holder(&self) -> Result<Look<LockGuard<'_>>> {
         if let Some(guard) = self.memory.steal_lock() {
             return Ok(Look::Done(guard));
@@ -138,7 +139,7 @@ impl Shared {
             );
         }
         match self.world.exit_log().how_lost(rank as u32) {
-            // The kernel says that somebody has its memory still.
+            // The kernel says that some process still has the member's memory.
             Some(how) => format!(
                 "rank {rank}, which held its lock and is lost ({how}), but a process that it forked lives"
             ),
@@ -172,7 +173,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Not all have come to the barrier for a while: some may be dead, or have dropped the segment.
+    /// Checks the members missing at a barrier for a while: some may be dead, or have dropped the segment.
     fn look_at_missing(&self, number: u32) -> Result<Look<()>> {
         let table = self.memory.table();
         let missing = |member: &u32| !table.has_arrived(*member as usize, number);
@@ -181,7 +182,7 @@ impl Shared {
         for member in members {
             let rank = self.rank_of(member);
             let state = self.memory.state(member);
-            // It came before it ended.
+            // The member entered the barrier before it ended.
             if table.has_arrived(member as usize, number) {
                 continue;
             }
@@ -194,7 +195,7 @@ impl Shared {
         Ok(Look::Awaits { ranks, open: false, whom })
     }
 
-    /// What became of a rank that will not come any more.
+    /// How a rank ended that will not come any more.
     fn how_ended(&self, rank: usize, state: Option<MemberState>) -> Option<String> {
         let log = self.world.exit_log();
         match state {

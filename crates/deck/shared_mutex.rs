@@ -14,17 +14,19 @@ use crate::shared::attach::{Wanted, share};
 use crate::shared::{IfAbandoned, Shared, members};
 use crate::world::World;
 
-/// Memory of a host that one rank uses at a time, as a slice: a mutex around `[T]`, among processes.
+/// Memory of a host that one rank uses at a time, as a slice: a mutex around `[T]`, between processes.
 ///
-/// Made by [`World::shared_mutex`], by all that share it, and gone with its last user. As std's mutex it says so when whoever had it
-/// before may have left the data half written: because that rank was killed, or panicked.
+/// [`World::shared_mutex`] makes it, called by all ranks that share it. It is gone with its last user. Like
+/// std's mutex, it reports that its last holder may have left the data half written, because that rank was
+/// killed or panicked.
 ///
 #[cfg_attr(not(doctest), doc = include_str!("examples/shared_mutex.md"))]
 ///
 /// # Trust
 ///
-/// The guard's slice lies in memory that the other ranks map, too. The safe interface cannot write there without the lock. With `DECK_TRUST=none`
-/// each lock copies the data out, and back when they were borrowed mutably.
+/// The guard's slice lies in memory that the other ranks map, too. The safe interface cannot write there
+/// without the lock. With `DECK_TRUST=none` each lock copies the data out, and back if they were borrowed
+/// mutably.
 pub struct SharedMutex<T> {
     shared: Shared,
     len: usize,
@@ -32,7 +34,8 @@ pub struct SharedMutex<T> {
 }
 
 impl World {
-    /// Shares memory of `len` zeroed elements among all ranks of this job, for whoever has its lock. As [`World::shared_segment`] otherwise.
+    /// Shares memory of `len` zeroed elements among all ranks of this job, for the holder of its lock.
+    /// Otherwise like [`World::shared_segment`].
     ///
     /// # Errors
     /// The errors of [`World::shared_segment`].
@@ -41,7 +44,8 @@ impl World {
         self.share_mutex(members::all(&self.state, &wanted.title())?, &wanted)
     }
 
-    /// As [`World::shared_mutex`], among these ranks of this host, of which this rank is one.
+    /// Shares a mutex like [`World::shared_mutex`], among these ranks of this host. This rank must be one of
+    /// them.
     ///
     /// # Errors
     /// The errors of [`World::shared_segment_of`].
@@ -63,22 +67,22 @@ fn wanted<T: Pod>(name: &str, len: usize) -> Wanted<'_> {
 }
 
 impl<T: Pod> SharedMutex<T> {
-    /// Its name.
+    /// The mutex's name.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// The ranks that share it, in their order.
+    /// The ranks that share the mutex, in ascending order.
     pub fn ranks(&self) -> &[usize] {
         &self.shared.ranks
     }
 
-    /// Takes the lock, and with it the data. One of all threads of all ranks that share it has it at a time. Waits at most the world's
-    /// deadline.
+    /// Takes the lock, and with it the data. One thread of all ranks that share it has it at a time. Waits at
+    /// most the world's deadline.
     ///
     /// # Errors
-    /// [`Error::Abandoned`](crate::Error::Abandoned): whoever had it before died or panicked; see [`SharedMutex::recover`].
-    /// [`Error::Deadline`](crate::Error::Deadline) says which rank has it.
+    /// [`Error::Abandoned`](crate::Error::Abandoned): the last holder died or panicked; see
+    /// [`SharedMutex::recover`]. [`Error::Deadline`](crate::Error::Deadline) says which rank holds it.
     pub fn lock(&self) -> Result<SharedMutexGuard<'_, T>> {
         self.lock_timeout(self.shared.deadline())
     }
@@ -91,24 +95,26 @@ impl<T: Pod> SharedMutex<T> {
         Ok(self.guard(self.shared.lock(limit, IfAbandoned::Error)?))
     }
 
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if it is free. Does not wait.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`](crate::Error::WouldBlock); otherwise as [`SharedMutex::lock`].
+    /// [`Error::WouldBlock`](crate::Error::WouldBlock); otherwise the errors of [`SharedMutex::lock`].
     pub fn try_lock(&self) -> Result<SharedMutexGuard<'_, T>> {
         Ok(self.guard(self.shared.try_lock()?))
     }
 
-    /// As [`SharedMutex::lock`], also if whoever had it before died or panicked, which [`SharedMutexGuard::abandoned_by`] tells. Once this guard is
-    /// dropped, the data count as whole again.
+    /// Takes the lock like [`SharedMutex::lock`], also if its last holder died or panicked
+    /// ([`SharedMutexGuard::abandoned_by`] names it). Once this guard is dropped, the data count as whole
+    /// again.
     ///
     /// # Errors
-    /// [`Error::Deadline`](crate::Error::Deadline) says which rank has it.
+    /// [`Error::Deadline`](crate::Error::Deadline) says which rank holds it.
     pub fn recover(&self) -> Result<SharedMutexGuard<'_, T>> {
         Ok(self.guard(self.shared.lock(self.shared.deadline(), IfAbandoned::Take)?))
     }
 
-    /// Waits until all that share it have come here. As [`SharedSegment::barrier`](crate::SharedSegment::barrier).
+    /// Waits until all ranks that share the mutex have called `barrier`, like
+    /// [`SharedSegment::barrier`](crate::SharedSegment::barrier).
     ///
     /// # Errors
     /// The errors of [`SharedSegment::barrier`](crate::SharedSegment::barrier).
@@ -126,12 +132,13 @@ impl<T: Pod> SharedMutex<T> {
     }
 }
 
-/// The data of a [`SharedMutex`], for whoever has its lock; dropped, it is free. If a panic drops it, the next one who locks is told.
+/// Guard of a [`SharedMutex`], with its data; dropping it releases the lock. If a panic drops it, the next
+/// rank that locks gets an error.
 #[must_use]
 pub struct SharedMutexGuard<'a, T: Pod> {
     guard: LockGuard<'a>,
     shared: &'a Shared,
-    /// Of a rank that does not trust its peers.
+    /// Private copy of the data, at a rank that does not trust its peers.
     copy: Option<PrivateCopy<T>>,
     elements: PhantomData<T>,
 }

@@ -1,4 +1,4 @@
-//! Memory that the ranks of a host use together, element by element.
+//! Memory that the ranks of a host access together, element by element.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -15,22 +15,25 @@ use crate::world::World;
 
 pub use self::atomic::AtomicElement;
 
-/// Memory that several ranks of a host use at the same time: DECK's *shared segment*, by elements of plain data.
+/// Memory that several ranks of a host use at the same time: DECK's *shared segment*, with elements of plain
+/// data.
 ///
-/// Made by [`World::shared_segment`], by all that share it. It has no name in any file system, and is gone with its last user, whatever that
-/// one dies of.
+/// [`World::shared_segment`] makes it, called by all ranks that share it. It has no name in any file system,
+/// and is gone with its last user, however that user dies.
 ///
 #[cfg_attr(not(doctest), doc = include_str!("examples/shared_segment.md"))]
 ///
 /// # Access
 ///
-/// There is no `&[T]`: others may write at any moment, and what a reference points to must not change. Elements are copied in and out
-/// ([`get`](Self::get), [`set`](Self::set), [`copy_to`](Self::copy_to), [`copy_from`](Self::copy_from)), by relaxed atomic accesses. So nothing is
-/// undefined, but these order nothing: a rank is sure to see what another one wrote once both have come to a
-/// [`barrier`](Self::barrier) in between, once it has the [lock](Self::lock) that the other had, or by [atomics](Self::load). An element of 1, 2, 4 or 8
-/// bytes is never seen half written. A longer one may be, if nothing orders.
+/// There is no `&[T]`: others may write at any moment, and what a reference points to must not change.
+/// Elements are copied in and out ([`get`](Self::get), [`set`](Self::set), [`copy_to`](Self::copy_to),
+/// [`copy_from`](Self::copy_from)) by relaxed atomic accesses. Thus nothing is undefined, but these accesses
+/// order nothing. A rank is sure to see what another one wrote in three cases: both have passed a
+/// [`barrier`](Self::barrier) in between; it has the [lock](Self::lock) that the other one had; or by
+/// [atomics](Self::load). An element of 1, 2, 4 or 8 bytes is never seen half written. A longer one may be,
+/// if nothing orders the accesses.
 ///
-/// Who wants a slice takes a [`SharedMutex`](crate::SharedMutex).
+/// [`SharedMutex`](crate::SharedMutex) offers the data as a slice.
 pub struct SharedSegment<T> {
     shared: Shared,
     len: usize,
@@ -38,25 +41,29 @@ pub struct SharedSegment<T> {
 }
 
 impl World {
-    /// Shares memory of `len` zeroed elements among all ranks of this job. They have to be on one host; [`World::shared_segment_of`] shares among
-    /// some ranks. Collective: returns when all have called it, with the same name, type and length. Waits at most the world's deadline
-    /// (`DECK_DEADLINE`).
+    /// Shares memory of `len` zeroed elements among all ranks of this job, which have to be on one host;
+    /// [`World::shared_segment_of`] shares it among some ranks. Collective: returns when all have called it,
+    /// with the same name, type and length. Waits at most the world's deadline (`DECK_DEADLINE`).
     ///
-    /// The name tells several segments apart, and may be used again: the n-th call by a name on one rank meets the n-th on the others. After an
-    /// error, take another name. The memory is taken at once, in pages that nobody has touched yet.
+    /// The name distinguishes several segments, and may be used again: the n-th call with a name on one rank
+    /// meets the n-th on the others. After an error, use another name. The memory is reserved at once, in
+    /// pages that nobody has touched yet.
     ///
     /// # Errors
-    /// [`Error::OtherHost`](crate::Error::OtherHost) names a rank that runs elsewhere. [`Error::SegmentMismatch`](crate::Error::SegmentMismatch):
-    /// the lowest rank has made another one by that name. [`Error::PeerLost`](crate::Error::PeerLost) and
-    /// [`Error::Deadline`](crate::Error::Deadline) name the rank that is missing. [`Error::BadName`](crate::Error::BadName),
-    /// [`Error::BadPayload`](crate::Error::BadPayload); [`Error::Via`](crate::Error::Via) when the system has no memory or descriptor.
+    /// [`Error::OtherHost`](crate::Error::OtherHost) names a rank on another host.
+    /// [`Error::SegmentMismatch`](crate::Error::SegmentMismatch): the lowest rank has made another segment by
+    /// that name. [`Error::PeerLost`](crate::Error::PeerLost) and [`Error::Deadline`](crate::Error::Deadline)
+    /// name the missing rank. [`Error::BadName`](crate::Error::BadName),
+    /// [`Error::BadPayload`](crate::Error::BadPayload); [`Error::Via`](crate::Error::Via) if the system has
+    /// no memory or descriptor.
     #[doc(alias = "deck_shmem_create")]
     pub fn shared_segment<T: Pod>(&self, name: &str, len: usize) -> Result<SharedSegment<T>> {
         let wanted = wanted::<T>(name, len);
         self.share_segment(members::all(&self.state, &wanted.title())?, &wanted)
     }
 
-    /// As [`World::shared_segment`], among these ranks of this host, of which this rank is one ([`World::host_ranks`]: all of them).
+    /// Shares a segment like [`World::shared_segment`], among these ranks of this host ([`World::host_ranks`]
+    /// lists all of them). This rank must be one of them.
     ///
     /// # Errors
     /// The errors of [`World::shared_segment`], and [`Error::BadMembers`](crate::Error::BadMembers).
@@ -83,31 +90,31 @@ fn wanted<T: Pod>(name: &str, len: usize) -> Wanted<'_> {
 }
 
 impl<T: Pod> SharedSegment<T> {
-    /// Its name.
+    /// The segment's name.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// The ranks that share it, in their order.
+    /// The ranks that share the segment, in ascending order.
     pub fn ranks(&self) -> &[usize] {
         &self.shared.ranks
     }
 
-    /// How many elements it has.
+    /// Number of elements.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no elements.
+    /// Whether the segment has no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The element at `index`, at this moment.
+    /// Returns the element at `index`, as it is at this moment.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no such element.
     #[inline]
     pub fn get(&self, index: usize) -> T {
         let mut element = T::zeroed();
@@ -119,17 +126,17 @@ impl<T: Pod> SharedSegment<T> {
     /// Writes the element at `index`.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no such element.
     #[inline]
     pub fn set(&self, index: usize, element: T) {
         self.check(index, 1);
         self.elements().store(size_of::<T>(), index * size_of::<T>(), bytes_of(&element));
     }
 
-    /// Copies the elements from `start` on to `to`, as many as it has.
+    /// Copies elements from `start` on to `to`, as many as it has.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are fewer elements.
     pub fn copy_to(&self, start: usize, to: &mut [T]) {
         self.check(start, to.len());
         self.elements().load(size_of::<T>(), start * size_of::<T>(), cast_slice_mut(to));
@@ -138,18 +145,20 @@ impl<T: Pod> SharedSegment<T> {
     /// Copies `from` to the elements from `start` on.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are fewer elements.
     pub fn copy_from(&self, start: usize, from: &[T]) {
         self.check(start, from.len());
         self.elements().store(size_of::<T>(), start * size_of::<T>(), cast_slice(from));
     }
 
-    /// Waits until all that share it have come here, at most the world's deadline. What any of them wrote before, all see after it. One
-    /// thread of a rank at a time. Faster than [`World::barrier`], and for these ranks only.
+    /// Waits until all ranks that share the segment have called `barrier`, at most the world's deadline.
+    /// Whatever any of them wrote before, all see after it. One thread of a rank at a time. Faster than
+    /// [`World::barrier`], and for these ranks only.
     ///
     /// # Errors
-    /// [`Error::Deadline`](crate::Error::Deadline) names those that are missing; the next call goes on waiting at the same barrier.
-    /// [`Error::PeerLost`](crate::Error::PeerLost) as soon as one of them cannot come any more: it is dead, or has dropped the segment.
+    /// [`Error::Deadline`](crate::Error::Deadline) names the missing ranks; the next call goes on waiting at
+    /// the same barrier. [`Error::PeerLost`](crate::Error::PeerLost) as soon as one of them cannot come any
+    /// more: it is dead, or has dropped the segment.
     pub fn barrier(&self) -> Result {
         self.shared.barrier(self.shared.deadline())
     }
@@ -162,12 +171,13 @@ impl<T: Pod> SharedSegment<T> {
         self.shared.barrier(limit)
     }
 
-    /// Takes the segment's lock: one of all threads of all ranks that share it has it at a time. Waits at most the world's deadline. It
-    /// protects what the program says it protects; elements can be accessed without it.
+    /// Takes the segment's lock: one thread of all ranks that share it has it at a time. Waits at most the
+    /// world's deadline. The lock protects what the program says that it protects; elements can be accessed
+    /// without it.
     ///
     /// # Errors
-    /// [`Error::Abandoned`](crate::Error::Abandoned): whoever held it died or panicked; see [`SharedSegment::recover`].
-    /// [`Error::Deadline`](crate::Error::Deadline) says which rank holds it.
+    /// [`Error::Abandoned`](crate::Error::Abandoned): the holder of the lock died or panicked; see
+    /// [`SharedSegment::recover`]. [`Error::Deadline`](crate::Error::Deadline) says which rank holds it.
     pub fn lock(&self) -> Result<SegmentLock<'_>> {
         self.lock_timeout(self.shared.deadline())
     }
@@ -180,16 +190,16 @@ impl<T: Pod> SharedSegment<T> {
         Ok(SegmentLock { guard: self.shared.lock(limit, IfAbandoned::Error)?, shared: &self.shared })
     }
 
-    /// Takes the segment's lock if nobody has it.
+    /// Takes the segment's lock if it is free. Does not wait.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`](crate::Error::WouldBlock); otherwise as [`SharedSegment::lock`].
+    /// [`Error::WouldBlock`](crate::Error::WouldBlock); otherwise the errors of [`SharedSegment::lock`].
     pub fn try_lock(&self) -> Result<SegmentLock<'_>> {
         Ok(SegmentLock { guard: self.shared.try_lock()?, shared: &self.shared })
     }
 
-    /// As [`SharedSegment::lock`], also if whoever held it died or panicked, which [`SegmentLock::abandoned_by`] tells. Once this guard is dropped,
-    /// the data count as whole again.
+    /// Takes the lock like [`SharedSegment::lock`], also if its holder died or panicked
+    /// ([`SegmentLock::abandoned_by`] names it). Once this guard is dropped, the data count as whole again.
     ///
     /// # Errors
     /// [`Error::Deadline`](crate::Error::Deadline) says which rank holds it.
@@ -210,7 +220,8 @@ impl<T: Pod> SharedSegment<T> {
     }
 }
 
-/// The lock of a [`SharedSegment`]; dropped, it is free. If a panic drops it, the next one who locks is told.
+/// Guard of a [`SharedSegment`]'s lock; dropping it releases the lock. If a panic drops it, the next rank
+/// that locks gets an error.
 #[must_use]
 pub struct SegmentLock<'a> {
     guard: LockGuard<'a>,
@@ -252,13 +263,13 @@ mod atomic {
 
     use super::SharedSegment;
 
-    /// What a shared segment has atomics of: `u32`, `i32`, `u64` and `i64`.
+    /// Element types with atomics: `u32`, `i32`, `u64` and `i64`.
     pub trait AtomicElement: Pod + sealed::Words {}
 
     mod sealed {
         use super::Elements;
 
-        /// An access to the word of an element.
+        /// Accesses to the word of an element.
         pub trait Words: Sized {
             fn load(elements: Elements<'_>, index: usize) -> Self;
             fn store(self, elements: Elements<'_>, index: usize);
@@ -308,8 +319,9 @@ mod atomic {
         i64, u64, word64;
     }
 
-    /// Atomics, as those of std with acquire and release ordering: who reads what another rank stored or changed so, sees what that one wrote
-    /// before. Each needs no lock, so no death can leave one half done.
+    /// Atomics with acquire and release ordering, like std's: a rank that reads what another rank stored or
+    /// changed by them sees everything that that rank wrote before. None of them needs a lock, so no death
+    /// can leave one half done.
     ///
     /// All panic if there is no element at `index`.
     impl<T: AtomicElement> SharedSegment<T> {
@@ -327,14 +339,14 @@ mod atomic {
             value.store(self.elements(), index);
         }
 
-        /// Writes an element, and returns what it was.
+        /// Writes an element, and returns its former value.
         #[inline]
         pub fn swap(&self, index: usize, value: T) -> T {
             self.check(index, 1);
             value.swap(self.elements(), index)
         }
 
-        /// Adds to an element, wrapping around, and returns what it was.
+        /// Adds to an element, wrapping around, and returns its former value.
         #[inline]
         pub fn fetch_add(&self, index: usize, value: T) -> T {
             self.check(index, 1);
@@ -344,7 +356,7 @@ mod atomic {
         /// Writes `new` if the element is `current`.
         ///
         /// # Errors
-        /// What it is instead.
+        /// The value of the element, if it is not `current`.
         #[inline]
         pub fn compare_exchange(&self, index: usize, current: T, new: T) -> Result<T, T> {
             self.check(index, 1);

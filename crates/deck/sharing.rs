@@ -1,5 +1,5 @@
-//! What a rank remembers of what it shares with others of its host: where it gives segments to them, and how many there were by each
-//! name.
+//! A rank's state of sharing with others of its host: the service by which it passes segments, and the number
+//! of segments by name.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,17 +9,17 @@ use parking_lot::Mutex;
 use udeck_boot::Client;
 use udeck_via::segments::{Service, Shape};
 
-/// See the module.
+/// State of sharing: see the module.
 #[derive(Default)]
 pub(crate) struct Sharing {
-    /// Started by the first segment that this rank makes for others.
+    /// The service, started by the first segment that this rank makes for others.
     service: Mutex<Option<Service>>,
-    /// How many segments by each name this rank has had.
+    /// Number of segments that this rank has had, by name.
     rounds: Mutex<HashMap<String, u64>>,
 }
 
 impl Sharing {
-    /// Gives a segment to those that ask for it. `make_known`: says where, once.
+    /// Serves a segment to the ranks that ask for it. `make_known` publishes the address, once.
     pub fn offer<E>(
         &self,
         client: &Client,
@@ -42,19 +42,19 @@ impl Sharing {
         Ok(())
     }
 
-    /// All have it, or it came to nothing.
+    /// Withdraws a segment: all ranks have it, or sharing it failed.
     pub fn withdraw(&self, name: &str, round: u64) {
         if let Some(service) = &*self.service.lock() {
             service.withdraw(name, round);
         }
     }
 
-    /// Which segment by this name is the next.
+    /// Number of the next segment by this name.
     pub fn next_round(&self, name: &str) -> u64 {
         self.rounds.lock().get(name).copied().unwrap_or(0)
     }
 
-    /// It is there.
+    /// Notes that the segment of this number exists.
     pub fn end_round(&self, name: &str, round: u64) {
         self.rounds.lock().insert(name.to_owned(), round + 1);
     }

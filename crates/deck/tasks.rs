@@ -1,7 +1,7 @@
-//! What the futures have in common: how their tasks are woken.
+//! Waking of tasks, shared by all futures.
 //!
-//! Nothing here runs tasks. A task that waits sleeps nowhere: its waker lies with the world's [`Watcher`], which has one
-//! thread for 127 waiting tasks, started with the first that waits.
+//! This file runs no tasks. A waiting task sleeps nowhere: its waker is with the world's [`Watcher`], which
+//! has one thread for 127 waiting tasks, started by the first one.
 
 use std::task::Waker;
 use std::time::Instant;
@@ -10,16 +10,17 @@ use udeck_via::{CqHandle, Error as ViaError, Watch};
 
 use crate::world_state::WorldState;
 
-/// Looks at a queue that has news, but not what the task waits for, before others may run.
+/// Polls of a queue whose news are not for the task, before other tasks may run.
 pub(crate) const LOOKS: usize = 16;
 
-/// What wakes one future's task: a watch for each queue that it waits on. Dropped with the future, it wakes nobody any
-/// more.
+/// Alarm of one future's task: a watch for each queue that it waits on. Once dropped with the future, it
+/// wakes nobody any more.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm(Vec<Watch>);
 
 impl Alarm {
-    /// Wakes the task when one of the armed queues may have news, or at the latest then. They are the same each time.
+    /// Wakes the task when one of the armed queues may have news, at the latest at `at_latest`. `queues` are
+    /// the same each time.
     pub fn set<Q: IntoIterator<Item = CqHandle>>(
         &mut self,
         world: &WorldState,
@@ -35,7 +36,7 @@ impl Alarm {
         Ok(())
     }
 
-    /// Nothing is waited for at the moment.
+    /// Rests: nothing is waited for at the moment.
     pub fn rest(&self) {
         self.0.iter().for_each(Watch::rest);
     }

@@ -1,12 +1,15 @@
-//! What the trace has of messages, waits and calls (`DECK_TRACE`): our call sites of the `tracing` crate.
+//! Events of messages, waits and calls in the trace (`DECK_TRACE`): this package's call sites of the
+//! `tracing` crate.
 //!
-//! Whoever comes by asks [`is_on`], which is a load and a comparison. What it takes to tell is elsewhere, and cold. A message is one
-//! event that says when it began and ended ([`udeck_trace::MESSAGES`]), a collective call is a span ([`udeck_trace::CALLS`]).
+//! The fast path checks [`is_on`], which is a load and a comparison. The code that records is elsewhere, and
+//! cold. A message is one event with its beginning and end ([`udeck_trace::MESSAGES`]), a collective call is
+//! a span ([`udeck_trace::CALLS`]).
 //!
 //! # Arrows
-//! An arrow goes from the post of a message to its retrieve, and both sides have to call it by one name. Nothing is sent for that:
-//! the messages of a postbox come in the order of posting. So both sides count them, and the name is the poster's rank, its number for
-//! the postbox, which the mailbox knows since the connection was made, and the number of the message.
+//! An arrow goes from the post of a message to its retrieve, and both sides have to give it the same name.
+//! Nothing is sent for that: the messages of a postbox arrive in the order of posting. Both sides count them,
+//! and the name consists of the poster's rank, its number for the postbox, which the mailbox knows since the
+//! connection was made, and the message's sequence number.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,25 +22,25 @@ use crate::error::INTERNAL;
 use crate::parcel::Parcel;
 use crate::protocol::Protocol;
 
-/// Whether anybody wants to know.
+/// Whether tracing is on.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
     Level::TRACE <= LevelFilter::current()
 }
 
-/// When something begins that may be told later; 0 if nobody wants to know.
+/// Time at the beginning of something that may be recorded later; 0 if tracing is off.
 #[inline]
 pub(crate) fn begin() -> u64 {
     if is_on() { now() } else { 0 }
 }
 
-/// A message that was posted.
+/// A posted message.
 pub(crate) struct Posted<'a> {
     pub start: u64,
     pub rank: usize,
     pub peer: u32,
     pub postbox: u32,
-    /// Which message of the postbox it is.
+    /// Sequence number of the message in its postbox.
     pub number: u64,
     pub mailbox: &'a str,
     pub protocol: Protocol,
@@ -45,12 +48,12 @@ pub(crate) struct Posted<'a> {
     pub tag: u32,
 }
 
-/// What both sides call a message.
+/// Name of a message's arrow, the same on both sides.
 fn arrow(rank: u32, postbox: u32, number: u32) -> u64 {
     u64::from(rank & 0xFFFF) << 48 | u64::from(postbox & 0xFFFF) << 32 | u64::from(number)
 }
 
-/// A mailbox as the trace names it.
+/// Name of a mailbox in the trace.
 fn shown(mailbox: &str) -> &str {
     mailbox.strip_prefix(INTERNAL).unwrap_or(mailbox)
 }
@@ -92,7 +95,7 @@ pub(crate) fn retrieved(start: u64, rank: usize, mailbox: &str, parcel: &Parcel)
     );
 }
 
-/// A step of a protocol that was taken after a post, or before a retrieve.
+/// Records a step of a protocol that was taken after a post, or before a retrieve.
 #[cold]
 pub(crate) fn step(start: u64, rank: usize, step: &'static str, (protocol, bytes): (Protocol, usize)) {
     tracing::event!(
@@ -108,13 +111,13 @@ pub(crate) fn step(start: u64, rank: usize, step: &'static str, (protocol, bytes
     );
 }
 
-/// A wait that has ended. `on`: what the call was.
+/// Records a wait that has ended. `on` names the call.
 #[cold]
 pub(crate) fn waited(start: u64, on: &'static str) {
     tracing::event!(name: "wait", target: MESSAGES, Level::TRACE, start_ns = start, end_ns = now(), on);
 }
 
-/// What is told of a rank that begins, so that what its thread does next is known to be its own.
+/// Records the beginning of a rank, so that later events of its thread are known to be its own.
 #[cold]
 pub(crate) fn began(start: u64, rank: usize, size: usize) {
     tracing::event!(
@@ -128,7 +131,7 @@ pub(crate) fn began(start: u64, rank: usize, size: usize) {
     );
 }
 
-/// A part of finishing that may take long.
+/// Records a part of finishing that may take long.
 #[cold]
 pub(crate) fn finished(start: u64, rank: usize) {
     tracing::event!(
@@ -141,13 +144,13 @@ pub(crate) fn finished(start: u64, rank: usize) {
     );
 }
 
-/// The inside of a collective call, until what is returned is dropped.
+/// Enters the span of a collective call, until the returned guard is dropped.
 #[inline]
 pub(crate) fn call(name: &str, rank: usize, group: &str, members: usize) -> Option<EnteredSpan> {
     if Level::DEBUG <= LevelFilter::current() { entered(name, rank, group, members) } else { None }
 }
 
-/// A collective call that returned at once, and is over now. Its thread did other things meanwhile.
+/// Records a collective call that returned at once, and is over now. Its thread did other things meanwhile.
 #[cold]
 pub(crate) fn call_over(start: u64, name: &str, rank: usize, (group, members): (&str, usize)) {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -178,7 +181,7 @@ pub(crate) fn call_over(start: u64, name: &str, rank: usize, (group, members): (
     sites!("barrier" "broadcast" "reduce" "all_reduce" "all_gather" "all_to_all");
 }
 
-/// A call site for each name: a span's name is its call site's.
+/// Enters a span by a call site for each name: a span's name is its call site's.
 #[cold]
 fn entered(name: &str, rank: usize, group: &str, members: usize) -> Option<EnteredSpan> {
     let (rank, members) = (rank as u64, members as u64);

@@ -1,13 +1,14 @@
 //! The trace of a job: begun by every rank, gathered by rank 0.
 //!
-//! Each process writes a part ([`udeck_trace::Part`]). In the end every rank tells rank 0 that its part is complete; those of other
-//! hosts send it, too. Rank 0 merges all parts into the job's file. It waits for all ranks that are neither lost nor finished, at most
-//! until the deadline of its [`crate::World::finish`]. Ranks of other hosts wait for rank 0 to read what they send.
+//! Each process writes a part ([`udeck_trace::Part`]). In the end every rank tells rank 0 that its part is
+//! complete; ranks of other hosts also send their part. Rank 0 merges all parts into the job's file. It waits
+//! for all ranks that are neither lost nor finished, at most until the deadline of its
+//! [`crate::World::finish`]. Ranks of other hosts wait for rank 0 to read what they send.
 //!
-//! Clocks: ranks of one host have one. A rank of another host asks rank 0 for the time, in the beginning and in the end, and takes the
-//! answer that came the quickest.
+//! Clocks: the ranks of one host share a clock. A rank of another host asks rank 0 for the time, at the
+//! beginning and at the end, and takes the answer with the shortest round trip.
 //!
-//! What is done here is not in the trace itself.
+//! Work in this file is not recorded in the trace itself.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -31,24 +32,25 @@ use crate::received::Received;
 use crate::trace;
 use crate::world_state::WorldState;
 
-/// Round trips of which the shortest counts.
+/// Number of round trips for a comparison of clocks; the shortest counts.
 const ROUNDS: usize = 32;
-/// So often rank 0 looks which ranks have ended meanwhile.
+/// Interval at which rank 0 checks which ranks have ended.
 const LOOK_UP: Duration = Duration::from_millis(200);
-/// Bytes of a part that travel at once.
+/// Bytes of a part that are sent at once.
 const PIECE: usize = 128 << 10;
 
-/// What a message says, by its tag.
+/// Tags of messages: their kinds.
 mod tag {
-    /// What time is it? With the time of asking, which comes back behind the answer.
+    /// Request for the time. Contains the time of asking, which the answer repeats behind the time.
     pub const ASK: u32 = 1;
     pub const ANSWER: u32 = 2;
-    /// Its clock was compared: one sample.
+    /// Result of comparing clocks: one sample.
     pub const COMPARED: u32 = 3;
-    /// A piece of its part.
+    /// A piece of the sender's part.
     pub const PIECE: u32 = 4;
-    /// It is done. If its part lies on rank 0's host: with the rank that the part is named after, which several ranks of one
-    /// process share. No path: rank 0 reads and removes what it has named itself. And whether the part has all.
+    /// The sender is done. Contains the rank that its part is named after, which several ranks of one process
+    /// share, and whether the part is complete. It contains no path: rank 0 reads and removes only files that
+    /// it names itself.
     pub const DONE: u32 = 5;
 }
 
@@ -57,25 +59,25 @@ pub(crate) struct TracingJob {
     path: PathBuf,
     part: Part,
     job: u64,
-    /// Of rank 0, and of ranks on other hosts.
+    /// Mailbox of rank 0, and of ranks on other hosts.
     inbox: Option<Mailbox<u8>>,
-    /// Of other ranks.
+    /// Postbox to rank 0, at other ranks.
     to_first: Option<Postbox<u8>>,
-    /// What rank 0 knows of the others' clocks.
+    /// Rank 0's knowledge of the other ranks' clocks.
     clocks: BTreeMap<u32, Clock>,
-    /// Parts of ranks of other hosts, as far as they have come.
+    /// Parts of ranks of other hosts, as far as they have arrived.
     received: BTreeMap<u32, ReceivedPart>,
-    /// Ranks that have said so.
+    /// Ranks that have reported that they are done.
     done: BTreeSet<u32>,
-    /// Ranks whose parts end before their ends: there was no room.
+    /// Ranks whose parts are incomplete: there was no room.
     cut: BTreeSet<u32>,
 }
 
 impl TracingJob {
-    /// Begins, if a trace is wanted. Ranks of other hosts wait for rank 0, and it for them.
+    /// Begins tracing, if a trace is wanted. Ranks of other hosts wait for rank 0, and rank 0 for them.
     pub fn begin(world: &Arc<WorldState>) -> Result<Option<Self>> {
         let Some(path) = world.config().trace.clone() else { return Ok(None) };
-        // The program may go to another folder meanwhile.
+        // Made absolute, since the program may change its folder later.
         let path = std::path::absolute(&path).unwrap_or(path);
         let start = now();
         if !udeck_trace::install() {
@@ -111,7 +113,8 @@ impl TracingJob {
         Ok(Some(tracing))
     }
 
-    /// Ends this rank's part; at rank 0 the trace is complete then. What goes wrong is said: it is no matter of the program's.
+    /// Ends this rank's part; at rank 0, the trace is complete afterwards. Errors are printed and not
+    /// returned: they are no concern of the program.
     pub fn finish(mut self, world: &Arc<WorldState>, deadline: Deadline) {
         let _quiet = udeck_trace::quiet();
         if let Err(error) = self.part.write() {
@@ -136,7 +139,7 @@ impl TracingJob {
         self.to_first.as_ref().ok_or_else(|| Error::WouldBlock { what: "a postbox", whom: String::new() })
     }
 
-    /// How far this host's clock is from that of rank 0's: three numbers.
+    /// Compares this host's clock with rank 0's. Returns the encoded sample: three numbers.
     fn compare(&mut self, world: &Arc<WorldState>, deadline: Deadline) -> Result<[u8; 24]> {
         let mut best = ClockSample { at: 0, offset: 0, error: u64::MAX };
         for _ in 0..ROUNDS {
@@ -168,7 +171,7 @@ impl TracingJob {
         let [a, b, c, d] = self.part.rank().to_le_bytes();
         let last_word = [a, b, c, d, u8::from(self.cut.is_empty())];
         if is_beside_first(world, world.rank() as u32) {
-            // Rank 0 may read it when this rank has gone.
+            // Rank 0 may read the part after this rank has gone.
             return self.first_postbox(world, deadline)?.post_tagged(&last_word, tag::DONE);
         }
         let sample = self.compare(world, deadline)?;
@@ -192,20 +195,20 @@ impl TracingJob {
 
     // ---- rank 0 ----
 
-    /// Waits until all ranks are done, and merges what there is.
+    /// Waits until all ranks are done, and merges the parts.
     fn gather(&mut self, world: &Arc<WorldState>, deadline: Deadline) -> Result {
         let others = (1..world.size() as u32).collect();
-        // Merging takes time, too.
+        // Leaves time for merging.
         let left = deadline.remaining();
         let mut parts = self.serve(world, others, tag::DONE, Deadline::after(left - left / 4))?;
         parts.insert(0, self.part.path().to_owned());
         parts.extend(std::mem::take(&mut self.received).into_iter().map(|(rank, part)| (rank, part.path)));
-        // What other threads did meanwhile.
+        // Writes events that other threads recorded meanwhile.
         if self.part.write().is_err() {
             self.cut.insert(0);
         }
         self.done.insert(0);
-        // Of ranks of this host that could not hand theirs over.
+        // Adds parts of ranks of this host that could not report theirs.
         for (rank, part) in udeck_trace::parts_beside(&self.path, self.job) {
             parts.entry(rank).or_insert(part);
         }
@@ -237,7 +240,8 @@ impl TracingJob {
         Ok(())
     }
 
-    /// Answers other ranks until those in `awaited` have said `last`, are lost or have finished. Returns the parts on this host.
+    /// Answers other ranks until those in `awaited` have sent `last`, are lost or have finished. Returns the
+    /// parts on this host.
     fn serve(
         &mut self,
         world: &Arc<WorldState>,
@@ -250,7 +254,7 @@ impl TracingJob {
         inbox.expect(0..world.size());
         let mut answers = BTreeMap::new();
         while !awaited.is_empty() {
-            // Before: what they have said by then is found.
+            // Read before receiving: whatever a rank sent before its end is found.
             let log = world.exit_log();
             let ended: Vec<u32> = awaited
                 .iter()
@@ -344,7 +348,7 @@ impl TracingJob {
     }
 }
 
-/// The part of a rank of another host, as far as it has come.
+/// The part of a rank of another host, as far as it has arrived.
 struct ReceivedPart {
     path: PathBuf,
     file: udeck_trace::NewFile,
@@ -356,7 +360,7 @@ impl ReceivedPart {
         Ok(ReceivedPart { file: udeck_trace::create_private(&path)?, path, bytes: 0 })
     }
 
-    /// Writes the next piece. No honest part is longer than [`MOST_BYTES`].
+    /// Writes the next piece. No correct part is longer than [`MOST_BYTES`].
     fn append(&mut self, piece: &[u8]) -> io::Result<()> {
         let bytes = self.bytes + piece.len() as u64;
         if bytes > MOST_BYTES {
@@ -370,7 +374,7 @@ impl ReceivedPart {
     }
 }
 
-/// The part that a rank's last word names.
+/// Path of the part that a rank's last message names.
 fn part_of(path: &Path, job: u64, word: &[u8], is_beside: impl Fn(u32) -> bool) -> Option<PathBuf> {
     let (named, _) = word.split_at_checked(4).filter(|_| word.len() == 5)?;
     let named = u32::from_le_bytes(named.try_into().ok()?);
@@ -382,14 +386,14 @@ fn number(message: &[u8], nth: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// What the launcher calls a rank's host.
+/// The launcher's name of a rank's host.
 fn host_name(world: &WorldState, rank: u32) -> String {
     let placement = &world.client().welcome().placement;
     let host = placement.host_of(rank).and_then(|host| placement.hosts().get(host));
     host.cloned().unwrap_or_else(|| "?".into())
 }
 
-/// Whether a rank runs on rank 0's host, so that it has its clock and its files.
+/// Whether a rank runs on rank 0's host, and therefore shares its clock and its files.
 fn is_beside_first(world: &WorldState, rank: u32) -> bool {
     let placement = &world.client().welcome().placement;
     rank == 0 || (placement.host_of(0).is_some() && placement.host_of(rank) == placement.host_of(0))
@@ -437,7 +441,7 @@ mod tests {
     #[test]
     fn a_part_from_another_host_has_a_bound() {
         let path = std::env::temp_dir().join(format!("trace-bound-{}", std::process::id()));
-        let _ = fs::remove_file(&path); // of a failed run
+        let _ = fs::remove_file(&path); // left by a failed run
         let mut part = ReceivedPart::create(path.clone()).unwrap();
         part.append(b"[\n").unwrap();
         part.bytes = MOST_BYTES - 1;

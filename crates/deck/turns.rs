@@ -1,16 +1,20 @@
-//! Threads that share mailboxes, each of which is behind a lock.
+//! Turns of threads that share mailboxes, each of which is behind a lock.
 //!
 //! One thread at a time uses a mailbox, and waits at it with the lock held. [`in_turn`] lets the others have it meanwhile:
 //!
-//! * A thread that *asks* for the lock wakes the thread that waits at the mailbox, whose wait then ends by [`Error::TurnOver`]. So each thread has looked
-//!   at what is set aside before it rests.
-//! * The last one of those that ask waits at the mailbox, for all. The others *rest*: each until it is rung, or its own deadline.
-//! * A thread that takes another's message out of its ring sets it aside, and rings the threads that it is for. News of ranks that end concern all.
-//! * A thread that leaves rings one that rests, if nobody asks: so somebody waits at the mailbox for as long as anybody rests.
-//! * A call at several mailboxes rests only briefly: it asks for all of them again, because nobody may wait at some of them.
-//! * A thread that rests for long makes known what it waits for, as one does that waits at the mailbox.
+//! * A thread that *asks* for the lock wakes the thread that waits at the mailbox, whose wait then ends with
+//!   [`Error::TurnOver`]. Hence each thread has checked the messages set aside before it rests.
+//! * The last of the threads that ask waits at the mailbox, for all. The others *rest*: each until it is
+//!   rung, or its own deadline.
+//! * A thread that takes another's message out of its ring sets it aside, and rings the threads that the
+//!   message is for. News of ranks that end concern all threads.
+//! * A thread that leaves rings one that rests, if nobody asks: thus one thread waits at the mailbox for as
+//!   long as any thread rests.
+//! * A call at several mailboxes rests only briefly: it asks for all of them again, because nobody may wait
+//!   at some of them.
+//! * A thread that rests for long publishes what it waits for, like a thread that waits at the mailbox.
 //!
-//! A call that finds its message at once has nothing to do with all this, and one that waits alone asks nobody.
+//! A call that finds its message at once does nothing of this, and a thread that waits alone asks nobody.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,31 +29,31 @@ use crate::error::{Error, Result, Titled, check_process};
 use crate::interrupt;
 use crate::matching::Match;
 
-/// How long a thread that waits at a mailbox may take to let others have it: it may have no processor.
+/// Time that a thread that waits at a mailbox may take to release it: it may have no processor.
 const GRACE: Duration = Duration::from_secs(1);
 /// How long a call at several mailboxes rests.
 const PAUSE_OF_SEVERAL: Duration = Duration::from_millis(10);
 
-/// How the threads that share one mailbox are heard, by whichever of them waits at it.
+/// Turns of the threads that share one mailbox: how they are heard by the thread that waits at it.
 pub struct Turns {
-    /// Threads that ask for the lock.
+    /// Number of threads that ask for the lock.
     asking: AtomicU32,
-    /// How many there are in `calls`.
+    /// Number of entries in `calls`.
     count: AtomicU32,
     calls: Mutex<Vec<Sharer>>,
     queue: CqHandle,
     name: String,
-    /// Where long waits are made known.
+    /// Where long waits are published.
     waits: Waits,
 }
 
-/// A call that may rest.
+/// A call that may rest, and the messages that it is for.
 struct Sharer {
     matching: Match,
     bell: Arc<Bell>,
 }
 
-/// Rung when a call has to look again.
+/// Bell that is rung when a call has to check again.
 #[derive(Default)]
 struct Bell {
     rung: Mutex<bool>,
@@ -62,7 +66,7 @@ impl Bell {
         self.ring.notify_one();
     }
 
-    /// Waits until it is rung, or the deadline.
+    /// Waits until the bell is rung, or the deadline.
     ///
     /// # Errors
     /// [`Error::Interrupted`].
@@ -71,7 +75,7 @@ impl Bell {
         while !*rung && !deadline.passed() {
             let until = long.looks_again().map_or(deadline, |pause| deadline.min(Deadline::after(pause)));
             if self.ring.wait_until(&mut rung, until.instant()).timed_out() {
-                // A signal's handler may do anything, and ring.
+                // Unlocked first: a signal's handler may do anything, and may ring.
                 drop(rung);
                 long.look()?;
                 rung = self.rung.lock();
@@ -81,17 +85,17 @@ impl Bell {
     }
 }
 
-/// Rests that may last, of a call that has waited `since` then.
+/// Rests that may last, of a call that has waited since `since`.
 struct LongRest<'a> {
     since: Deadline,
     waits: &'a Waits,
     wait: Box<Wait>,
-    /// Once it has lasted.
+    /// The published wait, once it has lasted.
     known: Option<Option<Entry>>,
 }
 
 impl LongRest<'_> {
-    /// How soon there is something to do.
+    /// Time until the next check.
     fn looks_again(&self) -> Option<Duration> {
         match self.known {
             None => Some(LONG.saturating_sub(self.since.since())),
@@ -99,6 +103,8 @@ impl LongRest<'_> {
         }
     }
 
+    /// Checks for a signal, and publishes the wait if it has lasted.
+    ///
     /// # Errors
     /// [`Error::Interrupted`].
     fn look(&mut self) -> Result {
@@ -115,13 +121,13 @@ impl LongRest<'_> {
 }
 
 impl Turns {
-    /// `queue`: what whoever waits at the mailbox sleeps on.
+    /// Makes the turns of a mailbox. `queue` is the completion queue that its waiting thread sleeps on.
     pub(crate) fn new(queue: CqHandle, name: &str, waits: &Waits) -> Self {
         let (asking, count, calls) = Default::default();
         Turns { asking, count, calls, queue, name: name.to_owned(), waits: waits.clone() }
     }
 
-    /// A call for any message, which rests.
+    /// Registers a resting call for any message. Returns a function that says whether it was rung.
     #[cfg(test)]
     pub(crate) fn resting_call(&self) -> impl Fn() -> bool {
         let bell = Arc::<Bell>::default();
@@ -129,19 +135,19 @@ impl Turns {
         move || *bell.rung.lock()
     }
 
-    /// Whether whoever waits at the mailbox is to let others have it.
+    /// Whether the thread that waits at the mailbox has to release it.
     #[inline]
     pub(crate) fn are_wanted(&self) -> bool {
         self.asking.load(Ordering::Relaxed) > 0
     }
 
-    /// A message was set aside.
+    /// Rings the calls that a message set aside may be for.
     #[inline]
     pub(crate) fn set_aside(&self, rank: u32, tag: u32) {
         self.ring(|call| call.matching.takes(rank, tag));
     }
 
-    /// Rings all that rest: whatever they wait for may have come, or will not come any more.
+    /// Rings all resting calls: what they wait for may have come, or will not come any more.
     #[inline]
     pub fn ring_all(&self) {
         self.ring(|_| true);
@@ -154,7 +160,7 @@ impl Turns {
         }
     }
 
-    /// Asks for the lock until what is returned is dropped.
+    /// Asks for the lock until the returned guard is dropped.
     fn ask(&self) -> Asking<'_> {
         self.asking.fetch_add(1, Ordering::SeqCst);
         self.queue.wake();
@@ -177,7 +183,7 @@ impl Turns {
         self.pass_on(&calls);
     }
 
-    /// Somebody is to wait at the mailbox, if anybody rests.
+    /// Rings a resting call, if there is one and nobody asks, so that one thread waits at the mailbox.
     fn pass_on(&self, calls: &[Sharer]) {
         if let Some(next) = calls.first().filter(|_| !self.are_wanted()) {
             next.bell.ring();
@@ -199,7 +205,7 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// A call's places among those that share the mailboxes.
+/// Entries of one call in all the mailboxes.
 struct Places<'a> {
     all: &'a [&'a Turns],
     bell: Arc<Bell>,
@@ -219,11 +225,12 @@ impl Drop for Places<'_> {
     }
 }
 
-/// Takes the lock of one mailbox or several, for a call that does not wait at them; of something else, without [`Turns`], too. Who waits at
-/// them lets it have them. `what` it is, in words. `lock`: waits so long for the lock at most; `None`: another thread still has it.
+/// Takes the lock of one mailbox or several, or of something without [`Turns`], for a call that does not wait
+/// at them. A thread that waits at them releases them. `what` names the object, in words. `lock` waits at
+/// most the given time for the lock, and returns `None` if another thread still has it.
 ///
 /// # Errors
-/// Those of `lock`; [`Error::Deadline`]; [`Error::Interrupted`].
+/// The errors of `lock`; [`Error::Deadline`]; [`Error::Interrupted`].
 pub fn lock_within<G, E: From<Error>>(
     all: &[&Turns],
     what: &dyn fmt::Display,
@@ -235,7 +242,7 @@ pub fn lock_within<G, E: From<Error>>(
     }
     check_process()?;
     let locked = ask_for(all, what, limit, lock);
-    // The thread that waited at the mailboxes has given them up, and rests.
+    // The thread that waited at the mailboxes has released them, and rests.
     if !is_forked() {
         all.iter().for_each(|turns| turns.pass_on(&turns.calls.lock()));
     }
@@ -265,7 +272,7 @@ fn ask_for<G, E: From<Error>>(
     }
 }
 
-/// The mailboxes, in words.
+/// Formats the names of the mailboxes.
 struct Names<'a>(&'a [&'a Turns]);
 
 impl fmt::Display for Names<'_> {
@@ -276,15 +283,18 @@ impl fmt::Display for Names<'_> {
     }
 }
 
-/// Makes a call that waits at mailboxes which threads share. It waits at most `limit`, whatever the others wait for.
+/// Makes a call that waits at mailboxes shared by threads. It waits at most `limit`, whatever the other
+/// threads wait for.
 ///
-/// `lock` as of [`lock_within`]. `attempt` is the call: it is made with the lock held, waits at most so long, and may be made several
-/// times. `matching`: which messages it is for.
+/// `lock` is the same as in [`lock_within`]. `attempt` is the call: it is made with the lock held, waits at
+/// most the given time, and may be made several times. `matching`: the messages that it is for.
 ///
-/// For bindings of other languages, whose mailboxes are behind locks; in Rust, too, for an `Arc<Mutex<Mailbox<T>>>`.
+/// For bindings of other languages, whose mailboxes are behind locks. In Rust it serves an
+/// `Arc<Mutex<Mailbox<T>>>`.
 ///
 /// # Errors
-/// Those of `lock` and `attempt`; [`Error::Deadline`] also if another thread does not let it have the lock; [`Error::Interrupted`].
+/// The errors of `lock` and `attempt`; [`Error::Deadline`] also if another thread does not release the lock;
+/// [`Error::Interrupted`].
 pub fn in_turn<G, R, E: From<Error>>(
     all: &[&Turns],
     matching: Match,
@@ -297,12 +307,12 @@ pub fn in_turn<G, R, E: From<Error>>(
     let places = Places::take(all, matching);
     let mut long = None;
     loop {
-        // At its deadline, too, it looks once more, and says for whom it has waited.
+        // At its deadline the call checks once more, too, and says whom it has waited for.
         let mut locked = match lock(Duration::ZERO)? {
             Some(locked) => locked,
             None => ask_for(all, &Names(all), deadline.remaining().max(GRACE), &mut lock)?,
         };
-        // This attempt sees all that is set aside already. News from now on rings.
+        // This attempt sees all messages already set aside. Later news ring the bell.
         *places.bell.rung.lock() = false;
         let wait = match attempt(&mut locked, deadline.remaining()) {
             Err(Error::TurnOver { wait, .. }) => wait,
@@ -312,15 +322,15 @@ pub fn in_turn<G, R, E: From<Error>>(
             ended => return Ok(ended?),
         };
         drop(locked);
-        // Somebody asks for one of them, so there is one.
+        // A thread asks for one of them, so the list is not empty.
         let Some(Turns { waits, .. }) = all.first() else { continue };
         let rest = long.get_or_insert_with(|| LongRest { since, waits, wait, known: None });
         if all.len() > 1 {
-            // Where others want one of several, nobody waits at the rest of them now.
+            // Where others want one of several mailboxes, nobody waits at the rest of them now.
             places.bell.rest(rest, deadline.min(Deadline::after(PAUSE_OF_SEVERAL)))?;
         } else {
             places.bell.rest(rest, deadline)?;
-            long = None; // the next attempt makes itself known
+            long = None; // the next attempt publishes its own wait
         }
     }
 }

@@ -1,18 +1,18 @@
-//! How long a call may wait, and how often it polls meanwhile for what sends no notification.
+//! How long a call may wait, and how often it polls meanwhile for events that nobody notifies.
 
 use std::time::Duration;
 
 use udeck_via::{Deadline, Error as ViaError};
 
-/// Memory may come free where a waiting call does not hear of it: so often it looks.
+/// Poll interval for free memory, which nobody notifies.
 pub(crate) const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
 /// How long a post may wait.
 #[derive(Clone, Copy, Debug)]
 pub enum WaitPolicy {
-    /// Not at all: it fails instead.
+    /// No wait: the post fails instead.
     None,
-    /// Not at all: a message for which there is no room waits in the queue.
+    /// No wait: a message for which there is no room is queued.
     Queue,
     /// The world's deadline. The clock is read only when there is something to wait for.
     Usual,
@@ -20,7 +20,7 @@ pub enum WaitPolicy {
 }
 
 impl WaitPolicy {
-    /// The end of a wait that begins now; `None`: there is to be none.
+    /// Deadline of a wait that begins now; `None`: no wait.
     pub fn until(self, usual: Duration) -> Option<Deadline> {
         match self {
             WaitPolicy::None | WaitPolicy::Queue => None,
@@ -30,7 +30,7 @@ impl WaitPolicy {
     }
 }
 
-/// When a wait because of `error` looks again, news or not.
+/// Time at which a wait because of `error` polls again, news or not.
 pub(crate) fn look_again(error: &ViaError, deadline: Deadline) -> Deadline {
     match error {
         ViaError::NoMemory { .. } => deadline.min(Deadline::after(MEMORY_PAUSE)),

@@ -1,4 +1,4 @@
-//! Making one connection: how often it is tried, and what its failure means.
+//! One attempt to connect: how often it is repeated, and the meaning of its failure.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -9,22 +9,23 @@ use crate::error::{Error, Titled};
 use crate::exit_check::{Verdict, awaited_launcher, check_exit};
 use crate::world_state::WorldState;
 
-/// A mailbox, or this side, has no place for another connection: so soon it is asked again at first, and in the long run.
+/// First and longest interval between requests while the mailbox, or this side, has no place for another
+/// connection.
 const PLACE_PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 
-/// Of connecting: since when, and until when.
+/// Start and deadline of connecting.
 #[derive(Clone, Copy)]
 pub(crate) struct Attempt {
     pub start: Instant,
     pub deadline: Deadline,
-    /// Whether it waits for a place at the mailbox.
+    /// Whether to wait for a place at the mailbox.
     pub waits: bool,
 }
 
 impl Attempt {
-    /// Makes a connection, and asks again where there is no place for it yet. The mailbox's owner has to look at connections that
-    /// have ended, or a receiver to drop what was lent to it.
-    /// Stops when it is withdrawn, with what was the matter then.
+    /// Makes a connection, and asks again while there is no place for it: the mailbox's owner has to poll
+    /// connections that have ended, or a receiver has to drop what was lent to it. Stops when the attempt is
+    /// withdrawn, and returns the last error.
     pub fn persist<T>(
         self,
         withdrawal: Option<&Withdrawal>,
@@ -35,7 +36,7 @@ impl Attempt {
         loop {
             match connect() {
                 Err(error) if lacks_place(&error) && self.waits => refused = Some(error),
-                // Why there is no connection says more than that the time was up.
+                // The reason of the refusal says more than that the time was up.
                 Err(ViaError::Timeout { .. }) if self.deadline.passed() && refused.is_some() => {}
                 made => return made,
             }
@@ -49,7 +50,7 @@ impl Attempt {
         }
     }
 
-    /// What an error of connecting means to a program.
+    /// Translates an error of connecting for the program.
     #[cold]
     pub fn meaning(self, world: &WorldState, name: &str, owner: u32, error: ViaError) -> Error {
         let (name, rank) = (name.to_owned(), owner as usize);
@@ -65,7 +66,7 @@ impl Attempt {
         match (world.exit_log().how_lost(owner), error) {
             (Some(how), _) => Error::PeerLost { rank, how },
             (None, ViaError::Lost(how)) => broken(how),
-            // It registered the mailbox, and now nobody is there: it has ended.
+            // The owner registered the mailbox, and now nobody listens: it has ended.
             (None, ViaError::Os { what, source }) if source.kind() == io::ErrorKind::ConnectionRefused => {
                 broken(format!("{what}: {source}"))
             }
@@ -82,7 +83,7 @@ impl Attempt {
     }
 }
 
-/// Whether there is no place for a connection now, at the mailbox or (`Full`) here.
+/// Whether there is no place for a connection now, at the mailbox or (`Full`) at this side.
 fn lacks_place(error: &ViaError) -> bool {
     error.is_no_place() || matches!(error, ViaError::Full { .. })
 }

@@ -1,4 +1,4 @@
-//! What a mailbox says of itself in the name service. Whoever reads it checks it: any rank can register anything.
+//! Record of a mailbox in the name service. The reader checks it: any rank can register anything.
 //!
 //! ```text
 //! byte 0         1          5            6          7           15                       20
@@ -11,34 +11,34 @@ use udeck_via::ServiceLevel;
 use crate::incast::Rules;
 use crate::wire::Malformed;
 
-/// The version that this build speaks.
+/// Version of this build's records.
 const VERSION: u8 = 6;
-/// NICs that a mailbox may be reached by. (Public documentation names it: [`crate::World::new`].)
+/// Maximum number of NICs of a mailbox. (Public documentation names it: [`crate::World::new`].)
 pub(crate) const MAX_ENDPOINTS: usize = 8;
-/// Bytes of a transport's name.
+/// Maximum length of a transport's name, in bytes.
 const MAX_TRANSPORT: usize = 16;
-/// Bytes of a NIC's address, and of what names a host.
+/// Maximum length of a NIC's address, and of a host's identifier, in bytes.
 pub(crate) const MAX_ADDRESS: usize = u8::MAX as usize;
 
-/// On the wire: the mailbox says nothing of queues.
+/// Wire value of a missing bound of queues.
 const UNSAID: u64 = u64::MAX;
 
-/// What a mailbox says of itself in the name service.
+/// Record of a mailbox in the name service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Advert {
-    /// Whether its owner refuses connections from other hosts that are not encrypted.
+    /// Whether the owner refuses unencrypted connections from other hosts.
     pub encrypt: bool,
-    /// Of what is posted to it.
+    /// Service level of messages to the mailbox.
     pub level: ServiceLevel,
-    /// What may wait for it at each postbox, in bytes; `None`: what the postbox's rank allows.
+    /// Bound of each postbox's queue, in bytes; `None`: what the postbox's rank allows.
     pub queue: Option<u64>,
-    /// What it asks of its posters.
+    /// Incast rules of the mailbox.
     pub incast: Rules,
-    /// What names the owner's host; nothing: it does not know.
+    /// Identifier of the owner's host; empty if the owner does not know it.
     pub host: Vec<u8>,
-    /// The NICs at which it listens, the owner's best first.
+    /// The NICs at which the mailbox listens, the owner's preferred one first.
     pub endpoints: Vec<Endpoint>,
-    /// What it carries.
+    /// Type that the mailbox carries.
     pub kind: String,
     /// Bytes of an element.
     pub size: u32,
@@ -52,7 +52,8 @@ pub(crate) struct Endpoint {
 }
 
 impl Advert {
-    /// What is too long for a record is none of ours: see [`Advert::decode`]'s bounds.
+    /// Encodes the record. The library makes no fields that are too long for it: see the bounds in
+    /// [`Advert::decode`].
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         out.extend(self.size.to_le_bytes());
@@ -113,13 +114,13 @@ impl Endpoint {
     }
 }
 
-/// Whether a transport can be called so: its name ends up in messages to users.
+/// Whether a transport's name is valid: it appears in texts for users.
 pub(crate) fn is_transport(name: &str) -> bool {
     let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     (1..=MAX_TRANSPORT).contains(&name.len()) && name.bytes().all(letter)
 }
 
-/// At most [`MAX_ADDRESS`] bytes, behind their number.
+/// Appends at most [`MAX_ADDRESS`] bytes, preceded by their number.
 fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(bytes.len() as u8);
     out.extend(bytes);

@@ -67,7 +67,8 @@ pub(super) fn agree(
     Ok(agreed)
 }
 
-/// The maker to name in a request to the launcher: the request lasts as long as that rank may still make
+/// The maker to name in a request to the launcher, by which it knows when that rank can no longer make
+/// anything.
 /// something.
 fn maker(group: &str, rank: usize) -> Maker {
     let rank = rank as u32;

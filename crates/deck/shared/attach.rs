@@ -1,7 +1,8 @@
-//! Making what ranks share, and coming to it: collective among them.
+//! Making shared objects, and attaching to them: collective among the ranks that share them.
 //!
-//! The lowest rank makes the memory, the others ask it for the descriptor (`udeck_via::segments`). The call returns when all have it: a barrier in
-//! the memory itself. So nobody can be late, and the maker may end when it likes.
+//! The lowest rank makes the memory, the others ask it for the descriptor (`udeck_segments`). The call
+//! returns when all have it: a barrier in the memory itself. Hence nobody can be late, and the maker may end
+//! when it likes.
 
 use std::io;
 use std::sync::Arc;
@@ -21,21 +22,21 @@ use crate::long_wait::{LongWait, asking};
 use crate::world::check_name;
 use crate::world_state::WorldState;
 
-/// How often a call asks again that found no place at the maker.
+/// Interval after which a call that found no place at the maker asks again.
 const PLACE_PAUSE: Duration = Duration::from_millis(20);
 
-/// What is to be shared.
+/// Description of an object to be shared.
 pub(crate) struct Wanted<'a> {
     pub name: &'a str,
     pub purpose: Purpose,
-    /// Of the elements.
+    /// Name of the elements' type.
     pub kind: &'static str,
     pub size: usize,
     pub len: usize,
 }
 
 impl Wanted<'_> {
-    /// As errors name it.
+    /// Name of the object in errors.
     pub fn title(&self) -> String {
         let noun = if self.purpose == Purpose::Semaphore { "semaphore" } else { "shared segment" };
         format!("{noun} {:?}", self.name)
@@ -62,7 +63,8 @@ impl Wanted<'_> {
     }
 }
 
-/// Shares it among these ranks, which are checked. `prepare`: what its maker writes before anybody else has it.
+/// Shares an object among these ranks, which were checked. `prepare` writes to the memory at the maker,
+/// before any other rank has it.
 pub(crate) fn share(
     world: &Arc<WorldState>,
     ranks: Vec<usize>,
@@ -120,7 +122,7 @@ fn make(
     Ok(memory)
 }
 
-/// An error of either kind, on its way out of [`crate::sharing::Sharing::offer`].
+/// An error of either kind, returned through [`crate::sharing::Sharing::offer`].
 struct Failure(Error);
 
 impl From<io::Error> for Failure {
@@ -129,7 +131,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// A rank that is not the maker comes to a segment.
+/// The attempt of a rank that is not the maker to attach to an object.
 struct Attempt<'a> {
     world: &'a Arc<WorldState>,
     what: &'a str,
@@ -177,7 +179,7 @@ impl Attempt<'_> {
         })
     }
 
-    /// Where the maker gives its segments.
+    /// Address at which the maker serves its segments.
     fn address(&self, deadline: Deadline) -> Result<Vec<u8>> {
         let start = Deadline::now();
         asking(self.world, |asked| {
@@ -201,7 +203,7 @@ impl Attempt<'_> {
         Error::Deadline { what: self.what.to_owned(), waited, whom }
     }
 
-    /// Other calls of this rank have all places at the maker.
+    /// The error if other calls of this rank have all places at the maker.
     fn crowded(&self, waited: Duration) -> Error {
         let whom = format!(
             "a place at rank {}, which makes it: {MAX_REQUESTS} calls of this rank wait for what that rank makes, and no more may at a \
@@ -218,7 +220,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// The maker listens no more.
+    /// The error if the maker does not listen any more.
     fn gone(&self) -> Error {
         let how = "it has closed its socket".to_owned();
         match check_exit(self.maker, how, self.world, Deadline::after(crate::exit_check::MAX_WAIT)) {
@@ -236,7 +238,7 @@ fn os(what: &str, source: io::Error) -> Error {
     Error::via(what, ViaError::os("sharing memory", source))
 }
 
-/// The name under which a rank says where it gives segments to others.
+/// Name under which a rank publishes the address of its segments.
 fn service_of(rank: u32) -> String {
     format!("{INTERNAL}{}{rank}", &SEGMENTS[1..])
 }

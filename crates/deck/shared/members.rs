@@ -1,23 +1,23 @@
-//! Who may share something: ranks of one host.
+//! Members of a shared object: ranks of one host.
 
 use crate::error::{Error, Result};
 use crate::world::World;
 use crate::world_state::WorldState;
 
 impl World {
-    /// The ranks of this rank's host, in their order: those that can share memory with it.
+    /// The ranks of this rank's host, in ascending order: the ranks that can share memory with it.
     pub fn host_ranks(&self) -> Vec<usize> {
         let neighbours = self.state.client().welcome().neighbours();
         neighbours.map(|rank| rank as usize).collect()
     }
 }
 
-/// All ranks of the job, if they are on one host.
+/// Returns all ranks of the job, if they are on one host.
 pub(crate) fn all(world: &WorldState, what: &str) -> Result<Vec<usize>> {
     checked(world, what, &(0..world.size()).collect::<Vec<_>>())
 }
 
-/// These ranks, in their order, if they can share something with this one.
+/// Returns these ranks, sorted, if they can share an object with this one.
 pub(crate) fn checked(world: &WorldState, what: &str, ranks: &[usize]) -> Result<Vec<usize>> {
     let mut members = ranks.to_vec();
     members.sort_unstable();

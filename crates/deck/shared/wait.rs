@@ -1,6 +1,8 @@
-//! Waiting in shared memory: spin, yield, then sleep in slices, and look between them what has become of those that are waited for.
+//! Waiting in shared memory: spinning, yielding, then sleeping in slices, with checks of the awaited ranks in
+//! between.
 //!
-//! Nobody is woken by a death. So a wait looks for the dead after each slice: within [`SLICE`] of a death it is noticed.
+//! A death wakes nobody. Hence a wait checks for the dead after each slice: a death is noticed within
+//! [`SLICE`].
 
 use std::time::Duration;
 
@@ -13,34 +15,35 @@ use crate::exit_check::{Verdict, check_exit};
 use crate::long_wait::LongWait;
 use crate::world_state::WorldState;
 
-/// The longest sleep without a look at the others.
+/// Longest sleep without a check of the other ranks.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// What is waited for, and how long.
+/// Description of a wait, and its limit.
 pub(crate) struct Waits<'a> {
     pub shared: &'a Shared,
     pub call: Call,
-    /// What the call does, as `locking`; the segment follows.
+    /// Action of the call, such as `locking`; the object's name follows.
     pub what: &'static str,
     pub limit: Duration,
 }
 
-/// What a look at the others found.
+/// Result of a check of the other ranks.
 pub(crate) enum Look<R> {
     /// The wait is over.
     Done(R),
-    /// It goes on.
+    /// The wait goes on.
     Awaits {
-        /// Ranks of which any can end it.
+        /// Ranks that can each end the wait.
         ranks: Vec<u32>,
-        /// Others can, too.
+        /// Whether others can end it, too.
         open: bool,
-        /// All in words.
+        /// All of them, in words.
         whom: String,
     },
 }
 
-/// Waits until `attempt`, which is told whether this call has slept, gives something. `look` is called when a sleep was in vain.
+/// Waits until `attempt` returns something. `attempt` is told whether this call has slept. `look` is called
+/// when a sleep was in vain.
 #[inline]
 pub(crate) fn wait<R>(
     waits: &Waits<'_>,
@@ -82,7 +85,7 @@ fn wait_long<R>(
             let what = format!("{} {}", waits.what, waits.shared.what);
             return Err(Error::Deadline { what, waited: known.elapsed(), whom });
         }
-        // Others are waited for: that is to be known, too.
+        // Other ranks are waited for, which is published, too.
         let version =
             ranks.iter().fold(ranks.len() as u64, |sum, rank| sum.wrapping_mul(31) + u64::from(*rank));
         known.look(world, version, || Wait {
@@ -95,7 +98,7 @@ fn wait_long<R>(
     }
 }
 
-/// What became of a rank whose process is dead, in the launcher's words if it has any.
+/// How a rank whose process is dead ended, in the launcher's words if it has any.
 #[cold]
 pub(crate) fn how_dead(world: &WorldState, rank: u32) -> String {
     let how = "its process has ended".to_owned();

@@ -1,4 +1,4 @@
-//! What safe code must not do with messages that were posted or received does not compile.
+//! Compile-fail tests: safe code that misuses posted or received messages does not compile.
 
 #[macro_use]
 #[path = "../../via/tests/pairs/mod.rs"]

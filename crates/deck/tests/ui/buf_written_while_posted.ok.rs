@@ -1,4 +1,4 @@
-//! No slice of a message outlasts its posting: the receiver reads that very memory.
+//! A slice of a message cannot outlive its posting: the receiver reads the same memory.
 
 use udeck_deck::{Buf, Postbox};
 

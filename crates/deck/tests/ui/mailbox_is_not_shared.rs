@@ -1,8 +1,8 @@
-//! A mailbox may move to another thread, and is not shared.
+//! A mailbox may move to another thread, but threads cannot share it.
 
 use udeck_deck::Mailbox;
 
-/// What threads may use at once.
+/// Accepts only types that threads may share.
 trait Shared {}
 #[diagnostic::do_not_recommend]
 impl<T: Sync> Shared for T {}

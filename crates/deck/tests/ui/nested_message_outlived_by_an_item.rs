@@ -1,4 +1,4 @@
-//! What was unpacked of a nested message lies in the one around it.
+//! Unpacked items of a nested message lie in the outer message, so they cannot outlive it.
 
 use udeck_deck::{Packed, Received, Result};
 

@@ -1,8 +1,8 @@
-//! A postbox may move to another thread, and is not shared: threads have one each.
+//! A postbox may move to another thread, but threads cannot share it: each thread has its own.
 
 use udeck_deck::Postbox;
 
-/// What threads may use at once.
+/// Accepts only types that threads may share.
 trait Shared {}
 #[diagnostic::do_not_recommend]
 impl<T: Sync> Shared for T {}

@@ -1,4 +1,4 @@
-//! A received message may be the sender's own memory: nobody writes it.
+//! A received message is read-only: it may lie in the sender's own memory.
 
 use udeck_deck::Received;
 

@@ -1,4 +1,4 @@
-//! What was unpacked lies in the message.
+//! Unpacked items lie in the message, so they cannot outlive it.
 
 use udeck_deck::{Packed, Received};
 

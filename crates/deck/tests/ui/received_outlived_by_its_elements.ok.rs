@@ -1,4 +1,4 @@
-//! A received message is read until it is dropped, which sends its memory home.
+//! Elements of a received message cannot outlive it: dropping it gives its memory back to the sender.
 
 use udeck_deck::Received;
 

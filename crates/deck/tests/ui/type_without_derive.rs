@@ -1,4 +1,4 @@
-//! What a mailbox carries is plain data. The compiler says what to derive.
+//! A mailbox carries plain data. The compiler says what to derive.
 
 #![allow(unused_imports)]
 

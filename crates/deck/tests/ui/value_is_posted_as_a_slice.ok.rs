@@ -1,4 +1,4 @@
-//! A value is posted as a slice of one.
+//! A single value is posted as a slice of one element.
 
 use udeck_deck::Postbox;
 
