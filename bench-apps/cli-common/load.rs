@@ -1,8 +1,9 @@
-//! How much of this host's processors others used while a run was measured.
+//! How much of this host's processors other programs used during a run.
 //!
-//! `/proc/stat` says how long the processors were busy, and each process how long it ran. Ours are the processes that descend from
-//! the first deckperf or deckrun above this one, and all that run this program: an MPI's ranks among them, and ranks that another
-//! launcher started. What is left are others. A hypervisor's other guests are counted by the kernel as stolen time.
+//! `/proc/stat` says how long the processors were busy, and `/proc/PID/stat` how long each process ran. Our processes are
+//! the descendants of the first deckperf or deckrun above this one, and all that run this program: an MPI's ranks among
+//! them, and ranks that another launcher started. All remaining processes are others. The kernel counts other guests of a
+//! hypervisor as stolen time.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +15,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-/// The share of all processors from which on a machine was busy with something else. A choice.
+/// Share of all processors at which a machine counts as busy with something else. The number is a choice.
 const BUSY: f64 = 0.1;
 
 static BEGUN: OnceLock<Option<Sample>> = OnceLock::new();
@@ -30,24 +31,24 @@ pub struct Load {
     pub cores: usize,
 }
 
-/// The measurement begins, if it has not yet.
+/// Begins the measurement, if it has not begun.
 pub fn begin() {
     BEGUN.get_or_init(Sample::take);
 }
 
-/// Since [`begin`]; `None` where the system does not say it.
+/// Load since [`begin`]; `None` where the system does not report it.
 pub fn since_begin(cores: usize) -> Option<Load> {
     let before = BEGUN.get()?.as_ref()?;
     before.until(&Sample::take()?, cores)
 }
 
 impl Load {
-    /// Whether figures of such a run say much of the machine's mood.
+    /// Whether other programs used so much that the figures say more about them than about this program.
     pub fn is_busy(&self) -> bool {
         self.others + self.stolen > BUSY * self.cores as f64
     }
 
-    /// One sentence.
+    /// The load in one sentence.
     pub fn sentence(&self) -> String {
         let Self { others, stolen, cores } = self;
         let busy = if self.is_busy() {
@@ -61,7 +62,7 @@ impl Load {
         )
     }
 
-    /// For programs.
+    /// The load as JSON.
     pub fn json(&self) -> Value {
         json!({
             "busy": self.is_busy(),
@@ -72,14 +73,14 @@ impl Load {
     }
 }
 
-/// The clocks' readings at one time, in ticks.
+/// Readings of the clocks at one time, in ticks.
 #[derive(Clone, Debug)]
 struct Sample {
     at: Instant,
-    /// Time of all processors in processes.
+    /// Time that all processors spent in processes.
     busy: u64,
     stolen: u64,
-    /// Time of our processes, ended ones included.
+    /// Time that our processes ran, ended ones included.
     ours: u64,
 }
 
@@ -113,7 +114,7 @@ impl Sample {
 fn processors(stat: &str) -> Option<(u64, u64)> {
     let line = stat.lines().find(|line| line.starts_with("cpu "))?;
     let ticks: Vec<u64> = line.split_whitespace().skip(1).map_while(|word| word.parse().ok()).collect();
-    // Interrupts are left out: those of our own messages are in them.
+    // Sums the ticks in processes (user, nice, system) and the stolen ticks over all processors.
     Some((ticks.get(..3)?.iter().sum(), ticks.get(7).copied().unwrap_or(0)))
 }
 
@@ -130,7 +131,7 @@ fn processes() -> Vec<Process> {
     pids.filter_map(|pid| process(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)).collect()
 }
 
-/// Reads `/proc/PID/stat`: times of the process, and of its children that it has waited for.
+/// Parses `/proc/PID/stat`; the ticks are those of the process and of the children that it has waited for.
 fn process(pid: u32, stat: &str) -> Option<Process> {
     let (_, rest) = stat.rsplit_once(')')?;
     let words: Vec<&str> = rest.split_whitespace().collect();
@@ -155,7 +156,8 @@ fn ours(
         let is_deckrun = path.as_deref().and_then(Path::file_name).is_some_and(|name| name == "deckrun");
         is_deckrun || path.is_some() && path.as_deref() == mine
     };
-    // A process that ended meanwhile may leave a circle: no line is longer than there are processes.
+    // The process tree may have a circle if a process ended meanwhile, so a walk takes at most as many steps as there are
+    // processes.
     let line =
         |pid| std::iter::successors(Some(pid), |pid| parents.get(pid).copied()).take(processes.len() + 1);
     let root = line(me).take_while(|&pid| pid == me || starts_ours(pid)).last().unwrap_or(me);

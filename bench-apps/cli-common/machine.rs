@@ -1,4 +1,4 @@
-//! Where and with what a run was made: a figure says nothing without it.
+//! Description of the machine and the build of a run, without which a figure says nothing.
 
 use std::{
     fs,
@@ -10,32 +10,32 @@ use crate::load::{self, Load};
 /// The head of every report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
-    /// Of µDECK.
+    /// Version of µDECK.
     pub version: &'static str,
-    /// In UTC.
+    /// Date and time, in UTC.
     pub date: String,
-    /// As the processor calls itself.
+    /// Name of the processor, as it reports itself.
     pub cpu: String,
-    /// Of this host.
+    /// Cores of this host.
     pub cores: usize,
-    /// The running system.
+    /// Version of the running kernel.
     pub kernel: String,
-    /// Compiler and optimisation.
+    /// Compiler and optimisation level.
     pub build: String,
-    /// In the job.
+    /// Ranks in the job.
     pub ranks: usize,
-    /// On which cores the ranks ran.
+    /// Cores on which the ranks ran, in words.
     pub pinning: String,
-    /// What the messages travelled over.
+    /// Transport of the messages.
     pub transport: String,
-    /// Whether messages are from memory that no cache holds (`--off-cache`).
+    /// Whether messages come from memory that no cache holds (`--off-cache`).
     pub off_cache: bool,
-    /// Use of this host by other programs meanwhile, if the system says it.
+    /// Use of this host by other programs during the run, if the system reports it.
     pub load: Option<Load>,
 }
 
 impl Machine {
-    /// Of a job of two ranks. Asks the system; what it does not say is "unknown".
+    /// Describes this host for a job of two ranks. Asks the system; a value that it does not report is "unknown".
     pub fn describe(pinning: String, transport: String) -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -59,7 +59,7 @@ impl Machine {
 }
 
 impl Machine {
-    /// The transport's name: what a device of verbs is called differs from machine to machine.
+    /// Name of the transport; a device of verbs counts as "verbs", because devices have other names on other machines.
     pub fn network(&self) -> &str {
         let device = self.transport.split(';').next().unwrap_or_default();
         let name = device.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -67,7 +67,7 @@ impl Machine {
     }
 }
 
-/// x86 says "model name"; others say less, under other names.
+/// Name of the processor. x86 reports "model name"; others report less, under other names.
 fn cpu_model(cpuinfo: &str) -> Option<&str> {
     ["model name", "Model", "CPU part"].iter().find_map(|key| {
         let mut fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));
@@ -75,7 +75,7 @@ fn cpu_model(cpuinfo: &str) -> Option<&str> {
     })
 }
 
-/// `2026-11-21 01:50 UTC`, of seconds since 1970 (Hinnant: chrono-compatible low-level date algorithms,
+/// Formats seconds since 1970 as `2026-11-21 01:50 UTC` (Hinnant: chrono-compatible low-level date algorithms,
 /// `civil_from_days`).
 fn utc(seconds: u64) -> String {
     let (days, in_day) = (seconds / 86_400, seconds % 86_400);
@@ -91,8 +91,7 @@ fn utc(seconds: u64) -> String {
 }
 
 impl Machine {
-    /// A description that is the same on every machine, for tests of reports.
-    #[doc(hidden)]
+    /// A sample machine for tests of reports.
     pub fn sample(pinning: &str, transport: &str) -> Self {
         Machine {
             version: "1.2.3",

@@ -3,9 +3,9 @@
 /// Characters in the longest line of a report.
 pub const WIDTH: usize = 80;
 
-/// Lines of columns that are as wide as their widest cell, two spaces apart; an empty line stays empty. The columns for which `left`
-/// holds stand to the left, others to the right. Columns that do not fit into [`WIDTH`] follow in further blocks, which all begin with
-/// the first `keys` columns.
+/// Lays out lines of cells in columns as wide as their widest cell, two spaces apart; an empty line stays empty. Columns
+/// for which `left` holds are aligned to the left, others to the right. Columns that do not fit into [`WIDTH`] follow in
+/// further blocks; each block begins with the first `keys` columns.
 pub fn aligned(lines: &[Vec<String>], keys: usize, left: impl Fn(usize) -> bool) -> String {
     let count = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |at: usize| {
@@ -14,7 +14,7 @@ pub fn aligned(lines: &[Vec<String>], keys: usize, left: impl Fn(usize) -> bool)
     let widths: Vec<usize> = (0..count).map(width).collect();
     let block = |columns: &Vec<usize>| -> String {
         let rest = &columns[keys.min(columns.len())..];
-        // A head that has nothing to say of these columns.
+        // A heading line whose cells in these columns are all empty is left out.
         let says = |cells: &&Vec<String>| {
             cells.len() <= keys || rest.iter().any(|&at| cells.get(at).is_some_and(|cell| !cell.is_empty()))
         };
@@ -23,7 +23,7 @@ pub fn aligned(lines: &[Vec<String>], keys: usize, left: impl Fn(usize) -> bool)
     blocks(&widths, keys).iter().map(block).collect::<Vec<_>>().join("\n")
 }
 
-/// The columns that stand side by side.
+/// Groups columns into blocks; the columns of one block stand side by side.
 fn blocks(widths: &[usize], keys: usize) -> Vec<Vec<usize>> {
     let keys: Vec<usize> = (0..keys.min(widths.len())).collect();
     let first: usize = keys.iter().map(|&key| widths[key] + 2).sum();
@@ -49,7 +49,8 @@ fn line(cells: &[String], columns: &[usize], widths: &[usize], left: &impl Fn(us
     padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
 }
 
-/// Lines of at most [`WIDTH`] characters, unless a word is longer than that: the first begins with `first`, the others with `others`.
+/// Wraps `sentence` into lines of at most [`WIDTH`] characters (longer only for a longer word): the first begins with
+/// `first`, the others with `others`.
 pub fn wrapped(first: &str, others: &str, sentence: &str) -> String {
     let length = |text: &str| text.chars().count();
     let mut text = first.to_owned();

@@ -1,8 +1,8 @@
-//! What the machine itself can do between the two cores, without a library: the limits that figures are
-//! compared with, measured in the same rounds.
+//! Limits of the machine itself: what two cores can do without a library. Figures are compared with these limits,
+//! which are measured in the same rounds.
 //!
-//! Two threads of rank 0 on the two ranks' cores do it, while rank 1 sleeps in `retrieve`. Memory passes
-//! between them by ownership, so this is safe code all through.
+//! Two threads of rank 0 measure them on the two ranks' cores, while rank 1 sleeps in `retrieve`. Memory passes
+//! between the threads by ownership, so all of this is safe code.
 
 use std::{
     hint, io,
@@ -19,41 +19,41 @@ use crate::failure::{Failure, Result};
 /// Limits at one size, in µs.
 #[derive(Clone, Copy, Debug)]
 pub struct BaselineSample {
-    /// One-way hand-over of a cache line.
+    /// Time to hand over a cache line, one way.
     pub line: f64,
-    /// `None` under [`MIN_COPY`].
+    /// Copy times; `None` for sizes under [`MIN_COPY`].
     pub copies: Option<CopySample>,
 }
 
 /// The two copies that a message takes through a bounce buffer, each timed alone, in µs.
 #[derive(Clone, Copy, Debug)]
 pub struct CopySample {
-    /// From the sender's own memory into memory that the other core read last.
+    /// Copy from the sender's own memory into memory that the other core read last.
     pub into_bounce: f64,
-    /// From memory that is dirty in the other core's cache.
+    /// Copy from memory that is dirty in the other core's cache.
     pub out: f64,
 }
 
-/// Smaller copies are not timed: a read of the clock would be a large part of them.
+/// Smallest size whose copies are timed, in bytes: for less, reading the clock would be a large part of the time.
 pub const MIN_COPY: usize = 4 << 10;
 
-/// Far beyond what a blocked rank spins before it sleeps.
+/// Time after which a blocked rank 1 sleeps for sure: far longer than it spins.
 const RANK_1_FALLS_ASLEEP: Duration = Duration::from_millis(1);
 
-/// For each of the measurements at one size. A limit in time and not in turns: where somebody else takes
-/// one of the two cores, a turn lasts as long as the other's time slice.
+/// Time budget of each measurement at one size. A limit in time and not in turns: where another program takes
+/// one of the two cores, a turn lasts as long as that program's time slice.
 const BUDGET: Duration = Duration::from_millis(1);
 
-/// Between two looks at the clock, which so cost less than a hundredth of a turn.
+/// Round trips between two reads of the clock, so that these cost less than a hundredth of a turn.
 const ROUND_TRIPS: u64 = 64;
 
-/// Pairs of lines that a counter goes through: as many as cells of a ring.
+/// Pairs of cache lines that the counter visits in turn: as many as a ring has cells.
 const LINES: usize = 64;
 
-/// At every size, even if they exceed the budget.
+/// Fewest copies timed at each size, even if they exceed the budget.
 const MIN_COPIES: u64 = 3;
 
-/// Where the limits are measured, and the memory for it: kept, so that no figure pays for fresh pages.
+/// The cores and the memory of the measurements. The memory is kept, so that no figure pays for fresh pages.
 pub struct Baselines {
     cpus: Option<[usize; 2]>,
     near: Vec<u8>,
@@ -61,7 +61,7 @@ pub struct Baselines {
     bounce: Vec<u8>,
 }
 
-/// A line of its own; 128 bytes because processors fetch lines in pairs.
+/// A counter on a cache line of its own; 128 bytes because processors fetch lines in pairs.
 #[repr(align(128))]
 #[derive(Default)]
 struct CacheLine(AtomicU64);
@@ -71,13 +71,13 @@ fn lines() -> Vec<CacheLine> {
 }
 
 impl Baselines {
-    /// For copies of up to `largest` bytes, between the cores `cpus`, or wherever the system puts two
-    /// threads.
+    /// Allocates memory for copies of up to `largest` bytes, between the cores `cpus`, or wherever the system puts
+    /// two threads.
     pub fn new(cpus: Option<[usize; 2]>, largest: usize) -> Self {
         Self { cpus, near: vec![1; largest], far: vec![2; largest], bounce: vec![3; largest] }
     }
 
-    /// Blocks for a few milliseconds, more at the largest sizes.
+    /// Measures the limits at `size` bytes. Blocks for a few milliseconds, longer at the largest sizes.
     pub fn measure(&mut self, size: usize) -> Result<BaselineSample> {
         thread::sleep(RANK_1_FALLS_ASLEEP);
         let line = self.line().map_err(Failure::system("measuring the raw cache line"))?;
@@ -89,9 +89,9 @@ impl Baselines {
         Ok(BaselineSample { line, copies })
     }
 
-    /// A counter that goes to and fro between two lines, which are others each time, as a ring's are: how far a line
-    /// is from the cores is a matter of its address, and one pair of lines alone is now near, now far. No pause in
-    /// the loops: it would lengthen the very thing that is measured.
+    /// One-way time of a counter that goes to and fro between two cache lines. Each turn uses another pair of lines, as a
+    /// ring does: the distance of a line from the cores depends on its address, and a single pair is now near, now far.
+    /// The loops have no pause, because it would lengthen the time that is measured.
     fn line(&self) -> io::Result<f64> {
         const STOP: u64 = u64::MAX;
         let (there, back) = (lines(), lines());
@@ -135,8 +135,8 @@ impl Baselines {
         Ok(mean.micros())
     }
 
-    /// The near side copies its memory into the bounce buffer and gives that away; the far side copies it
-    /// out and gives it back, so each copy finds the cache lines where the other side left them.
+    /// Times both copies. The near side copies its memory into the bounce buffer and gives the buffer away; the far side
+    /// copies it out and gives it back. So each copy finds the cache lines where the other side left them.
     fn copies(&mut self, size: usize) -> io::Result<CopySample> {
         let (to_far, from_near) = mpsc::channel();
         let (to_near, from_far) = mpsc::channel();
@@ -146,7 +146,7 @@ impl Baselines {
         let copy_out = move || {
             let mut mean = Mean::default();
             let mut warm = false;
-            // Until the near side has had enough and closes its end.
+            // Copies until the near side has finished and closes its end.
             while let Ok(bounce) = take(&from_near) {
                 let elapsed = timed_copy(far, &bounce[..size]);
                 mean.add_unless_first(elapsed, &mut warm);
@@ -174,7 +174,7 @@ impl Baselines {
     }
 }
 
-/// Of turns that were timed one by one, or together.
+/// Mean over turns that were timed one by one, or together.
 #[derive(Default)]
 struct Mean {
     total: Duration,
@@ -182,7 +182,7 @@ struct Mean {
 }
 
 impl Mean {
-    /// The first turn warms up: it finds lines and pages where an earlier contender left them.
+    /// Adds a turn, except the first: it warms up, because its lines and pages are where an earlier contender left them.
     fn add_unless_first(&mut self, elapsed: Duration, warm: &mut bool) {
         if std::mem::replace(warm, true) {
             self.total += elapsed;
@@ -209,7 +209,7 @@ pub fn on_both_cores<N, F: Send>(
         let far = scope.spawn(move || {
             let pinned = cpus.map_or(Ok(()), |[_, far_cpu]| udeck::sys::pin_to_cpu(far_cpu));
             let usable = pinned.is_ok();
-            // The near side waits for this word until it comes or this thread ends.
+            // The near side waits until this message comes or this thread ends.
             let _ = ready.send(pinned);
             usable.then(far)
         });
@@ -220,7 +220,7 @@ pub fn on_both_cores<N, F: Send>(
     })
 }
 
-/// The fence waits for the stores, which may have to fetch their lines from the other core first.
+/// Time of one copy. The fence waits for the stores, which may have to fetch their lines from the other core first.
 fn timed_copy(to: &mut [u8], from: &[u8]) -> Duration {
     let from = hint::black_box(from);
     let started = Instant::now();
@@ -234,7 +234,7 @@ fn give(channel: &Sender<Vec<u8>>, memory: Vec<u8>) -> io::Result<()> {
     channel.send(memory).map_err(|_| io::Error::other("the other side is gone"))
 }
 
-/// Spins, so that neither core goes to sleep between two copies.
+/// Receives the memory by spinning, so that neither core goes to sleep between two copies.
 fn take(channel: &Receiver<Vec<u8>>) -> io::Result<Vec<u8>> {
     loop {
         match channel.try_recv() {

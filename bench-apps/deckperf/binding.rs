@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::failure::{Failure, Result};
 
-/// One place of the list.
+/// One place of the `--bind` list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spot {
     /// This core.
@@ -13,10 +13,10 @@ pub enum Spot {
     Node(usize),
 }
 
-/// The cores of this host, as the kernel tells of them.
+/// The cores and NUMA nodes of this host, as the kernel reports them.
 pub struct Cpus {
     online: Vec<usize>,
-    /// By number; empty where the kernel knows no nodes.
+    /// Node numbers with their cores; empty where the kernel knows no nodes.
     nodes: Vec<(usize, Vec<usize>)>,
 }
 
@@ -24,7 +24,7 @@ impl Spot {
     /// Reads `3` or `node:1`.
     ///
     /// # Errors
-    /// What is possible.
+    /// The forms that are allowed.
     pub fn parse(text: &str) -> Result<Self, String> {
         let number = |digits: &str| digits.parse().ok();
         let spot = match text.strip_prefix("node:") {
@@ -36,7 +36,7 @@ impl Spot {
 }
 
 impl Cpus {
-    /// What does not say anything is taken for one node, or none.
+    /// Reads the kernel's lists; a list that cannot be read counts as empty.
     pub fn of_this_host() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let online = cpu_list(&read("/sys/devices/system/cpu/online"));
@@ -50,13 +50,13 @@ impl Cpus {
         Cpus { online, nodes }
     }
 
-    /// Where a core lies, if the kernel says so.
+    /// NUMA node of a core, if the kernel reports it.
     pub fn node_of(&self, core: usize) -> Option<usize> {
         self.nodes.iter().find(|(_, cores)| cores.contains(&core)).map(|(node, _)| *node)
     }
 }
 
-/// `0-2,5`, as in sysfs.
+/// Parses a list of the form `0-2,5`, as in sysfs.
 fn cpu_list(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -83,10 +83,10 @@ pub fn core_of(spots: &[Spot], local: usize, ranks: usize, usable: &[usize], cpu
     taken.last().copied().ok_or_else(|| Failure::Bind("names no place".to_owned()))
 }
 
-/// That every place of the list is one.
+/// Checks every place of the list.
 ///
 /// # Errors
-/// As [`core_of`].
+/// The same as [`core_of`]'s.
 pub fn check(spots: &[Spot], ranks: usize) -> Result {
     match ranks.min(spots.len()).checked_sub(1) {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! The command line: commands, and the task that each asks for. Options that they share, and plans, are in the folder.
+//! The command line: commands, and the task of each. Shared options and plans are in the folder.
 
 mod options;
 mod plans;
@@ -15,7 +15,7 @@ use crate::binding::Spot;
 use crate::plan::{Checks, Format, Plan, Test};
 use crate::{clones, compare, costs, cpu, dat, jobs, overlap, page, peers, registration, vi};
 
-/// Connections that a mailbox takes of one rank in a job of two (`udeck::World::postbox`).
+/// Connections that a mailbox accepts from one rank in a job of two (`udeck::World::postbox`).
 const OF_ONE_RANK: u64 = 1023;
 
 const EXAMPLES: &str = "\
@@ -119,7 +119,7 @@ struct Line {
     generate: Generate,
 }
 
-/// The whole command line, whose commands take some of the shared options each.
+/// The whole command line; each command accepts some of the shared options.
 #[derive(Debug)]
 pub struct Cli(Line);
 
@@ -193,27 +193,27 @@ enum Command {
     },
     /// Several pairs of ranks stream at once, as OSU's osu_mbw_mr: MB/s and messages per second of all together
     MultiPair {
-        /// How many pairs; the most decide how many ranks are started
+        /// How many pairs; the largest number decides how many ranks are started
         #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4",
               value_parser = clap::value_parser!(u16).range(1..=512))]
         pairs: Vec<u16>,
     },
     /// Every pair of ranks, one at a time: latency of 8 bytes and bandwidth of 64 KiB (or of --sizes), as a matrix
     Matrix {
-        /// That are started; a job of another launcher has as many as it has
+        /// Ranks to start; a job of another launcher has as many as it has
         #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=64))]
         ranks: u16,
     },
     /// Many ranks send to one: rate at the receiver, fairness, and a short message among floods
     Incast {
-        /// In the job, of which rank 0 receives
+        /// Ranks in the job; rank 0 receives from all others
         #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "2,4,8",
               value_parser = clap::value_parser!(u16).range(2..=512))]
         ranks: Vec<u16>,
     },
     /// Registering memory of 4 KiB to 64 MiB with the NIC, cache hits and misses, and posting from such memory
     Registration,
-    /// What `costs` starts
+    /// The job that `costs` starts
     #[command(hide = true)]
     StartTime(costs::start_time::StartArgs),
     /// Mailboxes beside MPICH, Open MPI, UCX and libfabric in the same minute, with ratios and targets
@@ -246,21 +246,21 @@ enum Command {
         #[arg(long, value_name = "N", default_value_t = cpu::RATE,
               value_parser = clap::value_parser!(u64).range(0..=100_000))]
         rate: u64,
-        /// Who takes part
+        /// Contenders to measure
         #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, default_values_t = cpu::KINDS)]
         contenders: Vec<cpu::Kind>,
     },
     /// A rank of ours that `cpu` conducts, or one end of bare sockets; started alone, both
     #[command(hide = true)]
     CpuRank {
-        /// Without µDECK.
+        /// Measure bare sockets, without µDECK.
         #[arg(long)]
         sockets: bool,
-        /// Of the other end, which has started this one.
+        /// Port of the other end, which has started this process.
         #[arg(long, requires = "sockets")]
         port: Option<u16>,
     },
-    /// What got faster or slower between two runs, or two builds, beyond the noise of the machine
+    /// Find what got faster or slower between two runs, or two builds, beyond the noise of the machine
     Compare(compare::CompareArgs),
     /// One HTML page with curves, comparisons and the raw data, measured now or from files of `--format json`
     #[command(after_help = REPORT_EXAMPLES)]
@@ -284,27 +284,27 @@ enum Command {
     /// A rank of ours that `peers` or `collectives` conducts; started alone, all of them
     #[command(hide = true)]
     PeerRank {
-        /// In the job.
+        /// Ranks in the job.
         #[arg(long)]
         ranks: u32,
-        /// For `collectives`.
+        /// Serve `collectives`.
         #[arg(long)]
         groups: bool,
     },
 }
 
-/// What a run does.
+/// The work of one run.
 #[derive(Debug, PartialEq)]
 pub enum Task {
     /// Measure, and print the figures.
     Measure(Plan),
-    /// The same, of the Virtual Interface layer.
+    /// Measure the Virtual Interface layer.
     MeasureVi(vi::ViPlan),
-    /// The same, of uDAPL.
+    /// Measure uDAPL.
     MeasureDat(dat::DatPlan),
-    /// Check data.
+    /// Check the data of messages.
     Verify(Checks),
-    /// The same, of uDAPL.
+    /// Check the data of uDAPL's transfers.
     VerifyDat(dat::DatChecks),
     /// Measure overlap.
     Overlap(overlap::OverlapPlan),
@@ -316,45 +316,45 @@ pub enum Task {
     Registration(registration::RegistrationPlan),
     /// Measure costs.
     Costs(costs::CostsPlan),
-    /// Be a job of ranks that pass a barrier, or one of them.
+    /// Run a job of ranks that pass a barrier, or be one of its ranks.
     StartTime(costs::start_time::StartArgs),
     /// Compare with other libraries.
     Peers(peers::PeersPlan),
-    /// Make a page.
+    /// Make an HTML page.
     Page(page::PagePlan),
-    /// Be the ranks of a job, this many, under a conductor.
+    /// Run the ranks of a job, this many, under a conductor.
     PeerRank(u32, peers::Course),
     /// Measure processor time.
     Cpu(cpu::CpuPlan),
     /// Be a rank that `cpu` conducts.
     CpuRank,
-    /// Be an end of bare sockets: of this port's listener, or the listener.
+    /// Be one end of bare sockets: `Some`: connect to the listener on this port; `None`: be the listener.
     CpuSockets(Option<u16>),
     /// Compare runs.
     Compare(compare::CompareArgs, Format),
-    /// Say what would carry messages of these sizes, ascending.
+    /// Print what would carry messages of these sizes, ascending.
     Explain(Vec<usize>),
 }
 
 impl Task {
-    /// Whether its ranks work in a job of another size than two.
+    /// Whether the task's ranks work in a job of another size than two.
     pub fn takes_any_job(&self) -> bool {
         matches!(self, Task::PeerRank(..) | Task::Jobs(_))
     }
 }
 
 impl Cli {
-    /// What the ranks are to use, if anything was said.
+    /// Transport that the ranks are to use, if the command line names one.
     pub fn transport(&self) -> Option<&'static str> {
         self.0.options.transport
     }
 
-    /// The manual page or completions, if they were asked for.
+    /// The manual page or shell completions, if they were asked for.
     pub fn generated(&self) -> Option<String> {
         self.0.generate.text::<Self>()
     }
 
-    /// Where ranks are bound to, if that was said.
+    /// Places to bind ranks to; empty if none were given.
     pub fn binding(&self) -> Vec<Spot> {
         self.0.options.bind.clone()
     }
@@ -416,7 +416,7 @@ impl Cli {
     }
 }
 
-/// Each once.
+/// Sorts the counts and removes duplicates.
 fn ascending(counts: Vec<u16>) -> Vec<usize> {
     let mut counts: Vec<usize> = counts.into_iter().map(usize::from).collect();
     counts.sort_unstable();

@@ -1,7 +1,7 @@
-//! `deckperf clones`: what many clones (postboxes) of one mailbox cost those who use it.
+//! `deckperf clones`: what many clones (postboxes) of one mailbox cost its users.
 //!
-//! Idle ones: does the message of the one that is busy take longer to find? Ones that flood: are all served alike, and
-//! within which memory?
+//! Idle clones: does it take longer to find the message of the busy one? Flooding clones: are all served alike, and how much
+//! memory do they take?
 
 mod flood;
 mod idle;
@@ -22,34 +22,34 @@ use cli_common::machine::Machine;
 
 use idle::{CloneSets, IdleConductor, contenders};
 
-/// Clones of the mailbox, one of them busy.
+/// Numbers of clones of the mailbox; one of them is busy.
 pub const COUNTS: [usize; 4] = [1, 10, 100, 1000];
 
-/// Of a flood's messages: one that travels inside its descriptor, and one that lies in the arena.
+/// Message sizes of a flood, in bytes: the first travels inside its descriptor, the second lies in the arena.
 pub const SIZES: [usize; 2] = [SMALL, 4 << 10];
-/// Messages of each flooding clone.
+/// Messages that are taken of each flooding clone, on average.
 pub const EACH: usize = 200;
 
-/// What is measured, and how.
+/// Plan of `deckperf clones`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClonesPlan {
-    /// Ascending, from 1.
+    /// Numbers of clones, ascending, from 1.
     pub counts: Vec<usize>,
-    /// How long, and in which portions; of the latencies.
+    /// Time and portions of the latency measurement.
     pub pace: Pace,
     /// Clones that flood the mailbox.
     pub flooding: usize,
-    /// Messages that it then takes of each clone, on average.
+    /// Messages that are taken of each flooding clone, on average.
     pub each: usize,
-    /// Of the flood's messages, in bytes.
+    /// Message sizes of the flood, in bytes.
     pub sizes: Vec<usize>,
     /// How the result is written.
     pub format: Format,
-    /// Each rank on a core of its own.
+    /// Whether each rank runs on a core of its own.
     pub pin: bool,
 }
 
-/// Rank 0: measures, and gives what is to be printed. `places` says where the ranks run.
+/// Measures as rank 0, and returns the text to print. `places` says where the ranks run.
 pub fn measure(
     pair: &RankPair<'_>,
     plan: &ClonesPlan,
@@ -79,11 +79,11 @@ pub fn measure(
     Ok(report.render(plan.format))
 }
 
-/// Rank 1.
+/// Serves as rank 1.
 pub fn follow(pair: &RankPair<'_>, plan: &ClonesPlan) -> Result {
     idle::follow(pair, CloneSets::open(pair, &plan.counts)?)?;
     plan.sizes.iter().try_for_each(|&size| flood::pour(pair, plan.flooding, size))
 }
 
-/// In memory, for the raw limits.
+/// Largest size of the raw limits, in bytes.
 pub const LARGEST: usize = SMALL;

@@ -19,7 +19,7 @@ use self::{
 };
 use crate::plan::Format;
 
-/// What the command line says.
+/// Arguments of `deckperf compare`
 #[derive(clap::Args, Clone, Debug, PartialEq)]
 #[command(after_help = EXAMPLES)]
 pub struct CompareArgs {
@@ -52,7 +52,7 @@ pub struct CompareArgs {
     /// Compare runs of different machines, pinnings, transports, windows or commands, too
     #[arg(long)]
     force: bool,
-    /// What the two builds are to measure [default: --protocol auto --sizes 8,4K,64K,1M --time 0.5]
+    /// Arguments of both builds [default: --protocol auto --sizes 8,4K,64K,1M --time 0.5]
     #[arg(last = true, value_name = "ARGS", requires = "run_a")]
     measure: Vec<String>,
 }
@@ -83,15 +83,15 @@ Examples:
 /// A comparison's report.
 #[derive(Debug, PartialEq)]
 pub struct Printed {
-    /// In the format that was asked for.
+    /// The report in the format that was asked for.
     pub text: String,
-    /// Something got slower.
+    /// Whether something got slower.
     pub slower: bool,
-    /// Sentences that CSV has no place for; `text` has them in the other formats.
+    /// Sentences for which CSV has no place; the other formats have them in `text`.
     pub notes: Vec<String>,
 }
 
-/// A row.
+/// One row of the comparison.
 #[derive(Debug)]
 struct Row {
     cell: Cell,
@@ -99,23 +99,23 @@ struct Row {
     verdict: Verdict,
 }
 
-/// Everything that is shown.
+/// Everything that the report shows.
 #[derive(Debug)]
 struct Comparison {
     base: Vec<Source>,
     new: Vec<Source>,
     rows: Vec<Row>,
-    /// Figures that not all runs have, in words.
+    /// Sentences on figures that some runs lack.
     missing: Vec<String>,
-    /// As a share.
+    /// Smallest change that counts, as a share.
     threshold: f64,
     weather: Option<Weather>,
-    /// What `--force` overruled, and what may matter.
+    /// Sentences on differences that `--force` overruled, and on differences that may matter.
     remarks: Vec<String>,
     all: bool,
 }
 
-/// Reads, or has measured, and compares.
+/// Compares runs that it reads from files, or has two builds measure.
 ///
 /// # Errors
 /// What cannot be read or compared, in a sentence or two.
@@ -140,10 +140,10 @@ pub fn compare(args: &CompareArgs, format: Format) -> Result<Printed, String> {
     Ok(Printed { text: show::render_all(&judged, format), slower, notes })
 }
 
-/// The runs of the base and of what is compared with it.
+/// The runs of both sides: the base, and the new ones.
 type Sides = (Vec<Source>, Vec<Source>);
 
-/// A file, and its runs by subject, of which no two are alike.
+/// A file and its runs by subject; no two runs have the same subject.
 struct File {
     name: String,
     runs: Vec<(String, Source)>,
@@ -166,8 +166,8 @@ impl File {
     }
 }
 
-/// The runs of both sides, by subject where files have several: each is compared by itself. A sentence for each subject that not all
-/// files have.
+/// Reads the runs of both sides. Where files have several subjects, each subject is compared by itself. The second value has a
+/// sentence for each subject that some files lack.
 fn read(args: &CompareArgs) -> Result<(Vec<Sides>, Vec<String>), String> {
     let (base, new) = match (&args.base[..], &args.files[..]) {
         ([], [base, new]) => (std::slice::from_ref(base), std::slice::from_ref(new)),
@@ -211,7 +211,7 @@ fn read(args: &CompareArgs) -> Result<(Vec<Sides>, Vec<String>), String> {
     Ok((sides, left_out))
 }
 
-/// A few names, and how many more there are.
+/// Joins a few names, and says how many more there are.
 fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     const MOST: usize = 3;
     let mut names: Vec<&str> = names.collect();
@@ -242,7 +242,7 @@ fn judge(base: Vec<Source>, new: Vec<Source>, args: &CompareArgs) -> Result<Comp
     let verdicts = verdict::verdicts(&effects, threshold);
     let parts = cells.into_iter().zip(effects).zip(verdicts);
     let mut rows: Vec<Row> = parts.map(|((cell, effect), verdict)| Row { cell, effect, verdict }).collect();
-    // What changed comes first, and of that what changed most.
+    // Changed rows come first, sorted by the size of the change.
     let change = |row: &Row| row.effect.as_ref().map_or(0.0, |effect| effect.ratio.ln().abs());
     rows.sort_by(|one, other| {
         let verdicts = one.verdict.cmp(&other.verdict);

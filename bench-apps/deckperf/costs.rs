@@ -1,5 +1,4 @@
-//! `deckperf costs`: what mailboxes and clones take to make and to keep, what waiting takes, and what many ranks take to
-//! start.
+//! `deckperf costs`: the price of making and keeping mailboxes and clones, of waiting, and of starting many ranks.
 
 mod creation;
 mod idle;
@@ -11,28 +10,28 @@ use std::time::Duration;
 use crate::{failure::Result, plan::Format, rank_pair::RankPair, table_report::TableReport};
 use cli_common::machine::Machine;
 
-/// Mailboxes, and clones, in a round of making them.
+/// Mailboxes, and clones, that one round makes.
 pub const BATCH: usize = 50;
 
-/// What is measured, and how.
+/// Plan of `deckperf costs`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostsPlan {
-    /// Mailboxes, and clones, in a round of making them.
+    /// Mailboxes, and clones, that one round makes.
     pub batch: usize,
-    /// Connections that lie idle while their memory is looked at.
+    /// Connections that lie idle while their memory is measured.
     pub connections: usize,
-    /// For how long a rank is blocked.
+    /// Time for which a rank is blocked.
     pub blocked: Duration,
-    /// That are started and pass a barrier; 0: none.
+    /// Ranks that are started and pass a barrier; 0: none.
     pub ranks: u32,
     /// How the result is written.
     pub format: Format,
-    /// Each rank on a core of its own.
+    /// Whether each rank runs on a core of its own.
     pub pin: bool,
 }
 
-/// Rank 0: measures, and gives what is to be printed. `places` says where the ranks run; `progress` counts to
-/// [`STEPS`].
+/// Measures as rank 0, and returns the text to print. `places` says where the ranks run; `progress` is called once in each
+/// of the [`STEPS`] steps.
 pub fn measure(
     pair: &RankPair<'_>,
     plan: &CostsPlan,
@@ -61,10 +60,10 @@ pub fn measure(
     Ok(report.render(plan.format))
 }
 
-/// Of [`measure`].
+/// Steps of [`measure`].
 pub const STEPS: u64 = 4;
 
-/// Rank 1.
+/// Serves as rank 1.
 pub fn follow(pair: &RankPair<'_>, plan: &CostsPlan) -> Result {
     creation::serve(pair)?;
     idle::serve_memory(pair)?;

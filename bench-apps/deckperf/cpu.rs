@@ -1,4 +1,4 @@
-//! `deckperf cpu`: what messages cost the processor, at both ends: bare sockets, µDECK over each transport, and MPI.
+//! `deckperf cpu`: processor time that messages cost at both ends, over bare sockets, µDECK over each transport, and MPI.
 //!
 //! ```text
 //!   conductor (this process) ── Unix socket per contender, of two processes on a core each
@@ -7,10 +7,10 @@
 //!                               each MPI: peers/peer.c                     peers/cpu.h
 //! ```
 //!
-//! The jobs are started and told as those of `deckperf peers` are (`../peers/job.rs`, `mpi.rs`, `library.rs`). All live from
-//! the beginning to the end, and all but one of them block at any time; each runs one batch in each round (`schedule.rs`).
-//! Source of the question: messages a second, processor time for a message and for a megabit, by message size and buffers,
-//! as measured for uDAPL beside sockets in 2004.
+//! The jobs are started and conducted like those of `deckperf peers` (`../peers/job.rs`, `mpi.rs`, `library.rs`). All jobs live
+//! from the beginning to the end, and all but one of them are blocked at any time; each runs one batch in each round
+//! (`schedule.rs`). The figures follow measurements of 2004 for uDAPL beside sockets: messages per second, and processor time for
+//! a message and for a megabit, by message size and number of buffers.
 
 mod contenders;
 mod cost;
@@ -34,39 +34,39 @@ use crate::{
 };
 use cli_common::machine::Machine;
 
-/// Message sizes when nothing is said.
+/// Default message sizes, in bytes.
 pub const SIZES: [usize; 5] = [100, 500, 4_000, 16_000, 64_000];
-/// Messages under way when nothing is said.
+/// Default numbers of messages under way.
 pub const DEPTHS: [u64; 2] = [2, 64];
-/// Of the paced messages, per second.
+/// Default rate of the paced messages, per second.
 pub const RATE: u64 = 1000;
-/// When nothing is said; what starts the jobs comes to it.
+/// Default time for the rounds, in seconds; starting the jobs comes on top.
 pub const SECONDS: u64 = 45;
 
-/// What is measured, and how.
+/// Plan of `deckperf cpu`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CpuPlan {
-    /// Ascending, in bytes.
+    /// Message sizes, ascending, in bytes.
     pub sizes: Vec<usize>,
-    /// In the order of the tables.
+    /// Numbers of messages under way, in the order of the tables.
     pub depths: Vec<u64>,
-    /// Of the paced messages, per second; 0: none are measured.
+    /// Rate of the paced messages, per second; 0: none are measured.
     pub rate: u64,
-    /// What happens to the data.
+    /// Payload mode of the messages.
     pub payload: Payload,
-    /// Who takes part.
+    /// Kinds of contenders.
     pub kinds: Vec<Kind>,
     /// Windows in a batch; `None`: calibrated.
     pub iterations: Option<u64>,
-    /// For the rounds and what precedes them.
+    /// Time for the rounds and what precedes them.
     pub time: Duration,
     /// How the result is written.
     pub format: Format,
-    /// Where MPIs lie beside those that are installed.
+    /// Folder of MPIs that are measured beside the installed ones.
     pub folder: Option<PathBuf>,
 }
 
-/// Contenders, in the order of the rows.
+/// Kinds of contenders, in the order of the rows.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Bare UDP sockets
@@ -85,12 +85,12 @@ pub enum Kind {
     Mpi,
 }
 
-/// All of them.
+/// All kinds.
 pub const KINDS: [Kind; 7] =
     [Kind::UdpSockets, Kind::TcpSockets, Kind::Shm, Kind::Tcp, Kind::Udp, Kind::Verbs, Kind::Mpi];
 
 impl Kind {
-    /// Of ours.
+    /// Transport of µDECK's kinds; `None` for the others.
     pub fn transport(self) -> Option<&'static str> {
         match self {
             Kind::Shm => Some("shm"),
@@ -102,12 +102,12 @@ impl Kind {
     }
 }
 
-/// Starts everybody, measures, and ends everybody. What is printed.
+/// Starts all jobs, measures, ends the jobs, and returns the text to print.
 ///
 /// # Errors
-/// That this process cannot conduct, or that ours or bare sockets fail. An MPI that fails is named in the report.
+/// This process cannot conduct, or µDECK or bare sockets failed. An MPI that fails is named in the report.
 pub fn measure(plan: &CpuPlan) -> Result<String> {
-    // deckrun has set it.
+    // deckrun sets this variable in each rank.
     if env::var_os("DECK_RANK").is_some() {
         return Err(Failure::IsRank("cpu"));
     }

@@ -1,5 +1,5 @@
-//! `--layer dat`: what uDAPL's send/receive, RDMA writes and RDMA reads cost between two end points, by the Rust interface of
-//! `udeck-dat`, beside those of the virtual interfaces under them, in the same rounds.
+//! `--layer dat`: what uDAPL's send/receive, RDMA writes and RDMA reads cost between two endpoints through the Rust interface of
+//! `udeck-dat`, beside the same operations of the virtual interfaces under them, in the same rounds.
 
 mod contender;
 mod ends;
@@ -28,38 +28,38 @@ use experiment::{Both, DatConductor};
 use order::DatOrder;
 use report::DatReport;
 
-/// What is measured, and how.
+/// Plan of a measurement of uDAPL.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DatPlan {
-    /// In the order of the tables.
+    /// Tests, in the order of the tables.
     pub tests: Vec<Test>,
-    /// Ascending, in bytes.
+    /// Message sizes, ascending, in bytes.
     pub sizes: Vec<usize>,
     /// How long, and in which portions.
     pub pace: Pace,
     /// How the result is written.
     pub format: Format,
-    /// Each rank on a core of its own.
+    /// Whether each rank runs on a core of its own.
     pub pin: bool,
 }
 
-/// What is checked.
+/// Plan of a check of uDAPL's data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DatChecks {
-    /// Ascending, in bytes.
+    /// Message sizes, ascending, in bytes.
     pub sizes: Vec<usize>,
-    /// Each rank on a core of its own.
+    /// Whether each rank runs on a core of its own.
     pub pin: bool,
 }
 
 impl DatPlan {
-    /// In bytes.
+    /// Largest message size, in bytes.
     pub fn largest(&self) -> usize {
         self.sizes.last().copied().unwrap_or(0)
     }
 }
 
-/// Rank 0: measures, and gives what is to be printed. `places` says where the ranks run.
+/// Measures as rank 0, and returns the text to print. `places` says where the ranks run.
 pub fn measure(
     pair: &RankPair<'_>,
     plan: &DatPlan,

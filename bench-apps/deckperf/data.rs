@@ -1,5 +1,5 @@
-//! The part of every JSON file that all commands write alike: each figure of each round, and what it is of. `report` and
-//! `compare` read nothing else.
+//! The part of a JSON file that all commands write alike: each figure of each round, with its key. `report` and `compare` read
+//! nothing else.
 
 use std::collections::BTreeMap;
 
@@ -7,87 +7,87 @@ use serde::{Deserialize, Serialize};
 
 use crate::sizes;
 
-/// Of this form. A reader refuses a later one.
+/// Version of this form. A reader refuses a later one.
 pub const VERSION: u32 = 1;
 
 /// A run of `deckperf --format json`; files have more than this, for people and for other programs.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 pub struct Run {
-    /// [`VERSION`].
+    /// Version of the form: [`VERSION`].
     pub deckperf: u32,
-    /// What was measured: `messages`, `vi`, `peers`, `collectives` and so on.
+    /// Subject of the measurement: `messages`, `vi`, `peers`, `collectives` and so on.
     pub command: String,
     /// Version of µDECK.
     pub udeck: String,
-    /// In UTC.
+    /// Date and time, in UTC.
     pub date: String,
-    /// Where, by what is said: `cpu`, `cores`, `kernel`, `build`, `pinning`, `transport`.
+    /// Description of the machine by name: `cpu`, `cores`, `kernel`, `build`, `pinning`, `transport`.
     pub machine: BTreeMap<String, serde_json::Value>,
     /// How the figures came about, a sentence each.
     pub method: Vec<String>,
-    /// Everything that was measured.
+    /// All series of the run.
     pub series: Vec<Series>,
 }
 
-/// One contender at one thing: its figure in each round.
+/// Figures of one contender under one key: one figure in each round.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 pub struct Series {
-    /// What is measured, and what it is of.
+    /// Key of the figures.
     #[serde(flatten)]
     pub key: Key,
-    /// Of the figures: `us`, `MB/s`, `M/s`, `GB/s` and so on.
+    /// Unit of the figures: `us`, `MB/s`, `M/s`, `GB/s` and so on.
     pub unit: String,
-    /// Which figures are good ones.
+    /// Whether low or high figures are good.
     pub better: Better,
-    /// That the library copied, on both sides, for a message.
+    /// Bytes per message that the library copied, both sides together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_bytes_per_message: Option<f64>,
-    /// By round, which has the same number for all series of a run; `null` where it did not take part.
+    /// Figures by round, with the same numbering in all series of a run; `null` where the contender did not take part.
     pub rounds: Vec<Option<f64>>,
 }
 
-/// What a series is of. No two series of a run have the same key.
+/// Identity of a series. No two series of a run have the same key.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    /// What is measured: `latency`, `bandwidth`, or another name of the command's own.
+    /// Test: `latency`, `bandwidth`, or another name of the command's own.
     pub test: String,
-    /// Who does it: [`OURS`], [`LIMIT`], or a peer with its version.
+    /// Contender: [`OURS`], [`LIMIT`], or a peer with its version.
     pub library: String,
-    /// What messages travel over; absent of what has no messages.
+    /// Transport of the messages; absent where there are no messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
-    /// How: `hand-off`, `send`, or of a limit what it is.
+    /// Protocol: `hand-off`, `send`; for [`LIMIT`], the name of the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
-    /// What happens to the data: `untouched`, `written+read`.
+    /// Payload mode: `untouched`, `written+read`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<String>,
     /// Bytes in a message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// That take part, where these are not two.
+    /// Ranks that take part, where they are not two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks: Option<u64>,
-    /// What else tells it from the others, by name, such as `vis`, `pair`, `buffers`.
+    /// Further properties that distinguish the series, by name, such as `vis`, `pair`, `buffers`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }
 
-/// The library of what µDECK did.
+/// Value of [`Key::library`] for µDECK.
 pub const OURS: &str = "udeck";
-/// The library of what the machine itself can do.
+/// Value of [`Key::library`] for the limits of the machine itself.
 pub const LIMIT: &str = "limit";
-/// Protocols of [`LIMIT`] in a run of messages or VIs: the hand-over of a cache line, a memcpy out of the other core's dirty lines, and that
-/// with a copy into lines that the other core read last. In µs.
+/// Protocols of [`LIMIT`] in a run of messages or VIs: the hand-over of a cache line; a memcpy out of the other core's
+/// dirty lines; the same with a copy into lines that the other core read last before it. In µs.
 pub const RAW: [&str; 3] = ["line", "memcpy", "two-memcpys"];
 
-/// Which figures are good ones.
+/// Direction of good figures.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
-    /// Times.
+    /// Low figures are good: times.
     Lower,
-    /// Rates.
+    /// High figures are good: rates.
     Higher,
 }
 
@@ -95,7 +95,7 @@ impl Run {
     /// Reads a file's text.
     ///
     /// # Errors
-    /// What is wrong with it, in words that follow its name.
+    /// What is wrong with the text, in words that follow the file's name.
     pub fn parse(text: &str) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Form {
@@ -125,7 +125,7 @@ impl Run {
 }
 
 impl Key {
-    /// The test, with what tells its figures from others, but for who does it.
+    /// The key in words, without its library.
     pub fn words(&self) -> String {
         let size = self.size.map(|size| usize::try_from(size).map_or(size.to_string(), sizes::show));
         let words = [Some(self.named()), self.protocol.clone(), self.payload.clone(), size];
@@ -141,7 +141,7 @@ impl Key {
 }
 
 impl Series {
-    /// The figures of those rounds that have one.
+    /// The figures of the rounds that have one.
     pub fn figures(&self) -> Vec<f64> {
         self.rounds.iter().copied().flatten().collect()
     }

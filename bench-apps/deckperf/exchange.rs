@@ -4,19 +4,19 @@ use udeck::Protocol;
 
 use crate::{failure::Result, order::Batch, plan::PROTOCOLS, rank_pair::RankPair};
 
-/// What was looked at, and what was wrong with it.
+/// Counts of checked and of wrong messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tally {
-    /// Retrieved and compared.
+    /// Messages that were retrieved and compared.
     pub messages: u64,
-    /// In those messages.
+    /// Bytes in these messages.
     pub bytes: u64,
     /// Messages with wrong data, tag, length or source.
     pub mismatches: u64,
 }
 
 impl Tally {
-    /// The other rank's part.
+    /// Adds the other rank's counts.
     pub fn add(&mut self, other: &Tally) {
         self.messages = self.messages.saturating_add(other.messages);
         self.bytes = self.bytes.saturating_add(other.bytes);
@@ -24,8 +24,8 @@ impl Tally {
     }
 }
 
-/// Both ranks' part of one batch: first all messages of rank 0, then all of rank 1, so that several are
-/// under way at once and neither waits for credit from a peer that is itself posting.
+/// Exchanges one batch, at either rank: first all messages of rank 0, then all of rank 1. So several are under way at
+/// once, and neither rank waits for credit from a peer that is itself posting.
 pub fn exchange(pair: &RankPair<'_>, batch: &Batch) -> Result<Tally> {
     if pair.leads() {
         post_all(pair, batch)?;
@@ -40,7 +40,7 @@ pub fn exchange(pair: &RankPair<'_>, batch: &Batch) -> Result<Tally> {
 fn post_all(pair: &RankPair<'_>, batch: &Batch) -> Result {
     let outlet = pair.outlet(batch.protocol)?;
     for number in 0..batch.iterations {
-        // Reused on purpose: bytes that the library forgets to carry are then those of another message.
+        // The buffer is reused on purpose: if the library forgets to carry bytes, they are those of another message.
         let mut message = pair.world().buf_reused::<u8>(batch.size)?;
         write(&mut message, seed(pair.world().rank(), batch, number));
         message.set_tag(number as u32);
@@ -75,7 +75,7 @@ fn retrieve_all(pair: &RankPair<'_>, batch: &Batch) -> Result<Tally> {
     Ok(tally)
 }
 
-/// Differs between any two messages of a run, so that one message cannot pass for another.
+/// Seed of one message: differs between any two messages of a run, so that one message cannot pass for another.
 fn seed(sender: usize, batch: &Batch, number: u64) -> u64 {
     let protocol =
         PROTOCOLS.iter().position(|&known: &Protocol| known == batch.protocol).unwrap_or(PROTOCOLS.len());
@@ -91,14 +91,14 @@ pub fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Writes what `seed` stands for.
+/// Fills `data` with the bytes of `seed`.
 pub fn write(data: &mut [u8], seed: u64) {
     for (index, word) in data.chunks_mut(8).enumerate() {
         word.copy_from_slice(&mix(seed ^ index as u64).to_ne_bytes()[..word.len()]);
     }
 }
 
-/// The first byte that is not what [`write()`] writes.
+/// Describes the first byte that differs from what [`write()`] writes.
 pub fn first_difference(data: &[u8], seed: u64) -> Option<String> {
     data.chunks(8).enumerate().find_map(|(index, word)| {
         let expected = mix(seed ^ index as u64).to_ne_bytes();

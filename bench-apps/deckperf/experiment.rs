@@ -1,4 +1,4 @@
-//! The timed loops, which both ranks run in step, and the two roles around them.
+//! The timed loops, which both ranks run in step, and the two roles (conductor and follower) around them.
 
 use std::time::{Duration, Instant};
 
@@ -16,15 +16,15 @@ use crate::{
     rounds::{Contender, Runner, Sample},
 };
 
-/// So short a message is posted from the program's own memory, as a program posts a value, where it travels inside its descriptor.
-/// Others lie in a buffer of the library's, which the program gives away.
+/// Longest message, in bytes, that is posted from the program's own memory, as a program posts a value; it travels inside
+/// its descriptor. A longer message lies in a buffer of the library's, which the program gives away.
 const SHORT: usize = 40;
 
 /// Rank 0: gives the orders and holds the clock.
 pub struct Conductor<'l, 'w> {
-    /// To rank 1.
+    /// Link to rank 1.
     pub pair: &'l RankPair<'w>,
-    /// `None` where there is no second core to measure them on.
+    /// Measures the raw limits; `None` without a second core.
     pub raw: Option<Baselines>,
 }
 
@@ -41,12 +41,12 @@ impl Runner for Conductor<'_, '_> {
     }
 }
 
-/// Rank 0's side of one order: what it took, what both libraries copied, and what rank 1 found.
+/// Performs rank 0's side of one order. Returns its time, the bytes that both libraries copied, and rank 1's tally.
 pub fn conduct(pair: &RankPair<'_>, order: Order) -> Result<(Sample, Tally)> {
     conduct_as(pair, order, |pair| perform(pair, order))
 }
 
-/// The same of a timed order, which rank 0 performs in another way than rank 1.
+/// Conducts a timed order that rank 0 performs in another way than rank 1.
 pub fn conduct_by(
     pair: &RankPair<'_>,
     order: Order,
@@ -65,7 +65,7 @@ fn conduct_as(
     let (elapsed, mut tally) = perform(pair)?;
     let copied_here = pair.world().stats().bytes_copied - copied_before;
 
-    // Everything has arrived here, so the other rank's last copies are made: now it may count them.
+    // All messages have arrived here, so the other rank has made its last copies and may count them now.
     pair.send_words(&[])?;
     let report = pair.receive_words()?;
     let &[copied_there, messages, bytes, mismatches] = &report[..] else {
@@ -75,14 +75,14 @@ fn conduct_as(
     Ok((Sample { elapsed, lasted: elapsed, copied: copied_here.saturating_add(copied_there) }, tally))
 }
 
-/// Rank 1: follows orders until there are no more. Between them it sleeps in `retrieve` and leaves its
+/// Follows orders as rank 1 until there are no more. Between orders it sleeps in `retrieve` and leaves its
 /// core to the raw measurements.
 pub fn follow(pair: &RankPair<'_>) -> Result {
     while follow_one(pair)? {}
     Ok(())
 }
 
-/// Follows the next order. Whether there may be more.
+/// Follows the next order; returns whether there may be more.
 pub fn follow_one(pair: &RankPair<'_>) -> Result<bool> {
     let order = Order::decode(&pair.receive_words()?)?;
     if order == Order::Stop {
@@ -106,7 +106,7 @@ fn perform(pair: &RankPair<'_>, order: Order) -> Result<(Duration, Tally)> {
     }
 }
 
-/// A message there, a message back.
+/// Ping-pong: a message there, a message back.
 pub fn ping_pong(pair: &RankPair<'_>, batch: &Batch) -> Result<Duration> {
     let outlet = pair.outlet(batch.protocol)?;
     let leads = pair.leads();
@@ -121,12 +121,12 @@ pub fn ping_pong(pair: &RankPair<'_>, batch: &Batch) -> Result<Duration> {
     })
 }
 
-/// Rank 0's side of [`ping_pong`], with what each round trip took: in nanoseconds, 4 s at most.
+/// Runs rank 0's side of [`ping_pong`], and appends the time of each round trip to `each`: in nanoseconds, 4 s at most.
 pub fn ping_pong_each(pair: &RankPair<'_>, batch: &Batch, each: &mut Vec<u32>) -> Result<Duration> {
     let outlet = pair.outlet(batch.protocol)?;
     let turns = (batch.warm_up + batch.iterations) as usize;
     each.reserve(turns);
-    // The end of a round trip is the beginning of the next: one read of the clock for each.
+    // One read of the clock for each round trip: the end of one is the beginning of the next.
     let mut last = Instant::now();
     let elapsed = timed(pair, batch, |turn| {
         send(pair, outlet, batch, turn)?;
@@ -141,7 +141,7 @@ pub fn ping_pong_each(pair: &RankPair<'_>, batch: &Batch, each: &mut Vec<u32>) -
     Ok(elapsed)
 }
 
-/// Windows of messages from rank 0, each acknowledged when its last message has been taken.
+/// Streams windows of messages from rank 0; each is acknowledged when its last message has been taken.
 pub fn stream(pair: &RankPair<'_>, batch: &Batch, window: u64) -> Result<Duration> {
     let outlet = pair.outlet(batch.protocol)?;
     let leads = pair.leads();
@@ -160,8 +160,8 @@ pub fn stream(pair: &RankPair<'_>, batch: &Batch, window: u64) -> Result<Duratio
     })
 }
 
-/// Windows of messages both ways at once. Where a message has no room, this rank makes room for the peer's: two ranks that
-/// both waited for room would wait for each other.
+/// Streams windows of messages both ways at once. Where a post finds no room, this rank retrieves and so makes room for the
+/// peer's messages: two ranks that only waited for room would wait for each other.
 pub fn stream_both(pair: &RankPair<'_>, batch: &Batch, window: u64) -> Result<Duration> {
     let outlet = pair.outlet(batch.protocol)?;
     timed(pair, batch, |turn| {
@@ -189,7 +189,7 @@ pub fn stream_both(pair: &RankPair<'_>, batch: &Batch, window: u64) -> Result<Du
     })
 }
 
-/// As [`stream`], of words that are posted by one call for each window, and drained.
+/// Streams as [`stream`] does, but posts the words of each window by one call, and drains them.
 pub fn stream_of_words(pair: &RankPair<'_>, batch: &Batch, window: usize) -> Result<Duration> {
     let leads = pair.leads();
     let mut words: Vec<u64> = (0..window as u64).collect();
@@ -208,12 +208,12 @@ pub fn stream_of_words(pair: &RankPair<'_>, batch: &Batch, window: usize) -> Res
     })
 }
 
-/// How long the batch's turns take, without those that warm up.
+/// Time of the batch's turns, without the warm-up turns.
 #[inline]
 fn timed(pair: &RankPair<'_>, batch: &Batch, mut turn: impl FnMut(u64) -> Result) -> Result<Duration> {
     if let Some(rotation) = pair.rotation() {
         rotation.prepare(pair.world(), batch.size)?;
-        // The other side may need longer: the clock starts when both are ready.
+        // The other side may need longer to prepare, so the clock starts when both are ready.
         pair.send_words(&[])?;
         pair.receive_words()?;
     }
@@ -238,7 +238,7 @@ fn turns(batch: &Batch, mut turn: impl FnMut(u64) -> Result) -> Result<Duration>
     Ok(started.elapsed())
 }
 
-/// Posts the message of this number.
+/// Posts message number `seed`.
 #[inline]
 pub fn send(pair: &RankPair<'_>, outlet: &Postbox<u8>, batch: &Batch, seed: u64) -> Result {
     if batch.size <= SHORT && matches!(batch.protocol, Protocol::Auto | Protocol::Eager) {
@@ -252,7 +252,7 @@ pub fn send(pair: &RankPair<'_>, outlet: &Postbox<u8>, batch: &Batch, seed: u64)
     Ok(outlet.post(prepared(pair, batch, seed)?)?)
 }
 
-/// A message in memory of the library's, written if the batch is.
+/// Takes a message in memory of the library's; writes its data if the batch asks for it.
 #[inline]
 fn prepared(pair: &RankPair<'_>, batch: &Batch, seed: u64) -> Result<Buf<u8>> {
     let mut message = match pair.rotation() {
@@ -275,7 +275,7 @@ fn receive(pair: &RankPair<'_>, batch: &Batch, seed: u64) -> Result {
     Ok(())
 }
 
-/// That this is the message of this number.
+/// Checks that this is message number `seed`.
 #[inline]
 pub fn check(pair: &RankPair<'_>, batch: &Batch, message: &[u8], seed: u64) -> Result {
     pair.check_length(batch.protocol, batch.size, message.len())?;

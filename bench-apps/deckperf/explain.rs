@@ -6,7 +6,7 @@ use udeck::Protocol;
 
 use crate::{aligned::wrapped, failure::Result, rank_pair::RankPair};
 
-/// What decides, and a line for each size.
+/// Table of the settings that decide, and a line for each size.
 pub fn table(pair: &RankPair<'_>, sizes: &[usize]) -> Result<String> {
     let (world, outlet) = (pair.world(), pair.outlet(Protocol::Auto)?);
     let (config, nic) = (world.config(), world.nic().attributes());

@@ -18,7 +18,7 @@ use cli_common::machine::Machine;
 const COLUMNS: &str = "size,protocol,test,unit,untouched_p50,untouched_p99,written_read_p50,written_read_p99,\
 copied_bytes_per_message,raw_line_us,raw_memcpy_us,raw_two_memcpys_us";
 
-/// A header line, then a row per test, size and protocol; what was not measured is empty.
+/// A header line, then a row per test, size and protocol; a figure that was not measured is empty.
 pub fn csv(report: &Report) -> String {
     let mut text = format!("{COLUMNS}\n");
     for (test, size, protocol) in cells(report) {
@@ -35,7 +35,7 @@ pub fn csv(report: &Report) -> String {
     text
 }
 
-/// One object: a [`Run`], and `window`, `results`, `raw`, `ratios`; what was not measured is null.
+/// One object: a [`Run`], and `window`, `results`, `raw`, `ratios`; a figure that was not measured is null.
 pub fn json(report: &Report) -> String {
     let results: Vec<Value> = cells(report)
         .map(|(test, size, protocol)| {
@@ -55,7 +55,7 @@ pub fn json(report: &Report) -> String {
     document(run, report.plan.window, &report.results, &report.findings, results)
 }
 
-/// What all commands write alike.
+/// The part of a JSON file that all commands write alike.
 pub fn run(command: &str, machine: &Machine, method: &[Cow<'static, str>], series: Vec<Series>) -> Run {
     Run {
         deckperf: VERSION,
@@ -83,7 +83,7 @@ fn series(report: &Report) -> Vec<Series> {
     ours.chain(raw_series(&report.results)).collect()
 }
 
-/// The key of µDECK's figures; who calls adds what they differ in.
+/// Key of µDECK's figures; the caller adds the properties in which they differ.
 pub fn key(test: Test, network: &str, size: usize) -> Key {
     Key {
         test: test.name().to_owned(),
@@ -94,7 +94,7 @@ pub fn key(test: Test, network: &str, size: usize) -> Key {
     }
 }
 
-/// A series that took part in every round.
+/// Series of a contender that took part in every round.
 pub fn of_rounds(key: Key, quantity: Quantity, figures: &[f64]) -> Series {
     let better = match quantity {
         Quantity::Time => Better::Lower,
@@ -109,7 +109,7 @@ pub fn of_rounds(key: Key, quantity: Quantity, figures: &[f64]) -> Series {
     }
 }
 
-/// The machine's own limits, by the names of [`RAW`].
+/// Series of the machine's own limits, with the names of [`RAW`].
 pub fn raw_series<C: Contend>(results: &Results<C>) -> impl Iterator<Item = Series> + '_ {
     let named = |raw: &RawSeries| [raw.line.clone(), raw.copy.clone(), raw.two_copies.clone()];
     results.raws.iter().flat_map(move |raw| {
@@ -128,7 +128,7 @@ pub fn raw_series<C: Contend>(results: &Results<C>) -> impl Iterator<Item = Seri
     })
 }
 
-/// The object around `cells`, which are what the two layers have different.
+/// The JSON document around `cells`, in which the two layers differ.
 pub fn document<C: Contend>(
     run: Run,
     window: u64,
@@ -161,11 +161,11 @@ pub fn document<C: Contend>(
     written(&run, more)
 }
 
-/// The text of a run with more, which the command has of its own.
+/// Text of a run, with further members that only this command has.
 pub fn written(run: &Run, more: Value) -> String {
     let mut object = json!(run);
     if let (Value::Object(object), Value::Object(more)) = (&mut object, more) {
-        // Figures of every round come last: what people look for stands before them.
+        // Figures of every round come last; the members that people look for stand before them.
         let series = object.remove("series");
         object.extend(more);
         object.extend(series.map(|series| ("series".to_owned(), series)));
@@ -173,7 +173,7 @@ pub fn written(run: &Run, more: Value) -> String {
     format!("{object:#}\n")
 }
 
-/// Where it was measured.
+/// JSON description of the machine.
 pub fn machine_json(machine: &Machine) -> Value {
     let mut object = json!({
         "cpu": machine.cpu,
@@ -188,7 +188,7 @@ pub fn machine_json(machine: &Machine) -> Value {
         object["load"] = load.json();
     }
     if machine.off_cache {
-        // Runs of before that option say nothing of it, either.
+        // Without the option nothing is written, as in runs that are older than the option.
         object["memory"] = json!("off-cache");
     }
     object
@@ -219,7 +219,7 @@ fn figure(report: &Report, test: Test, protocol: Protocol, payload: Payload, siz
     report.results.post(test, protocol, payload, size)?.figure()
 }
 
-/// A figure of a [`document`].
+/// JSON object of a figure in a [`document`].
 pub fn figure_json(figure: Figure) -> Value {
     json!({
         "p50": figure.p50,
@@ -229,7 +229,7 @@ pub fn figure_json(figure: Figure) -> Value {
     })
 }
 
-/// The last three columns of a row: the limits at its size.
+/// Last three columns of a row: the limits at its size.
 pub fn raw_fields(raw: Option<&RawSeries>) -> String {
     let limit = |of: fn(&RawSeries) -> &Vec<f64>| field(raw.and_then(|raw| median(of(raw))));
     [limit(|raw| &raw.line), limit(|raw| &raw.copy), limit(|raw| &raw.two_copies)].concat()

@@ -1,4 +1,4 @@
-//! What can go wrong in a run.
+//! Errors of a run.
 
 use std::{io, path::PathBuf};
 
@@ -16,79 +16,79 @@ pub enum Failure {
     /// uDAPL's objects refused or lost something.
     #[error("uDAPL: {0}")]
     Dat(#[from] udeck_dat::Error),
-    /// A dispatcher of uDAPL's told something else than what was waited for.
+    /// A dispatcher of uDAPL's reported another event than the one that was waited for.
     #[error("uDAPL: unexpected: {0}")]
     BadEvent(String),
     /// A size that the transport does not carry as one message.
     #[error("uDAPL: a message of {wanted} bytes, and one has at most {most} here: name smaller --sizes")]
     TooLarge {
-        /// In bytes.
+        /// Bytes of the message.
         wanted: usize,
-        /// In bytes.
+        /// Bytes of the longest message that the transport carries.
         most: usize,
     },
     /// A descriptor did not end as it should have.
     #[error("a receive of {wanted} bytes ended as {status:?}, with {got} bytes")]
     BadCompletion {
-        /// How it ended.
+        /// Completion status.
         status: udeck::via::Status,
-        /// As posted, in bytes.
+        /// Bytes that were posted.
         wanted: usize,
-        /// In bytes.
+        /// Bytes that arrived.
         got: usize,
     },
-    /// Nothing came, and nobody said why.
+    /// Nothing arrived in time, and no error was reported.
     #[error("waited in vain for {0} (DECK_DEADLINE sets how long)")]
     Overdue(&'static str),
-    /// A contender of `deckperf peers` that cannot be done without.
+    /// A contender of `deckperf peers` failed that the comparison needs.
     #[error("{who}: {what}")]
     Contender {
         /// Its name.
         who: String,
-        /// What went wrong, perhaps with what it said.
+        /// What went wrong, perhaps with the contender's own words.
         what: String,
     },
-    /// `deckperf peers`, `deckperf collectives` or `deckperf cpu` as a rank.
+    /// `deckperf peers`, `deckperf collectives` or `deckperf cpu` was started as a rank.
     #[error("{0}: starts its own ranks: run `deckperf {0}` without deckrun")]
     IsRank(&'static str),
-    /// The same on one processor.
+    /// `deckperf peers`, `deckperf collectives` or `deckperf cpu` was started on one processor.
     #[error("{0}: compares on two processors, and this process may use one")]
     OneProcessor(&'static str),
-    /// `--peers DIR`, where there are none.
+    /// `--peers DIR` names a folder without peers.
     #[error(
         "peers: there is nothing to compare with in {folder}: looked for {places}; `cargo xtask peers {folder}` gets \
          today's releases", folder = folder.display()
     )]
     NoPeers {
-        /// As it was given.
+        /// The folder, as the user gave it.
         folder: PathBuf,
-        /// What was looked for.
+        /// Places that were searched.
         places: String,
     },
     /// Pinning or a raw measurement failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Started with more or fewer ranks than a measurement between two takes.
+    /// The job has more or fewer ranks than a measurement between two takes.
     #[error(
         "measures between exactly 2 ranks, this job has {0}: run `deckperf` alone (it starts both) \
          or `deckrun -n 2 deckperf`"
     )]
     WrongJobSize(usize),
-    /// Started with fewer ranks than the command needs.
+    /// The job has fewer ranks than the command needs.
     #[error(
         "{command}: needs {wanted} ranks or more, this job has {got}: run `deckperf {command}` alone (it starts them)"
     )]
     FewRanks {
         /// The command.
         command: &'static str,
-        /// That would do.
+        /// Fewest ranks that suffice.
         wanted: usize,
-        /// In this job.
+        /// Ranks in this job.
         got: usize,
     },
     /// `--bind` cannot be done.
@@ -100,33 +100,33 @@ pub enum Failure {
     /// A message is shorter or longer than what was posted.
     #[error("{protocol}: a message of {wanted} bytes arrived with {got} bytes")]
     WrongLength {
-        /// How it travelled.
+        /// Protocol of the message.
         protocol: Protocol,
-        /// As posted, in bytes.
+        /// Bytes as posted.
         wanted: usize,
-        /// As retrieved, in bytes.
+        /// Bytes as retrieved.
         got: usize,
     },
     /// A written+read message arrived with other data than were written.
     #[error("{protocol}: the words of a message of {size} bytes sum to {got:#x}, {wanted:#x} were written")]
     WrongSum {
-        /// How it travelled.
+        /// Protocol of the message.
         protocol: Protocol,
-        /// In bytes.
+        /// Bytes of the message.
         size: usize,
-        /// Of what was written.
+        /// Sum of the words that were written.
         wanted: u64,
-        /// Of what was read.
+        /// Sum of the words that were read.
         got: u64,
     },
-    /// A number that a group has reduced is not what it is by hand.
+    /// A number that a group reduced differs from the one computed by hand.
     #[error("all-reduce: number {index} is {got}, not {wanted}")]
     WrongNumber {
-        /// In the slice.
+        /// Index of the number in the slice.
         index: usize,
-        /// By hand.
+        /// The number computed by hand.
         wanted: f64,
-        /// From the group.
+        /// The number from the group.
         got: f64,
     },
     /// A block arrived from a group with other data than were written.
@@ -134,38 +134,38 @@ pub enum Failure {
         "{operation}: the words of a block of {size} bytes that were looked at sum to {got:#x}, {wanted:#x} were written"
     )]
     WrongBlock {
-        /// Of the group.
+        /// The group's operation.
         operation: &'static str,
-        /// In bytes.
+        /// Bytes of the block.
         size: usize,
-        /// Of what was written.
+        /// Sum of the words that were written.
         wanted: u64,
-        /// Of what was read.
+        /// Sum of the words that were read.
         got: u64,
     },
     /// `verify` found messages that are not what was posted.
     #[error("verify: {0} messages did not arrive as they were posted")]
     Mismatch(u64),
-    /// The job that `costs` starts did not do what it was to do.
+    /// The job that `costs` started failed.
     #[error(
         "{ranks} ranks did not all start and pass a barrier ({status}): the lines above say why; \
          --ranks starts fewer, 0 none"
     )]
     StartTime {
-        /// As many as were asked for.
+        /// Ranks that were asked for.
         ranks: u32,
-        /// Of the launcher.
+        /// Exit status of the launcher.
         status: String,
     },
     /// deckrun could not start a job.
     #[error(transparent)]
     Launch(#[from] deckrun::LaunchError),
-    /// A rank's report is not what was asked for.
+    /// Rank 1's report has another length than the one that was asked for.
     #[error("rank 1 reported {0} words: do both ranks run the same deckperf?")]
     BadReport(usize),
 }
 
-/// Of a rank's work.
+/// Result of a rank's work.
 pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
 impl<M> From<udeck::PostError<M>> for Failure {
@@ -175,7 +175,7 @@ impl<M> From<udeck::PostError<M>> for Failure {
 }
 
 impl Failure {
-    /// Names what was tried when the system said no.
+    /// Wraps a system error, and names the operation that failed.
     pub fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Failure::System { what, source }
     }

@@ -1,34 +1,34 @@
-//! A slowdown that is known: `--handicap` makes a run for tests of `deckperf compare`.
+//! Artificial slowdown of a known size: `--handicap` makes runs for tests of `deckperf compare`.
 //!
-//! Rank 0 stands still for a share of the time that its last turns took, when nothing is under way, so that the share is
-//! the same whatever the machine does meanwhile, and nothing hides behind it: a round trip or a window is over.
+//! Rank 0 stands still for a share of the time that its last turns took, between two turns. So the share is the same whatever
+//! the machine does meanwhile. Nothing overlaps the pause, because a round trip or a window has just ended.
 
 use std::{
     hint,
     time::{Duration, Instant},
 };
 
-/// Stands still every few turns.
+/// Pauses rank 0 every few turns.
 #[derive(Debug)]
 pub struct Handicap {
     share: f64,
-    /// Turns between two stops: so many that the clock costs next to nothing.
+    /// Turns between two pauses: so many that reading the clock costs next to nothing.
     stride: u64,
     turns: u64,
     since: Instant,
 }
 
-/// More would make the last stop, which a batch may end before, a large part of them.
+/// Fewest pauses in a batch. With fewer, the last pause, before which the batch may end, would be a large part of them.
 const STOPS: u64 = 16;
 const MAX_STRIDE: u64 = 64;
 
 impl Handicap {
-    /// In a batch of so many turns. `share` is what is added: 0.1 for a tenth.
+    /// Starts a batch of `turns` turns. `share` is the added share of time: 0.1 for a tenth.
     pub fn start(share: f64, turns: u64) -> Self {
         Self { share, stride: (turns / STOPS).clamp(1, MAX_STRIDE), turns: 0, since: Instant::now() }
     }
 
-    /// After each turn; blocks for the share of what the turns since the last stop took.
+    /// Is called after each turn; at the end of a stride it blocks for the share of the time since the last pause.
     pub fn turn_is_over(&mut self) {
         self.turns += 1;
         if self.turns.is_multiple_of(self.stride) {
@@ -61,7 +61,7 @@ mod tests {
             worked += turn.elapsed();
             handicap.turn_is_over();
         }
-        // Twice the work at least; at most cannot be said of a shared machine.
+        // At least twice the work; an upper bound cannot be asserted on a shared machine.
         assert!(started.elapsed() >= 2 * worked, "{:?} for {worked:?}", started.elapsed());
     }
 

@@ -1,8 +1,8 @@
-//! Measurements among more ranks than two: streams of several pairs at once, every pair of a job alone, and many ranks that
+//! Measurements among more than two ranks: streams of several pairs at once, each pair of a job alone, and many ranks that
 //! send to one.
 //!
-//! Rank 0 conducts as everywhere: it says who does what, holds the clock and prints. Whatever started the job, each rank works
-//! with the world that it finds.
+//! Rank 0 conducts as everywhere: it gives the orders, holds the clock and prints. Each rank works with the world that it finds,
+//! whatever started the job.
 
 mod control;
 mod incast;
@@ -23,36 +23,36 @@ use cli_common::progress;
 
 use control::{Control, Placement};
 
-/// What is measured, and how.
+/// Plan of a measurement among several ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobsPlan {
-    /// What.
+    /// Kind of the measurement.
     pub kind: Kind,
-    /// How messages travel.
+    /// Protocol of the messages.
     pub protocol: Protocol,
-    /// Ascending, in bytes; empty: the usual ones of [`JobsPlan::kind`].
+    /// Message sizes, ascending, in bytes; empty: the default of [`JobsPlan::kind`].
     pub sizes: Vec<usize>,
     /// How long, and in which portions.
     pub pace: Pace,
     /// How the result is written.
     pub format: Format,
-    /// Each rank on a core of its own, where there are as many.
+    /// Whether each rank runs on a core of its own, where there are enough.
     pub pin: bool,
 }
 
-/// What is measured.
+/// Kind of a measurement, with its numbers of pairs or ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
-    /// So many pairs stream at once.
+    /// Pairs that stream at once: one measurement for each number.
     MultiPair(Vec<usize>),
-    /// Every pair, one at a time.
+    /// Every pair of a job of this many ranks, one pair at a time.
     Matrix(usize),
-    /// All ranks but the first one send to it, in jobs of so many.
+    /// All ranks but the first send to it, in jobs of these sizes.
     Incast(Vec<usize>),
 }
 
 impl Kind {
-    /// Of the command.
+    /// Name of the command.
     pub fn name(&self) -> &'static str {
         match self {
             Kind::MultiPair(_) => "multi-pair",
@@ -61,7 +61,7 @@ impl Kind {
         }
     }
 
-    /// That the command starts.
+    /// Ranks that the command starts.
     pub fn ranks(&self) -> usize {
         let most = |counts: &[usize]| counts.iter().copied().max().unwrap_or(1);
         match self {
@@ -71,7 +71,7 @@ impl Kind {
         }
     }
 
-    /// The fewest that it works with, where something else has started the job.
+    /// Fewest ranks that suffice where something else has started the job.
     pub fn fewest(&self) -> usize {
         let least = |counts: &[usize]| counts.iter().copied().min().unwrap_or(1);
         match self {
@@ -82,7 +82,7 @@ impl Kind {
     }
 }
 
-/// A whole life in the job; rank 0's has something to print.
+/// Runs the plan at one rank of the job; rank 0's result is the text to print.
 pub fn play(world: &World, plan: &JobsPlan, spots: &[Spot]) -> Result<String> {
     if world.size() < plan.kind.fewest() {
         let (wanted, got) = (plan.kind.fewest(), world.size());
@@ -109,13 +109,13 @@ pub fn play(world: &World, plan: &JobsPlan, spots: &[Spot]) -> Result<String> {
     Ok(report.render(plan.format))
 }
 
-/// Of a report.
+/// Description of the machine for a report.
 fn machine(control: &Control<'_>, placement: &Placement) -> Machine {
     let nic = control.world().nic().attributes().name.clone();
     Machine { ranks: control.world().size(), ..Machine::describe(placement.describe(), nic) }
 }
 
-/// The sizes asked for, or those that the command has of its own.
+/// The sizes asked for, or the command's default.
 fn sizes_or(plan: &JobsPlan, default: &[usize]) -> Vec<usize> {
     if plan.sizes.is_empty() { default.to_vec() } else { plan.sizes.clone() }
 }

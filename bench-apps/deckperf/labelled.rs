@@ -1,4 +1,4 @@
-//! The data of runs whose contenders differ in a test and in labels: as CSV, as JSON, and round by round.
+//! Data of runs whose contenders differ in a test and in labels: as CSV, as JSON, and round by round.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use crate::{
 
 /// A contender that is named by its test and its labels.
 pub trait Labelled: Contend {
-    /// The labels' names. The first is that of how data are transferred.
+    /// Names of the labels. The first label is the way in which data are transferred.
     const LABELS: &'static [&'static str];
 
     fn test(&self) -> Test;
@@ -21,7 +21,7 @@ pub trait Labelled: Contend {
     fn values(&self) -> Vec<Value>;
 }
 
-/// A header line, then a row per contender and size; what was not measured is empty.
+/// A header line, then a row per contender and size; a figure that was not measured is empty.
 pub fn csv<C: Labelled>(results: &Results<C>) -> String {
     let mut text = format!("size,{}", C::LABELS.join(","));
     text += ",test,unit,p50,p99,raw_line_us,raw_memcpy_us,raw_two_memcpys_us\n";
@@ -41,7 +41,7 @@ pub fn csv<C: Labelled>(results: &Results<C>) -> String {
     text
 }
 
-/// An object per contender and size; what was not measured is null.
+/// An object per contender and size; a figure that was not measured is null.
 pub fn cells<C: Labelled>(results: &Results<C>) -> Vec<Value> {
     let cell = |series: &Series<C>| {
         let test = series.contender.test();
@@ -59,7 +59,7 @@ pub fn cells<C: Labelled>(results: &Results<C>) -> Vec<Value> {
     rows(results).into_iter().map(cell).collect()
 }
 
-/// The figures of every round, and the machine's limits behind them. How data are transferred is the protocol.
+/// Series of every contender's figures, then of the machine's limits. The first label becomes the protocol.
 pub fn series<C: Labelled>(results: &Results<C>, network: &str) -> Vec<data::Series> {
     let ours = results.posts.iter().map(|series| {
         let test = series.contender.test();
@@ -73,14 +73,14 @@ pub fn series<C: Labelled>(results: &Results<C>, network: &str) -> Vec<data::Ser
     ours.chain(export::raw_series(results)).collect()
 }
 
-/// Test by test and size by size; among the equal in the order of the columns.
+/// Series sorted by test and size; equal ones keep the order of the columns.
 fn rows<C: Labelled>(results: &Results<C>) -> Vec<&Series<C>> {
     let mut rows: Vec<_> = results.posts.iter().collect();
     rows.sort_by_key(|series| (series.contender.test() == Test::Bandwidth, series.size));
     rows
 }
 
-/// As in a table: a text without its quotation marks.
+/// Text of a value as a table shows it: a string without its quotation marks.
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }

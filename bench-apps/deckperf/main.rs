@@ -1,7 +1,7 @@
 //! `deckperf`: what a message costs between two ranks on this host, beside what the machine itself can do.
 //!
-//! Without a job around it, it starts itself twice. Rank 0 conducts: it schedules the batches, holds the
-//! clock and prints; rank 1 follows its orders.
+//! Without a job around it, deckperf starts itself twice. Rank 0 conducts: it schedules the batches, holds the
+//! clock and prints. Rank 1 follows its orders.
 
 mod aligned;
 mod baseline;
@@ -73,7 +73,7 @@ use cli_common::machine::Machine;
 fn main() -> ExitCode {
     page::end_with_the_report();
     load::begin();
-    // Before anything starts: a mistyped option is reported once, not by two ranks.
+    // Options are parsed before anything starts, so that a mistyped option is reported once, not by two ranks.
     let cli = Cli::parse();
     if let Some(text) = cli.generated() {
         return print(Ok::<_, Failure>(text));
@@ -94,7 +94,7 @@ fn main() -> ExitCode {
         Task::Jobs(ref plan) => plan.kind.ranks() as u32,
         _ => 2,
     };
-    // Before anything starts, too, unless the ranks may be on other hosts.
+    // Places are checked before anything starts, too, unless the ranks may be on other hosts.
     if std::env::var_os("DECK_RANK").is_none()
         && let Err(error) = binding::check(&spots, ranks as usize)
     {
@@ -122,7 +122,7 @@ fn print<E: std::fmt::Display + From<Failure>>(printed: Result<String, E>) -> Ex
     }))
 }
 
-/// 1 says that something got slower, so what cannot be compared is 2.
+/// Prints a comparison. Exit code 1 means that something got slower; 2 means that the runs cannot be compared.
 fn print_comparison(args: &compare::CompareArgs, format: plan::Format) -> ExitCode {
     let (text, code, to_stdout) = match compare::compare(args, format) {
         Ok(printed) => {
@@ -144,14 +144,14 @@ fn exit_code<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // In one write, so that ranks' lines stay whole: the first of them to end takes the others with it.
+            // The line goes out in one write, so that ranks' lines stay whole: the first rank to end ends the others.
             let _ = io::stderr().write_all(format!("deckperf: {error}\n").as_bytes());
             ExitCode::FAILURE
         }
     }
 }
 
-/// A whole life in a job: both ranks say good-bye before rank 0 reports what was wrong.
+/// Runs a task as a rank of a job. Both ranks leave the job before rank 0 reports what was wrong.
 fn be_a_rank(world: World, task: &Task, spots: &[Spot]) -> Result {
     let (rank, size) = (world.rank(), world.size());
     if size != 2 && !task.takes_any_job() {
@@ -164,7 +164,7 @@ fn be_a_rank(world: World, task: &Task, spots: &[Spot]) -> Result {
     io::stdout().write_all(text.as_bytes()).map_err(Failure::system("writing the report"))
 }
 
-/// The outer result is about the work, the inner one about what rank 0 found (rank 1 finds nothing).
+/// Does the task's work. The outer result is about the work, the inner one about what rank 0 found (rank 1 finds nothing).
 fn play(world: &World, task: &Task, spots: &[Spot]) -> Result<Result<String>> {
     let (protocols, pin) = match task {
         Task::Measure(plan) => (&plan.protocols[..], plan.pin),
@@ -177,7 +177,7 @@ fn play(world: &World, task: &Task, spots: &[Spot]) -> Result<Result<String>> {
         Task::Costs(plan) => (&[][..], plan.pin),
         Task::Registration(plan) => (&[][..], plan.pin),
         Task::StartTime(_) => unreachable!("it has a job of its own"),
-        // These ranks have other links, and follow another process.
+        // Ranks of `peers` and `cpu` have other links, and follow another process.
         Task::PeerRank(_, course) => return peers::serve(world, *course).map(|()| Ok(String::new())),
         Task::CpuRank => return cpu::serve(world).map(|()| Ok(String::new())),
         Task::Peers(_) | Task::Cpu(_) | Task::Compare(..) | Task::Page(_) => unreachable!("it is no rank"),
@@ -205,7 +205,7 @@ fn play(world: &World, task: &Task, spots: &[Spot]) -> Result<Result<String>> {
         return Ok(Ok(String::new()));
     }
     let printed = match task {
-        // Its orders are its own, the last one too.
+        // The following tasks have orders of their own, the stop order included.
         Task::MeasureVi(plan) => return Ok(Ok(measure_vi(&pair, plan, &places)?)),
         Task::MeasureDat(plan) => return Ok(Ok(measure_dat(&pair, plan, &places)?)),
         Task::VerifyDat(checks) => return verify_dat(&pair, checks),
@@ -253,7 +253,7 @@ fn measure_registration(
     timed_bar(plan.pace.time, |passed| registration::measure(pair, plan, places.describe(), raw, passed))
 }
 
-/// A progress bar over the time that a run has.
+/// Shows a progress bar over the time of a run.
 fn timed_bar(time: Duration, run: impl FnOnce(&mut dyn FnMut(Duration)) -> Result<String>) -> Result<String> {
     let bar = progress::bar(time.as_millis() as u64, "measuring");
     let printed = run(&mut |passed| bar.set_position(passed.as_millis() as u64))?;
@@ -313,20 +313,20 @@ fn verify(pair: &RankPair<'_>, checks: &Checks) -> Result<Result<String>> {
     Ok(verify::verdict(&tally, checks).map(|sentence| sentence + "\n"))
 }
 
-/// Where the two ranks run.
+/// Cores on which the two ranks run.
 struct Places {
     /// Cores that this rank might use before it was pinned.
     usable: Vec<usize>,
-    /// Mine and the peer's, if both are pinned.
+    /// Core of this rank and core of the peer, if both are pinned.
     pinned: Option<[usize; 2]>,
 }
 
-/// On the wire: this rank is not pinned.
+/// Value on the wire of a rank that is not pinned.
 const NOT_PINNED: u64 = u64::MAX;
 
 impl Places {
-    /// Pins this rank if asked to, and learns where the other one runs. A rank that its launcher pinned
-    /// stays there.
+    /// Pins this rank if asked to, and learns where the other one runs. A rank that its launcher has pinned
+    /// stays on its core.
     fn take(pair: &RankPair<'_>, pin: bool, spots: &[Spot]) -> Result<Self> {
         let usable = udeck::sys::usable_cpus();
         let mine = if spots.is_empty() {
@@ -346,7 +346,7 @@ impl Places {
         Ok(Self { usable, pinned: mine.zip(theirs).map(|(mine, theirs)| [mine, theirs]) })
     }
 
-    /// `None` without two cores.
+    /// The raw limits' measurement; `None` without two cores.
     fn raw_limits(&self, largest: usize) -> Option<Baselines> {
         let two_cores = self.pinned.map_or(self.usable.len() > 1, |[mine, theirs]| mine != theirs);
         two_cores.then(|| Baselines::new(self.pinned, largest))
@@ -362,7 +362,7 @@ impl Places {
     }
 }
 
-/// Of the cores' NUMA nodes, if this host's kernel says which they are.
+/// NUMA nodes of the cores, if this host's kernel reports them.
 fn nodes(cores: [usize; 2]) -> String {
     let cpus = Cpus::of_this_host();
     match cores.map(|core| cpus.node_of(core)) {

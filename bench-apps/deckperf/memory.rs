@@ -1,11 +1,11 @@
-//! What this process's memory comes to, by the kernel's own accounting.
+//! Memory use of this process, by the kernel's own accounting.
 
 use std::{fs, io};
 
 use crate::failure::{Failure, Result};
 
-/// The proportional set size in bytes: private pages, and of each shared one this process's part. Over all processes
-/// that share a segment it counts the segment once.
+/// Proportional set size in bytes: private pages, and this process's part of each shared page. Summed over all processes
+/// that share a segment, it counts the segment once.
 pub fn proportional() -> Result<u64> {
     let failed = Failure::system("reading /proc/self/smaps_rollup");
     match fs::read_to_string("/proc/self/smaps_rollup") {

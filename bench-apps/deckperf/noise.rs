@@ -1,47 +1,48 @@
-//! Whether the machine was quiet enough for figures that another run's may be compared with.
+//! Noise of the machine: whether it was quiet enough to compare a run's figures with another run's.
 //!
-//! The judge is the raw hand-over of a cache line, which no library has a part in: whatever moves it during a run moves
-//! every figure below it. Ratios within a round survive that, absolute figures do not.
+//! The measure is the raw hand-over of a cache line, in which no library has a part: whatever moves it during a run moves
+//! every figure below it. Ratios within a round are not affected, absolute figures are.
 
 use serde_json::{Value, json};
 
 use crate::stats::{median, percentile};
 
-/// A line whose 90th percentile is more than so many times its 10th moved too much. The bound is a choice, not a finding: beyond it,
-/// a difference of half between two runs may be the machine's alone.
+/// Largest quotient of the raw line's 90th and 10th percentiles that counts as quiet. The bound is a choice, not a
+/// finding: beyond it, a difference of half between two runs may come from the machine alone.
 const NOISY: f64 = 1.5;
 
-/// Two states are so far apart, at least: a choice, too. Which of them a run was in longer decides its median.
+/// Smallest quotient of the medians of two states; also a choice. The median of a run depends on the state in which it
+/// was longer.
 const APART: f64 = 1.25;
 
-/// Each state has at least this part of the rounds, and what lies between them has at most this part.
+/// Smallest part of the rounds in each state, and largest part of the rounds between the states.
 const SHARE: f64 = 0.1;
 
-/// Fewer have no states.
+/// Fewest samples in which states are looked for.
 const MIN_SAMPLES: usize = 20;
 
 /// How the raw line moved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Noise {
-    /// Its 90th percentile over its 10th.
+    /// The raw line's 90th percentile divided by its 10th.
     pub spread: f64,
-    /// The medians of two states, in µs, if it had two.
+    /// Medians of the two states, in µs, if the line had two states.
     pub states: Option<[f64; 2]>,
 }
 
 impl Noise {
-    /// Of the raw line in all rounds, in µs; `None` where it was not measured.
+    /// Noise of a run, from the raw line in all rounds, in µs; `None` where it was not measured.
     pub fn of(lines: &[f64]) -> Option<Self> {
         let [low, high] = [percentile(lines, 10.0)?, percentile(lines, 90.0)?];
         Some(Noise { spread: high / low, states: states(lines) })
     }
 
-    /// Figures of this run are not to be compared with another run's.
+    /// Whether the figures of this run cannot be compared with another run's.
     pub fn is_noisy(&self) -> bool {
         self.spread > NOISY || self.states.is_some()
     }
 
-    /// One sentence.
+    /// The noise in one sentence.
     pub fn sentence(&self) -> String {
         let states = self.states.map_or(String::new(), |[fast, slow]| {
             format!(", between two states of {:.0} and {:.0} ns", fast * 1e3, slow * 1e3)
@@ -59,7 +60,7 @@ impl Noise {
         }
     }
 
-    /// For programs.
+    /// The noise as JSON.
     pub fn json(&self) -> Value {
         json!({
             "noisy": self.is_noisy(),
@@ -70,15 +71,15 @@ impl Noise {
     }
 }
 
-/// Splits the values where the two parts differ most from each other and least within (Otsu's method), then asks whether
-/// the parts are states: large, apart, and with little between them.
+/// Splits the values where the two parts differ most from each other and least within (Otsu's method), then checks that
+/// the parts are states: large, apart, and with few values between them.
 fn states(lines: &[f64]) -> Option<[f64; 2]> {
     let mut logs: Vec<f64> = lines.iter().filter(|&&line| line > 0.0).map(|line| line.ln()).collect();
     if logs.len() < MIN_SAMPLES {
         return None;
     }
     logs.sort_unstable_by(f64::total_cmp);
-    // Without the extremes, of which one alone would be a part of its own.
+    // The extremes are removed, because a single one would be a part of its own.
     let trimmed = logs.len() / 20;
     let logs = &logs[trimmed..logs.len() - trimmed];
     let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
@@ -101,7 +102,7 @@ fn states(lines: &[f64]) -> Option<[f64; 2]> {
 mod tests {
     use super::*;
 
-    /// Even values around `around`, by at most `by` of it.
+    /// Values spread evenly around `around`, by at most the share `by` of it.
     fn cloud(around: f64, by: f64, count: usize) -> impl Iterator<Item = f64> {
         (0..count)
             .map(move |number| around * (1.0 - by + 2.0 * by * (number * 37 % count) as f64 / count as f64))

@@ -1,8 +1,8 @@
 //! `--off-cache`: messages from memory, and into memory, that no cache holds any more.
 //!
 //! The sender has a pool of buffers that are together larger than the last-level cache, and takes the oldest for each
-//! message. Where the library copies, the receiver keeps as many messages before it drops them, so that the memory that
-//! the next one is copied into is old, too.
+//! message. Where the library copies, the receiver keeps as many messages before it drops them. So the memory into which
+//! the next message is copied is old, too.
 
 use std::{borrow::Cow, cell::RefCell, collections::VecDeque, fs, path::Path};
 
@@ -10,34 +10,34 @@ use udeck::{Buf, Protocol, Received, World};
 
 use crate::{failure::Result, sizes};
 
-/// The pool has so many times the bytes of the last-level cache.
+/// Size of the pool as a multiple of the last-level cache.
 const TIMES: usize = 2;
 
-/// And at most so many.
+/// Upper bound of the pool, in bytes.
 const MOST_BYTES: usize = 256 << 20;
 
-/// And at most this part of an arena: the messages under way, and those of the other direction, lie in it, too.
+/// Divisor of the arena's size that bounds the pool: messages under way, and those of the other direction, lie in the arena, too.
 const PART_OF_ARENA: usize = 8;
 
-/// Where the kernel does not tell the size of a cache.
+/// Assumed size of the last-level cache, in bytes, where the kernel does not report it.
 const ASSUMED_CACHE: usize = 32 << 20;
 
-/// Buffers of one pool: more take longer to make than a batch lasts.
+/// Most buffers in one pool: making more takes longer than a batch lasts.
 const MOST_BUFFERS: usize = 1024;
 
-/// Or the oldest would be the newest.
+/// Fewest buffers in one pool: with one, the oldest buffer would be the newest.
 const FEWEST_BUFFERS: usize = 2;
 
-/// How much memory the messages of a run take in turn.
+/// Size of the memory that the messages of a run use in turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Extent {
-    /// Of the last-level cache; `None` where the kernel does not say.
+    /// Bytes of the last-level cache; `None` where the kernel does not report them.
     cache: Option<usize>,
-    /// Of the pool.
+    /// Bytes of the pool.
     bytes: usize,
 }
 
-/// One rank's buffers and held messages, of one size at a time.
+/// One rank's pool of buffers and held messages, all of one size at a time.
 pub struct Rotation {
     extent: Extent,
     pool: RefCell<Pool>,
@@ -51,7 +51,7 @@ struct Pool {
 }
 
 impl Extent {
-    /// Of this host, for an arena of so many bytes.
+    /// Extent for this host and an arena of `arena` bytes.
     pub fn of_this_host(arena: Option<usize>) -> Self {
         Self::new(
             last_level_cache(Path::new("/sys/devices/system/cpu/cpu0/cache")),
@@ -65,12 +65,12 @@ impl Extent {
         Extent { cache, bytes: wanted.min(MOST_BYTES).min(room) }
     }
 
-    /// How many buffers of this size take turns.
+    /// Number of buffers of this size that take turns.
     pub fn buffers(self, size: usize) -> usize {
         (self.bytes / size.max(1)).clamp(FEWEST_BUFFERS, MOST_BUFFERS)
     }
 
-    /// For the method: what the messages of these sizes, ascending, are taken from.
+    /// Sentence for the report's method: the pools for messages of these sizes, ascending.
     pub fn sentence(self, sizes: &[usize]) -> Cow<'static, str> {
         let (known, cache) = (self.cache.is_some(), self.cache.unwrap_or(ASSUMED_CACHE));
         let sizes = || sizes.iter().copied().filter(|&size| size > 0);
@@ -97,32 +97,32 @@ impl Extent {
 }
 
 impl Rotation {
-    /// Without any buffer yet.
+    /// A rotation that has no buffers yet.
     pub fn new(extent: Extent) -> Self {
         Rotation { extent, pool: RefCell::default() }
     }
 
-    /// As [`Extent::sentence`].
+    /// The same as [`Extent::sentence`].
     pub fn sentence(&self, sizes: &[usize]) -> Cow<'static, str> {
         self.extent.sentence(sizes)
     }
 
-    /// Before the clock starts: makes the buffers of this size, unless there are such.
+    /// Makes the buffers of this size, unless they exist. Must be called before the clock starts.
     pub fn prepare(&self, world: &World, size: usize) -> Result {
         let mut pool = self.pool.borrow_mut();
         if pool.size == size && !pool.buffers.is_empty() {
             return Ok(());
         }
-        // The old ones go first: both do not have to fit.
+        // The old buffers go first, because the old and the new ones together may not fit.
         *pool = Pool { size, ..Pool::default() };
         for _ in 0..self.extent.buffers(size) {
-            // Zeroed, which takes the memory from the kernel.
+            // A zeroed buffer takes its memory from the kernel now.
             pool.buffers.push_back(world.buf(size)?);
         }
         Ok(())
     }
 
-    /// The oldest buffer. Another one comes in for it.
+    /// Takes the oldest buffer, and puts a new one into the pool.
     pub fn take(&self, world: &World) -> Result<Buf<u8>> {
         let mut pool = self.pool.borrow_mut();
         let fresh = world.buf_reused(pool.size)?;
@@ -130,7 +130,7 @@ impl Rotation {
         Ok(pool.buffers.pop_front().expect("one has been pushed"))
     }
 
-    /// Drops a message, or the oldest that was kept instead.
+    /// Drops the message, or keeps it and drops the oldest one that was kept.
     pub fn keep(&self, protocol: Protocol, message: Received<u8>) {
         if !lands_in_own_memory(protocol) {
             return;
@@ -143,12 +143,12 @@ impl Rotation {
     }
 }
 
-/// Whether the memory of a received message is the receiver's, so that it holds up nobody while it is held.
+/// Whether a received message lies in the receiver's own memory, so that holding it delays nobody.
 fn lands_in_own_memory(protocol: Protocol) -> bool {
     matches!(protocol, Protocol::Copy | Protocol::RdmaWrite | Protocol::RdmaRead | Protocol::Handshake)
 }
 
-/// As the library has it where nobody says anything else.
+/// The library's default size of an arena, in bytes.
 fn usual_arena() -> Option<usize> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -156,7 +156,7 @@ fn usual_arena() -> Option<usize> {
     Some((kib << 10) / 2)
 }
 
-/// The largest unified cache of the highest level, as `/sys` has it.
+/// Size of the largest unified cache of the highest level, as `/sys` reports it.
 fn last_level_cache(folder: &Path) -> Option<usize> {
     let read = |index: &Path, file: &str| fs::read_to_string(index.join(file)).ok();
     let caches = fs::read_dir(folder).ok()?.flatten().filter_map(|index| {
@@ -168,7 +168,7 @@ fn last_level_cache(folder: &Path) -> Option<usize> {
     caches.max().map(|(_, bytes)| bytes)
 }
 
-/// Such as `1024K`.
+/// Parses a size such as `1024K`.
 fn kernels_size(text: &str) -> Option<usize> {
     let digits = text.trim_end_matches(char::is_alphabetic);
     let shift = match &text[digits.len()..] {

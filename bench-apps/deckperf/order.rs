@@ -1,4 +1,4 @@
-//! What rank 0 tells rank 1 to do next: seven words, checked when they are read.
+//! Orders of rank 0 to rank 1: seven words, checked when they are read.
 
 use udeck::Protocol;
 
@@ -8,35 +8,35 @@ use crate::{
     sizes::MAX_SIZE,
 };
 
-/// The next thing that both ranks do.
+/// The next work of both ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Order {
     /// Round trips: each takes two messages.
     PingPong(Batch),
     /// Windows of messages from rank 0 to rank 1, each answered by one empty message.
     Stream {
-        /// Iterations count windows.
+        /// The batch; an iteration is a window.
         batch: Batch,
         /// Messages in a window.
         window: u64,
     },
     /// Windows of messages both ways at once. A rank goes on to its next window when it has posted and retrieved one.
     StreamBoth {
-        /// Iterations count windows.
+        /// The batch; an iteration is a window.
         batch: Batch,
-        /// Messages in a window, from each rank.
+        /// Messages that each rank sends in a window.
         window: u64,
     },
     /// `batch.iterations` messages each way, every byte checked.
     Verify(Batch),
-    /// Nothing more to do.
+    /// The end of the run.
     Stop,
 }
 
 /// Messages that are timed, or checked, together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Batch {
-    /// How its messages travel.
+    /// Protocol of the messages.
     pub protocol: Protocol,
     /// Whether both sides go through the data.
     pub payload: Payload,
@@ -48,7 +48,7 @@ pub struct Batch {
     pub iterations: u64,
 }
 
-/// How long an [`Order`] is on the way.
+/// Length of an encoded [`Order`].
 pub const WORDS: usize = 7;
 
 const STOP: u64 = 0;
@@ -58,7 +58,7 @@ const VERIFY: u64 = 3;
 const STREAM_BOTH: u64 = 4;
 
 impl Order {
-    /// `[kind, protocol, payload, size, warm-up, iterations, window]`
+    /// Encodes the order as `[kind, protocol, payload, size, warm-up, iterations, window]`.
     pub fn encode(&self) -> Result<[u64; WORDS]> {
         let (kind, batch, window) = match self {
             Order::Stop => return Ok([STOP; WORDS]),
@@ -75,7 +75,7 @@ impl Order {
         Ok([kind, protocol as u64, payload, batch.size as u64, batch.warm_up, batch.iterations, window])
     }
 
-    /// What rank 0 sent, if it is an order at all.
+    /// Decodes and checks an order of rank 0.
     pub fn decode(words: &[u64]) -> Result<Self> {
         let bad = |what: &str| Failure::BadOrder(format!("{what} in {words:?}"));
         let &[kind, protocol, payload, size, warm_up, iterations, window] = words else {

@@ -1,7 +1,7 @@
 //! `deckperf overlap`: how much of a transfer hides behind computation.
 //!
-//! Three batches lie close together in time: the transfer alone, as much computation alone, and both at
-//! once: post, compute, wait until it is done. What both took beyond the computation is what was not hidden. Source: the
+//! Three batches lie close together in time: the transfer alone, as much computation alone, and both at once (post,
+//! compute, wait until it is done). The time of both beyond the computation is the part that was not hidden. Source: the
 //! post-work-wait method of Lawry, Wilson, Maccabe, Brightwell, *COMB*, 2002, and of Sandia's SMB.
 
 mod batch;
@@ -22,40 +22,41 @@ pub use batch::follow;
 use batch::{OverlapOrder, TimedSide, Work, conduct, timed_work};
 use overlap_ratio::{OverlapSample, OverlapSeries};
 
-/// What is measured when nothing is said.
+/// Default message sizes, in bytes.
 pub const SIZES: [usize; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
-/// Fewer say nothing about the spread, whatever `--time` asks for.
+/// Fewest rounds, whatever `--time` asks for: fewer say nothing about the spread.
 const MIN_ROUNDS: usize = 5;
-/// Of the transfers in one batch, in all.
+/// Time of all transfers in one batch.
 const BATCH: Duration = Duration::from_micros(1500);
 const MAX_ITERATIONS: u64 = 1000;
-/// To learn what a transfer takes.
+/// Transfers of a batch that calibrates.
 const TRIED: u64 = 20;
 const TRIES: u64 = 5;
-/// As much computation as could hide the whole transfer, with a margin for those that are slower now and then.
+/// Computation per transfer, as a multiple of the transfer's time: it could hide the whole transfer, with a margin for
+/// slower ones.
 const WORK_PER_TRANSFER: f64 = 2.0;
 
-/// What is measured, and how.
+/// Plan of `deckperf overlap`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OverlapPlan {
-    /// In the order of the rows.
+    /// Protocols, in the order of the rows.
     pub protocols: Vec<Protocol>,
-    /// Ascending, in bytes.
+    /// Message sizes, ascending, in bytes.
     pub sizes: Vec<usize>,
-    /// Per message; `None`: twice the transfer.
+    /// Computation per message; `None`: twice the transfer's time.
     pub compute: Option<Duration>,
     /// Transfers in a batch; `None`: calibrated.
     pub iterations: Option<u64>,
-    /// For the whole run.
+    /// Time for the whole run.
     pub time: Duration,
     /// How the result is written.
     pub format: Format,
-    /// Each rank on a core of its own.
+    /// Whether each rank runs on a core of its own.
     pub pin: bool,
 }
 
-/// Rank 0: measures, and gives what is to be printed. `places` says where the ranks run.
+/// Measures as rank 0, and returns the text to print. `places` says where the ranks run.
 pub fn measure(
     pair: &RankPair<'_>,
     plan: &OverlapPlan,
@@ -100,7 +101,7 @@ pub fn measure(
     Ok(report.render(plan.format))
 }
 
-/// For every protocol, size and side.
+/// Empty series for every protocol, size and side.
 fn empty(plan: &OverlapPlan) -> Vec<OverlapSeries> {
     let mut all = Vec::new();
     for side in [TimedSide::Sender, TimedSide::Receiver] {
@@ -112,7 +113,7 @@ fn empty(plan: &OverlapPlan) -> Vec<OverlapSeries> {
     all
 }
 
-/// How many transfers fill a batch, and how much computation goes with each.
+/// Finds how many transfers fill a batch, and how much computation goes with each.
 fn calibrate(
     pair: &RankPair<'_>,
     plan: &OverlapPlan,
@@ -122,7 +123,7 @@ fn calibrate(
     let transfers = |series: &OverlapSeries| conduct(pair, series.batch(Work::NONE));
     transfers(series)?; // pays for fresh memory
     series.iterations = plan.iterations.unwrap_or(TRIED);
-    // The best of a few: one that was disturbed would ask for computation of another order.
+    // The best of a few is used: a disturbed one would ask for far too much computation.
     let mut best = transfers(series)?;
     for _ in 1..TRIES {
         best = best.min(transfers(series)?);
@@ -135,7 +136,7 @@ fn calibrate(
     Ok(())
 }
 
-/// The three batches.
+/// Runs the three batches.
 fn measure_one(pair: &RankPair<'_>, series: &OverlapSeries) -> Result<OverlapSample> {
     let per_message = |lasted: Duration| lasted.as_secs_f64() * 1e6 / series.iterations as f64;
     let transfer = conduct(pair, series.batch(Work::NONE))?;

@@ -1,4 +1,4 @@
-//! `deckperf report`: one page for a browser, of what is measured now or of earlier runs.
+//! `deckperf report`: one HTML page of a new measurement or of earlier runs.
 //!
 //! ```text
 //!   JSON files ─┐
@@ -7,7 +7,8 @@
 //!    --format json)              page.js only draws
 //! ```
 //!
-//! The page needs no network: style, script, uPlot and all figures are inside. What comes from a file is escaped in `html.rs`.
+//! The page needs no network: style, script, uPlot and all figures are inside. Text that comes from a file is escaped in
+//! `html.rs`.
 
 mod charts;
 mod heat;
@@ -31,32 +32,32 @@ use serde_json::json;
 use self::source::Source;
 pub use self::{source::SEVERAL, stages::end_with_the_report};
 
-/// What is asked for.
+/// Plan of `deckperf report`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PagePlan {
-    /// The page.
+    /// Path of the page.
     pub output: PathBuf,
-    /// Where the raw data go as well.
+    /// Path of the raw data, if they are written as well.
     pub json: Option<PathBuf>,
-    /// Earlier runs; without any, it is measured now.
+    /// Files of earlier runs; empty: measure now.
     pub files: Vec<PathBuf>,
-    /// How it is measured.
+    /// Settings of the measurement.
     pub measure: Measure,
 }
 
-/// What all stages take together unless told: with the starts of the peers less than five minutes.
+/// Default time of all stages, in seconds: with the starts of the peers less than five minutes.
 pub const SECONDS: u64 = 200;
-/// A first look.
+/// Time of all stages with `--quick`, in seconds.
 pub const QUICK: u64 = 40;
 
-/// How it is measured.
+/// Settings of the measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measure {
-    /// For all stages together, but for their start.
+    /// Time of all stages together, without their start.
     pub time: Duration,
-    /// Over this transport only.
+    /// Transport that is measured; `None`: the best there is.
     pub transport: Option<&'static str>,
-    /// Other libraries beside those that are installed.
+    /// Folder of other libraries that are measured beside the installed ones.
     pub peers: Option<PathBuf>,
     /// Whether each rank has a core of its own.
     pub pin: bool,
@@ -65,29 +66,29 @@ pub struct Measure {
 /// Why there is no page.
 #[derive(Debug, thiserror::Error)]
 pub enum PageFailure {
-    /// A file that is no run.
+    /// The input is no run.
     #[error("{name}: {why}")]
     Unusable {
-        /// The file, or the stage.
+        /// Name of the file or of the stage.
         name: String,
-        /// In words that follow its name.
+        /// The reason, in words that follow the name.
         why: String,
     },
     /// The page, or the raw data, cannot be written.
     #[error("cannot write {path}: {source}; name another place with -o or --json", path = path.display())]
     Unwritable {
-        /// As it was given.
+        /// The path, as the user gave it.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Nothing was measured.
     #[error("no stage has measured anything, so there is no page; the lines above say why")]
     NothingMeasured,
-    /// Started as a rank.
+    /// The command was started as a rank.
     #[error("report: starts its own ranks: run `deckperf report` without deckrun")]
     IsRank,
-    /// What was printed cannot be.
+    /// The text could not be printed.
     #[error(transparent)]
     Print(#[from] crate::failure::Failure),
 }
@@ -99,7 +100,7 @@ impl PageFailure {
 }
 
 impl PagePlan {
-    /// That nothing is written over what is read, or over what has just been written.
+    /// Checks that no output overwrites an input or the other output.
     fn check_places(&self) -> Result<(), PageFailure> {
         let same = |one: &Path, other: &Path| match (fs::canonicalize(one), fs::canonicalize(other)) {
             (Ok(one), Ok(other)) => one == other,
@@ -121,7 +122,7 @@ impl PagePlan {
     }
 }
 
-/// Reads or measures, and writes the page. What is printed. `has` says which commands this program has.
+/// Reads or measures, writes the page, and returns the text to print. `has` says which commands this program has.
 ///
 /// # Errors
 /// A file that cannot be read or written. A stage that fails is named on the page.
@@ -130,7 +131,7 @@ pub fn make(plan: &PagePlan, has: impl Fn(&str) -> bool) -> Result<String, PageF
         return Err(PageFailure::IsRank);
     }
     plan.check_places()?;
-    // Before minutes are spent on figures that have no place to go to.
+    // Outputs are opened first, before minutes are spent on figures that cannot be written.
     for path in [Some(&plan.output), plan.json.as_ref()].into_iter().flatten() {
         Draft::open(path)?;
     }
@@ -155,7 +156,7 @@ pub fn make(plan: &PagePlan, has: impl Fn(&str) -> bool) -> Result<String, PageF
     Ok(said + &format!("{}: open it in a browser\n", plan.output.display()))
 }
 
-/// All runs, as one object that `report` reads again.
+/// All runs as one JSON object, which `report` can read again.
 fn data(sources: &[Source]) -> String {
     let runs: Vec<_> = sources.iter().map(Source::kept).collect();
     format!("{}\n", json!({ SEVERAL: runs }))
@@ -192,7 +193,7 @@ fn render(sources: &[Source], losses: &[String]) -> String {
     ])
 }
 
-/// A box for what a reader has to know first; nothing without lines.
+/// A box of what a reader has to know first; empty without lines.
 fn notice(title: &str, lines: &[String]) -> String {
     if lines.is_empty() {
         return String::new();
@@ -201,7 +202,7 @@ fn notice(title: &str, lines: &[String]) -> String {
     format!("<div class=\"notice\" role=\"note\"><strong>{title}</strong>{list}</div>")
 }
 
-/// Puts each text in its place of the template, once, and looks at no text for places.
+/// Puts each text into its place of the template, once. Texts are not searched for places.
 fn fill(texts: &[(&str, &str)]) -> String {
     let mut pieces = include_str!("page/page.html").split("{{");
     let mut page = pieces.next().unwrap_or_default().to_owned();
@@ -214,7 +215,7 @@ fn fill(texts: &[(&str, &str)]) -> String {
     page
 }
 
-/// A file beside the one that is wanted, which takes its place when it is whole.
+/// A file beside the one that is to be written; it replaces that file when it is complete.
 struct Draft {
     path: PathBuf,
     draft: PathBuf,
@@ -226,10 +227,10 @@ impl Draft {
         let fail = |source| PageFailure::Unwritable { path: path.to_owned(), source };
         let name = path.file_name().filter(|_| !path.is_dir());
         let name = name.ok_or_else(|| fail(io::Error::from(io::ErrorKind::IsADirectory)))?;
-        // The file that a link leads to is replaced, and not the link.
+        // Where the path is a link, the file behind it is replaced, and not the link.
         let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let name = real.file_name().unwrap_or(name);
-        // Nor is a device, or a file that may not be changed.
+        // A device, or a file that may not be changed, is not replaced either.
         if path.exists() {
             if !path.is_file() {
                 return Err(fail(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")));
@@ -249,7 +250,7 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // It is there no more if it has taken the other's place.
+        // The draft no longer exists if it has replaced the other file.
         let _ = fs::remove_file(&self.draft);
     }
 }
@@ -292,7 +293,7 @@ mod tests {
         fs::remove_dir_all(folder).expect("the folder");
     }
 
-    /// In the text, on the page, and beside what is compared with it.
+    /// The banner is in the text, on the page, and beside what is compared with it.
     #[test]
     fn figures_of_a_busy_machine_have_a_banner() {
         let mut report = sample(Format::Table);
@@ -336,7 +337,7 @@ mod tests {
         );
         let absent = why(plan(folder.join("page.html"), vec![folder.join("none.json")]));
         assert!(absent.contains("none.json: No such file"), "{absent}");
-        // Before anything is measured, or read.
+        // This error comes before anything is measured or read.
         let unwritten = why(plan(folder.join("none/page.html"), Vec::new()));
         assert!(
             unwritten.contains("cannot write") && unwritten.contains("name another place with -o"),

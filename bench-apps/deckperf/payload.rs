@@ -1,9 +1,9 @@
 //! Writing and reading a whole message, eight bytes at a time so that both loops vectorise.
 //!
-//! The sum is compared with a closed form that the reader knows without the data: neither loop can be
-//! optimised away, and a figure of messages that arrived damaged is never printed.
+//! The sum is compared with a closed form that the reader knows without the data. So neither loop can be
+//! optimised away, and no figure of messages that arrived damaged is printed.
 
-/// Writes `seed`, `seed + 1`, ... into the words of `data`, and `seed`'s low byte into what is left over.
+/// Writes `seed`, `seed + 1`, ... into the words of `data`, and the low byte of `seed` into the remaining bytes.
 pub fn write(data: &mut [u8], seed: u64) {
     let mut words = data.chunks_exact_mut(8);
     let mut value = seed;
@@ -14,7 +14,7 @@ pub fn write(data: &mut [u8], seed: u64) {
     words.into_remainder().fill(seed as u8);
 }
 
-/// The wrapping sum of the words and of the bytes left over.
+/// The wrapping sum of the words and of the remaining bytes.
 pub fn sum(data: &[u8]) -> u64 {
     let words = data.chunks_exact(8);
     let tail: u64 = words.remainder().iter().map(|&byte| u64::from(byte)).sum();
@@ -23,7 +23,7 @@ pub fn sum(data: &[u8]) -> u64 {
         .fold(tail, u64::wrapping_add)
 }
 
-/// What [`sum`] gives for `len` bytes that [`write()`] wrote with `seed`.
+/// The value of [`sum`] for `len` bytes that [`write()`] wrote with `seed`.
 pub fn expected_sum(len: usize, seed: u64) -> u64 {
     let (words, tail) = (len as u64 / 8, len as u64 % 8);
     let ramp = words * words.saturating_sub(1) / 2;

@@ -13,11 +13,11 @@
 //!
 //! `../cpu.rs` starts the same jobs by the same means, and has them measure processor time.
 //!
-//! `library.rs` finds the other libraries, installed ones and those in the folder of `--peers`.
+//! `library.rs` finds the other libraries: installed ones, and those in the folder of `--peers`.
 //!
-//! All jobs live from the beginning to the end, and all but one of them block in a system call at any time: the
-//! conductor has one contender after another run a batch of milliseconds (`schedule.rs`), and compares only what ran in
-//! the same round (`confidence.rs`). What is compared, and with which result it is good, is data (`targets.rs`).
+//! All jobs live from the beginning to the end, and all but one of them block in a system call at any time. The
+//! conductor has one contender after another run a batch of milliseconds (`schedule.rs`), and compares only figures of
+//! the same round (`confidence.rs`). The comparisons and their targets are data (`targets.rs`).
 
 mod confidence;
 mod contenders;
@@ -51,31 +51,31 @@ use crate::{
 };
 use cli_common::machine::Machine;
 
-/// What is asked for.
+/// Plan of `deckperf peers` or `deckperf collectives`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeersPlan {
-    /// For the whole run, but for its start.
+    /// Time for the whole run, without its start.
     pub time: Duration,
     /// How the result is written.
     pub format: Format,
-    /// What messages travel over.
+    /// Transport of the messages, or the collective operations.
     pub course: Course,
-    /// How many ranks the jobs have, ascending.
+    /// Numbers of ranks of the jobs, ascending.
     pub sizes: Vec<usize>,
-    /// Where libraries lie beside those that are installed.
+    /// Folder of libraries that are measured beside the installed ones.
     pub folder: Option<PathBuf>,
 }
 
-/// Programs that are run whole get one turn in a round, and there are ten of them: fewer rounds leave them without
-/// bounds.
+/// Default time in seconds. Ten programs are run whole, and each of them gets one turn in a round: with fewer rounds
+/// they would have no bounds.
 pub const SECONDS: u64 = 60;
 
-/// Starts everybody, measures, and ends everybody. What is printed.
+/// Starts all jobs, measures, ends the jobs, and returns the text to print.
 ///
 /// # Errors
-/// That this process cannot conduct, or that ours fail. A peer that fails is named in the report.
+/// This process cannot conduct, or µDECK failed. A peer that fails is named in the report.
 pub fn measure(plan: &PeersPlan) -> Result<String> {
-    // deckrun has set it.
+    // deckrun sets this variable in each rank.
     if env::var_os("DECK_RANK").is_some() {
         return Err(Failure::IsRank(plan.course.command()));
     }
@@ -83,7 +83,7 @@ pub fn measure(plan: &PeersPlan) -> Result<String> {
         return Err(Failure::OneProcessor(plan.course.command()));
     };
     let cores = [first, second];
-    // Whoever is started from here on inherits it: more ranks than two are too many wherever this runs.
+    // Processes that are started from here on inherit the two cores: more than two would be too many wherever this runs.
     udeck::sys::restrict_to_cpus(&cores)
         .map_err(Failure::system("restricting this process to two processors"))?;
 

@@ -1,7 +1,7 @@
 //! `deckperf latency --percentiles`: every round trip is timed by itself, so that the slow ones among a thousand are seen.
 //!
-//! A batch's mean hides them, and a percentile over batches is one of means. The price is a read of the clock in each round
-//! trip, which is measured and said.
+//! A batch's mean hides slow round trips, and a percentile over batches is one of means. The price is one read of the clock in
+//! each round trip; it is measured and reported.
 
 use std::{
     borrow::Cow,
@@ -28,23 +28,24 @@ use cli_common::machine::Machine;
 /// Decimal digits that a histogram keeps of each value.
 const DIGITS: u8 = 3;
 
-/// Of the tables, and their names.
+/// Percentiles of the tables, and their names.
 const PERCENTILES: [(f64, &str); 5] =
     [(50.0, "p50"), (90.0, "p90"), (99.0, "p99"), (99.9, "p99.9"), (99.99, "p99.99")];
 
-/// What single round trips took: of the rounds that may turn out to be warm-up one by one, of the others together.
+/// Times of single round trips: one list for each early round, which may turn out to be warm-up, and one histogram of all
+/// later rounds.
 pub struct Singles {
     early: Vec<Vec<u32>>,
     later: Histogram<u64>,
 }
 
 impl Singles {
-    /// None yet.
+    /// No times yet.
     pub fn new() -> Self {
         Singles { early: Vec::new(), later: empty() }
     }
 
-    /// Those of a batch of this round, in nanoseconds.
+    /// Adds the times of a batch of this round, in nanoseconds.
     pub fn add(&mut self, round: usize, nanoseconds: &[u32]) {
         if round < steady::MOST {
             self.early.resize_with(self.early.len().max(round + 1), Vec::new);
@@ -54,7 +55,7 @@ impl Singles {
         }
     }
 
-    /// All of them, without the first `dropped` rounds.
+    /// Histogram of all rounds without the first `dropped` ones.
     pub fn settled(&self, dropped: usize) -> Histogram<u64> {
         let mut all = self.later.clone();
         self.early.iter().skip(dropped).for_each(|round| record(&mut all, round));
@@ -75,15 +76,15 @@ pub fn columns() -> impl Iterator<Item = &'static str> {
     PERCENTILES.iter().map(|(_, name)| *name).chain(["max"])
 }
 
-/// The percentiles and the maximum, in nanoseconds; `trips`: by how much each value is divided.
+/// The percentiles and the maximum, in nanoseconds; each value is divided by `trips`.
 pub fn cells(histogram: &Histogram<u64>, trips: u64) -> Vec<Cell> {
     let most = histogram.max();
-    // What counts as the same value may be above the largest.
+    // A percentile is the upper end of a histogram bucket, which may lie above the largest value.
     let at = |percent: f64| Cell::Count(histogram.value_at_quantile(percent / 100.0).min(most) / trips);
     PERCENTILES.iter().map(|&(percent, _)| at(percent)).chain([Cell::Count(most / trips)]).collect()
 }
 
-/// What a read of the clock costs, in nanoseconds: the median of differences between two reads that follow each other.
+/// Cost of one read of the clock, in nanoseconds: the median of the differences between two consecutive reads.
 pub fn clock_cost() -> u64 {
     const READS: usize = 10_001;
     let mut costs = Vec::with_capacity(READS);
@@ -97,7 +98,7 @@ pub fn clock_cost() -> u64 {
     costs[READS / 2]
 }
 
-/// For the method.
+/// Sentence for the report's method: the cost of reading the clock.
 pub fn clock_sentence() -> Cow<'static, str> {
     let cost = clock_cost();
     format!(
@@ -106,11 +107,11 @@ pub fn clock_sentence() -> Cow<'static, str> {
     .into()
 }
 
-/// Rank 0: as [`experiment::Conductor`], and keeps what each round trip took.
+/// Rank 0's role: works as [`experiment::Conductor`], and keeps the time of each round trip.
 struct Observer<'l, 'w> {
     pair: &'l RankPair<'w>,
     raw: Option<Baselines>,
-    /// `None` while batches are calibrated.
+    /// Current round; `None` while batches are calibrated.
     round: Option<usize>,
     seen: Vec<(Contender, usize, Singles)>,
     last: Vec<u32>,
@@ -144,7 +145,7 @@ impl Runner for Observer<'_, '_> {
     }
 }
 
-/// Rank 0: measures, and gives what is to be printed.
+/// Measures as rank 0, and returns the text to print.
 pub fn measure(
     pair: &RankPair<'_>,
     plan: &Plan,
@@ -172,7 +173,7 @@ pub fn measure(
 
 fn method(pair: &RankPair<'_>, plan: &Plan, results: &Results) -> Vec<Cow<'static, str>> {
     let mut sentences = scheduling(plan.iterations, results);
-    // Figures here are not of batches.
+    // The further sentences speak of batches; the figures here do not.
     sentences.truncate(2);
     sentences.extend([
         "a figure is of single messages: half of a round trip that was timed by itself, in ns; the percentiles are of all \

@@ -1,11 +1,11 @@
-//! What is measured, and how: what the command line, the schedule and the reports all speak of.
+//! Plan of a measurement, which the command line, the schedule and the reports share.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
 use udeck::Protocol;
 
-/// Every protocol that can be asked for. Its order is what travels in an [`Order`](crate::order::Order).
+/// Every protocol that a user can choose. Its index in this list travels in an [`Order`](crate::order::Order).
 pub const PROTOCOLS: [Protocol; 7] = [
     Protocol::Copy,
     Protocol::Eager,
@@ -16,98 +16,98 @@ pub const PROTOCOLS: [Protocol; 7] = [
     Protocol::Auto,
 ];
 
-/// What is measured, and how.
+/// Plan of a measurement of messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// In the order of the tables.
+    /// Tests, in the order of the tables.
     pub tests: Vec<Test>,
-    /// In the order of the columns.
+    /// Protocols, in the order of the columns.
     pub protocols: Vec<Protocol>,
-    /// Ascending, in bytes.
+    /// Message sizes, ascending, in bytes.
     pub sizes: Vec<usize>,
-    /// In the order of the tables.
+    /// Payload modes, in the order of the tables.
     pub payloads: Vec<Payload>,
-    /// Per batch; `None`: calibrated.
+    /// Iterations per batch; `None`: calibrated.
     pub iterations: Option<u64>,
-    /// For the whole run.
+    /// Time for the whole run.
     pub time: Duration,
     /// Messages under way in the bandwidth test.
     pub window: u64,
     /// How the result is written.
     pub format: Format,
-    /// Each rank on a core of its own.
+    /// Whether each rank runs on a core of its own.
     pub pin: bool,
-    /// Only what was copied is shown.
+    /// Whether only the copied bytes are shown.
     pub stats: bool,
-    /// Every round trip is timed by itself.
+    /// Whether every round trip is timed by itself.
     pub percentiles: bool,
-    /// Messages lie in other memory than the last ones, which no cache holds.
+    /// Whether each message lies in memory that no cache holds, and not in that of the last messages.
     pub off_cache: bool,
-    /// The run without a subcommand: what its closing ratios need is measured too.
+    /// Whether this is the run without a subcommand, which also measures what its closing ratios need.
     pub overview: bool,
-    /// In percent: all messages take that much longer, for tests of `compare`.
+    /// Artificial slowdown of all messages in percent, for tests of `compare`.
     pub handicap: Option<u32>,
 }
 
 impl Plan {
-    /// How long, and in which portions.
+    /// Time and portions of the measurement.
     pub fn pace(&self) -> Pace {
         Pace { iterations: self.iterations, time: self.time, window: self.window }
     }
 }
 
-/// What is verified.
+/// Plan of `deckperf verify`.
 #[derive(Debug, PartialEq)]
 pub struct Checks {
-    /// Each of them carries every size.
+    /// Protocols; each of them carries every size.
     pub protocols: Vec<Protocol>,
-    /// Ascending, in bytes, perturbations included.
+    /// Message sizes with their perturbations, ascending, in bytes.
     pub sizes: Vec<usize>,
-    /// Each rank on a core of its own.
+    /// Whether each rank runs on a core of its own.
     pub pin: bool,
 }
 
-/// What a batch of messages is timed for.
+/// Measured quantity of a batch of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Test {
     /// One-way time.
     Latency,
     /// Payload per second.
     Bandwidth,
-    /// Payload per second of both directions together, both under way at once.
+    /// Payload per second of both directions together, with messages under way in both.
     BiBandwidth,
 }
 
-/// What a figure is.
+/// Kind and unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
-    /// µs; less is better.
+    /// Time in µs; less is better.
     Time,
-    /// MB/s; more is better.
+    /// Throughput in MB/s; more is better.
     Throughput,
 }
 
-/// What happens to the data of a message.
+/// Payload mode: whether the data of a message are written and read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// Neither side looks at the data: what a program gains that forwards, filters or samples.
+    /// Neither side touches the data: shows the gain of a program that forwards, filters or samples.
     Untouched,
-    /// The sender writes every word, the receiver sums them all: what any other program gains.
+    /// The sender writes every word, the receiver sums them all: shows the gain of any other program.
     WrittenRead,
 }
 
-/// How long, and in which portions.
+/// Time and portions of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
-    /// Per batch; `None`: calibrated.
+    /// Iterations per batch; `None`: calibrated.
     pub iterations: Option<u64>,
-    /// For the whole run.
+    /// Time for the whole run.
     pub time: Duration,
     /// Messages under way in the bandwidth test.
     pub window: u64,
 }
 
-/// How the result is written.
+/// Format of the report.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Aligned text in the manner of the OSU benchmarks
@@ -119,7 +119,7 @@ pub enum Format {
 }
 
 impl Test {
-    /// As in the CSV and JSON output.
+    /// Name in the CSV and JSON output.
     pub fn name(self) -> &'static str {
         match self {
             Test::Latency => "latency",
@@ -128,7 +128,7 @@ impl Test {
         }
     }
 
-    /// Of the test's figures.
+    /// Quantity of the test's figures.
     pub fn quantity(self) -> Quantity {
         match self {
             Test::Latency => Quantity::Time,
@@ -136,14 +136,14 @@ impl Test {
         }
     }
 
-    /// Of the test's figures; MB are 10⁶ bytes.
+    /// Unit of the test's figures; MB are 10⁶ bytes.
     pub fn unit(self) -> &'static str {
         self.quantity().unit()
     }
 }
 
 impl Quantity {
-    /// MB are 10⁶ bytes.
+    /// Unit of the figures; MB are 10⁶ bytes.
     pub fn unit(self) -> &'static str {
         match self {
             Quantity::Time => "us",
@@ -153,7 +153,7 @@ impl Quantity {
 }
 
 impl Payload {
-    /// As in the tables.
+    /// Name in the tables.
     pub fn name(self) -> &'static str {
         match self {
             Payload::Untouched => "untouched",

@@ -1,5 +1,4 @@
-//! The mailboxes between the two ranks: one for the messages under test, one for what the ranks tell each
-//! other.
+//! The mailboxes between the two ranks: one for the messages under test, one for orders and reports.
 
 use std::time::Duration;
 
@@ -10,13 +9,13 @@ use crate::{
     off_cache::Rotation,
 };
 
-/// One rank's ends. Whatever it retrieves blocks until the message is there or the peer is lost, and then
-/// fails.
+/// One rank's ends of the mailboxes. Each retrieve blocks until the message is there, and fails if the peer
+/// is lost.
 pub struct RankPair<'w> {
     world: &'w World,
     leads: bool,
     inbox: Mailbox<u8>,
-    /// A postbox per protocol, each a connection of its own: none inherits another's credits or buffers.
+    /// One postbox per protocol, each a connection of its own, so that none inherits another's credits or buffers.
     outlets: Vec<(Protocol, Postbox<u8>)>,
     words_in: Mailbox<u64>,
     words_out: Postbox<u64>,
@@ -25,7 +24,7 @@ pub struct RankPair<'w> {
 }
 
 impl<'w> RankPair<'w> {
-    /// Both ranks call this with the same protocols; each waits until the other's mailboxes exist.
+    /// Opens the mailboxes. Both ranks call this with the same protocols; each waits until the other's mailboxes exist.
     pub fn open(world: &'w World, protocols: &[Protocol]) -> Result<Self> {
         match world.size() {
             2 => Self::in_pairs(world, protocols),
@@ -33,13 +32,13 @@ impl<'w> RankPair<'w> {
         }
     }
 
-    /// The same for every two neighbours of a job: ranks 0 and 1, 2 and 3, and so on.
+    /// Opens the mailboxes of every two neighbours of a job: ranks 0 and 1, 2 and 3, and so on.
     pub fn in_pairs(world: &'w World, protocols: &[Protocol]) -> Result<Self> {
         let leads = world.rank().is_multiple_of(2);
         Self::between(world, world.rank() ^ 1, leads, "perf", protocols)
     }
 
-    /// The same for any two ranks, which give the same name; of the two, one leads.
+    /// Opens the mailboxes between any two ranks, which pass the same name; one of the two leads.
     pub fn between(
         world: &'w World,
         peer: usize,
@@ -58,38 +57,39 @@ impl<'w> RankPair<'w> {
             outlets.push((protocol, outlet));
         }
         let words_out = world.postbox(&format!("{name}.words.{peer}"))?;
-        // Both ranks tell before they hear: whatever the program's default is, this may not wait for the peer.
+        // Both ranks send before they receive, so this post may not wait for the peer, whatever the program's default
+        // protocol is.
         words_out.set_protocol(Protocol::Auto)?;
         Ok(Self { world, leads, inbox, outlets, words_in, words_out, handicap: None, rotation: None })
     }
 
-    /// From now on this rank stands still for `share` of each turn, if it leads.
+    /// Makes this rank, if it leads, stand still for `share` of each turn from now on.
     pub fn set_handicap(&mut self, share: Option<f64>) {
         self.handicap = share.filter(|_| self.leads());
     }
 
-    /// What [`set_handicap`](Self::set_handicap) said.
+    /// The share from [`set_handicap`](Self::set_handicap).
     pub fn handicap(&self) -> Option<f64> {
         self.handicap
     }
 
-    /// From now on messages lie in other memory than the last ones.
+    /// Makes messages use the buffers of `rotation` in turn from now on.
     pub fn set_rotation(&mut self, rotation: Option<Rotation>) {
         self.rotation = rotation;
     }
 
-    /// What [`set_rotation`](Self::set_rotation) said.
+    /// The value from [`set_rotation`](Self::set_rotation).
     #[inline]
     pub fn rotation(&self) -> Option<&Rotation> {
         self.rotation.as_ref()
     }
 
-    /// One says what happens, the other follows: rank 0 leads rank 1.
+    /// Whether this rank leads: the leader gives orders, and the other rank follows. Rank 0 leads rank 1.
     pub fn leads(&self) -> bool {
         self.leads
     }
 
-    /// The world that the pair lies in.
+    /// The world of the pair.
     pub fn world(&self) -> &'w World {
         self.world
     }
@@ -102,19 +102,19 @@ impl<'w> RankPair<'w> {
             .ok_or_else(|| Failure::BadOrder(format!("{protocol} is not among the protocols of this run")))
     }
 
-    /// Where the messages under test come. Whoever retrieves one has [`RankPair::check_length`] check it: if it were handed on
-    /// inside another result, it would be moved again, which no user's loop does.
+    /// Mailbox of the messages under test. Callers pass the length of each message to [`RankPair::check_length`]. A method that
+    /// returned the message in another result would move it again, which no user's loop does.
     pub fn inbox(&self) -> &Mailbox<u8> {
         &self.inbox
     }
 
-    /// That a message is as long as it has to be.
+    /// Checks that a message has the expected length.
     #[inline]
     pub fn check_length(&self, protocol: Protocol, wanted: usize, got: usize) -> Result {
         if got == wanted { Ok(()) } else { Err(Failure::WrongLength { protocol, wanted, got }) }
     }
 
-    /// An empty message: "everything so far has arrived".
+    /// Posts an empty message, which means "everything so far has arrived".
     pub fn acknowledge(&self) -> Result {
         Ok(self.outlet(Protocol::Auto)?.post(&[][..])?)
     }
@@ -137,11 +137,11 @@ impl<'w> RankPair<'w> {
         self.words_out.post_each(words).map_err(|failed| failed.error.into())
     }
 
-    /// Receives as many words, each a message of its own, and gives their sum.
+    /// Receives `count` words, each a message of its own, and returns their sum.
     pub fn receive_each_word(&self, count: usize) -> Result<u64> {
         let (mut sum, mut left) = (0_u64, count);
         while left > 0 {
-            // Waits for the first, and reads with it what has come behind.
+            // The first word is awaited, and the words that have arrived behind it are drained.
             sum = sum.wrapping_add(self.words_in.retrieve()?.iter().sum());
             left -= 1 + self.words_in.drain(left - 1, |word| sum = sum.wrapping_add(word.iter().sum()))?;
         }
@@ -153,12 +153,12 @@ impl<'w> RankPair<'w> {
         Ok(self.words_in.retrieve()?)
     }
 
-    /// As [`RankPair::receive_words`], for at most `limit`.
+    /// Waits for an order or a report of the peer, at most for `limit`.
     pub fn receive_words_timeout(&self, limit: Duration) -> Result<Received<u64>> {
         Ok(self.words_in.retrieve_timeout(limit)?)
     }
 
-    /// An order or a report of the peer, if one is there.
+    /// Returns an order or a report of the peer, if one has arrived.
     pub fn try_receive_words(&self) -> Result<Option<Received<u64>>> {
         Ok(self.words_in.try_retrieve()?)
     }

@@ -1,5 +1,5 @@
-//! `deckperf registration`: what it costs to make memory of the program's own known to the NIC, and what the cache of
-//! registrations saves.
+//! `deckperf registration`: the cost of registering the program's own memory with the NIC, and the savings by the cache of
+//! registrations.
 
 mod operation;
 mod report;
@@ -19,23 +19,23 @@ use cli_common::machine::Machine;
 pub use operation::follow;
 use operation::{Registrar, contenders, stop};
 
-/// Of the memory, in bytes.
+/// Default sizes of the memory, in bytes.
 pub const SIZES: [usize; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20];
 
-/// What is measured, and how.
+/// Plan of `deckperf registration`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RegistrationPlan {
-    /// Ascending, in bytes; none is 0.
+    /// Sizes of the memory, ascending, in bytes; none is 0.
     pub sizes: Vec<usize>,
-    /// How long, and in which portions.
+    /// Time and portions of the measurement.
     pub pace: Pace,
     /// How the result is written.
     pub format: Format,
-    /// Each rank on a core of its own.
+    /// Whether each rank runs on a core of its own.
     pub pin: bool,
 }
 
-/// Rank 0: measures, and gives what is to be printed. `places` says where the ranks run.
+/// Measures as rank 0, and returns the text to print. `places` says where the ranks run.
 pub fn measure(
     pair: &RankPair<'_>,
     plan: &RegistrationPlan,

@@ -5,7 +5,7 @@ use crate::report::Report;
 use crate::{export, table};
 
 impl Report {
-    /// In the format that was asked for, with a line break at the end.
+    /// Text in the format that was asked for, with a line break at the end.
     pub fn render(&self) -> String {
         match self.plan.format {
             Format::Table => table::render(self),

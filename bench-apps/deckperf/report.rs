@@ -10,42 +10,42 @@ use crate::{
 };
 use cli_common::machine::Machine;
 
-/// Everything that is printed.
+/// Everything that a report shows.
 pub struct Report {
-    /// Where it was measured.
+    /// Machine of the run.
     pub machine: Machine,
-    /// What was asked for.
+    /// Plan of the run.
     pub plan: Plan,
-    /// What was measured.
+    /// Figures of the run.
     pub results: Results,
-    /// Which memory messages lay in, if it was no usual one.
+    /// Sentence on the memory in which messages lay, if it was not the usual one.
     pub memory: Option<Cow<'static, str>>,
-    /// What it shows.
+    /// Ratios that follow from the figures.
     pub findings: Vec<Finding>,
 }
 
-/// One cell: of all batches of a series.
+/// Statistics of one cell, over all batches of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figure {
-    /// The median.
+    /// Median of the batches.
     pub p50: f64,
-    /// 99 % of the batches are at least this good: the 99th percentile of a latency, the first of a
+    /// Bound that 99 % of the batches reach: the 99th percentile of a latency, the first of a
     /// bandwidth.
     pub p99: f64,
-    /// One per round.
+    /// Number of batches, one per round.
     pub batches: usize,
-    /// In each batch: round trips, or windows.
+    /// Iterations in each batch: round trips, or windows.
     pub iterations: u64,
 }
 
 impl Report {
-    /// Works out the findings.
+    /// Makes a report, and computes its findings.
     pub fn new(machine: Machine, plan: Plan, results: Results) -> Self {
         let findings = findings(&plan, &results);
         Self { machine, plan, results, memory: None, findings }
     }
 
-    /// How the figures came about, a sentence each.
+    /// How the figures were measured, in sentences.
     pub fn method(&self) -> Vec<Cow<'static, str>> {
         let mut sentences = scheduling(self.plan.iterations, &self.results);
         if self.plan.tests.contains(&Test::Latency) {
@@ -73,7 +73,7 @@ impl Report {
     }
 }
 
-/// How the rounds went.
+/// How the rounds were run, in sentences.
 pub fn scheduling<C: Contend>(iterations: Option<u64>, results: &Results<C>) -> Vec<Cow<'static, str>> {
     let length = match iterations {
         Some(fixed) => format!("{fixed} iterations"),
@@ -91,10 +91,10 @@ pub fn scheduling<C: Contend>(iterations: Option<u64>, results: &Results<C>) -> 
     ]
 }
 
-/// What a latency is.
+/// Definition of latency, for the report's method.
 pub const LATENCY: &str = "latency is half the round trip of a ping-pong";
 
-/// What a bandwidth is.
+/// Definition of bandwidth, for the report's method.
 pub fn bandwidth(window: u64) -> Cow<'static, str> {
     let sentence = format!(
         "bandwidth is a window of {window} messages (fewer where they exceed 64 MiB), then one empty message \
@@ -103,7 +103,7 @@ pub fn bandwidth(window: u64) -> Cow<'static, str> {
     sentence.into()
 }
 
-/// What a bandwidth of both directions is.
+/// Definition of bidirectional bandwidth, for the report's method.
 fn bibandwidth(window: u64) -> Cow<'static, str> {
     let sentence = format!(
         "bidirectional bandwidth: both ranks post a window of {window} messages (fewer where those of both exceed 64 MiB) and \
@@ -112,7 +112,7 @@ fn bibandwidth(window: u64) -> Cow<'static, str> {
     sentence.into()
 }
 
-/// What stands beside the figures.
+/// Description of the raw limits that stand beside the figures.
 pub fn raw_limits<C: Contend>(results: &Results<C>) -> Cow<'static, str> {
     if results.raws.iter().all(|raw| raw.line.is_empty()) {
         return "raw limits: not measured, they need two cores".into();
@@ -124,7 +124,7 @@ pub fn raw_limits<C: Contend>(results: &Results<C>) -> Cow<'static, str> {
 }
 
 impl<C: Contend> Series<C> {
-    /// `None` before the first round.
+    /// Statistics of the series; `None` before the first round.
     pub fn figure(&self) -> Option<Figure> {
         let tail = match self.contender.quantity() {
             Quantity::Time => 99.0,
@@ -140,7 +140,7 @@ impl<C: Contend> Series<C> {
 }
 
 impl Results {
-    /// Bytes that both libraries copied for one message, whatever happened to its data; `None` if none
+    /// Bytes that both libraries copied for one message, over all payload modes; `None` if no message
     /// was sent.
     pub fn copied_per_message(&self, test: Test, protocol: udeck::Protocol, size: usize) -> Option<f64> {
         let series = [Payload::Untouched, Payload::WrittenRead]

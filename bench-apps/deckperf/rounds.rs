@@ -1,4 +1,4 @@
-//! The schedule. Machines are shared and noisy, so contenders are never measured one after the other:
+//! The schedule of a measurement. Machines are shared and noisy, so contenders are never measured one after the other:
 //! each runs one short batch per round, and only figures of the same round are compared.
 
 use std::time::{Duration, Instant};
@@ -15,40 +15,40 @@ use crate::{
     steady::WarmUp,
 };
 
-/// What one batch took.
+/// Result of one batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// By its timed iterations.
+    /// Time of the timed iterations.
     pub elapsed: Duration,
-    /// The same and, where a contender rests between its messages, the rests.
+    /// Time of the timed iterations, with the rests between messages where a contender rests.
     pub lasted: Duration,
-    /// By both libraries, warm-up included, in bytes of payload; 0 where a layer does not count its copies.
+    /// Payload bytes that both libraries copied, warm-up included; 0 where a layer does not count its copies.
     pub copied: u64,
 }
 
 /// Something that is timed against others.
 pub trait Contend: Copy + PartialEq {
-    /// What the two ranks are told.
+    /// Order that the two ranks receive.
     type Order;
-    /// What its figures are.
+    /// Quantity of the figures.
     fn quantity(&self) -> Quantity;
-    /// One batch of messages of `size` bytes.
+    /// Order for one batch of messages of `size` bytes.
     fn order(&self, size: usize, shape: Shape) -> Self::Order;
-    /// Messages that an iteration counts: those of a round trip or of a window.
+    /// Messages that an iteration counts, of the `messages` of a round trip or of a window.
     fn counted(&self, messages: u64) -> u64 {
         messages
     }
-    /// How long a batch lasts.
+    /// Target length of a batch.
     fn batch(&self) -> Duration {
         BATCH
     }
 }
 
-/// Whatever runs a batch: rank 0, or a test.
+/// Runs batches: rank 0, or a test.
 pub trait Runner {
-    /// What it can time.
+    /// Contender that this runner can time.
     type Contender: Contend;
-    /// A round begins; batches before the first one are of the calibration.
+    /// Is called when a round begins; batches before the first round belong to the calibration.
     fn begin_round(&mut self, _number: usize) {}
     /// Runs one batch of messages.
     fn post(&mut self, order: <Self::Contender as Contend>::Order) -> Result<Sample>;
@@ -56,29 +56,29 @@ pub trait Runner {
     fn raw(&mut self, size: usize) -> Result<Option<BaselineSample>>;
 }
 
-/// Long enough to dwarf a clock read and the order that starts it, short enough to stay within one mood
-/// of a shared machine.
+/// Target length of a batch: long enough to dwarf a clock read and the order that starts it, short enough to stay within
+/// one mood of a shared machine.
 pub const BATCH: Duration = Duration::from_micros(1500);
 
-/// Fewer say nothing about the spread, whatever `--time` asks for.
+/// Fewest rounds, whatever `--time` asks for: fewer say nothing about the spread.
 const MIN_ROUNDS: usize = 5;
 
-/// Bounds the bandwidth test's memory; at 1 MiB it still allows a window of 64.
+/// Most bytes under way in the bandwidth test, which bounds its memory; at 1 MiB it still allows a window of 64.
 const MAX_BYTES_UNDER_WAY: u64 = 64 << 20;
 
 const MAX_ITERATIONS: u64 = 1_000_000;
 
-/// The 8-byte message that the overview compares with the raw cache line.
+/// Bytes of the message that the overview compares with the raw cache line.
 pub const SMALL: usize = 8;
 
 /// One column of one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contender {
-    /// What is timed.
+    /// Test that is timed.
     pub test: Test,
-    /// How messages travel.
+    /// Protocol of the messages.
     pub protocol: Protocol,
-    /// What happens to their data.
+    /// Payload mode of the messages.
     pub payload: Payload,
 }
 
@@ -108,17 +108,17 @@ impl Contend for Contender {
 /// A contender's figures at one size.
 #[derive(Clone, Debug)]
 pub struct Series<C = Contender> {
-    /// Whose.
+    /// Contender of these figures.
     pub contender: C,
     /// Bytes per message.
     pub size: usize,
-    /// Per batch.
+    /// Iterations per batch.
     pub iterations: u64,
-    /// One per round, in the test's unit.
+    /// Figures, one per round, in the test's unit.
     pub figures: Vec<f64>,
-    /// By both libraries, in bytes, over all batches.
+    /// Bytes that both libraries copied, over all batches.
     pub copied: u64,
-    /// In all batches.
+    /// Messages in all batches.
     pub messages: u64,
 }
 
@@ -129,36 +129,36 @@ pub struct RawSeries {
     pub size: usize,
     /// One-way hand-over of a cache line.
     pub line: Vec<f64>,
-    /// Copy out of memory that is dirty in the other core's cache. Empty where too small to time.
+    /// Copy out of memory that is dirty in the other core's cache. Empty for sizes that are too small to time.
     pub copy: Vec<f64>,
-    /// The same, and the copy into memory that the other core last read. Empty where too small to time.
+    /// The same copy, with the copy into memory that the other core read last. Empty for sizes that are too small to time.
     pub two_copies: Vec<f64>,
 }
 
 /// Everything that was measured.
 #[derive(Debug)]
 pub struct Results<C = Contender> {
-    /// One per contender and size.
+    /// Series, one per contender and size.
     pub posts: Vec<Series<C>>,
-    /// One per size.
+    /// Raw limits, one per size.
     pub raws: Vec<RawSeries>,
-    /// That each of them ran in, and that count.
+    /// Number of rounds, which is the same for all series.
     pub rounds: usize,
-    /// Which rounds before them do not count.
+    /// Warm-up rounds, which came first and do not count.
     pub warm_up: WarmUp,
-    /// Calibration included.
+    /// Time of the measurement, calibration included.
     pub elapsed: Duration,
 }
 
 impl Results {
-    /// The figures of one cell.
+    /// The series of one cell.
     pub fn post(&self, test: Test, protocol: Protocol, payload: Payload, size: usize) -> Option<&Series> {
         self.of(Contender { test, protocol, payload }, size)
     }
 }
 
 impl<C: Contend> Results<C> {
-    /// Nothing yet of `cells`, nor of the machine's limits at `sizes`, among which theirs are.
+    /// Empty results for `cells` and for the machine's limits at `sizes`, which include the sizes of the cells.
     pub fn empty(sizes: &[usize], cells: impl IntoIterator<Item = (C, usize)>) -> Self {
         Self {
             posts: cells.into_iter().map(|(contender, size)| Series::empty(contender, size)).collect(),
@@ -169,23 +169,23 @@ impl<C: Contend> Results<C> {
         }
     }
 
-    /// The figures of one contender.
+    /// The series of one contender at one size.
     pub fn of(&self, contender: C, size: usize) -> Option<&Series<C>> {
         self.posts.iter().find(|series| series.contender == contender && series.size == size)
     }
 
-    /// The limits beside it.
+    /// The machine's limits at one size.
     pub fn raw(&self, size: usize) -> Option<&RawSeries> {
         self.raws.iter().find(|series| series.size == size)
     }
 
-    /// How quiet the machine was; `None` where its limits were not measured.
+    /// Noise of the machine; `None` where its limits were not measured.
     pub fn noise(&self) -> Option<Noise> {
         let lines: Vec<f64> = self.raws.iter().flat_map(|raw| raw.line.iter().copied()).collect();
         Noise::of(&lines)
     }
 
-    /// Of each round, over all series: how slow it was, as a multiple of the series' median.
+    /// Slowness of each round, over all series: the time as a multiple of the series' median.
     fn slowness(&self) -> Vec<f64> {
         let medians: Vec<Option<f64>> = self.posts.iter().map(|series| median(&series.figures)).collect();
         let of_round = |round: usize| {
@@ -202,7 +202,7 @@ impl<C: Contend> Results<C> {
         (0..self.rounds).map(of_round).collect()
     }
 
-    /// Takes the rounds away that were still warming up: of everything alike, so that rounds stay paired.
+    /// Removes the rounds that were still warming up from all series alike, so that rounds stay paired.
     fn drop_warm_up(&mut self) {
         self.warm_up = WarmUp::find(&self.slowness());
         let dropped = self.warm_up.dropped;
@@ -215,7 +215,7 @@ impl<C: Contend> Results<C> {
     }
 }
 
-/// Runs rounds until the time is used up; at least five. `progress` hears how much of it has passed.
+/// Runs rounds until the time is used up, at least five. Passes the time that has elapsed to `progress`.
 pub fn measure<R: Runner>(
     pace: Pace,
     mut results: Results<R::Contender>,
@@ -244,7 +244,7 @@ pub fn measure<R: Runner>(
     }
 }
 
-/// Empty series for all that the plan asks for.
+/// Empty series for every contender and size of the plan.
 pub fn contenders(plan: &Plan) -> Results {
     let mut cells = Vec::new();
     for &size in &plan.sizes {
@@ -272,7 +272,7 @@ impl<C> Series<C> {
     }
 }
 
-/// Finds how many iterations fill a batch. The first batch is thrown away: it pays for fresh memory.
+/// Finds how many iterations fill a batch. The first batch does not count, because it pays for fresh memory.
 fn calibrate<R: Runner>(pace: Pace, runner: &mut R, series: &mut Series<R::Contender>) -> Result {
     run(runner, series, shape(pace, series, 1))?;
     if let Some(fixed) = pace.iterations {
@@ -292,7 +292,7 @@ fn calibrate<R: Runner>(pace: Pace, runner: &mut R, series: &mut Series<R::Conte
     }
 }
 
-/// All contenders of one size, within milliseconds of each other.
+/// Runs all contenders of one size, within milliseconds of each other.
 fn run_size<R: Runner>(
     pace: Pace,
     runner: &mut R,
@@ -317,7 +317,7 @@ fn run_size<R: Runner>(
     Ok(())
 }
 
-/// Every place once, starting one later in each round and backwards in every other one: nobody always
+/// Visits every place once, starting one later in each round and backwards in every other one. So nobody always
 /// runs behind the same neighbour.
 pub fn rotation(round: usize, len: usize) -> impl Iterator<Item = usize> {
     (0..len).map(move |step| {
@@ -326,21 +326,21 @@ pub fn rotation(round: usize, len: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// How a batch is cut.
+/// Numbers of iterations and messages in a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
     /// Iterations before the clock starts.
     pub warm_up: u64,
     /// Iterations under the clock.
     pub iterations: u64,
-    /// In each iteration.
+    /// Messages in each iteration.
     pub messages: u64,
 }
 
 fn shape<C: Contend>(pace: Pace, series: &Series<C>, iterations: u64) -> Shape {
     match series.contender.quantity() {
         Quantity::Time => Shape { warm_up: (iterations / 10).max(1), iterations, messages: 2 },
-        // A window of large messages warms itself up, and costs tens of milliseconds.
+        // A window of large messages warms itself up, and takes tens of milliseconds.
         Quantity::Throughput => {
             let bytes = series.contender.counted(1) * series.size.max(1) as u64;
             let messages = pace.window.min(MAX_BYTES_UNDER_WAY / bytes).max(1);
@@ -384,7 +384,7 @@ mod tests {
             let (messages, warm_up) = match order {
                 Order::PingPong(batch) => (2 * batch.iterations, 2 * batch.warm_up),
                 Order::Stream { batch, window } => (window * batch.iterations, window * batch.warm_up),
-                // As long as one direction alone.
+                // Both directions together take as long as one direction alone.
                 Order::StreamBoth { batch, window } => (window * batch.iterations, window * batch.warm_up),
                 other => panic!("{other:?} is not timed"),
             };
@@ -474,7 +474,7 @@ mod tests {
         }
         results.raws[1].line = (0..40).map(f64::from).collect();
         results.drop_warm_up();
-        // The fourth is one of three rounds whose median is steady.
+        // The fourth round stays: the median of the run of three rounds that begins with it is steady.
         assert_eq!((results.warm_up, results.rounds), (WarmUp { dropped: 3, unsettled: false }, 37));
         assert!(results.posts.iter().all(|series| series.figures.len() == 37));
         assert_eq!((results.raws[1].line[0], results.raws[0].line.len()), (3.0, 0));

@@ -1,13 +1,13 @@
-//! Message sizes as a user writes and reads them: `8`, `4K`, `1M`, `4093`.
+//! Message sizes in the form that a user writes and reads: `8`, `4K`, `1M`, `4093`.
 
 /// The largest message a run may ask for, in bytes: two ranks hold several of them at once.
 pub const MAX_SIZE: usize = 256 << 20;
 
-/// What is measured when nothing is said: 0 to 4 MiB, as the OSU benchmarks do, in larger steps.
+/// Default sizes: 0 to 4 MiB, as in the OSU benchmarks, in larger steps.
 pub const DEFAULT_SIZES: [usize; 11] =
     [0, 1, 8, 64, 512, 4 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
-/// Reads one size: decimal bytes, with `K` or `M` (also `KiB`, `MiB`, any case) for powers of 1024.
+/// Parses one size: decimal bytes, with `K` or `M` (also `KiB`, `MiB`, any case) for powers of 1024.
 pub fn parse(text: &str) -> Result<usize, String> {
     let help = "sizes are bytes, or end in K or M (powers of 1024): 0, 8, 4K, 1M";
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -24,7 +24,7 @@ pub fn parse(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("too large: the largest message measured is {}", show(MAX_SIZE)))
 }
 
-/// The shortest exact form that [`parse`] reads back.
+/// The shortest exact form, which [`parse`] reads back.
 pub fn show(size: usize) -> String {
     match size {
         0 => "0".to_owned(),
@@ -34,8 +34,8 @@ pub fn show(size: usize) -> String {
     }
 }
 
-/// Each size moved by each of `offsets`, as NetPIPE does to catch what only works for round numbers;
-/// sorted, every size once.
+/// Each size shifted by each of `offsets`, as in NetPIPE, to find errors that round numbers hide; sorted, without
+/// duplicates.
 pub fn perturbed(sizes: &[usize], offsets: impl Iterator<Item = isize> + Clone) -> Vec<usize> {
     let mut all: Vec<usize> = sizes
         .iter()

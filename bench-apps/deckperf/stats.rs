@@ -1,8 +1,8 @@
-//! Order statistics over batches: robust against a machine that other people use too.
+//! Order statistics over batches, which are robust against other users of the machine.
 
 use serde::Serialize;
 
-/// The median; `None` of nothing.
+/// The median; `None` for no values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
     let middle = sorted.len() / 2;
@@ -13,23 +13,23 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The smallest value that at least `percent` of the values do not exceed (nearest rank); `None` of
-/// nothing.
+/// The smallest value that at least `percent` of the values do not exceed (nearest rank); `None` for
+/// no values.
 pub fn percentile(values: &[f64], percent: f64) -> Option<f64> {
     let rank = (percent / 100.0 * values.len() as f64).ceil() as usize;
     sorted(values).get(rank.saturating_sub(1)).copied()
 }
 
-/// A ratio of two things that were measured side by side, or one figure of each round.
+/// Median and bounds of a ratio of two figures of the same rounds, or of one figure of each round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
-    /// Of the rounds.
+    /// Median over the rounds.
     pub median: f64,
     /// Lower 95 % bound of the median.
     pub low: f64,
     /// Upper 95 % bound of the median.
     pub high: f64,
-    /// That were measured.
+    /// Rounds that were measured.
     pub rounds: usize,
 }
 
@@ -53,24 +53,24 @@ pub fn bounded_median(values: &[f64]) -> Option<Ratio> {
     Some(Ratio { median, low, high, rounds })
 }
 
-/// How figures are spread.
+/// Distribution of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// The one in the middle.
+    /// Median of the figures.
     pub median: f64,
     /// Lower 95 % bound of the median.
     pub low: f64,
     /// Upper 95 % bound of the median.
     pub high: f64,
-    /// A tenth of the figures are not above it.
+    /// 10th percentile.
     pub p10: f64,
-    /// Nine tenths are not.
+    /// 90th percentile.
     pub p90: f64,
-    /// How many there are.
+    /// Number of figures.
     pub rounds: usize,
 }
 
-/// The bounds are those of [`paired_ratio`]; `None` of nothing.
+/// Computes the distribution, with the bounds of [`paired_ratio`]; `None` for no values.
 pub fn spread(values: &[f64]) -> Option<Spread> {
     let (sorted, rounds) = (sorted(values), values.len());
     let below = (rounds as f64 / 2.0 - 0.98 * (rounds as f64).sqrt()).floor().max(0.0) as usize;

@@ -1,4 +1,4 @@
-//! Which of the first rounds were still warming up: found in the figures, not assumed.
+//! Warm-up detection: finds in the figures which of the first rounds were still warming up.
 //!
 //! Batches warm up by themselves (see [`Shape`](crate::rounds::Shape)), so few runs have such rounds: a processor that still
 //! raises its clock, memory that the kernel still maps, an interpreter of the host that still learns.
@@ -7,30 +7,30 @@ use std::borrow::Cow;
 
 use crate::stats::{median, percentile};
 
-/// More rounds than these are never dropped: who can say in the middle of a measurement what is steady?
+/// Most rounds that are dropped: in the middle of a measurement nobody can say what is steady.
 pub const MOST: usize = 16;
 
-/// Rounds whose median is looked at: one round says nothing.
+/// Rounds in a run whose median is tested: one round says nothing.
 const RUN: usize = 3;
 
-/// Rounds behind those, at least, or nothing is dropped.
+/// Fewest rounds after the run; with fewer, nothing is dropped.
 const REST: usize = 8;
 
-/// Percentiles of the rest that the median of the run has to lie between. They are a choice: nine in ten single rounds lie between
-/// them, and the median of three rounds like them more often than one.
+/// Percentiles of the later rounds between which the median of the run has to lie. They are a choice: nine in ten single rounds
+/// lie between them, and the median of three such rounds more often than one round.
 const BOUNDS: [f64; 2] = [5.0, 95.0];
 
-/// What was found.
+/// Result of the warm-up detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WarmUp {
-    /// Rounds that do not count.
+    /// Number of first rounds that do not count.
     pub dropped: usize,
-    /// The rounds after them still did not fit to the rest.
+    /// Whether the rounds after them still differed from the later ones.
     pub unsettled: bool,
 }
 
 impl WarmUp {
-    /// How slow each round was, as a multiple of the whole run.
+    /// Finds the warm-up rounds. `slowness` has the time of each round as a multiple of the median of the whole run.
     pub fn find(slowness: &[f64]) -> Self {
         let most = MOST.min(slowness.len() / 4);
         match (0..=most).find(|&dropped| fits(&slowness[dropped..])) {
@@ -39,7 +39,7 @@ impl WarmUp {
         }
     }
 
-    /// For the method.
+    /// Sentence for the report's method.
     pub fn sentence(self) -> Cow<'static, str> {
         let WarmUp { dropped, unsettled } = self;
         let rule = format!(
@@ -83,7 +83,7 @@ mod tests {
     fn slow_rounds_at_the_beginning_are_dropped_and_no_others() {
         assert_eq!(WarmUp::find(&rounds(&[], 40)), WarmUp::default());
         let found = WarmUp::find(&rounds(&[3.0, 2.0, 1.6, 1.4], 40));
-        // The last of them does not move the median of three.
+        // The last slow round does not move the median of three.
         assert_eq!(found, WarmUp { dropped: 3, unsettled: false });
         assert_eq!(WarmUp::find(&rounds(&[3.0], 40)), WarmUp::default(), "one disturbance");
         assert!(found.sentence().contains("the first 3 rounds are dropped (until"), "{}", found.sentence());

@@ -1,4 +1,4 @@
-//! What a run shows, as ratios of things that were measured in the same rounds.
+//! Findings of a run: ratios of figures of the same rounds.
 
 use udeck::Protocol;
 
@@ -9,16 +9,16 @@ use crate::{
     stats::{Ratio, paired_ratio},
 };
 
-/// A ratio of latencies, and of what.
+/// A ratio of latencies, with its name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
-    /// Numerator and denominator.
+    /// Names of the numerator and the denominator.
     pub what: String,
-    /// Under 1, the numerator is faster.
+    /// The ratio; below 1 the numerator is faster.
     pub ratio: Ratio,
 }
 
-/// Every ratio whose two sides were measured.
+/// Computes every ratio whose two sides were measured.
 pub fn findings(plan: &Plan, results: &Results) -> Vec<Finding> {
     let latency = |protocol, payload, size| {
         results.post(Test::Latency, protocol, payload, size).map_or(&[][..], |series| &series.figures)
@@ -57,7 +57,7 @@ pub fn findings(plan: &Plan, results: &Results) -> Vec<Finding> {
     found
 }
 
-/// 1 MiB, or the largest that was measured.
+/// Size of the closing ratios: 1 MiB, or the largest that was measured.
 pub fn telling_size(sizes: &[usize]) -> usize {
     match sizes.contains(&(1 << 20)) {
         true => 1 << 20,

@@ -1,5 +1,5 @@
-//! The report as aligned text, in the manner of the OSU benchmarks: comments start with `#`, a row per
-//! size.
+//! The report as aligned text, in the manner of the OSU benchmarks: comments start with `#`, and each size has a
+//! row.
 
 use std::{borrow::Cow, fmt::Write};
 
@@ -14,7 +14,7 @@ use crate::{
 };
 use cli_common::machine::Machine;
 
-/// The head, the tables, and what they show.
+/// The head, the tables, and the closing ratios.
 pub fn render(report: &Report) -> String {
     if report.plan.stats {
         return stats(report);
@@ -29,7 +29,7 @@ pub fn render(report: &Report) -> String {
     text + &shows(&report.findings, &report.results.raws)
 }
 
-/// Only what was copied.
+/// Report of `--stats`: only the copied bytes.
 fn stats(report: &Report) -> String {
     let method =
         "both ranks' libraries count the bytes of payload that they copy; these are divided by the messages"
@@ -39,7 +39,7 @@ fn stats(report: &Report) -> String {
     text
 }
 
-/// Where and how it was measured, and how quiet the machine was then.
+/// Machine, method and noise of the run.
 pub fn head(machine: &Machine, method: &[Cow<'static, str>], noise: Option<&Noise>) -> String {
     let Machine { version, date, cpu, cores, kernel, build, ranks, pinning, transport, load, .. } = machine;
     let mut text = format!("# µDECK {version} deckperf, {date}\n");
@@ -57,11 +57,11 @@ pub fn head(machine: &Machine, method: &[Cow<'static, str>], noise: Option<&Nois
     text
 }
 
-/// Begins the further lines of a sentence of the head.
+/// Prefix of the further lines of a sentence of the head.
 pub const REST: &str = "#          ";
 
-/// A column per protocol; beside the untouched latencies, which the raw limits are limits of, a column
-/// per limit.
+/// Table with a column per protocol. The table of untouched latencies also has a column per raw limit, because these
+/// limits apply to it.
 fn figures(report: &Report, test: Test, payload: Payload) -> String {
     let title = title(test);
     let mut names = protocol_names(report);
@@ -88,7 +88,7 @@ fn figures(report: &Report, test: Test, payload: Payload) -> String {
     titled(&format!("{title}, {}", payload.name()), &lines)
 }
 
-/// Of a table of its figures.
+/// Title of a table of the test's figures.
 pub fn title(test: Test) -> &'static str {
     match test {
         Test::Latency => "Latency (us)",
@@ -120,7 +120,7 @@ fn copied(report: &Report, test: Test) -> String {
     titled(&format!("{name} test: bytes copied by the library per message"), &lines)
 }
 
-/// The ratios, and the cache line that they are compared with.
+/// The closing ratios, and the cache line with which they are compared.
 pub fn shows(findings: &[Finding], raws: &[RawSeries]) -> String {
     let Some(rounds) = findings.first().map(|finding| finding.ratio.rounds) else {
         return String::new();
@@ -150,23 +150,23 @@ fn protocol_names(report: &Report) -> Vec<String> {
     report.plan.protocols.iter().map(|protocol| protocol.to_string()).collect()
 }
 
-/// The cells of a line of a table that [`titled`] writes.
+/// Formats the cells of one line for [`titled`].
 pub fn row(first: &str, cells: &[String]) -> Vec<String> {
     let cells = cells.iter().map(|cell| format!("{cell:>10}"));
     [format!("{first:<8}")].into_iter().chain(cells).collect()
 }
 
-/// A table whose first line is its head and whose first column says what a line is of.
+/// Formats a table: its first line is the head, and its first column names each line.
 pub fn titled(title: &str, lines: &[Vec<String>]) -> String {
     format!("\n{}{}", wrapped("# ", "# ", title), aligned(lines, 1, |at| at == 0))
 }
 
-/// A figure, or that there is none.
+/// Formats a figure, or `-` for none.
 pub fn cell(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.2}"))
 }
 
-/// For ratios, and for figures of any magnitude.
+/// Formats ratios, and figures of any magnitude, with three digits.
 pub fn three_digits(value: f64) -> String {
     match value {
         value if value >= 100.0 => format!("{value:.0}"),

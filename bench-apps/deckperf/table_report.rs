@@ -1,4 +1,4 @@
-//! Reports that are a few plain tables: the same columns as aligned text, CSV and JSON.
+//! Reports of a few plain tables: the same columns as aligned text, CSV and JSON.
 
 use std::borrow::Cow;
 
@@ -17,17 +17,17 @@ use cli_common::machine::Machine;
 
 /// A report of tables.
 pub struct TableReport {
-    /// Where it was measured.
+    /// Machine of the run.
     pub machine: Machine,
-    /// How, a sentence each.
+    /// How the figures were measured, in sentences.
     pub method: Vec<Cow<'static, str>>,
-    /// How quiet the machine was, if that was looked at.
+    /// Noise of the machine, if it was measured.
     pub noise: Option<Noise>,
-    /// The command's name, for programs that read figures.
+    /// Name of the command, for programs that read figures.
     pub command: &'static str,
     /// Every figure of every round; empty where there are no rounds.
     pub series: Vec<Series>,
-    /// In the order of printing.
+    /// Tables, in the order of printing.
     pub tables: Vec<Table>,
     /// Ratios of latencies.
     pub findings: Vec<Finding>,
@@ -35,29 +35,29 @@ pub struct TableReport {
 
 /// One table.
 pub struct Table {
-    /// For readers, with the unit where all columns share one.
+    /// Title for readers, with the unit where all columns share one.
     pub title: String,
-    /// For programs.
+    /// Name for programs.
     pub name: Cow<'static, str>,
-    /// Named alike in every format.
+    /// Names of the columns, the same in every format.
     pub columns: Vec<Cow<'static, str>>,
-    /// Each as long as `columns`.
+    /// Rows, each as long as `columns`.
     pub rows: Vec<Vec<Cell>>,
 }
 
-/// What stands in a table.
+/// Content of a cell of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
     /// A name.
     Text(String),
-    /// Something that was counted.
+    /// A counted number.
     Count(u64),
-    /// Something that was measured; `None`: it could not be.
+    /// A measured value; `None`: it could not be measured.
     Figure(Option<f64>),
 }
 
 impl Cell {
-    /// A name.
+    /// A cell with a name.
     pub fn text(text: impl ToString) -> Self {
         Cell::Text(text.to_string())
     }
@@ -86,14 +86,14 @@ impl Cell {
     }
 }
 
-/// Columns that are known when the program is written.
+/// Names of columns that are known at compile time.
 pub fn names(columns: &[&'static str]) -> Vec<Cow<'static, str>> {
     columns.iter().copied().map(Cow::from).collect()
 }
 
 impl TableReport {
-    /// In the format that was asked for, with a line break at the end. CSV: a header line and rows for each table, an
-    /// empty line between them.
+    /// Text in the format that was asked for, with a line break at the end. CSV has a header line and rows for each table, and an
+    /// empty line between tables.
     pub fn render(&self, format: Format) -> String {
         match format {
             Format::Table => {
@@ -120,8 +120,8 @@ impl TableReport {
 }
 
 impl Table {
-    /// The first column to the left, the others to the right. Every block begins with the columns that name a row: the first, and
-    /// the others up to the last word before the figures.
+    /// Aligns the first column to the left, the others to the right. Every block begins with the columns that name a row:
+    /// the first, and the others up to the last column of words before the figures.
     fn table(&self) -> String {
         let name = |(at, name): (usize, &Cow<'static, str>)| {
             if at == 0 { format!("# {name}") } else { name.to_string() }
@@ -150,7 +150,7 @@ impl Table {
         text
     }
 
-    /// An object for each row.
+    /// JSON array with an object for each row.
     pub fn json(&self) -> Value {
         let row = |row: &Vec<Cell>| -> Value {
             let cells = self.columns.iter().zip(row);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What rank 0 would print, or why it failed, for two ranks that are threads of this test.
+/// Runs a command line on two ranks that are threads of this test; returns rank 0's output, or its error.
 fn run(line: &'static str) -> String {
     run_of(2, line)
 }
@@ -102,7 +102,7 @@ fn two_ranks_stream() {
 fn two_ranks_measure_off_cache() {
     for test in ["latency", "bandwidth --window 8", "latency --percentiles"] {
         for protocols in ["copy,eager,rdma-write,hand-off", "rdma-read,handshake,auto"] {
-            // With 1 MiB more messages than a pool has buffers.
+            // 1 MiB gives more messages than a pool has buffers.
             let line = format!(
                 "deckperf {test} --off-cache --no-pin --sizes 8,100,1M --payload written+read --protocol {protocols} --iterations 6 --time \
                  0.01"
@@ -243,7 +243,7 @@ fn two_ranks_measure_virtual_interfaces() {
     }
     let figures = |row: &&str| row.starts_with("5000 ") || row.starts_with("1000 ");
     for row in text.lines().filter(figures) {
-        // Of the machine's limits, which stand in the last two of seven columns, some hosts have none.
+        // The machine's limits, in the last two of seven columns, are missing on some hosts.
         assert!(row.split_whitespace().take(5).all(|cell| cell != "-"), "{text}");
     }
 }
@@ -260,7 +260,7 @@ fn two_ranks_stream_between_virtual_interfaces() {
     assert!(rows[1..].iter().all(figure), "{text}");
 }
 
-/// One end of each transfer, at both levels; what is printed has a figure for each.
+/// One end of each transfer, at both levels; the output has a figure for each.
 #[test]
 fn two_ranks_measure_udapl_beside_virtual_interfaces() {
     let text = run(
@@ -286,7 +286,7 @@ fn two_ranks_measure_udapl_beside_virtual_interfaces() {
 #[test]
 fn two_ranks_check_every_byte_of_udapl() {
     let text = run("deckperf verify --layer dat --no-pin --sizes 0,41,70000 --perturb 1");
-    // Each of 0, 1, 40 to 42 and 69999 to 70001 by three transfers, both ways: 64 of the small ones, 59 of the large ones.
+    // Sizes 0, 1, 40 to 42 and 69999 to 70001 by three transfers, both ways: 64 of each small one, 59 of each large one.
     let bytes = 3 * 2 * (64 * (1 + 40 + 41 + 42) + 59 * (69_999 + 70_000 + 70_001));
     let start = format!("verified {} transfers of uDAPL, {bytes} bytes", 3 * 2 * (5 * 64 + 3 * 59));
     assert!(text.starts_with(&start), "{text}, not {start}");

@@ -1,5 +1,5 @@
-//! The timed loops of one batch, over any level at which memory is posted and completions are taken: virtual interfaces
-//! ([`vi`](crate::vi)) and uDAPL's end points ([`dat`](crate::dat)).
+//! The timed loops of one batch, over any layer at which memory is posted and completions are taken: virtual interfaces
+//! ([`vi`](crate::vi)) and uDAPL's endpoints ([`dat`](crate::dat)).
 
 use std::{
     thread,
@@ -13,15 +13,15 @@ use crate::{
     rounds::Shape,
 };
 
-/// Connections, and the moves that are timed on them.
+/// Connections, and the operations that are timed on them.
 pub trait Lane {
-    /// What a post moves, and its completion gives back: memory, and what is done with it.
+    /// A post, which its completion gives back: memory, and the operation on it.
     type Post;
 
     /// Posts a receive on connection `on`.
     fn post_receive(&mut self, on: usize, post: Self::Post) -> Result;
 
-    /// Posts a request on connection `on`; waits for room until the deadline. Requests that are over go to `idle`.
+    /// Posts a request on connection `on`; waits for room until the deadline. Completed requests go to `idle`.
     fn post_send(
         &mut self,
         on: usize,
@@ -30,26 +30,26 @@ pub trait Lane {
         deadline: Deadline,
     ) -> Result;
 
-    /// The next message. Its receive must have ended with `size` bytes.
+    /// Receives the next message. Its receive must have ended with `size` bytes.
     fn receive(&mut self, size: usize, deadline: Deadline) -> Result<Self::Post>;
 
-    /// Waits until a request is over, whichever connection it went on.
+    /// Waits until a request on any connection is complete.
     fn reclaim(&mut self, idle: &mut Vec<Self::Post>, deadline: Deadline) -> Result<Self::Post>;
 
-    /// Waits until all requests are over: they go to `idle`.
+    /// Waits until all requests are complete, and puts them into `idle`.
     fn settle(&mut self, idle: &mut Vec<Self::Post>, deadline: Deadline) -> Result;
 }
 
-/// Who does what in an iteration.
+/// Roles of the two ranks in an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// Round trips: each takes two messages.
     PingPong,
     /// Windows of messages from rank 0 to rank 1, each answered by one empty message.
     Stream,
-    /// RDMA reads by rank 0, one after another. Rank 1 waits, as it would for a message.
+    /// RDMA reads by rank 0, one after another. Rank 1 waits as for a message.
     Read,
-    /// The same, a window at a time.
+    /// RDMA reads by rank 0, a window at a time.
     ReadStream,
 }
 
@@ -62,68 +62,68 @@ impl Pattern {
 /// One rank's part in one order.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// What happens.
+    /// Pattern of the iterations.
     pub pattern: Pattern,
     /// Whether this is rank 0.
     pub leads: bool,
-    /// Bytes with which a receive of a message ends.
+    /// Bytes of each message that this rank receives.
     pub arrives: usize,
-    /// How many.
+    /// Numbers of iterations and messages.
     pub shape: Shape,
-    /// The peer falls asleep before each message.
+    /// Whether this rank rests before each message, so that the peer falls asleep.
     pub rests: bool,
-    /// For each wait.
+    /// Deadline of each wait.
     pub deadline: Deadline,
 }
 
-/// What is made before the clock starts.
+/// Kinds of posts that are made before the clock starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fresh {
-    /// The place of a message.
+    /// Receive of a message.
     Receive,
-    /// What is timed: a message, or RDMA.
+    /// Timed request: a message, or RDMA.
     Request,
-    /// The place of an empty message.
+    /// Receive of an empty message.
     EmptyReceive,
-    /// An empty message.
+    /// Send of an empty message.
     EmptyRequest,
 }
 
-/// So many receives are posted when the first message of a ping-pong comes, and when each later one does.
+/// Receives that are posted before the first message of a ping-pong arrives, and before each later one.
 const RECEIVES_AHEAD: u64 = 2;
 
-/// In a ping-pong: the peer has read a message when it answers it, but it may not have said so.
+/// Requests under way in a ping-pong: when the peer answers a message it has read it, but its completion may still be missing.
 const SENDS_UNDER_WAY: u64 = 2;
 
-/// Far beyond what a waiting rank spins and yields before it sleeps.
+/// Rest after which a waiting peer sleeps for sure: far longer than it spins and yields.
 const PEER_FALLS_ASLEEP: Duration = Duration::from_micros(600);
 
-/// A part that is played. All posts are made before the clock starts and taken apart after it has stopped.
+/// A part in progress. All posts are made before the clock starts, and released after it has stopped.
 pub struct Turn<'l, L: Lane, F> {
     part: Part,
     lane: &'l mut L,
-    /// On which connection a direction's message with this number travels.
+    /// Maps the number of a message in its direction to the connection on which it travels.
     on: F,
-    /// To send with: as many as may be under way.
+    /// Posts to send with: as many as may be under way.
     idle: Vec<L::Post>,
-    /// Of the message that came last, until the answer is on its way.
+    /// Receive of the last message, until the answer is on its way.
     taken: Option<L::Post>,
-    /// Receives that no more messages come for.
+    /// Receives for which no more messages come.
     spent: Vec<L::Post>,
-    /// Tells the rank that waits that all reads are over.
+    /// Message by which the waiting rank learns that all reads are complete.
     last: Option<L::Post>,
-    /// The connection that the next message is sent on.
+    /// Connection of the next message to send.
     next_on: usize,
     sent: u64,
-    /// Receives: exactly as many as messages come, so that none is left over for a batch of another size.
+    /// Receives posted: in the end exactly as many as messages come, so that none is left over for a batch of another size.
     posted: u64,
     incoming: u64,
-    /// Under the clock.
+    /// Time of the rests under the clock.
     rested: Duration,
 }
 
 impl<'l, L: Lane, F: Fn(u64) -> usize> Turn<'l, L, F> {
-    /// Makes the posts, and posts the first receives: as many as the peer may send before it hears from us.
+    /// Makes the posts, and posts the first receives: as many as messages the peer may send before it hears from this rank.
     pub fn prepare(
         part: Part,
         lane: &'l mut L,
@@ -171,7 +171,7 @@ impl<'l, L: Lane, F: Fn(u64) -> usize> Turn<'l, L, F> {
         Ok(turn)
     }
 
-    /// How long the timed iterations lasted.
+    /// Runs the part, and returns the time of the timed iterations.
     pub fn perform(&mut self) -> Result<Duration> {
         match (self.part.pattern, self.part.leads) {
             (Pattern::PingPong, true) => self.timed(|turn| {
@@ -197,7 +197,7 @@ impl<'l, L: Lane, F: Fn(u64) -> usize> Turn<'l, L, F> {
     fn timed(&mut self, mut iteration: impl FnMut(&mut Self) -> Result) -> Result<Duration> {
         let Shape { warm_up, iterations, .. } = self.part.shape;
         let mut lasted = Duration::ZERO;
-        // One loop for both: the warm-up warms the very instructions that are timed.
+        // The same loop runs both, so that the warm-up warms the very instructions that are timed.
         for iterations in [warm_up, iterations] {
             self.rested = Duration::ZERO;
             let started = Instant::now();
@@ -209,7 +209,7 @@ impl<'l, L: Lane, F: Fn(u64) -> usize> Turn<'l, L, F> {
         Ok(lasted)
     }
 
-    /// Posts the next message; all that can wait is done while it is under way.
+    /// Posts the next message; work that can wait is done while the message is under way.
     #[inline]
     fn send(&mut self) -> Result {
         if self.part.rests {
@@ -234,14 +234,14 @@ impl<'l, L: Lane, F: Fn(u64) -> usize> Turn<'l, L, F> {
         Ok(())
     }
 
-    /// Takes the next message, and does nothing else: the answer comes first.
+    /// Receives the next message, and does nothing else, because the answer comes first.
     #[inline]
     fn receive(&mut self) -> Result {
         self.taken = Some(self.lane.receive(self.part.arrives, self.part.deadline)?);
         Ok(())
     }
 
-    /// For the next message that has none yet, unless no more come.
+    /// Posts the next receive, unless enough are posted.
     #[inline]
     fn post_receive(&mut self, post: L::Post) -> Result {
         if self.posted == self.incoming {
@@ -269,7 +269,7 @@ impl<'l, L: Lane, F: Fn(u64) -> usize> Turn<'l, L, F> {
         self.send() // "Everything so far has arrived."
     }
 
-    /// Reads, and lets the peer go on when they are over.
+    /// Runs the reads, and lets the peer go on when they are complete.
     fn reads(&mut self, iteration: fn(&mut Self) -> Result) -> Result<Duration> {
         let lasted = self.timed(iteration)?;
         match self.last.take() {
@@ -303,7 +303,7 @@ impl<'l, L: Lane, F: Fn(u64) -> usize> Turn<'l, L, F> {
         self.rested += started.elapsed();
     }
 
-    /// Gives all memory back. How long this rank rested.
+    /// Gives all memory back, and returns the time that this rank rested.
     pub fn finish(mut self, give_back: impl FnMut(L::Post)) -> Result<Duration> {
         self.lane.settle(&mut self.idle, self.part.deadline)?;
         self.idle.into_iter().chain(self.spent).chain(self.taken).chain(self.last).for_each(give_back);
@@ -311,7 +311,7 @@ impl<'l, L: Lane, F: Fn(u64) -> usize> Turn<'l, L, F> {
     }
 }
 
-/// Looks until there is something, without ever sleeping.
+/// Polls until there is a result, without ever sleeping.
 #[inline]
 pub fn poll<T>(
     deadline: Deadline,
@@ -327,13 +327,13 @@ pub fn poll<T>(
     }
 }
 
-/// A rank that polls gives its core away after so many looks, about 0.1 ms: the peer may need it.
+/// Polls after which a rank gives its core away, about 0.1 ms: the peer may need it.
 const PATIENCE: u32 = 1 << 14;
 
-/// And then once per so many.
+/// Polls between two further yields.
 const LOOKS_PER_YIELD: u32 = 64;
 
-/// Of a rank that polls.
+/// Poll budget of a rank that polls.
 pub struct Patience {
     deadline: Deadline,
     what: &'static str,
@@ -341,12 +341,12 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// For this, until then.
+    /// Budget for a wait for `what`, until `deadline`.
     pub fn new(deadline: Deadline, what: &'static str) -> Self {
         Self { deadline, what, looks: 0 }
     }
 
-    /// Comes back at once, or when others have had the core; fails at the deadline.
+    /// Counts a poll: returns at once, or when others have had the core; fails at the deadline.
     #[inline]
     pub fn next_look(&mut self) -> Result {
         self.looks += 1;

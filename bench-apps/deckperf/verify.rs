@@ -1,4 +1,4 @@
-//! Messages whose every byte is checked, with nothing timed.
+//! `deckperf verify`: messages whose every byte is checked, without timing.
 
 use crate::{
     exchange::Tally,
@@ -9,7 +9,7 @@ use crate::{
     rank_pair::RankPair,
 };
 
-/// Rank 0's part of `deckperf verify`: every protocol carries every size, both ways.
+/// Runs rank 0's part of `deckperf verify`: every protocol carries every size, both ways.
 pub fn run(pair: &RankPair<'_>, checks: &Checks, mut step: impl FnMut()) -> Result<Tally> {
     let mut total = Tally::default();
     for &size in &checks.sizes {
@@ -29,7 +29,7 @@ pub fn run(pair: &RankPair<'_>, checks: &Checks, mut step: impl FnMut()) -> Resu
     Ok(total)
 }
 
-/// The sentence that a run ends with, or the failure that it ends with.
+/// The closing sentence of a run, or its failure.
 pub fn verdict(tally: &Tally, checks: &Checks) -> Result<String> {
     if tally.mismatches > 0 {
         return Err(Failure::Mismatch(tally.mismatches));
@@ -44,7 +44,7 @@ pub fn verdict(tally: &Tally, checks: &Checks) -> Result<String> {
     ))
 }
 
-/// Enough to wrap round small rings, few enough that large sizes do not take minutes.
+/// Number of messages in each direction: enough to wrap round small rings, few enough that large sizes do not take minutes.
 pub fn messages_each_way(size: usize) -> u64 {
     ((4 << 20) / size.max(1) as u64).clamp(2, 64)
 }

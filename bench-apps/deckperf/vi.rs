@@ -1,7 +1,7 @@
-//! `--layer vi`: what a message costs between two virtual interfaces, under the mailboxes.
+//! `--layer vi`: the cost of a message between two virtual interfaces, under the mailboxes.
 //!
-//! The same rounds, beside the same raw limits; what differs is who takes part: send/receive and RDMA write, and
-//! how the receiver learns of a message.
+//! The rounds and the raw limits are the same as for mailboxes. The contenders differ: send/receive and RDMA write, and
+//! the ways in which the receiver learns of a message.
 
 mod contender;
 mod ends;
@@ -32,34 +32,34 @@ use experiment::ViConductor;
 use order::ViOrder;
 use report::ViReport;
 
-/// So many VIs the receiver has in the overview's tables by number.
+/// Numbers of the receiver's VIs in the overview's tables by number.
 pub const COUNTS: [usize; 7] = [1, 10, 20, 30, 40, 100, 1000];
 
-/// What is measured, and how.
+/// Plan of a measurement of virtual interfaces.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ViPlan {
-    /// In the order of the tables.
+    /// Tests, in the order of the tables.
     pub tests: Vec<Test>,
-    /// Ascending, in bytes.
+    /// Message sizes, ascending, in bytes.
     pub sizes: Vec<usize>,
-    /// How many VIs the receiver has in the tables by number, ascending; latency only.
+    /// Numbers of the receiver's VIs in the tables by number, ascending; latency only.
     pub counts: Vec<usize>,
-    /// How long, and in which portions.
+    /// Time and portions of the measurement.
     pub pace: Pace,
     /// How the result is written.
     pub format: Format,
-    /// Each rank on a core of its own.
+    /// Whether each rank runs on a core of its own.
     pub pin: bool,
 }
 
 impl ViPlan {
-    /// In bytes.
+    /// Largest message size, in bytes.
     pub fn largest(&self) -> usize {
         self.sizes.last().copied().unwrap_or(0).max(rounds::SMALL)
     }
 }
 
-/// Rank 0: measures, and gives what is to be printed. `places` says where the ranks run.
+/// Measures as rank 0, and returns the text to print. `places` says where the ranks run.
 pub fn measure(
     pair: &RankPair<'_>,
     plan: &ViPlan,
