@@ -1,6 +1,6 @@
 //! Objects that ranks of one host share: what segments, locked segments and semaphores have in common.
 //!
-//! The memory and the protocols in it belong to `udeck_sys::shared_memory`; `udeck_segments` passes the
+//! The memory and the protocols in it belong to `udeck_sys::shared_memory`; `udeck_via::segments` passes the
 //! memory to the ranks. This folder has the waits: with deadlines, with the ranks that they wait for, and
 //! with how those ranks ended.
 //!

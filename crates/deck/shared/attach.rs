@@ -1,6 +1,6 @@
 //! Making shared objects, and attaching to them: collective among the ranks that share them.
 //!
-//! The lowest rank makes the memory, the others ask it for the descriptor (`udeck_segments`). The call
+//! The lowest rank makes the memory, the others ask it for the descriptor (`udeck_via::segments`). The call
 //! returns when all have it: a barrier in the memory itself. Hence nobody can be late, and the maker may end
 //! when it likes.
 
