@@ -1,4 +1,4 @@
-//! Options that several commands share, and what is said without them.
+//! Options that several commands share, and their defaults.
 
 use std::time::Duration;
 
@@ -11,18 +11,19 @@ use crate::{peers, sizes};
 
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct Memory {
-    /// Send each message from other memory than the last ones, from buffers that together are larger than the last-level cache, so that
-    /// data comes from RAM; where the protocol copies (copy, rdma-write, rdma-read, handshake), receive it into such memory, too
+    /// Send each message from other memory than the last ones, from buffers that together are larger than the last-level
+    /// cache, so that data comes from RAM; where the protocol copies (copy, rdma-write, rdma-read, handshake), receive it
+    /// into such memory, too
     #[arg(long)]
     pub(super) off_cache: bool,
 }
 
 #[derive(Args, Debug)]
 pub(super) struct Options {
-    /// What is measured: mailboxes, the virtual interfaces under them, or uDAPL on these
+    /// Layer to measure: mailboxes, the virtual interfaces under them, or uDAPL on these
     #[arg(long, global = true, value_enum, default_value_t = Layer::Mailbox)]
     pub(super) layer: Layer,
-    /// How messages travel: copy, eager, rdma-write, hand-off, rdma-read, handshake, auto [default: the first four;
+    /// Protocols of the messages: copy, eager, rdma-write, hand-off, rdma-read, handshake, auto [default: the first four;
     /// verify, overlap: all]
     #[arg(long, global = true, value_name = "LIST", value_delimiter = ',', value_parser = parse_protocol)]
     pub(super) protocol: Vec<Protocol>,
@@ -32,7 +33,7 @@ pub(super) struct Options {
     /// Add each size moved by -N and +N bytes, as NetPIPE does [verify: by every offset up to N, default 3]
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u8).range(..=64))]
     pub(super) perturb: Option<u8>,
-    /// What happens to the data of a message
+    /// Use of the data of a message
     #[arg(long, global = true, value_enum, default_value_t = PayloadChoice::Both)]
     pub(super) payload: PayloadChoice,
     /// Round trips (latency) or windows (bandwidth) in a batch [default: as many as fill 1.5 ms]
@@ -47,10 +48,10 @@ pub(super) struct Options {
     #[arg(long, global = true, value_name = "N", default_value_t = 64,
           value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub(super) window: u64,
-    /// How the result is written
+    /// Format of the result
     #[arg(long, global = true, value_enum, default_value_t = Format::Table)]
     pub(super) format: Format,
-    /// Show no times, but how many bytes the library copied for a message, by every protocol [--time: 4]
+    /// Show no times, but the bytes that the library copied for a message, by every protocol [--time: 4]
     #[arg(long, global = true, conflicts_with = "format")]
     pub(super) stats: bool,
     /// Bind each rank to a core of its own (the default)
@@ -66,7 +67,7 @@ pub(super) struct Options {
     #[arg(long, global = true, value_name = "LIST", value_delimiter = ',', value_parser = Spot::parse,
           conflicts_with = "no_pin")]
     pub(super) bind: Vec<Spot>,
-    /// What messages travel over: shm, verbs, tcp, udp [default: the best there is, as for every program]
+    /// Transport of the messages: shm, verbs, tcp, udp [default: the best there is, as for every program]
     #[arg(long, global = true, value_name = "NAME", value_parser = parse_transport)]
     pub(super) transport: Option<&'static str>,
 }
@@ -82,7 +83,7 @@ pub(super) enum Layer {
 }
 
 impl Layer {
-    /// As on the command line.
+    /// Name on the command line.
     pub(super) fn name(self) -> &'static str {
         match self {
             Layer::Mailbox => "mailbox",
@@ -118,7 +119,7 @@ impl Options {
     /// The protocols asked for, each once, in the order asked for.
     pub(super) fn protocols_or(&self, default: &[Protocol]) -> Vec<Protocol> {
         let default = default.iter().filter(|protocol| {
-            // Only ranks that share memory hand messages off.
+            // Hand-off works only between ranks that share memory.
             self.course() == peers::Course::Memory || **protocol != Protocol::HandOff
         });
         let asked: Vec<&Protocol> =
@@ -132,7 +133,7 @@ impl Options {
         once
     }
 
-    /// Ascending, each once.
+    /// The sizes asked for, ascending, without duplicates.
     pub(super) fn sizes_or(&self, default: &[usize]) -> Vec<usize> {
         let asked = if self.sizes.is_empty() { default } else { &self.sizes };
         sizes::perturbed(asked, 0..=0)

@@ -1,4 +1,4 @@
-//! From options to the plan of a command: defaults are filled in, and what does not go together is refused.
+//! Plans from options: fills in defaults, and refuses options that exclude each other.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -73,7 +73,7 @@ impl Options {
         Ok(registration::RegistrationPlan { sizes, pace, format: self.format, pin: !self.no_pin })
     }
 
-    /// What no layer but that of mailboxes has.
+    /// Refuses options that only the layer of mailboxes has.
     fn check_layer(&self) -> Result<(), clap::Error> {
         let layer = self.layer.name();
         if !self.protocol.is_empty() {

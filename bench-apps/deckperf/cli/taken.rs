@@ -1,16 +1,16 @@
-//! The shared options that each command takes. All others are neither in its help nor accepted on its line.
+//! The shared options of each command. All others are neither in its help nor accepted on its line.
 
 use clap::{Arg, ArgMatches, Command, parser::ValueSource};
 
 /// The shared options of one command.
 struct Taken {
-    /// Name of the command; empty without one.
+    /// Name of the command; empty for the run without one.
     command: &'static str,
-    /// Their names, separated by spaces.
+    /// Names of the options, separated by spaces.
     options: &'static str,
-    /// Help of options that mean something else here.
+    /// Help texts of options that have another meaning here.
     help: &'static [(&'static str, &'static str)],
-    /// End of a refusal: what the command is about.
+    /// End of a refusal: the subject of the command.
     about: &'static str,
 }
 
@@ -28,7 +28,7 @@ const ONE_PROTOCOL: (&str, &str) = (
 const ROUND_TRIPS: (&str, &str) = ("iterations", "Round trips in a batch [default: as many as fill 1.5 ms]");
 const BATCH: (&str, &str) = ("iterations", "Operations in a batch [default: as many as fill its time]");
 
-/// `--explain` is a command without a name of its own.
+/// Name of `--explain` among the commands, because it has a plan of its own.
 pub const EXPLAIN: &str = "--explain";
 
 const TAKEN: [Taken; 20] = [
@@ -198,7 +198,7 @@ fn shared(command: &Command) -> Vec<Arg> {
     command.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect()
 }
 
-/// The command line with each subcommand's help as it takes options.
+/// Hides in each subcommand's help the shared options that it does not take.
 pub fn shown(command: Command) -> Command {
     let shared = shared(&command);
     command.mut_subcommands(|sub| {
@@ -206,7 +206,7 @@ pub fn shown(command: Command) -> Command {
         let as_taken = |arg: Arg| {
             let id = arg.get_id().as_str().to_owned();
             match taken.help.iter().find(|(option, _)| *option == id) {
-                // Its text names the values and the default.
+                // The text itself names the values and the default.
                 Some((_, help)) => arg.help(help).hide_possible_values(true).hide_default_value(true),
                 None => {
                     let hidden = arg.is_hide_set() || !taken.has(&id);
@@ -218,7 +218,7 @@ pub fn shown(command: Command) -> Command {
     })
 }
 
-/// What was said and is not taken, in words.
+/// Refusal of a given option that the command does not take.
 pub fn refusal(command: &Command, matches: &ArgMatches) -> Option<String> {
     let (name, of_command) = match matches.subcommand() {
         Some((name, matches)) => (name, matches),

@@ -274,7 +274,7 @@ fn udapl_has_plans_of_its_own() {
     }
 }
 
-/// What a command's help lists it takes, and what it does not list it refuses, instead of ignoring it.
+/// Each command accepts the options that its help lists, and refuses all others instead of ignoring them.
 #[test]
 fn help_lists_what_a_command_takes_and_nothing_else() {
     let values = [
@@ -322,7 +322,7 @@ fn help_fits_eighty_columns() {
             assert!(line.chars().count() <= 80, "{line}");
         }
     }
-    // Whole examples: a line that is broken can be copied by nobody.
+    // Examples may not be wrapped: nobody can copy a broken line.
     for line in EXAMPLES.lines().chain(REPORT_EXAMPLES.lines()) {
         assert!(line.chars().count() <= 80, "{line}");
     }

@@ -1,4 +1,4 @@
-//! Clones that post as fast as they are let: whose messages the mailbox gives out, and the memory that it takes.
+//! Flood of a mailbox: clones post as fast as they can; measured are the messages taken of each clone, and the memory.
 
 use udeck::{Error, Postbox};
 
@@ -8,28 +8,28 @@ use crate::{
     rank_pair::RankPair,
 };
 
-/// What the mailbox's owner saw.
+/// Result of one flood, as the mailbox's owner saw it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flood {
     /// Bytes per message.
     pub size: usize,
-    /// Messages given out, by clone.
+    /// Messages retrieved, by clone.
     pub delivered: Vec<u64>,
-    /// Of both processes, in bytes: without clones, with idle ones, with all queues full, and when the clones are gone.
+    /// Bytes of memory of both processes: without clones, with idle ones, with all queues full, and after the clones are gone.
     pub memory: [u64; 4],
-    /// Message blocks that the posting rank had in use, at most.
+    /// Most message blocks that the posting rank had in use.
     pub blocks: u64,
-    /// How many it may have: for each clone what its connection holds and one that waits, and the message just being posted.
+    /// Bound of these blocks: for each clone the blocks that its connection holds and one that waits, and the block being posted.
     pub bound: u64,
 }
 
 impl Flood {
-    /// Most and least delivered; without clones there is nothing to compare.
+    /// Most and least messages of a clone; `None` without clones.
     pub fn extremes(&self) -> Option<(u64, u64)> {
         Some((*self.delivered.iter().max()?, *self.delivered.iter().min()?))
     }
 
-    /// Above 1: so much more had the most favoured clone than the least favoured. Infinite if one starved.
+    /// Most messages of a clone divided by the least. 1 is fair; infinite if a clone starved.
     pub fn unfairness(&self) -> Option<f64> {
         self.extremes().map(|(most, least)| most as f64 / least as f64)
     }
@@ -39,15 +39,15 @@ fn name(size: usize) -> String {
     format!("flood.{size}")
 }
 
-/// Rank 0: owns the mailbox and takes `each` messages for each of its clones, of whichever they come.
+/// Runs rank 0: it owns the mailbox, and takes `each` messages per clone on average, from whichever clones they come.
 pub fn take(pair: &RankPair<'_>, clones: usize, each: usize, size: usize) -> Result<Flood> {
-    // A flood is held up by its receiver, or it would measure how much can wait.
+    // The queue is empty, so that the receiver holds the flood up; otherwise the figure would show how much can wait.
     let inbox = pair.world().mailbox_with_queue::<u8>(&name(size), 0)?;
     let before = memory::proportional()?;
     pair.send_words(&[])?;
     let [before_there, idle_there] = heard(pair)?;
     let idle = memory::proportional()?;
-    pair.send_words(&[])?; // pour
+    pair.send_words(&[])?; // rank 1 pours now
     pair.receive_words()?; // every clone has posted
 
     let mut delivered = vec![0; clones];
@@ -72,7 +72,7 @@ pub fn take(pair: &RankPair<'_>, clones: usize, each: usize, size: usize) -> Res
     })
 }
 
-/// Rank 1: keeps the queues of all clones full until it is told to stop.
+/// Runs rank 1: keeps the queues of all clones full until it is told to stop.
 pub fn pour(pair: &RankPair<'_>, clones: usize, size: usize) -> Result {
     let world = pair.world();
     pair.receive_words()?;
@@ -101,11 +101,11 @@ pub fn pour(pair: &RankPair<'_>, clones: usize, size: usize) -> Result {
     pair.send_words(&[memory::proportional()?])
 }
 
-/// Messages of one clone before the next one's turn: a mailbox that takes them as fast as they come would keep the posting
-/// rank at one clone for ever.
+/// Messages of one clone before the next one's turn: a mailbox that takes them as fast as they come would otherwise keep
+/// the posting rank at one clone for ever.
 const VISIT: usize = 16;
 
-/// Posts until the queue is full, or the memory for messages is: both are back-pressure.
+/// Posts until the queue, or the memory for messages, is full: both are back-pressure.
 fn fill(pair: &RankPair<'_>, postbox: &Postbox<u8>, number: usize, size: usize) -> Result {
     for _ in 0..VISIT {
         let mut message = match pair.world().try_buf_reused(size) {
@@ -123,7 +123,7 @@ fn fill(pair: &RankPair<'_>, postbox: &Postbox<u8>, number: usize, size: usize) 
     Ok(())
 }
 
-/// What waits, nobody will take: one message, and of no other loss is anything known.
+/// Flushes a clone whose last message nobody will take: one undelivered message is expected, more are an error.
 fn give_up(postbox: &Postbox<u8>) -> Result {
     match postbox.flush() {
         Ok(()) | Err(Error::Undelivered { count: 1, .. } | Error::MailboxGone { .. }) => Ok(()),

@@ -17,16 +17,16 @@ use crate::{
     rounds::{Contend, Results, Runner, SMALL, Sample, Shape},
 };
 
-/// Who is timed against whom.
+/// Number of clones that a batch runs with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleContender {
-    /// Of the mailbox; one of them is busy.
+    /// Clones of the mailbox; one of them is busy.
     pub clones: usize,
-    /// Beside them each process holds an idle TCP connection to the other, for which a thread of its own waits.
+    /// Whether each process also holds an idle TCP connection to the other, for which a thread of its own waits.
     pub tcp: bool,
 }
 
-/// One batch of round trips.
+/// Order for one batch of round trips.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IdleOrder {
     contender: IdleContender,
@@ -45,14 +45,14 @@ impl Contend for IdleContender {
     }
 }
 
-/// By number of clones, and one clone beside an idle TCP connection.
+/// Contenders: each number of clones, and one clone beside an idle TCP connection.
 pub fn contenders(counts: &[usize]) -> Results<IdleContender> {
     let alone = |&clones| IdleContender { clones, tcp: false };
     let all = counts.iter().map(alone).chain([IdleContender { clones: 1, tcp: true }]);
     Results::empty(&[SMALL], all.map(|contender| (contender, SMALL)))
 }
 
-/// On the wire: `[clones, tcp, warm-up, iterations, port]`; no clones: stop.
+/// Encoded stop order. The words of an order are `[clones, tcp, warm-up, iterations, port]`; 0 clones means stop.
 const STOP: [u64; 5] = [0; 5];
 
 impl IdleOrder {
@@ -62,7 +62,7 @@ impl IdleOrder {
         [clones as u64, u64::from(tcp), warm_up, iterations, u64::from(port)]
     }
 
-    /// `None`: nothing more to do.
+    /// Decodes an order; `None` is the stop order.
     fn decode(words: &[u64]) -> Result<Option<(Self, u16)>> {
         let bad = |what: &str| Failure::BadOrder(format!("{what} in {words:?}"));
         let &[clones, tcp, warm_up, iterations, port] = words else { return Err(bad("not five words")) };
@@ -75,7 +75,7 @@ impl IdleOrder {
     }
 }
 
-/// For each number of clones a mailbox of this rank's own, and so many clones of the peer's.
+/// Mailboxes and clones: for each number of clones, a mailbox of this rank and as many clones of the peer's mailbox.
 pub struct CloneSets(Vec<CloneSet>);
 
 struct CloneSet {
@@ -85,7 +85,8 @@ struct CloneSet {
 }
 
 impl CloneSets {
-    /// Both ranks call this with the same counts. Every clone is used once: none is idle because it is unknown.
+    /// Opens all mailboxes and clones. Both ranks call this with the same counts. Every clone is used once, so none is idle
+    /// because it is unknown.
     pub fn open(pair: &RankPair<'_>, counts: &[usize]) -> Result<Self> {
         let world = pair.world();
         let (me, peer) = (world.rank(), 1 - world.rank());
@@ -112,9 +113,9 @@ impl CloneSets {
 }
 
 impl CloneSet {
-    /// The timed round trips, all over one clone; over another in each batch.
+    /// Runs the round trips of one batch over one clone, another one in each batch.
     fn ping_pong(&mut self, world: &World, shape: Shape) -> Result<Duration> {
-        const STRIDE: usize = 389; // no divisor of the counts: every clone has its turn
+        const STRIDE: usize = 389; // shares no factor with the counts: every clone has its turn
         let clone = &self.clones[self.batches * STRIDE % self.clones.len()];
         self.batches += 1;
         let post = || -> Result { Ok(clone.post(world.buf_reused(SMALL)?)?) };
@@ -135,7 +136,7 @@ impl CloneSet {
     }
 }
 
-/// An idle connection, and the thread that waits for it to say something.
+/// An idle connection, and the thread that waits to read from it.
 struct Idle {
     stream: TcpStream,
     waiting: JoinHandle<()>,
@@ -145,14 +146,14 @@ impl Idle {
     fn wait_for(stream: TcpStream) -> Result<Self> {
         let mut watched = stream.try_clone().map_err(Failure::system(TCP))?;
         let waiting = thread::spawn(move || {
-            // Nothing is ever said: this returns when the connection is shut down.
+            // Nothing is ever sent: this returns when the connection is shut down.
             let _ = watched.read(&mut [0]);
         });
         Ok(Idle { stream, waiting })
     }
 
     fn end(self) {
-        // A connection that the peer has shut down already is as good.
+        // An error means that the peer has shut the connection down already.
         let _ = self.stream.shutdown(Shutdown::Both);
         let _ = self.waiting.join();
     }
@@ -160,7 +161,7 @@ impl Idle {
 
 const TCP: &str = "an idle TCP connection over loopback";
 
-/// Rank 0: gives the orders and holds the clock.
+/// Rank 0's role: it gives the orders and holds the clock.
 pub struct IdleConductor<'l, 'w> {
     pair: &'l RankPair<'w>,
     ends: CloneSets,
@@ -168,12 +169,12 @@ pub struct IdleConductor<'l, 'w> {
 }
 
 impl<'l, 'w> IdleConductor<'l, 'w> {
-    /// `raw`: where there are two cores to measure it on.
+    /// Makes the conductor; `raw` needs two cores.
     pub fn new(pair: &'l RankPair<'w>, ends: CloneSets, raw: Option<Baselines>) -> Self {
         Self { pair, ends, raw }
     }
 
-    /// Lets rank 1 go on.
+    /// Ends rank 1's loop.
     pub fn stop(self) -> Result {
         self.pair.send_words(&STOP)
     }
@@ -202,7 +203,7 @@ impl Runner for IdleConductor<'_, '_> {
     }
 }
 
-/// Rank 1: follows orders until there are no more.
+/// Follows orders as rank 1 until there are no more.
 pub fn follow(pair: &RankPair<'_>, mut ends: CloneSets) -> Result {
     while let Some((order, port)) = IdleOrder::decode(&pair.receive_words()?)? {
         let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port));

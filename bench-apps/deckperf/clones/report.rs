@@ -1,4 +1,4 @@
-//! What a run shows.
+//! Report of `deckperf clones`.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use crate::{
     table_report::{Cell, Table, names},
 };
 
-/// How the figures came about, a sentence each.
+/// How the figures were measured, in sentences.
 pub fn method(plan: &ClonesPlan, results: &Results<IdleContender>) -> Vec<Cow<'static, str>> {
     let mut sentences = scheduling(plan.pace.iterations, results);
     sentences.extend([
@@ -43,7 +43,7 @@ fn figures(results: &Results<IdleContender>, clones: usize, tcp: bool) -> &[f64]
     results.of(IdleContender { clones, tcp }, SMALL).map_or(&[], |series| &series.figures)
 }
 
-/// Of every round.
+/// Series with the figures of every round.
 pub fn series(network: &str, results: &Results<IdleContender>) -> Vec<data::Series> {
     let ours = results.posts.iter().map(|series| {
         let IdleContender { clones, tcp } = series.contender;
@@ -59,7 +59,7 @@ fn beside(tcp: bool) -> &'static str {
     if tcp { "tcp" } else { "nothing" }
 }
 
-/// A row per contender.
+/// Table of the latencies, with a row per contender.
 pub fn latencies(counts: &[usize], results: &Results<IdleContender>) -> Table {
     let line = results.raw(SMALL).and_then(|raw| median(&raw.line));
     let contenders = counts.iter().map(|&clones| (clones, false)).chain([(1, true)]);
@@ -77,7 +77,7 @@ pub fn latencies(counts: &[usize], results: &Results<IdleContender>) -> Table {
     }
 }
 
-/// Every ratio whose two sides were measured; at most 1.05 is the goal.
+/// Computes every ratio whose two sides were measured; the goal is at most 1.05.
 pub fn findings(counts: &[usize], results: &Results<IdleContender>) -> Vec<Finding> {
     let one = figures(results, 1, false);
     let more = counts.iter().filter(|&&clones| clones > 1);
@@ -89,7 +89,7 @@ pub fn findings(counts: &[usize], results: &Results<IdleContender>) -> Vec<Findi
     idle.chain(tcp).collect()
 }
 
-/// A row per size of message.
+/// Table of the floods, with a row per message size.
 pub fn floods(floods: &[Flood]) -> Table {
     let kib = |bytes: u64| Cell::Count(bytes >> 10);
     let row = |flood: &Flood| {

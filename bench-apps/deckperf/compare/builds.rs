@@ -1,4 +1,4 @@
-//! Two builds of deckperf that run in turns: whatever the machine does in minutes, it does to both.
+//! Runs of two builds of deckperf in turns: changes of the machine that last for minutes affect both builds.
 
 use std::{
     fs,
@@ -11,10 +11,10 @@ use cli_common::progress;
 
 const MEASURE: &str = "--protocol auto --sizes 8,4K,64K,1M --time 0.5";
 
-/// Runs each of `builds` so many times, and gives what they measured.
+/// Runs each of `builds` `pairs` times, and returns the runs.
 ///
 /// # Errors
-/// Which of them failed, with what it said.
+/// The build that failed, with its error text.
 pub fn measure(
     builds: &[&Path; 2],
     pairs: u32,
@@ -35,7 +35,7 @@ pub fn measure(
     let bar = progress::bar(2 * u64::from(pairs), "both builds in turns");
     let mut sides = [Vec::new(), Vec::new()];
     for pair in 0..pairs {
-        // Neither is always the first of its pair.
+        // The builds take turns in being the first of a pair.
         let order = if pair.is_multiple_of(2) { [0, 1] } else { [1, 0] };
         for side in order {
             let name = format!("{}{}.json", ["a", "b"][side], pair + 1);
@@ -53,7 +53,7 @@ pub fn measure(
     Ok(sides.into())
 }
 
-/// One run; blocks until it ends, as each of its own waits has a deadline.
+/// Runs a build once. Blocks until it ends; each of its own waits has a deadline.
 fn run(build: &Path, args: &[String]) -> Result<String, String> {
     let line = format!("{} {} --format json", build.display(), args.join(" "));
     let mut command = Command::new(build);

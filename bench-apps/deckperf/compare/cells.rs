@@ -1,4 +1,4 @@
-//! The figures that both sides have, as tracks of logarithms; and beside them all figures of a test together.
+//! Cells of a comparison: the figures that both sides have, as tracks of logarithms, and the mean of all figures of each test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,26 +12,26 @@ use crate::{
     stats,
 };
 
-/// What is compared: a figure, or all figures of a test.
+/// A compared figure, or the mean of all figures of a test.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// Of the figure; of all figures of a test it has nothing but the test.
+    /// Key of the figure; for the mean of a test, a key that has only the test.
     pub key: Key,
-    /// How many figures these are.
+    /// Number of figures in this cell.
     pub figures: usize,
-    /// Of the medians.
+    /// Unit of the medians.
     pub unit: String,
-    /// Over all rounds of the base; `None` of several figures.
+    /// Median over all rounds of the base; `None` for the mean of several figures.
     pub base_median: Option<f64>,
-    /// Over all rounds of the new side; `None` of several figures.
+    /// Median over all rounds of the new side; `None` for the mean of several figures.
     pub new_median: Option<f64>,
-    /// A track for each run of the base.
+    /// Tracks of the base, one per run.
     pub base: Vec<Track>,
-    /// A track for each run of the new side.
+    /// Tracks of the new side, one per run.
     pub new: Vec<Track>,
 }
 
-/// Everything that both sides have of µDECK's, in the order of the files; and which figures some run lacks.
+/// Cells of all of µDECK's figures that both sides have, in the order of the files; and sentences on figures that some run lacks.
 pub fn cells(base: &[Source], new: &[Source]) -> (Vec<Cell>, Vec<String>) {
     let all = |source: &Source| -> BTreeSet<Key> {
         let ours = source.run.series.iter().filter(|series| series.key.library == OURS);
@@ -99,7 +99,8 @@ fn track(series: &Series, run: &Run) -> Track {
     Track { times: logarithms(series), limits: RAW.into_iter().filter_map(limit).collect() }
 }
 
-/// Of times, where figures are rates, of their reciprocals. A figure that is no positive number has none.
+/// Logarithms of the times. Where figures are rates, these are the logarithms of the reciprocals. A figure that is not
+/// positive has none.
 fn logarithms(series: &Series) -> Vec<Option<f64>> {
     let sign = match series.better {
         Better::Lower => 1.0,
@@ -109,8 +110,8 @@ fn logarithms(series: &Series) -> Vec<Option<f64>> {
     series.rounds.iter().map(|figure| one(figure).map(|figure| sign * figure.ln())).collect()
 }
 
-/// Of each test with several figures: their mean within each round. It shows what all have in common, while the noise of each
-/// of them cancels out.
+/// Cells of the tests that have several figures: the mean of these figures within each round. The mean shows what all
+/// figures have in common, while the noise of single ones cancels out.
 fn together(cells: &[Cell]) -> Vec<Cell> {
     let mut tests: BTreeMap<&str, Vec<&Cell>> = BTreeMap::new();
     for cell in cells {
@@ -140,8 +141,8 @@ fn together(cells: &[Cell]) -> Vec<Cell> {
     tests.into_iter().filter(|(_, members)| members.len() > 1).map(joint).collect()
 }
 
-/// What is subtracted from a cell's tracks before they are averaged with others': a round that lacks some of them would
-/// otherwise be another mixture.
+/// Levels that are subtracted from a cell's tracks before tracks of several cells are averaged. Without this, a round that lacks
+/// some of them would be another mixture.
 struct Centre {
     times: f64,
     limits: BTreeMap<&'static str, f64>,
@@ -184,8 +185,8 @@ fn mean_track(parts: &[(&Track, &Centre)]) -> Track {
     Track { times, limits: names.map(|name| (name, of_limit(name))).collect() }
 }
 
-/// How far the machine's limits differ between the sides, as the root of the mean square of the logarithms' differences. They are
-/// the same code on both sides, so that whatever they differ by is the machine.
+/// Distance of the machine's limits between the sides: the root of the mean square of the differences of logarithms. The
+/// limits are measured by the same code on both sides, so any difference comes from the machine.
 pub fn moved(base: &[Source], new: &[Source]) -> f64 {
     let limits = |series: &&Series| series.key.library == LIMIT && series.unit == "us";
     let keys = base.first().map_or(&[][..], |source| &source.run.series).iter().filter(limits);
@@ -201,18 +202,18 @@ pub fn moved(base: &[Source], new: &[Source]) -> f64 {
     (differences.iter().sum::<f64>() / count).sqrt()
 }
 
-/// How far the hand-over of a cache line moved.
+/// Variation of the hand-over of a cache line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weather {
-    /// The shortest and the longest of the run's tenths, in µs, for each run of both sides.
+    /// For each run of both sides, its name and the shortest and longest level of its tenths, in µs.
     pub runs: Vec<(String, f64, f64)>,
-    /// Over all rounds of the base, in µs.
+    /// Median over all rounds of the base, in µs.
     pub base: f64,
-    /// Over all rounds of the new side, in µs.
+    /// Median over all rounds of the new side, in µs.
     pub new: f64,
 }
 
-/// `None` where a run has no such limit.
+/// Computes the variation; `None` where a run has no such limit.
 pub fn weather(base: &[Source], new: &[Source]) -> Option<Weather> {
     let one = |source: &Source| -> Option<(String, f64, f64)> {
         let by_round = lines(&source.run)?;
@@ -230,7 +231,7 @@ pub fn weather(base: &[Source], new: &[Source]) -> Option<Weather> {
     Some(Weather { runs, base: side(base)?, new: side(new)? })
 }
 
-/// By round, the median over the sizes.
+/// Median over the sizes, by round.
 fn lines(run: &Run) -> Option<Vec<f64>> {
     let is_line = |series: &&Series| {
         series.key.library == LIMIT && series.key.protocol.as_deref() == Some(RAW[0]) && series.unit == "us"

@@ -1,16 +1,16 @@
-//! How much slower one cell got, and what chance could have done: statistics of two sides of runs.
+//! Effect of a change on one cell: how much slower it got, and how probable that is by chance.
 //!
-//! Everything is about logarithms of times, so that a difference is a ratio. Machines move, and the limit that was measured in
-//! the same rounds shows how; but a message does not follow the limit in full. So there is a range: from no correction (the
-//! *absolute* difference) to all of the limit's (the *relative* one).
+//! All values are logarithms of times, so that a difference is a ratio. The speed of a machine varies, and the limit that
+//! was measured in the same rounds shows how; but a message does not follow the limit in full. So there is a range: from
+//! no correction (the *absolute* difference) to a correction by the whole limit (the *relative* one).
 //!
 //! - With few runs on a side, nobody knows where in this range the truth lies. A side is cut into blocks of successive rounds,
-//!   whose means are far less correlated than rounds are. What the limits themselves differ by from side to side is noise of the
+//!   whose means are far less correlated than rounds are. The difference of the limits themselves from side to side is noise of the
 //!   machine, and part of the error of each figure. The bounds are the union of the absolute and the relative bounds, and
-//!   chance is whichever of the two is more probable.
-//! - With [`MIN_PAIRS`] pairs of runs in alternation, the pairs say how far the message follows the limit: it is a regression of
-//!   the pairs' differences on the limit's differences (analysis of covariance), whose uncertainty is in the bounds. It is robust:
-//!   a fifth of the pairs on either end counts for nothing.
+//!   the chance is the larger one of the two.
+//! - With [`MIN_PAIRS`] pairs of runs in alternation, the pairs show how far the message follows the limit: by a regression of
+//!   the pairs' differences on the limit's differences (analysis of covariance), whose uncertainty is in the bounds. The regression
+//!   is robust: a fifth of the pairs on either end counts for nothing.
 
 use super::student;
 use crate::stats;
@@ -18,13 +18,13 @@ use crate::stats;
 /// One figure of a run by round, as logarithms of times, with the limits of the same rounds.
 #[derive(Clone, Debug, Default)]
 pub struct Track {
-    /// `None` where the round has no figure.
+    /// Logarithms of the times; `None` where the round has no figure.
     pub times: Vec<Option<f64>>,
-    /// By name; the same names in all tracks of a cell.
+    /// Logarithms of the limits, by name; all tracks of a cell have the same names.
     pub limits: Vec<(&'static str, Vec<Option<f64>>)>,
 }
 
-/// What became of one cell.
+/// Estimated change of one cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effect {
     /// Time of the new side over time of the base: over 1 is slower.
@@ -33,35 +33,37 @@ pub struct Effect {
     pub low: f64,
     /// Upper 95 % bound, of this cell alone.
     pub high: f64,
-    /// How probable it is that chance makes such a difference.
+    /// Probability that chance alone makes such a difference.
     pub chance: f64,
     /// The ratio of times as they were measured.
     pub absolute: f64,
     /// The ratio of times as multiples of the limit.
     pub relative: Option<f64>,
-    /// Name of the limit.
+    /// Name of the limit that [`Effect::relative`] uses.
     pub limit: Option<&'static str>,
 }
 
-/// From so many on, runs are compared by pairs.
+/// Fewest runs on each side that are compared by pairs.
 pub const MIN_PAIRS: usize = 4;
 
-/// Times the usual limit: a run with such a limit is left out, and its pair with it.
+/// Distance from the usual limit, as a factor, from which a run is left out, and its pair with it.
 const DISTURBED: f64 = 3.0;
 
-/// Blocks of a side of few runs.
+/// Blocks into which a side of few runs is cut.
 const BLOCKS: usize = 8;
-/// Fewer say nothing about the spread.
+/// Fewest blocks: fewer say nothing about the spread.
 const MIN_BLOCKS: usize = 4;
-/// Rounds in a block.
+/// Fewest rounds in a block.
 const MIN_BLOCK: usize = 2;
 
-/// Of the variance of blocks, what another run adds by being another run. A run of half a minute does not see all moods of a machine.
+/// Variance between runs, as a share of the variance of blocks. It is added because a run of half a minute does not see all
+/// moods of a machine.
 const ANOTHER_RUN: f64 = 0.25;
 
 const OUTSIDE: f64 = 0.05;
 
-/// `None` where there are too few figures to say anything. `moved` is how far the machine's own limits differ between the sides.
+/// Estimates the effect; `None` where there are too few figures. `moved` is how far the machine's own limits differ between
+/// the sides.
 pub fn effect(base: &[Track], new: &[Track], moved: f64) -> Option<Effect> {
     if base.len() == new.len() && base.len() >= MIN_PAIRS {
         return by_pairs(base, new);
@@ -69,7 +71,7 @@ pub fn effect(base: &[Track], new: &[Track], moved: f64) -> Option<Effect> {
     by_blocks(base, new, moved)
 }
 
-/// A difference with what it rests on.
+/// A difference with its standard error and degrees of freedom.
 #[derive(Clone, Copy, Debug)]
 struct Difference {
     value: f64,
@@ -104,7 +106,7 @@ fn by_blocks(base: &[Track], new: &[Track], moved: f64) -> Option<Effect> {
     if let Some((_, relative)) = &relative {
         let (its_low, its_high) = relative.bounds();
         (low, high) = (low.min(its_low), high.max(its_high));
-        // What both say: nothing, if one says slower and the other faster.
+        // The smaller of the two values counts; 0 if one says slower and the other faster.
         value = match value * relative.value > 0.0 {
             true if relative.value.abs() < value.abs() => relative.value,
             true => value,
@@ -134,7 +136,7 @@ fn blocks(side: &[Track], limit: Option<usize>) -> Option<Vec<f64>> {
     })
 }
 
-/// Those that are there, without the limit's part if it is named.
+/// Figures of the rounds that have one; `limit`, if given, is subtracted.
 fn corrected(track: &Track, limit: Option<usize>) -> Vec<f64> {
     let limit = limit.map(|at| &track.limits[at].1);
     let of = |(round, time): (usize, &Option<f64>)| match limit {
@@ -144,8 +146,8 @@ fn corrected(track: &Track, limit: Option<usize>) -> Vec<f64> {
     track.times.iter().enumerate().filter_map(of).collect()
 }
 
-/// The mean without the lowest and the highest quarter: a round in which the system took a core away does not count, and of two
-/// moods each counts for its share.
+/// The mean without the lowest and the highest quarter. So a round in which the system took a core away does not count, and each
+/// of two moods of the machine counts for its share.
 pub fn middle_mean(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -175,13 +177,13 @@ fn of_blocks(base: &[f64], new: &[f64], moved: f64) -> Difference {
     }
 }
 
-/// How far the levels of two sides are apart, whatever the reason; `None` where one has none.
+/// Distance between the levels of two sides, whatever the reason; `None` where a side has no figures.
 pub fn apart(base: &[Vec<Option<f64>>], new: &[Vec<Option<f64>>]) -> Option<f64> {
     Some(level(&new.concat())? - level(&base.concat())?)
 }
 
 fn by_pairs(base: &[Track], new: &[Track]) -> Option<Effect> {
-    // Of each pair: the difference of the times, then of each limit.
+    // Each pair has the difference of the times, then the difference of each limit.
     let names: Vec<&'static str> = base[0].limits.iter().map(|(name, _)| *name).collect();
     let usual = usual(base.iter().chain(new));
     let pairs: Vec<(f64, Vec<f64>)> = base
@@ -216,14 +218,14 @@ fn by_pairs(base: &[Track], new: &[Track]) -> Option<Effect> {
     })
 }
 
-/// The middle of those that are there.
+/// Middle mean of the figures that exist.
 fn level(figures: &[Option<f64>]) -> Option<f64> {
     let there: Vec<f64> = figures.iter().copied().flatten().collect();
     (!there.is_empty()).then(|| middle_mean(&there))
 }
 
-/// Whether the first limit of a run is near what it is in most of the runs. Where it is several times that, another program had one of
-/// the cores, and the run says nothing. Only the limit decides, never the figure.
+/// Whether the first limit of a run is near its value in most of the runs. A value that is several times larger or smaller
+/// means that another program had one of the cores, and the run says nothing. Only the limit decides, never the figure.
 fn usual<'t>(tracks: impl Iterator<Item = &'t Track>) -> impl Fn(&Track) -> bool {
     let line = |track: &Track| level(&track.limits.first()?.1);
     let middle = stats::median(&tracks.filter_map(line).collect::<Vec<_>>());
@@ -237,8 +239,8 @@ fn of_pairs(times: &[f64]) -> Difference {
     trimmed(times, 1)
 }
 
-/// What `times` are where the limit has not moved, if they follow it by a share between nothing and all. The share is the median
-/// of the slopes between any two pairs (Theil and Sen).
+/// Value of `times` where the limit has not moved, if `times` follow the limit by a share between nothing and all. The
+/// share is the median of the slopes between any two pairs (Theil and Sen).
 fn regression(times: &[f64], limit: &[f64]) -> Difference {
     let pairs = (0..times.len()).flat_map(|one| (0..one).map(move |other| (one, other)));
     let slope = |(one, other): (usize, usize)| {
@@ -249,14 +251,14 @@ fn regression(times: &[f64], limit: &[f64]) -> Difference {
     let share = stats::median(&slopes).map_or(0.0, |slope| slope.clamp(0.0, 1.0));
     let left: Vec<f64> = times.iter().zip(limit).map(|(y, x)| y - share * x).collect();
     let Difference { value, error, freedom } = trimmed(&left, 2);
-    // As far as the limit is not where it was, the share's own error counts.
+    // The error of the share counts as far as the limit has moved.
     let (moved, spread) = (mean(limit), squares(limit) / limit.len() as f64);
     let lever = if spread > 1e-12 { moved * moved / spread } else { 0.0 };
     Difference { value, error: error * (1.0 + lever).sqrt(), freedom }
 }
 
-/// The mean without the lowest and the highest fifth, its error by the winsorised variance (Yuen 1974), with one degree of freedom less
-/// for each of `estimated`. A pair in which something else ran counts for little.
+/// The mean without the lowest and the highest fifth. Its error comes from the winsorised variance (Yuen 1974), with one
+/// degree of freedom less for each of `estimated`. A pair in which another program ran counts for little.
 fn trimmed(values: &[f64], estimated: usize) -> Difference {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);

@@ -1,22 +1,22 @@
-//! Synthetic runs, with the noise that real ones have.
+//! Synthetic runs, with the noise of real ones.
 
 use super::*;
 use crate::exchange::mix;
 
-/// What disturbs a run.
+/// Noise of a run, in logarithms of times.
 #[derive(Clone, Copy, Debug, Default)]
 struct Noise {
-    /// Of each round by itself.
+    /// Noise of each single round.
     white: f64,
-    /// Of what lasts for about five rounds.
+    /// Noise that lasts for about five rounds.
     lasting: f64,
-    /// Now and then, for about ten rounds, everything takes that much longer.
+    /// Added now and then, for about ten rounds.
     mood: f64,
-    /// From the first round to the last.
+    /// Drift from the first round to the last.
     drift: f64,
-    /// Of all of a run.
+    /// Noise of a whole run.
     run: f64,
-    /// Of the limit, in a run.
+    /// Noise of the limit in a run.
     line: f64,
 }
 
@@ -28,13 +28,13 @@ impl Dice {
         (mix(self.0) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Of a normal distribution, nearly.
+    /// Approximate sample of a normal distribution.
     fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
     }
 }
 
-/// Of a message that follows the limit by two thirds, as small ones do.
+/// Track of a message that follows the limit by two thirds, as small ones do.
 fn track(dice: &mut Dice, rounds: usize, noise: Noise, shift: f64) -> Track {
     let mut lasting = dice.normal();
     let mut slow = dice.uniform() < 0.5;
@@ -67,13 +67,13 @@ fn side(dice: &mut Dice, runs: usize, noise: Noise, shift: f64) -> Vec<Track> {
 
 const SEEDS: u64 = 400;
 
-/// In which share of the seeds chance does not explain the difference, and it is more than 5 %.
+/// Share of the seeds in which a change of more than 5 % is found that chance does not explain.
 fn found(runs: usize, noise: Noise, shift: f64) -> f64 {
     let hit = |seed: &u64| {
         let mut dice = Dice(seed << 32);
         let base = side(&mut dice, runs, noise, 0.0);
         let new = side(&mut dice, runs, noise, shift);
-        // Of four pairs none can be left out, and a limit may be disturbed.
+        // There is no effect if one of four pairs is left out because of a disturbed limit.
         let Some(effect) = effect(&base, &new, 0.0) else { return false };
         let right = if shift < 0.0 { effect.ratio < 1.0 / 1.05 } else { effect.ratio > 1.05 };
         effect.chance < 0.05 && if shift == 0.0 { (effect.ratio - 1.0).abs() > 0.05 } else { right }
@@ -81,7 +81,7 @@ fn found(runs: usize, noise: Noise, shift: f64) -> f64 {
     (0..SEEDS).filter(hit).count() as f64 / SEEDS as f64
 }
 
-/// The kinds of noise, each by itself and all together, as large as they are on a shared machine.
+/// The kinds of noise, each by itself and all together, as large as on a shared machine.
 fn noises() -> [Noise; 6] {
     let calm = Noise { white: 0.05, ..Noise::default() };
     [
@@ -107,7 +107,7 @@ fn noise_alone_is_rarely_a_difference_of_pairs() {
     for noise in noises().map(|noise| Noise { run: 0.1, ..noise }) {
         for runs in [4, 12] {
             let share = found(runs, noise, 0.0);
-            // 5 % are promised; four standard errors of the count are 4.4 %.
+            // The promise is 5 %; four standard errors of the count are 4.4 %.
             assert!(share <= 0.095, "{share} with {noise:?}, {runs} pairs");
         }
     }
@@ -127,7 +127,7 @@ fn a_tenth_is_found_in_pairs_while_the_line_moves() {
     let noise = Noise { white: 0.05, lasting: 0.03, line: 0.3, run: 0.02, ..Noise::default() };
     let share = found(12, noise, 1.1_f64.ln());
     assert!(share >= 0.95, "{share}");
-    // Two runs alone cannot tell it, and do not say otherwise.
+    // Two runs alone cannot decide it, and do not claim to.
     assert!(found(1, noise, 1.1_f64.ln()) < 0.5);
 }
 
@@ -150,7 +150,7 @@ fn a_machine_that_changed_is_no_slowdown() {
     let noise = Noise { white: 0.01, ..Noise::default() };
     let base = side(&mut dice, 1, noise, 0.0);
     let mut new = side(&mut dice, 1, noise, 0.2);
-    // The line takes half as long again, and the message a fifth: absolute and relative contradict each other.
+    // The line takes half as long again, and the message a fifth: absolute and relative differences contradict each other.
     new[0].limits[0].1.iter_mut().flatten().for_each(|line| *line += 0.4);
     let effect = effect(&base, &new, 0.0).expect("enough rounds");
     assert_eq!((effect.ratio, effect.chance), (1.0, 1.0));
@@ -177,7 +177,7 @@ fn a_pair_whose_limit_was_disturbed_is_left_out() {
     let mut dice = Dice(5);
     let (base, mut new) = (side(&mut dice, 6, noise, 0.0), side(&mut dice, 6, noise, 0.1));
     let before = effect(&base, &new, 0.0).expect("enough pairs");
-    // More than are trimmed, and the runs with longer messages have a longer line.
+    // Two pairs are more than are trimmed. Their messages take longer first, then their limits as well.
     for run in &mut new[..2] {
         run.times.iter_mut().flatten().for_each(|time| *time += 3.0);
     }
@@ -220,7 +220,7 @@ fn rounds_without_a_figure_are_left_out() {
     }
     let found = effect(&base, &new, 0.0).expect("half of the rounds");
     assert!((found.absolute - 0.2_f64.exp()).abs() < 0.05, "{found:?}");
-    // Time and limit are never there in the same round.
+    // No round has both a time and a limit.
     assert_eq!(found.limit, None);
     new[0].times.clear();
     assert_eq!(effect(&base, &new, 0.0), None);
@@ -233,7 +233,7 @@ fn few_rounds_say_nothing() {
     assert_eq!(effect(&few(1), &few(1), 0.0), None);
     assert_eq!(effect(&few(enough - 1), &few(enough), 0.0), None);
     assert!(effect(&few(enough), &few(enough), 0.0).is_some());
-    // A pair is a figure of its own, however few rounds it has.
+    // A pair counts as one figure, however few rounds it has.
     let pairs =
         |count| (0..count).map(|seed| track(&mut Dice(seed), 1, noises()[0], 0.0)).collect::<Vec<_>>();
     assert!(effect(&pairs(4), &pairs(4), 0.0).is_some());

@@ -1,4 +1,4 @@
-//! Files of runs: reading them, and whether they may be compared at all.
+//! Input of a comparison: reads files of runs, and checks whether they may be compared.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -10,12 +10,12 @@ use crate::{
     page::SEVERAL,
 };
 
-/// A run and where it is from.
+/// A run and its file.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The file's name.
+    /// Name of the file.
     pub name: String,
-    /// What it has.
+    /// The run itself.
     pub run: Run,
     /// Messages under way in its bandwidth test.
     pub window: Option<u64>,
@@ -40,7 +40,7 @@ impl Source {
         runs.iter().map(one).collect()
     }
 
-    /// Its command, what its messages travel over, and which memory they are from.
+    /// Name of the run's subject: its command, the transports of its messages, and the memory that they come from.
     pub fn subject(&self) -> String {
         let ours = self.run.series.iter().filter(|series| series.key.library == OURS);
         let over: BTreeSet<&str> = ours.filter_map(|series| series.key.transport.as_deref()).collect();
@@ -51,7 +51,7 @@ impl Source {
         format!("{}{over}{memory}", self.run.command)
     }
 
-    /// The same of a file's text.
+    /// Reads one run from the text of a file.
     ///
     /// # Errors
     /// A sentence with the file's name.
@@ -66,7 +66,7 @@ impl Source {
     }
 }
 
-/// What two runs have to share: names in the files, and for people.
+/// Conditions that two runs have to share: name in the files, and name for people.
 const CONDITIONS: [(&str, &str); 5] = [
     ("cpu", "processor"),
     ("cores", "number of cores"),
@@ -75,7 +75,7 @@ const CONDITIONS: [(&str, &str); 5] = [
     ("memory", "memory"),
 ];
 
-/// Why these runs are not comparable, a sentence each.
+/// Reasons why these runs are not comparable, a sentence each.
 pub fn obstacles(sources: &[&Source]) -> Vec<String> {
     let Some((first, others)) = sources.split_first() else { return Vec::new() };
     let mut found = BTreeSet::new();
@@ -98,7 +98,7 @@ pub fn obstacles(sources: &[&Source]) -> Vec<String> {
     found.into_iter().collect()
 }
 
-/// What may matter, and is no obstacle.
+/// Differences that may matter, but are no obstacle, a sentence each.
 pub fn remarks(sources: &[&Source]) -> Vec<String> {
     let differing = |(key, what): (&str, &str)| {
         let all: BTreeSet<String> = sources.iter().map(|source| said(source, key)).collect();

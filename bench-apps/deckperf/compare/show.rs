@@ -10,7 +10,7 @@ use crate::{
     table::three_digits,
 };
 
-/// One after the other; in JSON several are an array.
+/// Renders comparisons one after the other; in JSON several are an array.
 pub fn render_all(comparisons: &[Comparison], format: Format) -> String {
     let texts = || comparisons.iter().map(|comparison| render(comparison, format));
     match (format, comparisons) {
@@ -27,7 +27,7 @@ pub fn render_all(comparisons: &[Comparison], format: Format) -> String {
     }
 }
 
-/// With a line break at the end.
+/// Renders one comparison, with a line break at the end.
 pub fn render(comparison: &Comparison, format: Format) -> String {
     match format {
         Format::Table => table(comparison),
@@ -43,7 +43,7 @@ fn table(comparison: &Comparison) -> String {
     }
     text += &wrapped("# Method:   ", "#           ", &method(comparison));
     let changed = |row: &&Row| comparison.all || matches!(row.verdict, Verdict::Slower | Verdict::Faster);
-    // What all figures of a test have in common is shown in any case.
+    // The mean of all figures of a test is shown in any case.
     let rows: Vec<&Row> = comparison.rows.iter().filter(|row| changed(row) || row.cell.figures > 1).collect();
     if !rows.is_empty() {
         text += "\n";
@@ -80,14 +80,14 @@ fn method(comparison: &Comparison) -> String {
     )
 }
 
-/// Notes: verdicts that were overruled, runs that were left out, and how the machine moved.
+/// Notes: verdicts that were overruled, runs that were left out, and the variation of the machine.
 pub fn notes(comparison: &Comparison) -> impl Iterator<Item = String> {
     comparison.remarks.iter().cloned().chain(weather(comparison))
 }
 
-/// How the machine moved, if it did.
+/// Sentences on the variation of the machine, if there was any.
 fn weather(comparison: &Comparison) -> Vec<String> {
-    /// Less is usual.
+    /// Largest variation of the raw line, as a quotient, at which the machine counts as calm.
     const CALM: f64 = 1.3;
     let Some(weather) = &comparison.weather else { return Vec::new() };
     let ns = |micros: f64| format!("{:.0}", micros * 1e3);
@@ -113,10 +113,10 @@ fn weather(comparison: &Comparison) -> Vec<String> {
     said
 }
 
-/// The summary names at most so many figures that not all runs have.
+/// Most missing figures that the summary names.
 const MISSING: usize = 4;
 
-/// A few sentences.
+/// Summary of the comparison, in a few sentences.
 fn summary(comparison: &Comparison) -> String {
     let single = || comparison.rows.iter().filter(|row| row.cell.figures == 1);
     let count = |verdict| single().filter(|row| row.verdict == verdict).count();
@@ -184,7 +184,7 @@ fn shown(row: &Row) -> Vec<String> {
 const COLUMNS: &str =
     "size,figures,test,protocol,payload,unit,a,b,ratio,low_95,high_95,chance,absolute,relative,limit,verdict";
 
-/// Every row, whatever its verdict.
+/// CSV of every row, whatever its verdict.
 fn csv(comparison: &Comparison) -> String {
     let mut text = format!("{COLUMNS}\n");
     for row in &comparison.rows {

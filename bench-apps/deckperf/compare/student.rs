@@ -3,7 +3,7 @@
 
 use std::f64::consts::FRAC_PI_2;
 
-/// How probable it is that `|t|` is exceeded by chance.
+/// Probability that chance exceeds `|t|`.
 pub fn exceeded(t: f64, freedom: usize) -> f64 {
     if t.is_nan() || freedom == 0 {
         return 1.0;
@@ -30,7 +30,7 @@ pub fn exceeded(t: f64, freedom: usize) -> f64 {
     (1.0 - inside).clamp(0.0, 1.0)
 }
 
-/// What `|t|` exceeds by chance in a `share` of all cases.
+/// Value that `|t|` exceeds by chance in a `share` of all cases.
 pub fn quantile(share: f64, freedom: usize) -> f64 {
     let (mut low, mut high) = (0.0, 1e6);
     for _ in 0..100 {

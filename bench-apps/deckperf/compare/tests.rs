@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// The text of a run: each figure by size, with its rounds.
+/// JSON text of a run: the rounds of each figure, by size.
 pub fn run(command: &str, figures: &[(u64, Vec<Value>)]) -> String {
     let mut series = Vec::new();
     for (size, rounds) in figures {
@@ -18,7 +18,7 @@ pub fn run(command: &str, figures: &[(u64, Vec<Value>)]) -> String {
     .to_string()
 }
 
-/// Forty rounds of about `micros`.
+/// Forty rounds of times near `micros`.
 fn rounds(micros: f64) -> Vec<Value> {
     (0..40).map(|round| json!(micros * (1.0 + f64::from(round * 7 % 10) / 500.0))).collect()
 }
@@ -66,14 +66,14 @@ fn a_slowdown_of_one_figure_is_found_and_comes_first() {
     let back = judged(&new, &base, "a b --all");
     assert_eq!(verdict_of(&back, Some(4096)), Verdict::Faster);
     assert!(show::render(&back, Format::Table).contains("\n8 "));
-    // A threshold beyond it.
+    // The threshold is now larger than the change.
     assert_eq!(verdict_of(&judged(&base, &new, "a b --threshold 15%"), Some(4096)), Verdict::Same);
 }
 
 #[test]
 fn rates_are_slower_when_they_sink() {
     let of = |rate| run("messages", &[(8, rounds(rate))]).replacen("\"lower\"", "\"higher\"", 1);
-    // The first series by key is the limit or ours, as serde_json orders them: both are looked at by name below.
+    // The first series is µDECK's or the limit's, as serde_json orders them; the checks below go by name.
     let base = of(1000.0);
     assert_eq!(source("a", &base).run.series[0].better, crate::data::Better::Higher);
     assert_eq!(verdict_of(&judged(&base, &of(900.0), "a b"), Some(8)), Verdict::Slower);
@@ -157,7 +157,7 @@ fn several_runs_are_compared_by_pairs() {
         let text = |weather: f64| run("messages", &[(8, rounds(micros * weather))]);
         [1.0, 1.5, 0.8, 1.2, 1.1].iter().map(|&weather| source("x.json", &text(weather))).collect()
     };
-    // The machine moves by much more from pair to pair than the message does.
+    // The machine varies much more from pair to pair than the message does.
     let comparison = judge(sides(1.0), sides(1.1), &args("a b")).expect("comparable");
     assert_eq!(verdict_of(&comparison, Some(8)), Verdict::Slower);
     let text = show::render(&comparison, Format::Table);
@@ -177,7 +177,7 @@ fn programs_get_every_row() {
     assert_eq!(json["rows"][0]["key"]["size"], 8);
 }
 
-/// What `deckperf report --json` writes is compared subject by subject, and beside a file of one run.
+/// A file of `deckperf report --json` is compared subject by subject, also beside a file of one run.
 #[test]
 fn files_of_several_runs_are_compared_by_subject() {
     let folder = std::env::temp_dir().join(format!("deckperf-several-{}", std::process::id()));
@@ -202,7 +202,7 @@ fn files_of_several_runs_are_compared_by_subject() {
     let single = file("c.json", &run("messages", &[(8, rounds(0.1))]));
     let printed = compare(&args(&format!("{base} {single}")), Format::Table).expect("comparable");
     assert!(!printed.slower, "{}", printed.text);
-    // A run that only some of the files have is named, whichever side lacks it, and in every format.
+    // A run that only some of the files have is named, in every format, whichever side lacks it.
     let left_out = format!("not compared: peers over shm, which is not in {single}");
     for line in
         [format!("{base} {single}"), format!("{single} {base}"), format!("--base {base} {base} {single}")]

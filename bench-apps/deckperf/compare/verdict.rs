@@ -1,15 +1,15 @@
-//! What is said of a cell. Many cells are looked at, so that chance alone makes some of them differ: the false discovery rate
-//! is controlled over all of them (Benjamini and Hochberg 1995). If nothing has changed, it is the probability that anything is
-//! said to have changed.
+//! Verdicts on cells. A comparison has many cells, so chance alone makes some of them differ: the false discovery rate
+//! is controlled over all of them (Benjamini and Hochberg 1995). If nothing has changed, this rate is the probability that any
+//! cell is reported as changed.
 
 use super::effect::Effect;
 
-/// Of a cell.
+/// Verdict on a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// By more than the threshold, and not by chance.
+    /// Slower by more than the threshold, and not by chance.
     Slower,
-    /// By more than the threshold, and not by chance.
+    /// Faster by more than the threshold, and not by chance.
     Faster,
     /// The bounds are wider than the threshold.
     TooNoisy,
@@ -17,11 +17,11 @@ pub enum Verdict {
     Same,
 }
 
-/// Of all cells that are said to have changed, so many may be there by chance.
+/// Expected share of chance findings among all cells that are reported as changed.
 pub const FALSE_DISCOVERIES: f64 = 0.05;
 
 impl Verdict {
-    /// As it is printed.
+    /// Name in the output.
     pub fn name(self) -> &'static str {
         match self {
             Verdict::Slower => "slower",
@@ -32,7 +32,7 @@ impl Verdict {
     }
 }
 
-/// A verdict for each; `threshold` is the smallest change that counts, 0.05 for 5 %.
+/// A verdict for each effect; `threshold` is the smallest change that counts, 0.05 for 5 %.
 pub fn verdicts(effects: &[Option<Effect>], threshold: f64) -> Vec<Verdict> {
     let limit = limit(effects.iter().flatten().map(|effect| effect.chance).collect());
     let one = |effect: &Option<Effect>| {
@@ -48,7 +48,7 @@ pub fn verdicts(effects: &[Option<Effect>], threshold: f64) -> Vec<Verdict> {
     effects.iter().map(one).collect()
 }
 
-/// The largest chance that is still no chance; less than nothing if there is none.
+/// The largest probability of chance that still counts as a change; negative if there is none.
 fn limit(mut chances: Vec<f64>) -> f64 {
     chances.sort_unstable_by(f64::total_cmp);
     let count = chances.len() as f64;
@@ -90,7 +90,7 @@ mod tests {
         effects.pop();
         effects.push(effect(1.2, 0.1, 0.002));
         assert_eq!(verdicts(&effects, 0.05)[19], Verdict::Slower);
-        // If all have changed, each needs less.
+        // If all have changed, each needs less evidence.
         assert_eq!(verdicts(&vec![effect(1.2, 0.1, 0.04); 20], 0.05), [Verdict::Slower; 20]);
     }
 

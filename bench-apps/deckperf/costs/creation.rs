@@ -1,4 +1,4 @@
-//! What making a mailbox and making a clone take, beside what any round trip between two threads takes here.
+//! Cost of making a mailbox and of making a clone, beside a round trip between two threads on this machine.
 
 use std::{
     io::{Read, Write},
@@ -12,31 +12,31 @@ use crate::{
     rank_pair::RankPair,
 };
 
-/// In each of them everything is made once as a batch; what was made goes at its end.
+/// Rounds; each makes one batch of everything, and drops it at its end.
 const ROUNDS: usize = 10;
 
 const TARGET: &str = "costs.cloned";
 
-/// Figures in µs, each of one call.
+/// Times of single calls, in µs.
 #[derive(Clone, Debug, Default)]
 pub struct Creation {
-    /// `World::mailbox`.
+    /// Times of `World::mailbox`.
     pub mailboxes: Vec<f64>,
-    /// `World::postbox`, of a mailbox of the other process.
+    /// Times of `World::postbox`, of a mailbox of the other process.
     pub clones: Vec<f64>,
-    /// A byte to another thread, which slept, and back, through a Unix socket.
+    /// Times of a byte to a sleeping thread and back, through a Unix socket.
     pub round_trips: Vec<f64>,
 }
 
-/// Rank 0.
+/// Measures as rank 0.
 pub fn measure(pair: &RankPair<'_>, batch: usize) -> Result<Creation> {
     let world = pair.world();
     let echo = Echo::start().map_err(Failure::system(ECHO))?;
-    drop(world.postbox::<u8>(TARGET)?); // the two processes meet, which is not timed
+    drop(world.postbox::<u8>(TARGET)?); // the first contact of the two processes is not timed
     let mut found = Creation::default();
     for round in 0..ROUNDS {
         let (mut mailboxes, mut clones) = (Vec::with_capacity(batch), Vec::with_capacity(batch));
-        // Turn about: a disturbance falls on all alike.
+        // The three take turns, so that a disturbance affects all of them alike.
         for number in 0..batch {
             let name = format!("costs.{round}.{number}");
             let (mailbox, lasted) = timed(|| world.mailbox::<u8>(&name));
@@ -54,7 +54,7 @@ pub fn measure(pair: &RankPair<'_>, batch: usize) -> Result<Creation> {
     Ok(found)
 }
 
-/// Rank 1: has the mailbox, and leaves it to the library to answer.
+/// Serves as rank 1: owns the mailbox, and leaves the answers to the library.
 pub fn serve(pair: &RankPair<'_>) -> Result {
     let _cloned = pair.world().mailbox::<u8>(TARGET)?;
     pair.receive_words().map(drop)
@@ -72,7 +72,7 @@ fn microseconds(time: Duration) -> f64 {
 
 const ECHO: &str = "a round trip through a Unix socket";
 
-/// A thread that sends back what it is sent, until its socket closes.
+/// A thread that echoes each byte until its socket closes.
 struct Echo(UnixStream);
 
 impl Echo {

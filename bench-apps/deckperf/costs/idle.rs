@@ -1,4 +1,4 @@
-//! What is taken by those who do nothing: connections without messages, and a rank that waits.
+//! Idle costs: memory of connections without messages, and processor time of a rank that waits.
 
 use std::time::{Duration, Instant};
 
@@ -13,30 +13,30 @@ use crate::{
 
 const CROWD: &str = "costs.crowd";
 
-/// Memory of both processes, in bytes.
+/// Memory of both processes with idle connections, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IdleMemory {
-    /// How many lie idle.
+    /// Number of idle connections.
     pub connections: usize,
-    /// Before they were made.
+    /// Bytes before the connections are made.
     pub before: u64,
-    /// While they lie idle.
+    /// Bytes while the connections lie idle.
     pub idle: u64,
-    /// When they are gone.
+    /// Bytes after the connections are gone.
     pub after: u64,
 }
 
 impl IdleMemory {
-    /// Bytes for each, in both processes together.
+    /// Bytes per connection, in both processes together.
     pub fn each(&self) -> f64 {
         (self.idle as f64 - self.before as f64) / self.connections as f64
     }
 }
 
-/// Rank 0: makes the connections.
+/// Runs rank 0: makes the connections.
 pub fn memory(pair: &RankPair<'_>, connections: usize) -> Result<IdleMemory> {
     let world = pair.world();
-    drop(world.postbox::<u8>(CROWD)?); // whatever the first one takes besides
+    drop(world.postbox::<u8>(CROWD)?); // pays for everything that only the first connection takes
     let both = || -> Result<u64> {
         pair.send_words(&[])?;
         let report = pair.receive_words()?;
@@ -51,44 +51,44 @@ pub fn memory(pair: &RankPair<'_>, connections: usize) -> Result<IdleMemory> {
     Ok(IdleMemory { connections, before, idle, after })
 }
 
-/// Rank 1: has the mailbox, and says what it holds each of the three times.
+/// Runs rank 1: owns the mailbox, and reports its memory three times.
 pub fn serve_memory(pair: &RankPair<'_>) -> Result {
     let inbox = pair.world().mailbox::<u8>(CROWD)?;
     for _ in 0..3 {
         pair.receive_words()?;
-        // Takes note of the connections that came, and of those that ended.
+        // The call also handles new connections and ended ones.
         while inbox.try_retrieve()?.is_some() {}
         pair.send_words(&[memory::proportional()?])?;
     }
     Ok(())
 }
 
-/// Processor time and what it was taken in.
+/// Processor time of a blocked rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Blocked {
-    /// Of all threads of the process.
+    /// Processor time of all threads of the process.
     pub processor: Duration,
-    /// On the clock.
+    /// Elapsed time.
     pub lasted: Duration,
 }
 
 impl Blocked {
-    /// Of one core.
+    /// Processor time in percent of one core.
     pub fn percent(&self) -> f64 {
         self.processor.as_secs_f64() / self.lasted.as_secs_f64() * 100.0
     }
 }
 
-/// Rank 0: asks what rank 1 took.
+/// Runs rank 0: asks rank 1 for its processor time.
 pub fn blocked(pair: &RankPair<'_>, limit: Duration) -> Result<Blocked> {
     pair.send_words(&[])?;
-    // This rank blocks too, and longer: no core is busy on behalf of the other.
+    // This rank blocks too, and longer, so it uses no core meanwhile.
     let report = pair.receive_words_timeout(limit * 2 + Duration::from_secs(60))?;
     let &[processor, lasted] = &report[..] else { return Err(Failure::BadReport(report.len())) };
     Ok(Blocked { processor: Duration::from_nanos(processor), lasted: Duration::from_nanos(lasted) })
 }
 
-/// Rank 1: is blocked in `retrieve` for `limit`, because nobody posts.
+/// Runs rank 1: is blocked in `retrieve` for `limit`, because nobody posts.
 pub fn block(pair: &RankPair<'_>, limit: Duration) -> Result {
     let silent = pair.world().mailbox::<u8>("costs.silent")?;
     pair.receive_words()?;
@@ -102,7 +102,7 @@ pub fn block(pair: &RankPair<'_>, limit: Duration) -> Result {
     pair.send_words(&[processor.as_nanos() as u64, lasted.as_nanos() as u64])
 }
 
-/// Of this process, all threads, user and system.
+/// Processor time of this process: all threads, user and system.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,4 +1,4 @@
-//! What a run shows.
+//! Report of `deckperf costs`.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ use crate::{
 };
 use cli_common::machine::Machine;
 
-/// How the figures came about, a sentence each.
+/// How the figures were measured, in sentences.
 pub fn method(plan: &CostsPlan) -> Vec<Cow<'static, str>> {
     let mut sentences = vec![
         "making: a mailbox by rank 0, a clone by rank 0 of a mailbox of rank 1, and a byte to a sleeping thread and back \
@@ -39,7 +39,7 @@ pub fn method(plan: &CostsPlan) -> Vec<Cow<'static, str>> {
     sentences
 }
 
-/// The tables; `start_time` if ranks were started.
+/// The tables; `start_time` is `None` if no ranks were started.
 pub fn tables(
     machine: &Machine,
     creation: &Creation,

@@ -1,7 +1,7 @@
-//! Starting many ranks on this host, all of which pass a barrier: a job of its own, by deckrun's library.
+//! Start time of many ranks on this host, which all pass a barrier: a job of its own, started by deckrun's library.
 //!
 //! Rank 0 of the measurement starts this program once more (`deckperf start-time`), which starts the ranks. So the launcher
-//! has a process without threads of its own, as it wants.
+//! has a process that has no other threads, as it requires.
 
 use std::{
     io::{self, Write},
@@ -13,26 +13,26 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::failure::{Failure, Result};
 
-/// What it took.
+/// Times of the start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StartTime {
-    /// How many.
+    /// Number of ranks.
     pub ranks: u32,
-    /// Until the last rank was there: from the launcher's start to rank 0 having passed a barrier.
+    /// Time from the launcher's start until rank 0 has passed a barrier, so that all ranks are there.
     pub passed: Duration,
-    /// One barrier more, when all connections exist.
+    /// Time of one further barrier, when all connections exist.
     pub barrier: Duration,
-    /// Until the launcher had ended, and everything with it.
+    /// Time until the launcher, and with it everything else, has ended.
     pub ended: Duration,
 }
 
-/// The hidden subcommand.
+/// Arguments of the hidden subcommand.
 #[derive(clap::Args, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StartArgs {
-    /// How many to start
+    /// Number of ranks to start
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub ranks: u32,
-    /// This process is one of them
+    /// This process is one of the ranks
     #[arg(long)]
     pub rank: bool,
 }
@@ -71,10 +71,10 @@ pub fn play(order: StartArgs) -> Result<ExitCode> {
     Ok(job.bind(deckrun::Bind::None).run()?.exit_code())
 }
 
-/// Whoever started this was pinned, and it inherited that.
+/// Allows this process all cores: it inherited the pinning of the rank that started it.
 fn use_all_cpus() -> io::Result<()> {
     let mut all = CpuSet::new();
-    (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu)); // the kernel leaves out what there is not
+    (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu)); // the kernel ignores cores that do not exist
     Ok(sched_setaffinity(None, &all)?)
 }
 
@@ -91,14 +91,14 @@ fn be_a_rank() -> Result {
     Ok(world.finish()?)
 }
 
-/// Two numbers of nanoseconds.
+/// Parses two numbers of nanoseconds.
 fn read(text: &str) -> Option<[Duration; 2]> {
     let numbers: Option<Vec<u64>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
     let [passed, barrier] = <[u64; 2]>::try_from(numbers?).ok()?;
     Some([passed, barrier].map(Duration::from_nanos))
 }
 
-/// A clock that two processes share.
+/// Time on a clock that two processes share.
 fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

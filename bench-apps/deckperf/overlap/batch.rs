@@ -1,4 +1,4 @@
-//! The timed loops, which both ranks run in step, and what rank 0 tells rank 1.
+//! The timed loops, which both ranks run in step, and rank 0's orders to rank 1.
 
 use std::{
     hint::black_box,
@@ -14,17 +14,17 @@ use crate::{
     sizes::MAX_SIZE,
 };
 
-/// Whose time is taken: rank 0's, as ...
+/// Role of rank 0, whose time is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimedSide {
-    /// It posts, computes, and waits for the word that the message has been read.
+    /// Rank 0 posts, computes, and waits for the word that the message has been read.
     Sender,
-    /// It says that it is ready, computes, and retrieves.
+    /// Rank 0 says that it is ready, computes, and retrieves.
     Receiver,
 }
 
 impl TimedSide {
-    /// As in the output.
+    /// Name in the output.
     pub fn name(self) -> &'static str {
         match self {
             TimedSide::Sender => "sender",
@@ -41,14 +41,14 @@ impl Work {
     /// No computation.
     pub const NONE: Work = Work(0);
 
-    /// How long 1000 steps last here, at best.
+    /// Shortest time of 1000 steps on this machine.
     pub fn calibrate() -> Duration {
         const STEPS: u64 = 1 << 20;
         let fastest = (0..5).map(|_| timed_work(1, Work(STEPS))).min().unwrap_or_default();
         fastest.mul_f64(1000.0 / STEPS as f64)
     }
 
-    /// About as much as lasts `time`, where 1000 steps last `per_1000`.
+    /// Computation that lasts about `time`, where 1000 steps last `per_1000`.
     pub fn lasting(time: Duration, per_1000: Duration) -> Self {
         let steps = time.as_secs_f64() / per_1000.as_secs_f64().max(1e-9) * 1000.0;
         Work((steps as u64).max(1))
@@ -63,7 +63,7 @@ impl Work {
     }
 }
 
-/// The computation alone, `iterations` times.
+/// Runs only the computation, `iterations` times, and returns its time.
 pub fn timed_work(iterations: u64, work: Work) -> Duration {
     let mut lasted = Duration::ZERO;
     for _ in 0..iterations {
@@ -74,36 +74,36 @@ pub fn timed_work(iterations: u64, work: Work) -> Duration {
     lasted
 }
 
-/// Messages that are timed together, each by itself: what lies between them is not counted.
+/// Messages that are timed together, each by itself: the time between them does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverlapBatch {
-    /// Who computes.
+    /// Role of rank 0, which computes.
     pub side: TimedSide,
-    /// How its messages travel.
+    /// Protocol of the messages.
     pub protocol: Protocol,
     /// Bytes per message.
     pub size: usize,
-    /// How many there are.
+    /// Number of messages.
     pub iterations: u64,
-    /// Rank 0's, with each.
+    /// Computation of rank 0 with each message.
     pub work: Work,
 }
 
-/// What rank 1 is to do next.
+/// Order of rank 0 to rank 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverlapOrder {
-    /// The other side of a batch. Rank 0 keeps to itself how much it computes.
+    /// Play the other side of a batch. The order does not say how much rank 0 computes.
     Take {
         /// The role of rank 0.
         side: TimedSide,
-        /// How the messages travel.
+        /// Protocol of the messages.
         protocol: Protocol,
         /// Bytes per message.
         size: usize,
-        /// How many there are.
+        /// Number of messages.
         iterations: u64,
     },
-    /// Nothing more.
+    /// End of the run.
     Stop,
 }
 
@@ -112,7 +112,7 @@ const RANK_0_SENDS: u64 = 1;
 const RANK_0_RECEIVES: u64 = 2;
 
 impl OverlapOrder {
-    /// `[kind, protocol, size, iterations]`
+    /// Encodes the order as `[kind, protocol, size, iterations]`.
     pub fn encode(&self) -> Result<[u64; 4]> {
         let &OverlapOrder::Take { side, protocol, size, iterations } = self else { return Ok([STOP; 4]) };
         let number = PROTOCOLS
@@ -126,7 +126,7 @@ impl OverlapOrder {
         Ok([kind, number as u64, size as u64, iterations])
     }
 
-    /// What rank 0 sent, if it is an order at all.
+    /// Decodes and checks an order of rank 0.
     pub fn decode(words: &[u64]) -> Result<Self> {
         let bad = |what: &str| Failure::BadOrder(format!("{what} in {words:?}"));
         let &[kind, protocol, size, iterations] = words else { return Err(bad("not four words")) };
@@ -144,7 +144,7 @@ impl OverlapOrder {
     }
 }
 
-/// Rank 0's side of a batch: how long its messages, and the computation, took.
+/// Runs rank 0's side of a batch, and returns the time of its messages and of the computation.
 pub fn conduct(pair: &RankPair<'_>, batch: OverlapBatch) -> Result<Duration> {
     let OverlapBatch { side, protocol, size, iterations, .. } = batch;
     pair.send_words(&OverlapOrder::Take { side, protocol, size, iterations }.encode()?)?;
@@ -165,7 +165,7 @@ fn send(pair: &RankPair<'_>, batch: &OverlapBatch) -> Result<Duration> {
     let started = Instant::now();
     outlet.post(message)?;
     batch.work.perform();
-    pair.await_acknowledgement()?; // rank 1 has it
+    pair.await_acknowledgement()?; // rank 1 has the message
     Ok(started.elapsed())
 }
 
@@ -180,7 +180,7 @@ fn receive(pair: &RankPair<'_>, batch: &OverlapBatch) -> Result<Duration> {
     Ok(lasted)
 }
 
-/// Rank 1: follows orders until there are no more. It never computes.
+/// Follows orders as rank 1 until there are no more. Rank 1 never computes.
 pub fn follow(pair: &RankPair<'_>) -> Result {
     loop {
         let OverlapOrder::Take { side, protocol, size, iterations } =

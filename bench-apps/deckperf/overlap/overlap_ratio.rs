@@ -1,18 +1,18 @@
-//! The arithmetic of three times.
+//! Overlap of transfer and computation, computed from three times.
 
 use udeck::Protocol;
 
 use super::batch::{OverlapBatch, TimedSide, Work};
 use crate::stats::{median, percentile};
 
-/// What a message took in one round, in µs.
+/// Times of a message in one round, in µs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OverlapSample {
-    /// The transfer alone.
+    /// Time of the transfer alone.
     pub transfer: f64,
-    /// The computation alone.
+    /// Time of the computation alone.
     pub compute: f64,
-    /// Post, compute, wait.
+    /// Time of both at once: post, compute, wait.
     pub both: f64,
 }
 
@@ -23,7 +23,7 @@ impl OverlapSample {
         1.0 - (self.both - self.compute) / self.transfer
     }
 
-    /// The fraction of the time that the program has for computing.
+    /// The fraction of the time that remains for the program's computation.
     pub fn availability(&self) -> f64 {
         self.compute / self.both
     }
@@ -32,27 +32,27 @@ impl OverlapSample {
 /// One row: a protocol at one size, seen from one side.
 #[derive(Clone, Debug)]
 pub struct OverlapSeries {
-    /// Who computes.
+    /// Role of rank 0, which computes.
     pub side: TimedSide,
-    /// How messages travel.
+    /// Protocol of the messages.
     pub protocol: Protocol,
     /// Bytes per message.
     pub size: usize,
     /// Messages in a batch.
     pub iterations: u64,
-    /// That goes with each message.
+    /// Computation that goes with each message.
     pub work: Work,
-    /// One per round.
+    /// Samples, one per round.
     pub samples: Vec<OverlapSample>,
 }
 
 impl OverlapSeries {
-    /// Nothing measured yet.
+    /// A series without samples.
     pub fn new(side: TimedSide, protocol: Protocol, size: usize) -> Self {
         Self { side, protocol, size, iterations: 1, work: Work::NONE, samples: Vec::new() }
     }
 
-    /// One batch of its messages.
+    /// Makes one batch of the series' messages.
     pub fn batch(&self, work: Work) -> OverlapBatch {
         let &Self { side, protocol, size, iterations, .. } = self;
         OverlapBatch { side, protocol, size, iterations, work }
@@ -63,7 +63,7 @@ impl OverlapSeries {
         median(&self.of(of))
     }
 
-    /// Over the rounds.
+    /// A percentile over the rounds; `None` before the first.
     pub fn percentile(&self, of: impl Fn(&OverlapSample) -> f64, percent: f64) -> Option<f64> {
         percentile(&self.of(of), percent)
     }

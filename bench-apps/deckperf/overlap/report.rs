@@ -1,4 +1,4 @@
-//! What a run shows.
+//! Report of `deckperf overlap`.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -21,7 +21,7 @@ const COLUMNS: [&str; 9] = [
     "availability",
 ];
 
-/// How the figures came about, a sentence each.
+/// How the figures were measured, in sentences.
 pub fn method(
     machine: &Machine,
     plan: &OverlapPlan,

@@ -1,4 +1,4 @@
-//! The operations, each in a loop of its own; only the operation itself is under the clock.
+//! The timed operations, each in a loop of its own; only the operation itself is under the clock.
 
 use std::time::{Duration, Instant};
 
@@ -12,26 +12,26 @@ use crate::{
     rounds::{Contend, Results, Runner, Sample, Shape},
 };
 
-/// What is timed.
+/// Timed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// `Nic::register`: memory that the NIC has never seen.
+    /// `Nic::register` of memory that the NIC has never seen.
     Register,
-    /// `Region::into_buffer` of it.
+    /// `Region::into_buffer` of such memory.
     Deregister,
     /// `Nic::register_memory` of memory that the cache does not know.
     Miss,
     /// `Nic::register_memory` of memory that the cache knows.
     Hit,
-    /// A message in an `ExternalBuf` that is made for it, there, and a word back.
+    /// Round trip: a message in an `ExternalBuf` that is made for it, and a word back.
     PostRegistering,
-    /// A message in an `ExternalBuf` that was posted before, there, and a word back.
+    /// Round trip: a message in an `ExternalBuf` that was posted before, and a word back.
     PostCached,
-    /// A message in the library's own memory, there, and a word back.
+    /// Round trip: a message in the library's own memory, and a word back.
     PostBuf,
 }
 
-/// In the order of the columns.
+/// All operations, in the order of the columns.
 pub const OPERATIONS: [Operation; 7] = [
     Operation::Register,
     Operation::Deregister,
@@ -43,7 +43,7 @@ pub const OPERATIONS: [Operation; 7] = [
 ];
 
 impl Operation {
-    /// As in the output.
+    /// Name in the output.
     pub fn name(self) -> &'static str {
         match self {
             Operation::Register => "register",
@@ -61,7 +61,7 @@ impl Operation {
     }
 }
 
-/// One batch.
+/// Order for one batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OperationOrder {
     operation: Operation,
@@ -85,28 +85,28 @@ impl Contend for Operation {
     }
 }
 
-/// Every operation of every size.
+/// Contenders: every operation at every size.
 pub fn contenders(sizes: &[usize]) -> Results<Operation> {
     let cells = sizes.iter().flat_map(|&size| OPERATIONS.map(|operation| (operation, size)));
-    // The machine's limits are asked for noise alone: copies of these sizes would take most of the time.
+    // The machine's limits serve only to judge noise: copies of these sizes would take most of the time.
     Results::empty(sizes, cells)
 }
 
-/// Rank 0.
+/// Rank 0's role.
 pub struct Registrar<'l, 'w> {
     pair: &'l RankPair<'w>,
     raw: Option<Baselines>,
-    /// The program's own, written once: no operation pays for fresh pages.
+    /// The program's own memory, written once, so that no operation pays for fresh pages.
     memory: Vec<u8>,
 }
 
 impl<'l, 'w> Registrar<'l, 'w> {
-    /// `raw`: where there are two cores to measure it on.
+    /// Makes the registrar; `raw` needs two cores.
     pub fn new(pair: &'l RankPair<'w>, raw: Option<Baselines>) -> Self {
         Self { pair, raw, memory: Vec::new() }
     }
 
-    /// Memory of so many bytes; it comes back by [`give`](Self::give).
+    /// Takes memory of `size` bytes; [`give`](Self::give) returns it.
     fn take(&mut self, size: usize) -> Vec<u8> {
         let mut memory = std::mem::take(&mut self.memory);
         if memory.len() != size {
@@ -141,7 +141,7 @@ impl<'l, 'w> Registrar<'l, 'w> {
         let ptag = nic.ptag();
         let mut memory = self.take(order.size);
         let timed = Timed::of(order.shape, || {
-            // A new identity: nothing is known of it.
+            // A new `UserMemory` has a new identity, which the cache does not know.
             let unknown = UserMemory::new(std::mem::take(&mut memory));
             let started = Instant::now();
             let region = nic.register_memory(unknown, ptag).map_err(|(error, _)| error)?;
@@ -221,14 +221,14 @@ fn not_ours(_: Region) -> Failure {
     Failure::BadOrder("a region is not of the memory that was registered".into())
 }
 
-/// The operation's time, and that of everything around it.
+/// Time of the operation, and of everything around it.
 struct Timed {
     elapsed: Duration,
     lasted: Duration,
 }
 
 impl Timed {
-    /// `turn` gives the operation's own time.
+    /// Times a batch; `turn` returns the operation's own time.
     fn of(shape: Shape, mut turn: impl FnMut() -> Result<Duration>) -> Result<Self> {
         for _ in 0..shape.warm_up {
             turn()?;
@@ -259,17 +259,17 @@ impl Runner for Registrar<'_, '_> {
     }
 
     fn raw(&mut self, _: usize) -> Result<Option<BaselineSample>> {
-        // The hand-over of a line, for the verdict on noise; copies are no limit of anything here.
+        // Only the hand-over of a line is measured, for the verdict on noise; copies limit nothing here.
         self.raw.as_mut().map(|raw| raw.measure(0)).transpose()
     }
 }
 
-/// Rank 0 is done.
+/// Ends rank 1's loop.
 pub fn stop(pair: &RankPair<'_>) -> Result {
     pair.send_words(&[])
 }
 
-/// Rank 1: takes the messages that rank 0 announces, and answers each.
+/// Runs rank 1: takes the messages that rank 0 announces, and answers each.
 pub fn follow(pair: &RankPair<'_>) -> Result {
     loop {
         let words = pair.receive_words()?;

@@ -1,4 +1,4 @@
-//! What a run shows.
+//! Report of `deckperf registration`.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,7 @@ use crate::{
     table_report::{Cell, Table, names},
 };
 
-/// How the figures came about, a sentence each.
+/// How the figures were measured, in sentences.
 pub fn method(plan: &RegistrationPlan, pins: bool, results: &Results<Operation>) -> Vec<Cow<'static, str>> {
     let mut sentences = scheduling(plan.pace.iterations, results);
     sentences.extend([
@@ -47,7 +47,7 @@ fn figures(results: &Results<Operation>, operation: Operation, size: usize) -> &
     results.of(operation, size).map_or(&[], |series| &series.figures)
 }
 
-/// The medians, then what 99 % of the batches are not worse than.
+/// Tables of the medians, then of the 99th percentiles.
 pub fn tables(sizes: &[usize], results: &Results<Operation>) -> Vec<Table> {
     let table = |title: &str, name: &'static str, of: fn(crate::report::Figure) -> f64| {
         let row = |&size: &usize| {
@@ -65,7 +65,7 @@ pub fn tables(sizes: &[usize], results: &Results<Operation>) -> Vec<Table> {
     ]
 }
 
-/// What the cache saves.
+/// Ratios that show the savings by the cache.
 pub fn findings(sizes: &[usize], results: &Results<Operation>) -> Vec<Finding> {
     let one = |&size: &usize| {
         let ratio = |what: &str, of, to| {
@@ -81,7 +81,7 @@ pub fn findings(sizes: &[usize], results: &Results<Operation>) -> Vec<Finding> {
     sizes.iter().flat_map(one).flatten().collect()
 }
 
-/// Of every round.
+/// Series with the figures of every round.
 pub fn series(network: &str, results: &Results<Operation>) -> Vec<data::Series> {
     let ours = results.posts.iter().map(|series| {
         let key = data::Key {
