@@ -1,4 +1,4 @@
-//! Who takes part, and how each of them is started on this host.
+//! Contenders of `deckperf cpu`, and how each of them is started on this host.
 
 use std::{env, path::Path, process::Command};
 
@@ -21,30 +21,30 @@ use crate::{
 
 const WAITINGS: &[Waiting] = &[Waiting::Polling, Waiting::Blocking];
 
-/// A contender with what it can do.
+/// A contender with its abilities.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Unique.
+    /// Unique name.
     pub name: String,
-    /// Whose, in the form that all commands write, and what its messages travel over.
+    /// Library, in the form that all commands write, and transport of the messages.
     pub library: (String, &'static str),
-    /// Its loop.
+    /// Loop that the contender runs.
     pub way: Way,
-    /// How it can wait; none if it cannot be measured here.
+    /// Ways in which it can wait; none if it cannot be measured here.
     pub waitings: &'static [Waiting],
-    /// The shortest and the longest message that it can send.
+    /// Lengths of the shortest and the longest message that it can send.
     pub bytes: [usize; 2],
-    /// The run cannot do without it.
+    /// Whether the run fails without it.
     pub is_needed: bool,
 }
 
-/// All of them, alive. Between two batches each of them blocks in a system call.
+/// All contenders, running. Between two batches each of them blocks in a system call.
 pub struct Contenders {
-    /// In the order of the tables.
+    /// Rows, in the order of the tables.
     pub rows: Vec<Row>,
-    /// Who they are, who is not here and why, a sentence each.
+    /// Sentences on who the contenders are, and on who is missing and why.
     pub notes: Vec<String>,
-    /// Each with the indices of its rows: the two kinds of sockets are one job.
+    /// Jobs, each with the indices of its rows: the two kinds of sockets are one job.
     jobs: Vec<(Vec<usize>, Option<Job>)>,
 }
 
@@ -52,7 +52,7 @@ impl Contenders {
     /// Starts all jobs, on the two processors to which this process is restricted. Blocks for some seconds.
     ///
     /// # Errors
-    /// That ours or bare sockets do not start, or that there is nothing in the folder of `--peers`.
+    /// µDECK or bare sockets do not start, or there is nothing in the folder of `--peers`.
     pub fn assemble(scratch: &Path, plan: &CpuPlan) -> Result<Self> {
         if let Some(folder) = &plan.folder {
             check_folder(folder, MPIS.iter().map(|mpi| &mpi.library))?;
@@ -104,7 +104,7 @@ impl Contenders {
             bytes: [0, crate::sizes::MAX_SIZE],
             is_needed,
         };
-        // A stand-in says nothing about a card.
+        // A stand-in says nothing about a card, so it is not measured.
         if !is_needed && let Some(library) = env::var_os("DECK_VERBS_LIBRARY") {
             let library = library.display();
             self.notes.push(format!("{name} is not measured: DECK_VERBS_LIBRARY names {library}; {COUNTED}"));
@@ -116,7 +116,7 @@ impl Contenders {
             Ok(job) => self.enter(vec![row(WAITINGS)], Some(job)),
             Err(what) if is_needed => return Err(Failure::Contender { who: name, what }),
             Err(why) => {
-                // The first line is the conductor's, the second the rank's.
+                // The first line of `why` is the conductor's, the second the rank's.
                 let why = why.lines().nth(1).unwrap_or(&why).trim();
                 self.notes.push(format!("{name} is not measured: {why}; {COUNTED}"));
                 self.enter(vec![row(&[])], None);
@@ -163,7 +163,7 @@ impl Contenders {
             ),
             way: Way::Send,
             waitings,
-            bytes: [0, 1 << 20], // as peers/peer.c has memory
+            bytes: [0, 1 << 20], // as much as peers/peer.c has memory for
             is_needed: false,
         };
         let job =

@@ -1,49 +1,50 @@
-//! What messages cost, from the batches of all rounds.
+//! Processor time of messages, computed from the batches of all rounds.
 
 use super::{schedule::CpuSample, usage::Usage};
 use crate::stats::{self, Ratio, median};
 
-/// What one contender costs under one load.
+/// Costs of one contender under one load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
-    /// Messages that arrived, per second: the median over rounds.
+    /// Messages that arrived per second: the median over the rounds.
     pub rate: f64,
-    /// Of the sender and of the receiver.
+    /// Costs of the sender and of the receiver.
     pub sides: [SideCost; 2],
     /// Processor time of both sides for a message that arrived, in µs, with its 95 % bounds.
     pub both: Ratio,
-    /// The same for 10⁶ bits of payload; none of empty messages.
+    /// Processor time of both sides for 10⁶ bits of payload, in µs; `None` for empty messages.
     pub per_megabit: Option<f64>,
-    /// That did not arrive, in all rounds.
+    /// Messages that did not arrive, in all rounds.
     pub lost: u64,
 }
 
-/// What one side costs.
+/// Costs of one side.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SideCost {
-    /// µs for a message that arrived: the median over rounds, and of that the share that all rounds together have in user mode.
+    /// User time for a message that arrived, in µs: the median of the processor time over the rounds, times the share of
+    /// user time in all rounds.
     pub user: f64,
-    /// The rest.
+    /// System time for a message that arrived, in µs: the rest of the processor time.
     pub system: f64,
-    /// Percent of a core, while the batches ran: the median over rounds.
+    /// Use of a core while the batches ran, in percent: the median over the rounds.
     pub core: f64,
 }
 
 impl CpuSample {
-    /// Of both sides, for a message that arrived.
+    /// Processor time of both sides for a message that arrived, in µs.
     pub fn micros(&self) -> f64 {
         let both = self.sender.processor + self.receiver.processor;
         both.as_secs_f64() * 1e6 / self.messages.max(1) as f64
     }
 
-    /// Messages that arrived, per second.
+    /// Messages that arrived per second.
     pub fn rate(&self) -> f64 {
         self.messages as f64 / self.sender.wall.as_secs_f64()
     }
 }
 
 impl Cost {
-    /// `None` without samples, or if nothing arrived.
+    /// Computes the costs; `None` without samples, or if nothing arrived.
     pub fn of(samples: &[CpuSample], bytes: usize) -> Option<Self> {
         let messages = |sample: &CpuSample| sample.messages.max(1) as f64;
         let over = |figure: &dyn Fn(&CpuSample) -> f64| samples.iter().map(figure).collect::<Vec<f64>>();
@@ -63,7 +64,7 @@ impl Cost {
                 let Usage { wall, processor, .. } = of(sample);
                 processor.as_secs_f64() / wall.as_secs_f64() * 100.0
             };
-            let system = (total - user).max(0.0); // of rounding
+            let system = (total - user).max(0.0); // rounding could give less than 0
             Some(SideCost { user, system, core: median(&over(&core))? })
         };
         Some(Cost {
@@ -88,7 +89,7 @@ pub mod tests {
         Usage { wall, processor, user, system }
     }
 
-    /// 100 messages in a millisecond: the sender takes 3 µs for each, a third of it user time, the receiver 10.
+    /// A round of 100 messages in a millisecond: the sender takes 3 µs for each, a third of it user time, the receiver 10 µs.
     pub fn a_round() -> CpuSample {
         CpuSample { sender: usage(300, 100), receiver: usage(1000, 1000), messages: 100, lost: 0 }
     }
@@ -102,7 +103,7 @@ pub mod tests {
         assert!(close(sender.user, 1.0) && close(sender.system, 2.0) && close(sender.core, 30.0), "{cost:?}");
         assert!(close(receiver.user, 10.0) && close(receiver.system, 0.0), "{cost:?}");
         assert!(close(receiver.core, 100.0), "{cost:?}");
-        // 800 bits in 13 µs.
+        // The costs are those of 800 bits in 13 µs.
         assert!(cost.per_megabit.is_some_and(|cost| close(cost, 16_250.0)), "{cost:?}");
         assert_eq!(Cost::of(&[a_round()], 0).expect("samples").per_megabit, None);
     }

@@ -1,4 +1,4 @@
-//! One of our ranks under `deckperf cpu`'s conductor.
+//! A rank of µDECK's that `deckperf cpu` conducts.
 
 use std::{
     hint, thread,
@@ -19,17 +19,17 @@ use crate::{
     rank_pair::RankPair,
 };
 
-/// Protocol of all messages: what a program gets that chooses none.
+/// Protocol of all messages: the default of a program that chooses none.
 const PROTOCOL: Protocol = Protocol::Auto;
-/// Of a message that is polled for. A peer that is lost is noticed at once, so this ends what should not be.
+/// Longest wait for a message that is polled for. The loss of a peer is noticed at once, so only an error can last that long.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Between two looks at the clock.
+/// Polls between two reads of the clock.
 const LOOKS: u32 = 1 << 16;
 
 /// Follows the conductor until it hangs up.
 ///
 /// # Errors
-/// What the library says, or a message that is not what was posted.
+/// Errors of the library, or a message that differs from the posted one.
 pub fn serve(world: &World) -> Result {
     let pair = RankPair::open(world, &[PROTOCOL])?;
     follow(world.rank(), world.size(), |line| {
@@ -41,7 +41,7 @@ pub fn serve(world: &World) -> Result {
     })
 }
 
-/// One end, for one batch.
+/// One end of the mailbox, for one batch.
 struct Side<'p, 'w> {
     pair: &'p RankPair<'w>,
     outlet: &'p Postbox<u8>,
@@ -59,7 +59,7 @@ impl<'p, 'w> Side<'p, 'w> {
     fn perform(&self) -> Result<CpuAnswer> {
         let (world, order) = (self.pair.world(), &self.order);
         let now = || Usage::now().map_err(Failure::system("reading this process's processor time"));
-        world.barrier()?; // everybody is awake
+        world.barrier()?; // all ranks are awake
         for turn in 0..order.warm_up {
             self.window(turn, None)?;
         }
@@ -72,7 +72,7 @@ impl<'p, 'w> Side<'p, 'w> {
         Ok(CpuAnswer { usage, messages: order.messages(), lost: 0 })
     }
 
-    /// Of messages that are posted one behind the other, or, since `paced`, each when it is due.
+    /// Runs one window. Its messages are posted one behind the other or, with `paced`, each when it is due after that time.
     fn window(&self, turn: u64, paced: Option<Instant>) -> Result {
         let depth = self.order.depth;
         if self.pair.leads() {

@@ -1,61 +1,61 @@
-//! What the conductor asks of a contender, as a line of text that `peers/cpu.h` reads too, and what each side answers.
+//! Orders of the conductor to a contender, as a line of text that `peers/cpu.h` also reads, and the answers of each side.
 
 use std::{fmt, str::FromStr, time::Duration};
 
 use super::usage::Usage;
 use crate::plan::Payload;
 
-/// How a side waits for what has not come yet.
+/// Way in which a side waits for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// It looks again and again.
+    /// The side polls.
     Polling,
-    /// It calls what waits: the library or the system may let it sleep.
+    /// The side makes a blocking call: the library or the system may let it sleep.
     Blocking,
 }
 
-/// What carries the messages, in the contender's own process.
+/// Carrier of the messages, in the contender's own process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// A mailbox, by the protocol that the library chooses.
+    /// A mailbox, with the protocol that the library chooses.
     Mailbox,
     /// A bare TCP socket.
     Tcp,
     /// A bare UDP socket.
     Udp,
-    /// `MPI_Send` and its kin.
+    /// `MPI_Send` and related calls.
     Send,
 }
 
 /// A batch: windows of messages from rank 0 to rank 1, each window acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuOrder {
-    /// What happens to the data.
+    /// Payload mode of the messages.
     pub payload: Payload,
-    /// In a message.
+    /// Bytes of a message.
     pub bytes: usize,
     /// Windows before the clock starts. They are never paced.
     pub warm_up: u64,
-    /// Windows.
+    /// Windows under the clock.
     pub iterations: u64,
-    /// Messages in a window: as many are under way.
+    /// Messages in a window; all of them are under way together.
     pub depth: u64,
-    /// Messages per second; 0: as many as can be.
+    /// Messages per second; 0: as many as possible.
     pub rate: u64,
-    /// Of both sides.
+    /// How both sides wait.
     pub waiting: Waiting,
-    /// Which loop it is.
+    /// Loop that the contender runs.
     pub way: Way,
 }
 
-/// What one side of a timed batch took.
+/// Result of one side of a timed batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuAnswer {
-    /// Processor time, and the time on the clock that it was taken in.
+    /// Processor time and elapsed time of this side.
     pub usage: Usage,
-    /// Sent, or received.
+    /// Messages sent, or received.
     pub messages: u64,
-    /// Of those sent, how many did not arrive; the receiver does not know.
+    /// Messages that were sent and did not arrive; 0 at the receiver, which does not know it.
     pub lost: u64,
 }
 
@@ -63,7 +63,7 @@ const WAITINGS: [Waiting; 2] = [Waiting::Polling, Waiting::Blocking];
 const WAYS: [Way; 4] = [Way::Mailbox, Way::Tcp, Way::Udp, Way::Send];
 
 impl Waiting {
-    /// As in orders and in the output.
+    /// Name in orders and in the output.
     pub fn name(self) -> &'static str {
         match self {
             Waiting::Polling => "polling",
@@ -84,13 +84,13 @@ impl Way {
 }
 
 impl CpuOrder {
-    /// When the message of this number, from 0, of a paced batch is due after the batch's start.
+    /// Time after the start of a paced batch at which message `number`, counted from 0, is due.
     pub fn due(&self, number: u64) -> Duration {
         Duration::from_secs(1) * u32::try_from(number + 1).unwrap_or(u32::MAX)
             / u32::try_from(self.rate.max(1)).unwrap_or(u32::MAX)
     }
 
-    /// That are timed.
+    /// Number of timed messages.
     pub fn messages(&self) -> u64 {
         self.depth * self.iterations
     }
@@ -150,7 +150,7 @@ impl FromStr for CpuAnswer {
         }
         let numbers: Result<Vec<u64>, _> = line.split_whitespace().map(str::parse).collect();
         match numbers.as_deref() {
-            // What takes no time at all was not measured.
+            // Times of 0 mean that nothing was measured.
             Ok(&[wall, processor, user, system, messages, lost]) if wall > 0 && processor > 0 => {
                 let [wall, processor, user, system] =
                     [wall, processor, user, system].map(Duration::from_nanos);

@@ -1,4 +1,4 @@
-//! What a run shows: a table for each size and depth, or one flat table for programs.
+//! Report of `deckperf cpu`: a table for each size and depth, or one flat table for programs.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -17,29 +17,29 @@ use crate::{
 };
 use cli_common::machine::Machine;
 
-/// Everything that is printed.
+/// Everything that the report shows.
 pub struct CpuReport {
-    /// Where it was measured.
+    /// Machine of the run.
     pub machine: Machine,
-    /// What was asked for.
+    /// Plan of the run.
     pub plan: CpuPlan,
     /// How the system divides processor time.
     pub accounting: Accounting,
-    /// Who took part, in the order of the tables.
+    /// Contenders, in the order of the tables.
     pub rows: Vec<Row>,
-    /// Who they are, and who is missing.
+    /// Sentences on the contenders, and on who is missing.
     pub notes: Vec<String>,
-    /// What was measured.
+    /// Figures of the run.
     pub outcome: CpuOutcome,
 }
 
 impl CpuReport {
-    /// With a line break at the end. JSON is a [`Run`](crate::data::Run), and `tables` with the medians.
+    /// Text with a line break at the end. JSON is a [`Run`](crate::data::Run), and `tables` with the medians.
     pub fn render(&self) -> String {
         let report = TableReport {
             machine: self.machine.clone(),
             method: self.method(),
-            // No raw limit runs in its rounds.
+            // No raw limit is measured in these rounds.
             noise: None,
             command: "cpu",
             series: self.series(),
@@ -86,7 +86,7 @@ impl CpuReport {
         method
     }
 
-    /// Of each contender under each load: the processor time of both sides for a message, and messages a second of a stream.
+    /// Series of each contender under each load: processor time of both sides for a message, and messages per second of a stream.
     fn series(&self) -> Vec<Series> {
         let mut all = Vec::new();
         for series in self.outcome.series.iter().filter(|series| !series.samples.is_empty()) {
@@ -151,7 +151,7 @@ impl CpuReport {
         tables
     }
 
-    /// Both ends together, and each by itself.
+    /// Two tables of a load: both ends together, and each by itself.
     fn tables(&self, load: &Load) -> [Table; 2] {
         let &Load { bytes, depth, rate } = load;
         let is_paced = rate > 0;
@@ -236,7 +236,7 @@ impl CpuReport {
         }
     }
 
-    /// In the order of the rows; what a contender cannot do has a cell without a cost.
+    /// Cells in the order of the rows; a cell has no cost where the contender lacks the ability.
     fn cells<'r>(
         &'r self,
         loads: &'r [Load],
@@ -287,7 +287,7 @@ const LOOPBACK: &str = "sockets, tcp and udp go over the loopback device, where 
 const PACED: &str = "paced: the sender sleeps until each message is due, however the receiver waits; s_ and r_core% are the \
                      shares of a core that sender and receiver take";
 
-/// For tests.
+/// A plan for tests.
 #[cfg(test)]
 pub fn sample_plan() -> CpuPlan {
     use std::time::Duration;
@@ -378,7 +378,7 @@ Some MPI     blocking       -      -       -      -
         let mut report = report(Format::Table);
         report.rows[0].name = "Open MPI tcp".to_owned();
         for series in &mut report.outcome.series {
-            // A millisecond for a message at either side, as of polling for a thousand a second.
+            // Each side takes a millisecond for a message, as when it polls for a thousand messages a second.
             series.samples = vec![CpuSample { messages: 1, sender: usage(1000, 1), ..a_round() }; 5];
         }
         let text = report.render();

@@ -1,4 +1,5 @@
-//! Who runs when: every contender a batch in each round, those of one size and depth one behind the other.
+//! The schedule of `deckperf cpu`: every contender runs a batch in each round; those of one size and depth run one after
+//! the other.
 
 use std::time::{Duration, Instant};
 
@@ -13,78 +14,78 @@ use crate::{
     rounds::rotation,
 };
 
-/// What is common to contenders that are compared.
+/// Load that contenders have in common when they are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// In a message.
+    /// Bytes of a message.
     pub bytes: usize,
-    /// Messages under way; of a paced load, in a batch.
+    /// Messages under way; for a paced load, messages in a batch.
     pub depth: u64,
-    /// Messages per second; 0: as many as can be.
+    /// Messages per second; 0: as many as possible.
     pub rate: u64,
 }
 
 /// One contender under one load.
 #[derive(Clone, Debug)]
 pub struct CpuSeries {
-    /// Index of its row.
+    /// Index of the contender's row.
     pub row: usize,
-    /// How it waits.
+    /// How the contender waits.
     pub waiting: Waiting,
-    /// What it does.
+    /// Load of the contender.
     pub load: Load,
     /// Windows in a batch.
     pub iterations: u64,
-    /// One for each round.
+    /// Samples, one per round.
     pub samples: Vec<CpuSample>,
 }
 
-/// What a batch took at both sides.
+/// Result of a batch at both sides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuSample {
-    /// Rank 0's.
+    /// Usage of rank 0.
     pub sender: Usage,
-    /// Rank 1's.
+    /// Usage of rank 1.
     pub receiver: Usage,
-    /// That arrived.
+    /// Messages that arrived.
     pub messages: u64,
-    /// That did not.
+    /// Messages that did not arrive.
     pub lost: u64,
 }
 
 /// Everything that was measured.
 #[derive(Clone, Debug)]
 pub struct CpuOutcome {
-    /// Contender by contender.
+    /// Series, contender by contender.
     pub series: Vec<CpuSeries>,
-    /// Completed ones.
+    /// Completed rounds.
     pub rounds: usize,
-    /// Calibration included.
+    /// Time of the measurement, calibration included.
     pub elapsed: Duration,
-    /// Who failed, at what, and why.
+    /// Contenders that failed, at what, and why.
     pub losses: Vec<String>,
 }
 
-/// Whatever runs a batch: the jobs of this host, or a test.
+/// Runs batches: the jobs of this host, or a test.
 pub trait CpuRunner {
-    /// Who takes part.
+    /// Contenders.
     fn rows(&self) -> &[Row];
-    /// Runs one batch of this row: sender and receiver.
+    /// Runs one batch of this row; returns the answers of sender and receiver.
     fn run(&mut self, row: usize, order: &CpuOrder) -> Result<[CpuAnswer; 2], String>;
 }
 
-/// Some ticks of the kernel's accounting, and as many batches as a minute has room for.
+/// Target length of a batch: some ticks of the kernel's accounting, and short enough for a minute to have many.
 pub const BATCH: Duration = Duration::from_millis(30);
-/// Of a paced batch, which waits most of the time.
+/// Length of a paced batch, which waits most of the time.
 pub const PACED_BATCH: Duration = Duration::from_millis(50);
-/// Fewer say nothing about the spread, whatever `--time` asks for.
+/// Fewest rounds, whatever `--time` asks for: fewer say nothing about the spread.
 const MIN_ROUNDS: usize = 5;
 const MAX_ITERATIONS: u64 = 1_000_000;
 
-/// Runs rounds until the time is used up; at least five. `progress` hears how much of it has passed.
+/// Runs rounds until the time is used up, at least five. Passes the time that has elapsed to `progress`.
 ///
 /// # Errors
-/// That ours or bare sockets failed, or messages that cannot be lost were. Others that fail are named in the outcome.
+/// µDECK or bare sockets failed, or messages were lost that cannot be lost. Other contenders that fail are named in the outcome.
 pub fn measure(
     plan: &CpuPlan,
     runner: &mut impl CpuRunner,
@@ -118,7 +119,7 @@ pub fn measure(
     }
 }
 
-/// In the order of the tables: the paced ones, of the smallest and the largest size, at the end.
+/// Loads in the order of the tables; the paced ones, of the smallest and the largest size, are at the end.
 pub fn loads(plan: &CpuPlan) -> Vec<Load> {
     let mut loads = Vec::new();
     for &depth in &plan.depths {
@@ -144,7 +145,7 @@ fn empty(rows: &[Row], loads: &[Load]) -> Vec<CpuSeries> {
     series
 }
 
-/// Finds how many windows fill a batch. The first one is thrown away: it pays for fresh memory.
+/// Finds how many windows fill a batch. The first batch does not count, because it pays for fresh memory.
 fn calibrate(plan: &CpuPlan, runner: &mut impl CpuRunner, series: &mut CpuSeries) -> Result<(), String> {
     let mut lasted = |windows| Ok::<_, String>(run(plan, runner, series, windows)?.sender.wall.as_secs_f64());
     lasted(1)?;
@@ -157,7 +158,7 @@ fn calibrate(plan: &CpuPlan, runner: &mut impl CpuRunner, series: &mut CpuSeries
     loop {
         // A float cast saturates, so a clock that did not move asks for the maximum.
         let fitting = (tried as f64 * BATCH.as_secs_f64() / lasted(tried)?) as u64;
-        // What has run for a tenth of a batch knows its length.
+        // A run of a tenth of a batch is long enough to know the length.
         if fitting <= 10 * tried || tried == MAX_ITERATIONS {
             series.iterations = fitting.clamp(1, MAX_ITERATIONS);
             return Ok(());
@@ -206,7 +207,7 @@ fn note(
     if row.is_needed {
         return Err(Failure::Contender { who, what });
     }
-    // A job is of no more use when it has failed once. That it fails again is no news.
+    // A job that has failed once is of no use any more. Further failures of it are not reported.
     if !losses.iter().any(|known| known.starts_with(&format!("{who}: "))) {
         losses.push(format!("{who}: {what}"));
     }
@@ -219,7 +220,7 @@ mod tests {
     use super::*;
     use crate::cpu::{order::Way, report::sample_plan};
 
-    /// A message takes 4 µs; the last row fails when it is told to, and one message in a batch is lost.
+    /// A machine on which a message takes 4 µs. The last row fails if `fails` is set; `lost` messages of a batch are lost.
     struct Steady {
         rows: Vec<Row>,
         orders: Vec<(usize, CpuOrder)>,
@@ -277,7 +278,7 @@ mod tests {
         assert_eq!(outcome.rounds, MIN_ROUNDS);
         assert!(outcome.series.iter().all(|series| series.samples.len() == MIN_ROUNDS));
         let count = |row| outcome.series.iter().filter(|series| series.row == row).count();
-        // Sockets send up to 1000 bytes: one size of two depths, and paced; each by two ways of waiting.
+        // Sockets send up to 1000 bytes: one size at two depths, and paced; each with two ways of waiting.
         assert_eq!([0, 1, 2].map(count), [2 * 3, 0, 2 * 2 + 2]);
     }
 

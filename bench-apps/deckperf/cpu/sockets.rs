@@ -1,10 +1,11 @@
-//! The floor: two processes with a bare TCP connection and a pair of UDP sockets between them, over the loopback device.
+//! The floor of the costs: two processes with a bare TCP connection and a pair of UDP sockets between them, over the
+//! loopback device.
 //!
-//! Rank 0 starts rank 1, as a child, and they tell each other their UDP ports over the TCP connection.
+//! Rank 0 starts rank 1 as a child, and they tell each other their UDP ports over the TCP connection.
 //!
-//! UDP loses what finds no room in the receiver's buffer, so this does what a program over UDP does: a message begins with its
-//! number, each window is acknowledged with the number of messages that have come, and a sender that hears nothing says that
-//! its window is over. What is lost is counted, not sent again.
+//! UDP drops datagrams that find no room in the receiver's buffer, so these loops do what a program over UDP does. A
+//! message begins with its number, and each window is acknowledged with the number of messages that have arrived. A sender
+//! that gets no acknowledgement says that its window is over. Lost messages are counted, not sent again.
 
 use std::{
     env, hint,
@@ -29,23 +30,24 @@ use crate::{
     plan::Payload,
 };
 
-/// Of everything that should come: longer than any batch.
+/// Longest wait for anything that should arrive: longer than any batch.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Until a sender asks what has come of its window.
+/// Time after which a sender asks how many messages of its window have arrived.
 const PATIENCE: Duration = Duration::from_millis(5);
-/// `[turn, messages that have come]`, or that a window is over: `[turn, 0]`.
+/// Bytes of a note: `[turn, messages that have arrived]`, or `[turn, 0]` to say that a window is over.
 const NOTE: usize = 16;
-/// What a datagram may hold over IPv4.
+/// Largest payload of a datagram over IPv4, in bytes.
 pub const LARGEST_DATAGRAM: usize = 65_507;
-/// A message has its number in the first eight bytes, and is told apart from a note by its length.
+/// Smallest message, in bytes. It has its number in the first eight bytes, and is longer than a note, from which its length
+/// distinguishes it.
 pub const SMALLEST_DATAGRAM: usize = NOTE + 1;
-/// What is asked for as a receive buffer: two windows of 64 messages of 64,000 bytes, as the kernel accounts for them.
+/// Requested receive buffer, in bytes: two windows of 64 messages of 64,000 bytes, as the kernel accounts for them.
 const BUFFER: usize = 32 << 20;
 
-/// Rank 0 has no `port`: rank 1 is told that of rank 0's listener. Follows the conductor until it hangs up.
+/// Follows the conductor until it hangs up. Without a `port` this process is rank 0; rank 1 gets the port of rank 0's listener.
 ///
 /// # Errors
-/// The system's.
+/// Errors of the system.
 pub fn serve(port: Option<u16>) -> Result {
     let io = Failure::system;
     let rank = usize::from(port.is_some());
@@ -58,13 +60,13 @@ pub fn serve(port: Option<u16>) -> Result {
         Ok(answer.to_string())
     });
     if let Some(mut child) = child {
-        // It sees the end of its orders, too.
+        // The child sees the end of its orders, too.
         child.wait().map_err(io("waiting for the other process"))?;
     }
     served
 }
 
-/// If rank 1 fails, the conductor ends this process when its time to start is over.
+/// Connects the two processes. If rank 1 fails, the conductor ends this process when its time to start is over.
 fn connect(port: Option<u16>) -> io::Result<(Ends, Option<Child>)> {
     if let Some(port) = port {
         return Ok((Ends::meet(TcpStream::connect((Ipv4Addr::LOCALHOST, port))?)?, None));
@@ -90,7 +92,7 @@ impl Ends {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(LIMIT))?;
         let datagrams = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-        // Who may not force it gets what the system's limit (net.core.rmem_max) allows.
+        // Without the right to force it, the socket gets what the system's limit (net.core.rmem_max) allows.
         set_socket_recv_buffer_size_force(&datagrams, BUFFER)
             .or_else(|_| set_socket_recv_buffer_size(&datagrams, BUFFER))?;
         let mut port = datagrams.local_addr()?.port().to_ne_bytes();
@@ -102,10 +104,10 @@ impl Ends {
 
     fn perform(&mut self, leads: bool, order: &CpuOrder) -> io::Result<CpuAnswer> {
         let is_polled = order.waiting == Waiting::Polling;
-        // One byte more than is expected: a longer datagram is seen to be one.
+        // One byte more than the expected message, so that a longer datagram is noticed.
         self.data.resize(order.bytes.max(NOTE) + 1, 0);
         self.datagrams.set_nonblocking(true)?;
-        while self.datagrams.recv(&mut self.data).is_ok() {} // notes that came late, in the batch before
+        while self.datagrams.recv(&mut self.data).is_ok() {} // late notes of the last batch
         self.datagrams.set_nonblocking(is_polled)?;
         self.datagrams.set_read_timeout(Some(if leads { PATIENCE } else { LIMIT }))?;
         self.stream.set_nonblocking(is_polled)?;
@@ -132,7 +134,7 @@ struct Side<'e> {
     leads: bool,
     order: &'e CpuOrder,
     is_polled: bool,
-    /// The receiver's last note, in case it is asked for again.
+    /// The receiver's last note, for the case that the sender asks for it again.
     last: [u64; 2],
 }
 
@@ -143,7 +145,7 @@ impl Side<'_> {
         self.get(&mut byte)
     }
 
-    /// How many messages were lost.
+    /// Runs one window; returns how many of its messages were lost.
     fn window(&mut self, turn: u64, paced: Option<Instant>) -> io::Result<u64> {
         if self.leads {
             for slot in 0..self.order.depth {
@@ -206,7 +208,7 @@ impl Side<'_> {
         }
     }
 
-    /// A polled socket has no limit but the conductor's, which ends this process.
+    /// Reads `data` from the stream. Polling has no deadline but the conductor's, which ends this process.
     fn get(&mut self, data: &mut [u8]) -> io::Result<()> {
         if !self.is_polled {
             return self.ends.stream.read_exact(data);
@@ -215,7 +217,8 @@ impl Side<'_> {
         if is_there { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
     }
 
-    /// Until the window's last message or the word that it is over. How many of its messages did not come.
+    /// Receives until the window's last message, or the word that the window is over. Returns how many of its messages did
+    /// not arrive.
     fn take_datagrams(&mut self, turn: u64) -> io::Result<u64> {
         let (depth, mut data, mut came) = (self.order.depth, mem::take(&mut self.ends.data), 0);
         loop {
@@ -280,14 +283,14 @@ impl Side<'_> {
         }
     }
 
-    /// `None`: nothing has come for so long.
+    /// Receives a datagram; `None`: none arrived within `limit`.
     fn hear(&self, data: &mut [u8], limit: Duration) -> io::Result<Option<usize>> {
         let started = Instant::now();
         loop {
             for _ in 0..64 {
                 match self.ends.datagrams.recv(data) {
                     Ok(len) => return Ok(Some(len)),
-                    // A socket that blocks has waited.
+                    // A blocking socket has waited already.
                     Err(error) if is_early(&error) && !self.is_polled => return Ok(None),
                     Err(error) if is_early(&error) => hint::spin_loop(),
                     Err(error) => return Err(error),
@@ -351,7 +354,7 @@ mod tests {
     fn what_finds_no_room_is_counted_and_ends_no_window() {
         for waiting in [Waiting::Polling, Waiting::Blocking] {
             let ends = ends();
-            // The kernel makes it some 2 KiB: room for one datagram, whatever its length.
+            // The kernel makes the buffer some 2 KiB: room for one datagram, whatever its length.
             set_socket_recv_buffer_size(&ends[1].datagrams, 1).expect("small buffers are allowed");
             let [near, far] = play(ends, order(Way::Udp, waiting, 64_000)).map(|side| side.expect("plays"));
             assert_eq!(far.messages + near.lost, 12);

@@ -1,9 +1,9 @@
-//! Processor time of this process, and how the system tells user time from its own.
+//! Processor time of this process, and how the system divides it into user and system time.
 //!
-//! The sum is exact (`CLOCK_PROCESS_CPUTIME_ID`; `getrusage` has the same sum). How it divides into user and system time
-//! depends on the kernel: one with `VIRT_CPU_ACCOUNTING` takes the time whenever a thread enters or leaves it. Others, as
+//! The sum is exact (`CLOCK_PROCESS_CPUTIME_ID`; `getrusage` has the same sum). Its division into user and system time depends
+//! on the kernel. A kernel with `VIRT_CPU_ACCOUNTING` reads the clock whenever a thread enters or leaves it. Others, as
 //! distributions build them, note at every tick of the timer where the processor was, and divide the sum in the ratio of
-//! these notes. A short batch has few, so the ratio is made of all batches.
+//! these notes. A short batch has few notes, so the ratio comes from all batches together.
 
 use std::{
     fs::File,
@@ -18,33 +18,33 @@ use nix::sys::{
 };
 use rustix::time::{ClockId, clock_getres, clock_gettime};
 
-/// Of a whole process, library threads included: since its start, or between two looks.
+/// Processor time of a whole process, library threads included: since its start, or between two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// On the clock.
+    /// Elapsed time.
     pub wall: Duration,
-    /// Of the processor.
+    /// Processor time.
     pub processor: Duration,
-    /// In the program and its libraries, as the system divides it.
+    /// Processor time in the program and its libraries, as the system divides it.
     pub user: Duration,
-    /// In the kernel.
+    /// Processor time in the kernel.
     pub system: Duration,
 }
 
 /// How the system divides processor time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accounting {
-    /// At each entry into the kernel and each return.
+    /// Reads the clock at each entry into the kernel and each return.
     Exact,
-    /// By notes at ticks, so far apart.
+    /// Samples the processor at ticks, this far apart.
     Ticks(Duration),
 }
 
 impl Usage {
-    /// Of this process so far. The wall's zero is anywhere.
+    /// Usage of this process so far. The zero of `wall` is arbitrary.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn now() -> io::Result<Self> {
         let time = |clock| {
             let time = clock_gettime(clock);
@@ -76,14 +76,14 @@ fn duration(time: TimeVal) -> Duration {
 
 const PROBES: usize = 9;
 const USER: Duration = Duration::from_millis(3);
-/// Shorter than the tick of any kernel, so that most of them see none.
+/// Length of a burst of system calls: shorter than the tick of any kernel, so that most bursts see none.
 const SYSTEM: Duration = Duration::from_micros(500);
 
 impl Accounting {
-    /// Has short bursts of system calls, and looks whether the system time of each appears at once. Takes some 30 ms.
+    /// Makes short bursts of system calls, and checks whether the system time of each appears at once. Takes some 30 ms.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn probe() -> io::Result<Self> {
         let (mut zeros, mut page) = (File::open("/dev/zero")?, vec![0; 1 << 16]);
         let mut seen = 0;
@@ -105,7 +105,7 @@ impl Accounting {
         Ok(Accounting::Ticks(Duration::new(tick.tv_sec as u64, tick.tv_nsec as u32)))
     }
 
-    /// For the head of the report.
+    /// Sentence for the head of the report.
     pub fn sentence(self) -> String {
         match self {
             Accounting::Exact => {
@@ -134,7 +134,7 @@ mod tests {
         std::thread::spawn(busy).join().expect("ends");
         let usage = Usage::now().expect("a clock") - before;
         assert!(usage.processor >= Duration::from_millis(20), "{usage:?}");
-        // Both are read one after the other, in microseconds, and other tests' threads go on in between.
+        // The two are read one after the other, within microseconds, and threads of other tests run in between.
         let apart = (usage.user + usage.system).abs_diff(usage.processor);
         assert!(apart < usage.processor / 2, "{usage:?}");
     }

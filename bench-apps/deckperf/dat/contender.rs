@@ -1,4 +1,4 @@
-//! Who takes part: transfers of uDAPL, and the same of virtual interfaces.
+//! Contenders of `--layer dat`: transfers of uDAPL, and the same transfers of virtual interfaces.
 
 use udeck::via::Caps;
 
@@ -13,33 +13,33 @@ use crate::{
     vi::Transfer,
 };
 
-/// Who moves the data.
+/// Layer that moves the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// uDAPL's end points.
+    /// uDAPL's endpoints.
     Dat,
     /// The virtual interfaces under them, as a program of that interface uses them.
     Vi,
 }
 
-/// In the order of the columns, and by number in a [`DatOrder`].
+/// Levels, in the order of the columns; the index travels in a [`DatOrder`].
 pub const LEVELS: [Level; 2] = [Level::Dat, Level::Vi];
-/// In the order of the tables, and by number in a [`DatOrder`].
+/// Transfers, in the order of the tables; the index travels in a [`DatOrder`].
 pub const TRANSFERS: [Transfer; 3] = [Transfer::Send, Transfer::RdmaWrite, Transfer::RdmaRead];
 
 /// One column of one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatContender {
-    /// What is timed.
+    /// Test that is timed.
     pub test: Test,
-    /// Who.
+    /// Layer that moves the data.
     pub level: Level,
-    /// How.
+    /// Transfer that moves the data.
     pub transfer: Transfer,
 }
 
 impl Level {
-    /// As in the output.
+    /// Name in the output.
     pub fn name(self) -> &'static str {
         match self {
             Level::Dat => "dat",
@@ -59,14 +59,14 @@ impl Contend for DatContender {
         let pattern = match (self.test, self.transfer) {
             (Test::Latency, Transfer::RdmaRead) => Pattern::Read,
             (Test::Latency, _) => Pattern::PingPong,
-            // The command line knows no other here.
+            // The command line allows no other test here.
             (Test::Bandwidth | Test::BiBandwidth, Transfer::RdmaRead) => Pattern::ReadStream,
             (Test::Bandwidth | Test::BiBandwidth, _) => Pattern::Stream,
         };
         DatOrder::Time(DatBatch { level: self.level, transfer: self.transfer, pattern, size, shape })
     }
 
-    /// A read has no way back.
+    /// Counts one message for the latency of a read, because it has no way back.
     fn counted(&self, messages: u64) -> u64 {
         match (self.test, self.transfer) {
             (Test::Latency, Transfer::RdmaRead) => 1,
@@ -75,7 +75,7 @@ impl Contend for DatContender {
     }
 }
 
-/// Whether that level has that transfer, over a NIC with these abilities: uDAPL's RDMA travels in messages.
+/// Whether `level` has `transfer` over a NIC with these capabilities. uDAPL always has it, because its RDMA travels in messages.
 pub fn has(level: Level, transfer: Transfer, caps: Caps) -> bool {
     match (level, transfer) {
         (Level::Dat, _) | (Level::Vi, Transfer::Send) => true,
@@ -84,7 +84,7 @@ pub fn has(level: Level, transfer: Transfer, caps: Caps) -> bool {
     }
 }
 
-/// Empty series for all of them.
+/// Empty series for all contenders.
 pub fn contenders(plan: &DatPlan, caps: Caps) -> Results<DatContender> {
     let mut cells = Vec::new();
     for &test in &plan.tests {

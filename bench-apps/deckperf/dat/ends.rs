@@ -1,4 +1,4 @@
-//! One rank's end points on its adapter, and the memory that their data lie in.
+//! One rank's endpoints on its adapter, and the memory of their data.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -18,34 +18,36 @@ use crate::{
     vi::Transfer,
 };
 
-/// The service point's qualifier.
+/// Qualifier of the service point.
 const DOOR: u64 = 0xdec0;
 
-/// Everything that a batch needs.
+/// Connections and memory of all batches.
 pub struct DatEnds {
     lanes: Vec<Lanes>,
     memory: LmrPool,
-    /// The peer writes and reads here.
+    /// Memory that the peer writes and reads.
     pub mine: SharedLmr,
-    /// Where the peer's is.
+    /// Place of the peer's memory.
     theirs: RemoteMemory,
 }
 
-/// Serve one transfer, batch by batch in turn: how far a connection's cache lines are from the cores is a matter of their addresses.
+/// Connections of one transfer, which batches use in turn: the distance of a connection's cache lines from the cores
+/// depends on their addresses.
 struct Lanes {
     transfer: Transfer,
     lanes: Vec<DatLane>,
     batches: usize,
 }
 
-/// As many as a virtual interface of one way has.
+/// Connections per transfer: as many as a virtual interface of one way has.
 const LANES: usize = 8;
 
 impl DatEnds {
-    /// Both ranks call this with the same numbers; blocks until all end points are connected. Up to `window` messages are under way.
+    /// Opens and connects everything. Both ranks call this with the same numbers; blocks until all endpoints are connected.
+    /// Up to `window` messages are under way.
     pub fn open(pair: &RankPair<'_>, largest: usize, window: u64) -> Result<Self> {
         let ia = Ia::on_nic(pair.world().nic())?;
-        // Both refuse it before one of them waits for the other.
+        // Both ranks refuse the size here, before one of them waits for the other.
         let most = ia.max_transfer();
         if largest > most {
             return Err(Failure::TooLarge { wanted: largest, most });
@@ -65,12 +67,12 @@ impl DatEnds {
         Ok(Self { lanes, memory: LmrPool { pz, idle: HashMap::new(), bytes: 0 }, mine, theirs })
     }
 
-    /// The memory.
+    /// The pool of registered memory.
     pub fn memory(&mut self) -> &mut LmrPool {
         &mut self.memory
     }
 
-    /// What serves the next batch of that transfer, and the memory.
+    /// The connection for the next batch of `transfer`, and the memory.
     pub fn of(&mut self, transfer: Transfer, size: usize) -> Result<(&mut DatLane, &mut LmrPool)> {
         let place = self.theirs.part(0..size)?;
         let known = self.lanes.iter_mut().find(|lanes| lanes.transfer == transfer);
@@ -84,7 +86,7 @@ impl DatEnds {
     }
 }
 
-/// What a request does for that transfer.
+/// The work of a request that makes this transfer.
 pub fn work_of(transfer: Transfer) -> Work {
     match transfer {
         Transfer::Send => Work::Send,
@@ -121,7 +123,7 @@ impl<'l> Greeter<'l> {
             let nic = pair.receive_words()?.iter().map(|&word| word as u8).collect();
             Side::Asks(ServiceAddress::Nic { nic, qualifier: DOOR })
         } else {
-            // Listens before it says where.
+            // Rank 1 listens before it sends its address.
             let listening = Psp::new(DOOR, &connections)?;
             let ServiceAddress::Nic { nic, .. } = listening.address() else {
                 return Err(Failure::BadEvent("a service point that has no address by its NIC".into()));
@@ -129,7 +131,7 @@ impl<'l> Greeter<'l> {
             pair.send_words(&nic.iter().map(|&byte| u64::from(byte)).collect::<Vec<_>>())?;
             Side::Answers { _listening: listening }
         };
-        // A write takes two requests: itself, and the message behind it.
+        // A write takes two requests: the write itself, and the message behind it.
         let most = |messages: u64| usize::try_from(messages).unwrap_or(usize::MAX).clamp(256, 8192);
         let attributes = EpAttributes {
             max_receives: most(window + 2),
@@ -157,19 +159,20 @@ impl<'l> Greeter<'l> {
     }
 }
 
-/// Registered memory between two batches: kept, so that no figure pays for fresh pages.
+/// Registered memory between two batches. It is kept, so that no figure pays for fresh pages.
 pub struct LmrPool {
     pz: Pz,
     idle: HashMap<usize, Vec<Lmr>>,
-    /// That are idle.
+    /// Bytes that are idle.
     bytes: usize,
 }
 
-/// More than two windows of the largest messages hold; all is given back where another size would exceed it.
+/// Most idle bytes: more than two windows of the largest messages hold. Before another size would exceed the bound, all
+/// memory is freed.
 const MAX_IDLE: usize = 256 << 20;
 
 impl LmrPool {
-    /// For a message of `size` bytes.
+    /// Takes memory for a message of `size` bytes.
     pub fn take(&mut self, size: usize) -> Result<Lmr> {
         if let Some(lmr) = self.idle.get_mut(&size).and_then(Vec::pop) {
             self.bytes -= size;
@@ -179,13 +182,13 @@ impl LmrPool {
             self.idle.clear();
             self.bytes = 0;
         }
-        // Nothing of an empty message's memory is named.
+        // The memory of an empty message has one byte, but the message names none of it.
         let mut lmr = Lmr::new(&self.pz, size.max(1))?;
         lmr.select(0..size)?;
         Ok(lmr)
     }
 
-    /// Its memory.
+    /// Takes the memory of a post back.
     pub fn give_back(&mut self, post: DatPost) {
         let size = post.lmr.selected().len();
         self.bytes += size;

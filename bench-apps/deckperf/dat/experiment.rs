@@ -20,19 +20,19 @@ use crate::{
     vi::{self, Look, Traffic, Transfer, ViBatch, ViEnds, ViSetup},
 };
 
-/// One rank's connections, of both levels.
+/// One rank's connections at both levels.
 pub struct Both {
     dat: DatEnds,
     vi: ViEnds,
 }
 
-/// As uDAPL's dispatchers do, the virtual interfaces' receiver asks a completion queue.
+/// Setup of the virtual interfaces: their receiver polls a completion queue, as uDAPL's dispatchers do.
 fn setup(transfer: Transfer) -> ViSetup {
     ViSetup { transfer, look: Look::CompletionQueue, vis: 1 }
 }
 
 impl Both {
-    /// Both ranks call this with the same plan; blocks until all is connected.
+    /// Opens the connections. Both ranks call this with the same plan; blocks until all are connected.
     pub fn open(pair: &RankPair<'_>, plan: &DatPlan) -> Result<Self> {
         let caps = pair.world().nic().attributes().caps;
         let dat = DatEnds::open(pair, plan.largest(), plan.pace.window)?;
@@ -41,7 +41,7 @@ impl Both {
         Ok(Self { dat, vi: ViEnds::open(pair, &ways, plan.largest())? })
     }
 
-    /// Plays one rank's part, in step with the other: `meet` is called when all is prepared.
+    /// Plays one rank's part, in step with the other; calls `meet` when everything is prepared.
     fn play(
         &mut self,
         pair: &RankPair<'_>,
@@ -75,7 +75,7 @@ fn prepare<'l>(
     memory: &mut LmrPool,
     DatBatch { transfer, pattern, size, shape, .. }: DatBatch,
 ) -> Result<Turn<'l, DatLane, impl Fn(u64) -> usize + use<>>> {
-    // A write's data go elsewhere; what takes a receive is the empty message behind them.
+    // The data of an RDMA write need no receive; the empty message behind them takes one.
     let arrives = if transfer == Transfer::Send { size } else { 0 };
     let deadline = Deadline::after(pair.world().config().deadline);
     let part = Part { pattern, leads: pair.leads(), arrives, shape, rests: false, deadline };
@@ -95,13 +95,13 @@ fn prepare<'l>(
     )
 }
 
-/// Rank 0: gives the orders and holds the clock.
+/// Rank 0's role: it gives the orders and holds the clock.
 pub struct DatConductor<'l, 'w> {
-    /// To rank 1.
+    /// Link to rank 1.
     pub pair: &'l RankPair<'w>,
-    /// `None` where there is no second core to measure them on.
+    /// Measures the raw limits; `None` without a second core.
     pub raw: Option<Baselines>,
-    /// This rank's.
+    /// This rank's connections.
     pub both: Both,
 }
 
@@ -111,7 +111,7 @@ impl Runner for DatConductor<'_, '_> {
     fn post(&mut self, order: DatOrder) -> Result<Sample> {
         let pair = self.pair;
         pair.send_words(&order.encode())?;
-        // Rank 1 is prepared too.
+        // Rank 1's message says that it is prepared, too.
         let lasted = self.both.play(pair, order, || pair.receive_words().map(drop))?;
         pair.receive_words()?;
         Ok(Sample { lasted, elapsed: lasted, copied: 0 })
@@ -122,7 +122,7 @@ impl Runner for DatConductor<'_, '_> {
     }
 }
 
-/// Rank 1: follows orders until there are no more.
+/// Follows orders as rank 1 until there are no more.
 pub fn follow(pair: &RankPair<'_>, plan: &DatPlan) -> Result {
     let mut both = Both::open(pair, plan)?;
     loop {

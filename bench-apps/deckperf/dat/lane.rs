@@ -1,4 +1,4 @@
-//! An end point, and the moves that are timed on it.
+//! A connected endpoint, and the operations that are timed on it.
 
 use udeck::via::Deadline;
 use udeck_dat::{Completion, Ep, Error, Evd, Event, Flags, Lmr, Pz, RemoteMemory, Status};
@@ -8,48 +8,48 @@ use crate::{
     turn::{self, Patience, poll},
 };
 
-/// What a request does with its memory.
+/// Operation of a request on its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Sends it.
+    /// Sends the memory.
     Send,
-    /// Writes it to the peer's memory. An empty message behind it says so: it arrives when the data are in place.
+    /// Writes the memory to the peer's. An empty message behind it says so: it arrives when the data are in place.
     Write,
-    /// Reads the peer's memory into it.
+    /// Reads the peer's memory into this memory.
     Read,
 }
 
-/// By number in a cookie.
+/// All operations; the index is the cookie of a request.
 const WORKS: [Work; 3] = [Work::Send, Work::Write, Work::Read];
-/// The cookie of the message behind a write.
+/// Cookie of the message behind a write.
 const NOTICE: u64 = 3;
 
-/// Memory, and what a request does with it.
+/// Memory, and the operation of a request on it.
 pub struct DatPost {
     pub lmr: Lmr,
     pub work: Work,
 }
 
-/// A connected end point.
+/// A connected endpoint.
 pub struct DatLane {
     ep: Ep,
     pz: Pz,
     requests: Evd,
     receives: Evd,
-    /// Where the peer's memory is, as much of it as RDMA moves.
+    /// Place of the peer's memory, as much of it as RDMA moves.
     pub place: RemoteMemory,
-    /// Empty messages that are not under way.
+    /// Memory of empty messages that are not under way.
     notices: Vec<Lmr>,
     under_way: usize,
 }
 
 impl DatLane {
-    /// Of this end point, whose requests and receives tell these dispatchers, which tell of no others.
+    /// Makes a lane of an endpoint; its requests and receives use these dispatchers alone.
     pub fn new(ep: Ep, pz: Pz, requests: Evd, receives: Evd, place: RemoteMemory) -> Self {
         Self { ep, pz, requests, receives, place, notices: Vec::new(), under_way: 0 }
     }
 
-    /// An empty message.
+    /// Takes an empty message.
     pub fn notice(&mut self) -> Result<Lmr> {
         match self.notices.pop() {
             Some(notice) => Ok(notice),
@@ -61,7 +61,7 @@ impl DatLane {
         }
     }
 
-    /// Posts once; gives back what found no room.
+    /// Posts once; returns the post if there is no room.
     #[inline]
     fn try_post(&mut self, DatPost { lmr, work }: DatPost) -> Result<Option<DatPost>> {
         let cookie = work as u64;
@@ -80,7 +80,7 @@ impl DatLane {
         }
     }
 
-    /// The message behind a write, which the room was left for.
+    /// Posts the message behind a write; room was left for it.
     #[inline]
     fn post_notice(&mut self) -> Result {
         let notice = self.notice()?;
@@ -89,7 +89,7 @@ impl DatLane {
         Ok(())
     }
 
-    /// Requests that are over, to `idle`. `looks`: also those that nobody has seen yet.
+    /// Moves completed requests to `idle`. `looks`: also polls for requests whose completion nobody has seen yet.
     #[inline]
     fn collect(&mut self, idle: &mut Vec<DatPost>, looks: bool) -> Result {
         while looks || !self.requests.is_empty() {

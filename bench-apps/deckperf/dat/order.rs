@@ -1,4 +1,4 @@
-//! What rank 0 tells rank 1 to do next: eight words, checked when they are read.
+//! Orders of rank 0 to rank 1: eight words, checked when they are read.
 
 use super::contender::{LEVELS, Level, TRANSFERS};
 use crate::{
@@ -9,34 +9,34 @@ use crate::{
     vi::Transfer,
 };
 
-/// The next thing that both ranks do.
+/// The next work of both ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum DatOrder {
     /// Time a batch.
     Time(DatBatch),
-    /// Nothing more to do.
+    /// End of the run.
     Stop,
 }
 
-/// What is timed together.
+/// Batch that is timed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DatBatch {
-    /// Who.
+    /// Layer that moves the data.
     pub level: Level,
-    /// How.
+    /// Transfer that moves the data.
     pub transfer: Transfer,
-    /// In which order.
+    /// Roles of the two ranks in an iteration.
     pub pattern: Pattern,
     /// Bytes per message.
     pub size: usize,
-    /// How many.
+    /// Numbers of iterations and messages.
     pub shape: Shape,
 }
 
-/// By number in an order.
+/// All patterns; the index travels in an order.
 const PATTERNS: [Pattern; 4] = [Pattern::PingPong, Pattern::Stream, Pattern::Read, Pattern::ReadStream];
 
-/// How long a [`DatOrder`] is on the way.
+/// Length of an encoded [`DatOrder`].
 const WORDS: usize = 8;
 
 const STOP: u64 = 0;
@@ -47,7 +47,7 @@ fn place<T: PartialEq>(known: &[T], wanted: &T) -> u64 {
 }
 
 impl DatOrder {
-    /// `[kind, level, transfer, pattern, size, warm-up, iterations, messages]`
+    /// Encodes the order as `[kind, level, transfer, pattern, size, warm-up, iterations, messages]`.
     pub fn encode(&self) -> [u64; WORDS] {
         let DatOrder::Time(DatBatch { level, transfer, pattern, size, shape }) = self else {
             return [STOP; WORDS];
@@ -58,7 +58,7 @@ impl DatOrder {
         [TIME, level, transfer, pattern, *size as u64, warm_up, iterations, messages]
     }
 
-    /// What rank 0 sent, if it is an order at all.
+    /// Decodes and checks an order of rank 0.
     pub fn decode(words: &[u64]) -> Result<Self> {
         let bad = |what: &str| Failure::BadOrder(format!("{what} in {words:?}"));
         let &[kind, level, transfer, pattern, size, warm_up, iterations, messages] = words else {

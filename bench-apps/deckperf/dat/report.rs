@@ -1,4 +1,4 @@
-//! What a run shows, in every format.
+//! Report of a measurement of uDAPL, in every format.
 
 use std::borrow::Cow;
 
@@ -22,7 +22,7 @@ use crate::{
 };
 use cli_common::machine::Machine;
 
-/// Everything that is printed.
+/// Everything that the report shows.
 pub struct DatReport {
     machine: Machine,
     plan: DatPlan,
@@ -43,13 +43,13 @@ impl Labelled for DatContender {
 }
 
 impl DatReport {
-    /// Works out the findings.
+    /// Makes a report, and computes its findings.
     pub fn new(machine: Machine, plan: DatPlan, results: Results<DatContender>) -> Self {
         let findings = findings(&plan, &results);
         Self { machine, plan, results, findings }
     }
 
-    /// In the format that was asked for, with a line break at the end.
+    /// Text in the format that was asked for, with a line break at the end.
     pub fn render(&self) -> String {
         match self.plan.format {
             Format::Table => self.table(),
@@ -68,7 +68,7 @@ impl DatReport {
         text + &table::shows(&self.findings, &self.results.raws)
     }
 
-    /// A column per level and their ratio, and beside latencies the raw limit of a copy.
+    /// Table with a column per level and their ratio; the tables of latencies also have the raw limit of a copy.
     fn by_size(&self, test: Test, transfer: Transfer) -> String {
         let mut names: Vec<String> = LEVELS.iter().map(|level| level.name().to_owned()).collect();
         names.push("dat / vi".to_owned());
@@ -103,7 +103,7 @@ impl DatReport {
         export::document(run, self.plan.pace.window, &self.results, &self.findings, cells)
     }
 
-    /// How the figures came about, a sentence each.
+    /// How the figures were measured, in sentences.
     fn method(&self) -> Vec<Cow<'static, str>> {
         let mut sentences = scheduling(self.plan.pace.iterations, &self.results);
         if self.plan.tests.contains(&Test::Latency) {
@@ -132,7 +132,7 @@ impl DatReport {
     }
 }
 
-/// What uDAPL takes or carries, as a multiple of the level below.
+/// Ratio of uDAPL's figures to those of the level below.
 fn ratio(results: &Results<DatContender>, test: Test, transfer: Transfer, size: usize) -> Option<Ratio> {
     let of = |level| results.of(DatContender { test, level, transfer }, size).map(|series| &series.figures);
     paired_ratio(of(Level::Dat)?, of(Level::Vi)?)
@@ -154,7 +154,7 @@ fn findings(plan: &DatPlan, results: &Results<DatContender>) -> Vec<Finding> {
     found
 }
 
-/// A small plan for the tests.
+/// A small plan for tests.
 #[cfg(test)]
 pub fn plan() -> DatPlan {
     use crate::plan::Pace;
@@ -178,7 +178,7 @@ mod tests {
     use crate::dat::contender::contenders;
     use crate::data;
 
-    /// Every figure is different, so that each is recognised in its place. The NIC has no RDMA reads.
+    /// A report whose figures are all different, so that each is recognised in its place. The NIC has no RDMA reads.
     fn sample(format: Format) -> DatReport {
         let plan = DatPlan { format, ..plan() };
         let mut results = contenders(&plan, Caps::RDMA_WRITE);

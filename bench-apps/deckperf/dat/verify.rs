@@ -1,4 +1,4 @@
-//! `deckperf verify --layer dat`: every byte of messages, RDMA writes and RDMA reads is checked, with nothing timed.
+//! `deckperf verify --layer dat`: checks every byte of messages, RDMA writes and RDMA reads, without timing.
 
 use udeck::via::Deadline;
 
@@ -17,7 +17,7 @@ use crate::{
     vi::Transfer,
 };
 
-/// Rank 0: the sentence that the run ends with, or the failure.
+/// Runs rank 0; returns the closing sentence of the run, or its failure.
 pub fn verify(pair: &RankPair<'_>, checks: &DatChecks, step: impl FnMut()) -> Result<Result<String>> {
     let mut tally = run(pair, checks, step)?;
     let report = pair.receive_words()?;
@@ -26,7 +26,7 @@ pub fn verify(pair: &RankPair<'_>, checks: &DatChecks, step: impl FnMut()) -> Re
     Ok(verdict(&tally, checks))
 }
 
-/// Rank 1.
+/// Runs rank 1.
 pub fn follow_checks(pair: &RankPair<'_>, checks: &DatChecks) -> Result {
     let Tally { messages, bytes, mismatches } = run(pair, checks, || ())?;
     pair.send_words(&[messages, bytes, mismatches])
@@ -45,7 +45,7 @@ fn verdict(tally: &Tally, checks: &DatChecks) -> Result<String> {
     ))
 }
 
-/// Both ranks' part: first rank 0's data go, then rank 1's.
+/// Runs either rank's part: first rank 0's data go, then rank 1's.
 fn run(pair: &RankPair<'_>, checks: &DatChecks, mut step: impl FnMut()) -> Result<Tally> {
     let largest = checks.sizes.last().copied().unwrap_or(0);
     let mut ends = DatEnds::open(pair, largest, 64)?;
@@ -64,17 +64,17 @@ fn run(pair: &RankPair<'_>, checks: &DatChecks, mut step: impl FnMut()) -> Resul
     Ok(total)
 }
 
-/// One piece of data, from one rank to the other.
+/// One transfer of data, from one rank to the other.
 struct Round {
     transfer: Transfer,
     size: usize,
-    /// The rank that the data are of.
+    /// Rank whose data go.
     source: usize,
     number: u64,
 }
 
 impl Round {
-    /// Differs between any two of a run, so that none passes for another.
+    /// Seed of the data: differs between any two transfers of a run, so that none passes for another.
     fn seed(&self) -> u64 {
         let transfer = TRANSFERS.iter().position(|&known| known == self.transfer).unwrap_or(TRANSFERS.len());
         let place = (self.source as u64) << 62 | (transfer as u64) << 56;
@@ -91,7 +91,7 @@ impl Round {
         }
     }
 
-    /// Sends or writes it.
+    /// Sends or writes the data.
     fn give(&self, pair: &RankPair<'_>, ends: &mut DatEnds) -> Result<Tally> {
         let deadline = Deadline::after(pair.world().config().deadline);
         pair.receive_words()?; // a receive is posted, and nothing is left of the last round
@@ -105,10 +105,10 @@ impl Round {
         Ok(Tally::default())
     }
 
-    /// Takes what is sent or written, and looks at it.
+    /// Receives sent or written data, and checks them.
     fn take(&self, pair: &RankPair<'_>, ends: &mut DatEnds) -> Result<Tally> {
         let deadline = Deadline::after(pair.world().config().deadline);
-        // What the last round has left there is not taken for data.
+        // The memory is cleared, so that data of the last round do not pass for new ones.
         ends.mine.write(0, &vec![0; self.size])?;
         let arrives = if self.transfer == Transfer::Send { self.size } else { 0 };
         let (lane, memory) = ends.of(self.transfer, self.size)?;
@@ -128,19 +128,19 @@ impl Round {
         Ok(tally)
     }
 
-    /// Has it where the peer reads, until that is done.
+    /// Provides the data for the peer's read, until the read is done.
     fn offer(&self, pair: &RankPair<'_>, ends: &mut DatEnds) -> Result<Tally> {
         let mut data = vec![0; self.size];
         write(&mut data, self.seed());
         ends.mine.write(0, &data)?;
         ends.of(self.transfer, self.size)?; // in step with the peer
         pair.send_words(&[])?;
-        // Sleeps there: the library serves the peer's reads.
+        // This rank sleeps here; the library serves the peer's reads.
         pair.receive_words()?;
         Ok(Tally::default())
     }
 
-    /// Reads it, and looks at it.
+    /// Reads the peer's data, and checks them.
     fn fetch(&self, pair: &RankPair<'_>, ends: &mut DatEnds) -> Result<Tally> {
         let deadline = Deadline::after(pair.world().config().deadline);
         pair.receive_words()?;

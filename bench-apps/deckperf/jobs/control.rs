@@ -1,4 +1,4 @@
-//! What rank 0 and the others tell each other, and where all of them run.
+//! Orders and answers between rank 0 and the other ranks, and the cores on which all of them run.
 
 use std::{borrow::Cow, collections::BTreeSet, fs};
 
@@ -13,15 +13,15 @@ use crate::{
     rounds::{Contend, Results},
 };
 
-/// One rank's ends. A wait ends with an error when the rank that it is for is lost.
+/// One rank's ends of these links. A wait for a rank ends with an error when that rank is lost.
 pub struct Control<'w> {
     world: &'w World,
     inbox: Mailbox<u64>,
-    /// At rank 0: of every rank from 1 on. At the others: of rank 0.
+    /// Postboxes: at rank 0, of every other rank from 1 on; at the others, of rank 0.
     others: Vec<Postbox<u64>>,
 }
 
-/// Where a rank runs.
+/// Host, core and NUMA node of a rank.
 #[derive(Clone, Debug, PartialEq)]
 struct Place {
     host: String,
@@ -29,7 +29,7 @@ struct Place {
     node: Option<usize>,
 }
 
-/// Where all ranks run, as rank 0 knows it.
+/// Places of all ranks, as rank 0 knows them.
 pub struct Placement {
     places: Vec<Place>,
     usable: Vec<usize>,
@@ -37,11 +37,11 @@ pub struct Placement {
 
 const MAILBOX: &str = "jobs.words";
 
-/// On the wire: there is none.
+/// Value on the wire for no core or no node.
 const NONE: u64 = u64::MAX;
 
 impl<'w> Control<'w> {
-    /// All ranks call this.
+    /// Opens the links. All ranks call this.
     pub fn open(world: &'w World) -> Result<Self> {
         let inbox = world.mailboxes(MAILBOX)?;
         let towards = if world.rank() == 0 { 1..world.size() } else { 0..1 };
@@ -53,12 +53,12 @@ impl<'w> Control<'w> {
         Ok(Self { world, inbox, others: towards.map(open).collect::<Result<_>>()? })
     }
 
-    /// The world that the ranks are of.
+    /// The world of the ranks.
     pub fn world(&self) -> &'w World {
         self.world
     }
 
-    /// From rank 0 to another one, or from another one to rank 0.
+    /// Sends words from rank 0 to another rank, or from another rank to rank 0.
     pub fn tell(&self, rank: usize, words: &[u64]) -> Result {
         let unknown = || Failure::BadOrder(format!("rank {rank} is not told anything by this one"));
         let at = if self.world.rank() == 0 { rank.checked_sub(1) } else { Some(0) };
@@ -68,22 +68,22 @@ impl<'w> Control<'w> {
         Ok(postbox.post(message)?)
     }
 
-    /// Rank 0 to all others.
+    /// Sends words from rank 0 to all others.
     pub fn tell_all(&self, words: &[u64]) -> Result {
         (1..self.world.size()).try_for_each(|rank| self.tell(rank, words))
     }
 
-    /// Waits for what that rank says.
+    /// Waits for the next words of `rank`.
     pub fn hear(&self, rank: usize) -> Result<Received<u64>> {
         Ok(self.inbox.retrieve_from(rank)?)
     }
 
-    /// What rank 0 has said, if it has.
+    /// Returns the next words of rank 0, if they have arrived.
     pub fn try_hear(&self) -> Result<Option<Received<u64>>> {
         Ok(self.inbox.try_retrieve()?)
     }
 
-    /// Binds this rank if asked to; rank 0 learns where everybody runs.
+    /// Binds this rank if asked to; rank 0 learns the places of all ranks.
     pub fn place(&self, pin: bool, spots: &[Spot]) -> Result<Option<Placement>> {
         let usable = udeck::sys::usable_cpus();
         let neighbours = self.world.host_ranks();
@@ -92,7 +92,7 @@ impl<'w> Control<'w> {
         let core = if !spots.is_empty() {
             Some(binding::core_of(spots, local, neighbours.len(), &usable, &cpus)?)
         } else {
-            // Bound by the launcher, or with a core for each.
+            // This rank is bound by the launcher to one core, or each rank has a core.
             let enough = usable.len() == 1 || neighbours.len() <= usable.len();
             usable.get(local % usable.len().max(1)).copied().filter(|_| pin && enough)
         };
@@ -128,7 +128,7 @@ impl Place {
 }
 
 impl Placement {
-    /// `None` without two cores of rank 0's host.
+    /// The raw limits' measurement; `None` without two cores of rank 0's host.
     pub fn raw_limits(&self, largest: usize) -> Option<Baselines> {
         let mine = self.places.first()?;
         let beside = self.places.iter().skip(1).filter(|place| place.host == mine.host);
@@ -140,7 +140,8 @@ impl Placement {
         }
     }
 
-    /// Ranks of rank 0's host, and the cores that they may use: a rank that was bound, here or by its launcher, has its own.
+    /// Ranks of rank 0's host, and the cores that they may use. A rank that was bound, here or by its launcher, has a core
+    /// of its own.
     fn crowd(&self) -> (usize, usize) {
         let here = || {
             self.places.iter().filter(|place| Some(&place.host) == self.places.first().map(|mine| &mine.host))
@@ -149,18 +150,18 @@ impl Placement {
         (here().count(), bound.map_or(self.usable.len(), |cores| cores.len()))
     }
 
-    /// Whether the raw line tells how quiet the machine was: not where ranks that spin share cores with it.
+    /// Whether the raw line shows how quiet the machine was. It does not where ranks that spin share cores with it.
     pub fn can_judge_noise(&self) -> bool {
         let (ranks, cores) = self.crowd();
         ranks > 0 && ranks <= cores
     }
 
-    /// [`Results::noise`], where the raw line can judge.
+    /// [`Results::noise`], where the raw line can judge noise.
     pub fn noise<C: Contend>(&self, results: &Results<C>) -> Option<Noise> {
         results.noise().filter(|_| self.can_judge_noise())
     }
 
-    /// What stands beside the figures, and why there is no verdict on the noise.
+    /// Sentences on the raw limits, and the reason if there is no verdict on the noise.
     pub fn raw_sentences<C: Contend>(&self, results: &Results<C>) -> Vec<Cow<'static, str>> {
         let mut sentences = vec![raw_limits(results)];
         if !self.can_judge_noise() {
@@ -177,7 +178,7 @@ impl Placement {
         sentences
     }
 
-    /// For the head.
+    /// Placement in words, for the head of the report.
     pub fn describe(&self) -> String {
         let of = |rank: usize, place: &Place| match (place.core, place.node) {
             (Some(core), Some(node)) => format!("{rank} on core {core} of NUMA node {node}"),
@@ -230,7 +231,7 @@ mod tests {
                 && said[1].contains("than the 2 cores that they may use"),
             "{said:?}"
         );
-        // The launcher has bound each rank: this one may use no core but its own.
+        // The launcher has bound each rank, so this one may use no core but its own.
         let bound = Placement { places: vec![place("a", Some(0)), place("a", Some(1))], usable: vec![0] };
         assert!(bound.noise(&results).is_some(), "a core for each");
         let shared = of(vec![place("a", Some(1)), place("a", Some(1))]);

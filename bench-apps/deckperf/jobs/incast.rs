@@ -1,5 +1,5 @@
-//! `deckperf incast`: many ranks send to one. How much arrives, whether all senders are served alike, and how long a short
-//! message of one of them takes among the floods of the others.
+//! `deckperf incast`: many ranks send to one. Measures the rate at the receiver, the fairness between senders, and the time of a
+//! short message of one of them among the floods of the others.
 
 use std::{
     borrow::Cow,
@@ -22,24 +22,24 @@ use crate::{
 
 const SIZES: [usize; 3] = [SMALL, 4 << 10, 64 << 10];
 
-/// Long beside a time slice of senders that share cores.
+/// Target length of a flood: long beside a time slice of senders that share cores.
 const FLOOD: Duration = Duration::from_millis(20);
 
-/// Messages of a sender between two looks whether it is to stop.
+/// Messages of a sender between two polls for the order to stop.
 const VISIT: usize = 16;
 
-/// The tag of a sender's last message.
+/// Tag of a sender's last message.
 const LAST: u32 = 1;
 
 const INBOX: &str = "incast";
 const ANSWERS: &str = "incast.answers";
 
-/// In a job of so many ranks, one of which receives.
+/// Kind of a batch, in a job of this many ranks, one of which receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Incast {
-    /// All others flood it.
+    /// All other ranks flood the receiver.
     Flood(usize),
-    /// One asks, and all but that one flood it.
+    /// Rank 1 sends short messages that are answered, and the remaining ranks flood the receiver.
     Probe(usize),
 }
 
@@ -66,7 +66,7 @@ impl Contend for Incast {
     fn counted(&self, messages: u64) -> u64 {
         match self {
             Incast::Flood(_) => messages,
-            // A figure is of a round trip.
+            // The figure of a probe is the time of a round trip.
             Incast::Probe(_) => 1,
         }
     }
@@ -76,28 +76,30 @@ impl Contend for Incast {
     }
 }
 
-/// What is kept beside the figures of a batch.
+/// Further results of a kind of batch, beside its figures.
 struct Seen {
     what: Incast,
     size: usize,
-    /// Of a flood: messages by sender, from rank 1 on.
+    /// Messages of a flood by sender, from rank 1 on.
     delivered: Vec<u64>,
-    /// Of a probe: round trips.
+    /// Round trips of a probe.
     singles: Singles,
 }
 
-/// Rank 0: receives.
+/// Rank 0's role: it receives.
 struct Receiver<'l, 'w> {
     control: &'l Control<'w>,
     inbox: Mailbox<u8>,
     answers: Postbox<u8>,
     raw: Option<Baselines>,
-    /// `None` while batches are calibrated.
+    /// Current round; `None` while batches are calibrated.
     round: Option<usize>,
     seen: Vec<Seen>,
 }
 
-/// On the wire, to a sender: the size of a flood; or a number of round trips, and of those before them; nothing: stop.
+/// Order that ends a sender's work. Other orders are the size of a flood, or the numbers of timed and of warm-up round
+/// trips; no words end a flood.
+/// words: stop.
 const DONE: u64 = u64::MAX;
 
 impl Receiver<'_, '_> {
@@ -111,7 +113,7 @@ impl Receiver<'_, '_> {
         Ok(())
     }
 
-    /// Stops them, and takes what is under way.
+    /// Stops the floods, and receives the messages under way.
     fn end(&self, senders: std::ops::Range<usize>) -> Result {
         let mut left = senders.len();
         senders.into_iter().try_for_each(|rank| self.control.tell(rank, &[]))?;
@@ -139,7 +141,7 @@ impl Receiver<'_, '_> {
         Ok((elapsed, delivered))
     }
 
-    /// Of rank 1, whose messages are answered when they are retrieved.
+    /// Times round trips of rank 1, whose messages are answered when they are retrieved.
     fn probe(&self, ranks: usize, size: usize, shape: Shape) -> Result<Vec<u32>> {
         self.begin(2..ranks, size)?;
         self.control.tell(1, &[shape.iterations, shape.warm_up])?;
@@ -204,7 +206,7 @@ impl Runner for Receiver<'_, '_> {
     }
 }
 
-/// Rank 0.
+/// Measures as rank 0.
 pub fn measure(
     control: &Control<'_>,
     plan: &JobsPlan,
@@ -222,7 +224,7 @@ pub fn measure(
         let senders = if let Incast::Flood(ranks) = what { ranks - 1 } else { 0 };
         Seen { what, size, delivered: vec![0; senders], singles: Singles::new() }
     };
-    // Floods are held up by their receiver, or they would measure how much can wait.
+    // The queue is empty, so that the receiver holds the floods up; otherwise the figures would show how much can wait.
     let inbox = world.mailbox_with_queue::<u8>(INBOX, 0)?;
     let answers = world.postbox_of::<u8>(ANSWERS, 1)?;
     let seen = cells.iter().map(seen).collect();
@@ -242,7 +244,7 @@ pub fn measure(
     })
 }
 
-/// Any other rank: sends.
+/// Sends, as any rank but 0.
 pub fn follow(control: &Control<'_>) -> Result {
     let world = control.world();
     let outlet = world.postbox::<u8>(INBOX)?;
@@ -309,14 +311,14 @@ fn method(plan: &JobsPlan, placement: &Placement, results: &Results<Incast>) -> 
     sentences
 }
 
-/// 1 if all are alike, 1/n if one has everything (Jain, Chiu, Hawe 1984).
+/// Fairness index (Jain, Chiu, Hawe 1984): 1 if all shares are equal, 1/n if one sender has everything.
 fn jain(shares: &[u64]) -> Option<f64> {
     let sum: f64 = shares.iter().map(|&share| share as f64).sum();
     let squares: f64 = shares.iter().map(|&share| (share as f64).powi(2)).sum();
     (squares > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
 }
 
-/// The least and the most, as parts of the mean.
+/// The smallest and the largest share, as multiples of the mean.
 fn extremes(shares: &[u64]) -> Option<[f64; 2]> {
     let mean = shares.iter().sum::<u64>() as f64 / shares.len() as f64;
     let [least, most] = [*shares.iter().min()?, *shares.iter().max()?];

@@ -1,4 +1,4 @@
-//! `deckperf matrix`: every pair of the job's ranks, one at a time: which are near, and which are far.
+//! `deckperf matrix`: measures every pair of the job's ranks, one at a time, and shows which are near and which are far.
 
 use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
@@ -20,10 +20,10 @@ use crate::{
     table_report::{Cell, Table, TableReport},
 };
 
-/// Bytes of a message that is streamed, unless sizes were asked for.
+/// Default size of streamed messages, in bytes.
 const LARGE: usize = 64 << 10;
 
-/// From one rank to another; of a latency both ways.
+/// Direction of a stream from one rank to another; a latency covers both ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Link {
     from: usize,
@@ -59,12 +59,12 @@ impl Contend for Link {
     }
 }
 
-/// What is handed over unread is no bandwidth.
+/// Payload mode of a test: a hand-over of unread data is no bandwidth.
 fn payload(test: Test) -> Payload {
     if test == Test::Latency { Payload::Untouched } else { Payload::WrittenRead }
 }
 
-/// Round trips between every two, streams from each to each.
+/// Empty series: round trips between every two ranks, streams from each to each.
 fn links(ranks: usize, protocol: Protocol, latency: &[usize], bandwidth: &[usize]) -> Results<Link> {
     let mut all = Vec::new();
     for from in 0..ranks {
@@ -82,7 +82,7 @@ fn links(ranks: usize, protocol: Protocol, latency: &[usize], bandwidth: &[usize
     Results::empty(&sizes, all)
 }
 
-/// This rank's ends of the pairs that it has been in, by leader and follower: a pair connects when it is first asked for.
+/// This rank's ends of its pairs, by leader and follower. A pair connects when it is first used.
 struct Pairs<'w> {
     world: &'w World,
     protocol: Protocol,
@@ -111,7 +111,7 @@ const STOP: u64 = 0;
 const LEAD: u64 = 1;
 const FOLLOW: u64 = 2;
 
-/// Rank 0: sends two ranks to each other, itself among them.
+/// Rank 0's role: it lets two ranks, perhaps itself, exchange messages.
 struct Matchmaker<'l, 'w> {
     control: &'l Control<'w>,
     pairs: Pairs<'w>,
@@ -144,7 +144,7 @@ impl Runner for Matchmaker<'_, '_> {
     }
 }
 
-/// Rank 0.
+/// Measures as rank 0.
 pub fn measure(
     control: &Control<'_>,
     plan: &JobsPlan,
@@ -176,7 +176,7 @@ pub fn measure(
     })
 }
 
-/// Any other rank.
+/// Follows orders, as any rank but 0.
 pub fn follow(control: &Control<'_>, protocol: Protocol) -> Result {
     let world = control.world();
     let mut pairs = Pairs::new(world, protocol);
@@ -215,7 +215,7 @@ fn method(plan: &JobsPlan, placement: &Placement, results: &Results<Link>) -> Ve
     sentences
 }
 
-/// The medians.
+/// Table of the medians.
 fn matrix(results: &Results<Link>, ranks: usize, protocol: Protocol, test: Test, size: usize) -> Table {
     let cell = |from: usize, to: usize| {
         let [from, to] = if test == Test::Latency { [from.min(to), from.max(to)] } else { [from, to] };

@@ -29,10 +29,10 @@ use crate::{
 
 const SIZES: [usize; 4] = [SMALL, 4 << 10, 64 << 10, 1 << 20];
 
-/// Long beside the barriers around it, also where ranks share cores.
+/// Target length of a batch: long beside the barriers around it, also where ranks share cores.
 const BATCH: Duration = Duration::from_millis(10);
 
-/// So many pairs at once.
+/// Contender: this many pairs stream at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Streams(usize);
 
@@ -69,7 +69,7 @@ impl StreamsOrder {
         [self.pairs as u64, self.size as u64, warm_up, iterations, messages]
     }
 
-    /// `None`: nothing more to do.
+    /// Decodes an order; `None` is the stop order.
     fn decode(words: &[u64]) -> Result<Option<Self>> {
         match *words {
             [] => Ok(None),
@@ -82,7 +82,7 @@ impl StreamsOrder {
     }
 }
 
-/// One rank: its pair, and the groups that begin and end together.
+/// One rank's pair, and the groups of ranks that begin and end together.
 struct Streamer<'w> {
     world: &'w World,
     protocol: Protocol,
@@ -95,13 +95,13 @@ impl<'w> Streamer<'w> {
         Streamer { world, protocol, pair: None, groups: BTreeMap::new() }
     }
 
-    /// The ranks of so many pairs.
+    /// Ranks of the first `pairs` pairs.
     fn members(&self, pairs: usize) -> Vec<usize> {
         let half = self.world.size() / 2;
         (0..pairs).chain(half..half + pairs).collect()
     }
 
-    /// This rank's part, from a barrier of all pairs to another.
+    /// Runs this rank's part of a batch, from one barrier of all pairs to another.
     fn perform(&mut self, order: StreamsOrder) -> Result<Duration> {
         let StreamsOrder { pairs, size, shape } = order;
         let (me, half) = (self.world.rank(), self.world.size() / 2);
@@ -129,7 +129,7 @@ impl<'w> Streamer<'w> {
     }
 }
 
-/// Rank 0: says how many pairs stream, and streams in the first of them.
+/// Rank 0's role: it says how many pairs stream, and streams in the first of them.
 struct Crowd<'l, 'w> {
     control: &'l Control<'w>,
     streamer: Streamer<'w>,
@@ -152,7 +152,7 @@ impl Runner for Crowd<'_, '_> {
     }
 }
 
-/// Rank 0.
+/// Measures as rank 0.
 pub fn measure(
     control: &Control<'_>,
     plan: &JobsPlan,
@@ -182,7 +182,7 @@ pub fn measure(
     })
 }
 
-/// Any other rank.
+/// Follows orders, as any rank but 0.
 pub fn follow(control: &Control<'_>, protocol: Protocol) -> Result {
     let mut streamer = Streamer::new(control.world(), protocol);
     while let Some(order) = StreamsOrder::decode(&control.hear(0)?)? {
@@ -235,7 +235,7 @@ fn table(sizes: &[usize], pairs: &[usize], results: &Results<Streams>) -> Table 
     }
 }
 
-/// What more pairs bring.
+/// Ratios of the rate of more pairs to that of the fewest.
 fn findings(sizes: &[usize], pairs: &[usize], results: &Results<Streams>) -> Vec<Finding> {
     let Some(&fewest) = pairs.iter().min() else { return Vec::new() };
     let figures =

@@ -1,4 +1,4 @@
-//! Who takes part: transfers, ways for the receiver to learn of them, and the VIs that they come on.
+//! Contenders of `--layer vi`: transfers, ways for the receiver to notice messages, and the VIs on which messages arrive.
 
 use udeck::via::Caps;
 
@@ -12,77 +12,77 @@ use crate::{
     rounds::{Contend, Results, SMALL, Shape},
 };
 
-/// How data go over.
+/// Transfer that moves the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
-    /// Into the descriptor that the receiver posted.
+    /// Send into the descriptor that the receiver posted.
     Send,
-    /// Into the receiver's window, with immediate data, which take a descriptor.
+    /// RDMA write into the receiver's window, with immediate data, which take a descriptor.
     RdmaWrite,
-    /// Out of the peer's window. The peer does nothing (beside uDAPL's only).
+    /// RDMA read out of the peer's window. The peer does nothing. Measured only beside uDAPL's reads.
     RdmaRead,
 }
 
-/// How the receiver learns that something came.
+/// Way in which the receiver notices a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// It asks each VI in turn.
+    /// The receiver polls each VI in turn.
     WorkQueue,
-    /// It asks the completion queue, and then the VI that this names.
+    /// The receiver polls the completion queue, and then the VI that it names.
     CompletionQueue,
-    /// It waits at the completion queue, which spins for as long as a sleep would cost.
+    /// The receiver waits at the completion queue, which spins for as long as a sleep would cost.
     Wait,
-    /// It waits, and has fallen asleep before the message is posted.
+    /// The receiver waits, and has fallen asleep before the message is posted.
     Asleep,
 }
 
-/// Which of the receiver's VIs messages come on.
+/// VIs of the receiver on which messages arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
-    /// Each on another, as if by chance: all of them are in use.
+    /// Each message on another VI, as if by chance: all VIs are in use.
     Spread,
-    /// All on one, while the others are connected and idle: what do these cost?
+    /// All messages on one VI, while the others are connected and idle: shows what idle VIs cost.
     OneBusy,
 }
 
-/// Of `--layer vi`, in the order of the tables, and by number in a [`ViOrder`].
+/// Transfers of `--layer vi`, in the order of the tables; the index travels in a [`ViOrder`].
 pub const TRANSFERS: [Transfer; 2] = [Transfer::Send, Transfer::RdmaWrite];
-/// In the order of the columns, and by number in a [`ViOrder`].
+/// Looks, in the order of the columns; the index travels in a [`ViOrder`].
 pub const LOOKS: [Look; 4] = [Look::WorkQueue, Look::CompletionQueue, Look::Wait, Look::Asleep];
-/// In the order of the tables, and by number in a [`ViOrder`].
+/// Traffics, in the order of the tables; the index travels in a [`ViOrder`].
 pub const TRAFFICS: [Traffic; 2] = [Traffic::Spread, Traffic::OneBusy];
-/// What many VIs are measured with, in the order of the columns: nobody sleeps.
+/// Looks with which many VIs are measured, in the order of the columns: the receiver never sleeps.
 pub const POLLING: [Look; 2] = [Look::WorkQueue, Look::CompletionQueue];
 
-/// VIs of its own serve each of these: none inherits another's rings.
+/// Transfer, look and number of VIs. Each setup has VIs of its own, so that none inherits another's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ViSetup {
-    /// How data go over.
+    /// Transfer that moves the data.
     pub transfer: Transfer,
-    /// How they are noticed.
+    /// Way in which the receiver notices a message.
     pub look: Look,
-    /// How many VIs each side has.
+    /// Number of VIs on each side.
     pub vis: usize,
 }
 
 /// One column of one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ViContender {
-    /// What is timed.
+    /// Test that is timed.
     pub test: Test,
-    /// How.
+    /// Setup of the VIs.
     pub way: ViSetup,
-    /// On which of the way's VIs.
+    /// VIs on which the messages travel.
     pub traffic: Traffic,
 }
 
 impl ViContender {
-    /// All messages on one VI, which has no others beside it.
+    /// All messages on one VI, without further VIs beside it.
     pub fn alone(test: Test, transfer: Transfer, look: Look) -> Self {
         Self { test, way: ViSetup { transfer, look, vis: 1 }, traffic: Traffic::OneBusy }
     }
 
-    /// Round trips of sends among `vis` VIs. A single one is busy, whatever the traffic.
+    /// Round trips of sends among `vis` VIs. A single VI is busy, whatever the traffic.
     pub fn among(vis: usize, look: Look, traffic: Traffic) -> Self {
         match vis {
             1 => Self::alone(Test::Latency, Transfer::Send, look),
@@ -102,14 +102,14 @@ impl Contend for ViContender {
         let batch = ViBatch { way: self.way, traffic: self.traffic, size, shape };
         match self.test {
             Test::Latency => ViOrder::PingPong(batch),
-            // The command line knows no other here.
+            // The command line allows no other test here.
             Test::Bandwidth | Test::BiBandwidth => ViOrder::Stream(batch),
         }
     }
 }
 
 impl Transfer {
-    /// As in the output.
+    /// Name in the output.
     pub fn name(self) -> &'static str {
         match self {
             Transfer::Send => "send",
@@ -120,7 +120,7 @@ impl Transfer {
 }
 
 impl Look {
-    /// As in the output.
+    /// Name in the output.
     pub fn name(self) -> &'static str {
         match self {
             Look::WorkQueue => "work-queue",
@@ -132,7 +132,7 @@ impl Look {
 }
 
 impl Traffic {
-    /// As in the output.
+    /// Name in the output.
     pub fn name(self) -> &'static str {
         match self {
             Traffic::OneBusy => "one-busy",
@@ -140,8 +140,8 @@ impl Traffic {
         }
     }
 
-    /// The VI among `vis` that a direction's message with this number comes on, in this batch of the lane; both ranks
-    /// come to the same.
+    /// Index, among `vis` VIs, of the VI for message `number` of its direction, in batch `batch` of the lane; both ranks
+    /// compute the same.
     #[inline]
     pub fn on(self, number: u64, batch: u64, vis: usize) -> usize {
         let by_chance = |number| {
@@ -155,7 +155,7 @@ impl Traffic {
     }
 }
 
-/// The looks that a test has columns for: nobody falls asleep within a window.
+/// Looks that are the columns of a test; the receiver never falls asleep within a window.
 pub fn looks(test: Test) -> &'static [Look] {
     match test {
         Test::Latency => &LOOKS,
@@ -163,11 +163,11 @@ pub fn looks(test: Test) -> &'static [Look] {
     }
 }
 
-/// All that the plan needs, each once; both ranks come to the same.
+/// All setups that the plan needs, each once; both ranks compute the same.
 pub fn ways(plan: &ViPlan, caps: Caps) -> Vec<ViSetup> {
     let mut ways = Vec::new();
     for transfer in TRANSFERS {
-        // Without RDMA (`DECK_TRUST=none`), its columns stay empty.
+        // Without RDMA (`DECK_TRUST=none`), the columns of RDMA writes stay empty.
         if transfer == Transfer::RdmaWrite && !caps.has(Caps::RDMA_WRITE) {
             continue;
         }
@@ -181,13 +181,13 @@ pub fn ways(plan: &ViPlan, caps: Caps) -> Vec<ViSetup> {
     ways
 }
 
-/// Where one VI is, the row is the first table's; only more need VIs of their own.
+/// Setups of several VIs. The row of one VI comes from the first table, so it needs no VIs of its own.
 fn among_many(plan: &ViPlan) -> impl Iterator<Item = (usize, Look)> {
     let counts = plan.counts.iter().copied().filter(|&vis| vis > 1);
     counts.flat_map(|vis| POLLING.map(|look| (vis, look)))
 }
 
-/// Empty series for all of them.
+/// Empty series for all contenders.
 pub fn contenders(plan: &ViPlan, ways: &[ViSetup]) -> Results<ViContender> {
     let mut cells = Vec::new();
     let mut sizes = plan.sizes.clone();
@@ -243,7 +243,7 @@ mod tests {
     fn eight_bytes_are_measured_for_the_many_even_if_no_table_has_them() {
         let plan = ViPlan { tests: vec![Test::Latency], sizes: vec![4096], ..plan() };
         let results = contenders(&plan, &ways(&plan, Caps::RDMA_WRITE));
-        // Two transfers of four looks, and two ways to find the message on one VI, on one among 10, on any of 10.
+        // Two transfers with four looks, and two looks for a message on one VI, on the busy one of 10, and on any of 10.
         assert_eq!(results.posts.len(), 2 * 4 + 2 * 3);
         assert_eq!(results.raws.iter().map(|raw| raw.size).collect::<Vec<_>>(), [SMALL, 4096]);
         let with_small = ViPlan { sizes: vec![SMALL, 4096], ..plan };

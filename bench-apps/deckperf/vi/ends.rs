@@ -1,4 +1,4 @@
-//! One rank's ends of all connections, and the memory that its messages lie in.
+//! One rank's ends of all connections, and the memory of its messages.
 
 use std::collections::HashMap;
 
@@ -18,29 +18,29 @@ use crate::{
 
 const DOOR: &[u8] = b"deckperf.vi";
 
-/// Everything that a batch needs.
+/// Connections and memory of all batches.
 pub struct ViEnds {
     lanes: Vec<Lanes>,
     memory: RegionPool,
-    /// The peer's window, if there is RDMA.
+    /// The peer's window; `None` without RDMA.
     theirs: Option<RemoteBuffer>,
-    /// Kept open; the peer writes and reads here.
+    /// This rank's window, which the peer writes and reads; held to keep it open.
     _mine: Option<Window>,
 }
 
-/// Serve one way, batch by batch in turn. How far a connection's cache lines are from the cores is a matter of their
-/// addresses: with one connection alone, a way would be fast or slow by luck, in all rounds of a run.
+/// Connections of one setup, which batches use in turn. The distance of a connection's cache lines from the cores depends on
+/// their addresses: with a single connection, a setup would be fast or slow by luck, in all rounds of a run.
 struct Lanes {
     way: ViSetup,
     lanes: Vec<ViLane>,
     batches: u64,
 }
 
-/// Lanes of one VI each. Among many VIs there are as many places as VIs.
+/// Lanes of a setup with one VI. With many VIs there are as many places as VIs.
 const LANES_OF_ONE: usize = 8;
 
 impl ViEnds {
-    /// Both ranks call this with the same ways; blocks until all VIs are connected.
+    /// Opens and connects everything. Both ranks call this with the same setups; blocks until all VIs are connected.
     pub fn open(pair: &RankPair<'_>, ways: &[ViSetup], largest: usize) -> Result<Self> {
         let nic = pair.world().nic();
         let memory = RegionPool { nic: nic.clone(), ptag: nic.ptag(), idle: HashMap::new(), bytes: 0 };
@@ -71,8 +71,8 @@ impl ViEnds {
         Ok(Self { lanes, memory, theirs: greeter.theirs, _mine: mine })
     }
 
-    /// The VIs that serve the next batch of `way` and its number, the memory, and where RDMA of `size` bytes goes or comes
-    /// from.
+    /// The VIs for the next batch of `way` with the batch's number, the memory, and the place that RDMA of `size` bytes writes
+    /// or reads.
     pub fn of(
         &mut self,
         way: ViSetup,
@@ -94,11 +94,11 @@ impl ViEnds {
     }
 }
 
-/// Who serves a batch.
+/// The VIs that serve a batch.
 pub struct BatchTurns<'e> {
-    /// The VIs.
+    /// The VIs of the lane.
     pub lane: &'e mut ViLane,
-    /// Of the batch, among those of its way.
+    /// Number of the batch among those of its setup.
     pub number: u64,
 }
 
@@ -123,7 +123,7 @@ impl<'l> Greeter<'l> {
             let host = pair.receive_words()?.iter().map(|&word| word as u8).collect();
             ConnectRole::Asks(NetAddress { host, discriminator: DOOR.to_vec() })
         } else {
-            // Listens before it says where.
+            // The rank listens before it sends its address.
             let listener = Listener::new(nic, DOOR)?;
             let words: Vec<u64> = nic.attributes().address.iter().map(|&byte| u64::from(byte)).collect();
             pair.send_words(&words)?;
@@ -133,7 +133,7 @@ impl<'l> Greeter<'l> {
         Ok(Self { nic, deadline, side, mine, theirs: None })
     }
 
-    /// The next VI. The place of each side's window travels along.
+    /// Connects the next VI. The place of each side's window travels along.
     fn connect(&mut self, attributes: ViAttributes, cq: &Cq) -> Result<Vi> {
         let mut vi = Vi::new(self.nic, attributes)?;
         let queue = cq.handle();
@@ -162,20 +162,21 @@ fn decode(bytes: &[u8]) -> Option<RemoteBuffer> {
     Some(RemoteBuffer { handle, offset: 0, len: usize::try_from(u64::from_le_bytes(*len)).ok()? })
 }
 
-/// Registered memory between two batches: kept, so that no figure pays for fresh pages.
+/// Registered memory between two batches. It is kept, so that no figure pays for fresh pages.
 pub struct RegionPool {
     nic: Nic,
     ptag: Ptag,
     idle: HashMap<usize, Vec<Region>>,
-    /// That are idle.
+    /// Bytes that are idle.
     bytes: usize,
 }
 
-/// More than two windows of the largest messages hold; all is given back where another size would exceed it.
+/// Most idle bytes: more than two windows of the largest messages hold. Before another size would exceed the bound, all
+/// memory is freed.
 const MAX_IDLE: usize = 256 << 20;
 
 impl RegionPool {
-    /// For a message of `size` bytes.
+    /// Takes memory for a message of `size` bytes.
     pub fn take(&mut self, size: usize) -> Result<Region> {
         if let Some(region) = self.idle.get_mut(&size).and_then(Vec::pop) {
             self.bytes -= size;
@@ -188,7 +189,7 @@ impl RegionPool {
         Ok(self.nic.region(size, self.ptag)?)
     }
 
-    /// What a descriptor held.
+    /// Takes the memory of a descriptor back.
     pub fn give_back(&mut self, descriptor: Descriptor) {
         for region in descriptor.into_segments().into_iter().map(Segment::into_region) {
             self.bytes += region.len();

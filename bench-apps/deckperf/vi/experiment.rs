@@ -19,20 +19,20 @@ use crate::{
     turn::{Fresh, Part, Pattern, Turn},
 };
 
-/// Rank 0: gives the orders and holds the clock.
+/// Rank 0's role: it gives the orders and holds the clock.
 pub struct ViConductor<'l, 'w> {
-    /// To rank 1.
+    /// Link to rank 1.
     pub pair: &'l RankPair<'w>,
-    /// `None` where there is no second core to measure them on.
+    /// Measures the raw limits; `None` without a second core.
     pub raw: Option<Baselines>,
-    /// This rank's.
+    /// This rank's ends of the connections.
     pub ends: ViEnds,
 }
 
 impl Runner for ViConductor<'_, '_> {
     type Contender = ViContender;
 
-    /// What it took; the time that both ranks let the other fall asleep is not the messages'.
+    /// Runs one batch. Time in which a rank rests so that the other falls asleep is subtracted from `elapsed`.
     fn post(&mut self, order: ViOrder) -> Result<Sample> {
         let pair = self.pair;
         pair.send_words(&order.encode())?;
@@ -52,7 +52,7 @@ impl Runner for ViConductor<'_, '_> {
     }
 }
 
-/// Rank 1: follows orders until there are no more. Between them it sleeps in `retrieve` and leaves its core
+/// Follows orders as rank 1 until there are no more. Between orders it sleeps in `retrieve` and leaves its core
 /// to the raw measurements.
 pub fn follow(pair: &RankPair<'_>, plan: &ViPlan) -> Result {
     let ways = ways(plan, pair.world().nic().caps());
@@ -77,7 +77,7 @@ pub struct ViTurn<'e, F> {
     memory: &'e mut RegionPool,
 }
 
-/// All that one rank does before the clock starts.
+/// Does one rank's work before the clock starts.
 pub fn prepare<'e>(
     pair: &RankPair<'_>,
     ends: &'e mut ViEnds,
@@ -99,7 +99,7 @@ pub fn prepare<'e>(
         lane,
         move |message| traffic.on(message, number, vis),
         |fresh| {
-            // An RDMA write's data go elsewhere than into its descriptor.
+            // The data of an RDMA write do not go into its descriptor.
             Ok(match (fresh, place) {
                 (Fresh::EmptyReceive | Fresh::EmptyRequest, _) | (Fresh::Receive, Some(_)) => {
                     Descriptor::new(Vec::<Region>::new())
@@ -118,19 +118,19 @@ pub fn prepare<'e>(
 }
 
 impl<F: Fn(u64) -> usize> ViTurn<'_, F> {
-    /// How long the timed iterations lasted.
+    /// Runs the batch, and returns the time of the timed iterations.
     pub fn perform(&mut self) -> Result<Duration> {
         self.turn.perform()
     }
 
-    /// How long this rank rested.
+    /// Gives the memory back, and returns the time that this rank rested.
     pub fn finish(self) -> Result<Duration> {
         let Self { turn, memory } = self;
         turn.finish(|descriptor| memory.give_back(descriptor))
     }
 }
 
-/// What an order times.
+/// Batch and pattern of an order.
 fn timed(order: ViOrder) -> Result<(ViBatch, Pattern)> {
     match order {
         ViOrder::PingPong(batch) => Ok((batch, Pattern::PingPong)),

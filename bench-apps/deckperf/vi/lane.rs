@@ -1,4 +1,4 @@
-//! VIs that share a completion queue, and the moves that are timed on them.
+//! VIs that share a completion queue, and the operations that are timed on them.
 
 use udeck::via::{Completion, Cq, Deadline, Descriptor, Error, Source, Status, Vi};
 
@@ -8,24 +8,24 @@ use crate::{
     turn::{self, Patience, poll},
 };
 
-/// The VIs of one way. Their contexts are their places.
+/// The VIs of one setup. The context of each VI is its index.
 pub struct ViLane {
     look: Look,
     vis: Vec<Vi>,
     cq: Cq,
-    /// The VI that is asked next, where each is asked in turn.
+    /// Index of the VI that is polled next, where each is polled in turn.
     next: usize,
     /// Sends whose memory the peer may still read.
     under_way: usize,
 }
 
 impl ViLane {
-    /// Connected VIs, with contexts from 0 on, that are attached to `cq`.
+    /// Makes a lane of connected VIs with contexts from 0 on, which are attached to `cq`.
     pub fn new(look: Look, vis: Vec<Vi>, cq: Cq) -> Self {
         Self { look, vis, cq, next: 0, under_way: 0 }
     }
 
-    /// How many VIs there are.
+    /// Number of VIs.
     pub fn len(&self) -> usize {
         self.vis.len()
     }
@@ -64,7 +64,7 @@ impl turn::Lane for ViLane {
         Ok(self.vis[on].post_receive(descriptor).map_err(|(error, _)| error)?)
     }
 
-    /// Posts a send or an RDMA write on VI `on`; waits for room until the deadline. Only then, sends that are over go
+    /// Posts a send or an RDMA write on VI `on`; waits for room until the deadline. Only in that case, completed sends go
     /// to `idle`.
     #[inline]
     fn post_send(
@@ -84,7 +84,8 @@ impl turn::Lane for ViLane {
         Ok(())
     }
 
-    /// The next message, found as this lane looks. It must be `size` bytes long. Gives its descriptor.
+    /// Receives the next message, in the way of this lane's look, and returns its descriptor. The message must be `size`
+    /// bytes long.
     #[inline]
     fn receive(&mut self, size: usize, deadline: Deadline) -> Result<Descriptor> {
         let Self { look, vis, cq, next, .. } = self;
@@ -110,7 +111,7 @@ impl turn::Lane for ViLane {
         checked(completion, size)
     }
 
-    /// Waits until a send is over, whichever VI it went on, and gives its descriptor.
+    /// Waits until a send on any VI is complete, and returns its descriptor.
     fn reclaim(&mut self, idle: &mut Vec<Descriptor>, deadline: Deadline) -> Result<Descriptor> {
         poll(deadline, "a send to complete", || {
             self.collect_all(idle);
@@ -118,7 +119,7 @@ impl turn::Lane for ViLane {
         })
     }
 
-    /// Waits until nobody reads what was sent: its memory goes to `idle`.
+    /// Waits until nobody reads the sent data any more; the descriptors go to `idle`.
     fn settle(&mut self, idle: &mut Vec<Descriptor>, deadline: Deadline) -> Result {
         poll(deadline, "sends to complete", || {
             self.collect_all(idle);
@@ -127,7 +128,7 @@ impl turn::Lane for ViLane {
     }
 }
 
-/// Sends of `vi` that are over, to `idle`; how many.
+/// Moves completed sends of `vi` to `idle`; returns their number.
 #[inline]
 fn collect(vi: &mut Vi, idle: &mut Vec<Descriptor>) -> usize {
     let before = idle.len();

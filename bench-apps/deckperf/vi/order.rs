@@ -1,4 +1,4 @@
-//! What rank 0 tells rank 1 to do next: nine words, checked when they are read.
+//! Orders of rank 0 to rank 1: nine words, checked when they are read.
 
 use super::contender::{LOOKS, TRAFFICS, TRANSFERS, Traffic, ViSetup};
 use crate::{
@@ -7,31 +7,31 @@ use crate::{
     sizes::MAX_SIZE,
 };
 
-/// The next thing that both ranks do.
+/// The next work of both ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ViOrder {
     /// Round trips: each takes two messages.
     PingPong(ViBatch),
     /// Windows of messages from rank 0 to rank 1, each answered by one empty message.
     Stream(ViBatch),
-    /// Nothing more to do.
+    /// End of the run.
     Stop,
 }
 
 /// Messages that are timed together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ViBatch {
-    /// How they go.
+    /// Setup of the VIs.
     pub way: ViSetup,
-    /// On which of the way's VIs.
+    /// VIs on which the messages travel.
     pub traffic: Traffic,
     /// Bytes per message.
     pub size: usize,
-    /// How many.
+    /// Numbers of iterations and messages.
     pub shape: Shape,
 }
 
-/// How long a [`ViOrder`] is on the way.
+/// Length of an encoded [`ViOrder`].
 const WORDS: usize = 9;
 
 const STOP: u64 = 0;
@@ -39,7 +39,7 @@ const PING_PONG: u64 = 1;
 const STREAM: u64 = 2;
 
 impl ViOrder {
-    /// `[kind, transfer, look, vis, traffic, size, warm-up, iterations, messages]`
+    /// Encodes the order as `[kind, transfer, look, vis, traffic, size, warm-up, iterations, messages]`.
     pub fn encode(&self) -> [u64; WORDS] {
         let (kind, batch) = match self {
             ViOrder::Stop => return [STOP; WORDS],
@@ -55,7 +55,7 @@ impl ViOrder {
         [kind, transfer, look, vis, traffic, size, shape.warm_up, shape.iterations, shape.messages]
     }
 
-    /// What rank 0 sent, if it is an order at all.
+    /// Decodes and checks an order of rank 0.
     pub fn decode(words: &[u64]) -> Result<Self> {
         let bad = |what: &str| Failure::BadOrder(format!("{what} in {words:?}"));
         let &[kind, transfer, look, vis, traffic, size, warm_up, iterations, messages] = words else {

@@ -1,4 +1,4 @@
-//! What a run shows, in every format.
+//! Report of a measurement of virtual interfaces, in every format.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,7 @@ use crate::{
 };
 use cli_common::machine::Machine;
 
-/// Everything that is printed.
+/// Everything that the report shows.
 pub struct ViReport {
     machine: Machine,
     plan: ViPlan,
@@ -43,13 +43,13 @@ impl Labelled for ViContender {
 }
 
 impl ViReport {
-    /// Works out the findings.
+    /// Makes a report, and computes its findings.
     pub fn new(machine: Machine, plan: ViPlan, results: Results<ViContender>) -> Self {
         let findings = findings(&plan, &results);
         Self { machine, plan, results, findings }
     }
 
-    /// In the format that was asked for, with a line break at the end.
+    /// Text in the format that was asked for, with a line break at the end.
     pub fn render(&self) -> String {
         match self.plan.format {
             Format::Table => self.table(),
@@ -71,7 +71,7 @@ impl ViReport {
         text + &table::shows(&self.findings, &self.results.raws)
     }
 
-    /// A column per look, and beside latencies one per raw limit.
+    /// Table with a column per look; the tables of latencies also have a column per raw limit.
     fn by_size(&self, test: Test, transfer: Transfer) -> String {
         let looks = looks(test);
         let mut names: Vec<String> = looks.iter().map(|look| look.name().to_owned()).collect();
@@ -97,7 +97,7 @@ impl ViReport {
         table::titled(&format!("{}, {what}", table::title(test)), &lines)
     }
 
-    /// A row per number of VIs.
+    /// Table with a row per number of VIs.
     fn by_count(&self, traffic: Traffic) -> String {
         if self.plan.counts.is_empty() {
             return String::new();
@@ -127,7 +127,7 @@ impl ViReport {
         export::document(run, self.plan.pace.window, &self.results, &self.findings, cells)
     }
 
-    /// How the figures came about, a sentence each.
+    /// How the figures were measured, in sentences.
     fn method(&self) -> Vec<Cow<'static, str>> {
         let mut sentences = scheduling(self.plan.pace.iterations, &self.results);
         if self.plan.tests.contains(&Test::Latency) {
@@ -169,7 +169,7 @@ impl ViReport {
 const RECEIVES_AHEAD: &str = "in a ping-pong two receives are posted ahead: the next message has its descriptor, \
      and the one just taken is posted again after the answer has been sent";
 
-/// Every ratio whose two sides were measured.
+/// Computes every ratio whose two sides were measured.
 fn findings(plan: &ViPlan, results: &Results<ViContender>) -> Vec<Finding> {
     let of = |contender, size| results.of(contender, size).map_or(&[][..], |series| &series.figures);
     let alone = |transfer, look, size| of(ViContender::alone(Test::Latency, transfer, look), size);
@@ -206,7 +206,7 @@ fn findings(plan: &ViPlan, results: &Results<ViContender>) -> Vec<Finding> {
     found
 }
 
-/// A small plan for the tests.
+/// A small plan for tests.
 #[cfg(test)]
 pub fn plan() -> ViPlan {
     use crate::plan::Pace;
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
     use crate::vi::contender::{contenders, ways};
 
-    /// Every figure is different, so that each is recognised in its place.
+    /// A report whose figures are all different, so that each is recognised in its place.
     fn sample(format: Format) -> ViReport {
         let plan = ViPlan { format, ..plan() };
         let mut results = contenders(&plan, &ways(&plan, Caps::RDMA_WRITE));
