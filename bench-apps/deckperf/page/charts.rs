@@ -1,5 +1,5 @@
-//! Curves and bars from whatever series a run has, by rules that know no command: a chart for each thing that was measured,
-//! each transport and each treatment of the data; along its axis the sizes, or another number in which series differ.
+//! Curves and bars from any series of a run, by rules that know no command. Each test, transport and payload mode has a chart;
+//! its axis has the message sizes, or another number in which series differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,15 +12,15 @@ use crate::{
     stats::{Spread, spread},
 };
 
-/// More lines than colours.
+/// Most lines in a chart: as many as there are colours.
 const LINES: usize = 8;
-/// A label that repeats what the rest of a key says.
+/// Name of a label that repeats the rest of a key.
 const REDUNDANT: &str = "row";
 
-/// What `peers` has beside the limit: what a message needs at least.
+/// Library name of the floor in runs of `peers`: the least that a message needs.
 const FLOOR: &str = "floor";
 
-/// No contender, but what the machine can do.
+/// Whether these are figures of the machine and not of a contender.
 fn is_limit(library: &str) -> bool {
     [LIMIT, FLOOR].contains(&library)
 }
@@ -28,75 +28,75 @@ fn is_limit(library: &str) -> bool {
 /// Lines over a common axis.
 #[derive(Serialize, Clone, Debug)]
 pub struct Chart {
-    /// What the heading says.
+    /// Heading of the chart.
     pub title: String,
-    /// What one sees, and which direction is good.
+    /// Sentence on what the chart shows, and which direction is good.
     pub sentence: String,
-    /// Below.
+    /// Horizontal axis.
     pub x: Axis,
-    /// At the left.
+    /// Vertical axis.
     pub y: Axis,
-    /// The contenders.
+    /// Lines, one per contender.
     pub lines: Vec<Line>,
 }
 
-/// What an axis measures.
+/// An axis of a chart.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// With the unit.
+    /// Title, with the unit.
     pub title: String,
-    /// Of its figures, or nothing.
+    /// Unit of the figures; empty if they have none.
     pub unit: String,
-    /// Its figures are message sizes.
+    /// Whether the figures are message sizes.
     pub bytes: bool,
-    /// Equal factors have equal lengths.
+    /// Whether the axis is logarithmic.
     pub log: bool,
 }
 
-/// One contender.
+/// Line of one contender.
 #[derive(Serialize, Clone, Debug)]
 pub struct Line {
-    /// Unique in its chart.
+    /// Name, unique in its chart.
     pub name: String,
-    /// Not a library but what the machine can do.
+    /// Whether this is a limit of the machine, and not a library.
     pub limit: bool,
-    /// In ascending order of `x`.
+    /// Points, in ascending order of `x`.
     pub points: Vec<Point>,
 }
 
-/// The figures of one series.
+/// Point of one series.
 #[derive(Serialize, Clone, Copy, Debug)]
 pub struct Point {
-    /// On the axis.
+    /// Position on the horizontal axis.
     pub x: f64,
-    /// Over the rounds.
+    /// Statistics of the figures over the rounds.
     #[serde(flatten)]
     pub spread: Spread,
 }
 
-/// Series that have nothing in common but what they measure.
+/// Series that have only their subject in common.
 #[derive(Clone, Debug)]
 pub struct Bars {
-    /// What the heading says.
+    /// Heading of the bars.
     pub title: String,
-    /// Which direction is good.
+    /// Sentence on which direction is good.
     pub sentence: String,
-    /// Of the figures.
+    /// Unit of the figures.
     pub unit: String,
-    /// A name and the figures.
+    /// Names with their figures.
     pub bars: Vec<(String, Spread)>,
 }
 
-/// All that a run shows.
+/// All charts and bars of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Drawn {
-    /// With an axis.
+    /// Charts, which have an axis.
     pub charts: Vec<Chart>,
-    /// Without.
+    /// Bars, which have none.
     pub bars: Vec<Bars>,
 }
 
-/// In what series of a line differ.
+/// Property in which the series of a line differ.
 #[derive(Clone, Debug, PartialEq)]
 enum Along {
     Size,
@@ -104,10 +104,10 @@ enum Along {
     Label(String),
 }
 
-/// What a chart is of: unit, test, transport, payload.
+/// Subject of a chart: unit, test, transport, payload.
 type Topic = (String, String, Option<String>, Option<String>);
 
-/// All series but those that [`heat`](super::heat) shows.
+/// Draws all series but those that [`heat`](super::heat) shows.
 pub fn draw(all: &[&Series]) -> Drawn {
     let mut topics: Vec<(Topic, Vec<&Series>)> = Vec::new();
     for series in all {
@@ -118,7 +118,7 @@ pub fn draw(all: &[&Series]) -> Drawn {
             None => topics.push((topic, vec![series])),
         }
     }
-    // What the machine can do has no transport and no payload: it stands beside what goes through memory.
+    // Limits of the machine have no transport and no payload mode. They stand beside transports that go through memory.
     let limits: Vec<(Topic, Vec<&Series>)> = topics
         .extract_if(.., |((_, _, transport, _), members)| {
             transport.is_none() && members.iter().all(|series| is_limit(&series.key.library))
@@ -134,7 +134,7 @@ pub fn draw(all: &[&Series]) -> Drawn {
     drawn
 }
 
-/// A contender's series along an axis; its key is without what the axis has.
+/// A contender's series along an axis; its key lacks the property of the axis.
 type Course<'a> = (Key, Vec<&'a Series>);
 
 fn draw_topic(topic: &Topic, members: &[&Series], drawn: &mut Drawn) {
@@ -164,7 +164,7 @@ fn draw_topic(topic: &Topic, members: &[&Series], drawn: &mut Drawn) {
     }
 }
 
-/// What was measured at one size stands beside the curves, as a point.
+/// Adds series that were measured at one size as points beside the curves.
 fn add_points<'a>(found: &mut [(Along, Vec<Course<'a>>)], left: &mut Vec<&'a Series>) {
     let Some((along @ Along::Size, lines)) = found.first_mut() else { return };
     left.retain(|series| {
@@ -177,14 +177,14 @@ fn add_points<'a>(found: &mut [(Along, Vec<Course<'a>>)], left: &mut Vec<&'a Ser
     });
 }
 
-/// A limit is a bar only beside bars.
+/// Whether the bars need this limit: a limit is a bar only beside bars of its size.
 fn left_needs(members: &[&Series], limit: &Series) -> bool {
     let sizes: BTreeSet<_> =
         members.iter().filter(|series| !is_limit(&series.key.library)).map(|s| s.key.size).collect();
     sizes.len() == 1 && sizes.contains(&limit.key.size)
 }
 
-/// The size first; then whatever has the most values.
+/// Possible axes: the size first, then the property that has the most values.
 fn axes(members: &[&Series]) -> Vec<Along> {
     let names: BTreeSet<&String> = members.iter().flat_map(|series| series.key.labels.keys()).collect();
     let labels = names.into_iter().map(|name| Along::Label(name.clone()));
@@ -202,7 +202,7 @@ fn axes(members: &[&Series]) -> Vec<Along> {
     found.into_iter().map(|(_, along)| along).collect()
 }
 
-/// No more lines in a chart than there are colours: by library, or else in portions.
+/// Splits lines into charts that have no more lines than there are colours: by library, or else in portions.
 fn split(lines: Vec<Course<'_>>) -> Vec<Vec<Course<'_>>> {
     let ours = |(key, _): &Course<'_>| key.library == OURS;
     let is_limit = |(key, _): &Course<'_>| is_limit(&key.library);
@@ -245,7 +245,7 @@ fn chart(topic: &Topic, along: &Along, lines: &[Course<'_>]) -> Chart {
     Chart { title: title(topic) + &by, sentence, x, y, lines }
 }
 
-/// Lines of these names over message sizes, if any of them has two points.
+/// Draws lines with these names over message sizes, if any of them has two points.
 pub fn by_size(title: &str, lines: &[(String, Vec<&Series>)]) -> Option<Chart> {
     let first = *lines.first()?.1.first()?;
     let line = |(name, series): &(String, Vec<&Series>)| {
@@ -280,7 +280,7 @@ fn title((_, test, transport, payload): &Topic) -> String {
     title
 }
 
-/// In what it differs from the others; who did it in any case.
+/// Name of a contender: the library, and the properties in which its key differs from the others.
 fn name(key: &Key, all: &[&Key]) -> String {
     let mut name = show::contender(key);
     let libraries: BTreeSet<&str> =
@@ -307,7 +307,7 @@ fn name(key: &Key, all: &[&Key]) -> String {
     name
 }
 
-/// Who is best where the axis begins and where it ends.
+/// Sentence on the best contender at each end of the axis.
 pub fn sentence(lines: &[Line], x: &Axis, better: Better, unit: &str) -> String {
     let contenders: Vec<&Line> = lines.iter().filter(|line| !line.limit).collect();
     let xs: Vec<f64> = contenders.iter().flat_map(|line| &line.points).map(|point| point.x).collect();
@@ -379,7 +379,7 @@ impl Along {
         }
     }
 
-    /// Sizes always, and what else spans more than a decade.
+    /// Whether the axis is logarithmic: always for sizes, otherwise if the values span more than a decade.
     fn is_log(&self, lines: &[Line]) -> bool {
         let xs = || lines.iter().flat_map(|line| &line.points).map(|point| point.x);
         let (low, high) = xs().fold((f64::INFINITY, 0.0_f64), |(low, high), x| (low.min(x), high.max(x)));

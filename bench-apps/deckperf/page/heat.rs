@@ -1,4 +1,4 @@
-//! A figure for each pair of ranks, as a table whose cells are coloured.
+//! Heat maps: a figure for each pair of ranks, as a table with coloured cells.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::{
     stats::{Spread, spread},
 };
 
-/// By the ranks from and to which.
+/// Statistics by source rank and destination rank.
 type Cells = BTreeMap<(u64, u64), Spread>;
 
-/// Shades in the style sheet.
+/// Number of shades in the style sheet.
 const SHADES: f64 = 6.0;
 
-/// Both ranks of a series that is of a pair: labels `from` and `to`, or a label `pair` such as `0-1`.
+/// Both ranks of a series that is about a pair: labels `from` and `to`, or a label `pair` such as `0-1`.
 pub fn pair(key: &Key) -> Option<(u64, u64)> {
     let number = |name: &str| key.labels.get(name)?.trim().parse().ok();
     if let (Some(from), Some(to)) = (number("from"), number("to")) {
@@ -29,7 +29,7 @@ pub fn pair(key: &Key) -> Option<(u64, u64)> {
     ranks.next().is_none().then_some(both)
 }
 
-/// A table for each group of series that differ in their pairs only.
+/// Makes a table for each group of series that differ in their pairs only.
 pub fn tables(all: &[&Series]) -> Vec<String> {
     let mut groups: Vec<(Key, &Series, Cells)> = Vec::new();
     for series in all {

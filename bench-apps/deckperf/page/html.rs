@@ -1,4 +1,4 @@
-//! Text, tables and charts as HTML. Whatever comes from a file is escaped here.
+//! Text, tables and charts as HTML. All text that comes from a file is escaped here.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::stats::Spread;
 
-/// Of text, for an element or an attribute in double quotes.
+/// Escapes text for an element or an attribute in double quotes.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -23,7 +23,7 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// JSON inside of a `<script>`: no text in it can end the element or begin a comment.
+/// Escapes JSON inside of a `<script>`: no text in it can end the element or begin a comment.
 pub fn script_json(json: &str) -> String {
     json.replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }
@@ -31,13 +31,13 @@ pub fn script_json(json: &str) -> String {
 /// A table.
 #[derive(Debug, Default)]
 pub struct Table {
-    /// Columns; those that begin with `#` have figures.
+    /// Titles of the columns; those that begin with `#` have figures.
     pub heads: Vec<String>,
-    /// As many cells as heads.
+    /// Rows, each with as many cells as there are heads.
     pub rows: Vec<Vec<Cell>>,
 }
 
-/// Of a table.
+/// A cell of a table.
 #[derive(Clone, Debug, Default)]
 pub struct Cell {
     html: String,
@@ -46,40 +46,40 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Escapes it.
+    /// A cell with text, which is escaped.
     pub fn text(text: &str) -> Self {
         Self { html: escape(text), ..Self::default() }
     }
 
-    /// As it is: its parts are escaped already.
+    /// A cell with HTML, whose parts must be escaped already.
     pub fn html(html: String) -> Self {
         Self { html, ..Self::default() }
     }
 
-    /// A figure and its unit, with its bounds on hover.
+    /// A cell with a figure and its unit, which shows the bounds on hover.
     pub fn spread(spread: &Spread, unit: &str) -> Self {
         Self::text(&show::figure(spread.median)).hint(&hint(spread, unit))
     }
 
-    /// Shown on hover.
+    /// Adds a text that is shown on hover.
     pub fn hint(self, hint: &str) -> Self {
         Self { hint: escape(hint), ..self }
     }
 
-    /// For the style sheet.
+    /// Adds a class for the style sheet.
     pub fn class(self, class: &str) -> Self {
         Self { class: class.to_owned(), ..self }
     }
 }
 
-/// `95 % 0.08 to 0.09 µs, p10 to p90 0.07 to 0.1 µs, 70 rounds`.
+/// Text of the form `median of 70 rounds; 95 % bounds 0.08 to 0.09 µs; p10 to p90 0.07 to 0.1 µs`.
 pub fn hint(spread: &Spread, unit: &str) -> String {
     let Spread { low, high, p10, p90, rounds, .. } = spread;
     let [low, high, p10, p90] = [low, high, p10, p90].map(|figure| show::figure(*figure));
     format!("median of {rounds} rounds; 95 % bounds {low} to {high} {unit}; p10 to p90 {p10} to {p90} {unit}")
 }
 
-/// In a box that scrolls where the window is narrow.
+/// HTML of a table, in a box that scrolls where the window is narrow.
 pub fn table(table: &Table, class: &str) -> String {
     let figures: Vec<bool> = table.heads.iter().map(|head| head.starts_with('#')).collect();
     let mut html = format!("<div class=\"scroll\" tabindex=\"0\"><table class=\"{class}\"><thead><tr>");
@@ -104,14 +104,14 @@ pub fn table(table: &Table, class: &str) -> String {
     html + "</tbody></table></div>"
 }
 
-/// An item of a list each.
+/// HTML of a list.
 pub fn list<'a>(items: impl IntoIterator<Item = &'a str>) -> String {
     let items: String =
         items.into_iter().fold(String::new(), |all, item| all + "<li>" + &escape(item) + "</li>");
     format!("<ul>{items}</ul>")
 }
 
-/// Where `page.js` draws chart `number`, and its figures for those who see no curves.
+/// HTML of the place where `page.js` draws chart `number`, and of its figures for readers who see no curves.
 pub fn chart(chart: &Chart, number: usize) -> String {
     let (title, sentence) = (escape(&chart.title), escape(&chart.sentence));
     format!(
@@ -124,7 +124,7 @@ pub fn chart(chart: &Chart, number: usize) -> String {
     )
 }
 
-/// A row for each place on the axis, a column for each line.
+/// Table with a row for each place on the axis, and a column for each line.
 fn figures(chart: &Chart) -> Table {
     let mut xs: Vec<f64> = chart.lines.iter().flat_map(|line| &line.points).map(|point| point.x).collect();
     xs.sort_by(f64::total_cmp);
@@ -143,7 +143,7 @@ fn figures(chart: &Chart) -> Table {
     Table { heads: [first].into_iter().chain(heads).collect(), rows: rows.collect() }
 }
 
-/// A bar for each, as long as its median, with its figure in words.
+/// HTML of bars: each is as long as its median, and has its figure in words.
 pub fn bars(bars: &Bars) -> String {
     let longest = bars.bars.iter().map(|(_, spread)| spread.median).fold(0.0, f64::max);
     let rows = bars.bars.iter().map(|(name, spread)| {

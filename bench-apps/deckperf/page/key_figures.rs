@@ -1,4 +1,4 @@
-//! The figures that a reader wants first, whichever of them a page's runs have.
+//! Key figures: those that a reader wants first, as far as a page's runs have them.
 
 use super::{heat, show, source::Source};
 use crate::{
@@ -9,20 +9,20 @@ use crate::{
 /// One line of the first table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyFigure {
-    /// Of what.
+    /// Name of the figure.
     pub what: String,
-    /// With its unit.
+    /// The figure, with its unit.
     pub figure: String,
-    /// Of the figure, 95 %.
+    /// 95 % bounds of the figure.
     pub bounds: String,
-    /// What it is beside something else.
+    /// Comparison with another figure.
     pub beside: String,
 }
 
 const SMALL: u64 = 8;
 const LARGE: u64 = 1 << 20;
 
-/// Of all runs, in their order.
+/// Key figures of all runs, in the order of the runs.
 pub fn of(sources: &[Source]) -> Vec<KeyFigure> {
     sources.iter().flat_map(of_run).collect()
 }
@@ -63,7 +63,7 @@ fn messages(series: &[&Series]) -> Vec<KeyFigure> {
     found
 }
 
-/// The shortest way of a few bytes.
+/// The fastest way of sending a few bytes.
 fn small<'a>(
     series: &[&'a Series],
     transport: &str,
@@ -77,7 +77,7 @@ fn small<'a>(
     Some(figure(&format!("{} over {transport}, one way", show::bytes(size)), best, beside))
 }
 
-/// A long message: given away where that is possible, and with all of its data written and read.
+/// Figures of a long message: given away where that is possible, and with all of its data written and read.
 fn large<'a>(
     series: &[&'a Series],
     transport: &str,
@@ -117,7 +117,7 @@ fn stream(series: &[&Series], transport: &str) -> Option<KeyFigure> {
     Some(figure(&what, best, String::new()))
 }
 
-/// Of the first time, the last time with data written and read, the first rate; and how many goals are met.
+/// Figures of a comparison: the first time, the last time with data written and read, the first rate, and how many goals are met.
 fn compared(source: &Source) -> Vec<KeyFigure> {
     let rows = &source.compared.rows;
     let latency = |row: &&super::source::ComparedRow| row.test == "latency" && row.best_peer.is_some();
@@ -175,8 +175,8 @@ fn is_of(series: &Series, row: &str, library: &str) -> bool {
     series.key.library == library && series.key.labels.get("row").is_some_and(|title| title == row)
 }
 
-/// Both figures of the round whose ratio is nearest to `ratio`, the median of all. The medians of both sides are of different rounds:
-/// on a machine that moves, their quotient may be anything.
+/// Both figures of the round whose ratio is nearest to `ratio`, the median of all ratios. The medians of the two sides come from
+/// different rounds: on a machine whose speed varies, their quotient may be anything.
 fn middle_round(series: &[Series], row: &str, peer: &str, ratio: f64) -> Option<[f64; 2]> {
     let of = |library| series.iter().find(|one| is_of(one, row, library));
     let pairs = of(OURS)?.rounds.iter().zip(&of(peer)?.rounds);
@@ -205,7 +205,7 @@ fn pairs(series: &[&Series]) -> Vec<KeyFigure> {
     .collect()
 }
 
-/// Ours at the smallest size, of the first tests that the run has.
+/// µDECK's figures at the smallest size, for the first tests of the run.
 fn others(series: &[&Series]) -> Vec<KeyFigure> {
     let mut tests: Vec<&str> = Vec::new();
     for one in series.iter().filter(|one| one.key.library == OURS) {
@@ -248,7 +248,7 @@ fn times(ratio: &Ratio, what: &str) -> String {
     format!("{median} × {what} (95 %: {low} to {high})")
 }
 
-/// Within the rounds that both have.
+/// Paired ratio over the rounds that both series have.
 fn quotient(one: &Series, other: &Series) -> Option<Ratio> {
     let both = one.rounds.iter().zip(&other.rounds).filter_map(|(one, other)| Some(((*one)?, (*other)?)));
     let (ones, others): (Vec<f64>, Vec<f64>) = both.unzip();
@@ -263,7 +263,7 @@ fn select<'a>(series: &[&'a Series], test: &str, payload: &str) -> Vec<&'a Serie
     series.iter().filter(is_it).copied().collect()
 }
 
-/// This size, or else the largest below it, or else the smallest.
+/// The size `wanted`, or else the largest below it, or else the smallest.
 fn size_near(series: &[&Series], wanted: u64) -> Option<u64> {
     let sizes = || series.iter().filter_map(|one| one.key.size);
     sizes().filter(|size| *size <= wanted).max().or_else(|| sizes().min())
@@ -273,7 +273,7 @@ fn best<'a>(series: &[&'a Series], size: u64) -> Option<&'a Series> {
     series.iter().copied().filter(|one| one.key.size == Some(size)).min_by(|a, b| good(a, b))
 }
 
-/// The good one is the lesser one.
+/// Orders series by their medians, so that the better one is the lesser one.
 fn good(a: &Series, b: &Series) -> std::cmp::Ordering {
     let of = |one: &Series| spread(&one.figures()).map_or(f64::INFINITY, |spread| spread.median);
     match a.better {
@@ -299,7 +299,7 @@ mod tests {
         let small = of("0 B over shm, one way (by hand-off)");
         assert_eq!((small.figure.as_str(), small.bounds.as_str()), ("0.250 µs", "0.250 to 0.250"));
         assert_eq!(small.beside, "2.00 × the hand-over of a cache line (95 %: 2.00 to 2.00)");
-        // In each round 0.5 / 0.5, 0.25 / 0.5, 0.75 / 1.
+        // The ratios of the rounds are 0.5 / 0.5, 0.25 / 0.5, 0.75 / 1.
         let given = of("4 KiB handed off over shm, one way");
         assert_eq!(given.figure, "0.500 µs");
         assert!(given.beside.starts_with("0.750 × a memcpy of it (95 %"), "{given:?}");
@@ -308,7 +308,8 @@ mod tests {
         assert_eq!(of("bandwidth with 4 KiB over shm, data untouched (by hand-off)").figure, "40,000 MB/s");
     }
 
-    /// On a machine that moves from round to round, the medians of both sides are of different rounds, and contradict the ratio.
+    /// On a machine whose speed varies from round to round, the medians of the two sides come from different rounds, and
+    /// contradict the ratio.
     #[test]
     fn a_ratio_stands_beside_figures_whose_quotient_it_is() {
         let series = |library: &str, rounds: [f64; 5]| {
@@ -318,7 +319,7 @@ mod tests {
         let ratio = json!({ "value": 0.9, "low_95": 0.5, "high_95": 1.0 });
         let raw = json!({
             "deckperf": 1, "command": "peers", "udeck": "1", "date": "", "machine": { "transport": "udp" }, "method": [],
-            // The quotients are 0.5, 0.8, 0.9, 1.0, 1.0; the medians' is 0.8.
+            // The quotients are 0.5, 0.8, 0.9, 1.0, 1.0; the quotient of the medians is 0.8.
             "series": [
                 series("udeck", [600.0, 600.0, 216.0, 100.0, 800.0]),
                 series("MPICH 5", [1200.0, 750.0, 240.0, 100.0, 800.0]),

@@ -1,4 +1,5 @@
-//! Processor time of messages (`deckperf cpu`): curves of all contenders beside each other, and where the time goes.
+//! Processor time of messages (`deckperf cpu`): curves of all contenders beside each other, and the division into user and
+//! system time.
 
 use serde::Deserialize;
 
@@ -9,7 +10,7 @@ use super::{
 };
 use crate::data::{OURS, Series};
 
-/// What a contender costs under one load, as `cpu` writes it; `null` where it has no such way to wait.
+/// Costs of a contender under one load, in the form that `cpu` writes; `null` where it cannot wait in this way.
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(default)]
 pub struct CostRow {
@@ -17,7 +18,7 @@ pub struct CostRow {
     waiting: String,
     bytes: u64,
     depth: u64,
-    /// 0: a stream.
+    /// Messages per second of a paced load; 0: a stream.
     paced_per_second: u64,
     messages_per_second: Option<f64>,
     sender_user_us: Option<f64>,
@@ -30,14 +31,14 @@ pub struct CostRow {
     us_per_megabit: Option<f64>,
 }
 
-/// A stream with so many messages under way, whose receiver waits so.
+/// Streams with the same number of messages under way, whose receivers wait in the same way.
 #[derive(PartialEq)]
 struct Stream<'a> {
     depth: &'a str,
     waiting: &'a str,
 }
 
-/// For each depth, those who poll beside those who block: first what a message takes, then how many pass.
+/// Charts for each depth, of polling and of blocking contenders: first the time of a message, then the rate.
 pub fn charts(all: &[&Series]) -> Vec<Chart> {
     let mut streams: Vec<Stream<'_>> = Vec::new();
     for stream in all.iter().filter_map(|series| Stream::of(series)) {
@@ -78,7 +79,7 @@ fn contender(series: &Series) -> String {
     [library, series.key.transport.as_deref().unwrap_or("")].join(" ").trim().to_owned()
 }
 
-/// User and system time at both ends, of streams and of paced messages: a table for each load.
+/// Tables of user and system time at both ends, of streams and of paced messages: one for each load.
 pub fn tables(rows: &[CostRow]) -> String {
     let mut loads: Vec<(u64, u64, u64)> = Vec::new();
     for row in rows {

@@ -1,4 +1,4 @@
-//! What stands under each heading of the page: the same for every run, and for some runs a table of their own.
+//! Sections of the page: each heading with its body. All runs have the same parts; some have a table of their own.
 
 use std::collections::BTreeMap;
 
@@ -14,20 +14,20 @@ use crate::{
     stats::{Spread, spread},
 };
 
-/// A heading and what is under it.
+/// A heading and its body.
 pub struct Section {
-    /// For links.
+    /// Identifier, for links.
     pub id: String,
-    /// The heading.
+    /// Text of the heading.
     pub title: String,
-    /// HTML.
+    /// HTML of the body.
     pub body: String,
 }
 
-/// Of the whole page; `charts` are those that the bodies have room for, by number.
+/// Sections of the whole page. The charts of the bodies are added to `charts`, and named there by their index.
 pub fn all(sources: &[Source], charts: &mut Vec<Chart>) -> Vec<Section> {
     let mut sections = vec![summary(sources)];
-    // In the order in which a reader asks: ours, ours beside others, what it costs, and where.
+    // The order is that of a reader's questions: µDECK, µDECK beside others, its costs, and the machines.
     let rank = |source: &&Source| match source.run.command.as_str() {
         "messages" => 0,
         "peers" => 2,
@@ -66,7 +66,7 @@ fn summary(sources: &[Source]) -> Section {
     Section { id: "summary".into(), title: "Key figures".into(), body }
 }
 
-/// Whatever its series show.
+/// Section of one run, with everything that its series show.
 fn of_run(source: &Source, number: usize, charts: &mut Vec<Chart>) -> Section {
     let run = &source.run;
     let (pairs, rest): (Vec<&Series>, Vec<&Series>) =
@@ -75,7 +75,7 @@ fn of_run(source: &Source, number: usize, charts: &mut Vec<Chart>) -> Section {
         "cpu" => Drawn { charts: processor::charts(&rest), bars: Vec::new() },
         _ => charts::draw(&rest),
     };
-    // What was compared has a table, with all of its rows.
+    // A comparison has a table with all of its rows.
     let has_rows = !source.compared.rows.is_empty();
     let mut body = format!("<p>{}</p>", escape(about(&run.command)));
     if has_rows {
@@ -145,7 +145,7 @@ fn about(command: &str) -> &'static str {
     }
 }
 
-/// The best protocol of each transport, where there are several.
+/// Charts of the best protocol of each transport, where there are several transports.
 fn across_transports(sources: &[&Source], charts: &mut Vec<Chart>) -> Option<Section> {
     let mut body = String::new();
     for (test, payload) in [
@@ -196,7 +196,7 @@ fn best_by_transport(series: &[&Series], test: &str, payload: &str) -> Option<Ch
             *known = spread;
         }
     }
-    // A point is no curve.
+    // A single point is no curve.
     best.retain(|(_, points)| points.len() > 1);
     if best.len() < 2 {
         return None;
@@ -217,7 +217,7 @@ fn best_by_transport(series: &[&Series], test: &str, payload: &str) -> Option<Ch
     })
 }
 
-/// Bytes that were copied for a message, by protocol and size.
+/// Table of the bytes that were copied for a message, by protocol and size.
 fn copies(series: &[Series]) -> String {
     let mut sizes: Vec<u64> = Vec::new();
     let mut protocols: Vec<&str> = Vec::new();
@@ -232,7 +232,7 @@ fn copies(series: &[Series]) -> String {
             protocols.push(protocol);
         }
         sizes.push(size);
-        // Both treatments of the data, and both tests, copy alike.
+        // The bytes are the same for both payload modes and both tests.
         cells.entry((protocol, size)).or_insert(copied);
     }
     sizes.sort_unstable();
@@ -314,7 +314,7 @@ fn best_ratio(row: &ComparedRow) -> Cell {
     }
 }
 
-/// A verdict each, in words and not by colour alone.
+/// Cell with a verdict for each goal, in words and not by colour alone.
 fn goals(row: &ComparedRow) -> Cell {
     let words = row.targets.iter().map(|target| {
         let wanted = target.wanted.replace("<=", "≤ ").replace(">=", "≥ ");
@@ -338,7 +338,7 @@ fn goals(row: &ComparedRow) -> Cell {
     Cell::html(words.collect::<Vec<_>>().join("<br>"))
 }
 
-/// Where and how each run was made.
+/// Section on the machine and the method of each run.
 fn machines(sources: &[Source]) -> Section {
     let body = sources.iter().map(|source| {
         let run = &source.run;

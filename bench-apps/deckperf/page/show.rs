@@ -1,11 +1,11 @@
-//! Figures, units and names as people read them.
+//! Figures, units and names in the form that people read.
 
 use crate::{
     data::{Better, Key, LIMIT, OURS, RAW},
     sizes,
 };
 
-/// Three digits, and none that say nothing.
+/// Formats a figure with three significant digits.
 pub fn figure(value: f64) -> String {
     let digits = match value.abs() {
         0.0 => 0,
@@ -25,12 +25,12 @@ pub fn figure(value: f64) -> String {
     if rest.is_empty() { grouped } else { format!("{grouped}.{rest}") }
 }
 
-/// A number of something, or a figure.
+/// Formats a count, or a figure that is no whole number.
 pub fn count(value: f64) -> String {
     if value.fract() == 0.0 && value.abs() < 1e9 { format!("{value:.0}") } else { figure(value) }
 }
 
-/// `us` is how ASCII spells it.
+/// Unit with its sign: `us` is the ASCII spelling of µs.
 pub fn unit(unit: &str) -> String {
     match unit {
         "us" => "µs".to_owned(),
@@ -39,7 +39,7 @@ pub fn unit(unit: &str) -> String {
     }
 }
 
-/// `8 B`, `4 KiB`, `1 MiB`.
+/// Size such as `8 B`, `4 KiB`, `1 MiB`.
 pub fn bytes(size: u64) -> String {
     let short = sizes::show(size as usize);
     match short.chars().last() {
@@ -49,7 +49,7 @@ pub fn bytes(size: u64) -> String {
     }
 }
 
-/// As a heading has it.
+/// Name of a test in a heading.
 pub fn test(name: &str) -> String {
     match name {
         "latency" => "One-way time".to_owned(),
@@ -59,7 +59,7 @@ pub fn test(name: &str) -> String {
     }
 }
 
-/// Who did it, and how: `hand-off`, `UCX 1.22.0`, `one memcpy`.
+/// Name of a contender and its way: `hand-off`, `UCX 1.22.0`, `one memcpy`.
 pub fn contender(key: &Key) -> String {
     let how = key.protocol.as_deref();
     match (key.library.as_str(), how) {
@@ -69,7 +69,7 @@ pub fn contender(key: &Key) -> String {
             Some(0) => "limit: cache line".to_owned(),
             Some(1) => "limit: memcpy".to_owned(),
             Some(_) => "limit: 2 memcpys".to_owned(),
-            // Two threads without a library.
+            // The protocol `bare` means two threads without a library.
             None if how == "bare" => "limit".to_owned(),
             None => format!("limit: {how}"),
         },
@@ -77,7 +77,7 @@ pub fn contender(key: &Key) -> String {
     }
 }
 
-/// What the data go through, in words that follow a title.
+/// Payload mode, in words that follow a title.
 pub fn payload(name: &str) -> &str {
     match name {
         "untouched" => "data untouched",
@@ -86,7 +86,7 @@ pub fn payload(name: &str) -> &str {
     }
 }
 
-/// Which way is good.
+/// Sentence on the direction of good figures.
 pub fn direction(better: Better) -> &'static str {
     match better {
         Better::Lower => "Lower is better.",
@@ -94,7 +94,7 @@ pub fn direction(better: Better) -> &'static str {
     }
 }
 
-/// The first letter is a capital one.
+/// Capitalises the first letter.
 pub fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())

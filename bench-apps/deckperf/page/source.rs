@@ -1,4 +1,4 @@
-//! Runs that a page is made of: JSON files, or what the stages have just written.
+//! Sources of a page: runs from JSON files, or runs that the stages have just written.
 
 use std::fs;
 
@@ -8,91 +8,91 @@ use serde_json::{Value, json};
 use super::{PageFailure, processor::CostRow};
 use crate::data::Run;
 
-/// A run, and what only `peers` and `collectives` have.
+/// A run, and the parts that only some commands write.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The file, or the stage.
+    /// Name of the file or of the stage.
     pub name: String,
-    /// What all commands write alike.
+    /// The part that all commands write alike.
     pub run: Run,
-    /// Empty for other commands.
+    /// Comparison of `peers` or `collectives`; empty for other commands.
     pub compared: Compared,
-    /// Of `cpu`: user and system time at both ends.
+    /// Costs of `cpu`: user and system time at both ends.
     pub costs: Vec<CostRow>,
-    /// As it was read.
+    /// The JSON object as it was read.
     raw: Value,
 }
 
-/// Ours beside other libraries, with goals.
+/// Comparison of µDECK with other libraries, with goals.
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(default)]
 pub struct Compared {
-    /// What was compared.
+    /// Rows of the comparison.
     pub rows: Vec<ComparedRow>,
-    /// Libraries that are not there, and why.
+    /// Libraries that were not found, and why.
     pub missing: Vec<String>,
     /// Libraries that failed, and how.
     pub failed: Vec<String>,
 }
 
-/// One thing that all of them did.
+/// One row of a comparison.
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(default)]
 pub struct ComparedRow {
-    /// Unique in a run.
+    /// Title, unique in a run.
     pub title: String,
-    /// `latency`, `stream` and so on.
+    /// Name of the test: `latency`, `stream` and so on.
     pub test: String,
-    /// Of the figures.
+    /// Unit of the figures.
     pub unit: String,
-    /// In a message.
+    /// Bytes of a message.
     pub bytes: u64,
-    /// What happens to them.
+    /// Payload mode of the messages.
     pub payload: String,
-    /// Of ours.
+    /// Protocol of µDECK.
     pub protocol: String,
-    /// In the row's unit.
+    /// Figure of µDECK, in the row's unit.
     pub ours: Option<f64>,
-    /// The limit, the floor, and the peers.
+    /// Figures of the limit, the floor, and the peers.
     pub others: Vec<Other>,
-    /// The name of one of them.
+    /// Name of the best peer, if there is one.
     pub best_peer: Option<String>,
-    /// And whether they are met.
+    /// Targets, with their verdicts.
     pub targets: Vec<Target>,
 }
 
-/// Who else did it.
+/// Figure of the limit, the floor, or a peer.
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(default)]
 pub struct Other {
-    /// `limit`, `floor`, or a library with its version.
+    /// Name: `limit`, `floor`, or a library with its version.
     pub name: String,
-    /// In the row's unit.
+    /// The figure, in the row's unit.
     pub figure: Option<f64>,
-    /// Ours divided by it.
+    /// µDECK's figure divided by this one.
     pub ours_ratio: Option<WrittenRatio>,
 }
 
-/// A goal.
+/// A target of a row.
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(default)]
 pub struct Target {
-    /// Ours divided by what.
+    /// Denominator of the ratio, whose numerator is µDECK's figure.
     pub against: String,
-    /// Absent where one of the two was not measured.
+    /// The ratio; absent where one of the two was not measured.
     pub ratio: Option<WrittenRatio>,
-    /// `<=0.9`.
+    /// Bound of the ratio, such as `<=0.9`.
     pub wanted: String,
-    /// `met`, `missed`, `inconclusive`.
+    /// Verdict: `met`, `missed`, `inconclusive`.
     pub verdict: String,
-    /// What for.
+    /// Name of the goal.
     pub goal: String,
 }
 
-/// With bounds.
+/// A ratio with its bounds.
 #[derive(Deserialize, Clone, Copy, Debug, Default)]
 pub struct WrittenRatio {
-    /// The median.
+    /// Median of the ratio.
     pub value: f64,
     /// Lower 95 % bound.
     pub low_95: f64,
@@ -100,16 +100,16 @@ pub struct WrittenRatio {
     pub high_95: f64,
 }
 
-/// Where `cpu` writes its costs.
+/// JSON pointer to the costs in a file of `cpu`.
 const COSTS: &str = "/tables/cpu";
 
-/// What `--json` writes, and the page has in it.
+/// Name of the array of runs in a file of `report --json` and in the page.
 pub const SEVERAL: &str = "runs";
 
 /// The runs of a file: one of `deckperf --format json`, or several of `deckperf report --json`.
 ///
 /// # Errors
-/// That it cannot be read, or is no such file.
+/// The file cannot be read, or holds no run.
 pub fn read(path: &std::path::Path) -> Result<Vec<Source>, PageFailure> {
     let name = path.display().to_string();
     let text = fs::read_to_string(path).map_err(|error| PageFailure::unusable(&name, error))?;
@@ -126,13 +126,13 @@ pub fn read(path: &std::path::Path) -> Result<Vec<Source>, PageFailure> {
 }
 
 impl Source {
-    /// Reads an object.
+    /// Parses the JSON object of a run.
     ///
     /// # Errors
-    /// That it is no run.
+    /// The object is no run.
     pub fn parse(name: String, raw: Value) -> Result<Self, PageFailure> {
         let mut run = Run::parse(&raw.to_string()).map_err(|error| PageFailure::unusable(&name, error))?;
-        // Before anything is worked out: a page of a page's data is the same page.
+        // Figures are rounded before anything is computed from them, so that a page of a page's data is the same page.
         for figure in run.series.iter_mut().flat_map(|series| series.rounds.iter_mut().flatten()) {
             *figure = six_digits(*figure);
         }
@@ -146,7 +146,7 @@ impl Source {
         self.run.machine.get("memory").and_then(Value::as_str) == Some("off-cache")
     }
 
-    /// What the page keeps of it: all figures, without what is worked out of them.
+    /// The part of the run that the page keeps: all figures, without values computed from them.
     pub fn kept(&self) -> Value {
         let mut object = json!(self.run);
         object["source"] = json!(self.name);
@@ -162,7 +162,7 @@ impl Source {
     }
 }
 
-/// More of them no clock has.
+/// Rounds to six significant digits: no clock has more.
 fn six_digits(figure: f64) -> f64 {
     format!("{figure:.5e}").parse().unwrap_or(figure)
 }

@@ -1,5 +1,5 @@
-//! Measures what a page shows, stage by stage. Each stage is this program again, with `--format json`: so a stage that fails, or
-//! hangs, is named on the page and does not end the others.
+//! Stages of a report's measurement, one after the other. Each stage is this program again, with `--format json`. So a stage that
+//! fails, or hangs, is named on the page and does not end the others.
 
 use std::{
     env,
@@ -15,29 +15,30 @@ use rustix::process::Signal;
 
 use super::{Measure, PageFailure, source::Source};
 
-/// Set for a stage: it ends with the process that has started it, however that ends.
+/// Environment variable of a stage: the stage ends with the process that has started it, however that ends.
 const STAGE: &str = "DECKPERF_STAGE";
-/// How often a stage is looked at.
+/// Interval at which a stage is polled.
 const POLL: Duration = Duration::from_millis(50);
-/// For its start, for whole runs of peers, and for what a busy machine does to both. It ends a hang.
+/// Time beyond its own that a stage has, for its start, for whole runs of peers, and for delays on a busy machine. After
+/// it, the stage is killed.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// To hand over what it has printed, once it has ended.
+/// Time that an ended stage has to hand over its output.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// In less, `cpu` measures the ends of its sizes only: its fewest rounds of all of them take half a minute.
+/// Time below which `cpu` measures only its smallest and largest sizes: its fewest rounds of all sizes take half a minute.
 const ALL_LOADS: Duration = Duration::from_secs(120);
 
-/// A run of this program.
+/// One stage: a run of this program.
 #[derive(Clone, Debug, PartialEq)]
 struct Stage {
-    /// As it is shown.
+    /// Name that is shown.
     name: String,
-    /// Of the command line, without time and format.
+    /// Words of the command line, without time and format.
     words: Vec<String>,
-    /// Of the time of all stages.
+    /// Share of the time of all stages.
     share: u32,
 }
 
-/// Runs of all stages that have ended well, and a sentence about each other one.
+/// Runs all stages. Returns the runs of those that succeeded, and a sentence about each other one.
 /// `has` says which commands this program has.
 pub fn measure(plan: &Measure, has: impl Fn(&str) -> bool) -> (Vec<Source>, Vec<String>) {
     let stages = stages(plan, has);
@@ -61,7 +62,7 @@ pub fn measure(plan: &Measure, has: impl Fn(&str) -> bool) -> (Vec<Source>, Vec<
     (sources, losses)
 }
 
-/// What is measured, in the order of the page.
+/// All stages, in the order of the page.
 fn stages(plan: &Measure, has: impl Fn(&str) -> bool) -> Vec<Stage> {
     let stage = |name: String, words: &[&str], share| {
         let words = words.iter().map(|word| (*word).to_owned()).collect();
@@ -70,14 +71,14 @@ fn stages(plan: &Measure, has: impl Fn(&str) -> bool) -> Vec<Stage> {
     let transports = plan.transport.map_or(vec!["shm", "tcp", "udp"], |only| vec![only]);
     let mut all = Vec::new();
     for transport in &transports {
-        // Shared memory has the most protocols, and what most readers look for.
+        // Shared memory has the most protocols, and most readers look for it.
         let share = if *transport == "shm" { 30 } else { 12 };
         all.push(stage(format!("messages over {transport}"), &["--transport", transport], share));
     }
     let first = transports[0];
     all.push(stage("other libraries".into(), &["peers", "--transport", first], 36));
     if has("cpu") {
-        // Its contenders are the transports, and it binds both sides in any case.
+        // The contenders of `cpu` are the transports, and it binds both sides in any case.
         let mut cpu = stage("processor time".into(), &["cpu"], 20);
         if let Some(only) = plan.transport {
             cpu.words.extend(["--contenders".to_owned(), format!("udp-sockets,tcp-sockets,{only},mpi")]);
@@ -102,15 +103,15 @@ fn stages(plan: &Measure, has: impl Fn(&str) -> bool) -> Vec<Stage> {
     all
 }
 
-/// In a process that is a stage, or a rank of one: the kernel ends it with whoever started it.
+/// Makes the kernel end this process with its parent, if it is a stage or a rank of one.
 pub fn end_with_the_report() {
     if env::var_os(STAGE).is_some() {
-        // Without it, stages go on for as long as they were asked to.
+        // If this fails, stages run on for as long as they were asked to.
         let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
     }
 }
 
-/// One stage from its start to its end, or to its deadline.
+/// Runs one stage to its end, or to its deadline.
 fn run(stage: &Stage, time: Duration, passed: impl Fn(Duration)) -> Result<Source, String> {
     let program = env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
     let seconds = format!("{:.3}", time.as_secs_f64().max(0.001));
@@ -139,14 +140,14 @@ fn run(stage: &Stage, time: Duration, passed: impl Fn(Duration)) -> Result<Sourc
     })
 }
 
-/// The line that says what went wrong: behind a mistake in the command line come hints.
+/// The line of the output that names the error: after an error in the command line there are hints.
 fn complaint(said: &str) -> &str {
     let mut lines = said.lines().rev().filter(|line| !line.trim().is_empty());
     let last = lines.clone().next().unwrap_or("it said nothing");
     lines.find(|line| line.starts_with("error: ")).unwrap_or(last)
 }
 
-/// `None`: it was killed. Its ranks end with it.
+/// Waits for the child; `None`: it was killed at the limit, and its ranks with it.
 fn wait(child: &mut Child, limit: Duration, passed: impl Fn(Duration)) -> Option<ExitStatus> {
     let start = Instant::now();
     loop {
@@ -162,13 +163,13 @@ fn wait(child: &mut Child, limit: Duration, passed: impl Fn(Duration)) -> Option
     None
 }
 
-/// By a thread, so that a full pipe holds up nobody.
+/// Reads all output in a thread, so that a full pipe delays nobody.
 fn read_all(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> {
     let (done, received) = mpsc::channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // What has come until then is what there is.
+            // If the read fails, the bytes so far are the output.
             let _ = pipe.read_to_end(&mut bytes);
         }
         let _ = done.send(bytes);
@@ -176,7 +177,7 @@ fn read_all(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>>
     received
 }
 
-/// One bar for all stages on a terminal; elsewhere a line for each stage.
+/// Progress of the stages: one bar on a terminal; elsewhere a line for each stage.
 struct Progress {
     bar: Option<ProgressBar>,
     total: Duration,
@@ -264,7 +265,7 @@ mod tests {
         assert_eq!(all[1].words, ["peers", "--transport", "tcp", "--peers", "/there"]);
     }
 
-    /// Each stage's words are a command line that this program takes.
+    /// The words of each stage are a command line that this program accepts.
     #[test]
     fn every_stage_is_understood() {
         for transport in [None, Some("tcp")] {
@@ -286,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_stage_that_fails_says_why() {
-        // The program is this test, which knows no such option.
+        // The program is this test, which has no such option.
         let stage = Stage { name: "x".into(), words: vec!["--no-such-option".into()], share: 1 };
         let why = run(&stage, Duration::from_millis(1), |_| {}).expect_err("it fails");
         assert!(why.starts_with("failed (exit status: ") && why.contains("error: "), "{why}");
