@@ -118,7 +118,8 @@ pub fn draw(all: &[&Series]) -> Drawn {
             None => topics.push((topic, vec![series])),
         }
     }
-    // Limits of the machine have no transport and no payload mode. They stand beside transports that go through memory.
+    // Limits of the machine have no transport and no payload mode. They are drawn beside shared memory, whose messages go
+    // through memory, too.
     let limits: Vec<(Topic, Vec<&Series>)> = topics
         .extract_if(.., |((_, _, transport, _), members)| {
             transport.is_none() && members.iter().all(|series| is_limit(&series.key.library))

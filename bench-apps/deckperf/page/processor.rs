@@ -73,7 +73,7 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// `µDECK tcp`, `Open MPI 5.0.11 shm`, `sockets udp`.
+/// Name such as `µDECK tcp`, `Open MPI 5.0.11 shm`, `sockets udp`.
 fn contender(series: &Series) -> String {
     let library = if series.key.library == OURS { "µDECK" } else { &series.key.library };
     [library, series.key.transport.as_deref().unwrap_or("")].join(" ").trim().to_owned()

@@ -5,7 +5,7 @@ use crate::{
     sizes,
 };
 
-/// Formats a figure with three significant digits.
+/// Formats a figure with three significant digits, or with all of its whole digits where these are more.
 pub fn figure(value: f64) -> String {
     let digits = match value.abs() {
         0.0 => 0,

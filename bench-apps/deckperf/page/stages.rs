@@ -19,8 +19,8 @@ use super::{Measure, PageFailure, source::Source};
 const STAGE: &str = "DECKPERF_STAGE";
 /// Interval at which a stage is polled.
 const POLL: Duration = Duration::from_millis(50);
-/// Time beyond its own that a stage has, for its start, for whole runs of peers, and for delays on a busy machine. After
-/// it, the stage is killed.
+/// Time beyond twice its own after which a stage is killed: for its start, for whole runs of peers, and for delays on a busy
+/// machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Time that an ended stage has to hand over its output.
 const LAST_WORDS: Duration = Duration::from_secs(5);

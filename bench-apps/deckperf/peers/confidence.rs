@@ -1,9 +1,9 @@
-//! Ratios with their 95 % bounds, and what they say of a target.
+//! Confidence of ratios: their 95 % bounds, and the verdicts on targets.
 
 use super::targets::Bound;
 use crate::{exchange, stats};
 
-/// One figure per round that a contender took part in, in µs.
+/// Figures of a contender in µs, one per round in which it took part.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     rounds: Vec<usize>,
@@ -13,17 +13,17 @@ pub struct Figures {
 /// A ratio of two medians, or the median of ratios.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PeerRatio {
-    /// Of what was measured.
+    /// The ratio of the measured figures.
     pub value: f64,
     /// Lower 95 % bound.
     pub low: f64,
     /// Upper 95 % bound.
     pub high: f64,
-    /// Figures of whichever side has fewer.
+    /// Number of figures of the side that has fewer.
     pub figures: usize,
 }
 
-/// Of a target.
+/// Verdict on a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Both bounds are on the good side.
@@ -34,7 +34,7 @@ pub enum Verdict {
     Inconclusive,
 }
 
-/// Fewer bound nothing: whatever a bootstrap draws from them, it has seen next to none of the machine's moods.
+/// Fewest figures that have bounds: fewer have seen next to none of the machine's moods, whatever a bootstrap draws from them.
 pub const MIN_FIGURES: usize = 5;
 
 const RESAMPLES: usize = 2000;
@@ -46,17 +46,17 @@ impl Figures {
         self.micros.push(micros);
     }
 
-    /// `None` of nothing.
+    /// The median; `None` without figures.
     pub fn median(&self) -> Option<f64> {
         stats::median(&self.micros)
     }
 
-    /// How many there are.
+    /// Number of figures.
     pub fn len(&self) -> usize {
         self.micros.len()
     }
 
-    /// One for each round, where there is one, as `show` makes it of the time.
+    /// Figures by round, converted from µs by `show`; `None` for rounds without one.
     pub fn by_round(&self, rounds: usize, show: impl Fn(f64) -> f64) -> Vec<Option<f64>> {
         let mut all = vec![None; rounds];
         for (&round, &micros) in self.rounds.iter().zip(&self.micros) {
@@ -67,7 +67,7 @@ impl Figures {
         all
     }
 
-    /// The quotients of the rounds that both have.
+    /// Quotients of the figures in the rounds that both have.
     fn paired(&self, other: &Self) -> Vec<f64> {
         let of = |round| other.rounds.binary_search(&round).ok().map(|at| other.micros[at]);
         let pairs = self.rounds.iter().zip(&self.micros);
@@ -75,8 +75,8 @@ impl Figures {
     }
 }
 
-/// What ours is in units of theirs: within each round, and then the median over rounds, so that what disturbs a whole
-/// round cancels out. The bounds are the percentile bootstrap's (Efron 1979) over rounds.
+/// Ratio of `ours` to `theirs`: the median over rounds of the ratio within each round, so that a disturbance of a whole round
+/// cancels out. The bounds are those of the percentile bootstrap (Efron 1979) over rounds.
 pub fn ratio(ours: &Figures, theirs: &Figures) -> Option<PeerRatio> {
     let ratios = ours.paired(theirs);
     let mut chance = Chance(0);
@@ -92,12 +92,12 @@ pub fn ratio(ours: &Figures, theirs: &Figures) -> Option<PeerRatio> {
 }
 
 impl PeerRatio {
-    /// Of rates, if this is one of times.
+    /// Ratio of the rates, if this is the ratio of the times.
     pub fn inverted(self) -> Self {
         Self { value: 1.0 / self.value, low: 1.0 / self.high, high: 1.0 / self.low, figures: self.figures }
     }
 
-    /// Both bounds must agree.
+    /// Verdict on a target; both bounds must agree.
     pub fn verdict(&self, bound: Bound) -> Verdict {
         let (met, missed) = match bound {
             Bound::AtMost(limit) => (self.high <= limit, self.low > limit),
@@ -113,7 +113,7 @@ impl PeerRatio {
 }
 
 impl Verdict {
-    /// As it is printed.
+    /// Name in the output.
     pub fn name(self) -> &'static str {
         match self {
             Verdict::Met => "met",
@@ -123,19 +123,19 @@ impl Verdict {
     }
 }
 
-/// The same numbers in every run from the same start: bounds can be recomputed.
+/// Pseudo-random numbers, which are the same in every run from the same start, so that bounds can be recomputed.
 #[derive(Debug)]
 pub struct Chance(pub u64);
 
 impl Chance {
-    /// Less than `limit`.
+    /// A number less than `limit`.
     pub fn below(&mut self, limit: usize) -> usize {
         self.0 += 1;
         let chance = exchange::mix(self.0) >> 32; // of 2^32
         ((chance * limit as u64) >> 32) as usize
     }
 
-    /// Fisher and Yates.
+    /// Shuffles the items (Fisher and Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));

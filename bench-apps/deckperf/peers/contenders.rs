@@ -1,4 +1,4 @@
-//! Who takes part, and how each of them is run on this host.
+//! Contenders of `deckperf peers`, and how each of them is run on this host.
 
 use std::{
     env,
@@ -26,16 +26,16 @@ use crate::{
     plan::Payload,
 };
 
-/// A peer that is here.
+/// A peer that was found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peer {
-    /// Of the library.
+    /// Name of the library.
     pub name: &'static str,
-    /// Of the library.
+    /// Version of the library.
     pub version: String,
-    /// Of the installation, unless it is the system's.
+    /// Prefix of the installation; `None` for the system's.
     pub prefix: Option<PathBuf>,
-    /// That it is run with.
+    /// Flags and settings with which the peer is run.
     pub flags: String,
 }
 
@@ -48,22 +48,22 @@ impl Peer {
         Peer { name: library.name, version: found.version.clone(), prefix, flags }
     }
 
-    /// No other peer's: there may be several releases of a library.
+    /// Name and version. No other peer has the same, although a library may be there in several releases.
     pub fn title(&self) -> String {
         format!("{} {}", self.name, self.version)
     }
 }
 
-/// All contenders, alive. Between two batches each of them blocks in a system call.
+/// All contenders, running. Between two batches each of them blocks in a system call.
 pub struct Contenders {
-    /// In the order of the columns, and by number in [`Who::Peer`].
+    /// Peers, in the order of the columns; [`Who::Peer`] has the index.
     pub peers: Vec<Peer>,
-    /// Who is not here, or of no use, and what to do about it.
+    /// Sentences on peers that are absent or of no use, and what to do about it.
     pub missing: Vec<String>,
     jobs: Vec<(Who, usize, Job)>,
-    /// The peer's number and its program.
+    /// Programs that are run whole, each with its peer's number.
     programs: Vec<(usize, &'static Program, Found)>,
-    /// The peer's number and its ends.
+    /// The ends of the QUIC connection, with the peer's number.
     quinn: Option<(usize, Quinn)>,
     raw: Baselines,
     floor: Floor,
@@ -72,11 +72,11 @@ pub struct Contenders {
 }
 
 impl Contenders {
-    /// Starts all jobs, on `cores`, to which this process is restricted already: ours, and those of all libraries that are
+    /// Starts all jobs on `cores`, to which this process is already restricted: µDECK's, and those of all libraries that are
     /// installed or lie in `folder`, each with as many ranks as `sizes` say. Blocks for some seconds.
     ///
     /// # Errors
-    /// That ours do not start, or that there is nothing in `folder`. A peer that does not start is missing.
+    /// A job of µDECK's does not start, or there is nothing in `folder`. A peer that does not start is reported as missing.
     pub fn assemble(
         scratch: &Path,
         cores: [usize; 2],
@@ -84,7 +84,7 @@ impl Contenders {
         sizes: &[usize],
         folder: Option<&Path>,
     ) -> Result<Self> {
-        // They send messages, and nothing else.
+        // These programs only send messages, and have no collective operations.
         let programs = if course == Course::Groups { &[] } else { &PROGRAMS[..] };
         let libraries =
             MPIS.iter().map(|mpi| &mpi.library).chain(programs.iter().map(|program| &program.library));
@@ -162,7 +162,7 @@ impl Contenders {
         }
     }
 
-    /// Empty series for all that they can do.
+    /// Empty series for everything that the contenders can do.
     pub fn series(&self) -> Vec<PeerSeries> {
         let mut all: Vec<PeerSeries> = Vec::new();
         let mut add = |who, way, column: &Column, mode| {
@@ -197,14 +197,14 @@ impl Contenders {
         all
     }
 
-    /// The job that has a shared window, in which it runs what is bare: the last, because the ranks of MPICH, which comes
-    /// first, may be in scheduling groups of their own, where yielding yields to nobody.
+    /// Index of the job that measures what is bare in its shared window. The last job is taken: the ranks of MPICH, whose
+    /// job comes first, may be in scheduling groups of their own, where yielding yields to nobody.
     fn carrier(&self, ranks: usize) -> Option<usize> {
         self.jobs.iter().rposition(|(who, size, _)| *who != Who::Ours && *size == ranks)
     }
 }
 
-/// Who measures what the machine can do: an MPI's ranks, or threads of this process, which need no MPI.
+/// Mode in which a limit of the machine is measured: by an MPI's ranks, or by threads of this process, which need no MPI.
 fn limit(column: &Column, course: Course) -> Option<Mode> {
     if course.is_network() {
         let untouched = column.payload == Payload::Untouched;
@@ -215,13 +215,13 @@ fn limit(column: &Column, course: Course) -> Option<Mode> {
         PeerTest::Latency => (column.ranks == 2 && (small || untouched)).then_some(Mode::Itself),
         PeerTest::Stream if small => Some(Mode::Conducted),
         PeerTest::Stream => untouched.then_some(Mode::Itself),
-        // `deckperf peers` has the barrier's.
+        // The limit of a barrier is measured in `deckperf peers` only.
         PeerTest::Barrier => (course == Course::Memory).then_some(Mode::Conducted),
         PeerTest::AllReduce | PeerTest::Broadcast | PeerTest::AllToAll => None,
     }
 }
 
-/// Short messages between two ranks that share memory.
+/// Whether a column has a floor: only short messages between two ranks that share memory.
 fn has_floor(column: &Column, course: Course) -> bool {
     let message = matches!(column.test, PeerTest::Latency | PeerTest::Stream) && column.bytes == 8;
     course == Course::Memory && column.ranks == 2 && message
@@ -272,7 +272,8 @@ impl PeerRunner for Contenders {
         if self.course.is_network() {
             return sockets::micros(column, self.cores).map_err(|error| format!("raw sockets: {error}"));
         }
-        // On a thread of its own, because the near side stays pinned; what this thread starts must not be.
+        // The measurement needs a thread of its own, because its near side stays pinned; processes that this thread starts
+        // must not be.
         let measured = thread::scope(|scope| scope.spawn(|| self.raw.measure(column.bytes)).join());
         let sample = measured.map_err(failed)?.map_err(|error| error.to_string())?;
         Ok(sample.copies.map_or(sample.line, |copies| copies.out))

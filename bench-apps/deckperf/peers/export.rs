@@ -12,11 +12,11 @@ use crate::export::{self, field};
 
 const COLUMNS: &str = "row,unit,against,figure,rounds,ours_ratio,low_95,high_95,wanted,verdict,goal";
 
-/// A header line; then for each row a line for ours, the limit and each peer; then one for each target.
+/// A header line; then for each row a line for µDECK, the limit and each peer; then a line for each target.
 pub fn csv(report: &PeersReport) -> String {
     let mut text = format!("{COLUMNS}\n");
     for line in &report.lines {
-        // A title may have a comma.
+        // A title may contain a comma, so it is quoted.
         let start = format!("\"{}\",{}", line.row.title, line.row.unit.name());
         text += &format!("{start},ours{},,,,,,,\n", field(line.ours));
         for (name, other) in others(report, line) {
@@ -34,7 +34,7 @@ pub fn csv(report: &PeersReport) -> String {
     text
 }
 
-/// One object: a [`Run`](crate::data::Run), and `peers`, `missing`, `failed`, `rows`; what was not measured is null.
+/// One object: a [`Run`](crate::data::Run), and `peers`, `missing`, `failed`, `rows`; a figure that was not measured is null.
 pub fn json(report: &PeersReport) -> String {
     let peers = report
         .peers
@@ -79,7 +79,7 @@ fn row(report: &PeersReport, line: &ReportLine) -> Value {
     })
 }
 
-/// The limit, the floor, and the peers.
+/// Comparisons with the limit, the floor, and the peers.
 fn others<'r>(
     report: &'r PeersReport,
     line: &'r ReportLine,

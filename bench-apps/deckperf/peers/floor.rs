@@ -10,38 +10,38 @@ use ::floor::{Message, Receiver, Refused, Ring, Sender};
 
 use crate::baseline::on_both_cores;
 
-/// As long as a contender's batch.
+/// Time of one measurement: as long as a contender's batch.
 const BUDGET: Duration = Duration::from_millis(2);
-/// Between two looks at the clock.
+/// Turns between two reads of the clock.
 const TURNS: u64 = 100;
-/// Of every message.
+/// Tag of every message.
 const TAG: u64 = 7;
-/// The only message that is not 8 bytes long ends the far side.
+/// Message that ends the far side: the only one that is not 8 bytes long.
 const STOP: &[u8] = &[];
 
-/// There, and back.
+/// Two rings: for messages there, and for messages back.
 pub struct Floor(Box<[Ring; 2]>);
 
 impl Floor {
-    /// The rings are kept, so that no figure pays for fresh pages.
+    /// Makes the rings, which are kept, so that no figure pays for fresh pages.
     pub fn new() -> Self {
         Floor(Box::default())
     }
 
-    /// µs for a message that goes one way, of a message there and one back. Blocks for some milliseconds.
+    /// One-way time of a message in µs: half of a message there and one back. Blocks for some milliseconds.
     ///
     /// # Errors
-    /// The system's, when the threads are pinned.
+    /// Errors of the system, when the threads are pinned.
     pub fn ping_pong(&mut self, cores: [usize; 2]) -> io::Result<f64> {
         Ok(self.turn(1, cores)? / 2.0)
     }
 
-    /// µs for a message, in windows of so many, each acknowledged. As [`Floor::ping_pong`] otherwise.
+    /// Time per message in µs, in windows of `window` messages, each acknowledged. Blocks and fails as [`Floor::ping_pong`] does.
     pub fn stream(&mut self, window: u64, cores: [usize; 2]) -> io::Result<f64> {
         Ok(self.turn(window, cores)? / window as f64)
     }
 
-    /// µs for a window there, and a message back.
+    /// Time in µs of a window there, and a message back.
     fn turn(&mut self, window: u64, cores: [usize; 2]) -> io::Result<f64> {
         let [there, back] = &mut *self.0;
         let ((near_out, far_in), (far_out, near_in)) = (there.ends(), back.ends());
@@ -52,7 +52,7 @@ impl Floor {
     }
 }
 
-/// Each on lines of its own: the two lie side by side on one stack, and each side counts in its own.
+/// One end of both rings, on cache lines of its own: two ends lie side by side on one stack, and each side counts in its own.
 #[repr(align(128))]
 struct FloorEnd<'r> {
     out: Sender<'r>,
@@ -60,7 +60,7 @@ struct FloorEnd<'r> {
 }
 
 impl FloorEnd<'_> {
-    /// µs for a turn: a window there, and one message back.
+    /// Time in µs of a turn: a window there, and one message back.
     fn lead(&mut self, window: u64) -> f64 {
         let mut turns = || {
             for turn in 0..TURNS {

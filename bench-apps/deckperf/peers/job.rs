@@ -1,7 +1,7 @@
-//! A job under the conductor: started, told what to do, and ended, whatever it does.
+//! A job under the conductor: it is started, gets orders, and is ended, whatever it does.
 //!
-//! Its ranks hold one end each of a Unix socket. A job that answers late, wrongly or not at all is killed: its process
-//! group, and each rank by its own number, because launchers put ranks into groups of their own.
+//! Each of its ranks holds one end of a Unix socket. A job that answers late, wrongly or not at all is killed: its process
+//! group, and each rank by its process number, because launchers put ranks into groups of their own.
 
 use std::{
     fmt::Display,
@@ -27,23 +27,23 @@ use rustix::{
 
 use super::request::{CONDUCTOR, Request, parse_answer};
 
-/// From its start until every rank has said who it is.
+/// Time limit from the job's start until every rank has said who it is.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// For a batch, which lasts milliseconds on a machine that does nothing else.
+/// Time limit of a batch, which lasts milliseconds on a machine that does nothing else.
 const BATCH_LIMIT: Duration = Duration::from_secs(30);
-/// For an orderly end, and again after the request to end.
+/// Time limit of an orderly end, and again of the end after the request to end.
 const END_LIMIT: Duration = Duration::from_secs(3);
-/// Of what a failed program said, as much is shown.
+/// Lines of a failed program's output that are shown.
 const SHOWN_LINES: usize = 6;
 
-/// Processes that measure when they are told to.
+/// A job: processes that measure when they get an order.
 pub struct Job {
     child: Child,
     ranks: Vec<Rank>,
     log: PathBuf,
 }
 
-/// In no order: whoever came first.
+/// One rank; ranks are in the order in which they connected.
 struct Rank {
     number: usize,
     pid: Pid,
@@ -54,7 +54,7 @@ impl Job {
     /// Starts `command`, whose ranks connect to a socket in `scratch`. Blocks until all of them have, at most a minute.
     ///
     /// # Errors
-    /// Why it did not start, and what it said.
+    /// The reason why it did not start, and its output.
     pub fn start(scratch: &Path, name: &str, ranks: usize, mut command: Command) -> Result<Self, String> {
         let (socket, log) = (scratch.join(name), scratch.join(format!("{name}.log")));
         let listener =
@@ -89,18 +89,18 @@ impl Job {
         Ok(())
     }
 
-    /// One batch, as rank 0's clock has it. Blocks until every rank has answered and so is silent again.
+    /// Runs one batch, and returns its time on rank 0's clock. Blocks until every rank has answered and so is silent again.
     ///
     /// # Errors
-    /// What went wrong; the job is then of no more use.
+    /// What went wrong; the job cannot be used any more.
     pub fn run(&mut self, request: &Request) -> Result<Duration, String> {
         Ok(self.ask(request, parse_answer)?.swap_remove(0))
     }
 
-    /// The same for any order: what each rank answers, by number.
+    /// Sends any order, and returns the ranks' answers, by rank number.
     ///
     /// # Errors
-    /// As of [`Job::run`].
+    /// The same as [`Job::run`]'s.
     pub fn ask<T>(
         &mut self,
         order: &impl Display,
@@ -140,7 +140,7 @@ impl Rank {
         Ok(rank)
     }
 
-    /// A line, without its end.
+    /// Reads a line, without its end.
     fn hear(&mut self, deadline: Instant) -> Result<String, String> {
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let mut line = String::new();
@@ -156,7 +156,7 @@ impl Rank {
     }
 }
 
-/// `rank R of N`.
+/// Parses `rank R of N`.
 fn parse_greeting(line: &str, ranks: usize) -> Option<usize> {
     let (number, of) = line.strip_prefix("rank ")?.split_once(" of ")?;
     let number = number.parse().ok().filter(|&number| number < ranks)?;
@@ -167,7 +167,7 @@ impl Drop for Job {
     /// Blocks for at most twice [`END_LIMIT`], and then until the killed launcher has been collected.
     fn drop(&mut self) {
         let pids: Vec<Pid> = self.ranks.iter().map(|rank| rank.pid).collect();
-        self.ranks.clear(); // they see the end of their input
+        self.ranks.clear(); // the ranks see the end of their input
         let group = Pid::from_child(&self.child);
         if ends(&self.child, END_LIMIT) {
             let _ = self.child.wait();
@@ -175,8 +175,8 @@ impl Drop for Job {
         }
         let _ = kill_process_group(group, Signal::TERM);
         if !ends(&self.child, END_LIMIT) {
-            // Not collected yet, so the number is still its own. Its ranks' might be others' only if they had ended
-            // before their launcher, which then would have ended, too.
+            // The launcher is not collected yet, so its number is still its own. The numbers of its ranks might belong to
+            // other processes only if the ranks had ended before their launcher, which then would have ended, too.
             for pid in pids {
                 let _ = kill_process(pid, Signal::KILL);
             }
@@ -186,7 +186,7 @@ impl Drop for Job {
     }
 }
 
-/// Whether it ends in time. It has still to be collected.
+/// Whether the child ends in time. It still has to be collected.
 pub fn ends(child: &Child, limit: Duration) -> bool {
     let Ok(death) = death_of(child) else { return false };
     let mut fds = [PollFd::new(&death, PollFlags::IN)];
@@ -197,7 +197,7 @@ fn death_of(child: &Child) -> io::Result<impl AsFd + use<>> {
     Ok(pidfd_open(Pid::from_child(child), PidfdFlags::empty())?)
 }
 
-/// Until one of them has news, or the time is over.
+/// Waits until one of the descriptors is ready, or the time is over.
 fn wait(fds: &mut [PollFd<'_>], limit: Duration) -> io::Result<()> {
     let deadline = Instant::now() + limit;
     loop {
@@ -210,14 +210,14 @@ fn wait(fds: &mut [PollFd<'_>], limit: Duration) -> io::Result<()> {
     }
 }
 
-/// The last lines of what a program said, if it said something.
+/// The last lines of a program's output; empty without output.
 fn shown(log: &Path) -> String {
-    // A log may hold any bytes.
+    // A log may contain any bytes.
     let text = fs::read(log).unwrap_or_default();
     last_lines(&String::from_utf8_lossy(&text))
 }
 
-/// Each on a line of its own, indented; nothing of nothing.
+/// The last lines, each on a line of its own and indented; empty for an empty text.
 pub fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     let skipped = lines.len().saturating_sub(SHOWN_LINES);

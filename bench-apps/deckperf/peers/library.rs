@@ -1,12 +1,13 @@
-//! Finding a library to compare with: in the folder of `--peers`, where each has a prefix of its own, and among what is
-//! installed.
+//! Finds a library to compare with: in the folder of `--peers`, where each library has a prefix of its own, and among the
+//! installed ones.
 //!
 //! ```text
 //! DIR/mpich/bin/mpirun   DIR/openmpi/bin/mpirun   DIR/ucx/bin/ucx_perftest   DIR/libfabric/bin/fi_pingpong
 //! ```
 //!
-//! `cargo xtask peers DIR` makes the first three. Both may take part, each as a column of its own, because a distribution's
-//! release is often years older. Where it is the same release, the folder's does for both.
+//! `cargo xtask peers DIR` makes the first three. An installation in the folder and one of the system may both take part,
+//! each as a column of its own, because a distribution's release is often years older. If the releases are the same, only
+//! the folder's takes part.
 
 use std::{
     io::ErrorKind,
@@ -16,55 +17,55 @@ use std::{
 
 use crate::failure::{Failure, Result};
 
-/// What is looked for.
+/// Description of a library to find.
 #[derive(Debug)]
 pub struct Library {
-    /// As its makers call it.
+    /// Name that its makers use.
     pub name: &'static str,
-    /// Its prefix, below the folder of `--peers`.
+    /// Prefix below the folder of `--peers`.
     pub folder: &'static str,
-    /// What brings it, in Debian.
+    /// Packages that install it, in Debian.
     pub packages: &'static str,
-    /// Whether `cargo xtask peers` does.
+    /// Whether `cargo xtask peers` fetches it.
     pub is_fetched: bool,
-    /// The program that is run. Among what is installed it may have other names, which come first.
+    /// Program that is run. Among the installed ones it may have other names, `aliases`, which are tried first.
     pub program: &'static str,
-    /// Those names.
+    /// Other names of the program among the installed ones.
     pub aliases: &'static [&'static str],
-    /// What says the version; empty: the program itself.
+    /// Program and argument that print the version; an empty program: the program itself.
     pub version: [&'static str; 2],
-    /// In what that says, if it is this library's.
+    /// Text in that output by which this library is recognised.
     pub mark: &'static str,
 }
 
-/// Where an installation lies.
+/// Place of an installation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prefix {
-    /// Where the shell finds programs.
+    /// The system's: the shell finds its programs.
     System,
-    /// `bin`, `lib` and `include` are in it.
+    /// A folder with `bin`, `lib` and `include`.
     Folder(PathBuf),
 }
 
-/// One that is here.
+/// An installation that was found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// Of the library, as it says.
+    /// Version of the library, as it reports it.
     pub version: String,
-    /// Where.
+    /// Place of the installation.
     pub prefix: Prefix,
-    /// Of the program, as it is called there.
+    /// Name of the program in this installation.
     pub name: &'static str,
 }
 
 impl Prefix {
-    /// This program of the installation, not started yet.
+    /// Command that runs `program` of this installation, not started yet.
     pub fn command(&self, program: &str) -> Command {
         match self {
             Prefix::System => Command::new(program),
             Prefix::Folder(folder) => {
                 let mut command = Command::new(folder.join("bin").join(program));
-                // Some installations were made for another place.
+                // Some installations were built for another prefix, so their programs need this path.
                 command.env("LD_LIBRARY_PATH", folder.join("lib"));
                 command
             }
@@ -73,7 +74,7 @@ impl Prefix {
 }
 
 impl Library {
-    /// In the order of the columns, and sentences about what was looked for in vain.
+    /// Installations in the order of the columns, and sentences about unsuccessful searches.
     pub fn find(&self, folder: Option<&Path>) -> (Vec<Found>, Vec<String>) {
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         let mut add = |looked: Result<Option<Found>, String>| match looked {
@@ -92,7 +93,7 @@ impl Library {
         (found, missing)
     }
 
-    /// `None`: it is not there. An error: it is, but of no use.
+    /// Looks for an installation; `None`: there is none. An error: there is one, but it cannot be used.
     fn look(&self, prefix: Prefix) -> Result<Option<Found>, String> {
         let names = self.aliases.iter().filter(|_| prefix == Prefix::System).chain([&self.program]);
         for &name in names {
@@ -104,7 +105,7 @@ impl Library {
         Ok(None)
     }
 
-    /// What it says of its version; `None`: there is no such program. An error: there is, and it does not run.
+    /// Output about the version; `None`: there is no such program. An error: the program does not run.
     fn ask(&self, prefix: &Prefix, name: &str) -> Result<Option<String>, String> {
         let [program, word] = self.version;
         if program.is_empty() {
@@ -113,7 +114,7 @@ impl Library {
         if run(prefix, name, "-h")?.is_none() {
             return Ok(None);
         }
-        // The program that says it may be in another package, which is not installed.
+        // The program that prints the version may be in another package, which is not installed.
         Ok(Some(run(prefix, program, word)?.unwrap_or_default()))
     }
 
@@ -133,20 +134,20 @@ impl Library {
         }
     }
 
-    /// Where its program lies in the folder of `--peers`.
+    /// Path of the library's program in the folder of `--peers`.
     fn place(&self, folder: &Path) -> String {
         folder.join(self.folder).join("bin").join(self.program).display().to_string()
     }
 }
 
-/// Without a folder, where today's releases come from.
+/// Advice on where to get today's releases, if no folder was given.
 pub const ADVICE: &str = "releases of today: `cargo xtask peers DIR` gets MPICH, Open MPI and UCX, `--peers DIR` measures \
                           beside them";
 
-/// That there is something in the folder: a mistyped one is no reason to compare with less.
+/// Checks that the folder has something to compare with: a mistyped folder is no reason to compare with less.
 ///
 /// # Errors
-/// What was looked for, where, and how to get it.
+/// A sentence on what was looked for, where, and how to get it.
 pub fn check_folder<'l>(folder: &Path, libraries: impl Iterator<Item = &'l Library>) -> Result {
     let places: Vec<String> = libraries.map(|library| library.place(folder)).collect();
     if places.iter().any(|place| Path::new(place).exists()) {
@@ -155,8 +156,8 @@ pub fn check_folder<'l>(folder: &Path, libraries: impl Iterator<Item = &'l Libra
     Err(Failure::NoPeers { folder: folder.to_owned(), places: places.join(", ") })
 }
 
-/// What it prints; `None`: there is no such program. Its end says nothing, because some end badly when they have shown their
-/// usage, or crash over it (UCX 1.18); but 127 is that of a program that cannot be loaded.
+/// Output of a program; `None`: there is no such program. The exit status does not count, because some programs fail after
+/// they have printed their usage, or crash over it (UCX 1.18); but 127 means that a program cannot be loaded.
 fn run(prefix: &Prefix, program: &str, word: &str) -> Result<Option<String>, String> {
     let mut command = prefix.command(program);
     let output = command.arg(word).stdin(Stdio::null()).output();
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
     use crate::peers::{mpi::MPIS, scratch::Scratch, whole::PROGRAMS};
 
-    /// Nobody's, so that no test depends on what is installed.
+    /// A library that does not exist, so that no test depends on what is installed.
     const LIBRARY: Library = Library {
         name: "Some",
         folder: "some",
@@ -196,8 +197,8 @@ mod tests {
         mark: "Some",
     };
 
-    /// A folder in which a shell has put `script` as the library's program. (Not we: other tests' children might still have it
-    /// open for writing when it is started.)
+    /// A folder with `script` as the library's program. A shell writes the file, and not this process, because other tests'
+    /// children might still have it open for writing when it is started.
     fn folder_with(library: &Library, script: &str) -> Scratch {
         let folder = Scratch::new().expect("a folder");
         let place = library.place(folder.path());
@@ -261,7 +262,7 @@ mod tests {
 
     #[test]
     fn the_systems_stands_beside_the_folders_unless_it_is_the_same_release() {
-        // Every system has it, and both say this.
+        // Every system has `sh` and `echo`, and both installations report this version.
         let library = |mark| Library { program: "sh", version: ["echo", "Some-1.0 1.0"], mark, ..LIBRARY };
         let folder = folder_with(&library("Some"), "");
         let copied = Command::new("cp").arg("/bin/echo").arg(folder.path().join("some/bin")).status();

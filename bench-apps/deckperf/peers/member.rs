@@ -1,8 +1,8 @@
-//! One of our ranks in a group: the same collective operations as those of `collectives.h`, loop for loop.
+//! One of µDECK's ranks in a group: the same collective operations as those of `collectives.h`, loop for loop.
 //!
-//! A block is checked in every turn. Of a payload that is written+read every word is written before and read after. Of an
-//! untouched one the first and the last word are, but for the first turn of a batch, which is not timed: there it is every
-//! word, too.
+//! A block is checked in every turn. With the payload written+read, every word is written before and read after. With an
+//! untouched payload, only the first and the last word are, except in the first turn of a batch, which is not timed: there it is
+//! every word, too.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::{
 
 const WORD: usize = size_of::<u64>();
 
-/// A rank with what it sends and receives, which stays from batch to batch.
+/// A rank with its send and receive memory, which it keeps from batch to batch.
 pub struct Member<'w> {
     world: &'w World,
     group: &'w Group,
@@ -27,17 +27,18 @@ pub struct Member<'w> {
 }
 
 impl<'w> Member<'w> {
-    /// Of the group of all ranks. Blocks until all of them are here.
+    /// Joins the group of all ranks. Blocks until all of them are here.
     pub fn join(world: &'w World) -> Result<Self> {
         let group = world.all()?;
         group.barrier()?;
         Ok(Self { world, group, numbers: Vec::new(), out: Vec::new(), incoming: Vec::new() })
     }
 
-    /// From one barrier to another: a rank may be through long before others are. A barrier waits for everybody by itself.
+    /// Times a batch from one barrier to another, because one rank may be done long before others. A barrier waits for all
+    /// ranks by itself.
     pub fn time(&mut self, request: &Request) -> Result<Duration> {
         let is_fenced = request.test != PeerTest::Barrier;
-        self.group.barrier()?; // everybody is awake
+        self.group.barrier()?; // all ranks are awake
         for turn in 0..request.warm_up {
             self.turn(request, turn)?;
         }
@@ -71,7 +72,8 @@ impl<'w> Member<'w> {
         }
     }
 
-    /// Small integers, whose sums are exact in whatever order they are added. What lies between the ends stays zero.
+    /// Reduces small integers, whose sums are exact in whatever order they are added. The numbers between the first and the
+    /// last stay zero.
     fn all_reduce(&mut self, request: &Request, turn: u64) -> Result {
         let (rank, ranks) = (self.group.rank() as u64, self.group.size() as u64);
         let count = request.bytes / WORD;
@@ -146,13 +148,13 @@ impl<'w> Member<'w> {
         Ok(())
     }
 
-    /// Each in its turn: a root that is always the same runs ahead of the others.
+    /// Root of a turn. Ranks take turns, because a root that is always the same runs ahead of the others.
     fn root(&self, turn: u64) -> usize {
         (turn % self.group.size() as u64) as usize
     }
 }
 
-/// No other block's of these turns.
+/// Seed of a block, which differs from that of any other block of these turns.
 fn seed(group: &Group, turn: u64, from: usize, to: usize) -> u64 {
     (turn * group.size() as u64 + from as u64) * group.size() as u64 + to as u64
 }
@@ -161,7 +163,7 @@ fn is_whole(request: &Request, turn: u64) -> bool {
     request.payload == Payload::WrittenRead || turn == 0
 }
 
-/// The ends are what [`payload::write`] would leave there.
+/// Fills a block; the first and the last word are those that [`payload::write`] would write there.
 fn fill(request: &Request, turn: u64, data: &mut [u8], seed: u64) {
     if is_whole(request, turn) {
         return payload::write(data, seed);

@@ -12,22 +12,22 @@ use super::{
     targets::Course,
 };
 
-/// The program that every MPI runs.
+/// Source of the program that every MPI runs.
 const SOURCE: &str = include_str!("peer.c");
 
-/// What it includes, and under which names.
+/// Files that the source includes, with their names.
 const HEADERS: [(&str, &str); 2] =
     [("collectives.h", include_str!("collectives.h")), ("cpu.h", include_str!("cpu.h"))];
 
-/// MPICH's launcher gives each rank a session of its own, and Linux each session a scheduling group (autogroup), in
-/// which a rank is alone: its `sched_yield` yields to nobody, and a barrier of more ranks than processors takes time
-/// slices. Preloaded, this keeps the ranks in our session, where Open MPI's and ours are.
+/// Source of a preloaded library that keeps MPICH's ranks in the session of this process, where the ranks of Open MPI and µDECK
+/// are. MPICH's launcher gives each rank a session of its own, and Linux gives each session a scheduling group (autogroup), in
+/// which a rank is alone: its `sched_yield` yields to nobody, and a barrier of more ranks than processors takes time slices.
 const SAME_SESSION: &str = "#include <unistd.h>\npid_t setsid(void) { return getsid(0); }\n";
 
 /// An implementation of MPI.
 #[derive(Debug)]
 pub struct Mpi {
-    /// Which.
+    /// Description of the library.
     pub library: Library,
     kind: Kind,
 }
@@ -39,18 +39,18 @@ enum Kind {
     OpenMpi,
 }
 
-/// One that is here, with its program built.
+/// An installation that was found, with its program built.
 #[derive(Debug)]
 pub struct Installed {
-    /// Where, and which release.
+    /// Place and release of the installation.
     pub found: Found,
-    /// Which.
+    /// Its implementation of MPI.
     pub mpi: &'static Mpi,
     program: PathBuf,
     preload: Option<PathBuf>,
 }
 
-/// In the order of the columns. Where several MPIs live side by side, Debian's programs are called `mpicc.mpich`.
+/// All MPIs, in the order of the columns. Where several MPIs live side by side, Debian's programs are called `mpicc.mpich`.
 pub const MPIS: [Mpi; 2] = [
     Mpi {
         library: Library {
@@ -84,7 +84,7 @@ impl Mpi {
     /// Builds the program into `scratch`, in files named by `number`.
     ///
     /// # Errors
-    /// What the compiler said.
+    /// The compiler's messages.
     pub fn install(&'static self, found: Found, scratch: &Path, number: usize) -> Result<Installed, String> {
         let program = scratch.join(format!("program-{number}"));
         self.build(&found, &["-O3"], SOURCE, &program)?;
@@ -119,21 +119,22 @@ impl Mpi {
         }
     }
 
-    /// What keeps its messages off shared memory, over the loopback device: flags, and settings for UCX, on which MPICH
-    /// is built.
+    /// Flags, and settings for UCX, on which MPICH is built. They keep the MPI's messages off shared memory, over the loopback
+    /// device.
     fn network(&self) -> (&'static [&'static str], &'static [(&'static str, &'static str)]) {
         match self.kind {
             Kind::OpenMpi => (
                 &["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"],
                 &[],
             ),
-            // Not `UCX_NET_DEVICES=lo`: the UCX in MPICH 5 then finds no way from rank to rank. Between addresses of one host the
-            // system takes the loopback device in any case.
+            // `UCX_NET_DEVICES=lo` is not set: with it, the UCX in MPICH 5 finds no way from rank to rank. Between
+            // addresses of one host the system takes the loopback device in any case.
             Kind::Mpich => (&[], &[("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self")]),
         }
     }
 
-    /// Open MPI counts processors for itself and yields only if it finds fewer than ranks, so it is told both.
+    /// Flags of the launcher. Open MPI counts processors for itself and yields only if it finds fewer than ranks, so both
+    /// are set.
     fn flags(&self, oversubscribed: bool) -> &'static [&'static str] {
         match (self.kind, oversubscribed) {
             (Kind::OpenMpi, false) => {
@@ -146,8 +147,9 @@ impl Mpi {
         }
     }
 
-    /// Ranks of MPICH spin and never yield, so that more of them than processors wait for time slices: 8 ms a barrier. After a look
-    /// in vain this has them sleep as briefly as the system can (15 µs a barrier). MPICH 4.0 does not know it.
+    /// Settings of the launcher. Ranks of MPICH spin and never yield, so more ranks than processors wait for time slices: 8
+    /// ms a barrier. With these settings they sleep after one poll without news, as briefly as the system can (15 µs a
+    /// barrier). MPICH 4.0 does not know them.
     fn settings(&self, oversubscribed: bool) -> &'static [(&'static str, &'static str)] {
         match (self.kind, oversubscribed) {
             (Kind::Mpich, true) => &[
@@ -158,7 +160,7 @@ impl Mpi {
         }
     }
 
-    /// As one types both, for the report.
+    /// Settings and flags as a user would type them, for the report.
     fn words(&self, oversubscribed: bool) -> String {
         let settings = self.settings(oversubscribed).iter().map(|(name, value)| format!("{name}={value}"));
         let flags = self.flags(oversubscribed).iter().map(|flag| (*flag).to_owned());
@@ -181,7 +183,7 @@ impl Installed {
         if let Some(library) = &self.preload {
             command.env("LD_PRELOAD", library);
         }
-        // Without them Open MPI (PRTE, since release 5) starts nothing for root, who is all there is in many a container.
+        // Without these, Open MPI (PRTE, since release 5) starts nothing for root, the only user of many containers.
         if rustix::process::geteuid().is_root() {
             for of in ["OMPI", "PRTE"] {
                 command.env(format!("{of}_ALLOW_RUN_AS_ROOT"), "1");
@@ -191,7 +193,7 @@ impl Installed {
         command
     }
 
-    /// As one types them, for the report.
+    /// Settings and flags as a user would type them, for the report.
     pub fn flags(&self, course: Course) -> String {
         if course.is_network() {
             let (flags, settings) = self.mpi.network();

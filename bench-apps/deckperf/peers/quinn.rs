@@ -1,11 +1,11 @@
 //! QUIC without a messaging library: two threads, each with a bare quinn endpoint, and one bidirectional stream between them.
 //!
-//! It is `quinn-proto` and `quinn-udp`, the crates under `quinn`, driven by loops that spin on the socket. The `quinn` crate itself
-//! would sleep in its runtime (tokio) between two datagrams, and hand each of them from one task to another; it was not measured. The
-//! cryptography, the socket's buffers, the windows and the longest datagram are those of the UDP transport
-//! (`transports/udp/tls.rs`, `socket.rs`).
+//! The measurement uses `quinn-proto` and `quinn-udp`, the crates under `quinn`, driven by loops that spin on the socket.
+//! The `quinn` crate itself would sleep in its runtime (tokio) between two datagrams, and hand each of them from one task
+//! to another; it was not measured. The cryptography, the socket's buffers, the windows and the longest datagram are those
+//! of the UDP transport (`transports/udp/tls.rs`, `socket.rs`).
 //!
-//! A message is written by `SendStream::write` and read into a buffer of its size, as a user of quinn does it: a copy on each side.
+//! A message is written by `SendStream::write` and read into a buffer of its size, as a user of quinn does: a copy on each side.
 //! The endpoints live as long as the run, so that the congestion window of one turn serves the next.
 //!
 //! | file | what it is |
@@ -28,25 +28,25 @@ use endpoint::QuicEnd;
 use super::request::{Column, PeerTest, WINDOW};
 use crate::plan::Payload;
 
-/// Of the peer.
+/// Name of the peer.
 pub const NAME: &str = "quinn";
-/// Of the requirement in `Cargo.toml`: the crates do not tell theirs.
+/// Version, from the requirement in `Cargo.toml`: the crates do not report theirs.
 pub const VERSION: &str = "0.11";
-/// For the report.
+/// Description of the peer, for the report.
 pub const FLAGS: &str =
     "quinn-proto and quinn-udp, two threads that spin; one stream; windows, datagrams and AES of ours";
-/// As long as a contender's batch.
+/// Time of one measurement: as long as a contender's batch.
 const BUDGET: Duration = Duration::from_millis(2);
 /// Turns before the clock starts; fewer where one takes longer than a batch should.
 const WARM_UP: u64 = 4;
 
-/// Two connected ends.
+/// Two connected endpoints.
 pub struct Quinn {
     near: QuicEnd,
     far: QuicEnd,
 }
 
-/// What one turn consists of: `messages` of `bytes` there, `answer` bytes back.
+/// Shape of one turn: `messages` of `bytes` there, `answer` bytes back.
 #[derive(Clone, Copy)]
 struct QuicTurn {
     bytes: usize,
@@ -54,7 +54,7 @@ struct QuicTurn {
     answer: usize,
 }
 
-/// Whether it can do this.
+/// Whether quinn can run this column.
 pub fn does(column: &Column) -> bool {
     column.test != PeerTest::Barrier && column.ranks == 2 && column.payload == Payload::Untouched
 }
@@ -63,7 +63,7 @@ impl Quinn {
     /// Connects two endpoints over the loopback device. Blocks for some milliseconds.
     ///
     /// # Errors
-    /// The system's, or that the hand-shake fails.
+    /// Errors of the system, or a failed hand-shake.
     pub fn connect() -> io::Result<Self> {
         let (mut near, mut far) = (QuicEnd::bind()?, QuicEnd::bind()?);
         near.connect(far.address()?)?;
@@ -75,13 +75,13 @@ impl Quinn {
         Ok(Quinn { near, far })
     }
 
-    /// µs for a message, as [`PeerTest::Latency`] and [`PeerTest::Stream`] count them. Blocks for some milliseconds.
+    /// Time per message in µs, as [`PeerTest::Latency`] and [`PeerTest::Stream`] count messages. Blocks for some milliseconds.
     ///
     /// # Errors
-    /// The system's, or that the connection is lost.
+    /// Errors of the system, or the loss of the connection.
     ///
     /// # Panics
-    /// When asked for a collective operation.
+    /// Panics if asked for a collective operation.
     pub fn micros(&mut self, column: &Column, cores: [usize; 2]) -> io::Result<f64> {
         let messages = match column.test {
             PeerTest::Latency => 1,
@@ -111,7 +111,7 @@ impl Quinn {
 }
 
 impl QuicTurn {
-    /// µs for a turn.
+    /// Time of a turn in µs.
     fn lead(self, end: &mut QuicEnd) -> io::Result<f64> {
         let (data, mut answer) = (vec![1; self.bytes], vec![0; self.answer]);
         let mut turn = || -> io::Result<()> {
@@ -135,7 +135,7 @@ impl QuicTurn {
         Ok(started.elapsed().as_secs_f64() * 1e6 / turns as f64)
     }
 
-    /// Until it is told to stop, which happens when the last answer has arrived.
+    /// Answers until `stop` is set, which happens when the last answer has arrived.
     fn follow(self, end: &mut QuicEnd, stop: &AtomicBool) -> io::Result<()> {
         let (mut data, answer) = (vec![0; self.bytes], vec![1; self.answer]);
         loop {

@@ -1,9 +1,9 @@
-//! One of our ranks under a conductor: the same tests as `peer.c`'s, loop for loop, over mailboxes; `member.rs` has those over
-//! a group.
+//! One of µDECK's ranks under a conductor: the same tests as in `peer.c`, loop for loop, over mailboxes; `member.rs` has
+//! the tests over a group.
 //!
-//! Between batches it blocks in `read`, outside the library, and leaves its core to the others. It goes there only when
-//! all ranks are through, as `MPI_Send` and its kin do: a message that was announced moves while its poster is in the
-//! library, and otherwise when the helper notices that it is not.
+//! Between batches a rank blocks in `read`, outside the library, and leaves its core to the others. It goes there only when
+//! all ranks are done, as with `MPI_Send` and related calls: an announced message moves while its poster is in the library,
+//! and otherwise only when the progress thread notices that the poster is not.
 
 use std::{
     env,
@@ -45,10 +45,11 @@ fn timed(line: &str, time: impl FnOnce(&Request) -> Result<Duration>) -> Result<
     Ok(time(&request)?.as_nanos().to_string())
 }
 
-/// Says that this process is rank `rank` of `ranks`, and follows the conductor until it hangs up: `perform` has a line's answer.
+/// Says that this process is rank `rank` of `ranks`, and follows the conductor until it hangs up; `perform` returns the
+/// answer to a line.
 ///
 /// # Errors
-/// There is no conductor, or an order failed, which it has been told.
+/// There is no conductor, or an order failed; in that case the conductor has been told.
 pub fn follow(rank: usize, ranks: usize, mut perform: impl FnMut(&str) -> Result<String>) -> Result {
     let address =
         env::var_os(CONDUCTOR).ok_or_else(|| Failure::BadOrder(format!("{CONDUCTOR} is not set")))?;
@@ -60,7 +61,7 @@ pub fn follow(rank: usize, ranks: usize, mut perform: impl FnMut(&str) -> Result
     for line in orders.lines() {
         let line = match line {
             Ok(line) => line,
-            // A conductor that was killed in the middle of a batch.
+            // The conductor was killed in the middle of a batch.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
             Err(error) => return Err(io("hearing the conductor")(error)),
         };
@@ -75,11 +76,11 @@ pub fn follow(rank: usize, ranks: usize, mut perform: impl FnMut(&str) -> Result
     Ok(())
 }
 
-/// Of all pairs together if there are several: otherwise one could finish before the next one begins. A barrier waits for
-/// everybody by itself.
+/// Times a batch. Several pairs are timed together, because otherwise one could finish before the next one begins. A
+/// barrier waits for all ranks by itself.
 fn time(pair: &RankPair<'_>, request: &Request) -> Result<Duration> {
     let world = pair.world();
-    world.barrier()?; // everybody is awake
+    world.barrier()?; // all ranks are awake
     if world.size() == 2 || request.test == PeerTest::Barrier {
         let elapsed = run(pair, request, request.warm_up, request.iterations)?;
         world.barrier()?; // nobody leaves the library while a message is under way

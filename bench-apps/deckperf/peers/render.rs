@@ -1,11 +1,11 @@
-//! The comparison as text.
+//! Text of a comparison.
 
 use super::report::PeersReport;
 use super::{export, table};
 use crate::plan::Format;
 
 impl PeersReport {
-    /// With a line break at the end.
+    /// Text in the format that was asked for, with a line break at the end.
     pub fn render(&self, format: Format) -> String {
         match format {
             Format::Table => table::render(self),

@@ -1,4 +1,4 @@
-//! What a run shows: ours beside the limit and the peers, and the targets.
+//! Report of a comparison: µDECK beside the limit and the peers, and the targets.
 
 use std::borrow::Cow;
 
@@ -13,69 +13,69 @@ use super::{
 use crate::data::{Better, Key, LIMIT, OURS, Series};
 use cli_common::machine::Machine;
 
-/// Everything that is printed.
+/// Everything that the report shows.
 pub struct PeersReport {
-    /// Where it was measured.
+    /// Machine of the run.
     pub machine: Machine,
-    /// What was compared.
+    /// Course of the comparison.
     pub course: Course,
-    /// In the order of the columns.
+    /// Peers, in the order of the columns.
     pub peers: Vec<Peer>,
-    /// Who is not here, or of no use, and why.
+    /// Sentences on peers that are absent or of no use, and why.
     pub missing: Vec<String>,
-    /// Who failed on the way, and why.
+    /// Sentences on peers that failed during the run, and why.
     pub losses: Vec<String>,
-    /// How the figures came about, a sentence each.
+    /// How the figures were measured, in sentences.
     pub method: Vec<Cow<'static, str>>,
-    /// In the order of the table.
+    /// Lines, in the order of the table.
     pub lines: Vec<ReportLine>,
     /// All figures of all rounds.
     pub series: Vec<Series>,
 }
 
-/// One row with what was measured.
+/// One row with its figures.
 pub struct ReportLine {
-    /// Which.
+    /// Row of the table.
     pub row: &'static Row,
-    /// Ours, in the row's unit.
+    /// Figure of µDECK, in the row's unit.
     pub ours: Option<f64>,
-    /// The machine's.
+    /// Comparison with the limit of the machine.
     pub limit: Comparison,
-    /// What a message needs at least.
+    /// Comparison with the floor, the least that a message needs.
     pub floor: Comparison,
-    /// One per peer.
+    /// Comparisons, one per peer.
     pub peers: Vec<Comparison>,
-    /// Of the peers, whose figure is best.
+    /// Index of the peer whose figure is best.
     pub best: Option<usize>,
-    /// One per target.
+    /// Checks, one per target.
     pub checks: Vec<Check>,
 }
 
-/// Somebody else's figure.
+/// Comparison with the figure of the limit, the floor or a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Comparison {
-    /// In the row's unit.
+    /// The figure, in the row's unit.
     pub figure: Option<f64>,
     /// Rounds in which it was measured.
     pub figures: usize,
-    /// Ours / theirs.
+    /// µDECK's figure divided by this one.
     pub ratio: Option<PeerRatio>,
 }
 
 /// A target, and whether it is met.
 pub struct Check {
-    /// Which.
+    /// Target of the check.
     pub target: &'static Target,
-    /// Ours divided by what, in words.
+    /// Denominator of the ratio, in words; the numerator is µDECK's figure.
     pub against: String,
-    /// `None`: one of the two was not measured.
+    /// The ratio; `None`: one of the two was not measured.
     pub ratio: Option<PeerRatio>,
-    /// Inconclusive without a ratio.
+    /// Verdict on the target; inconclusive without a ratio.
     pub verdict: Verdict,
 }
 
 impl PeersReport {
-    /// Works out all ratios and verdicts.
+    /// Makes a report, and computes all ratios and verdicts.
     pub fn new(
         machine: Machine,
         course: Course,
@@ -83,7 +83,7 @@ impl PeersReport {
         missing: Vec<String>,
         outcome: &Outcome,
     ) -> Self {
-        // Other numbers of ranks were not asked for.
+        // Only rows whose numbers of ranks were asked for are shown.
         let rows = course.rows().iter().filter(|row| outcome.has_ranks(row.column.ranks));
         let lines = rows.map(|row| ReportLine::new(row, course, &peers, outcome)).collect();
         let losses = outcome.losses.clone();
@@ -94,7 +94,7 @@ impl PeersReport {
     }
 }
 
-/// Everybody's figures of a row.
+/// Series of all contenders in a row.
 fn series(row: &Row, course: Course, peers: &[Peer], outcome: &Outcome) -> Vec<Series> {
     let ours = (Who::Ours, OURS.to_owned(), row.ours);
     let bare = [(Who::Limit, LIMIT), (Who::Floor, "floor")];
@@ -164,7 +164,7 @@ impl ReportLine {
     }
 }
 
-/// Ours, in another row.
+/// µDECK's figures in the row of this title.
 fn named<'o>(title: &str, course: Course, outcome: &'o Outcome) -> Option<&'o Figures> {
     let row = course.rows().iter().find(|row| row.title == title)?;
     outcome.of(Who::Ours, row.ours, &row.column)
@@ -183,7 +183,7 @@ impl Comparison {
 }
 
 impl Row {
-    /// In its unit, of µs for a message.
+    /// Converts µs per message into the row's unit.
     fn show(&self, micros: f64) -> f64 {
         match self.unit {
             Unit::Micros => micros,
@@ -194,7 +194,7 @@ impl Row {
 }
 
 impl Unit {
-    /// As in the output.
+    /// Name in the output.
     pub fn name(self) -> &'static str {
         match self {
             Unit::Micros => "us",
@@ -240,13 +240,13 @@ const GROUPS: &str = "the time of one operation, of a batch of them between two 
                       hand-off: ours gives buffers away (broadcast_buf, all_to_all_buf), which are beside the same MPI_Bcast \
                       and MPI_Alltoall";
 
-/// A small run for the tests of the formats: ours takes 1 µs, the limit 0.8, the peers 4 and 3 µs.
+/// A small run for the tests of the formats: µDECK takes 1 µs, the limit 0.8, the peers 4 and 3 µs.
 #[cfg(test)]
 pub fn sample() -> PeersReport {
     sample_of(Course::Memory)
 }
 
-/// The same of another table.
+/// The same small run, with the table of another course.
 #[cfg(test)]
 pub fn sample_of(course: Course) -> PeersReport {
     use super::schedule::{Mode, PeerSeries};
@@ -327,10 +327,10 @@ mod tests {
         let report = sample();
         let verdicts =
             |title| line(&report, title).checks.iter().map(|check| check.verdict).collect::<Vec<_>>();
-        // 1.25 × the limit, a third of the best peer.
+        // The figure is 1.25 × the limit, and a third of the best peer's.
         assert_eq!(verdicts("8 B"), [Verdict::Met, Verdict::Met]);
         assert_eq!(verdicts("8 B rate"), [Verdict::Met, Verdict::Met]);
-        // As fast as the 8-byte message, and as one copy.
+        // The figure equals that of the 8-byte message, and that of one copy.
         assert_eq!(verdicts("1 MiB, hand-off"), [Verdict::Met]);
         assert_eq!(verdicts("1 MiB w+r, hand-off"), [Verdict::Met, Verdict::Met]);
     }

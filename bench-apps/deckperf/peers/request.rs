@@ -1,7 +1,7 @@
-//! What the conductor asks of a job, ours or an MPI's: one line of text, the same to every rank.
+//! Requests of the conductor to a job, µDECK's or an MPI's: one line of text, the same to every rank.
 //!
-//! `batch TEST PAYLOAD BYTES WARM-UP ITERATIONS WAY`; each rank answers with nanoseconds, or `error` and why.
-//! `peer.c` reads the same line.
+//! The line is `batch TEST PAYLOAD BYTES WARM-UP ITERATIONS WAY`; each rank answers with nanoseconds, or with `error` and the
+//! reason. `peer.c` reads the same line.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -9,13 +9,13 @@ use udeck::Protocol;
 
 use crate::plan::{PROTOCOLS, Payload};
 
-/// In an environment variable: the path of the socket on which the conductor waits for the ranks of a job.
+/// Name of the environment variable with the path of the socket on which the conductor waits for the ranks of a job.
 pub const CONDUCTOR: &str = "DECKPERF_CONDUCTOR";
 
 /// Messages in a window of [`PeerTest::Stream`]; `peer.c` has the same.
 pub const WINDOW: u64 = 64;
 
-/// What a batch is timed for.
+/// Test of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerTest {
     /// Every pair of ranks plays ping-pong.
@@ -24,9 +24,9 @@ pub enum PeerTest {
     Stream,
     /// All ranks wait for each other.
     Barrier,
-    /// The sum of all ranks' numbers, at each of them.
+    /// The sum of all ranks' numbers, at every rank.
     AllReduce,
-    /// What one rank has, at all of them; each rank is the root in its turn.
+    /// The data of the root, at every rank; each rank is the root in its turn.
     Broadcast,
     /// A block from each rank to each.
     AllToAll,
@@ -41,57 +41,57 @@ const TESTS: [PeerTest; 6] = [
     PeerTest::AllToAll,
 ];
 
-/// How a contender does it.
+/// Method by which a contender runs a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Ours: by mailboxes, with this protocol.
+    /// µDECK's mailboxes, with this protocol.
     Mailbox(Protocol),
-    /// Ours: many at once, by `post_each` and `drain`.
+    /// µDECK's mailboxes, with many messages by one call of `post_each` or `drain`.
     Batches,
-    /// Ours: a group's operation on slices.
+    /// µDECK's group operation on slices.
     Group,
-    /// Ours: a group's operation on buffers, which are given away.
+    /// µDECK's group operation on buffers, which are given away.
     GroupBuf,
-    /// `MPI_Send` and its kin, and the collective operations.
+    /// `MPI_Send` and related calls, and the collective operations.
     Send,
-    /// By memory of `MPI_Win_allocate_shared` and a flag in it.
+    /// Memory of `MPI_Win_allocate_shared`, and a flag in it.
     Window,
-    /// Without any message passing: what the machine can do.
+    /// No message passing at all: a limit of the machine.
     Bare,
 }
 
-/// What is measured: contenders of the same column are compared.
+/// Column of the comparison: contenders of the same column are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// What is timed.
+    /// Test that is timed.
     pub test: PeerTest,
-    /// How many take part.
+    /// Number of ranks that take part.
     pub ranks: usize,
-    /// What happens to the data.
+    /// Payload mode of the messages.
     pub payload: Payload,
-    /// In a message; of an all-to-all, from one rank to another.
+    /// Bytes of a message; for an all-to-all, from one rank to another.
     pub bytes: usize,
 }
 
 /// Iterations that are timed together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Request {
-    /// What; the job knows how many ranks it has.
+    /// Test that is timed; the job knows its number of ranks.
     pub test: PeerTest,
-    /// What happens to the data.
+    /// Payload mode of the messages.
     pub payload: Payload,
-    /// In a message.
+    /// Bytes of a message.
     pub bytes: usize,
     /// Iterations before the clock starts.
     pub warm_up: u64,
     /// Round trips, windows or collective operations.
     pub iterations: u64,
-    /// How.
+    /// Method of the contender.
     pub way: Method,
 }
 
 impl Method {
-    /// Of our mailboxes.
+    /// Protocol of µDECK's mailboxes; `None` for other methods.
     pub fn protocol(self) -> Option<Protocol> {
         match self {
             Method::Mailbox(protocol) => Some(protocol),
@@ -102,7 +102,7 @@ impl Method {
 }
 
 impl Column {
-    /// Messages that go one way, or collective operations, in an iteration: a figure is for one of them.
+    /// Messages in one direction, or collective operations, in an iteration. A figure is for one of them.
     pub fn per_iteration(&self) -> u64 {
         match self.test {
             PeerTest::Latency => 2,
@@ -113,21 +113,21 @@ impl Column {
 }
 
 impl Request {
-    /// Of this column.
+    /// A request for this column.
     pub fn new(column: &Column, way: Method, warm_up: u64, iterations: u64) -> Self {
         let &Column { test, payload, bytes, .. } = column;
         Self { test, payload, bytes, warm_up, iterations, way }
     }
 }
 
-/// What a rank answered.
+/// Parses the answer of a rank.
 ///
 /// # Errors
-/// What it says went wrong, or that it says nothing sensible.
+/// The error that the rank reports, or an answer that makes no sense.
 pub fn parse_answer(line: &str) -> Result<Duration, String> {
     match (line.strip_prefix("error "), line.parse()) {
         (Some(why), _) => Err(why.to_owned()),
-        // What takes no time at all was not measured.
+        // A time of 0 means that nothing was measured.
         (None, Ok(nanoseconds)) if nanoseconds > 0 => Ok(Duration::from_nanos(nanoseconds)),
         _ => Err(format!("answered {line:?} instead of a time")),
     }
@@ -174,7 +174,7 @@ fn find<T: Copy, const N: usize>(all: [T; N], name: &str, of: fn(T) -> &'static 
 }
 
 impl PeerTest {
-    /// As in an order.
+    /// Name in an order.
     pub fn name(self) -> &'static str {
         match self {
             PeerTest::Latency => "latency",

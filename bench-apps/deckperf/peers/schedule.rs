@@ -1,5 +1,5 @@
-//! The order in which contenders take their turns: in each round every column once, and in a column every contender
-//! within milliseconds of the others, all in random order.
+//! The schedule of a comparison: each round runs every column once, and within a column every contender within milliseconds
+//! of the others, all in random order.
 
 use std::time::{Duration, Instant};
 
@@ -9,89 +9,90 @@ use super::{
 };
 use crate::failure::{Failure, Result};
 
-/// Whose figures.
+/// Contender whose figures these are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// µDECK.
     Ours,
-    /// The machine's own.
+    /// A limit of the machine itself.
     Limit,
-    /// What a message needs at least.
+    /// The floor, the least that a message needs.
     Floor,
-    /// The peer of this number.
+    /// The peer of this index.
     Peer(usize),
 }
 
-/// How a contender comes to its figure.
+/// Way in which a contender gets its figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// It runs the iterations that it is told, in every round.
+    /// The contender runs the iterations that it is told, in every round.
     Conducted,
-    /// It measures itself, in every round.
+    /// The contender measures itself, in every round.
     Itself,
-    /// It is a program that is run whole: one of these in each round, because that takes long.
+    /// The contender is a program that is run whole: one such program in each round, because that takes long.
     Whole,
 }
 
 /// One contender in one column.
 #[derive(Clone, Debug)]
 pub struct PeerSeries {
-    /// Whose.
+    /// Contender of these figures.
     pub who: Who,
-    /// How it does it.
+    /// Method of the contender.
     pub way: Method,
-    /// What.
+    /// Column of the comparison.
     pub column: Column,
-    /// How it is run.
+    /// Way in which the contender gets its figure.
     pub mode: Mode,
-    /// In a batch.
+    /// Iterations in a batch.
     pub iterations: u64,
-    /// In µs for a message or a barrier.
+    /// Figures in µs for a message or a barrier.
     pub figures: Figures,
-    /// It failed, and runs no more.
+    /// Whether the contender failed and runs no more.
     pub lost: bool,
 }
 
-/// Whatever runs the contenders: the jobs of this host, or a test.
+/// Runs the contenders: the jobs of this host, or a test.
 pub trait PeerRunner {
     /// Runs one batch.
     fn time(&mut self, who: Who, column: &Column, request: &Request) -> Result<Duration, String>;
     /// Lets the contender measure itself: µs for a message or a barrier.
     fn figure(&mut self, who: Who, column: &Column) -> Result<f64, String>;
-    /// For what is said when it fails.
+    /// Name of the contender, for reports of its failure.
     fn name(&self, who: Who) -> String;
 }
 
-/// What a run gave.
+/// Results of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// All of them, lost ones included.
+    /// All series, lost ones included.
     pub series: Vec<PeerSeries>,
-    /// Completed ones.
+    /// Completed rounds.
     pub rounds: usize,
-    /// Calibration included.
+    /// Time of the measurement, calibration included.
     pub elapsed: Duration,
-    /// Who failed, at what, and why.
+    /// Contenders that failed, at what, and why.
     pub losses: Vec<String>,
 }
 
-/// Long enough to dwarf what starts it, short enough to stay within one mood of a shared machine.
+/// Target length of a batch: long enough to dwarf its start, short enough to stay within one mood of a shared machine.
 const BATCH: Duration = Duration::from_millis(2);
-/// Where ranks take turns on a processor, some of their turns.
+/// Target length of a batch where ranks share a processor: some of their turns on it.
 const CROWDED_BATCH: Duration = Duration::from_millis(10);
-/// An operation that takes longer would take the time of all other turns, and is no match for ours.
+/// Time of one operation from which a contender is left out: it would take the time of all other turns, and is no match for
+/// µDECK.
 const TOO_SLOW: Duration = Duration::from_secs(1);
-/// Whatever `--time` asks for.
+/// Fewest rounds, whatever `--time` asks for.
 const MIN_ROUNDS: usize = 5;
 const MAX_ITERATIONS: u64 = 1_000_000;
 
 impl PeerSeries {
-    /// Nothing yet.
+    /// A series without figures.
     pub fn new(who: Who, way: Method, column: Column, mode: Mode) -> Self {
         Self { who, way, column, mode, iterations: 1, figures: Figures::default(), lost: false }
     }
 
-    /// What fails together: all that a job does, but only one run of a program.
+    /// Whether both series fail together: all series of a job do, but only one series of a program that is run whole.
     fn falls_with(&self, other: &PeerSeries) -> bool {
         let job = |series: &PeerSeries| (series.who, series.column.ranks, series.mode);
         match self.mode {
@@ -101,10 +102,10 @@ impl PeerSeries {
     }
 }
 
-/// Runs rounds until the time is used up; at least five. `progress` hears how much of it has passed.
+/// Runs rounds until the time is used up, at least five. Passes the time that has elapsed to `progress`.
 ///
 /// # Errors
-/// That one of ours failed. Others are lost, and the rest goes on.
+/// A job of µDECK's failed. Other contenders that fail are lost, and the rest goes on.
 pub fn measure(
     time: Duration,
     series: Vec<PeerSeries>,
@@ -127,7 +128,7 @@ pub fn measure(
     loop {
         let round_started = Instant::now();
         for index in outcome.turns(&mut chance) {
-            // It may have been lost earlier in this round.
+            // The series may have been lost earlier in this round.
             if !outcome.series[index].lost {
                 let done = outcome.turn(runner, index);
                 outcome.note(runner, index, done)?;
@@ -143,19 +144,19 @@ pub fn measure(
 }
 
 impl Outcome {
-    /// The figures of a contender that has some.
+    /// The figures of a contender, if it has any.
     pub fn of(&self, who: Who, way: Method, column: &Column) -> Option<&Figures> {
         let wanted = |series: &&PeerSeries| (series.who, series.way, &series.column) == (who, way, column);
         let found = self.series.iter().find(wanted).map(|series| &series.figures);
         found.filter(|figures| figures.len() > 0)
     }
 
-    /// Whether there was a job of so many.
+    /// Whether there was a job of this many ranks.
     pub fn has_ranks(&self, ranks: usize) -> bool {
         self.series.iter().any(|series| series.column.ranks == ranks)
     }
 
-    /// Who runs in the next round, in which order.
+    /// Indices of the series that run in the next round, in their order.
     fn turns(&self, chance: &mut Chance) -> Vec<usize> {
         let indices = || 0..self.series.len();
         let wholes: Vec<usize> = indices().filter(|&index| self.series[index].mode == Mode::Whole).collect();
@@ -193,7 +194,7 @@ impl Outcome {
         Ok(())
     }
 
-    /// Ours stays, however slow it is.
+    /// Leaves a slow contender out. µDECK stays, however slow it is.
     fn leave_out(&mut self, runner: &impl PeerRunner, index: usize, slow: Duration) {
         let series = &mut self.series[index];
         series.lost = series.who != Who::Ours;
@@ -218,8 +219,8 @@ impl Outcome {
     }
 }
 
-/// Finds how many iterations fill a batch. The first one is thrown away: it pays for fresh memory. How long one takes, if that is
-/// [`TOO_SLOW`].
+/// Finds how many iterations fill a batch. The first batch does not count, because it pays for fresh memory. Returns the
+/// time of one iteration if that is longer than [`TOO_SLOW`].
 fn calibrate(runner: &mut impl PeerRunner, series: &mut PeerSeries) -> Result<Option<Duration>, String> {
     let batch = if series.column.ranks > 2 { CROWDED_BATCH } else { BATCH };
     let first = run(runner, series, 1)?;
@@ -251,7 +252,7 @@ mod tests {
     use super::*;
     use crate::{peers::request::PeerTest, plan::Payload};
 
-    /// Peer n takes 2ⁿ µs for a message, ours 1 µs; a peer fails when it is told to.
+    /// A machine on which peer n takes 2ⁿ µs for a message, and µDECK 1 µs; the contender in `fails` fails.
     #[derive(Default)]
     struct Steady {
         turns: Vec<(Who, Column)>,

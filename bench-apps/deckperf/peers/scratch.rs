@@ -1,4 +1,4 @@
-//! A folder for a run's programs, sockets and logs, which goes with it.
+//! A temporary folder for the programs, sockets and logs of a run.
 
 use std::{
     env, fs, io,
@@ -8,24 +8,24 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Removed when dropped.
+/// A temporary folder, which is removed when dropped.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// In the system's place for temporary files; nobody else may look into it.
+    /// Makes a folder in the system's place for temporary files; other users cannot read it.
     ///
     /// # Errors
-    /// The system's, such as no space or no permission there.
+    /// Errors of the system, such as no space or no permission there.
     pub fn new() -> io::Result<Self> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = env::temp_dir().join(format!("deckperf-{}-{number}", process::id()));
-        // Not `recursive`: what exists already is somebody else's.
+        // The folder must be new: one that exists already is somebody else's.
         fs::DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self(path))
     }
 
-    /// Where it is.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! What TCP itself can do between the two cores, without a library: two threads that spin on the two ends of one
+//! TCP without a library: the limit of messages over TCP between the two cores. Two threads spin on the two ends of one
 //! connection over the loopback device.
 
 use std::{
@@ -11,18 +11,18 @@ use std::{
 
 use super::request::{Column, PeerTest, WINDOW};
 
-/// As long as a contender's batch.
+/// Time of one measurement: as long as a contender's batch.
 const BUDGET: Duration = Duration::from_millis(2);
-/// Before the clock starts; also how often the far side cannot be told to stop.
+/// Turns before the clock starts.
 const WARM_UP: u64 = 4;
 
-/// µs for a message, as [`PeerTest::Latency`] and [`PeerTest::Stream`] count them. Blocks for some milliseconds.
+/// Time per message in µs, as [`PeerTest::Latency`] and [`PeerTest::Stream`] count messages. Blocks for some milliseconds.
 ///
 /// # Errors
-/// The system's.
+/// Errors of the system.
 ///
 /// # Panics
-/// When asked for a collective operation.
+/// Panics if asked for a collective operation.
 pub fn micros(column: &Column, cores: [usize; 2]) -> io::Result<f64> {
     let (near, far) = connection()?;
     let (bytes, messages) = match column.test {
@@ -48,7 +48,7 @@ pub fn micros(column: &Column, cores: [usize; 2]) -> io::Result<f64> {
     })
 }
 
-/// What one turn consists of: `messages` of `bytes` there, `answer` bytes back.
+/// Shape of one turn: `messages` of `bytes` there, `answer` bytes back.
 #[derive(Clone, Copy)]
 struct SocketTurn {
     bytes: usize,
@@ -57,7 +57,7 @@ struct SocketTurn {
 }
 
 impl SocketTurn {
-    /// µs for a turn. Ends the connection.
+    /// Time of a turn in µs. Ends the connection.
     fn lead(self, mut stream: TcpStream) -> io::Result<f64> {
         let (data, mut answer) = (vec![1; self.bytes], vec![0; self.answer]);
         let mut turn = || -> io::Result<()> {
@@ -77,7 +77,7 @@ impl SocketTurn {
         Ok(started.elapsed().as_secs_f64() * 1e6 / turns as f64)
     }
 
-    /// Until the connection ends.
+    /// Answers until the connection ends.
     fn follow(self, mut stream: TcpStream) -> io::Result<()> {
         let (mut data, answer) = (vec![0; self.bytes], vec![1; self.answer]);
         loop {
@@ -102,7 +102,7 @@ fn connection() -> io::Result<(TcpStream, TcpStream)> {
     Ok((near, far))
 }
 
-/// Spins while the socket is full.
+/// Sends all data; spins while the socket is full.
 pub fn send(stream: &mut TcpStream, mut data: &[u8]) -> io::Result<()> {
     while !data.is_empty() {
         match stream.write(data) {
@@ -114,7 +114,7 @@ pub fn send(stream: &mut TcpStream, mut data: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Spins until all of it is here. `false`: the connection has ended.
+/// Spins until all data have arrived. Returns `false` if the connection has ended.
 pub fn receive(stream: &mut TcpStream, mut data: &mut [u8]) -> io::Result<bool> {
     while !data.is_empty() {
         match stream.read(data) {

@@ -34,13 +34,13 @@ pub fn render(report: &PeersReport) -> String {
 
 const EXPLAINED: &str = "# What the goals mean, and why they are these: docs/measuring.md, section Goals\n";
 
-/// Nothing of what is installed.
+/// Place of the peer's folder; empty for an installed peer.
 fn place(peer: &Peer) -> String {
     peer.prefix.as_ref().map_or(String::new(), |prefix| format!(" in {}", prefix.display()))
 }
 
-/// A line of each row's figures under two lines of heads: who, and which version. `title` is of the first columns, `last` of the
-/// one that `end` fills.
+/// Two lines of heads over the figures: names, and versions. `title` is for the first columns, `last` for the column that `end`
+/// fills.
 fn heads(report: &PeersReport, title: &[&str], bare: &[&str], last: &[&str]) -> [Vec<String>; 2] {
     let blank = |words: &[&str]| vec![String::new(); words.len()];
     let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
@@ -72,7 +72,7 @@ fn figures(report: &PeersReport) -> String {
     "\n".to_owned() + &aligned(&lines, 2, |at| at == 0 || at == last)
 }
 
-/// By goal, and by what ours is divided by.
+/// Table of the targets, by goal and by denominator.
 fn targets(report: &PeersReport) -> String {
     let head = ["# Target", "ratio (95 % bounds)", "wanted", "verdict"];
     let mut groups: Vec<(String, Vec<Vec<String>>)> = Vec::new();
@@ -113,7 +113,7 @@ fn bracketed(ratio: PeerRatio) -> String {
     format!("{} ({} to {})", short(value), short(low), short(high))
 }
 
-/// Three digits, but no more than three decimals.
+/// Formats a ratio with three digits, but at most three decimals.
 fn short(ratio: f64) -> String {
     if ratio < 0.1 { format!("{ratio:.3}") } else { three_digits(ratio) }
 }

@@ -1,7 +1,8 @@
-//! What is compared, and with what result it is good: all of it is data, and nothing else knows a target.
+//! Targets of the comparisons: the rows, and the ratios that count as good. All of this is data, and no other code knows
+//! a target.
 //!
-//! `docs/measuring.md`, section *Goals*, says what each [`Goal`] means, and why. Beside other libraries, large messages
-//! in shared memory have one only where they are written and read: a hand-off that nobody reads proves nothing.
+//! `docs/measuring.md`, section *Goals*, explains each [`Goal`]. Beside other libraries, large messages in shared memory have a
+//! target only where they are written and read: a hand-off that nobody reads proves nothing.
 
 mod collective;
 
@@ -10,7 +11,7 @@ use udeck::Protocol;
 use super::request::{Column, Method, PeerTest};
 use crate::plan::Payload::{self, Untouched, WrittenRead};
 
-/// Between whom messages travel, and over what: each has rows of its own.
+/// Kind of the ranks and of the links between them; each course has rows of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Course {
     /// Ranks that share memory.
@@ -22,7 +23,7 @@ pub enum Course {
 }
 
 impl Course {
-    /// In the order of the table.
+    /// Rows, in the order of the table.
     pub fn rows(self) -> &'static [Row] {
         match self {
             Course::Memory => MEMORY_ROWS,
@@ -32,7 +33,7 @@ impl Course {
         }
     }
 
-    /// The subcommand of this program.
+    /// Name of the subcommand.
     pub fn command(self) -> &'static str {
         match self {
             Course::Memory | Course::Network(_) => "peers",
@@ -45,7 +46,7 @@ impl Course {
         matches!(self, Course::Network(_))
     }
 
-    /// How many ranks the jobs have, ascending.
+    /// Numbers of ranks of the jobs, ascending.
     pub fn job_sizes(self) -> Vec<usize> {
         let mut sizes: Vec<usize> = self.rows().iter().map(|row| row.column.ranks).collect();
         sizes.sort_unstable();
@@ -53,7 +54,7 @@ impl Course {
         sizes
     }
 
-    /// The transport of ours.
+    /// Transport of µDECK.
     pub fn transport(self) -> &'static str {
         match self {
             Course::Memory | Course::Groups => "shm",
@@ -65,24 +66,24 @@ impl Course {
 /// One line of the table.
 #[derive(Debug)]
 pub struct Row {
-    /// Unique.
+    /// Title, unique in its table.
     pub title: &'static str,
-    /// What is measured.
+    /// Column of the comparison.
     pub column: Column,
-    /// How we do it.
+    /// Method of µDECK.
     pub ours: Method,
-    /// How an MPI does it; programs that are run whole take part wherever MPI sends.
+    /// Method of an MPI; programs that are run whole take part wherever MPI sends.
     pub theirs: Method,
-    /// How figures are shown.
+    /// Unit in which figures are shown.
     pub unit: Unit,
-    /// Of the ratio of ours to something else.
+    /// Targets for ratios of µDECK's figure to another one.
     pub targets: &'static [Target],
 }
 
-/// Of a row's figures.
+/// Unit of a row's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Less is better.
+    /// µs; less is better.
     Micros,
     /// 10⁶ messages per second; more is better.
     Millions,
@@ -90,23 +91,23 @@ pub enum Unit {
     Gigabytes,
 }
 
-/// A ratio of figures, and where it should lie.
+/// A ratio of figures, and its bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Target {
-    /// Ours divided by what.
+    /// Denominator of the ratio; the numerator is µDECK's figure.
     pub against: Against,
-    /// In which direction.
+    /// Bound of the ratio.
     pub bound: Bound,
-    /// What for.
+    /// Goal that the target serves.
     pub goal: Goal,
 }
 
-/// What a user gains where a target is met.
+/// Benefit of a user where a target is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// Faster than what the user would take otherwise.
+    /// Faster than the user's alternatives.
     BeatPeers,
-    /// The library adds little to what the machine takes.
+    /// The library adds little to the time that the machine itself takes.
     NearLimit,
     /// Giving a buffer away costs the same for any size.
     AnySize,
@@ -115,7 +116,7 @@ pub enum Goal {
 }
 
 impl Goal {
-    /// As in the output, and in the book.
+    /// Name in the output, and in the book.
     pub fn name(self) -> &'static str {
         match self {
             Goal::BeatPeers => "beat-peers",
@@ -126,31 +127,31 @@ impl Goal {
     }
 }
 
-/// The denominator.
+/// Denominator of a target's ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Against {
-    /// What the machine can do.
+    /// The limit of the machine.
     Limit,
-    /// What a message needs at least.
+    /// The floor, the least that a message needs.
     Floor,
-    /// Whichever peer is best in this run.
+    /// The best peer of this run.
     BestPeer,
     /// QUIC without a library.
     Quinn,
-    /// Ours, in the row of this title.
+    /// µDECK, in the row of this title.
     Ours(&'static str),
 }
 
-/// What a good ratio is.
+/// Bound of a good ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
-    /// Of times.
+    /// Upper bound, for ratios of times.
     AtMost(f64),
-    /// Of rates.
+    /// Lower bound, for ratios of rates.
     AtLeast(f64),
 }
 
-/// The best protocol with one copy, which hand-off is compared with.
+/// The best protocol with one copy; hand-off is compared with it.
 const ONE_COPY: Protocol = Protocol::RdmaWrite;
 
 const SMALL: usize = 8;
@@ -158,7 +159,7 @@ const PAGE: usize = 4 << 10;
 const MIDDLE: usize = 64 << 10;
 const LARGE: usize = 1 << 20;
 
-/// Over a network the limit is a pair of sockets that both sides spin on.
+/// Rows over TCP. The limit is a pair of sockets on which both sides spin.
 const TCP_ROWS: &[Row] = &[
     latency("8 B", SMALL, Untouched, Protocol::Auto, &[near_limit(1.15)]),
     latency("4 KiB", PAGE, Untouched, Protocol::Auto, &[beat_peers_by(1.1)]),
@@ -170,7 +171,7 @@ const TCP_ROWS: &[Row] = &[
     barrier("barrier, 2 ranks", 2, &[]),
 ];
 
-/// Beside the peers, which are not encrypted, stands QUIC without a library.
+/// Rows over UDP. The peers are not encrypted, so QUIC without a library stands beside them.
 const UDP_ROWS: &[Row] = &[
     latency("8 B", SMALL, Untouched, Protocol::Auto, &[at_most(1.3, Against::Quinn, Goal::NearLimit)]),
     latency("4 KiB", PAGE, Untouched, Protocol::Auto, &[]),
@@ -264,7 +265,8 @@ const fn rate(targets: &'static [Target]) -> Row {
     }
 }
 
-/// As the peers' messages one by one, and ours many at once: what their interfaces have no call for.
+/// Row of µDECK's messages by one call for many, beside the peers' messages one by one, because their interfaces have no
+/// such call.
 const fn batches(targets: &'static [Target]) -> Row {
     Row { title: "8 B rate, in batches", ours: Method::Batches, ..rate(targets) }
 }
@@ -289,7 +291,7 @@ const fn barrier(title: &'static str, ranks: usize, targets: &'static [Target]) 
     Row { column, ..latency(title, 0, Untouched, Protocol::Auto, targets) }
 }
 
-/// Every pair of ranks at once, more ranks than processors.
+/// Row in which every pair of ranks exchanges messages at once, with more ranks than processors.
 const fn crowd(title: &'static str, ranks: usize) -> Row {
     let column = Column { test: PeerTest::Latency, ranks, payload: Untouched, bytes: SMALL };
     Row { column, ..latency(title, SMALL, Untouched, Protocol::Auto, &CROWD_TARGETS) }

@@ -1,5 +1,5 @@
-//! Programs that cannot be conducted: they are run whole, one size at a time, between rounds, and their own figure is
-//! taken.
+//! Programs that cannot be conducted: they are run whole, one size at a time, between rounds, and report their own
+//! figure.
 
 use std::{
     io::Read,
@@ -20,7 +20,7 @@ use crate::plan::Payload;
 /// A benchmark that comes with a library; it runs as a server and a client.
 #[derive(Debug)]
 pub struct Program {
-    /// Whose.
+    /// Library that the program belongs to.
     pub library: Library,
     /// Its flags, for the report: over memory, over TCP, beside UDP.
     flags: [&'static str; 3],
@@ -28,12 +28,12 @@ pub struct Program {
     settings: [&'static [(&'static str, &'static str)]; 3],
     server: fn(&Column, &str, Course) -> Vec<String>,
     client: fn(&Column, &str, Course) -> Vec<String>,
-    /// µs per message in what the client printed.
+    /// Parses the client's output into µs per message.
     figure: fn(&Column, &str) -> Option<f64>,
     streams: bool,
 }
 
-/// In the order of the columns.
+/// All programs, in the order of the columns.
 pub const PROGRAMS: [Program; 2] = [
     Program {
         library: Library {
@@ -89,33 +89,33 @@ pub const PROGRAMS: [Program; 2] = [
     },
 ];
 
-/// UCX has no UDP.
+/// Settings of UCX over TCP, and beside UDP, which UCX does not have.
 const UCX_TCP: &[(&str, &str)] = &[("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo")];
 const UCX_TCP_FLAGS: &str =
     "UCX_TLS=tcp,self UCX_NET_DEVICES=lo ucx_perftest -t tag_lat (median), tag_bw -O 64";
 
-/// For one run of server and client.
+/// Time limit of one run of server and client.
 const RUN_LIMIT: Duration = Duration::from_secs(20);
-/// The server says nowhere that it listens: a client that came too early is run again.
+/// Most runs of a client: the server does not report when it listens, so a client that came too early is run again.
 const ATTEMPTS: u32 = 40;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(25);
 
 impl Program {
-    /// That it is run with.
+    /// Flags and settings with which the program is run.
     pub fn flags(&self, course: Course) -> &'static str {
         self.flags[number(course)]
     }
 
-    /// Whether it can do this.
+    /// Whether the program can run this column.
     pub fn does(&self, column: &Column) -> bool {
         let test = column.test == PeerTest::Latency || column.test == PeerTest::Stream && self.streams;
         test && column.ranks == 2 && column.payload == Payload::Untouched
     }
 
-    /// µs per message, as the program itself has measured them, server and client on one core each.
+    /// Time per message in µs, as the program itself measures it; server and client run on one core each.
     ///
     /// # Errors
-    /// That it did not start, end in time, or print a figure, and what it said.
+    /// The program did not start, did not end in time, or printed no figure; its output is quoted.
     pub fn measure(
         &self,
         found: &Found,
@@ -142,7 +142,7 @@ impl Program {
         Err(why)
     }
 
-    /// The core is inherited from the thread that starts it.
+    /// Starts the program on a core, which it inherits from the thread that starts it.
     fn spawn(
         &self,
         found: &Found,
@@ -168,11 +168,11 @@ impl Program {
     }
 }
 
-/// Killed when dropped.
+/// A running program, which is killed when dropped.
 struct Running(Child);
 
 impl Running {
-    /// What it prints, and what it complains of, until it ends by itself. A few lines, which fit into the pipes.
+    /// Output and error output, after the program has ended by itself. Both are a few lines, which fit into the pipes.
     fn output(mut self, limit: Duration) -> Result<[String; 2], String> {
         if !ends(&self.0, limit) {
             return Err(format!("did not end within {} s, killed", RUN_LIMIT.as_secs()));
@@ -206,12 +206,12 @@ fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Free a moment ago.
+/// A port that was free a moment ago.
 fn free_port() -> std::io::Result<String> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port().to_string())
 }
 
-/// Long enough to reach the steady state, short enough for many runs.
+/// Number of iterations: long enough to reach the steady state, short enough for many runs.
 fn iterations(bytes: usize) -> usize {
     (32 << 20).min(20_000 * bytes.max(1)) / bytes.max(1)
 }
@@ -226,7 +226,7 @@ fn ucx_client(column: &Column, port: &str, _: Course) -> Vec<String> {
     words(&format!("127.0.0.1 -p {port} -s {bytes} -w {} -f -v -t {test}", iterations / 10))
 }
 
-/// The last line of comma-separated figures: iterations; median, average and overall latency; average and overall
+/// Parses the last line of comma-separated figures: iterations; median, average and overall latency; average and overall
 /// bandwidth; average and overall rate.
 fn ucx_figure(column: &Column, printed: &str) -> Option<f64> {
     let line =
@@ -243,7 +243,7 @@ fn provider(course: Course) -> &'static str {
     ["shm", "tcp;ofi_rxm", "udp;ofi_rxd"][number(course)]
 }
 
-/// Of its settings.
+/// Index of the course's flags and settings.
 fn number(course: Course) -> usize {
     match course {
         Course::Memory | Course::Groups => 0,
@@ -254,13 +254,13 @@ fn number(course: Course) -> usize {
 
 fn fabric_size(column: &Column, course: Course) -> String {
     let iterations = iterations(column.bytes);
-    // Over UDP a message takes milliseconds at times.
+    // Over UDP a message sometimes takes milliseconds.
     let iterations =
         if course == Course::Network("udp") { iterations.clamp(20, 500) } else { iterations.max(100) };
     format!("-S {} -I {iterations}", column.bytes)
 }
 
-/// `bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec`, and below each its figure.
+/// Parses the line under `bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec`.
 fn fabric_figure(_: &Column, printed: &str) -> Option<f64> {
     let mut lines = printed.lines().skip_while(|line| !line.starts_with("bytes"));
     let at = lines.next()?.split_whitespace().position(|title| title == "usec/xfer")?;

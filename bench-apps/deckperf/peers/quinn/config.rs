@@ -1,6 +1,6 @@
-//! What quinn is configured with: as the UDP transport (`transports/udp/tls.rs`), for two processes of one host.
+//! Configuration of quinn: the same as of the UDP transport (`transports/udp/tls.rs`), for two processes of one host.
 //!
-//! The key of the server is a raw public key (RFC 7250), which the client accepts: who is at the other end is no question here.
+//! The key of the server is a raw public key (RFC 7250), which the client accepts: both ends are this program's.
 
 use std::{fs, io, sync::Arc};
 
@@ -22,20 +22,20 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-/// For TLS, of which nobody asks it.
+/// Server name that TLS needs; nobody checks it.
 pub const NAME: &str = "peer";
 const ALPN: &[u8] = b"deckperf";
-/// Longest datagram that is tried, as UDP payload in bytes, and what IPv6 and UDP add.
+/// Longest datagram that is tried, as UDP payload in bytes; below it, the bytes that IPv6 and UDP add.
 const LONGEST: usize = 65_000;
 const IP_AND_UDP: usize = 40 + 8;
-/// Bytes that wait to be sent or acknowledged, and that may be unread, at most.
+/// Most bytes that wait to be sent or acknowledged, and that may be unread.
 const WINDOW: u32 = 16 << 20;
 const LEAST_WINDOW: u32 = 64 << 10;
 
-/// An endpoint that accepts, over a socket that holds `capacity` bytes of datagrams.
+/// Makes an endpoint that accepts connections, over a socket that holds `capacity` bytes of datagrams.
 ///
 /// # Errors
-/// The system's, that it has no random numbers.
+/// The system has no random numbers.
 pub fn endpoint(capacity: usize) -> io::Result<Endpoint> {
     let mut config = EndpointConfig::default();
     config.max_udp_payload_size(LONGEST as u16).map_err(io::Error::other)?;
@@ -44,10 +44,10 @@ pub fn endpoint(capacity: usize) -> io::Result<Endpoint> {
     Ok(Endpoint::new(Arc::new(config), Some(Arc::new(server)), true, None))
 }
 
-/// Of who connects.
+/// Configuration of the side that connects.
 ///
 /// # Errors
-/// That TLS does not take it.
+/// TLS refuses the configuration.
 pub fn client(capacity: usize) -> io::Result<ClientConfig> {
     let provider = Arc::new(provider());
     let mut crypto = rustls::ClientConfig::builder_with_provider(provider.clone())
@@ -81,12 +81,12 @@ fn transport(capacity: usize) -> TransportConfig {
         .initial_mtu(longest as u16)
         .congestion_controller_factory(Arc::new(congestion))
         .mtu_discovery_config(Some(search))
-        // Between two batches nobody polls.
+        // Between two batches nobody polls, so there is no idle timeout.
         .max_idle_timeout(None);
     config
 }
 
-/// AES-128 first: the only one that both transports use where the processor has instructions for it.
+/// Cryptography with AES-128 first: it is the only cipher that both transports use where the processor has instructions for it.
 fn provider() -> CryptoProvider {
     use ring_provider::cipher_suite::{TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256};
     #[cfg(target_arch = "x86_64")]
@@ -120,7 +120,7 @@ fn server_crypto() -> io::Result<QuicServerConfig> {
     QuicServerConfig::try_from(config).map_err(io::Error::other)
 }
 
-/// Accepts every key whose owner signs the hand-shake.
+/// Verifier that accepts every key whose owner signs the hand-shake.
 #[derive(Debug)]
 struct AnyKey(Arc<CryptoProvider>);
 

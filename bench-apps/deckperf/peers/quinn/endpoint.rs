@@ -1,4 +1,4 @@
-//! One end: a socket, its endpoint, and the one connection with its one stream.
+//! One end of a QUIC connection: a socket, its endpoint, and the one connection with its one stream.
 
 use std::{
     hint,
@@ -15,17 +15,17 @@ use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 
 use super::config;
 
-/// For a turn, which lasts milliseconds on a machine that does nothing else.
+/// Time limit of a turn, which lasts milliseconds on a machine that does nothing else.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Messages that one `recvmmsg` receives, and bytes of each: those of the UDP transport.
+/// Most messages that one `recvmmsg` receives; below it, the bytes of each. Both are those of the UDP transport.
 const BATCH: usize = 8;
 const GRO_BUFFER: usize = 64 << 10;
-/// Bytes of a GSO batch, at most.
+/// Most bytes of a GSO batch.
 const BATCH_BYTES: usize = 63 << 10;
-/// Of the socket; the system may grant less.
+/// Bytes of each buffer of the socket; the system may grant less.
 const SOCKET_BUFFER: usize = 4 << 20;
 
-/// See the module.
+/// One end of the connection.
 pub struct QuicEnd {
     socket: UdpSocket,
     state: UdpSocketState,
@@ -36,18 +36,18 @@ pub struct QuicEnd {
     batch: Vec<u8>,
 }
 
-/// Of what begins now.
+/// Deadline of a turn that begins now.
 pub fn deadline() -> Instant {
     Instant::now() + LIMIT
 }
 
 impl QuicEnd {
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn bind() -> io::Result<Self> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        // As much as the system allows.
+        // The system may grant less, which is no error.
         let _ = state.set_recv_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER);
         let _ = state.set_send_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER);
         let capacity = state.recv_buffer_size(UdpSockRef::from(&socket)).map_or(0, |size| size / 2);
@@ -69,7 +69,7 @@ impl QuicEnd {
     /// Begins the hand-shake.
     ///
     /// # Errors
-    /// That the address or the configuration is of no use.
+    /// The address or the configuration cannot be used.
     pub fn connect(&mut self, to: SocketAddr) -> io::Result<()> {
         let capacity = self.state.recv_buffer_size(UdpSockRef::from(&self.socket)).map_or(0, |size| size / 2);
         let made = self.endpoint.connect(Instant::now(), config::client(capacity)?, to, config::NAME);
@@ -77,21 +77,21 @@ impl QuicEnd {
         Ok(())
     }
 
-    /// Whether the stream is there: opened by who has connected, accepted by the other.
+    /// Whether the stream exists: the side that connected opens it, the other side accepts it.
     pub fn has_stream(&self) -> bool {
         self.stream.is_some()
     }
 
-    /// Receives and sends what there is, once; for the hand-shake.
+    /// Receives and sends once what is there, during the hand-shake.
     ///
     /// # Errors
-    /// The system's, that the connection is lost, or that the deadline is over.
+    /// Errors of the system, the loss of the connection, or the end of the deadline.
     pub fn turn(&mut self, deadline: Instant) -> io::Result<()> {
         self.poll(deadline)?;
         if self.stream.is_none()
             && let Some((_, connection)) = self.connection.as_mut().filter(|(_, it)| !it.is_handshaking())
         {
-            // A stream becomes visible by its first byte.
+            // A stream becomes visible to the peer by its first byte.
             self.stream = match connection.side() {
                 quinn_proto::Side::Client => connection.streams().open(Dir::Bi),
                 quinn_proto::Side::Server => connection.streams().accept(Dir::Bi),
@@ -105,10 +105,10 @@ impl QuicEnd {
         self.transmit()
     }
 
-    /// Writes all of it, and spins while the stream's windows are full.
+    /// Writes all data, and spins while the stream's windows are full.
     ///
     /// # Errors
-    /// As [`QuicEnd::turn`].
+    /// The same as [`QuicEnd::turn`]'s.
     pub fn send(&mut self, mut data: &[u8], deadline: Instant) -> io::Result<()> {
         while !data.is_empty() {
             let (connection, stream) = self.stream()?;
@@ -122,10 +122,10 @@ impl QuicEnd {
         Ok(())
     }
 
-    /// Spins until all of it is here. `false`: `stop` said so, and nothing is under way.
+    /// Spins until all data have arrived. Returns `false` if `stop` says so and nothing is under way.
     ///
     /// # Errors
-    /// As [`QuicEnd::turn`].
+    /// The same as [`QuicEnd::turn`]'s.
     pub fn receive(
         &mut self,
         data: &mut [u8],
@@ -136,7 +136,7 @@ impl QuicEnd {
         loop {
             filled += self.read(&mut data[filled..])?;
             if filled == data.len() {
-                // What there is to acknowledge travels with the answer, or is sent while the next message is awaited.
+                // Acknowledgements travel with the answer, or are sent while the next message is awaited.
                 return Ok(true);
             }
             self.transmit()?;
@@ -149,7 +149,7 @@ impl QuicEnd {
         }
     }
 
-    /// Copies out what the stream has.
+    /// Copies the data out of the stream.
     fn read(&mut self, data: &mut [u8]) -> io::Result<usize> {
         let (connection, stream) = self.stream()?;
         let mut receiving = connection.recv_stream(stream);
@@ -177,7 +177,7 @@ impl QuicEnd {
         }
     }
 
-    /// Receives what one call gives, and lets QUIC work on it. Whether there was something.
+    /// Receives datagrams by one call, and lets QUIC process them. Returns whether there were any.
     fn poll(&mut self, deadline: Instant) -> io::Result<bool> {
         let (now, mut metas) = (Instant::now(), [RecvMeta::default(); BATCH]);
         let mut buffers = self.received.chunks_exact_mut(GRO_BUFFER).map(IoSliceMut::new);
@@ -215,7 +215,7 @@ impl QuicEnd {
         Ok(count > 0)
     }
 
-    /// Gives a datagram to QUIC.
+    /// Passes a datagram to QUIC.
     fn take(&mut self, now: Instant, meta: &RecvMeta, bytes: BytesMut) -> io::Result<()> {
         let ecn = meta.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn as u8));
         let mut answer = Vec::new();
@@ -234,7 +234,7 @@ impl QuicEnd {
         Ok(())
     }
 
-    /// What QUIC reports; only its end matters here.
+    /// Handles the events of QUIC; only the end of the connection matters here.
     fn events(&mut self) -> io::Result<()> {
         let Some((handle, connection)) = &mut self.connection else { return Ok(()) };
         while let Some(event) = connection.poll_endpoint_events() {
@@ -250,7 +250,7 @@ impl QuicEnd {
         Ok(())
     }
 
-    /// Sends all that QUIC has to send now. Spins while the socket is full.
+    /// Sends everything that QUIC has to send now. Spins while the socket is full.
     fn transmit(&mut self) -> io::Result<()> {
         let Some((_, connection)) = &mut self.connection else { return Ok(()) };
         loop {

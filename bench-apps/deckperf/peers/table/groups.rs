@@ -1,4 +1,4 @@
-//! The table of `deckperf collectives`: every row has one goal, which stands in the row.
+//! The table of `deckperf collectives`: every row has one goal, which is in the row.
 
 use super::{bracketed, cell, heads, wanted};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     peers::report::{PeersReport, ReportLine},
 };
 
-/// µs for an operation.
+/// Table of the times per operation, in µs.
 pub(super) fn figures(report: &PeersReport) -> String {
     let mut lines =
         heads(report, &["# What (us)"], &["ours"], &["ours / best peer", "goal", "verdict"]).to_vec();

@@ -1,7 +1,7 @@
-//! The rows of `deckperf collectives`: a group of ours beside the same operation of an MPI.
+//! The rows of `deckperf collectives`: a group of µDECK's beside the same operation of an MPI.
 //!
-//! Operations on slices copy on both sides. A hand-off gives the receiver the sender's own memory instead, and is compared with
-//! the copies of the MPIs: where nobody looks at the data, and where all of it is written and read.
+//! Operations on slices copy on both sides. A hand-off gives the receiver the sender's own memory instead. It is compared with
+//! the copies of the MPIs: where nobody reads the data, and where all of them are written and read.
 
 use super::{Row, Target, Unit, beat_peers_by};
 use crate::{
@@ -15,11 +15,11 @@ const LARGE: usize = 1 << 20;
 const LARGEST: usize = 4 << 20;
 
 const ON_TWO: [Target; 1] = [beat_peers_by(0.8)];
-/// More ranks than processors.
+/// Targets for more ranks than processors.
 const ON_MORE: [Target; 1] = [beat_peers_by(0.6)];
 const HANDED_OFF: [Target; 1] = [beat_peers_by(0.3)];
 
-/// The operations by so many ranks each.
+/// Rows of all operations, for each of these numbers of ranks.
 macro_rules! rows {
     ($($ranks:literal)*) => { &[$(
         all_reduce(concat!("all-reduce 8 B, ", $ranks, " ranks"), $ranks, SMALL),
