@@ -24,7 +24,7 @@ impl Spot {
     /// Reads `3` or `node:1`.
     ///
     /// # Errors
-    /// The forms that are allowed.
+    /// A sentence on the forms that are allowed.
     pub fn parse(text: &str) -> Result<Self, String> {
         let number = |digits: &str| digits.parse().ok();
         let spot = match text.strip_prefix("node:") {
@@ -68,7 +68,7 @@ fn cpu_list(text: &str) -> Vec<usize> {
 /// The core of the rank that is number `local` of the `ranks` on this host.
 ///
 /// # Errors
-/// Too short a list; a core or a node that does not exist, or that this process may not use.
+/// The list is too short, or a core or node does not exist, or this process may not use it.
 pub fn core_of(spots: &[Spot], local: usize, ranks: usize, usable: &[usize], cpus: &Cpus) -> Result<usize> {
     if spots.len() < ranks {
         return Err(Failure::Bind(format!(

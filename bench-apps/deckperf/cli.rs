@@ -218,14 +218,14 @@ enum Command {
     StartTime(costs::start_time::StartArgs),
     /// Mailboxes beside MPICH, Open MPI, UCX and libfabric in the same minute, with ratios and targets
     Peers {
-        /// Beside those in this folder, too: DIR/mpich, DIR/openmpi, DIR/ucx, DIR/libfabric (`cargo xtask peers DIR` gets
+        /// Compare with those in this folder, too: DIR/mpich, DIR/openmpi, DIR/ucx, DIR/libfabric (`cargo xtask peers DIR` gets
         /// today's releases)
         #[arg(long, value_name = "DIR")]
         peers: Option<PathBuf>,
     },
     /// Collective operations of 2, 4 and 8 ranks beside those of MPICH and Open MPI in the same minute, with ratios and goals
     Collectives {
-        /// Beside those in this folder, too: DIR/mpich, DIR/openmpi (`cargo xtask peers DIR` gets today's releases)
+        /// Compare with those in this folder, too: DIR/mpich, DIR/openmpi (`cargo xtask peers DIR` gets today's releases)
         #[arg(long, value_name = "DIR")]
         peers: Option<PathBuf>,
         /// How many ranks: 2, 4, 8 [default: all of them]
@@ -235,7 +235,7 @@ enum Command {
     /// Processor time of messages at both ends, streamed and paced, polled and blocked for: bare sockets, µDECK over each
     /// transport, MPICH and Open MPI
     Cpu {
-        /// MPICH and Open MPI in this folder, too: DIR/mpich, DIR/openmpi (`cargo xtask peers DIR` gets today's releases)
+        /// Measure those in this folder, too: DIR/mpich, DIR/openmpi (`cargo xtask peers DIR` gets today's releases)
         #[arg(long, value_name = "DIR")]
         peers: Option<PathBuf>,
         /// Messages under way, such as 2,64
@@ -250,7 +250,7 @@ enum Command {
         #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, default_values_t = cpu::KINDS)]
         contenders: Vec<cpu::Kind>,
     },
-    /// A rank of ours that `cpu` conducts, or one end of bare sockets; started alone, both
+    /// A rank of µDECK's that `cpu` conducts, or one end of bare sockets; started alone, both
     #[command(hide = true)]
     CpuRank {
         /// Measure bare sockets, without µDECK.
@@ -281,7 +281,7 @@ enum Command {
         #[arg(value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// A rank of ours that `peers` or `collectives` conducts; started alone, all of them
+    /// A rank of µDECK's that `peers` or `collectives` conducts; started alone, all of them
     #[command(hide = true)]
     PeerRank {
         /// Ranks in the job.
@@ -362,7 +362,7 @@ impl Cli {
     /// The task, with every default filled in.
     ///
     /// # Errors
-    /// Options that do not go together.
+    /// Some of the options exclude each other.
     pub fn task(self) -> Result<Task, clap::Error> {
         let Line { command, explain, options, generate: _ } = self.0;
         if options.stats && options.layer != Layer::Mailbox {

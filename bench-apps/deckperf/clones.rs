@@ -43,7 +43,7 @@ pub struct ClonesPlan {
     pub each: usize,
     /// Message sizes of the flood, in bytes.
     pub sizes: Vec<usize>,
-    /// How the result is written.
+    /// Format of the report.
     pub format: Format,
     /// Whether each rank runs on a core of its own.
     pub pin: bool,

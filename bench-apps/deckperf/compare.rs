@@ -26,7 +26,7 @@ pub struct CompareArgs {
     /// Runs of `deckperf --format json` or `deckperf report --json`: the base and the new one; with --base, new ones only
     #[arg(value_name = "FILE", required_unless_present = "run_a")]
     files: Vec<PathBuf>,
-    /// A run of the base; may be said several times. As many files on both sides, four or more, are compared by pairs: they
+    /// A run of the base; may be given several times. Equal numbers of files, four or more, are compared by pairs: they
     /// should have run in turns, base, new, base, new
     #[arg(long, value_name = "FILE")]
     base: Vec<PathBuf>,
@@ -118,7 +118,7 @@ struct Comparison {
 /// Compares runs that it reads from files, or has two builds measure.
 ///
 /// # Errors
-/// What cannot be read or compared, in a sentence or two.
+/// A sentence or two on what cannot be read or compared.
 pub fn compare(args: &CompareArgs, format: Format) -> Result<Printed, String> {
     let (sides, left_out) = match (&args.run_a, &args.run_b) {
         (Some(a), Some(b)) => {

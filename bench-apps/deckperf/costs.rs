@@ -24,7 +24,7 @@ pub struct CostsPlan {
     pub blocked: Duration,
     /// Ranks that are started and pass a barrier; 0: none.
     pub ranks: u32,
-    /// How the result is written.
+    /// Format of the report.
     pub format: Format,
     /// Whether each rank runs on a core of its own.
     pub pin: bool,

@@ -60,7 +60,7 @@ pub struct CpuPlan {
     pub iterations: Option<u64>,
     /// Time for the rounds and what precedes them.
     pub time: Duration,
-    /// How the result is written.
+    /// Format of the report.
     pub format: Format,
     /// Folder of MPIs that are measured beside the installed ones.
     pub folder: Option<PathBuf>,

@@ -35,9 +35,9 @@ pub struct DatPlan {
     pub tests: Vec<Test>,
     /// Message sizes, ascending, in bytes.
     pub sizes: Vec<usize>,
-    /// How long, and in which portions.
+    /// Time and portions of the measurement.
     pub pace: Pace,
-    /// How the result is written.
+    /// Format of the report.
     pub format: Format,
     /// Whether each rank runs on a core of its own.
     pub pin: bool,

@@ -23,7 +23,7 @@ pub struct Run {
     pub date: String,
     /// Description of the machine by name: `cpu`, `cores`, `kernel`, `build`, `pinning`, `transport`.
     pub machine: BTreeMap<String, serde_json::Value>,
-    /// How the figures came about, a sentence each.
+    /// Sentences on how the figures were measured.
     pub method: Vec<String>,
     /// All series of the run.
     pub series: Vec<Series>,
@@ -95,7 +95,7 @@ impl Run {
     /// Reads a file's text.
     ///
     /// # Errors
-    /// What is wrong with the text, in words that follow the file's name.
+    /// A description of what is wrong with the text, in words that follow the file's name.
     pub fn parse(text: &str) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Form {

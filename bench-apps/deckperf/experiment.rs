@@ -20,7 +20,7 @@ use crate::{
 /// its descriptor. A longer message lies in a buffer of the library's, which the program gives away.
 const SHORT: usize = 40;
 
-/// Rank 0: gives the orders and holds the clock.
+/// Rank 0's role: it gives the orders and holds the clock.
 pub struct Conductor<'l, 'w> {
     /// Link to rank 1.
     pub pair: &'l RankPair<'w>,

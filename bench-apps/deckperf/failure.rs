@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use udeck::Protocol;
 
-/// Why a rank gives up.
+/// Error with which a rank gives up.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The library refused or lost something.
@@ -27,7 +27,7 @@ pub enum Failure {
         /// Bytes of the longest message that the transport carries.
         most: usize,
     },
-    /// A descriptor did not end as it should have.
+    /// A descriptor completed with another status or length than expected.
     #[error("a receive of {wanted} bytes ended as {status:?}, with {got} bytes")]
     BadCompletion {
         /// Completion status.
@@ -45,7 +45,7 @@ pub enum Failure {
     Contender {
         /// Its name.
         who: String,
-        /// What went wrong, perhaps with the contender's own words.
+        /// The error, perhaps in the contender's own words.
         what: String,
     },
     /// `deckperf peers`, `deckperf collectives` or `deckperf cpu` was started as a rank.
@@ -91,7 +91,7 @@ pub enum Failure {
         /// Ranks in this job.
         got: usize,
     },
-    /// `--bind` cannot be done.
+    /// The list of `--bind` cannot be used.
     #[error("--bind {0}")]
     Bind(String),
     /// Rank 1 got an order that it does not understand: the ranks run different builds.

@@ -32,9 +32,9 @@ pub struct JobsPlan {
     pub protocol: Protocol,
     /// Message sizes, ascending, in bytes; empty: the default of [`JobsPlan::kind`].
     pub sizes: Vec<usize>,
-    /// How long, and in which portions.
+    /// Time and portions of the measurement.
     pub pace: Pace,
-    /// How the result is written.
+    /// Format of the report.
     pub format: Format,
     /// Whether each rank runs on a core of its own, where there are enough.
     pub pin: bool,

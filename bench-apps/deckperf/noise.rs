@@ -21,7 +21,7 @@ const SHARE: f64 = 0.1;
 /// Fewest samples in which states are looked for.
 const MIN_SAMPLES: usize = 20;
 
-/// How the raw line moved.
+/// Variation of the raw line over a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Noise {
     /// The raw line's 90th percentile divided by its 10th.

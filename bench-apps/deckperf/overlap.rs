@@ -50,7 +50,7 @@ pub struct OverlapPlan {
     pub iterations: Option<u64>,
     /// Time for the whole run.
     pub time: Duration,
-    /// How the result is written.
+    /// Format of the report.
     pub format: Format,
     /// Whether each rank runs on a core of its own.
     pub pin: bool,

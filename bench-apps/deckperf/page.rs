@@ -63,7 +63,7 @@ pub struct Measure {
     pub pin: bool,
 }
 
-/// Why there is no page.
+/// Errors of `deckperf report`.
 #[derive(Debug, thiserror::Error)]
 pub enum PageFailure {
     /// The input is no run.
@@ -125,7 +125,7 @@ impl PagePlan {
 /// Reads or measures, writes the page, and returns the text to print. `has` says which commands this program has.
 ///
 /// # Errors
-/// A file that cannot be read or written. A stage that fails is named on the page.
+/// A file cannot be read or written. A stage that fails is no error: it is named on the page.
 pub fn make(plan: &PagePlan, has: impl Fn(&str) -> bool) -> Result<String, PageFailure> {
     if std::env::var_os("DECK_RANK").is_some() {
         return Err(PageFailure::IsRank);

@@ -56,7 +56,7 @@ use cli_common::machine::Machine;
 pub struct PeersPlan {
     /// Time for the whole run, without its start.
     pub time: Duration,
-    /// How the result is written.
+    /// Format of the report.
     pub format: Format,
     /// Transport of the messages, or the collective operations.
     pub course: Course,

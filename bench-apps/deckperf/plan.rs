@@ -33,7 +33,7 @@ pub struct Plan {
     pub time: Duration,
     /// Messages under way in the bandwidth test.
     pub window: u64,
-    /// How the result is written.
+    /// Format of the report.
     pub format: Format,
     /// Whether each rank runs on a core of its own.
     pub pin: bool,

@@ -29,7 +29,7 @@ pub struct RegistrationPlan {
     pub sizes: Vec<usize>,
     /// Time and portions of the measurement.
     pub pace: Pace,
-    /// How the result is written.
+    /// Format of the report.
     pub format: Format,
     /// Whether each rank runs on a core of its own.
     pub pin: bool,

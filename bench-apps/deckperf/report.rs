@@ -45,7 +45,7 @@ impl Report {
         Self { machine, plan, results, memory: None, findings }
     }
 
-    /// How the figures were measured, in sentences.
+    /// Sentences on how the figures were measured.
     pub fn method(&self) -> Vec<Cow<'static, str>> {
         let mut sentences = scheduling(self.plan.iterations, &self.results);
         if self.plan.tests.contains(&Test::Latency) {
@@ -73,7 +73,7 @@ impl Report {
     }
 }
 
-/// How the rounds were run, in sentences.
+/// Sentences on how the rounds were run.
 pub fn scheduling<C: Contend>(iterations: Option<u64>, results: &Results<C>) -> Vec<Cow<'static, str>> {
     let length = match iterations {
         Some(fixed) => format!("{fixed} iterations"),

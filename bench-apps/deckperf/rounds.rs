@@ -26,7 +26,7 @@ pub struct Sample {
     pub copied: u64,
 }
 
-/// Something that is timed against others.
+/// A contender, which is timed against others.
 pub trait Contend: Copy + PartialEq {
     /// Order that the two ranks receive.
     type Order;

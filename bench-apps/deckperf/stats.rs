@@ -33,7 +33,7 @@ pub struct Ratio {
     pub rounds: usize,
 }
 
-/// The ratio within each round, then the median over rounds: what disturbs a whole round cancels out.
+/// Median over rounds of the ratio within each round, so that a disturbance of a whole round cancels out.
 ///
 /// The bounds are the order statistics n/2 ∓ 0.98 √n (binomial, normal approximation), which assumes
 /// nothing about the distribution; under about six rounds they are the extremes.

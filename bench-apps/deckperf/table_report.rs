@@ -19,7 +19,7 @@ use cli_common::machine::Machine;
 pub struct TableReport {
     /// Machine of the run.
     pub machine: Machine,
-    /// How the figures were measured, in sentences.
+    /// Sentences on how the figures were measured.
     pub method: Vec<Cow<'static, str>>,
     /// Noise of the machine, if it was measured.
     pub noise: Option<Noise>,

@@ -1,4 +1,4 @@
-//! Whole measurements, by ranks that are threads of a test.
+//! Tests of complete measurements, by ranks that are threads of a test.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn run_of(ranks: usize, line: &'static str) -> String {
 #[test]
 fn two_ranks_verify() {
     let text = run("deckperf verify --no-pin --sizes 0,8,4K");
-    // Offsets of three around 0, 8 and 4096 make 18 sizes; 64 messages each way.
+    // Each of 0, 8 and 4096 with offsets up to three makes 18 sizes; 64 messages each way.
     let bytes = 128 * 7 * ((0..4).sum::<u64>() + (5..12).sum::<u64>() + (4093..4100).sum::<u64>());
     let start = format!("verified {} messages, {bytes} bytes", 18 * 7 * 128);
     assert!(text.starts_with(&start), "{text}, not {start}");
@@ -60,7 +60,7 @@ fn two_ranks_explain() {
     assert!(rows[0].contains("41  hand-off "), "{text}");
 }
 
-/// Every command's report, with its longest names and all of its columns.
+/// Renders every command's report, with its longest names and all of its columns.
 #[test]
 fn reports_fit_eighty_columns() {
     let all = "copy,eager,rdma-write,hand-off,rdma-read,handshake,auto";

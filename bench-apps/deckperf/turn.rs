@@ -294,7 +294,7 @@ impl<'l, L: Lane, F: Fn(u64) -> usize> Turn<'l, L, F> {
         self.lane.settle(&mut self.idle, self.part.deadline)
     }
 
-    /// Keeps this rank awake, and the other one waiting.
+    /// Spins until a waiting peer has fallen asleep; this rank stays awake.
     fn rest(&mut self) {
         let started = Instant::now();
         while started.elapsed() < PEER_FALLS_ASLEEP {

@@ -46,7 +46,7 @@ pub struct ViPlan {
     pub counts: Vec<usize>,
     /// Time and portions of the measurement.
     pub pace: Pace,
-    /// How the result is written.
+    /// Format of the report.
     pub format: Format,
     /// Whether each rank runs on a core of its own.
     pub pin: bool,

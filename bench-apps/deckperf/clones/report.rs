@@ -13,7 +13,7 @@ use crate::{
     table_report::{Cell, Table, names},
 };
 
-/// How the figures were measured, in sentences.
+/// Sentences on how the figures were measured.
 pub fn method(plan: &ClonesPlan, results: &Results<IdleContender>) -> Vec<Cow<'static, str>> {
     let mut sentences = scheduling(plan.pace.iterations, results);
     sentences.extend([

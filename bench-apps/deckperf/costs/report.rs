@@ -14,7 +14,7 @@ use crate::{
 };
 use cli_common::machine::Machine;
 
-/// How the figures were measured, in sentences.
+/// Sentences on how the figures were measured.
 pub fn method(plan: &CostsPlan) -> Vec<Cow<'static, str>> {
     let mut sentences = vec![
         "making: a mailbox by rank 0, a clone by rank 0 of a mailbox of rank 1, and a byte to a sleeping thread and back \

@@ -23,7 +23,7 @@ pub struct CpuReport {
     pub machine: Machine,
     /// Plan of the run.
     pub plan: CpuPlan,
-    /// How the system divides processor time.
+    /// Method by which the system divides processor time.
     pub accounting: Accounting,
     /// Contenders, in the order of the tables.
     pub rows: Vec<Row>,

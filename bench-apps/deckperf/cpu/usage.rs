@@ -31,7 +31,7 @@ pub struct Usage {
     pub system: Duration,
 }
 
-/// How the system divides processor time.
+/// Method by which the system divides processor time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accounting {
     /// Reads the clock at each entry into the kernel and each return.

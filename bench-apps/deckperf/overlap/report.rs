@@ -21,7 +21,7 @@ const COLUMNS: [&str; 9] = [
     "availability",
 ];
 
-/// How the figures were measured, in sentences.
+/// Sentences on how the figures were measured.
 pub fn method(
     machine: &Machine,
     plan: &OverlapPlan,

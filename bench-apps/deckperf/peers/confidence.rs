@@ -131,7 +131,7 @@ impl Chance {
     /// A number less than `limit`.
     pub fn below(&mut self, limit: usize) -> usize {
         self.0 += 1;
-        let chance = exchange::mix(self.0) >> 32; // of 2^32
+        let chance = exchange::mix(self.0) >> 32; // uniform below 2^32
         ((chance * limit as u64) >> 32) as usize
     }
 

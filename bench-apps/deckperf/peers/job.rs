@@ -92,7 +92,7 @@ impl Job {
     /// Runs one batch, and returns its time on rank 0's clock. Blocks until every rank has answered and so is silent again.
     ///
     /// # Errors
-    /// What went wrong; the job cannot be used any more.
+    /// A description of what went wrong; the job cannot be used any more.
     pub fn run(&mut self, request: &Request) -> Result<Duration, String> {
         Ok(self.ask(request, parse_answer)?.swap_remove(0))
     }

@@ -169,7 +169,7 @@ impl Mpi {
 }
 
 impl Installed {
-    /// Starts `ranks` ranks of the program.
+    /// Command that starts `ranks` ranks of the program.
     pub fn command(&self, ranks: usize, processors: usize, course: Course) -> Command {
         let mut command = self.found.prefix.command(self.found.name);
         let oversubscribed = ranks > processors;

@@ -25,7 +25,7 @@ pub struct PeersReport {
     pub missing: Vec<String>,
     /// Sentences on peers that failed during the run, and why.
     pub losses: Vec<String>,
-    /// How the figures were measured, in sentences.
+    /// Sentences on how the figures were measured.
     pub method: Vec<Cow<'static, str>>,
     /// Lines, in the order of the table.
     pub lines: Vec<ReportLine>,
@@ -315,7 +315,7 @@ mod tests {
     fn rates_are_shown_and_compared_as_rates() {
         let report = sample();
         let (rate, stream) = (line(&report, "8 B rate"), line(&report, "1 MiB stream"));
-        let median = 1.125; // of the weather
+        let median = 1.125; // of the factors in `weather`
         assert!(close(rate.ours, 1.0 / median));
         assert!(close(rate.limit.ratio.map(|ratio| ratio.value), 0.8));
         assert!(close(stream.ours, 1048.576 / median));

@@ -145,7 +145,7 @@ impl Traffic {
     #[inline]
     pub fn on(self, number: u64, batch: u64, vis: usize) -> usize {
         let by_chance = |number| {
-            let chance = exchange::mix(number) >> 32; // of 2^32
+            let chance = exchange::mix(number) >> 32; // uniform below 2^32
             ((chance * vis as u64) >> 32) as usize
         };
         match self {

@@ -127,7 +127,7 @@ impl ViReport {
         export::document(run, self.plan.pace.window, &self.results, &self.findings, cells)
     }
 
-    /// How the figures were measured, in sentences.
+    /// Sentences on how the figures were measured.
     fn method(&self) -> Vec<Cow<'static, str>> {
         let mut sentences = scheduling(self.plan.pace.iterations, &self.results);
         if self.plan.tests.contains(&Test::Latency) {
