@@ -1,4 +1,4 @@
-// Draws the charts that the page brings, and nothing else: statistics and words were made by deckperf.
+// Draws the charts of the page, and nothing else: statistics and words come from deckperf.
 (function () {
   "use strict";
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
@@ -6,7 +6,7 @@
   const root = document.documentElement;
   const tip = document.getElementById("tip");
 
-  // ---- Light and dark: as the system has it, until somebody chooses.
+  // ---- Light and dark: the system's choice, until the reader chooses.
   const system = window.matchMedia("(prefers-color-scheme: dark)");
   const KEPT = "deckperf-theme";
   const kept = () => { try { return localStorage.getItem(KEPT); } catch { return null; } };
@@ -20,12 +20,12 @@
   }
   themeButton.addEventListener("click", () => {
     chosen = root.dataset.theme === "dark" ? "light" : "dark";
-    try { localStorage.setItem(KEPT, chosen); } catch { /* A page of a file may have no storage. */ }
+    try { localStorage.setItem(KEPT, chosen); } catch { /* A page that is opened from a file may have no storage. */ }
     applyTheme();
   });
   system.addEventListener("change", applyTheme);
 
-  // ---- Figures as people read them: the same rules as show.rs.
+  // ---- Figures in the form that people read: the same rules as in show.rs.
   function figure(value) {
     if (value === null || value === undefined) return "–";
     const size = Math.abs(value);
@@ -39,8 +39,8 @@
   }
   const tickFigure = (value) => (value >= 1000 ? value.toLocaleString("en-US") : String(+value.toPrecision(6)));
 
-  // ---- A contender has the same colour and dashes in all charts, by its name, as far as these go round. The second eight have the
-  // colours of the first, and other dashes.
+  // ---- Colours and dashes: a contender has the same ones in all charts, by its name, as long as there are enough. The second
+  // eight slots have the colours of the first eight, and other dashes.
   const COLOURS = 8;
   const DASHES = [[], [], [], [], [6, 3], [2, 3], [8, 3, 2, 3], [10, 4],
                   [3, 2], [3, 2], [3, 2], [3, 2], [14, 3], [14, 3], [14, 3], [3, 2]];
@@ -66,7 +66,7 @@
   const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const LIMIT_DASHES = [[2, 3], [7, 4], [10, 3, 2, 3]];
 
-  // An empty message has no place on a logarithmic axis: it stands one step before the first.
+  // Place of an empty message on a logarithmic axis, where 0 has none: one step before the first size.
   const ZERO = 0.5;
   const toAxis = (chart, x) => (chart.x.log && x === 0 ? ZERO : x);
 
@@ -180,7 +180,7 @@
         if (log) return [low / 1.25, high * 1.25];
         return [Math.min(0, low), high > 0 ? high * 1.08 : 1];
       };
-      // The highest figure that a band or a line reaches.
+      // Figures that the bands and lines reach.
       const values = [];
       chart.lines.forEach((line, at) => {
         if (!this.hidden.has(at)) line.points.forEach((p) => values.push(p.median, ...(line.limit ? [] : [p.p10, p.p90])));
@@ -191,7 +191,7 @@
       const ends = chart.x.log ? [xs[0] / 1.3, xs[xs.length - 1] * 1.3] : [xs[0] - 0.03 * (xs[xs.length - 1] - xs[0]), xs[xs.length - 1] * 1.03];
       const axis = { stroke: soft, font, labelFont: font, grid: { stroke: rule, width: 1 }, ticks: { stroke: rule, width: 1 } };
       const label = (at) => (chart.x.bytes ? (at === ZERO ? "0" : bytes(at, true)) : tickFigure(at));
-      // Labels that would touch are left out; the last one stays.
+      // Labels that would touch each other are left out; the last one stays.
       const places = (u) => {
         const kept = [];
         let end = Infinity;
@@ -229,7 +229,7 @@
       this.show(idx, top);
     }
 
-    // All contenders at one place, in the order of the curves, with bounds; the nearest is bold.
+    // Shows all contenders at one place, in the order of the curves, with bounds; the nearest is bold.
     show(idx, top) {
       const x = this.xs[idx];
       const rows = this.chart.lines.map((line, at) => ({ line, at, point: line.points.find((p) => p.x === x) }))
@@ -295,7 +295,7 @@
     }
   }
 
-  // ---- Print: paper is white and narrow, whatever the window is.
+  // ---- Print: paper is white and narrow, whatever the window looks like.
   let printing = false;
   let before = null;
   window.addEventListener("beforeprint", () => {

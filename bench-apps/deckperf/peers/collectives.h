@@ -1,19 +1,19 @@
-/* The collective operations of an MPI, which peer.c includes: the twins of member.rs, loop for loop.
+/* Collective operations of an MPI, which peer.c includes: the same as in member.rs, loop for loop.
  *
  *     all-reduce  the sum of doubles, in place
  *     broadcast   from rank 0, 1, 2 and so on in turn: a root that is always the same runs ahead of the others
  *     all-to-all  BYTES to each rank, oneself included
  *
- * A block is checked in every turn. Of a payload that is written+read every word is written before and read after. Of
- * an untouched one the first and the last word are, but for the first turn of a batch, which is not timed: there it is
- * every word, too.
+ * A block is checked in every turn. With the payload written+read, every word is written before and read after. With an
+ * untouched payload, only the first and the last word are, except in the first turn of a batch, which is not timed: there
+ * it is every word, too.
  */
 #ifndef DECKPERF_COLLECTIVES_H
 #define DECKPERF_COLLECTIVES_H
 
 struct blocks { unsigned char *data; size_t bytes; };
 
-/* At least so many bytes, which stay for later batches. */
+/* Returns memory of at least `bytes` bytes, which is kept for later batches. */
 static unsigned char *reserve(struct blocks *blocks, size_t bytes) {
     if (blocks->bytes < bytes) {
         free(blocks->data);
@@ -28,7 +28,7 @@ static int is_whole(const struct batch *b, uint64_t turn) {
     return b->written || turn == 0;
 }
 
-/* The ends are what write_words would leave there. */
+/* Fills a block; the first and the last word are those that write_words would write there. */
 static void fill(const struct batch *b, uint64_t turn, unsigned char *data, uint64_t seed) {
     uint64_t *words = (uint64_t *)data, last = b->bytes / 8 - 1;
     if (is_whole(b, turn)) { write_words(data, b->bytes, seed); return; }
@@ -43,7 +43,8 @@ static void check(const struct batch *b, uint64_t turn, const unsigned char *dat
     else if (words[0] != seed || words[last] != seed + last) wrong++;
 }
 
-/* Small integers, whose sums are exact in whatever order they are added. What lies between the ends stays zero. */
+/* Reduces small integers, whose sums are exact in whatever order they are added. The numbers between the first and the last
+ * stay zero. */
 static void all_reduce(const struct batch *b, uint64_t turn) {
     static struct blocks blocks;
     double *data = (double *)reserve(&blocks, b->bytes), pairs = (double)ranks * (ranks - 1) / 2;

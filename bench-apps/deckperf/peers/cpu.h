@@ -1,14 +1,14 @@
-/* What `deckperf cpu` asks of an MPI; mailboxes.rs has the same loops.
+/* Orders of `deckperf cpu` to an MPI; mailboxes.rs has the same loops.
  *
  *     cpu PAYLOAD BYTES WARM-UP ITERATIONS DEPTH RATE WAITING WAY
  *
- * Windows of DEPTH messages from rank 0, each window acknowledged. With a RATE, the messages leave one by one, so many a
- * second, and their sender sleeps in between. Each rank answers
+ * A batch has windows of DEPTH messages from rank 0, each window acknowledged. With a RATE, the messages leave one by one,
+ * RATE a second, and their sender sleeps in between. Each rank answers
  *
  *     WALL PROCESSOR USER SYSTEM MESSAGES LOST
  *
- * the first four in nanoseconds, of its timed windows: on the clock, of all its threads, and of these by the system's two
- * counters. An MPI waits in its own way, so WAITING is `polling`. */
+ * The first four are nanoseconds of its timed windows: elapsed time, processor time of all its threads, and the user and
+ * system time of these threads by the system's two counters. An MPI waits in its own way, so WAITING is `polling`. */
 enum { MAX_DEPTH = 1024 };
 
 struct cpu_batch {
@@ -46,7 +46,7 @@ static void cpu_await_acknowledgement(void) {
     MPI_Recv(NULL, 0, MPI_BYTE, partner, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 }
 
-/* As in `stream`: written messages have a buffer each. */
+/* Runs one window. Written messages have a buffer each, as in `stream`. */
 static void cpu_window(const struct cpu_batch *b, uint64_t turn) {
     static MPI_Request requests[MAX_DEPTH];
     static MPI_Status status[MAX_DEPTH];
@@ -108,7 +108,7 @@ static void answer_cpu(FILE *conductor, const char *line) {
     }
     wrong = 0;
     uint64_t turn = 0;
-    MPI_Barrier(MPI_COMM_WORLD); /* everybody is awake */
+    MPI_Barrier(MPI_COMM_WORLD); /* all ranks are awake */
     for (; turn < b.warm_up; turn++) cpu_window(&b, turn);
     struct usage before = usage_now();
     for (; turn < b.warm_up + b.iterations; turn++)

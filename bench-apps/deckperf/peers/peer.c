@@ -1,21 +1,22 @@
-/* A job of any MPI that measures when it is told to, and is silent in between.
+/* A job of any MPI under deckperf's conductor: it measures when it gets an order, and is silent in between.
  *
- * Every rank connects to the conductor's socket (DECKPERF_CONDUCTOR), says who it is, and blocks in read(), outside
+ * Every rank connects to the conductor's socket (DECKPERF_CONDUCTOR), sends its number, and blocks in read(), outside
  * MPI, until all ranks get the same line:
  *
  *     batch TEST PAYLOAD BYTES WARM-UP ITERATIONS WAY
  *
- * Each answers with the nanoseconds that its timed iterations took, or `error` and why. The end of the input ends the
- * job. Orders that begin with `cpu` are those of cpu.h. The tests are those of rank.rs and member.rs, loop for loop:
+ * Each rank answers with the nanoseconds of its timed iterations, or with `error` and the reason. The end of the input
+ * ends the job. Orders that begin with `cpu` are described in cpu.h. The tests are the same as in rank.rs and member.rs,
+ * loop for loop:
  *
  *     latency  pairs of ranks, a message there and a message back   ways: send, window
  *     stream   windows of WINDOW messages, each acknowledged        ways: send, bare
  *     barrier  all ranks                                            ways: send, bare
  *     all-reduce, broadcast, all-to-all: collectives.h              way: send
  *
- * `send` is MPI_Send and its kin, and the collective operations. `window` writes into an MPI shared window and raises a flag there, which is as fast
- * as such a program can be. `bare` is no message passing at all: a ring, or a yielding counter barrier, in that same
- * memory, which says what the machine can do between processes.
+ * `send` is MPI_Send and related calls, and the collective operations. `window` writes into an MPI shared window and
+ * raises a flag there, which is as fast as such a program can be. `bare` is no message passing at all: a ring, or a
+ * yielding counter barrier, in the memory of the same window. It shows what the machine can do between processes.
  */
 #define _GNU_SOURCE
 #include <mpi.h>
@@ -38,7 +39,7 @@ enum { MAX_BYTES = 1 << 20, MAX_REDUCED = 4 << 20, WINDOW = 64, CELLS = 1024, NE
 typedef _Atomic uint64_t word;
 struct cell { _Alignas(64) word lap; uint64_t payload; };
 
-/* In the shared window; zero at first. 128 bytes apart because processors fetch lines in pairs. */
+/* Content of the shared window, zero at first. Its words are 128 bytes apart because processors fetch lines in pairs. */
 struct shared {
     _Alignas(128) word flag[2];
     _Alignas(128) word flag_back;
@@ -68,7 +69,7 @@ static uint64_t now(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* The payload of words.rs; sizes here are multiples of eight. */
+/* Writes the same payload as payload.rs; sizes here are multiples of eight. */
 static void write_words(unsigned char *data, size_t bytes, uint64_t seed) {
     uint64_t *words = (uint64_t *)data;
     for (size_t i = 0; i < bytes / 8; i++) words[i] = seed + i;
@@ -98,7 +99,7 @@ static void ping_pong(const struct batch *b, uint64_t turn) {
     else { retrieve(b, turn); post(b, turn); }
 }
 
-/* Written messages have a buffer each; untouched ones share one, as in the OSU benchmarks. */
+/* Sends one window. Written messages have a buffer each; untouched ones share one, as in the OSU benchmarks. */
 static void stream(const struct batch *b, uint64_t turn) {
     MPI_Request requests[WINDOW];
     size_t step = b->written ? b->bytes : 0;
@@ -136,7 +137,7 @@ static void await(word *flag, uint64_t value) {
 }
 
 static void window_ping_pong(const struct batch *b, uint64_t turn) {
-    static uint64_t raised; /* by both ranks alike, over all batches */
+    static uint64_t raised; /* flags raised so far, over all batches; the same at both ranks */
     word *flags[2] = { &shared->flag[0], &shared->flag_back };
     raised++;
     for (int half = 0; half < 2; half++) {
@@ -190,7 +191,8 @@ static void bare_barrier(const struct batch *b, uint64_t turn) {
 
 /* ---- orders ------------------------------------------------------------------------------------------------ */
 
-/* `most`: in a block. `fenced`: timed from one barrier to another, because a rank may be through long before others are. */
+/* All loops. `most`: largest block in bytes. `fenced`: timed from one barrier to another, because one rank may be done long
+ * before others. */
 static const struct {
     const char *test, *way;
     void (*turn)(const struct batch *, uint64_t);
@@ -208,14 +210,14 @@ static const struct {
     { "all-to-all", "send", all_to_all, MAX_BYTES, 1 },
 };
 
-/* Nanoseconds; of all pairs together if there are several. 0 if there is no such loop. */
+/* Runs a batch and returns its nanoseconds, of all pairs together if there are several. 0 if there is no such loop. */
 static uint64_t run(const struct batch *b) {
     for (size_t i = 0; i < sizeof LOOPS / sizeof *LOOPS; i++) {
         if (strcmp(LOOPS[i].test, b->test) || strcmp(LOOPS[i].way, b->way) || b->bytes > LOOPS[i].most) continue;
         uint64_t turn = 0, started;
-        MPI_Barrier(MPI_COMM_WORLD); /* everybody is awake */
+        MPI_Barrier(MPI_COMM_WORLD); /* all ranks are awake */
         for (; turn < b->warm_up; turn++) LOOPS[i].turn(b, turn);
-        /* A barrier waits for everybody by itself. */
+        /* A barrier waits for all ranks by itself. */
         int fenced = LOOPS[i].fenced || (ranks > 2 && !strcmp(b->test, "latency"));
         if (fenced) MPI_Barrier(MPI_COMM_WORLD);
         started = now();
@@ -254,7 +256,7 @@ static void answer(FILE *conductor, const char *line) {
 
 /* ---- the job ----------------------------------------------------------------------------------------------- */
 
-/* As deckrun binds: each rank to a core of its own if there are enough, and else nobody. */
+/* Binds ranks as deckrun does: each to a core of its own if there are enough, otherwise none. */
 static void pin(void) {
     cpu_set_t usable, mine;
     sched_getaffinity(0, sizeof usable, &usable);
@@ -273,7 +275,7 @@ static void make_memory(void) {
     memset(out, 1, bytes);
     memset(in, 2, bytes);
 
-    /* MPICH 5 has none between ranks that it keeps off shared memory. */
+    /* MPICH 5 has no shared window between ranks that it keeps off shared memory. */
     if (getenv("DECKPERF_NO_WINDOW")) return;
     MPI_Win window;
     MPI_Aint size = rank == 0 ? sizeof *shared : 0;
