@@ -1,4 +1,4 @@
-//! What a NIC is opened with, and what its two sides know of a connection that is being made.
+//! Keys of a NIC ([`Keys`]), and the key that the two sides of one connection share ([`Pair`]).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use parking_lot::RwLock;
 
 use crate::{Proof, RankKey, SealedTicket, Ticket, is_same, mac};
 
-/// In a claim: nobody in particular. No job has so many ranks.
+/// In a [`Claim`]: no particular rank. No job has so many ranks.
 const NOBODY: u32 = u32::MAX;
 
 /// A process's keys, for its NICs. Clones share what they learn.
@@ -21,11 +21,11 @@ pub struct Keys {
 struct Own {
     rank: u32,
     key: RankKey,
-    /// By the rank that they are for; as many as ranks, at most, because only the launcher's word adds one.
+    /// Tickets by callee rank. At most one per rank of the job, because only the launcher's word adds one.
     tickets: RwLock<HashMap<u32, Ticket>>,
 }
 
-/// Who calls, and who is called, in the caller's words. Nothing is proven by it.
+/// The caller's statement of which rank calls which. Nothing is proven by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     pub(crate) caller: u32,
@@ -35,20 +35,20 @@ pub struct Claim {
 /// This process has no ticket for the rank that it wants to call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoTicket {
-    /// It has no rank itself.
+    /// This process itself has no rank.
     #[error("this NIC was opened without a rank's keys, and cannot prove to be any")]
     NoRank,
-    /// The launcher gives it with what it knows of a name.
+    /// The launcher sends a ticket with the answer to a lookup of a name; no name of this rank was looked up.
     #[error("this process has not looked up any name of rank {0}, and cannot prove to it who it is")]
     NotLookedUp(u32),
 }
 
-/// The one that is called is another one.
+/// The claim names another callee than this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it has called another process")]
 pub struct NotMe;
 
-/// What both sides of a connection know, if they are who they say.
+/// The key that both sides of a connection know, if they are who they say, and the caller's claim.
 #[derive(Clone)]
 pub struct Pair {
     key: [u8; 32],
@@ -56,19 +56,19 @@ pub struct Pair {
 }
 
 impl From<[u8; 32]> for Keys {
-    /// Those of a process that knows the job's secret, and nothing that shows which of the job's processes it is.
+    /// Keys of a process that knows the job's secret, and cannot prove which of the job's processes it is.
     fn from(secret: [u8; 32]) -> Keys {
         Keys { job: mac(&secret, "udeck job", &[]), own: None }
     }
 }
 
 impl Keys {
-    /// Those of a rank, as its launcher has given them to it.
+    /// Keys of a rank, as its launcher has given them to it.
     pub fn of_rank(secret: [u8; 32], rank: u32, key: RankKey) -> Keys {
         Keys { own: Some(Arc::new(Own { rank, key, tickets: RwLock::default() })), ..Keys::from(secret) }
     }
 
-    /// Which rank this process can prove to be.
+    /// The rank that this process can prove to be.
     pub fn rank(&self) -> Option<u32> {
         self.own.as_ref().map(|own| own.rank)
     }
@@ -78,20 +78,20 @@ impl Keys {
         is_same(&self.job, &other.job)
     }
 
-    /// The key of what is said, at `address`, of connections that whoever had that address before this process has left: QUIC's
-    /// stateless resets. All of the job have it.
+    /// The key of QUIC's stateless resets at `address`: they end connections that an earlier process at that address has
+    /// left. All processes of the job have this key.
     pub fn reset_key(&self, address: &str) -> [u8; 32] {
         mac(&self.job, "udeck reset", &[address.as_bytes()])
     }
 
-    /// The launcher has sent a ticket for rank `callee`.
+    /// Stores the ticket for rank `callee` that the launcher has sent.
     pub fn learn(&self, callee: u32, sealed: &SealedTicket) {
         if let Some(own) = &self.own {
             own.tickets.write().insert(callee, sealed.open(&own.key, callee));
         }
     }
 
-    /// For a connection that this process asks for: of rank `callee`, or of anybody of the job.
+    /// The pair for a connection that this process asks for: with rank `callee`, or with any process of the job (`None`).
     ///
     /// # Errors
     /// [`NoTicket`].
@@ -104,7 +104,7 @@ impl Keys {
         Ok(Pair { key, claim: Claim { caller: own.rank, callee } })
     }
 
-    /// For a connection that this process is asked for, by who claims this.
+    /// The pair for a connection that another process asks this one for, with `claim`.
     ///
     /// # Errors
     /// [`NotMe`].
@@ -125,36 +125,36 @@ impl Keys {
 }
 
 impl Pair {
-    /// What the caller says of both.
+    /// The caller's claim about both sides.
     pub fn claim(&self) -> Claim {
         self.claim
     }
 
-    /// Which rank calls; known to be true once its proof was checked. `None`: somebody of the job.
+    /// The caller's rank; known to be true once its proof was checked. `None`: some process of the job.
     pub fn caller(&self) -> Option<u32> {
         (self.claim.caller != NOBODY).then_some(self.claim.caller)
     }
 
-    /// Which rank is called; known to be true once its proof was checked. `None`: somebody of the job.
+    /// The callee's rank; known to be true once its proof was checked. `None`: some process of the job.
     pub fn callee(&self) -> Option<u32> {
         (self.claim.callee != NOBODY).then_some(self.claim.callee)
     }
 
-    /// Shows, to the other side, knowledge of what only the two know. `protocol`: which hand-shake, in which version;
-    /// `role`: which of its messages; `parts`: all that both have said and that the proof is to hold for, a fresh number
-    /// of either side among it. A proof of one role, protocol, direction or pair is none of another.
+    /// Proves to the other side that this one knows the key that only the two share. `protocol`: the hand-shake and its
+    /// version; `role`: the message of it; `parts`: everything that both have said and that the proof covers, a fresh number
+    /// of each side included. A proof of one role, protocol, direction or pair is not valid for another.
     pub fn prove(&self, protocol: &[u8], role: &[u8], parts: &[&[u8]]) -> Proof {
         let claim = self.claim.encode();
         let all: Vec<&[u8]> = [protocol, role, &claim].into_iter().chain(parts.iter().copied()).collect();
         mac(&self.key, "udeck proof", &all)
     }
 
-    /// Whether the other side has shown it.
+    /// Checks a proof that the other side made by [`Pair::prove`] with the same arguments.
     pub fn check(&self, proof: &Proof, protocol: &[u8], role: &[u8], parts: &[&[u8]]) -> bool {
         is_same(proof, &self.prove(protocol, role, parts))
     }
 
-    /// What it means, to a caller, that the proof of who it called is none.
+    /// The caller's error text when the callee's proof is wrong.
     pub fn why_wrong_callee(&self) -> String {
         match self.callee() {
             Some(rank) => format!("it does not prove to be rank {rank} of this job"),
@@ -162,7 +162,7 @@ impl Pair {
         }
     }
 
-    /// What it means, to a caller, that who it called takes the caller's proof for none.
+    /// The caller's error text when the callee has refused the caller's proof.
     pub fn why_refused(&self) -> String {
         match self.caller() {
             Some(rank) => format!("it says that this process does not prove to be rank {rank} of its job"),
@@ -170,7 +170,7 @@ impl Pair {
         }
     }
 
-    /// What it means, to who is called, that the caller's proof is none.
+    /// The callee's error text when the caller's proof is wrong.
     pub fn why_wrong_caller(&self) -> String {
         match self.caller() {
             Some(rank) => format!("it claims to be rank {rank} of this job, and does not prove it"),
@@ -180,17 +180,17 @@ impl Pair {
 }
 
 impl Claim {
-    /// Somebody of the job calls anybody of it.
+    /// The claim without ranks: some process of the job calls any other.
     pub const NOBODY: Claim = Claim { caller: NOBODY, callee: NOBODY };
-    /// Bytes of it.
+    /// Bytes of an encoded claim.
     pub const LEN: usize = 8;
 
-    /// Caller and callee, little-endian; all ones: nobody in particular.
+    /// Caller and callee, little-endian; all ones: no particular rank.
     pub fn encode(&self) -> [u8; Claim::LEN] {
         (u64::from(self.callee) << 32 | u64::from(self.caller)).to_le_bytes()
     }
 
-    /// Any bytes are one.
+    /// Decodes a claim. Any bytes are a valid one.
     pub fn decode(bytes: [u8; Claim::LEN]) -> Claim {
         let both = u64::from_le_bytes(bytes);
         Claim { caller: both as u32, callee: (both >> 32) as u32 }

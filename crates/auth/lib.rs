@@ -1,4 +1,4 @@
-//! Who a process is in its job, and how it proves that to another one.
+//! Keys, tickets and proofs: how a process proves to another one which rank of the job it is.
 //!
 //! The job's secret is known to all ranks, so it proves only that a process belongs to the job. Which rank it is, it
 //! proves by a key that the launcher makes for two ranks at a time:
@@ -15,17 +15,17 @@
 //!   └─ reset key       MAC(job key, "udeck reset", address)          of QUIC's stateless resets from that address
 //! ```
 //!
-//! Rank `r` gets its ticket for `s` from the launcher, when it looks up a name of `s`; the launcher knows who asks, by
-//! the connection. `s` computes the same ticket from its own key and the number that `r` claims, so it asks nobody. In
-//! the hand-shake each side proves to know the ticket by a MAC over what both have said. So a rank poses neither as
-//! another one that calls, nor as one that is called.
+//! Rank `r` gets its ticket for `s` from the launcher when it looks up a name of `s`; the launcher knows who asks by the
+//! connection. `s` computes the same ticket from its own key and the number that `r` claims, so it asks nobody. In the
+//! hand-shake each side proves, by a MAC over everything both have said, that it knows the ticket. So a rank can pose neither
+//! as another caller nor as another callee.
 //!
-//! This crate has the keys and the proofs; who says what when is the transports' (`udeck-session`'s admission, shm, udp).
+//! This crate has the keys and the proofs. The hand-shakes belong to the transports (`udeck-session`'s admission, shm, udp).
 //!
 //! | file | what it is |
 //! |---|---|
 //! | here | keys, from the launcher's to a ticket |
-//! | `keys` | what a NIC is opened with, and what it knows of a connection: [`Keys`], [`Pair`] |
+//! | `keys` | the keys of a NIC and of a connection: [`Keys`], [`Pair`] |
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
@@ -39,14 +39,15 @@ use sha2::Sha256;
 
 pub use keys::{Claim, Keys, NoTicket, NotMe, Pair};
 
-/// A key, or a proof.
+/// The bytes of a key or of a proof.
 type Bytes = [u8; 32];
 /// An HMAC-SHA-256 that shows knowledge of a key.
 pub type Proof = Bytes;
-/// A number that nobody could foresee.
+/// A random number that nobody could foresee.
 pub type Nonce = Bytes;
 
-/// HMAC-SHA-256 over a label and parts, each preceded by its length: no two lists of parts are the same bytes.
+/// HMAC-SHA-256 over a label and parts. Each is preceded by its length, so two different lists of parts never give the same
+/// bytes.
 pub fn mac(key: &[u8; 32], label: &str, parts: &[&[u8]]) -> [u8; 32] {
     let mut hmac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
     for part in std::iter::once(label.as_bytes()).chain(parts.iter().copied()) {
@@ -56,18 +57,18 @@ pub fn mac(key: &[u8; 32], label: &str, parts: &[&[u8]]) -> [u8; 32] {
     hmac.finalize().into_bytes().into()
 }
 
-/// Whether two proofs are the same, in a time that does not tell where they differ.
+/// Compares two proofs in a time that does not depend on where they differ.
 pub fn is_same(one: &Proof, other: &Proof) -> bool {
     use subtle::ConstantTimeEq;
     bool::from(one.ct_eq(other))
 }
 
-/// What only a job's launcher knows: all other keys follow from it.
+/// The launcher's own key. Only a job's launcher knows it, and all other keys follow from it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Master(Bytes);
 
 impl Master {
-    /// A fresh one.
+    /// Draws a fresh master key.
     ///
     /// # Errors
     /// When the system has no random bytes.
@@ -83,7 +84,7 @@ impl Master {
     }
 }
 
-/// What a host's node knows: the keys of its own ranks follow from it, and no others.
+/// The key of a host's node. The keys of its own ranks follow from it, and no others.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostKey(Bytes);
 
@@ -98,13 +99,13 @@ impl HostKey {
         RankKey(mac(&self.0, "udeck rank", &[&rank.to_le_bytes()]))
     }
 
-    /// For the connection between the launcher and the host's node. Nothing that a rank is told leads to it.
+    /// The key of the connection between the launcher and the host's node. It follows from nothing that a rank is told.
     pub fn control_key(&self) -> ControlKey {
         ControlKey(mac(&self.0, "udeck trunk", &[]))
     }
 }
 
-/// What the launcher and one host's node know, and nobody else: no rank, and no other node.
+/// The key that the launcher and one host's node share. No rank and no other node knows it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ControlKey(Bytes);
 
@@ -114,18 +115,18 @@ impl ControlKey {
         ControlKey(bytes)
     }
 
-    /// For a MAC.
+    /// The key's bytes, for a MAC.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 }
 
-/// What a rank knows, and nobody else but who started it.
+/// A rank's own key. Only the rank and the processes that started it know it.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankKey(Bytes);
 
 impl RankKey {
-    /// In its place where it must not be read.
+    /// A placeholder where the key must not be read.
     pub const BLANK: RankKey = RankKey([0; 32]);
 
     fn ticket_of(&self, caller: u32) -> Ticket {
@@ -139,13 +140,13 @@ impl RankKey {
     }
 }
 
-/// What two ranks share, for connections that the one asks the other for.
+/// The key that two ranks share for connections that one of them asks the other for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Ticket(Bytes);
 
 /// A ticket on its way to its rank, which alone can open it: it crosses deckrun's connections, which are not encrypted.
 ///
-/// One seal hides one ticket only, so who sees both learns nothing of either.
+/// One seal hides one ticket only, so an eavesdropper who sees both learns nothing of either.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealedTicket(Bytes);
 
@@ -160,7 +161,7 @@ impl SealedTicket {
     }
 }
 
-/// Nothing that is printed shows a key: it ends up in logs.
+/// Implements `Debug` without the key: what is printed ends up in logs.
 macro_rules! hidden {
     ($($name:ident),*) => {$(
         impl fmt::Debug for $name {

@@ -10,12 +10,12 @@ fn master() -> Master {
     Master([1; 32])
 }
 
-/// Ranks 0 to 3 are on one host, 4 and those that follow on another.
+/// Makes the key of a rank. Ranks 0 to 3 are on one host, 4 and higher on another.
 fn rank_key(rank: u32) -> RankKey {
     master().host(rank / 4 * 4).rank(rank)
 }
 
-/// The keys of a rank that has looked up names of these.
+/// The keys of a rank that has looked up names of the ranks `looked_up`.
 fn keys(rank: u32, looked_up: &[u32]) -> Keys {
     let keys = Keys::of_rank([7; 32], rank, rank_key(rank));
     for callee in looked_up {
@@ -28,14 +28,14 @@ fn prove(pair: &Pair, role: &str) -> Proof {
     pair.prove(b"test 1", role.as_bytes(), &[&[b'c'; 32], &[b'a'; 32]])
 }
 
-/// Whether who calls by `caller` and who answers by `callee` know the same.
+/// Whether the caller with the keys `caller` and the callee with the keys `callee` arrive at the same proof.
 fn meet(caller: &Keys, to: Option<u32>, callee: &Keys) -> bool {
     let asked = caller.call(to).unwrap();
     let Ok(answered) = callee.answer(asked.claim()) else { return false };
     prove(&asked, "caller") == prove(&answered, "caller")
 }
 
-/// Against an implementation of its own in another language (Python's `hmac` and `hashlib`).
+/// Expected values come from an implementation in another language (Python's `hmac` and `hashlib`).
 #[test]
 fn the_schedule_is_as_it_is_written() {
     assert_eq!(master().host(4).0, hex("38102f02b9353523a338f7cac7c9fa7011ed8391e3192c331bc07b9a3aa44ead"));
@@ -80,17 +80,17 @@ fn two_ranks_meet_and_each_knows_the_other() {
 #[test]
 fn a_ticket_proves_one_caller_to_one_callee_in_one_direction() {
     let one = keys(1, &[0, 2, 3, 5]);
-    // What rank 1 may know that poses as rank 2: its own key and all of its tickets.
+    // Rank 1 poses as rank 2, with all that it may know: its own key and all of its tickets.
     let posing = Keys::of_rank([7; 32], 2, rank_key(1));
     for callee in [0, 3, 5] {
         posing.learn(callee, &SealedTicket::new((1, &rank_key(1)), (callee, &rank_key(callee))));
         assert!(meet(&one, Some(callee), &keys(callee, &[])));
         assert!(!meet(&posing, Some(callee), &keys(callee, &[])), "as rank 2 to rank {callee}");
     }
-    // Nor is it taken for rank 2 when it is called: 3 and 2 share what 1 does not know.
+    // Rank 1 is not taken for rank 2 when it is called, either: 3 and 2 share a key that 1 does not know.
     assert!(!meet(&keys(3, &[2]), Some(2), &posing));
     assert_eq!(one.answer(keys(3, &[2]).call(Some(2)).unwrap().claim()).unwrap_err(), NotMe);
-    // A ticket of 1 for 3 is none of 3 for 1.
+    // A ticket of 1 for 3 is not valid for 3 calling 1.
     let there = keys(1, &[3]).call(Some(3)).unwrap();
     let back = keys(3, &[1]).call(Some(1)).unwrap();
     assert_ne!(prove(&there, "caller"), prove(&back, "caller"));
@@ -148,7 +148,7 @@ proptest! {
         prop_assert_eq!(Claim::decode(bytes).encode(), bytes);
     }
 
-    /// Whatever is claimed: who is called believes nobody but itself to be called, and a number or nobody to call.
+    /// For any claim: the callee answers only a claim that names itself, and a caller with a rank, or one without both.
     #[test]
     fn prop_any_claim_is_answered_or_refused(bytes: [u8; Claim::LEN], callee in prop::option::of(0..4u32)) {
         let mut claim = Claim::decode(bytes);

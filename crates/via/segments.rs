@@ -1,4 +1,4 @@
-//! How ranks of one host come to share memory: one of them makes a segment, and gives its descriptor to the others.
+//! Sharing of memory between ranks of one host: one of them makes a segment, and gives its descriptor to the others.
 //!
 //! The ranks that share a segment are its *members*, numbered by the order of their ranks. The lowest rank is the *maker*: it makes the
 //! memory ([`udeck_sys::shared_memory`]) and offers it ([`Service`]). Each other member asks the maker for it ([`fetch`]), over a Unix
@@ -11,7 +11,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `wire` | the datagrams, and the shape of a segment |
-//! | `handshake` | who says what when, without I/O |
+//! | `handshake` | the order of the datagrams, without I/O |
 //! | `service` | the maker's side: a reactor's thread |
 //! | `fetch` | the others' side: a call |
 //!

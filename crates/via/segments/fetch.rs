@@ -11,28 +11,28 @@ use udeck_sys::socket::{self, Received};
 use crate::segments::handshake::Asker;
 use crate::segments::wire::{Datagram, MAX_DATAGRAM, Shape};
 
-/// So often the caller is asked whether to go on.
+/// Interval at which [`fetch`] asks its caller whether to go on.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Why there is no segment.
 #[derive(Debug)]
 pub enum FetchError<E> {
-    /// The maker has another one, or none for us, in its words.
+    /// The maker has another segment, or none for this rank, in its words.
     Refused(String),
     /// This rank has [`crate::segments::MAX_REQUESTS`] connections with the maker. Ask again.
     Busy,
     /// The maker is gone.
     Gone,
-    /// It is no rank of this job that answered, or its answer makes no sense.
+    /// The process that answered is no rank of this job, or its answer makes no sense.
     NotTheMaker(String),
-    /// The system's.
+    /// A system call failed.
     Os(io::Error),
     /// The caller has given up.
     Stopped(E),
 }
 
-/// Asks whoever listens at `address`, which is to be the rank that `pair` calls, for a segment. Waits until it is offered, as long as `go_on`
-/// has no error.
+/// Asks the process that listens at `address` for a segment. It has to prove to be the rank that `pair` calls. Waits until
+/// the segment is offered, as long as `go_on` returns no error.
 ///
 /// # Errors
 /// [`FetchError`].
@@ -89,7 +89,7 @@ fn say<E>(socket: &Endpoint, datagram: &Datagram) -> Result<(), FetchError<E>> {
     }
 }
 
-/// The next datagram, and what it carries.
+/// Receives the next datagram, and the descriptors that it carries.
 fn hear<E>(
     socket: &Endpoint,
     go_on: &mut impl FnMut() -> Result<(), E>,

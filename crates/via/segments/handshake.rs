@@ -1,7 +1,7 @@
-//! Two ranks meet: both prove which they are before one asks for a segment. See `wire.rs` for the order.
+//! Hand-shake of two ranks: both prove which rank they are before one asks for a segment. See `wire.rs` for the order.
 //!
-//! Without I/O: what comes is put in, what is to be said comes out. The proofs are over what both have said, with a nonce of either
-//! side; the asker's is over what it asks for, too.
+//! Without I/O: datagrams that came are put in, datagrams to send come out. The proofs are over everything both have said,
+//! with a nonce of each side; the asker's proof covers its request, too.
 
 use crate::auth::{Claim, Keys, Nonce, Pair, Proof};
 
@@ -18,16 +18,16 @@ pub(crate) struct Asker {
 }
 
 impl Asker {
-    /// And the first datagram.
+    /// Makes the asker, and its first datagram.
     pub fn new(pair: Pair, nonce: Nonce) -> (Asker, Datagram) {
         let meet = Datagram::Meet { version: VERSION, nonce, claim: pair.claim().encode() };
         (Asker { pair, nonce }, meet)
     }
 
-    /// The maker has proved itself: what to ask.
+    /// Checks the maker's proof, and returns the request to send.
     ///
     /// # Errors
-    /// In words: it has not.
+    /// Why the maker's proof is wrong, in words.
     pub fn ask(self, answer: Datagram, shape: &Shape) -> Result<Datagram, String> {
         let Datagram::Prove { nonce, proof } = answer else { return Err(unexpected(answer)) };
         let parts = [&VERSION.to_le_bytes()[..], &self.nonce, &nonce];
@@ -50,13 +50,13 @@ pub(crate) enum Maker {
 #[derive(Debug)]
 pub(crate) enum Step {
     Say(Datagram),
-    /// This rank asks for this.
+    /// The caller proved to be this rank, and asks for this segment.
     Wanted(u32, Shape),
 }
 
 impl Maker {
     /// # Errors
-    /// In words: the connection ends.
+    /// Why the connection ends, in words.
     pub fn input(&mut self, datagram: Datagram) -> Result<Step, String> {
         match (std::mem::replace(self, Maker::Over), datagram) {
             (Maker::Meets(keys, ours), Datagram::Meet { version, nonce, claim }) => {

@@ -1,7 +1,6 @@
 //! The maker's side: offers segments, and gives each to the members that ask for it.
 //!
-//! A member may ask before there is an offer; it is kept waiting then, until there is one or it gives up.
-//!
+//! A member that asks before there is an offer waits until there is one, or until it gives up.
 //! Bounds: of callers that have not proved who they are there are [`MAX_STRANGERS`]; a new one takes the place of one that has had its place
 //! for a second. A rank that has proved itself has [`MAX_REQUESTS`] connections, those that were answered among them, until it closes them.
 
@@ -23,12 +22,12 @@ use crate::segments::wire::{Datagram, MAX_DATAGRAM, Shape};
 const MAX_STRANGERS: usize = 64;
 /// Connections that one rank has with a maker, at most.
 pub const MAX_REQUESTS: usize = 64;
-/// A stranger has its place for so long, whoever else comes.
+/// Time for which a stranger keeps its place, whoever else comes.
 const STRANGERS_TIME: Duration = Duration::from_secs(1);
-/// Without a place for another one, so long until the next look.
+/// Pause of accepting while there is no place for another stranger.
 const REST: Duration = Duration::from_millis(50);
 
-/// See the module. Dropped, it listens no more.
+/// The maker's service for members that ask. It stops listening when dropped.
 #[derive(Debug)]
 pub struct Service {
     inner: Arc<Inner>,
@@ -65,13 +64,13 @@ struct Stranger {
 struct Request {
     id: u64,
     rank: u32,
-    /// `None`: it was answered.
+    /// The segment that the caller wants; `None` once it was answered.
     wanted: Option<Shape>,
     socket: Arc<Endpoint>,
 }
 
 impl Service {
-    /// Listens at an address that nobody could foresee. For the rank that has these keys.
+    /// Starts a service for the rank that has these keys. It listens at an address that nobody could foresee.
     ///
     /// # Errors
     /// The kernel's: no descriptors or threads left.
@@ -91,12 +90,12 @@ impl Service {
         Ok(Service { inner, address })
     }
 
-    /// Where to ask.
+    /// The address at which members ask.
     pub fn address(&self) -> &[u8] {
         &self.address
     }
 
-    /// Gives this segment to those that ask for it, in the place of an earlier one of that name, until it is withdrawn.
+    /// Gives this segment to the members that ask for it, until it is withdrawn. It replaces an earlier offer of the same name.
     pub fn offer(&self, shape: Shape, fd: OwnedFd) {
         let mut state = self.inner.state.lock();
         state.offers.insert(shape.name.clone(), Offer { shape, fd });
@@ -104,7 +103,7 @@ impl Service {
         requests.iter_mut().for_each(|request| request.answer(offers));
     }
 
-    /// Takes an offer back.
+    /// Withdraws the offer of this name and round, if it stands.
     pub fn withdraw(&self, name: &str, round: u64) {
         let mut state = self.inner.state.lock();
         if state.offers.get(name).is_some_and(|offer| offer.shape.round == round) {
@@ -145,7 +144,7 @@ impl Inner {
         Interest::Keep
     }
 
-    /// Whether there is a place for another stranger, perhaps the oldest one's.
+    /// Whether there is a place for another stranger. The oldest one loses its place for that, if it has had its time.
     fn has_place(&self) -> bool {
         let mut state = self.state.lock();
         if state.strangers.len() < MAX_STRANGERS {
@@ -157,12 +156,12 @@ impl Inner {
         oldest.map(|oldest| self.reactor.remove(oldest.token)).is_some()
     }
 
-    /// A caller has said something, or is gone.
+    /// Handles a caller's datagram, or its end.
     fn serve(&self, id: u64, socket: &Arc<Endpoint>, maker: &mut Maker) -> Interest {
         let mut buffer = vec![0; MAX_DATAGRAM];
         let stays = match socket::receive(socket.as_fd(), &mut buffer) {
             Ok(Received::Nothing) => true,
-            // Nobody passes us any descriptor.
+            // A peer has no reason to pass a descriptor to this side.
             Ok(Received::Datagram { len, truncated: false, fds }) if fds.is_empty() => {
                 self.hear(id, socket, maker, &buffer[..len])
             }
@@ -177,7 +176,7 @@ impl Inner {
         Interest::Done
     }
 
-    /// Whether the caller stays.
+    /// Handles one datagram. Returns whether the caller stays.
     fn hear(&self, id: u64, socket: &Arc<Endpoint>, maker: &mut Maker, bytes: &[u8]) -> bool {
         let step = Datagram::decode(bytes).ok_or_else(|| "it broke the hand-shake".to_owned());
         match step.and_then(|datagram| maker.input(datagram)) {
@@ -192,7 +191,8 @@ impl Inner {
         }
     }
 
-    /// A caller has proved its rank, and asks. It stays: what is said to it lies in its socket until it has read it.
+    /// Takes the request of a caller that has proved its rank. The caller stays, because the answer lies in its socket until
+    /// it has read it.
     fn take(&self, mut request: Request) -> bool {
         let mut state = self.state.lock();
         state.strangers.retain(|stranger| stranger.id != request.id);
@@ -208,7 +208,7 @@ impl Inner {
 }
 
 impl Request {
-    /// Answers it if there is an answer, and it has none.
+    /// Answers the request if it is unanswered and the offer decides it.
     fn answer(&mut self, offers: &HashMap<String, Offer>) {
         let Some(wanted) = &self.wanted else { return };
         let Some(Offer { shape, fd }) = offers.get(&wanted.name) else { return };
@@ -221,7 +221,7 @@ impl Request {
     }
 }
 
-/// Whether a rank gets what is offered, or why not; `None`: it wants a later one.
+/// Whether a rank gets the offered segment, or why not; `None`: it wants one of a later round.
 fn verdict(offered: &Shape, wanted: &Shape, rank: u32) -> Option<Result<(), String>> {
     if wanted.round > offered.round {
         return None;
@@ -234,10 +234,10 @@ fn verdict(offered: &Shape, wanted: &Shape, rank: u32) -> Option<Result<(), Stri
     Some(if wanted == offered && is_member { Ok(()) } else { Err(format!("it has made {offered}")) })
 }
 
-/// Says something, and perhaps passes a segment. Whether it was said.
+/// Sends a datagram, and perhaps the descriptor of a segment. Returns whether it was sent.
 fn say(socket: &Endpoint, datagram: &Datagram, fd: Option<&OwnedFd>) -> bool {
     let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
-    // A caller is said two things: what does not fit, nobody reads.
+    // A caller is sent two datagrams at most: whatever does not fit is for a caller that does not read.
     socket::send(socket.as_fd(), &datagram.encode(), &fds).unwrap_or(false)
 }
 

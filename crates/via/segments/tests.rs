@@ -24,7 +24,7 @@ fn shape(round: u64, len: u64) -> Shape {
     Shape { name, round, purpose: Purpose::Elements, kind, size: 8, len, members: vec![0, 1] }
 }
 
-/// What rank `rank` gets that asks rank 0.
+/// Asks rank 0 as rank `rank`, and returns its answer.
 fn ask(service: &Service, rank: u32, shape: &Shape) -> Result<(), String> {
     let start = Instant::now();
     let go_on =
@@ -81,7 +81,7 @@ fn who_does_not_prove_its_rank_gets_nothing_and_no_other_passes_for_the_maker() 
     posing.learn(0, &SealedTicket::new((3, &host.rank(3)), (0, &host.rank(0))));
     let fetched = fetch(service.address(), posing.call(Some(0)).unwrap(), &shape(0, 8), || Ok::<_, ()>(()));
     assert!(matches!(fetched, Err(FetchError::NotTheMaker(_))), "it cannot read the maker's proof");
-    // Who listens at the address is rank 3.
+    // Rank 3 listens at the address.
     let other = Service::start(keys(3)).unwrap();
     let why = ask(&other, 1, &shape(0, 8)).unwrap_err();
     assert_eq!(why, "it has called another process");
@@ -119,7 +119,7 @@ fn ask_and_stay(service: &Service, rank: u32, shape: &Shape) -> Endpoint {
     socket
 }
 
-/// The next datagram; `None`: the other side has closed.
+/// Receives the next datagram; `None`: the other side has closed.
 fn hear(socket: &Endpoint) -> Option<Datagram> {
     assert!(socket::wait_readable(socket.as_fd(), Duration::from_secs(60)).unwrap(), "nothing is said");
     let mut buffer = vec![0; MAX_DATAGRAM];
@@ -133,7 +133,7 @@ fn hear(socket: &Endpoint) -> Option<Datagram> {
 fn a_rank_has_so_many_connections_whatever_it_was_answered() {
     let service = Service::start(keys(0)).unwrap();
     let _first = offer(&service, shape(0, 8));
-    // Requests that are given, refused, and kept waiting until they are answered.
+    // These requests are granted, refused, or kept waiting until they are answered.
     let mut held: Vec<_> = (0..20).map(|_| ask_and_stay(&service, 1, &shape(0, 8))).collect();
     held.extend((20..40).map(|_| ask_and_stay(&service, 1, &shape(0, 9))));
     assert!(
@@ -148,7 +148,7 @@ fn a_rank_has_so_many_connections_whatever_it_was_answered() {
     assert_eq!(ask(&service, 1, &shape(1, 8)), Err("Busy".into()), "they are answered, and not closed");
     let other = ask(&service, 2, &shape(1, 8)).unwrap_err();
     assert!(other.starts_with("it has made"), "another rank has places of its own: {other}");
-    // The maker sees that they are closed, sooner or later.
+    // The maker notices sooner or later that the connections are closed.
     drop((held, waiting));
     let start = Instant::now();
     while let Err(why) = ask(&service, 1, &shape(1, 8)) {

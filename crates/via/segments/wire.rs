@@ -1,4 +1,5 @@
-//! Datagrams between the maker of a segment and who asks for it, by postcard. Decoded as if the other side were hostile.
+//! Datagrams between the maker of a segment and a member that asks for it, encoded by postcard, and decoded as if the other
+//! side were hostile.
 //!
 //! ```text
 //! asker                              maker
@@ -13,40 +14,40 @@ use std::fmt;
 use crate::auth::{Claim, Nonce, Proof};
 use serde::{Deserialize, Serialize};
 
-/// Of the datagrams, and of what lies in a segment.
+/// Version of the datagrams and of a segment's contents.
 pub(crate) const VERSION: u32 = 2;
-/// Longest datagram: of members of a host with as many ranks as a job may have.
+/// Longest datagram, in bytes: a request whose members are as many ranks of one host as a job may have.
 pub(crate) const MAX_DATAGRAM: usize = 32 << 10;
 /// Longest text, in bytes.
 const MAX_TEXT: usize = 512;
 
-/// What a segment is for.
+/// The use of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Purpose {
-    /// Data that all use by elements.
+    /// Data that all members access element by element.
     Elements,
-    /// Data of whoever has the lock.
+    /// Data that only the holder of the lock accesses.
     Locked,
-    /// A semaphore; its length is how many permits it has at first.
+    /// A semaphore; the segment's length is the initial number of permits.
     Semaphore,
 }
 
-/// What a segment is: as its maker made it, or as a member wants it.
+/// Description of a segment: as its maker made it, or as a member wants it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
-    /// Its name.
+    /// Name of the segment.
     pub name: String,
-    /// Which segment of that name: the first is 0.
+    /// Index of the segment among those of the same name, from 0.
     pub round: u64,
-    /// What it is for.
+    /// The use of the segment.
     pub purpose: Purpose,
-    /// The type of its elements, by the compiler's name.
+    /// The element type's name, as the compiler spells it.
     pub kind: String,
-    /// Bytes of an element.
+    /// Bytes of one element.
     pub size: u32,
-    /// How many elements.
+    /// Number of elements.
     pub len: u64,
-    /// The ranks that share it, in their order.
+    /// The ranks that share the segment, in their order.
     pub members: Vec<u32>,
 }
 
@@ -73,7 +74,7 @@ pub(crate) enum Datagram {
 }
 
 impl Datagram {
-    /// A refusal, cut to what fits.
+    /// A refusal, cut to [`MAX_TEXT`] bytes.
     pub fn refused(why: &str) -> Datagram {
         let end = (0..=MAX_TEXT.min(why.len())).rev().find(|&at| why.is_char_boundary(at)).unwrap_or(0);
         Datagram::Refused { why: why[..end].to_owned() }
@@ -83,7 +84,7 @@ impl Datagram {
         postcard::to_allocvec(self).expect("numbers and texts can be written")
     }
 
-    /// `None`: it is none of ours.
+    /// Decodes a datagram. `None`: it is none of this protocol.
     pub fn decode(bytes: &[u8]) -> Option<Datagram> {
         let (datagram, rest) = postcard::take_from_bytes(bytes).ok()?;
         rest.is_empty().then_some(datagram)
