@@ -1,4 +1,4 @@
-//! Where a NIC is found: `ip:port`, and `[ip]:port` for IPv6, as text.
+//! Addresses of NICs as text: `ip:port`, and `[ip]:port` for IPv6.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use udeck_via::{Error, NetAddress, Result};
 
-/// As other processes are told it.
+/// Encodes an address in the form that other processes are told.
 pub fn encode(address: SocketAddr) -> Vec<u8> {
     address.to_string().into_bytes()
 }
 
-/// The socket's address of a NIC that is to be asked.
+/// Decodes the socket address of a NIC that a connection is asked from.
 ///
 /// # Errors
-/// What cannot be one is an address at which nobody is.
+/// [`Error::Os`] with `InvalidInput`: the text is no such address.
 pub fn decode(to: &NetAddress) -> Result<SocketAddr> {
     let text = String::from_utf8_lossy(&to.host);
     text.parse().map_err(|_| {
@@ -23,8 +23,11 @@ pub fn decode(to: &NetAddress) -> Result<SocketAddr> {
     })
 }
 
+/// Checks that an address is that of one interface.
+///
 /// # Errors
-/// [`Error::InvalidParameter`]: nobody shall be reached by way of an interface that nobody has chosen.
+/// [`Error::InvalidParameter`]: a wildcard or multicast address. Peers must not reach a NIC through an interface that nobody
+/// has chosen.
 pub fn check_bind(bind: SocketAddr) -> Result {
     if bind.ip().is_unspecified() || bind.ip().is_multicast() {
         let what = format!("a NIC at {bind}: give it the address of one interface, never that of all");
@@ -33,14 +36,14 @@ pub fn check_bind(bind: SocketAddr) -> Result {
     Ok(())
 }
 
-/// Whether the kernel says that there is no way to an address at the moment: an interface is down, or its route is gone with it.
-/// Who asks for a connection then bears that as long as an open connection would.
+/// Whether the kernel reports no route to an address at the moment: an interface is down, or its route is gone with it. A
+/// caller that asks for a connection then keeps trying for as long as an open connection would endure it.
 pub fn is_outage(error: &io::Error) -> bool {
     use io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable};
     matches!(error.kind(), HostUnreachable | NetworkDown | NetworkUnreachable)
 }
 
-/// What a call fails with whose deadline passes during an outage: it can be made again.
+/// The error of a call whose deadline passes during an outage: the call can be repeated.
 pub fn late_by_outage(at: SocketAddr, error: &io::Error, waited: Duration) -> Error {
     let advice = udeck_sys::route_advice(error, at.ip());
     Error::Timeout { what: format!("the network to the process at {at} ({error}{advice})"), waited }

@@ -1,7 +1,7 @@
-//! Whose turn it is to send, among the connections of a NIC: by the [levels](udeck_qos::levels) that have shares, and within a level
-//! one connection after another.
+//! Arbiter of sending: whose turn it is among the connections of a NIC. The [levels](udeck_qos::levels) have shares, and the
+//! connections of a level take turns.
 //!
-//! It knows neither sockets nor clocks. A driver [adds](Arbiter::add) a link that has something to send, asks for the
+//! The arbiter uses neither sockets nor clocks. A driver [adds](Arbiter::add) a link that has something to send, asks for the
 //! [next](Arbiter::next) turn when the network below may take more, sends at most what the turn allows, and adds the link again if
 //! something is left.
 
@@ -11,11 +11,11 @@ use udeck_qos::dtable::{DTable, Head};
 use udeck_qos::levels::{CREDIT, Levels, TURN};
 use udeck_via::ServiceLevel;
 
-/// What a turn sends at most, in bytes.
+/// Upper bound of one turn, in bytes.
 pub const TURN_BYTES: usize = TURN as usize * CREDIT;
 const LEVELS: usize = ServiceLevel::MAX as usize + 1;
 
-/// See the module.
+/// Queues of links that wait for a turn, one per service level.
 #[derive(Debug)]
 pub struct Arbiter {
     levels: Levels,
@@ -23,24 +23,24 @@ pub struct Arbiter {
     waiting: [VecDeque<Waiting>; LEVELS],
 }
 
-/// A link that waits for its turn.
+/// A link that waits for its turn, and the credits that it asks for.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     link: u64,
     credits: u16,
 }
 
-/// Who may send, and how many bytes.
+/// Permission to send: one link's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// As it was added.
+    /// The link's number, as it was added.
     pub link: u64,
-    /// At most.
+    /// Upper bound of the turn, in bytes.
     pub bytes: usize,
 }
 
 impl Arbiter {
-    /// With nobody in it.
+    /// Makes an arbiter without links.
     pub fn new(levels: &Levels) -> Self {
         Arbiter { levels: levels.clone(), table: levels.table(), waiting: Default::default() }
     }
@@ -51,17 +51,17 @@ impl Arbiter {
         self.waiting[usize::from(self.levels.sent_as(level.get()))].push_back(Waiting { link, credits });
     }
 
-    /// That link sends nothing any more. (Looks at all that wait.)
+    /// Removes a link that sends nothing any more. (Goes through all links that wait.)
     pub fn remove(&mut self, link: u64) {
         self.waiting.iter_mut().for_each(|level| level.retain(|waiting| waiting.link != link));
     }
 
-    /// Whether nobody waits.
+    /// Whether no link waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.iter().all(VecDeque::is_empty)
     }
 
-    /// Whose turn it is. It does not wait any more.
+    /// The next turn. Its link does not wait any more.
     pub fn next(&mut self) -> Option<Turn> {
         let waiting = &self.waiting;
         let head = |level: u8| {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nobody is forgotten, nobody is served unasked, and levels that always have something get their shares.
+        /// No link is forgotten, none has a turn without asking, and levels that always have something to send get their shares.
         #[test]
         fn prop_all_that_wait_have_their_turn(sizes in prop::collection::vec((0..6_u64, 1..60_000_usize), 2..40)) {
             let levels: Levels = "5:50,3:30,0:20".parse().unwrap();
@@ -138,7 +138,7 @@ mod tests {
             let all: usize = sent.iter().sum();
             for (of, share) in levels.shares() {
                 let got = sent[usize::from(of)] as f64 / all as f64;
-                // Within a cycle of the table.
+                // The tolerance is one cycle of the table.
                 prop_assert!((got - share).abs() < 0.02 + 2e6 / all as f64, "level {of}: {got} for {share}");
             }
         }

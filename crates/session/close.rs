@@ -1,4 +1,4 @@
-//! How a connection is closed: by either program, by an error that one side tells the other, or by its loss.
+//! Closing of a connection: by either program, by an error that one side tells the other, or by its loss.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use udeck_via::transport::{Refused, TransferStatus};
 
 use crate::Events;
 
-/// How far the end of a connection is, whatever carries it.
+/// State of a connection's end, whatever carries the connection.
 #[derive(Debug, Default)]
 pub struct Close {
     /// The program has closed it.
     pub closed: bool,
-    /// Nothing comes or goes any more.
+    /// The stream is gone: no more frames come or go.
     pub dead: bool,
-    /// How the peer ended it: `Some` of words when by an error.
+    /// The peer's end of the connection; inside, its words if the end was by an error.
     peer_end: Option<Option<String>>,
     lost: Option<String>,
 }
@@ -29,33 +29,33 @@ impl Close {
         }
     }
 
-    /// Whether the program may post.
+    /// Checks that the program may post.
     ///
     /// # Errors
-    /// How the connection is over.
+    /// How the connection ended.
     #[inline]
     pub fn stands(&self) -> Result<(), Refused> {
         if !self.is_ended() && !self.closed { Ok(()) } else { Err(self.end().unwrap_or(Refused::Closed)) }
     }
 
-    /// Whether it is over for the program.
+    /// Whether the connection has ended for the program.
     #[inline]
     pub fn is_ended(&self) -> bool {
         self.peer_end.is_some() || self.lost.is_some()
     }
 
-    /// Whether the peer has ended it.
+    /// Whether the peer has ended the connection.
     #[inline]
     pub fn peer_has_ended(&self) -> bool {
         self.peer_end.is_some()
     }
 
-    /// Whether it was lost before the peer ended it.
+    /// Whether the connection was lost before the peer ended it.
     pub fn is_lost(&self) -> bool {
         self.lost.is_some()
     }
 
-    /// The peer has ended it, with words if by an error.
+    /// Notes that the peer has ended the connection, with words if by an error.
     pub fn peer_ended(&mut self, words: Option<String>, events: &mut Events) {
         self.peer_end.get_or_insert(words);
         if let (Some(Some(_)), Some(Refused::Lost(why)), false) = (&self.peer_end, self.end(), self.closed) {
@@ -63,7 +63,7 @@ impl Close {
         }
     }
 
-    /// It is lost, unless it was over before.
+    /// Notes that the connection is lost, unless it had ended before.
     pub fn report_loss(&mut self, why: &str, events: &mut Events) {
         if !self.is_ended() {
             self.lost = Some(why.to_owned());
@@ -74,8 +74,8 @@ impl Close {
         events.tell_end();
     }
 
-    /// Nothing comes or goes any more, as `why` says: what becomes of what is under way. After the peer's end this is an
-    /// orderly end that nobody waits for any longer. `None`: it was known.
+    /// Notes that no more frames come or go, for the reason `why`. Returns the status of everything in flight. After the
+    /// peer's end this is an orderly end that no program waits for any longer. `None`: it was known.
     pub fn die(&mut self, why: &str, events: &mut Events) -> Option<TransferStatus> {
         if std::mem::replace(&mut self.dead, true) {
             return None;
@@ -88,13 +88,13 @@ impl Close {
     }
 }
 
-/// As much of a text as fits into `most` bytes.
+/// The longest beginning of a text that fits into `most` bytes.
 pub fn cut(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
     &text[..end]
 }
 
-/// What a peer has done wrong.
+/// A peer's violation of the protocol, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation(pub String);
 

@@ -1,13 +1,13 @@
-//! Completion queues as everybody but their owner sees them: where connections announce news, and how the owner is woken.
+//! Completion queues as seen by other threads than their owner: where connections announce news, and how the owner is woken.
 //!
-//! A completion queue has a place for each work queue on it ([`Slot`]), and a list of places that were announced. Whoever takes in
-//! what a network has brought announces what came of it, so who polls looks at the list first. What an owner that sleeps
-//! sleeps beside (its sockets, say) is the transport's ([`Backend`]).
+//! A completion queue has a place for each work queue on it ([`Slot`]), and a list of places that were announced. The thread
+//! that takes in what a network has brought announces the queues that have news, so the poller looks at the list first. The
+//! transport's [`Backend`] decides what a sleeping owner sleeps beside (its sockets, for example).
 //!
 //! # No wake-up is lost
-//! How the owner lies down and is roused is [`Parker`]'s, where the orderings are argued and proven: either the owner sees the
-//! news, or it is woken. What has come and was taken in by nobody wakes it, too: the owner sleeps beside it
-//! ([`Sleep::Parked`]), or the transport's helper watches it from before the owner's last look on ([`Sleep::Armed`]).
+//! [`Parker`] parks and wakes the owner; the orderings are argued and proven there: either the owner sees the news, or it is
+//! woken. Bytes that have come and that no thread has taken in wake it, too: the owner sleeps beside their source
+//! ([`Sleep::Parked`]), or the transport's helper watches it from before the owner's last poll on ([`Sleep::Armed`]).
 
 mod ready_list;
 mod table;
@@ -31,9 +31,9 @@ use ready_list::ReadyList;
 pub use ready_list::{QUEUES, Slot, Slots};
 pub use table::{CompletionQueues, MAX_COMPLETION_QUEUES};
 
-/// What has news for work queues: a VI's connection.
+/// A source of news for work queues: a VI's connection.
 pub trait HasArrivals: Send + Sync + 'static {
-    /// Whether something lies there for the program to receive. What it says may be over already.
+    /// Whether something is there for the program to receive. The answer may be outdated already.
     fn has_arrivals(&self) -> bool;
 }
 
@@ -47,38 +47,38 @@ impl<D: Driver> HasArrivals for Link<D> {
 pub trait Backend: Send + Sync + Sized + 'static {
     /// A VI's connection.
     type Link: HasArrivals;
-    /// What a work queue's place keeps for the transport.
+    /// The transport's data of a work queue's place.
     type SlotData: Send;
 
-    /// Sleeps until `bell` is rung, or something comes that nobody has taken in; at most `limit`. May return early.
+    /// Sleeps until `bell` is rung, or until something comes that no thread has taken in; at most `limit`. May return early.
     fn sleep(&self, bell: &Bell, limit: Duration);
 
-    /// A work queue's program has left its place. Called without any lock of the completion queue's.
+    /// Called when a work queue's program has left its place, without any lock of the completion queue.
     fn vacated(&self, queue: Queue, link: Arc<Self::Link>, data: Self::SlotData);
 }
 
-/// What a completion queue's word says.
+/// State of a completion queue's sleep word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
     /// The owner is awake, or nobody waits.
     Awake = AWAKE as isize,
-    /// Somebody sleeps on the word itself.
+    /// A thread sleeps on the word itself.
     Armed = ARMED as isize,
     /// The owner sleeps in its [`Backend`].
     Parked = 2,
 }
 
-/// See the module.
+/// A completion queue of a network transport.
 pub struct CompletionQueue<Q: Backend> {
     /// The transport's part.
     pub backend: Q,
     number: u64,
     this: Weak<Self>,
-    /// Made with the first sleep.
+    /// The bell that ends the owner's sleep in the backend. Made with the first sleep.
     bell: OnceLock<Bell>,
-    /// Its news are what stands on the ready list.
+    /// Parks the owner. Its news flag is set while the ready list may have an entry.
     parker: Parker,
-    /// Grows with each look of the owner's: what the owner does a helper need not do.
+    /// Polls of the owner so far. A helper need not do work that the owner does.
     looks: AtomicU64,
     ready_list: Mutex<ReadyList<Q>>,
 }
@@ -96,7 +96,7 @@ impl<Q: Backend> CompletionQueue<Q> {
         })
     }
 
-    /// The owner looks: how often it has, this time too. (It alone writes this.)
+    /// Counts a poll of the owner. Returns the count, this poll included. (Only the owner writes it.)
     #[inline]
     pub fn note_look(&self) -> u64 {
         let looks = self.looks.load(Ordering::Relaxed).wrapping_add(1);
@@ -105,7 +105,7 @@ impl<Q: Backend> CompletionQueue<Q> {
         looks
     }
 
-    /// How often the owner has looked.
+    /// Polls of the owner so far.
     pub fn looks(&self) -> u64 {
         self.looks.load(Ordering::Relaxed)
     }
@@ -131,7 +131,7 @@ impl<Q: Backend> CompletionQueue<Q> {
         self.next_by(ReadyList::next)
     }
 
-    /// As [`CompletionQueue::next`], with its connection and its place here.
+    /// The same as [`CompletionQueue::next`], with the connection and its place here.
     pub fn next_with_link(&self) -> Option<(Ready, Arc<Q::Link>, u32)> {
         self.next_by(ReadyList::next_with_link)
     }
@@ -149,7 +149,7 @@ impl<Q: Backend> CompletionQueue<Q> {
         next
     }
 
-    /// The queue at this place has news.
+    /// Announces that the queue at this place has news.
     pub fn announce(&self, index: u32) {
         let mut ready_list = self.ready_list.lock();
         if !ready_list.announce(index) {
@@ -160,7 +160,7 @@ impl<Q: Backend> CompletionQueue<Q> {
         self.rouse();
     }
 
-    /// Sets the word. `false`: there is news, and it is taken back.
+    /// Sets the word to `how`. Returns `false` when there is news; the word is then taken back.
     pub fn lie_down(&self, how: Sleep) -> bool {
         self.parker.park(how as u32)
     }
@@ -173,11 +173,11 @@ impl<Q: Backend> CompletionQueue<Q> {
     /// Sleeps in the backend, after [`CompletionQueue::lie_down`]; at most `limit`. May return early.
     pub fn park(&self, limit: Duration) {
         let Ok(bell) = self.bell() else {
-            // Without descriptors there is nothing to be woken by: not for long.
+            // Without descriptors no thread can end this sleep, so it is short.
             std::thread::sleep(limit.min(Duration::from_millis(1)));
             return self.get_up();
         };
-        // Who woke it before the bell hung has changed the word.
+        // A waker that came before the bell existed has changed the word.
         if self.parker.is_still_parked(Sleep::Parked as u32) {
             self.backend.sleep(bell, limit);
         }
@@ -191,7 +191,7 @@ impl<Q: Backend> CompletionQueue<Q> {
         Ok(self.bell.get().expect("just set"))
     }
 
-    /// Wakes who sleeps.
+    /// Wakes the owner, if it sleeps.
     fn rouse(&self) {
         match self.parker.wake() {
             AWAKE => {}

@@ -1,56 +1,57 @@
-//! Credits: how far the sender of messages may be ahead of the program that receives them.
+//! Credits: how far a sender may run ahead of the program that receives its messages.
 //!
-//! The receiver counts what its program has taken, and tells the count in the header of every frame. When no frame goes its
-//! way, it tells it by itself: if the sender has asked, if the sender waits for room, or if a part of all credits is not advertised.
+//! The receiver counts the messages that its program has taken, and puts the count into the header of every frame. While no
+//! frame leaves, it sends the count alone in three cases: the sender has asked, the sender waits for room, or a part of all
+//! credits is not advertised.
 
 use udeck_sys::position::Position;
 
-/// The sender's side: messages that were posted, and how many of them the peer's program has taken.
+/// The sender's side: messages that were posted, and how many of these the peer's program has taken.
 #[derive(Debug)]
 pub struct SendWindow {
     sent: Position,
     taken: Position,
-    /// A question is out: what has it taken.
+    /// Whether the peer was asked how many messages it has taken, and has not answered.
     asked: bool,
-    /// The peer was asked to tell when it takes something.
+    /// Whether the peer was asked to report when its program takes a message.
     hungry: bool,
 }
 
 impl SendWindow {
-    /// So many messages have been posted, and so many of them were taken.
+    /// A window after `sent` posted messages, of which `taken` were taken.
     pub const fn at(sent: Position, taken: Position) -> Self {
         SendWindow { sent, taken, asked: false, hungry: false }
     }
 
-    /// The next message's number.
+    /// Sequence number of the next message.
     #[inline]
     pub fn sent(&self) -> Position {
         self.sent
     }
 
-    /// The number of the first message that was not taken, as far as is known.
+    /// Sequence number of the first message that is not known to be taken.
     #[inline]
     pub fn taken(&self) -> Position {
         self.taken
     }
 
-    /// A message was posted.
+    /// Counts a posted message.
     #[inline]
     pub fn push(&mut self) {
         self.sent = self.sent.plus(1);
     }
 
-    /// Messages that were not taken.
+    /// Messages that are not known to be taken.
     #[inline]
     pub fn untaken(&self) -> u32 {
         self.sent.since(self.taken).map_or(0, |untaken| untaken as u32)
     }
 
-    /// The peer tells how many messages were taken, `narrow` on the wire, where `untaken` were not: how many more these are
-    /// than was known.
+    /// Handles the peer's count of taken messages, `narrow` (modulo 2^32), while `untaken` messages were not taken. Returns
+    /// how many more were taken than was known.
     ///
     /// # Errors
-    /// In words, what is wrong with that.
+    /// In words: the peer counts more messages than there are.
     pub fn on_taken(&mut self, narrow: u32, untaken: u32) -> Result<u32, String> {
         let more = narrow.wrapping_sub(self.taken.narrow());
         if more > untaken {
@@ -62,22 +63,22 @@ impl SendWindow {
         Ok(more)
     }
 
-    /// So many more messages were taken.
+    /// Counts `more` messages as taken.
     pub fn advance(&mut self, more: u32) {
         (self.taken, self.hungry) = (self.taken.plus(u64::from(more)), false);
     }
 
-    /// The peer is to be asked what was taken. Whether that is a new question.
+    /// Notes that the peer is to be asked how many messages it has taken. Returns whether the question is new.
     pub fn ask(&mut self) -> bool {
         !std::mem::replace(&mut self.asked, true)
     }
 
-    /// The peer has answered.
+    /// Notes that the peer has answered.
     pub fn on_answer(&mut self) {
         self.asked = false;
     }
 
-    /// The peer is to be asked to tell when it takes something. Whether that is a new question.
+    /// Notes that the peer is to be asked to report when its program takes a message. Returns whether the question is new.
     pub fn hunger(&mut self) -> bool {
         !std::mem::replace(&mut self.hungry, true)
     }
@@ -89,33 +90,34 @@ impl Default for SendWindow {
     }
 }
 
-/// The receiver's side: what its program has taken, and what the peer knows of that. Numbers are modulo 2^32, as they travel.
+/// The receiver's side: messages that its program has taken, and how many of these the peer knows of. Counts are modulo 2^32,
+/// as on the wire.
 #[derive(Debug, Default)]
 pub struct Credits {
-    /// Messages that were taken.
+    /// Messages that the program has taken.
     pub taken: u32,
-    /// What the peer was told of that.
+    /// The value of `taken` that the peer was told last.
     advertised: u32,
-    /// The peer wants to know when more is taken.
+    /// Whether the peer waits for room, and wants to know when more is taken.
     pub hungry: bool,
-    /// The peer asked.
+    /// Whether the peer has asked for the count.
     pub asked: bool,
 }
 
 impl Credits {
-    /// Another message was taken.
+    /// Counts another taken message.
     #[inline]
     pub fn count(&mut self) {
         self.taken = self.taken.wrapping_add(1);
     }
 
-    /// Messages that were taken, and of which the peer does not know it.
+    /// Taken messages that the peer was not told of.
     #[inline]
     pub fn unadvertised(&self) -> u32 {
         self.taken.wrapping_sub(self.advertised)
     }
 
-    /// What goes into the header of a frame that leaves now.
+    /// Returns the count for the header of a frame that leaves now.
     #[inline]
     pub fn advertise(&mut self) -> u32 {
         if self.advertised != self.taken {
@@ -124,22 +126,23 @@ impl Credits {
         self.taken
     }
 
-    /// Whether the peer should be told without another frame to tell it in: because it wants to know, or of so many messages.
-    /// That is a part of those that it may send, so that who posts little at a time is not held up by the last that was told
-    /// being on its way still.
+    /// Whether the peer should be told without another frame to carry the count: it wants to know, or at least `at` messages
+    /// are unadvertised. `at` is a part of all credits, so that a sender of few messages at a time is not held up while the
+    /// last count is still in flight.
     #[inline]
     pub fn is_due(&self, at: u32) -> bool {
         let unadvertised = self.unadvertised();
         self.asked || unadvertised >= at || (self.hungry && unadvertised > 0)
     }
 
-    /// The peer asks: what has been taken, or, if it waits for room, to be told when something is.
+    /// Handles the peer's question. `hungry`: it waits for room, and wants to be told when something is taken; otherwise it
+    /// wants the count now.
     pub fn on_ask(&mut self, hungry: bool) {
         self.asked |= !hungry;
         self.hungry |= hungry;
     }
 
-    /// As if so many more messages had been taken, and told of.
+    /// Acts as if `messages` more had been taken and advertised.
     #[cfg(test)]
     pub fn age(&mut self, messages: u32) {
         (self.taken, self.advertised) =

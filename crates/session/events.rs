@@ -1,24 +1,24 @@
-//! What there is to tell the program of a connection.
+//! News of a connection for its program.
 
 use udeck_via::transport::{Owner, Refused};
 
-/// What has happened that a program waits for: it is gathered under the connection's lock, and told without.
+/// News that a program waits for. It is gathered under the connection's lock, and announced without it.
 #[derive(Debug, Default)]
 pub struct Events {
     /// There is room again, or something that was posted is over.
     pub send: bool,
     /// Something arrived, or the connection ended.
     pub receive: bool,
-    /// The connection ended by an error.
+    /// The connection ended by this error.
     pub lost: Option<String>,
-    /// The end, as different from an arrival, is told whatever lies in the receive queue.
+    /// The connection has ended. Unlike an arrival, this is announced whatever lies in the receive queue.
     end: bool,
-    /// What was kept for callers that are gone. Dropped without the lock: it may be anything.
+    /// Memory that was kept for callers that are gone. It is dropped without the lock, because its drop may run any code.
     owners: Vec<Owner>,
 }
 
 impl Events {
-    /// Whether there is something to tell or to drop: mostly there is not.
+    /// Whether there is something to announce or to drop: mostly there is not.
     #[inline]
     pub fn is_any(&self) -> bool {
         self.send || self.receive || self.end || self.lost.is_some() || self.has_owners()
@@ -30,33 +30,33 @@ impl Events {
         !self.owners.is_empty()
     }
 
-    /// All of it. `arrivals`: whether something lies in the receive queue; what was taken meanwhile is no news.
+    /// Takes all news. `arrivals`: whether something lies in the receive queue; arrivals that were taken meanwhile are no news.
     pub fn take(&mut self, arrivals: bool) -> Self {
         let mut events = std::mem::take(self);
         events.receive = events.receive && arrivals || std::mem::take(&mut events.end);
         events
     }
 
-    /// Whether there is nothing to tell but that something arrived, which the one who asks sees by itself: then it is told.
+    /// Takes the arrival news, if it is the only news: the caller sees the arrival by itself. Returns whether something arrived.
     #[inline]
     pub fn take_arrivals(&mut self) -> bool {
         let alone = !self.send && !self.end && self.lost.is_none() && !self.has_owners();
         alone && std::mem::take(&mut self.receive)
     }
 
-    /// The connection has ended, for both queues.
+    /// Notes for both queues that the connection has ended.
     pub fn tell_end(&mut self) {
         (self.send, self.end) = (true, true);
     }
 
-    /// The end was told while an arrival lay before it, which was taken now: who takes one message at each telling is told
-    /// of the end, too.
+    /// Notes the end again. It was announced while an arrival lay before it, which is taken by now: a program that takes one
+    /// message per announcement is told of the end, too.
     #[inline]
     pub fn tell_end_behind(&mut self) {
         self.end = true;
     }
 
-    /// There is somebody new to be told.
+    /// Notes all news again for a new receiver of news.
     pub fn tell_again(&mut self, end: Option<Refused>) {
         self.tell_end();
         if let Some(Refused::Lost(why)) = end {
@@ -64,7 +64,7 @@ impl Events {
         }
     }
 
-    /// Keeps what nobody waits for until the lock is not held.
+    /// Keeps `owner` until the lock is released; its drop may run any code.
     pub fn bury(&mut self, owner: Owner) {
         self.owners.push(owner);
     }

@@ -23,21 +23,23 @@
 //! into those pieces and, behind them, into a scratch buffer; then [`Connection::on_receive`] takes what lies in both. Small
 //! frames are parsed out of the scratch, many per read. The [`Direct`] holds a peer's window open: one non-blocking
 //! system call, never a wait. Without a direct place (or with a stream that comes in datagrams) give everything by
-//! [`Connection::on_receive_beside`]: it is copied into place. A scratch of 16 to 64 KiB is right: what of a large
-//! body lies in it behind its header is copied, unless the message is as long as the last two ([`Direct::before`]).
+//! [`Connection::on_receive_beside`]: it is copied into place. A scratch of 16 to 64 KiB is right: the part of a large body
+//! that lies in it behind the header is copied, unless the message is as long as the last two ([`Direct::before`]).
 //!
-//! **The end.** The stream broke: [`Connection::lost`]. The peer's direction ended (EOF): [`Connection::hung_up`], which
-//! tells an end in order from one that is none. Look at [`Connection::phase`] after each of these and after
-//! [`Connection::on_receive`] and [`Connection::released`], and whenever the program has worked (in [`Driver::pump`], which it
-//! always reaches then: an end is a frame). *Broken*: pump once, then `lost`, then close. *Over*: close as it says, and
+//! **The end.** When the stream broke, call [`Connection::lost`]. When the peer's direction ended (EOF), call
+//! [`Connection::hung_up`], which tells an orderly end from an abrupt one. Look at [`Connection::phase`] after each of these
+//! and after [`Connection::on_receive`] and [`Connection::released`], and whenever the program has worked (in
+//! [`Driver::pump`], which it always reaches then: an end is a frame). *Broken*: pump once, then `lost`, then close. *Over*:
+//! close as it says, and
 //! forget the link. A link whose program has closed it ([`Connection::is_closed`]) and whose peer says nothing more is
 //! given up by `lost` after a time of the driver's own. Afterwards nothing is gathered, and what comes is thrown away.
 //!
-//! **Looks.** Whoever waits calls [`Driver::look`], who closes [`Driver::look_last`]: take in what has come, and never wait.
-//! [`Driver::is_done`] says whether all that was sent has left, and the peer has it where that can be known.
+//! **Polling.** A waiting thread calls [`Driver::look`], a closing one [`Driver::look_last`]: take in what has come, and
+//! never wait. [`Driver::is_done`] says whether all that was sent has left, and whether the peer has it where that can be
+//! known.
 //!
-//! **Events.** [`Link::with`] announces what there is to the [`Watch`](crate::Watch) after it has unlocked. A receive queue is to be
-//! named by the waiter as long as [`Link::has_arrivals`].
+//! **Events.** [`Link::with`] announces news to the [`Watch`](crate::Watch) after it has unlocked. The waiter has to name a
+//! receive queue as long as [`Link::has_arrivals`].
 //!
 //! **Unreliable VIs over datagrams** need no stream for their messages: after [`Connection::go_unreliable`], a message is
 //! [`Connection::next_datagram`] until it has [`Connection::on_datagrams_sent`]; what comes is put into a [`Landing`], and each number is said

@@ -1,26 +1,29 @@
-//! The one connection engine of all network transports, and what a NIC of its connections is made of.
+//! Connection engine of all network transports, and the parts that a NIC of such connections is made of.
 //!
-//! A transport moves bytes; what a VI's connection owes its program and its peer is in here. There are two ways to drive it:
+//! A transport moves bytes; this crate has the obligations of a VI's connection to its program and its peer. A transport
+//! drives it in one of two ways:
 //!
 //! * [`framed`]: a [`Connection`] over one reliable, ordered byte stream each way (tcp, udp). It knows no sockets, clocks or
 //!   threads. A [`Link`] puts it and the transport's [`Driver`] behind one lock.
 //! * Work requests (verbs): the transport has queue pairs instead of streams, and makes its connection of the parts.
 //!
-//! Around that, each for itself: [`admission`], how two NICs meet over TCP; [`completion_queue`]; [`poll`], [`Listeners`],
+//! Independent parts beside it: [`admission`], how two NICs meet over TCP; [`completion_queue`]; [`poll`], [`Listeners`],
 //! [`address`]. A transport whose connections all are [`Connection`]s is a [`Network`], and its NIC a [`SessionDevice`].
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `framed` | a connection over byte streams, and a guide for its drivers |
 //! | `memory` | the arenas, places in them, bodies of received messages |
-//! | `close`, `events`, `credits`, `unacked`, `recv_queue` | what every connection has: how it is closed, what its program is told, how far senders may go ahead, sends without an end yet, what was received |
-//! | `arbiter`, `send_order`, `order_thread` | where service levels have shares: whose turn it is to send, how much may be below, and who writes then |
-//! | `watching` | who is told what happens on a connection |
-//! | `address` | `ip:port`, as NICs are told apart |
+//! | `close`, `events`, `credits`, `unacked`, `recv_queue` | parts of every connection: how it is closed, news for its
+//! program, how far a sender may run ahead, unacknowledged sends, received messages |
+//! | `arbiter`, `send_order`, `order_thread` | shares of service levels: whose turn it is to send, how much may be in the
+//! buffers below, and the thread that writes |
+//! | `watching` | receivers of a connection's news |
+//! | `address` | `ip:port`, the address of a NIC |
 //! | `admission` | how two NICs of a job meet over TCP, with a guide of its own |
-//! | `listeners` | who listens at which discriminator |
-//! | `completion_queue` | completion queues: what was announced, and how their owners sleep |
-//! | `poll` | epoll, and bells beside it |
+//! | `listeners` | listeners by discriminator |
+//! | `completion_queue` | completion queues: announced news, and how their owners sleep |
+//! | `poll` | epoll, and eventfds that end a sleep |
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
@@ -60,23 +63,24 @@ use udeck_via::transport::Inline;
 pub use unacked::{Unacked, keep};
 pub use watching::{Announce, Watch, Watching};
 
-/// Messages that may be sent and not taken by the peer's program, each way; also reads that may be under way.
+/// Bound of messages that were sent and not taken by the peer's program, each way; also of reads in flight.
 pub const MESSAGES: u32 = 256;
-/// Bytes of messages that may be under way and not taken, each way, and one message more, however long: so a sender whose
-/// messages were all taken never waits, although it is not told of each. What is posted beyond that waits at its sender,
-/// where it lies. (So many that who is told of a quarter of them when the receiver has nothing else to do is told in time.)
+/// Bytes of messages that may be in flight and not taken, each way; one message more, however long, may be sent on top. A
+/// sender whose messages were all taken thus never waits, although it is not told of each. Posts beyond the bound wait at
+/// their sender, in place. (The bound is large enough that a sender which is told of a quarter of it, when the receiver has
+/// nothing else to do, is told in time.)
 pub const BYTES: usize = 2 << 20;
-/// As [`BYTES`], of messages that travel in datagrams: what a socket has no room for is lost.
+/// The same bound as [`BYTES`], of messages that travel in datagrams: a socket without room drops a datagram.
 pub const DATAGRAM_BYTES: usize = 256 << 10;
-/// Bytes that may be in flight at a time where service levels have shares, of all connections.
+/// Bytes of all connections that may be in flight at a time where service levels have shares.
 pub const LEVELS_IN_FLIGHT: usize = 256 << 10;
-/// Segments in one post.
+/// Bound of segments in one post.
 pub const SEGMENTS: usize = 4;
-/// Windows that may be exposed at a time, by one NIC.
+/// Bound of windows that one NIC exposes at a time.
 pub const WINDOWS: usize = 1 << 14;
 
-/// Fills in the limits that follow from the way messages travel here. Names, abilities and what has to do with waiters
-/// and requests are the transport's.
+/// Fills in the limits that follow from the way messages travel here. The transport fills in names, abilities, and the limits
+/// of waiters and requests.
 pub fn limit(attributes: &mut NicAttributes, max_transfer: usize) {
     attributes.max_descriptors_per_queue = MESSAGES as usize;
     attributes.max_segments = SEGMENTS;

@@ -1,4 +1,4 @@
-//! Epoll, level-triggered: descriptors are named as long as something lies there. And what ends a sleep beside it.
+//! Epoll, level-triggered: a descriptor is reported as long as it is ready. Also an eventfd ([`Bell`]) that ends a sleep.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -9,61 +9,65 @@ pub use rustix::event::epoll::EventFlags;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use udeck_sys::{EventFd, above_stdio};
 
-/// Descriptors that one look names at most; the next look begins with others.
+/// Upper bound of descriptors that one poll reports; the next poll begins with others.
 const BATCH: usize = 64;
 
 /// An epoll instance.
 #[derive(Debug)]
 pub struct Poller(OwnedFd);
 
-/// The names of descriptors that have something; kept by whoever looks, so that a look allocates nothing.
+/// Tokens of the ready descriptors. The caller keeps it from poll to poll, so that a poll allocates nothing.
 #[derive(Default)]
 pub struct Found(Vec<u64>);
 
 impl Found {
-    /// As the descriptors were [added](Poller::add).
+    /// Tokens of the ready descriptors, as given to [`Poller::add`].
     pub fn tokens(&self) -> impl Iterator<Item = u64> {
         self.0.iter().copied()
     }
 
-    /// Whether there may be more.
+    /// Whether more descriptors may be ready.
     pub fn is_full(&self) -> bool {
         self.0.len() == BATCH
     }
 }
 
 impl Poller {
+    /// Makes an epoll instance.
+    ///
     /// # Errors
     /// The kernel's: no descriptors left.
     pub fn new() -> io::Result<Self> {
         above_stdio(epoll::create(epoll::CreateFlags::CLOEXEC)).map(Poller)
     }
 
+    /// Watches a descriptor for `events`; polls report it by `token`.
+    ///
     /// # Errors
     /// The kernel's: no memory, or too many watched descriptors.
     pub fn add(&self, fd: impl AsFd, token: u64, events: EventFlags) -> io::Result<()> {
         Ok(epoll::add(&self.0, fd, epoll::EventData::new_u64(token), events)?)
     }
 
-    /// Changes what a descriptor is watched for. What it has already is named by the next look.
+    /// Changes the events that a descriptor is watched for. The next poll reports events that are there already.
     pub fn set(&self, fd: impl AsFd, token: u64, events: EventFlags) {
-        // It fails only for descriptors that are not watched (any more), which have nothing to tell.
+        // The call fails only for descriptors that are not watched (any more): no event of these is wanted.
         let _ = epoll::modify(&self.0, fd, epoll::EventData::new_u64(token), events);
     }
 
-    /// Watches a descriptor no more.
+    /// Stops watching a descriptor.
     pub fn remove(&self, fd: impl AsFd) {
         let _ = epoll::delete(&self.0, fd);
     }
 
-    /// Looks; sleeps for `limit` if there is nothing. May return early.
+    /// Polls; sleeps for at most `limit` if nothing is ready. May return early.
     pub fn look(&self, found: &mut Found, limit: Duration) {
         found.0.clear();
         let millis = limit.as_nanos().div_ceil(1_000_000);
         let seconds = (millis / 1000).min(i32::MAX as u128 / 1000) as i64;
         let limit = Timespec { tv_sec: seconds, tv_nsec: (millis % 1000 * 1_000_000) as _ };
         let mut events = [const { MaybeUninit::uninit() }; BATCH];
-        // Interrupted, it has found nothing.
+        // An interrupted wait has found nothing.
         if let Ok((events, _)) = epoll::wait(&self.0, &mut events, Some(&limit)) {
             found.0.extend(events.iter().map(|event| event.data.u64()));
         }
@@ -81,26 +85,28 @@ impl AsFd for Poller {
 pub struct Bell(EventFd);
 
 impl Bell {
+    /// Makes the eventfd.
+    ///
     /// # Errors
     /// The kernel's: no descriptors left.
     pub fn new() -> io::Result<Self> {
         EventFd::new().map(Bell)
     }
 
-    /// Ends the sleep beside it: that which lasts, or the next.
+    /// Ends the sleep beside it: the present one, or the next.
     pub fn ring(&self) {
         self.0.signal();
     }
 
-    /// Takes back that it was rung.
+    /// Clears the signal.
     pub fn hush(&self) {
         self.0.reset();
     }
 
-    /// Sleeps until it is rung, or something lies in the descriptor `beside` it, at most `limit`. May return early.
-    /// Whether that descriptor has errors to tell.
+    /// Sleeps until the bell is rung or the descriptor `beside` is readable, at most `limit`. May return early. Returns
+    /// whether that descriptor reports an error.
     ///
-    /// A bell is no part of a poller: others look at that too, and would take the ring away from the sleeper.
+    /// A bell is no part of a poller: other threads poll there, and would take the signal away from the sleeper.
     pub fn sleep(&self, beside: Option<&impl AsFd>, limit: Duration) -> bool {
         let limit = Timespec::try_from(limit).ok();
         let bell = PollFd::new(&self.0, PollFlags::IN);

@@ -1,17 +1,18 @@
-//! Who sends next over a NIC, where service levels have shares (`DECK_LEVELS`).
+//! Order of sending over a NIC whose service levels have shares (`DECK_LEVELS`).
 //!
-//! What is below a link sends in an order of its own: the kernel, which has a socket's data, or QUIC, which has those of all streams of
-//! a connection. So it is given little. At most two turns of all links together wait in such [buffers](SendBuffer), and at most
-//! [`SendOrder::most`] bytes are written and not acknowledged. What is posted beyond that stays in the links' streams, and the
-//! [arbiter](Arbiter) says whose turn it is. While nobody waits and there is room, a post writes by itself, as without levels. Otherwise
-//! the [thread that orders](crate::order_thread) writes, a turn at a time. The kernel tells nobody that the network has taken something;
-//! while that is what the thread waits for, it asks every [`PAUSE`].
+//! The layer below a link sends in an order of its own: the kernel (data of a socket), or QUIC (data of all streams of a
+//! connection). So it is given little. At most two turns of all links together wait in such [buffers](SendBuffer), and at
+//! most [`SendOrder::most`] bytes are written and not acknowledged. Posts beyond that stay in the links' streams, and the
+//! [arbiter](Arbiter) says whose turn it is. While no link waits and there is room, a post writes by itself, as without
+//! levels. Otherwise the [thread that orders](crate::order_thread) writes, one turn at a time. The kernel does not report
+//! that the network has taken something; while the thread waits for that, it asks every [`PAUSE`].
 //!
-//! A buffer whose path or peer takes nothing for [`SLOW`] is *slow*: what waits in it does not count any more, so that it holds up
-//! nobody, and of what is not acknowledged all slow buffers together leave half to the others. Its links have a turn when nothing waits in it, and
-//! there is room for it. One whose peer acknowledges nothing for [`SILENT`] does not count at all.
+//! A buffer whose path or peer takes nothing for [`SLOW`] is *slow*. Bytes that wait in it are not counted any more, so that
+//! it holds up no other buffer, and all slow buffers together leave half of the unacknowledged bytes to the others. A link of
+//! a slow buffer has a turn when nothing waits in the buffer and there is room for the turn. A buffer whose peer acknowledges
+//! nothing for [`SILENT`] is not counted at all.
 //!
-//! Locks: those of a link and of what is below it are held when this one's is taken, never the other way round.
+//! Lock order: the locks of a link and of the layer below it are taken before this one, never after it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,36 +24,38 @@ use udeck_via::ServiceLevel;
 
 use crate::arbiter::{Arbiter, TURN_BYTES};
 
-/// Between two looks at what the network has taken; the longer one once it has taken nothing for [`SHORT_LOOKS`] looks.
+/// Interval of the thread's polls of what the network has taken. [`LONG_PAUSE`] follows once it has taken nothing for
+/// [`SHORT_LOOKS`] polls.
 const PAUSE: Duration = Duration::from_micros(50);
 const LONG_PAUSE: Duration = Duration::from_millis(1);
 const SHORT_LOOKS: u32 = 200;
 
-/// What may wait below, of all links: one turn on its way out, and the next.
+/// Bytes of all links that may wait in the buffers below: one turn on its way out, and the next.
 const UNSENT: usize = 2 * TURN_BYTES;
-/// Much longer than a turn takes on a path that others share; short beside what a user notices.
+/// Time without progress after which a buffer is slow: much longer than a turn takes on a shared path, short beside what a
+/// user notices.
 const SLOW: Duration = Duration::from_millis(20);
-/// Longer than a living peer takes to acknowledge something, a retransmission included.
+/// Time without an acknowledgement after which a buffer is silent: longer than a living peer takes, a retransmission included.
 const SILENT: Duration = Duration::from_secs(1);
 
-/// What is below links: one link's socket, or a connection that carries several.
+/// The buffer below links: one link's socket, or a connection that carries several.
 pub trait SendBuffer: Send + Sync + 'static {
-    /// What it has now. Called with a lock held: it takes none.
+    /// Bytes in the buffer now. Called with a lock held: it takes none.
     fn outstanding(&self) -> Outstanding;
 }
 
-/// Bytes that were written and that the peer's host has not acknowledged.
+/// Bytes that were written and not acknowledged by the peer's host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outstanding {
-    /// All of them.
+    /// All unacknowledged bytes.
     pub all: usize,
-    /// Those that were not sent yet.
+    /// The unacknowledged bytes that were not sent yet.
     pub unsent: usize,
 }
 
-/// See the module.
+/// The order in which the links of one NIC send.
 pub struct SendOrder<B> {
-    /// Bytes that may be written and not acknowledged, of all links.
+    /// Upper bound of written and unacknowledged bytes, of all links.
     most: usize,
     state: Mutex<State<B>>,
     changed: Condvar,
@@ -61,55 +64,55 @@ pub struct SendOrder<B> {
 struct State<B> {
     arbiter: Arbiter,
     links: HashMap<u64, OrderedLink>,
-    /// By [`key`].
+    /// Buffers by [`key`].
     buffers: HashMap<usize, Known<B>>,
-    /// Bytes that were written and, as far as known, not acknowledged, of all links.
+    /// Unacknowledged bytes of all links, as far as known.
     unacked: usize,
-    /// Those of slow buffers.
+    /// The part of `unacked` that slow buffers have.
     slow_unacked: usize,
-    /// Links whose buffer is slow, and has something that waits, or no room.
+    /// Links whose slow buffer has something that waits, or no room.
     parked: Vec<u64>,
     stopped: bool,
 }
 
-/// A link.
+/// A link and its buffer.
 struct OrderedLink {
-    /// What is below it.
+    /// Key of the link's buffer.
     buffer: usize,
     level: ServiceLevel,
-    /// What it waits for its turn with.
+    /// Bytes that the link waits to send.
     wants: usize,
 }
 
-/// A buffer.
+/// A buffer and its state.
 struct Known<B> {
     buffer: Arc<B>,
-    /// Links above it.
+    /// Number of links above it.
     links: usize,
-    /// Its part of what is not acknowledged.
+    /// Unacknowledged bytes of this buffer, as counted in [`State::unacked`].
     unacked: usize,
-    /// Bytes that were written since it was added.
+    /// Bytes written since the buffer was added.
     written: u64,
-    /// A turn that was not sent yet, as far as known: up to where, and since when.
+    /// A turn that was not sent yet, as far as known: its end in bytes written, and since when it waits.
     turn: Option<(u64, Instant)>,
     is_slow: bool,
-    /// Up to where the peer has acknowledged, and since when no more.
+    /// Bytes that the peer has acknowledged, and the time of the last progress.
     acked: (u64, Instant),
-    /// That was long ago.
+    /// Whether the last progress is longer ago than [`SILENT`].
     is_silent: bool,
 }
 
-/// What the thread does next.
+/// Next action of the thread.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// That link may write so many bytes.
+    /// This link may write.
     Send {
-        /// As it was added.
+        /// The link's number, as it was added.
         link: u64,
-        /// At most.
+        /// Upper bound of its turn, in bytes.
         bytes: usize,
     },
-    /// All links are gone.
+    /// The thread ends: all links are gone.
     Stop,
 }
 
@@ -118,7 +121,7 @@ fn key<B>(buffer: &Arc<B>) -> usize {
 }
 
 impl<B: SendBuffer> SendOrder<B> {
-    /// `most`: bytes that may be written and not acknowledged, of all links.
+    /// Makes an order without links. `most`: upper bound of written and unacknowledged bytes, of all links.
     pub fn new(levels: &Levels, most: usize) -> Self {
         let state = State {
             arbiter: Arbiter::new(levels),
@@ -132,7 +135,7 @@ impl<B: SendBuffer> SendOrder<B> {
         SendOrder { most: most.max(UNSENT), state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// A link, and what is below it.
+    /// Adds a link, and the buffer below it.
     pub fn add(&self, link: u64, level: ServiceLevel, buffer: &Arc<B>) {
         let mut state = self.state.lock();
         let ordered = OrderedLink { buffer: key(buffer), level, wants: 0 };
@@ -140,7 +143,7 @@ impl<B: SendBuffer> SendOrder<B> {
         state.links.insert(link, ordered);
     }
 
-    /// That link sends nothing any more.
+    /// Removes a link that sends nothing any more.
     pub fn remove(&self, link: u64) {
         let mut state = self.state.lock();
         let Some(OrderedLink { buffer, .. }) = state.links.remove(&link) else { return };
@@ -155,8 +158,8 @@ impl<B: SendBuffer> SendOrder<B> {
         }
     }
 
-    /// Whether the link may write so many bytes at once, all that it has. If not, it waits for its turn, and does not ask again before
-    /// that. (One that was not added has no order.)
+    /// Whether the link may write all that it has, `bytes`, at once. If not, it waits for its turn, and does not ask again
+    /// before that. (A link that was not added has no order, and may always write.)
     pub fn may_send(&self, link: u64, bytes: usize) -> bool {
         let mut state = self.state.lock();
         if !state.links.contains_key(&link) {
@@ -175,18 +178,18 @@ impl<B: SendBuffer> SendOrder<B> {
         false
     }
 
-    /// A turn has written so many bytes.
+    /// Counts the bytes that a turn has written.
     pub fn sent(&self, link: u64, bytes: usize) {
         self.state.lock().sent(link, bytes);
     }
 
-    /// All links are gone: the thread ends.
+    /// Ends the thread: all links are gone.
     pub fn stop(&self) {
         self.state.lock().stopped = true;
         self.changed.notify_one();
     }
 
-    /// What the thread is to do. Waits until somebody has something to send.
+    /// Next action of the thread. Blocks until a link has something to send.
     pub fn next_step(&self) -> Step {
         let (mut state, mut looks) = (self.state.lock(), 0);
         loop {
@@ -224,7 +227,7 @@ impl<B: SendBuffer> State<B> {
         }
     }
 
-    /// Whether so many bytes more may be written. Asks the buffers if it does not look so.
+    /// Whether `bytes` more may be written. Polls the buffers if there seems to be no room.
     fn has_room(&mut self, bytes: usize, most: usize) -> bool {
         if self.unacked + bytes <= UNSENT {
             return true;
@@ -240,7 +243,8 @@ impl<B: SendBuffer> State<B> {
         waiting + bytes <= UNSENT && counted + bytes <= most
     }
 
-    /// Whether what is below the link is slow, and cannot have a turn now, or another link waits for it: what was written now would go before.
+    /// Whether the link has to wait because its slow buffer cannot have a turn now, or because another link waits for the
+    /// same buffer: a write now would overtake it.
     fn waits_for_slow(&self, link: u64, most: usize) -> bool {
         let buffer = |link| self.links.get(link).map(|link| link.buffer);
         self.parked.iter().any(|parked| buffer(parked) == buffer(&link))
@@ -249,12 +253,12 @@ impl<B: SendBuffer> State<B> {
                 .is_some_and(|known| self.is_held_up(known, most))
     }
 
-    /// Whether what is below a link is slow, and cannot have a turn now.
+    /// Whether a slow buffer cannot have a turn now.
     fn is_held_up(&self, known: &Known<B>, most: usize) -> bool {
         known.is_slow && (self.unacked + TURN_BYTES > most || known.buffer.outstanding().unsent > 0)
     }
 
-    /// The next turn; `None`: what is below the link is slow, and something waits in it, or there is no room for it.
+    /// The next turn. `None`: its link's buffer is slow, and something waits in it, or there is no room for the turn.
     fn take_turn(&mut self, most: usize) -> Option<Step> {
         let turn = self.arbiter.next()?;
         let known = self.buffers.get(&self.links.get(&turn.link)?.buffer)?;
@@ -265,12 +269,12 @@ impl<B: SendBuffer> State<B> {
         Some(Step::Send { link: turn.link, bytes: turn.bytes })
     }
 
-    /// Those that can have a turn now wait for it again.
+    /// Moves parked links that can have a turn now back to the arbiter.
     fn unpark(&mut self, most: usize) {
         if self.parked.is_empty() {
             return;
         }
-        // How much there is room for.
+        // This updates the counts that `is_held_up` reads.
         self.has_room(UNSENT, most);
         for number in std::mem::take(&mut self.parked) {
             let Some(link) = self.links.get(&number) else { continue };
@@ -306,14 +310,14 @@ impl<B: SendBuffer> Known<B> {
         self.turn.get_or_insert((self.written, now));
     }
 
-    /// Asks the buffer. Returns what waits there and counts.
+    /// Polls the buffer. Returns the bytes that wait in it and are counted.
     fn look(&mut self, now: Instant) -> usize {
         if self.unacked == 0 && !self.is_slow && !self.is_silent {
             return 0;
         }
         let Outstanding { all, unsent } = self.buffer.outstanding();
         self.judge(self.written - (unsent as u64).min(self.written), now);
-        // Posts write meanwhile, so the second answer may be the larger one.
+        // Posts go on writing meanwhile, so the second answer may be the larger one.
         self.unacked = if self.is_slow { all.saturating_sub(unsent) } else { all };
         self.hear(self.written - (all as u64).min(self.written), now);
         if self.is_silent {
@@ -322,16 +326,16 @@ impl<B: SendBuffer> Known<B> {
         if self.is_slow || self.is_silent { 0 } else { unsent }
     }
 
-    /// All before `sent` has been sent by now.
+    /// Decides whether the buffer is slow, given that all bytes before `sent` have been sent by now.
     fn judge(&mut self, sent: u64, now: Instant) {
-        // What was lost waits again, and nobody has written it now.
+        // Lost bytes wait again, although no turn has written since.
         let Some((upto, since)) = self.turn.or((sent < self.written).then_some((self.written, now))) else {
             return;
         };
         self.turn = Some((upto, since));
         let is_late = now.saturating_duration_since(since) >= SLOW;
         if sent >= upto {
-            // Of one that is seen late it is not known when it was sent.
+            // A turn that is found sent too late leaves the time of its sending unknown.
             self.is_slow &= is_late;
             self.turn = (sent < self.written).then_some((self.written, now));
         } else {
@@ -339,7 +343,7 @@ impl<B: SendBuffer> Known<B> {
         }
     }
 
-    /// The peer has acknowledged all before `acked` by now.
+    /// Decides whether the buffer is silent, given that the peer has acknowledged all bytes before `acked` by now.
     fn hear(&mut self, acked: u64, now: Instant) {
         let (before, since) = self.acked;
         if acked > before || acked == self.written {

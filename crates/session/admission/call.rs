@@ -1,4 +1,4 @@
-//! The side that asks for a connection: on the caller's thread, which waits until the deadline at most.
+//! The calling side of the admission. It runs on the caller's thread, and waits until the deadline at most.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,16 +19,18 @@ use super::wire::{Answer, Request, fits};
 use super::{Admission, Admitted, nonce};
 use crate::address::{self, is_outage, late_by_outage};
 
-/// While the network is down, it is tried again after that.
+/// Interval of attempts while the network is down.
 const AGAIN: Duration = Duration::from_millis(50);
 
 impl Admission {
-    /// Asks for a connection with rank `peer`, or with anybody of the job. Waits `until` then at most; given up, the other side learns it.
+    /// Asks for a connection with rank `peer`, or with any process of the job (`None`). Blocks until the answer or `until`;
+    /// when it gives up, the other side learns of it.
     ///
     /// # Errors
-    /// [`Error::NoMatch`] (also when another process is there than `peer`), [`Error::Rejected`] (also when no NIC of this protocol, version and job is there),
-    /// [`Error::InvalidReliability`]: the answer; [`Error::Timeout`]; [`Error::Lost`]: it hung up;
-    /// [`Error::InvalidParameter`]: too long; the kernel's.
+    /// [`Error::NoMatch`]: no listener, or another process than `peer` is there. [`Error::Rejected`]: refused, or no NIC of
+    /// this protocol, version and job is there. [`Error::InvalidReliability`]: the two VIs differ in reliability.
+    /// [`Error::Timeout`]: the deadline passed. [`Error::Lost`]: the other side hung up. [`Error::InvalidParameter`]:
+    /// something is too long, or a ticket is missing. [`Error::Os`]: a system call failed.
     pub fn call(
         &self,
         to: &NetAddress,
@@ -59,11 +61,11 @@ impl Admission {
     }
 }
 
-/// A call under way. Dropped, it is given up, and the other side learns it.
+/// A call under way. When dropped, it is given up, and the other side learns of it.
 struct Call<'a> {
     admission: &'a Admission,
     socket: Option<OwnedFd>,
-    /// The acceptor knows what is asked, or will.
+    /// The request was sent: the acceptor knows it, or will.
     has_asked: bool,
     at: SocketAddr,
     since: Instant,
@@ -71,7 +73,7 @@ struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Bears a network that is down for as long as an open connection does.
+    /// Starts a call. Keeps trying while the network is down, for as long as an open connection would endure it.
     fn start_in_time(admission: &'a Admission, at: SocketAddr, until: &'a Until) -> Result<Self> {
         let since = Instant::now();
         let patience = Deadline::after(admission.detect);
@@ -85,8 +87,10 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Starts one attempt.
+    ///
     /// # Errors
-    /// Why it could not be tried; within: why there is no connection.
+    /// Why no attempt was possible; the inner error: why there is no connection.
     fn start(
         admission: &'a Admission,
         at: SocketAddr,
@@ -105,7 +109,7 @@ impl<'a> Call<'a> {
         Ok(connected.map(|()| call).map_err(io::Error::from))
     }
 
-    /// The whole exchange.
+    /// Runs the whole hand-shake.
     fn ask(mut self, mut handshake: Connector, meet: &[u8]) -> Result<(Answer, OwnedFd)> {
         self.send(meet)?;
         let mut buffer = [0; 2048];
@@ -186,7 +190,7 @@ impl Drop for Call<'_> {
             return;
         }
         match &self.socket {
-            // Not by a reset, which could overtake these words.
+            // The socket is closed without a reset, which could overtake these words.
             Some(_) if self.has_asked => _ = self.send(&self.admission.withdrawal),
             Some(socket) => reset_when_closed(socket.as_fd()),
             None => {}

@@ -1,4 +1,5 @@
-//! Both ends of a fresh connection prove who they are before anything else is read; then one asks, the other answers.
+//! Hand-shake of a fresh connection, without I/O: both ends prove who they are before anything else is read; then one asks,
+//! the other answers.
 //!
 //! ```text
 //! connector                        acceptor
@@ -7,14 +8,14 @@
 //!   Join(proof "connector" of version, c, a), Request  ->
 //!                              <-  Answer
 //! ```
-//! The claim says which rank calls which, or that somebody of the job calls. The proofs are by what only the two share
-//! ([`udeck_via::auth`]); they hold for the protocol and the claim, too.
+//! The claim says which rank calls which, or that some process of the job calls. The proofs use the key that only the two
+//! share ([`udeck_via::auth`]); they cover the protocol and the claim, too.
 //!
-//! Who has heard another's exchange cannot repeat it: both nonces are in every proof, and one of them is always fresh. The
-//! acceptor keeps no more than the bytes of one message of a connector that has proved nothing, 56 at most. Two that speak
-//! different protocols, or versions, tell each other so before anybody proves anything.
+//! An eavesdropper of another exchange cannot repeat it: both nonces are in every proof, and one of them is always fresh. For
+//! a connector that has proved nothing, the acceptor keeps no more than the bytes of one message, 56 at most. Two sides of
+//! different protocols, or versions, tell each other so before either proves anything.
 //!
-//! Sans-I/O: each side says how many bytes it [wants](Acceptor::wants), is fed so many at most, and says what to do.
+//! Each side says how many bytes it [wants](Acceptor::wants), is fed at most that many, and says what to do.
 
 use udeck_via::auth::{Claim, Keys, Pair};
 
@@ -48,34 +49,35 @@ pub enum Refusal {
         /// What the other side speaks.
         theirs: Protocol,
     },
-    /// The other side's proof is none.
+    /// The other side's proof is wrong.
     #[error("it does not know this job's secret")]
     Secret,
-    /// The other side does not prove to be the rank that it should be, or says it is.
+    /// The other side does not prove to be the rank that it should be, or claims to be.
     #[error("{0}")]
     Identity(String),
-    /// The rank that was called is another one.
+    /// The callee is another rank than the one that was called.
     #[error("it wanted another process of the job, or is another one than was wanted")]
     OtherProcess {
         /// What this side speaks.
         ours: Protocol,
     },
-    /// The other side says what no side says.
+    /// The other side sent bytes that no process of this library sends.
     #[error("it is no process of this library, or of this job: {0}")]
     Malformed(#[from] Malformed),
 }
 
-/// Bytes of a message that has a length.
+/// Bytes of a message that is being received.
 #[derive(Debug, Default)]
 struct Inbox(Vec<u8>);
 
 impl Inbox {
-    /// Adds what came, no more than is missing of `len`. The message, once it is whole.
+    /// Adds bytes that came, up to `len` in all. Returns the message once it is whole.
     fn take(&mut self, bytes: &mut &[u8], len: usize) -> Option<Vec<u8>> {
         self.top_up(bytes, len).then(|| std::mem::take(&mut self.0))
     }
 
-    /// As [`Inbox::take`], of a message whose beginning tells its length: both beginning and message stay.
+    /// Adds bytes that came, up to `len` in all, and keeps them: the beginning of a message tells its length. Returns whether
+    /// `len` bytes are there.
     fn top_up(&mut self, bytes: &mut &[u8], len: usize) -> bool {
         let missing = len.saturating_sub(self.0.len());
         let (now, later) = bytes.split_at(missing.min(bytes.len()));
@@ -104,7 +106,7 @@ enum HandshakeStage {
     Over { peer: Option<u32> },
 }
 
-/// What an acceptor does next.
+/// Next action of an acceptor.
 #[derive(Debug, PartialEq, Eq)]
 pub enum AcceptStep {
     /// Waits for more.
@@ -116,12 +118,12 @@ pub enum AcceptStep {
 }
 
 impl Acceptor {
-    /// `nonce`: fresh.
+    /// Makes an acceptor. `nonce`: a fresh random number.
     pub fn new(keys: impl Into<Keys>, protocol: Protocol, nonce: Nonce) -> Self {
         Acceptor { keys: keys.into(), protocol, nonce, stage: HandshakeStage::Front, inbox: Inbox::default() }
     }
 
-    /// Which rank the connector has proved to be; `None`: nothing yet, or somebody of the job.
+    /// The rank that the connector has proved to be; `None`: nothing is proved yet, or it is some process of the job.
     pub fn peer(&self) -> Option<u32> {
         match self.stage {
             HandshakeStage::RequestHead { peer }
@@ -131,7 +133,7 @@ impl Acceptor {
         }
     }
 
-    /// Bytes that the message under way still lacks. What comes after it belongs to somebody else.
+    /// Bytes that the current message still lacks. Bytes behind the message belong to another reader.
     pub fn wants(&self) -> usize {
         let len = match self.stage {
             HandshakeStage::Front => FRONT,
@@ -152,10 +154,10 @@ impl Acceptor {
         )
     }
 
-    /// Feeds at most as many bytes as it [wants](Acceptor::wants).
+    /// Feeds at most [`Acceptor::wants`] bytes.
     ///
     /// # Errors
-    /// Why to hang up, perhaps after [`Acceptor::last_words`].
+    /// Why to hang up, perhaps after sending [`Acceptor::last_words`].
     pub fn input(&mut self, mut bytes: &[u8]) -> Result<AcceptStep, Refusal> {
         let bytes = &mut bytes;
         match &self.stage {
@@ -192,7 +194,7 @@ impl Acceptor {
                 }
                 let len = Request::len_of(exactly(&self.inbox.0)?)?;
                 self.stage = HandshakeStage::Request { peer, len };
-                // There may be no more to come.
+                // The request may be complete already.
                 self.finish(bytes, peer, len)
             }
             HandshakeStage::Request { peer, len } => {
@@ -209,8 +211,8 @@ impl Acceptor {
         Ok(AcceptStep::Request(Request::decode(&request)?))
     }
 
-    /// What a connector of another version or transport is told, or one that wants another process, so that it can say so:
-    /// who we are, and no proof.
+    /// The last message to a connector of another version or transport, or to one that wants another process, so that it can
+    /// report the cause: this side's greeting, without a proof.
     pub fn last_words(refusal: &Refusal) -> Option<[u8; PROVE]> {
         match refusal {
             Refusal::Version { ours, .. }
@@ -243,7 +245,7 @@ enum Asking {
     Over,
 }
 
-/// What a connector does next.
+/// Next action of a connector.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ConnectStep {
     /// Waits for more.
@@ -255,7 +257,7 @@ pub enum ConnectStep {
 }
 
 impl Connector {
-    /// The connector, and its first words. `nonce`: fresh.
+    /// Makes a connector, and its first message. `nonce`: a fresh random number.
     pub fn new(pair: Pair, protocol: Protocol, nonce: Nonce, request: &Request) -> (Self, [u8; MEET]) {
         let meet = Meet { protocol, claim: pair.claim(), nonce };
         let request = request.encode();
@@ -265,7 +267,7 @@ impl Connector {
         )
     }
 
-    /// As [`Acceptor::wants`].
+    /// Bytes that the current message still lacks, as for [`Acceptor::wants`].
     pub fn wants(&self) -> usize {
         let len = match self.stage {
             Asking::Front => FRONT,
@@ -277,12 +279,12 @@ impl Connector {
         len.saturating_sub(self.inbox.0.len())
     }
 
-    /// Whether the acceptor has proved who it is, and was asked.
+    /// Whether the acceptor has proved who it is, and the request was made.
     pub fn has_asked(&self) -> bool {
         !matches!(self.stage, Asking::Front | Asking::Prove)
     }
 
-    /// Feeds at most as many bytes as it [wants](Connector::wants).
+    /// Feeds at most [`Connector::wants`] bytes.
     ///
     /// # Errors
     /// Why to hang up.
@@ -336,7 +338,7 @@ fn exactly<const N: usize>(bytes: &[u8]) -> Result<&[u8; N], Malformed> {
     bytes.try_into().map_err(|_| Malformed("length"))
 }
 
-/// Of a greeting, before more of it is read: another version's may be shorter.
+/// Checks the version of a greeting before more of it is read: another version's greeting may be shorter.
 fn check_front(ours: Protocol, front: &[u8]) -> Result<(), Refusal> {
     let theirs = Meet::versions(exactly(front)?)?;
     let same = theirs.admission == VERSION;
@@ -373,7 +375,7 @@ fn proves(
     pair.check(proof, &protocol.encode(), role, &[&VERSION.to_le_bytes(), connector, acceptor])
 }
 
-/// Of a proof that is none, of a rank or of somebody of the job.
+/// The refusal of a wrong proof, of a rank or of some process of the job.
 fn wrong(rank: Option<u32>, why: String) -> Refusal {
     if rank.is_some() { Refusal::Identity(why) } else { Refusal::Secret }
 }

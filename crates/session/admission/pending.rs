@@ -11,9 +11,9 @@ use udeck_via::{Error, Result};
 use super::Admitted;
 use super::wire::{Answer, Request, fits};
 
-/// See the module. Dropped, it is rejected.
+/// A connection request that waits for its answer. When dropped, it is rejected.
 pub struct PendingRequest {
-    /// Until it was answered.
+    /// The requester's socket, until the answer was sent.
     socket: Option<OwnedFd>,
     from: SocketAddr,
     peer: Option<u32>,
@@ -25,35 +25,36 @@ impl PendingRequest {
         PendingRequest { socket: Some(socket), from, peer, request }
     }
 
-    /// Whom it is for.
+    /// The discriminator that the request is for.
     pub fn discriminator(&self) -> &[u8] {
         &self.request.discriminator
     }
 
-    /// What the requester's VI layer says.
+    /// The hello of the requester's VI layer.
     pub fn hello(&self) -> &Hello {
         &self.request.hello
     }
 
-    /// What the requester's transport says; from somebody who knows the secret, and not checked beyond that.
+    /// The parameters of the requester's transport. The sender knows the secret; nothing else was checked.
     pub fn parameters(&self) -> &[u8] {
         &self.request.parameters
     }
 
-    /// The rank that the requester has proved to be; `None`: somebody of the job.
+    /// The rank that the requester has proved to be; `None`: some process of the job.
     pub fn peer(&self) -> Option<u32> {
         self.peer
     }
 
-    /// Where it comes from.
+    /// The requester's address.
     pub fn from(&self) -> SocketAddr {
         self.from
     }
 
-    /// Accepts it, with what this side says. A requester that is gone is found to be by whoever reads the socket.
+    /// Accepts the request, with this side's hello and parameters. A requester that is gone is noticed by the next read of
+    /// the socket.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] when that is too long: then it is rejected.
+    /// [`Error::InvalidParameter`] when something is too long: the request is then rejected.
     pub fn accept(mut self, hello: &Hello, parameters: &[u8]) -> Result<Admitted> {
         fits(&[], hello, parameters)?;
         let socket = self
@@ -63,26 +64,26 @@ impl PendingRequest {
         Ok(Admitted { socket, peer: self.from, theirs, parameters })
     }
 
-    /// The listener does not want it. `reason`: what the requester is told; cut to 512 bytes.
+    /// Rejects the request. `reason`: text for the requester, cut to 512 bytes.
     pub fn reject(mut self, reason: &str) {
         self.answer(&Answer::Rejected(reason.to_owned()));
     }
 
-    /// The two VIs differ in reliability.
+    /// Rejects the request: the two VIs differ in reliability.
     pub fn reject_reliability(mut self) {
         self.answer(&Answer::Reliability);
     }
 
-    /// Nobody listens there.
+    /// Answers that there is no such listener.
     pub fn no_match(mut self) {
         self.answer(&Answer::NoMatch);
     }
 
-    /// Gives the answer; the socket, for a connection.
+    /// Sends the answer. Returns the socket, for a connection.
     fn answer(&mut self, answer: &Answer) -> Option<OwnedFd> {
         let socket = self.socket.take()?;
-        // It is the first that is written here, save the hand-shake: there is room. A requester that is gone is found to
-        // be, by whoever reads; one that was refused does not matter.
+        // Only the hand-shake was written here before, so there is room. A requester that is gone is noticed by the next
+        // read; one that was refused does not matter.
         let _ = send(&socket, &answer.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         Some(socket)
     }

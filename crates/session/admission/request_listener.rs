@@ -1,7 +1,7 @@
-//! Callers that have proved nothing yet: few, not for long, and with little memory.
+//! Listener of the admission, and its callers that have proved nothing yet: few, not for long, and with little memory.
 //!
-//! At most [`CALLERS`] at a time; the others wait in the kernel's backlog, and whoever takes longest makes place when they
-//! do. Nothing here waits.
+//! There are at most [`CALLERS`] at a time; the others wait in the kernel's backlog, and the slowest caller loses its place
+//! to them. Nothing here waits.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -29,19 +29,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const SLOW: Duration = Duration::from_secs(1);
 /// Callers let in before others are looked at: a burst of strangers does not starve links.
 const ACCEPTS: usize = 32;
-/// A process without descriptors leaves callers in the backlog for so long, and tries again.
+/// Pause of a process without descriptors before it tries again; callers stay in the backlog meanwhile.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
-/// Addresses of which refusals are told, once each.
+/// Upper bound of addresses whose refusals are reported, once each.
 const TOLD: usize = 64;
-/// Bytes read at a time: as much as the longest message of a caller that is not proven has, and most requests.
+/// Bytes of one read: the longest message of an unproven caller, and most requests, fit.
 const PIECE: usize = 256;
 
 const HUNG_UP: &str = "it hung up in the middle of the hand-shake; of another job, perhaps";
 
-/// What the poller calls the listener; callers are called by their numbers.
+/// The poller's token of the listener. Callers have their numbers as tokens.
 const LISTENER: u64 = 0;
 
-/// See the module. It is readable ([`AsFd`]) when [`RequestListener::serve`] has something to do.
+/// Listener for connection requests. It is readable ([`AsFd`]) when [`RequestListener::serve`] has something to do.
 pub struct RequestListener {
     admission: Admission,
     address: SocketAddr,
@@ -49,12 +49,12 @@ pub struct RequestListener {
     /// Watches the listener and the callers.
     poller: Poller,
     found: Found,
-    /// The last caller's number.
+    /// Number of the last caller.
     last: u64,
     callers: HashMap<u64, Caller>,
-    /// Nobody is let in until then.
+    /// No caller is let in before this time.
     shut_until: Option<Instant>,
-    /// The listener is watched.
+    /// Whether the listener is watched.
     open: bool,
     told: HashSet<IpAddr>,
     told_shortage: bool,
@@ -99,17 +99,17 @@ impl Admission {
 }
 
 impl RequestListener {
-    /// Where it is.
+    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whether nobody is before it that was let in and not passed on.
+    /// Whether no caller is there that was let in and not passed on.
     pub fn is_empty(&self) -> bool {
         self.callers.is_empty()
     }
 
-    /// Lets callers in and hears them, as many as one look names; what they ask for goes to `on_request`.
+    /// Lets callers in and handles their messages, up to one poll's worth. Requests go to `on_request`.
     pub fn serve(&mut self, on_request: &mut dyn FnMut(PendingRequest)) {
         let mut found = std::mem::take(&mut self.found);
         self.poller.look(&mut found, Duration::ZERO);
@@ -125,14 +125,14 @@ impl RequestListener {
     fn answer(&mut self) {
         for _ in 0..ACCEPTS {
             if self.callers.len() >= CALLERS && !self.make_place() {
-                // Who comes first is done soonest: the others wait until one is.
+                // Callers are served in their order: the others wait until a place is free.
                 return self.watch(false);
             }
             match accept_from(self.listener.as_fd()) {
                 Ok(Some((socket, from))) => self.admit(socket, from),
                 Ok(None) => return,
                 Err(error) if is_shortage(&error) => return self.shut(&error),
-                // One that is gone already.
+                // The caller is gone already.
                 Err(_) => {}
             }
         }
@@ -151,14 +151,14 @@ impl RequestListener {
         }
     }
 
-    /// The caller that takes longest to prove itself, and when it has had a fair time for that.
+    /// The slowest caller to prove itself, and the time at which it has had a fair chance.
     fn slowest(&self) -> Option<(u64, Instant)> {
         let strangers = self.callers.iter().filter(|(_, caller)| !caller.handshake.is_proven());
         let slowest = strangers.min_by_key(|(_, caller)| caller.since)?;
         Some((*slowest.0, slowest.1.since + SLOW))
     }
 
-    /// Sends the slowest caller away, if it has had its time.
+    /// Sends the slowest caller away, if it has had its time. Returns whether there is a place now.
     fn make_place(&mut self) -> bool {
         let Some((number, _)) = self.slowest().filter(|(_, fair)| *fair <= job_time()) else {
             return false;
@@ -167,7 +167,7 @@ impl RequestListener {
         true
     }
 
-    /// A caller has said something.
+    /// Handles a caller's message.
     fn listen_to(&mut self, number: u64, on_request: &mut dyn FnMut(PendingRequest)) {
         let Some(caller) = self.callers.get_mut(&number) else { return };
         match caller.receive() {
@@ -197,7 +197,7 @@ impl RequestListener {
         Some(caller)
     }
 
-    /// The process is short of descriptors.
+    /// Stops accepting for a while: the process is short of descriptors.
     fn shut(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.told_shortage, true) {
             let advice = descriptor_advice();
@@ -215,7 +215,7 @@ impl RequestListener {
         }
     }
 
-    /// Does what is due. Returns when that is to be done next; [`RequestListener::serve`] may change it.
+    /// Does what is due. Returns the time of the next call, which [`RequestListener::serve`] may change.
     pub fn tick(&mut self, now: Instant) -> Option<Instant> {
         if self.shut_until.is_some_and(|until| until <= now) {
             self.shut_until = None;
@@ -231,7 +231,7 @@ impl RequestListener {
         if self.open || self.shut_until.is_some() {
             return late.into_iter().chain(self.shut_until).min();
         }
-        // There is no place, and others may be waiting for one.
+        // No place is free, and callers may be waiting for one.
         let fair = self.slowest().map(|(_, fair)| fair);
         if fair.is_some_and(|fair| fair <= now) {
             self.watch(true);
@@ -253,7 +253,7 @@ impl fmt::Debug for RequestListener {
 }
 
 impl Caller {
-    /// Reads no more than the message under way.
+    /// Reads the bytes of the current message, and no more.
     fn receive(&mut self) -> std::result::Result<Option<Request>, String> {
         let mut buffer = [0; PIECE];
         loop {
@@ -279,7 +279,7 @@ impl Caller {
         }
     }
 
-    /// A fresh socket has room for a few words.
+    /// Sends words, for which a fresh socket has room.
     fn send(&self, words: &[u8]) -> std::result::Result<(), String> {
         match send(&self.socket, words, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(sent) if sent == words.len() => Ok(()),

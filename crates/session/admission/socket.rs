@@ -1,4 +1,4 @@
-//! How the sockets are set up.
+//! Set-up of the admission's sockets.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,17 +10,17 @@ use rustix::net::{SocketFlags, acceptfrom_with, bind, connect, getsockname, list
 use udeck_sys::{above_stdio, tcp_socket};
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
-/// Callers that wait to be let in; the kernel may allow fewer.
+/// Upper bound of callers that wait to be let in; the kernel may allow fewer.
 const BACKLOG: i32 = 4096;
 
-/// A listening socket, and where it is.
+/// Makes a listening socket. Returns its address, too.
 ///
 /// # Errors
 /// The kernel's: no such interface, the port is taken.
 pub(super) fn listen_at(at: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     let socket = tcp_socket(at)?;
     if at.port() != 0 {
-        // Connections of a former process may still be in TIME_WAIT there.
+        // Connections of an earlier process may still be in TIME_WAIT there.
         sockopt::set_socket_reuseaddr(&socket, true)?;
     }
     if at.is_ipv6() {
@@ -32,10 +32,10 @@ pub(super) fn listen_at(at: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     Ok((socket, at))
 }
 
-/// A socket that is being connected: writable when it is, or when that has failed.
+/// Makes a socket that is being connected. It is writable when it is connected, or when that has failed.
 ///
 /// # Errors
-/// The kernel's, if it knows at once.
+/// The kernel's, if the connection fails at once.
 pub(super) fn connect_to(to: SocketAddr) -> io::Result<OwnedFd> {
     let socket = tcp_socket(to)?;
     match connect(&socket, &to) {
@@ -44,7 +44,7 @@ pub(super) fn connect_to(to: SocketAddr) -> io::Result<OwnedFd> {
     }
 }
 
-/// The next caller, if there is one, and where it calls from.
+/// Accepts the next caller, if there is one. Returns its address, too.
 ///
 /// # Errors
 /// The kernel's, out of descriptors among them.
@@ -59,8 +59,8 @@ pub(super) fn accept_from(listener: BorrowedFd<'_>) -> io::Result<Option<(OwnedF
     }
 }
 
-/// Sets up a connected socket: small messages go at once; a host that is silent for `detect` is found to be dead while
-/// nothing is under way.
+/// Sets up a connected socket: small messages leave at once; a host that is silent for `detect` is found to be dead while
+/// nothing is in flight.
 ///
 /// # Errors
 /// The kernel's.
@@ -73,17 +73,17 @@ pub fn prepare(socket: BorrowedFd<'_>, detect: Duration) -> io::Result<()> {
     Ok(sockopt::set_socket_keepalive(socket, true)?)
 }
 
-/// Seconds of silence before the first probe, and how many probes, a second apart, may go unanswered: together no longer
-/// than `detect`, and as few probes as leave room for lost ones.
+/// Seconds of silence before the first probe, and number of probes, one second apart, that may go unanswered. Together these
+/// last no longer than `detect`, and there are only as many probes as leave room for lost ones.
 fn keep_alive(detect: Duration) -> (u64, u32) {
     let seconds = detect.as_secs().clamp(2, 3600);
     let idle = (seconds / 3).max(1);
     (idle, (seconds - idle) as u32)
 }
 
-/// Lets the socket's end be a reset: nothing lingers in the kernel.
+/// Makes closing the socket a reset: nothing lingers in the kernel.
 pub fn reset_when_closed(socket: BorrowedFd<'_>) {
-    // Otherwise the end is an ordinary one, which is no harm.
+    // If the call fails, the end is an ordinary one, which does no harm.
     let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
 }
 

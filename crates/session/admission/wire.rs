@@ -1,8 +1,8 @@
-//! What travels on a fresh TCP connection before it belongs to a transport. Everything decoded here comes from a stranger,
-//! or from another process of the job, and is checked.
+//! Messages on a fresh TCP connection before it belongs to a transport. All decoded bytes come from a stranger, or from
+//! another process of the job, and are checked.
 //!
-//! Numbers are little-endian. Each message has a length that is known before it is read, so that nothing is read beyond it:
-//! what follows belongs to the transport.
+//! Numbers are little-endian. The length of each message is known before it is read, so that nothing behind it is read: the
+//! bytes there belong to the transport.
 //!
 //! ```text
 //! Meet     0     4      6      8          16      24               56      connector's first words
@@ -16,9 +16,9 @@
 //! Answer   0    1     2     4     6     8        12       16
 //!          | kind| rel| 0   | p   | a   | w.tag  | r.tag  | p bytes of private data, or of a refusal's words, a of parameters
 //! ```
-//! `adm.`: [`VERSION`], of all this. `protocol`, `vers.`: the transport's, for what follows ([`Protocol`]). `claim`: who calls whom
-//! ([`Claim`]); the answer repeats it, or has none if it is another one who was called. The first eight
-//! bytes of Meet and Prove stay as they are in all versions, so that two that differ can say so. A tag of 0: none.
+//! `adm.`: [`VERSION`], of all this. `protocol`, `vers.`: the transport's protocol, which follows ([`Protocol`]). `claim`:
+//! which rank calls which ([`Claim`]); the answer repeats the claim, or has none if another process was called. The first
+//! eight bytes of Meet and Prove stay the same in all versions, so that two sides that differ can say so. A tag of 0: none.
 
 use std::fmt;
 
@@ -29,13 +29,13 @@ use udeck_via::{Error, Ptag, Reliability};
 
 /// Version of this hand-shake.
 pub const VERSION: u16 = 3;
-/// Longest discriminator.
+/// Longest discriminator, in bytes.
 pub const MAX_DISCRIMINATOR: usize = 512;
-/// Longest private data.
+/// Longest private data, in bytes.
 pub const MAX_PRIVATE: usize = 1024;
-/// Longest parameters of the transport's own.
+/// Longest parameters of the transport, in bytes.
 pub const MAX_PARAMETERS: usize = 256;
-/// Longest words of a refusal.
+/// Longest words of a refusal, in bytes.
 const MAX_TEXT: usize = 512;
 
 /// Bytes of a [`Meet`].
@@ -46,7 +46,7 @@ pub const FRONT: usize = 8;
 pub const PROVE: usize = MEET + 32;
 /// Bytes of a Join: a proof.
 pub const JOIN: usize = 32;
-/// Bytes of a Request or an Answer before what has a length of its own.
+/// Bytes of a Request or an Answer before its parts of variable length.
 pub const HEAD: usize = 16;
 
 const MAGIC: [u8; 4] = *b"uDtc";
@@ -57,7 +57,7 @@ const NAME: usize = 8;
 
 const _: () = assert!(FRONT == 4 + 2 + 2 && MEET == 56 && HEAD == 1 + 1 + 3 * 2 + 2 * 4);
 
-/// What a connection carries once it is made: a transport's own protocol, and the version of that.
+/// Protocol of a connection once it is made: a transport's own, and the version of that.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Protocol {
     name: [u8; NAME],
@@ -92,7 +92,7 @@ impl Protocol {
         self.version
     }
 
-    /// All of it, for a proof.
+    /// Name and version, for a proof.
     pub(super) fn encode(&self) -> [u8; NAME + 2] {
         let mut out = [0; NAME + 2];
         out[..NAME].copy_from_slice(&self.name);
@@ -107,7 +107,7 @@ impl fmt::Debug for Protocol {
     }
 }
 
-/// Letters and digits, at least one, and zeros behind them.
+/// Whether the bytes are letters and digits, at least one, with zeros behind them.
 const fn is_name(name: &[u8; NAME]) -> bool {
     let mut at = 0;
     while at < NAME && (name[at].is_ascii_lowercase() || name[at].is_ascii_digit()) {
@@ -120,7 +120,7 @@ const fn is_name(name: &[u8; NAME]) -> bool {
     at > 0 && rest == NAME
 }
 
-/// Which versions a process speaks: of the admission, and of what follows it.
+/// Versions that a process speaks: of the admission, and of the protocol that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
     /// [`VERSION`].
@@ -129,48 +129,48 @@ pub struct Versions {
     pub protocol: u16,
 }
 
-/// The first words.
+/// First message of either side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meet {
-    /// What the connection shall carry.
+    /// The protocol that the connection shall carry.
     pub protocol: Protocol,
-    /// Who calls whom.
+    /// Which rank calls which.
     pub claim: Claim,
-    /// Fresh.
+    /// A fresh random number.
     pub nonce: Nonce,
 }
 
 /// A connection request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Whom it is for.
+    /// The discriminator that the request is for.
     pub discriminator: Vec<u8>,
-    /// What the VI layer says.
+    /// The hello of the requester's VI layer.
     pub hello: Hello,
-    /// What the transport says.
+    /// The parameters of the requester's transport.
     pub parameters: Vec<u8>,
 }
 
-/// What became of it.
+/// The answer to a connection request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The connection is made: what the VI layer says, and the transport's parameters.
+    /// The connection is made: the hello of the acceptor's VI layer, and its transport's parameters.
     Accepted(Hello, Vec<u8>),
-    /// Nobody listens there.
+    /// There is no such listener.
     NoMatch,
-    /// The listener does not want it, in these words.
+    /// The listener rejects the request, in these words.
     Rejected(String),
     /// The two VIs differ in reliability.
     Reliability,
 }
 
-/// Not a message of ours.
+/// The bytes are no message of this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed {0}")]
 pub struct Malformed(pub &'static str);
 
 impl Meet {
-    /// Its bytes, in this build's version.
+    /// Encodes the greeting in this build's version.
     pub fn encode(&self) -> [u8; MEET] {
         let mut out = [0; MEET];
         out[..4].copy_from_slice(&MAGIC);
@@ -182,10 +182,11 @@ impl Meet {
         out
     }
 
-    /// Which versions who begins like this speaks. Of another admission than ours, no more is to be read.
+    /// The versions of the process whose greeting begins with `front`. If the admission's version is another one, no more may
+    /// be read.
     ///
     /// # Errors
-    /// [`Malformed`]: it is no process of ours.
+    /// [`Malformed`]: no process of this library sends that.
     pub fn versions(front: &[u8; FRONT]) -> Result<Versions, Malformed> {
         let mut reader = Reader(front);
         if reader.array::<4>() != Some(MAGIC) {
@@ -195,10 +196,10 @@ impl Meet {
         fields().ok_or(Malformed("greeting"))
     }
 
-    /// Of this build's version.
+    /// Decodes a greeting of this build's version.
     ///
     /// # Errors
-    /// [`Malformed`]: it is no process of ours.
+    /// [`Malformed`]: no process of this library sends that.
     pub fn decode(bytes: &[u8; MEET]) -> Result<Self, Malformed> {
         let malformed = Malformed("greeting");
         let (front, rest) = bytes.split_first_chunk::<FRONT>().ok_or(malformed)?;
@@ -214,7 +215,7 @@ impl Meet {
     }
 }
 
-/// The acceptor's first words: a greeting and its proof.
+/// Encodes the acceptor's first message: a greeting and its proof.
 pub fn encode_prove(meet: &Meet, proof: &Proof) -> [u8; PROVE] {
     let mut out = [0; PROVE];
     out[..MEET].copy_from_slice(&meet.encode());
@@ -222,8 +223,10 @@ pub fn encode_prove(meet: &Meet, proof: &Proof) -> [u8; PROVE] {
     out
 }
 
+/// Decodes the acceptor's first message.
+///
 /// # Errors
-/// [`Malformed`]: it is no process of ours.
+/// [`Malformed`]: no process of this library sends that.
 pub fn decode_prove(bytes: &[u8; PROVE]) -> Result<(Meet, Proof), Malformed> {
     let (meet, rest) = bytes.split_first_chunk::<MEET>().ok_or(Malformed("greeting"))?;
     let proof = rest.first_chunk::<32>().ok_or(Malformed("greeting"))?;
@@ -231,7 +234,7 @@ pub fn decode_prove(bytes: &[u8; PROVE]) -> Result<(Meet, Proof), Malformed> {
 }
 
 impl Request {
-    /// Its bytes. All three are within their bounds ([`fits`]).
+    /// Encodes the request. All three parts are within their bounds ([`fits`]).
     pub fn encode(&self) -> Vec<u8> {
         let lens = [self.discriminator.len(), self.hello.private_data.len(), self.parameters.len()];
         let mut out = head(REQUEST, &self.hello, lens);
@@ -241,7 +244,7 @@ impl Request {
         out
     }
 
-    /// How long the request with this head is.
+    /// Length in bytes of the request with this head.
     ///
     /// # Errors
     /// [`Malformed`], also when it is longer than a request may be.
@@ -250,6 +253,8 @@ impl Request {
         head.len([MAX_DISCRIMINATOR, MAX_PRIVATE, MAX_PARAMETERS]).ok_or(Malformed("request"))
     }
 
+    /// Decodes a request.
+    ///
     /// # Errors
     /// [`Malformed`].
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
@@ -266,7 +271,8 @@ impl Request {
 }
 
 impl Answer {
-    /// Its bytes. What accepts is within its bounds ([`fits`]); the words of a refusal are cut to theirs.
+    /// Encodes the answer. The parts of an acceptance are within their bounds ([`fits`]); the words of a refusal are cut to
+    /// theirs.
     pub fn encode(&self) -> Vec<u8> {
         let (kind, text) = match self {
             Answer::Accepted(hello, parameters) => {
@@ -285,7 +291,7 @@ impl Answer {
         out
     }
 
-    /// How long the answer with this head is.
+    /// Length in bytes of the answer with this head.
     ///
     /// # Errors
     /// [`Malformed`], also when it is longer than an answer may be.
@@ -300,6 +306,8 @@ impl Answer {
         head.len(limits).ok_or(Malformed("answer"))
     }
 
+    /// Decodes an answer.
+    ///
     /// # Errors
     /// [`Malformed`].
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
@@ -312,7 +320,7 @@ impl Answer {
         let [_, words, parameters] = head.split(rest).ok_or(malformed)?;
         match head.kind {
             1 => Ok(Answer::Accepted(head.hello(words), parameters.to_vec())),
-            // Of those that carry no hello, there is one encoding only.
+            // An answer that carries no hello has exactly one encoding.
             _ if head.hello(&[]) != nobody() => Err(malformed),
             2 => Ok(Answer::NoMatch),
             3 => String::from_utf8(words.to_vec()).map(Answer::Rejected).map_err(|_| malformed),
@@ -321,7 +329,7 @@ impl Answer {
     }
 }
 
-/// Whether a message may carry this much.
+/// Checks that a message can carry parts of these lengths.
 ///
 /// # Errors
 /// [`Error::InvalidParameter`].
@@ -339,7 +347,7 @@ pub fn fits(discriminator: &[u8], hello: &Hello, parameters: &[u8]) -> Result<()
     }
 }
 
-/// What stands where a refusal has no hello.
+/// The hello field of a refusal, which has none.
 fn nobody() -> Hello {
     Hello {
         reliability: Reliability::Unreliable,
@@ -349,7 +357,7 @@ fn nobody() -> Hello {
     }
 }
 
-/// `lens`: of what follows, in its order.
+/// Encodes a head. `lens`: lengths of the parts that follow, in their order.
 fn head(kind: u8, hello: &Hello, lens: [usize; 3]) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEAD + lens.iter().sum::<usize>());
     out.extend([kind, hello.reliability as u8]);
@@ -362,7 +370,7 @@ fn head(kind: u8, hello: &Hello, lens: [usize; 3]) -> Vec<u8> {
     out
 }
 
-/// The first bytes of a Request or an Answer.
+/// First bytes of a Request or an Answer.
 struct Head {
     kind: u8,
     reliability: Reliability,
@@ -384,13 +392,13 @@ impl Head {
         Some(Head { kind, reliability, lens, tags: [reader.u32()?, reader.u32()?] })
     }
 
-    /// Of the whole message, if its parts are no longer than that.
+    /// Length of the whole message, if no part is longer than its limit.
     fn len(&self, limits: [usize; 3]) -> Option<usize> {
         let within = self.lens.iter().zip(limits).all(|(len, limit)| *len <= limit);
         within.then(|| HEAD + self.lens.iter().sum::<usize>())
     }
 
-    /// The parts that follow it.
+    /// Splits `rest` into the parts that follow the head.
     fn split<'a>(&self, rest: &'a [u8]) -> Option<[&'a [u8]; 3]> {
         let (first, rest) = rest.split_at_checked(self.lens[0])?;
         let (second, third) = rest.split_at_checked(self.lens[1])?;

@@ -1,4 +1,4 @@
-//! The entries at a completion queue, and which of them were announced.
+//! Entries of a completion queue, and which of them were announced.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use udeck_via::{Error, Result};
 use super::{Backend, CompletionQueue, HasArrivals};
 use crate::watching::Announce;
 
-/// Work queues that one completion queue can watch.
+/// Upper bound of work queues that one completion queue watches.
 pub const QUEUES: usize = 8192;
 
 pub(super) struct ReadyList<Q: Backend> {
     entries: Vec<Option<ReadyEntry<Q>>>,
     free: Vec<u32>,
-    /// Places that may have something, next first; each at most once.
+    /// Indices of entries that may have news, next first; each at most once.
     announced: VecDeque<u32>,
 }
 
@@ -23,9 +23,9 @@ struct ReadyEntry<Q: Backend> {
     ready: Ready,
     link: Arc<Q::Link>,
     data: Q::SlotData,
-    /// Stands in `announced`.
+    /// Whether the entry's index stands in `announced`.
     listed: bool,
-    /// Was announced and not named since.
+    /// Whether the entry was announced and not named since.
     fresh: bool,
 }
 
@@ -57,14 +57,14 @@ impl<Q: Backend> ReadyList<Q> {
         entry
     }
 
-    /// The next in turn that has something.
+    /// The next queue in turn that has news.
     #[inline]
     pub fn next(&mut self) -> Option<Ready> {
         let index = self.next_index()?;
         Some(self.entries[index as usize].as_ref()?.ready)
     }
 
-    /// As [`ReadyList::next`], with its connection and its place here.
+    /// The same as [`ReadyList::next`], with the connection and its index here.
     pub fn next_with_link(&mut self) -> Option<(Ready, Arc<Q::Link>, u32)> {
         let index = self.next_index()?;
         let entry = self.entries[index as usize].as_ref()?;
@@ -81,14 +81,14 @@ impl<Q: Backend> ReadyList<Q> {
                 continue;
             }
             entry.fresh = false;
-            // Named again until it is found empty.
+            // The entry is named again until it is found empty.
             self.announced.push_back(index);
             return Some(index);
         }
         None
     }
 
-    /// Whether there is somebody.
+    /// Announces news of an entry. Returns whether there is such an entry.
     pub fn announce(&mut self, index: u32) -> bool {
         let Some(Some(entry)) = self.entries.get_mut(index as usize) else { return false };
         entry.fresh = true;
@@ -105,18 +105,18 @@ pub struct Slot<Q: Backend> {
     index: u32,
 }
 
-/// Those of a VI's two queues.
+/// Entries of a VI's two queues.
 pub struct Slots<Q: Backend> {
-    /// The send queue's.
+    /// The send queue's entry.
     pub send: Slot<Q>,
-    /// The receive queue's.
+    /// The receive queue's entry.
     pub receive: Slot<Q>,
 }
 
 impl<Q: Backend> Slots<Q> {
     /// Takes entries for a connection that is to be made. `is_ours`: whether a completion queue is of the NIC that makes it.
     ///
-    /// # Errors
+    /// [`Error::InvalidParameter`] when a completion queue belongs to another NIC; [`Error::Full`].
     /// [`Error::InvalidParameter`] when a completion queue is of another NIC; [`Error::Full`].
     pub fn take(queues: &Queues<'_>, is_ours: impl Fn(&Q) -> bool) -> Result<Self> {
         Ok(Slots { send: slot_at(queues.send, &is_ours)?, receive: slot_at(queues.receive, &is_ours)? })
@@ -142,12 +142,12 @@ impl<Q: Backend> CompletionQueue<Q> {
 }
 
 impl<Q: Backend> Slot<Q> {
-    /// Where it is.
+    /// The completion queue of this entry.
     pub fn cq(&self) -> &Arc<CompletionQueue<Q>> {
         &self.cq
     }
 
-    /// From now on, what is announced is of this connection.
+    /// Binds the entry to this connection: announcements are of it from now on.
     pub fn occupy(&self, ready: Ready, link: Arc<Q::Link>, data: Q::SlotData) {
         let entry = ReadyEntry { ready, link, data, listed: false, fresh: false };
         self.cq.ready_list.lock().entries[self.index as usize] = Some(entry);
@@ -166,7 +166,7 @@ impl<Q: Backend> Drop for Slot<Q> {
             return;
         }
         let entry = self.cq.ready_list.lock().leave(self.index);
-        // The connection may go with it: no lock is held.
+        // The connection may be dropped with the entry, so no lock is held here.
         if let Some(ReadyEntry { ready, link, data, .. }) = entry {
             self.cq.backend.vacated(ready.queue, link, data);
         }

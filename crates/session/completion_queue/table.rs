@@ -1,4 +1,4 @@
-//! The completion queues of a NIC.
+//! Table of a NIC's completion queues.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -8,14 +8,14 @@ use udeck_via::{Error, Result};
 
 use super::{Backend, CompletionQueue};
 
-/// Completion queues of one NIC.
+/// Upper bound of completion queues of one NIC.
 pub const MAX_COMPLETION_QUEUES: usize = 2048;
 
-/// See the module. A completion queue is in it as long as somebody has it.
+/// Completion queues of a NIC, by number. A queue is in the table as long as it has an owner.
 pub struct CompletionQueues<Q: Backend>(Mutex<Table<Q>>);
 
 struct Table<Q: Backend> {
-    /// The last completion queue's number.
+    /// Number of the last completion queue.
     last: u64,
     completion_queues: HashMap<u64, Weak<CompletionQueue<Q>>>,
 }
@@ -27,10 +27,10 @@ impl<Q: Backend> Default for CompletionQueues<Q> {
 }
 
 impl<Q: Backend> CompletionQueues<Q> {
-    /// A new completion queue, with a number that no other of this NIC has had.
+    /// Opens a completion queue, with a number that no other of this NIC has had.
     ///
     /// # Errors
-    /// [`Error::Full`] when the NIC has no more.
+    /// [`Error::Full`] when the NIC has [`MAX_COMPLETION_QUEUES`].
     pub fn open(&self, backend: impl FnOnce(u64) -> Q) -> Result<Arc<CompletionQueue<Q>>> {
         let mut table = self.0.lock();
         table.completion_queues.retain(|_, cq| cq.strong_count() > 0);
@@ -45,12 +45,12 @@ impl<Q: Backend> CompletionQueues<Q> {
         Ok(cq)
     }
 
-    /// The completion queue of this number, if it is still there.
+    /// The completion queue of this number, if it still exists.
     pub fn get(&self, number: u64) -> Option<Arc<CompletionQueue<Q>>> {
         self.0.lock().completion_queues.get(&number).and_then(Weak::upgrade)
     }
 
-    /// Goes through all of them.
+    /// Folds `step` over all completion queues.
     pub fn fold<R>(&self, first: R, step: impl FnMut(R, Arc<CompletionQueue<Q>>) -> R) -> R {
         self.0.lock().completion_queues.values().filter_map(Weak::upgrade).fold(first, step)
     }

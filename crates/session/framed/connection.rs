@@ -1,20 +1,20 @@
-//! A VI's connection over two streams of frames, without sockets, clocks or threads.
+//! Connection of a VI over two streams of frames, without sockets, clocks or threads.
 //!
-//! The program's side posts and takes; the stream side is what a driver moves. Memory that was posted is never copied: a
-//! frame refers to it until the driver says that it is released.
+//! The program's side posts and takes; the driver moves the stream side. Memory that was posted is never copied: a frame
+//! refers to it until the driver says that it is released.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `send_queue` | the program's posts: room for them, fences |
 //! | `outgoing` | the queue of frames, in place |
-//! | `pieces` | what drivers send from and receive into |
-//! | `incoming` | the parser, and where payload goes |
-//! | `expected` | where the next body goes, if it is like the last two |
-//! | `peer_requests` | what arrived and is not for the program: RDMA, receipts, the end |
-//! | `recv_queue` | what the program takes, and the credits that follow |
+//! | `pieces` | memory that drivers send from and receive into |
+//! | `incoming` | the parser, and the places of payload |
+//! | `expected` | the place of the next body, if it is like the last two |
+//! | `peer_requests` | arrivals that are not for the program: RDMA, receipts, the end |
+//! | `recv_queue` | messages that the program takes, and the credits that follow |
 //! | `unreliable` | messages that travel outside of the stream, in datagrams |
-//! | `unacked` | who has the memory of what was posted, and what follows when it is over |
-//! | `close` | the end, in order or not |
+//! | `unacked` | holders of posted memory, and what follows when a post is over |
+//! | `close` | the end of a connection, in order or not |
 
 mod close;
 mod expected;
@@ -49,78 +49,78 @@ use unacked::Reading;
 use unreliable::Unreliable;
 pub use unreliable::{Content, Datagram, Landing};
 
-/// Which end asked for the connection.
+/// The end of the connection that asked for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// This one.
+    /// This end asked.
     Asked,
-    /// The other one.
+    /// The other end asked, and this one accepted.
     Accepted,
 }
 
-/// What a connection is made of.
+/// Parts and parameters of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'a> {
-    /// Where messages are sent from, and received bodies lie.
+    /// Memory that messages are sent from, and that received bodies lie in.
     pub memory: &'a Memory,
-    /// What peers may reach.
+    /// Windows that peers may reach.
     pub windows: &'a Arc<Windows>,
-    /// What this side said of itself.
+    /// This side's hello.
     pub ours: &'a Hello,
-    /// What the other side said of itself.
+    /// The other side's hello.
     pub theirs: &'a Hello,
-    /// Which end this is.
+    /// Which end of the connection this is.
     pub side: Side,
-    /// The longest message, in bytes, that is received: [`udeck_via::NicAttributes::max_transfer`]. A peer that
-    /// announces a longer one breaks the connection.
+    /// Longest message that is received, in bytes: [`udeck_via::NicAttributes::max_transfer`]. A peer that announces a longer
+    /// one breaks the connection.
     pub max_transfer: usize,
 }
 
-/// How far a connection is; for its driver.
+/// State of a connection, for its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// It stands, or one side has closed and the other has yet to, or somebody still waits for a receipt.
+    /// The connection stands; or one side has closed and the other has not yet; or one side still waits for a receipt.
     Open,
-    /// The peer broke the protocol: send what is queued as far as the stream takes it without waiting (words for the
-    /// peer), then call [`Connection::lost`] and close the stream.
+    /// The peer broke the protocol. Send what is queued as far as the stream takes it without waiting (words for the peer),
+    /// then call [`Connection::lost`] and close the stream.
     Broken,
-    /// Both sides have ended it and nothing is under way: close the stream and forget the link. `abruptly`: the peer
-    /// has everything and waits for nothing, so the stream may be reset (SO_LINGER 0: no TIME_WAIT); otherwise an
-    /// ordinary close, which the peer's reset ends.
+    /// Both sides have ended the connection and nothing is in flight: close the stream and forget the link. `abruptly`: the
+    /// peer has everything and waits for nothing, so the stream may be reset (SO_LINGER 0: no TIME_WAIT). Otherwise close it
+    /// as usual; the peer's reset ends that.
     Over {
         /// Whether the stream may be reset.
         abruptly: bool,
     },
 }
 
-/// One VI's connection: what the program posts and takes, and two streams of frames.
+/// One VI's connection: the program's posts and arrivals, and two streams of frames.
 pub struct Connection {
     memory: Memory,
     windows: Arc<Windows>,
     level: Reliability,
     side: Side,
     max_transfer: usize,
-    /// The tags of our windows that the peer may write, and read.
+    /// Tags of our windows that the peer may write (`writable`) and read (`readable`).
     writable: Option<Ptag>,
     readable: Option<Ptag>,
-    /// Whether it lets us write and read any.
+    /// Whether the peer lets us write and read any of its windows.
     may_write: bool,
     may_read: bool,
 
     outgoing: Outgoing,
-    /// Of an unreliable VI over datagrams.
+    /// State of an unreliable VI over datagrams.
     unreliable: Option<Box<Unreliable>>,
-    /// Posts that wait: for reads to be over, or for the peer to take what was sent before.
+    /// Posts that wait: for reads to be over, or for the peer to take earlier messages.
     held_back: VecDeque<HeldBack>,
-    /// Messages and writes among them.
+    /// Number of messages and writes in `held_back`.
     unsent: usize,
-    /// What is posted next waits until the reads below this one are over.
+    /// The next post waits until the reads below this number are over.
     fence: Option<Position>,
-    /// Of messages and writes that were posted.
+    /// Window of posted messages and writes.
     window: SendWindow,
-    /// The bytes of each message that the peer has not taken.
+    /// Bytes of each message that the peer has not taken.
     untaken: VecDeque<u64>,
-    /// Of those that are not held back.
+    /// Sum of `untaken` without the messages that are held back.
     untaken_bytes: u64,
     unacked: Unacked,
     reads: VecDeque<Reading>,
@@ -134,9 +134,9 @@ pub struct Connection {
     owed: u32,
 
     close: Close,
-    /// The end is in the stream, not behind a fence.
+    /// The end frame is in the stream, and not behind a fence.
     end_sent: bool,
-    /// Its program takes nothing any more.
+    /// The peer's program takes nothing any more.
     peer_deaf: bool,
     broken: bool,
     over: bool,
@@ -147,7 +147,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection on which nothing was sent yet.
+    /// Makes a connection on which nothing was sent yet.
     pub fn new(settings: Settings<'_>) -> Self {
         let Settings { memory, windows, ours, theirs, side, max_transfer } = settings;
         Connection {
@@ -189,31 +189,31 @@ impl Connection {
 
     // ---- the outgoing stream ----
 
-    /// Bytes of the outgoing stream so far, sent or not.
+    /// Length of the outgoing stream so far in bytes, sent or not.
     pub fn queued(&self) -> u64 {
         self.outgoing.end()
     }
 
-    /// What lies before this offset is not there any more. (A frame is released as a whole: this may stay behind what
-    /// [`Connection::released`] was told.)
+    /// Offset of the first byte that is still kept. (A frame is released as a whole, so this may be lower than the offset
+    /// that [`Connection::released`] was called with.)
     pub fn released_to(&self) -> u64 {
         self.outgoing.start()
     }
 
-    /// Appends pieces that hold the stream from offset `from`, at most `limit` bytes and as many pieces as there is room
-    /// for. Returns their bytes: 0 when `from` is at [`Connection::queued`], and after [`Connection::lost`].
+    /// Appends pieces that hold the stream from offset `from`, at most `limit` bytes and as many pieces as there is room for.
+    /// Returns the number of bytes: 0 when `from` is at [`Connection::queued`], and after [`Connection::lost`].
     ///
     /// # Panics
-    /// Outside of `released_to() ..= queued()`, unless it is lost.
+    /// When `from` is outside of `released_to() ..= queued()`, unless the connection is lost.
     pub fn gather<'a>(&'a self, from: u64, limit: usize, pieces: &mut Pieces<'a>) -> usize {
         if self.close.dead { 0 } else { self.outgoing.gather(from, limit, pieces) }
     }
 
-    /// What lies before `upto` will not be gathered again, and nobody reads it: memory is given back, and whoever waits
-    /// is told. May be told again.
+    /// Releases the stream before offset `upto`: the driver will not gather it again, and no system call reads it. Memory is
+    /// given back, and waiting posters are told. May be repeated.
     ///
     /// # Panics
-    /// Beyond [`Connection::queued`].
+    /// When `upto` is beyond [`Connection::queued`].
     pub fn released(&mut self, upto: u64) {
         if self.close.dead {
             return;
@@ -227,19 +227,19 @@ impl Connection {
         self.try_over();
     }
 
-    /// Whether something that was posted has not left and is not in the stream yet: it waits for reads to be over, or for
-    /// the peer to take what came before. (The end of a closed connection waits behind it.)
+    /// Whether a post has not left and is not in the stream yet: it waits for reads to be over, or for the peer to take
+    /// earlier messages. (The end of a closed connection waits behind it.)
     pub fn holds_back(&self) -> bool {
         !self.held_back.is_empty()
             || self.unreliable.as_ref().is_some_and(|unreliable| !unreliable.is_empty())
     }
 
-    /// Whether all that was posted has been [released](Connection::released), or will never be.
+    /// Whether all posts have been [released](Connection::released), or will never be.
     pub fn is_all_sent(&self) -> bool {
         self.close.dead || (self.outgoing.start() == self.outgoing.end() && !self.holds_back())
     }
 
-    /// As if so many more messages had passed each way.
+    /// Acts as if `messages` more had passed each way.
     #[cfg(test)]
     pub(crate) fn age(&mut self, messages: u64) {
         let (sent, taken) = (self.window.sent(), self.window.taken());
@@ -255,12 +255,12 @@ impl Connection {
 
     // ---- for links ----
 
-    /// Whether frames were queued since this was asked last.
+    /// Whether frames were queued since the last call.
     pub(crate) fn take_fresh(&mut self) -> bool {
         std::mem::take(&mut self.fresh)
     }
 
-    /// What there is to tell. Who drives a connection without a [`crate::Link`] asks after every call.
+    /// Takes the news of the connection. A driver without a [`crate::Link`] asks after every call.
     pub fn take_events(&mut self) -> Events {
         self.events.take(!self.recv_queue.is_empty())
     }
@@ -271,18 +271,18 @@ impl Connection {
         self.events.is_any()
     }
 
-    /// As [`Events::take_arrivals`].
+    /// The same as [`Events::take_arrivals`].
     #[inline]
     pub(crate) fn takes_arrivals(&mut self) -> bool {
         self.events.take_arrivals()
     }
 
-    /// There is somebody new to be told.
+    /// Notes all news again for a new receiver of news.
     pub(crate) fn tell_again(&mut self) {
         self.events.tell_again(self.close.end());
     }
 
-    /// Whether something lies there for the program.
+    /// Whether something is there for the program to take.
     pub(crate) fn has_arrivals(&self) -> bool {
         !self.recv_queue.is_empty()
     }

@@ -46,7 +46,7 @@ pub(crate) enum Maker {
     Over,
 }
 
-/// What the maker does next.
+/// Next action of the maker.
 #[derive(Debug)]
 pub(crate) enum Step {
     Say(Datagram),

@@ -1,5 +1,5 @@
-//! Peers that know the secret, or do not, and send what they like: nothing panics, nobody is admitted by anything but a
-//! right proof, and no side wants more bytes than its messages may have.
+//! Hostile peers, with and without the secret, that send arbitrary bytes: nothing panics, only a right proof is admitted, and
+//! no side wants more bytes than its messages may have.
 
 use udeck_via::transport::Hello;
 use udeck_via::{Ptag, Reliability};
@@ -36,12 +36,12 @@ fn answers() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// In every other case as it was.
+/// Spoils the message in every other case.
 fn spoilt(hostile: &mut Hostile, message: &[u8]) -> Vec<u8> {
     if hostile.one_in(2) { message.to_vec() } else { hostile.frame(&[message.to_vec()]) }
 }
 
-/// Feeds as much as is wanted, in pieces.
+/// Feeds as many bytes as are wanted, in pieces.
 fn feed<T>(
     hostile: &mut Hostile,
     mut bytes: &[u8],
@@ -83,7 +83,7 @@ fn tell(
     feed(hostile, bytes, side, |told| all.push(told))
 }
 
-/// One hand-shake, any message of which may be spoilt. Whether it went through.
+/// Runs one hand-shake in which any message may be spoilt. Returns whether it was completed.
 fn shake(hostile: &mut Hostile, answers: &[Vec<u8>]) -> Result<bool, Refusal> {
     let (mut connector, meet) =
         Connector::new(Keys::from([7; 32]).call(None).unwrap(), TCP, [1; 32], &request());
@@ -129,7 +129,7 @@ fn no_hand_shake_of_liars_goes_wrong() {
     hostile.end();
 }
 
-/// The messages behind the proofs, without them: what an admitted process may send.
+/// Requests and answers without the proofs before them: bytes that an admitted process may send.
 #[test]
 fn nothing_that_is_asked_or_answered_upsets_the_parser() {
     let mut hostile = Hostile::new("admission, requests and answers", 20_000);
