@@ -19,7 +19,7 @@ pub struct Close {
 }
 
 impl Close {
-    /// How the connection is over for the program, if it is.
+    /// How the connection ended for the program, if it did.
     pub fn end(&self) -> Option<Refused> {
         match (&self.peer_end, &self.lost) {
             (Some(Some(why)), _) => Some(Refused::Lost(format!("the peer ended it: {why}"))),

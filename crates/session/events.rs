@@ -5,7 +5,7 @@ use udeck_via::transport::{Owner, Refused};
 /// News that a program waits for. It is gathered under the connection's lock, and announced without it.
 #[derive(Debug, Default)]
 pub struct Events {
-    /// There is room again, or something that was posted is over.
+    /// There may be room to send again, or a post has completed.
     pub send: bool,
     /// Something arrived, or the connection ended.
     pub receive: bool,

@@ -1,4 +1,4 @@
-//! Who listens at which discriminator of a NIC.
+//! Listeners of a NIC, by discriminator.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,10 +8,10 @@ use parking_lot::Mutex;
 use udeck_via::transport::OnRequest;
 use udeck_via::{Error, Result};
 
-/// A listener's handler. It may do anything, and take its time: call it with no other lock held.
+/// A listener's handler. It may run any code, and take its time: call it with no other lock held.
 pub type Listener = Arc<Mutex<OnRequest>>;
 
-/// See the module.
+/// Listeners of a NIC. A NIC whose helper has failed has none any more.
 pub struct Listeners {
     max_discriminator: usize,
     table: Mutex<HashMap<Vec<u8>, Listener>>,
@@ -19,17 +19,17 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Nobody yet; of discriminators of so many bytes at most.
+    /// A table without listeners. `max_discriminator`: longest discriminator, in bytes.
     pub fn new(max_discriminator: usize) -> Self {
         Listeners { max_discriminator, table: Mutex::default(), failure: OnceLock::new() }
     }
 
-    /// Who listens there, if anybody does.
+    /// The listener at this discriminator, if there is one.
     pub fn get(&self, discriminator: &[u8]) -> Option<Listener> {
         self.table.lock().get(discriminator).cloned()
     }
 
-    /// Whether one of this length can be listened at, here or at another NIC of this kind.
+    /// Checks that a discriminator of this length can have a listener, at this NIC or at another one of its kind.
     ///
     /// # Errors
     /// [`Error::InvalidParameter`].
@@ -41,11 +41,11 @@ impl Listeners {
         Err(Error::InvalidParameter(format!("a discriminator of {len} bytes, at most {most}")))
     }
 
-    /// `on_request` is called with what is asked for at `discriminator` from now on.
+    /// Lets `on_request` handle the requests for `discriminator` from now on.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] when somebody listens there, or the discriminator is too long; [`Error::Lost`] when the NIC
-    /// has failed.
+    /// [`Error::InvalidParameter`] when the discriminator has a listener, or is too long; [`Error::Lost`] when the NIC has
+    /// failed.
     pub fn listen(&self, discriminator: &[u8], on_request: OnRequest) -> Result {
         self.check(discriminator)?;
         let mut table = self.table.lock();
@@ -61,13 +61,13 @@ impl Listeners {
         Ok(())
     }
 
-    /// Nobody listens there any more.
+    /// Removes the listener at this discriminator.
     pub fn unlisten(&self, discriminator: &[u8]) {
         let listener = self.table.lock().remove(discriminator);
         drop(listener); // may drop what the program put into it: outside the lock
     }
 
-    /// Nobody listens anywhere any more.
+    /// Removes all listeners.
     pub fn clear(&self) {
         let listeners = std::mem::take(&mut *self.table.lock());
         drop(listeners);
@@ -75,13 +75,13 @@ impl Listeners {
 }
 
 impl Listeners {
-    /// The NIC serves nobody any more, for its helper `thread` has panicked: nobody listens. Returns that in words, for its
-    /// connections.
+    /// Removes all listeners for good, because the NIC's helper `thread` has panicked. Returns the cause in words, for the
+    /// NIC's connections.
     pub fn fail(&self, thread: &str, why: &str) -> String {
         let words = format!("this NIC's thread {thread} has panicked: {why}");
         let listeners = {
             let mut table = self.table.lock();
-            // Under the lock: who comes later is refused.
+            // Set under the lock, so that a later listener is refused.
             let _ = self.failure.set(words.clone());
             std::mem::take(&mut *table)
         };
@@ -89,7 +89,7 @@ impl Listeners {
         words
     }
 
-    /// Why the NIC serves nobody any more.
+    /// Why the NIC has failed, if it has.
     pub fn failure(&self) -> Option<&String> {
         self.failure.get()
     }

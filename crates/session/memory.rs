@@ -1,4 +1,4 @@
-//! The arenas, places in them, and where bodies of received messages lie.
+//! Arenas of a NIC, places in them, and the memory of received bodies.
 //!
 //! All of this crate's `unsafe` code that touches memory is in here.
 
@@ -17,12 +17,12 @@ use udeck_via::{Arena, Nic};
 pub use body::{Acknowledge, ForDevice, Store, receipt};
 pub(crate) use place::Place;
 
-/// The memory of a NIC: that of another one of this process, or its own. Clones are the same.
+/// Memory of a NIC: that of another NIC of this process, or its own. Clones share it.
 #[derive(Clone)]
 pub struct Memory {
-    /// What messages are sent from, and what received bodies lie in: only this process writes it.
+    /// Arena that messages are sent from, and that received bodies lie in: only this process writes it.
     pub outbox: Arc<Arena>,
-    /// What peers write by RDMA.
+    /// Arena that peers write by RDMA.
     pub landing: Arc<Arena>,
     copied: Arc<AtomicU64>,
 }
@@ -33,7 +33,7 @@ impl Memory {
         Self::new(nic.outbox().clone(), nic.landing().clone())
     }
 
-    /// These arenas.
+    /// Memory of these arenas.
     pub fn new(outbox: Arc<Arena>, landing: Arc<Arena>) -> Self {
         Memory { outbox, landing, copied: Arc::default() }
     }

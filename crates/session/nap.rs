@@ -1,20 +1,21 @@
-//! Naps of a helper thread beside an owner that looks by itself.
+//! Naps of a helper thread beside a completion queue's owner that polls by itself.
 //!
-//! A helper cannot ask the kernel for news of those sockets only at which nobody looks. It naps, and compares the owner's looks
-//! before and after. A nap grows while the owner looks: with 16 ranks on two processors, naps of a millisecond are 16,000 wake-ups
-//! a second. An owner that ceases to look in a nap is found at the end of the next: after twice [`LONGEST`] at the latest.
+//! A helper cannot ask the kernel for news of only those sockets that no owner polls. It naps, and compares the owner's count
+//! of polls before and after. A nap grows while the owner polls: with 16 ranks on two processors, naps of a millisecond are
+//! 16,000 wake-ups a second. An owner that stops polling during a nap is found at the end of the next one: after twice
+//! [`LONGEST`] at the latest.
 //!
-//! [`LONGEST`] is measured: with naps of up to 32 ms, an all-reduce of 16 ranks over tcp on two processors took 1.6 times as long.
-//! It is at these wake-ups, too, that the scheduler passes a processor from a rank that spins to the next.
+//! [`LONGEST`] is measured: with naps of up to 32 ms, an all-reduce of 16 ranks over tcp on two processors took 1.6 times as
+//! long. These wake-ups also let the scheduler pass a processor from a rank that spins to the next.
 
 use std::time::{Duration, Instant};
 
-/// The first nap.
+/// Length of the first nap.
 pub const SHORTEST: Duration = Duration::from_millis(1);
-/// No nap is longer.
+/// Upper bound of a nap.
 pub const LONGEST: Duration = Duration::from_millis(4);
 
-/// See the module.
+/// A helper's current nap, and the length of the next.
 #[derive(Clone, Copy, Debug)]
 pub struct Nap {
     until: Instant,
@@ -22,25 +23,25 @@ pub struct Nap {
 }
 
 impl Nap {
-    /// A nap that is over at once, before the shortest.
+    /// A nap that is over at once; the next one is the shortest.
     #[must_use]
     pub fn over(now: Instant) -> Self {
         Nap { until: now, next: SHORTEST }
     }
 
-    /// When it is over.
+    /// Time at which the nap is over.
     #[must_use]
     pub fn until(&self) -> Instant {
         self.until
     }
 
-    /// The owner has looked: sleep on, and twice as long the next time.
+    /// Starts the next nap, and doubles the length of the one after it: the owner has polled.
     pub fn lengthen(&mut self, now: Instant) {
         self.until = now + self.next;
         self.next = (2 * self.next).min(LONGEST);
     }
 
-    /// Something will be known soon: the shortest nap.
+    /// Starts the shortest nap: there will be news soon.
     pub fn shorten(&mut self, now: Instant) {
         *self = Nap { until: now + SHORTEST, next: SHORTEST };
     }

@@ -1,4 +1,4 @@
-//! The thread that writes in the order of service levels ([`crate::send_order`]), while something waits.
+//! Thread that writes in the order of service levels ([`crate::send_order`]), while something waits.
 
 use std::io;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use crate::send_order::{SendBuffer, SendOrder, Step};
 
 /// A NIC whose links send in an order, if its levels have shares.
 pub trait Ordered: Send + Sync + 'static {
-    /// What is below its links.
+    /// Buffer below its links.
     type Buffer: SendBuffer;
 
-    /// `None`: links send as they like.
+    /// The order of its links. `None`: links send as they like.
     fn send_order(&self) -> Option<&SendOrder<Self::Buffer>>;
 
-    /// It is that link's turn, if it still exists: it writes so many bytes at most, reports what it wrote by [`SendOrder::sent`], and asks
-    /// for another turn if it has more.
+    /// Gives a link its turn, if the link still exists: it writes at most `bytes`, reports what it wrote by
+    /// [`SendOrder::sent`], and asks for another turn if it has more.
     fn take_turn(&self, link: u64, bytes: usize);
 
-    /// The thread has panicked.
+    /// Fails the NIC: the thread has panicked.
     fn fail(self: &Arc<Self>, thread: &str, why: &str);
 }
 

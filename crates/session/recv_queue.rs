@@ -1,4 +1,4 @@
-//! What arrived and was not taken, and how the program gets it.
+//! Receive queue: messages that arrived and were not taken, and the forms in which the program gets them.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -10,41 +10,41 @@ use udeck_via::transport::{Arrival, Body, Inline, Landed};
 
 use crate::memory::{Acknowledge, Store, receipt};
 
-/// What arrived and was not taken, in order. `P`: messages whose bytes are still to be fetched from their sender.
+/// Arrivals that were not taken, in order. `P`: messages whose bytes are still to be fetched from their sender.
 pub struct RecvQueue<P>(VecDeque<Item<P>>);
 
-/// Something that arrived and was not taken.
+/// An arrival that was not taken.
 pub enum Item<P> {
     /// A short message.
     Inline {
         /// Immediate data.
         immediate: Option<u32>,
-        /// Its bytes.
+        /// The message's bytes.
         bytes: Inline,
     },
-    /// A message in memory of ours.
+    /// A message in our memory.
     Body {
         /// Immediate data.
         immediate: Option<u32>,
-        /// Its header.
+        /// The message's header.
         head: Inline,
-        /// What is behind the header.
+        /// The bytes behind the header.
         store: Store,
-        /// So many of its first bytes lie in the place that the program looked for it with.
+        /// Number of its first bytes that lie in the place the program polled with.
         landed: usize,
         /// The message's number, if its sender waits for a receipt.
         receipt: Option<u32>,
     },
     /// The immediate data of an RDMA write.
     Written {
-        /// They.
+        /// The data.
         immediate: u32,
-        /// The write's bytes.
+        /// Bytes of the write.
         len: usize,
-        /// The message's number, if its sender waits for a receipt.
+        /// Number of the write, if its sender waits for a receipt.
         receipt: Option<u32>,
     },
-    /// What the program is not told of: a write without immediate data, or a message that was dropped.
+    /// An arrival that the program is not told of: a write without immediate data, or a message that was dropped.
     Silent,
     /// A message that is still to be fetched.
     Pending(P),
@@ -52,9 +52,9 @@ pub enum Item<P> {
 
 /// A message that is still to be fetched. [`Infallible`]: where the stream brings everything.
 pub trait PendingBody {
-    /// The bytes behind its header.
+    /// Bytes of the message.
     fn bytes(&self) -> usize;
-    /// Its sender is told otherwise.
+    /// Forgets the receipt, because the sender is told otherwise.
     fn forget_receipt(&mut self);
 }
 
@@ -69,7 +69,7 @@ impl PendingBody for Infallible {
 }
 
 impl<P: PendingBody> Item<P> {
-    /// How long it is, with its header.
+    /// Length in bytes, with the header.
     #[inline]
     pub fn bytes(&self) -> usize {
         match self {
@@ -88,7 +88,7 @@ impl<P: PendingBody> Item<P> {
         }
     }
 
-    /// As it is taken. `None`: the program does not get it, or not yet.
+    /// The arrival in the form in which it is taken. `None`: the program does not get it, or not yet.
     #[inline]
     pub fn into_taken(self) -> Option<Taken> {
         match self {
@@ -107,8 +107,8 @@ impl<P: PendingBody> Item<P> {
 }
 
 impl<P: PendingBody> RecvQueue<P> {
-    /// Takes a short message, if one lies in front, and lets `look` at it; its immediate data. What most messages are, by the
-    /// shortest way.
+    /// Takes a short message, if it is the first arrival, and passes it to `look`. Returns its immediate data. This is the
+    /// shortest path, for most messages.
     #[inline]
     pub fn take_inline(&mut self, look: impl FnOnce(&Inline)) -> Option<Option<u32>> {
         let Some(Item::Inline { immediate, bytes }) = self.0.front() else { return None };
@@ -119,7 +119,7 @@ impl<P: PendingBody> RecvQueue<P> {
         Some(immediate)
     }
 
-    /// Removes what lies in front, if the program is not told of it.
+    /// Removes the first arrival, if the program is not told of it.
     #[inline]
     pub fn pop_silent(&mut self) -> bool {
         let is_silent = matches!(self.0.front(), Some(Item::Silent));
@@ -129,7 +129,7 @@ impl<P: PendingBody> RecvQueue<P> {
         is_silent
     }
 
-    /// No receipt will be given for what was not taken; what has arrived can still be read.
+    /// Forgets all receipts for arrivals that were not taken; the arrivals can still be read.
     pub fn forget_receipts(&mut self) {
         self.0.iter_mut().for_each(Item::forget_receipt);
     }
@@ -159,25 +159,25 @@ impl<P> DerefMut for RecvQueue<P> {
 pub struct Taken {
     /// Immediate data.
     pub immediate: Option<u32>,
-    /// Its bytes.
+    /// The message's bytes.
     pub body: TakenBody,
     /// The message's number, if its sender waits for a receipt.
     pub receipt: Option<u32>,
 }
 
-/// Where the bytes of a taken message are.
+/// Place of a taken message's bytes.
 pub enum TakenBody {
     /// A short message.
     Inline(Inline),
-    /// A header, and a body of which so many of the first bytes lie in the place that the program looked for it with.
+    /// A header, a body, and the number of the body's first bytes that lie in the place the program polled with.
     Body(Inline, Store, usize),
-    /// The immediate data of an RDMA write of so many bytes.
+    /// The length in bytes of an RDMA write, whose immediate data were taken.
     Written(usize),
 }
 
 impl Taken {
-    /// Copies it to where a program has posted for it, if it is short, or came without a header and fits. Returns how many
-    /// bytes of payload were copied, those of short messages not counted. `None`: the program gets it
+    /// Copies the message to the place that a program has posted for it, if it is short, or came without a header and fits.
+    /// Returns the payload bytes that were copied, without those of short messages. `None`: the program gets it
     /// [otherwise](Taken::into_arrival).
     pub fn land(&self, to: &mut [u8]) -> Option<(Landed, usize)> {
         let immediate = self.immediate;
@@ -199,8 +199,8 @@ impl Taken {
         }
     }
 
-    /// As the program gets it, on a connection without a lock held: a [`Lent`] that is dropped takes it. `kept` has the
-    /// receipt for what is no lent message.
+    /// The message in the program's form. Call it without a lock of the connection held: a [`Lent`] that is dropped takes it.
+    /// `kept` gets the receipt of an arrival that is no lent message.
     pub fn into_arrival(
         self,
         whom: impl FnOnce() -> Arc<dyn Acknowledge>,
@@ -221,8 +221,8 @@ impl Taken {
     }
 }
 
-/// Whether a message of `len` bytes without a header is put into a place of `room` bytes. One that is short might be for
-/// a program that receives lent, and has a place for short messages only.
+/// Whether a message of `len` bytes without a header is put into a place of `room` bytes. A short one might be for a program
+/// that receives lent, and has a place for short messages only.
 pub fn is_posted_for(len: usize, room: usize) -> bool {
     len > Inline::CAPACITY && len <= room
 }

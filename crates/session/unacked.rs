@@ -1,7 +1,7 @@
-//! The table of unacknowledged sends, and the ends that the program has yet to hear.
+//! Table of unacknowledged sends, and the completions that the program has not taken yet.
 //!
-//! Below reliable reception a send is over when its data have left. At reliable reception a caller waits for a receipt, and
-//! its memory is its own again when, besides, nobody reads it any more.
+//! Below reliable reception, a send is over when its data have left. At reliable reception a caller waits for a receipt, and
+//! has its memory back when, besides, nobody reads it any more.
 
 use std::collections::VecDeque;
 
@@ -10,38 +10,38 @@ use udeck_via::transport::{Owner, PostedBuffer, TransferStatus};
 
 use crate::Events;
 
-/// See the module.
+/// Sends that wait for a receipt, and completions that wait for the program.
 #[derive(Default)]
 pub struct Unacked {
-    /// In the order of their numbers.
+    /// Sends in the order of their numbers.
     sends: VecDeque<Send>,
     ended: VecDeque<(u64, TransferStatus)>,
-    /// The program is gone.
+    /// Whether the program is gone.
     gone: bool,
     wants_room: bool,
 }
 
-/// A message or write of which a receipt is to come.
+/// A message or write for which a receipt is to come.
 struct Send {
     number: Position,
     held: PostedBuffer,
-    /// Nobody reads its memory any more.
+    /// Whether nobody reads the memory any more.
     released: bool,
     status: Option<TransferStatus>,
 }
 
 impl Unacked {
-    /// A receipt is to come of the send of this number, the last so far.
+    /// Adds the send of this number, the last so far.
     pub fn push(&mut self, number: Position, held: PostedBuffer) {
         self.sends.push_back(Send { number, held, released: false, status: None });
     }
 
-    /// Sends of which a receipt is to come.
+    /// Number of sends for which a receipt is to come.
     pub fn len(&self) -> usize {
         self.sends.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no such sends.
     pub fn is_empty(&self) -> bool {
         self.sends.is_empty()
     }
@@ -60,7 +60,7 @@ impl Unacked {
         self.sends.binary_search_by_key(&number, |send| send.number).ok()
     }
 
-    /// Nobody reads the memory of this send any more.
+    /// Notes that nobody reads the memory of this send any more.
     pub fn release(&mut self, number: Position, events: &mut Events) {
         if let Some(at) = self.at(number) {
             self.sends[at].released = true;
@@ -68,7 +68,7 @@ impl Unacked {
         }
     }
 
-    /// What became of a send. `false`: nobody waits for that.
+    /// Notes what became of a send. Returns `false` if nobody waits for that.
     pub fn settle(&mut self, number: Position, status: TransferStatus, events: &mut Events) -> bool {
         let Some(at) = self.at(number) else { return false };
         self.sends[at].status.get_or_insert(status);
@@ -76,8 +76,8 @@ impl Unacked {
         true
     }
 
-    /// As [`Unacked::settle`], of the number that is `narrow` on the wire. A receipt may come when 2^32 messages have been
-    /// sent since, `sent` in all; then the table tells which one is meant.
+    /// The same as [`Unacked::settle`], for the number that is `narrow` (modulo 2^32) on the wire, of `sent` in all. A
+    /// receipt may come when 2^32 messages have been sent since; the table then tells which send is meant.
     pub fn settle_named(
         &mut self,
         narrow: u32,
@@ -89,7 +89,7 @@ impl Unacked {
         found.is_some_and(|number| self.settle(number, status, events))
     }
 
-    /// Settles all of which nothing is known and that are meant.
+    /// Settles all sends whose status is unknown and for which `meant` is true.
     pub fn settle_all(
         &mut self,
         status: TransferStatus,
@@ -116,7 +116,7 @@ impl Unacked {
         true
     }
 
-    /// Something that was posted is over, and nobody reads its memory any more.
+    /// Completes a post, whose memory nobody reads any more.
     #[inline]
     pub fn end(&mut self, held: PostedBuffer, status: TransferStatus, events: &mut Events) {
         match held {
@@ -128,7 +128,7 @@ impl Unacked {
         self.tell_of_room(events);
     }
 
-    /// The next end of a caller's send or read.
+    /// The next completion of a caller's send or read.
     pub fn next_completion(&mut self) -> Option<(u64, TransferStatus)> {
         self.ended.pop_front()
     }
@@ -136,44 +136,44 @@ impl Unacked {
     /// [`udeck_via::transport::ViEndpoint::request_send_notify`].
     pub fn request_send_notify(&mut self, events: &mut Events) {
         self.wants_room = true;
-        // What is over already is news to who has not looked since.
+        // Completions that are there already are news to a program that has not polled since.
         events.send |= !self.ended.is_empty();
     }
 
-    /// The program has posted: there was room.
+    /// Notes that the program has posted, so there was room.
     #[inline]
     pub fn found_room(&mut self) {
         self.wants_room = false;
     }
 
-    /// There may be room again.
+    /// Announces that there may be room again.
     #[inline]
     pub fn tell_of_room(&self, events: &mut Events) {
         events.send |= self.wants_room;
     }
 
-    /// The program is gone: what has left is nobody's concern any more.
+    /// Notes that the program is gone: completions have no receiver any more.
     pub fn endpoint_gone(&mut self, events: &mut Events) {
         self.gone = true;
         self.ended = VecDeque::new();
         self.settle_all(TransferStatus::Unread, events, |_| true);
     }
 
-    /// Who has the memory of these sends.
+    /// Holders of the memory of these sends.
     pub fn held_mut(&mut self) -> impl Iterator<Item = &mut PostedBuffer> {
         self.sends.iter_mut().map(|send| &mut send.held)
     }
 
-    /// Bytes of the outbox that these sends have.
+    /// Bytes of the outbox that these sends hold.
     pub fn lent_bytes(&self) -> usize {
         self.sends.iter().map(|send| send.held.bytes()).sum()
     }
 }
 
-/// Puts `owner` in the place of the caller who was to be told of `number`, among all memory that is held.
+/// Makes `owner` the holder of the memory, in the place of the caller that was to be told of `number`, among all held memory.
 ///
 /// # Errors
-/// The owner: nobody was to be told of that.
+/// The owner, when no caller was to be told of that number.
 pub fn keep<'a>(
     mut held: impl Iterator<Item = &'a mut PostedBuffer>,
     number: u64,

@@ -1,4 +1,4 @@
-//! Who is told what happens on a connection.
+//! Receivers of a connection's news.
 
 use std::sync::Arc;
 
@@ -8,21 +8,21 @@ use crate::Events;
 
 /// A work queue's place at a waiter.
 pub trait Announce: Send + Sync {
-    /// The queue has news. Called without the link's lock, from any thread; must not block.
+    /// Announces that the queue has news. Called without the link's lock, from any thread; must not block.
     fn announce(&self);
 }
 
-/// Whom a link reports to.
+/// Receivers of a link's news.
 pub struct Watch {
-    /// Who learns that there is room to send again, or that something that was posted is over.
+    /// Place of the send queue: it learns that there is room to send again, or that a post is over.
     pub send: Arc<dyn Announce>,
-    /// Who learns that something arrived, or that the connection ended.
+    /// Place of the receive queue: it learns that something arrived, or that the connection ended.
     pub receive: Arc<dyn Announce>,
-    /// Who learns that the connection was lost.
+    /// Reporter of the connection's loss.
     pub reporter: Arc<Reporter>,
 }
 
-/// Who is there to be told: as [`Watch`], until the queues are given back.
+/// Receivers of news that are still there: those of a [`Watch`], until the queues are given back.
 #[derive(Default)]
 pub struct Watching {
     pub(crate) send: Option<Arc<dyn Announce>>,
@@ -31,7 +31,7 @@ pub struct Watching {
 }
 
 impl Watching {
-    /// This queue reports to nobody any more. What it reported to is to be dropped without the link's lock.
+    /// Removes the queue's receiver of news. The caller drops it without the link's lock.
     pub fn detach(&mut self, queue: Queue) -> Option<Arc<dyn Announce>> {
         match queue {
             Queue::Send => self.send.take(),
@@ -39,20 +39,20 @@ impl Watching {
         }
     }
 
-    /// Who learns that something arrived: what there mostly is to tell.
+    /// The receive queue's place: most news is an arrival.
     #[inline]
     pub fn receiver(&self) -> Option<Arc<dyn Announce>> {
         self.receive.clone()
     }
 
-    /// Reports a loss, with the link's lock held: before the program can find it by looking, which would tell it less. Returns
-    /// the queues whose news is to be announced without the lock.
+    /// Reports a loss, with the link's lock held: before the program can find it by polling, which would tell it less.
+    /// Returns the queues' places whose news is to be announced without the lock.
     #[inline]
     pub fn report(&self, events: &Events) -> [Option<Arc<dyn Announce>>; 2] {
         if let (Some(why), Some(reporter)) = (&events.lost, &self.reporter) {
             reporter.lost(why);
         }
-        // Not cloned and dropped again: mostly one of them has no news.
+        // A place without news is not cloned: mostly one of the two has none.
         let send = if events.send { self.send.clone() } else { None };
         let receive = if events.receive { self.receive.clone() } else { None };
         [send, receive]

@@ -252,7 +252,7 @@ pub enum ConnectStep {
     Nothing,
     /// Sends this.
     Send(Vec<u8>),
-    /// The answer: what follows belongs to the connection.
+    /// The answer came; the bytes behind it belong to the connection.
     Answer(Answer),
 }
 

@@ -21,13 +21,13 @@ use super::wire::Request;
 use super::{Admission, PendingRequest, nonce};
 use crate::poll::{EventFlags, Found, Poller};
 
-/// Callers that are let in at a time.
+/// Upper bound of callers that are let in at a time.
 const CALLERS: usize = 256;
-/// How long one may take to prove the secret and to say what it wants.
+/// Time that a caller has to prove the secret and to make its request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// From when on one makes place for another, if there is none.
+/// Time after which a caller loses its place to another one, if there is no free place.
 const SLOW: Duration = Duration::from_secs(1);
-/// Callers let in before others are looked at: a burst of strangers does not starve links.
+/// Upper bound of callers that are let in before other work is done: a burst of strangers does not starve links.
 const ACCEPTS: usize = 32;
 /// Pause of a process without descriptors before it tries again; callers stay in the backlog meanwhile.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);

@@ -114,7 +114,7 @@ pub struct Slots<Q: Backend> {
 }
 
 impl<Q: Backend> Slots<Q> {
-    /// Takes entries for a connection that is to be made. `is_ours`: whether a completion queue is of the NIC that makes it.
+    /// Takes entries for a connection that is to be made. `is_ours`: whether a completion queue belongs to the NIC that makes it.
     ///
     /// [`Error::InvalidParameter`] when a completion queue belongs to another NIC; [`Error::Full`].
     /// [`Error::InvalidParameter`] when a completion queue is of another NIC; [`Error::Full`].

@@ -1,4 +1,4 @@
-//! A NIC whose VIs' connections are [`crate::Connection`]s, whichever network carries them.
+//! NIC whose VIs' connections are [`crate::Connection`]s, over any network.
 
 #![allow(unsafe_code, reason = "it implements the transport contract")]
 
@@ -14,33 +14,34 @@ use udeck_via::{Arena, Caps, Deadline, Error, MemHandle, NetAddress, NicAttribut
 use crate::completion_queue::{MAX_COMPLETION_QUEUES, QUEUES};
 use crate::{Listeners, Memory, Windows, address, limit};
 
-/// What a NIC's objects share, and what is its network's own.
+/// State that a NIC's objects share, and the operations that differ by network.
 ///
 /// # Safety
 /// [`Network::memory`] and [`Network::windows`] are the same as long as it lives, and every connection of the NIC is made of
-/// them ([`crate::Settings`]): so peers' bytes go to the landing arena by a window that is in the table, to blocks of the
-/// outbox that a connection made for them, and to what a read was posted with; and the table tells when nobody is inside.
-/// Nobody else writes these arenas. A [`SessionDevice`] of it is handed to [`udeck_via::Nic::new`], and to nobody else.
+/// them ([`crate::Settings`]). So peers' bytes go to three kinds of places only: to the landing arena by a window that is in
+/// the table, to blocks of the outbox that a connection made for them, and to segments that a read was posted with; and the
+/// table knows when no access is under way. Nobody else writes these arenas. A [`SessionDevice`] of it is handed to
+/// [`udeck_via::Nic::new`], and to nobody else.
 pub unsafe trait Network: Send + Sync + 'static {
-    /// Where messages are sent from, and where peers write.
+    /// Arenas that messages are sent from, and that peers write.
     fn memory(&self) -> &Memory;
 
-    /// What peers reach of it.
+    /// Windows of these arenas that peers reach.
     fn windows(&self) -> &Windows;
 
-    /// Who is asked for connections.
+    /// Listeners for connection requests.
     fn listeners(&self) -> &Listeners;
 
-    /// As [`Device::waiter`].
+    /// Operation of [`Device::waiter`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Device::waiter`].
     fn waiter(self: &Arc<Self>) -> Result<Box<dyn Waiter>>;
 
-    /// As [`Device::connect`].
+    /// Operation of [`Device::connect`]. Blocks until `deadline` at most.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Device::connect`].
     fn connect(
         self: &Arc<Self>,
         to: &NetAddress,
@@ -50,29 +51,29 @@ pub unsafe trait Network: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Result<Connected>;
 
-    /// As [`Device::reclaim`].
+    /// Operation of [`Device::reclaim`].
     fn reclaim(self: &Arc<Self>);
 
-    /// As [`Device::undelivered`].
+    /// Operation of [`Device::undelivered`].
     fn undelivered(self: &Arc<Self>) -> usize;
 
-    /// As [`Device::messages_dropped`].
+    /// Operation of [`Device::messages_dropped`].
     fn messages_dropped(&self) -> u64 {
         0
     }
 
-    /// The NIC's last object is gone: what is left is to be sent, and forgotten then.
+    /// Closes the network: the NIC's last object is gone. Queued frames are still to be sent, then everything is forgotten.
     fn close(&self);
 }
 
-/// See the module.
+/// A NIC of connections over a [`Network`].
 pub struct SessionDevice<N: Network> {
     attributes: NicAttributes,
     network: Arc<N>,
 }
 
 impl<N: Network> SessionDevice<N> {
-    /// The NIC of a network that is ready. Dropped, it [closes](Network::close) it.
+    /// The NIC of a network that is ready. When dropped, it [closes](Network::close) the network.
     pub fn new(attributes: NicAttributes, network: Arc<N>) -> Arc<Self> {
         Arc::new(SessionDevice { attributes, network })
     }
@@ -83,8 +84,8 @@ impl<N: Network> SessionDevice<N> {
     }
 }
 
-/// What a NIC at `at` can do whose connections all are [`crate::Connection`]s; how long discriminators and private data may
-/// be is the transport's to say.
+/// Attributes of a NIC at `at` whose connections all are [`crate::Connection`]s. The transport sets the limits of
+/// discriminators and private data.
 pub fn attributes(name: &str, at: SocketAddr, max_transfer: usize) -> NicAttributes {
     let mut attributes = NicAttributes::new(name);
     limit(&mut attributes, max_transfer);
@@ -97,20 +98,20 @@ pub fn attributes(name: &str, at: SocketAddr, max_transfer: usize) -> NicAttribu
     attributes
 }
 
-/// Where a NIC's memory comes from.
+/// Source of a NIC's memory.
 #[derive(Debug, Clone)]
 pub enum Source {
-    /// Its own: so many bytes of address space for messages, and as many that peers may write.
+    /// Memory of its own: this many bytes of address space for messages, and as many that peers may write.
     Fresh(usize),
-    /// That of another NIC of this process ([`Memory::of`]): a block can be posted by both.
+    /// The memory of another NIC of this process ([`Memory::of`]): a block can be posted by both.
     Shared(Memory),
 }
 
 impl Source {
-    /// The memory.
+    /// Returns the memory.
     ///
     /// # Errors
-    /// The kernel's: there is no such address space left.
+    /// The kernel's: not so much address space is left.
     pub fn open(&self) -> Result<Memory> {
         match self {
             Source::Shared(memory) => Ok(memory.clone()),

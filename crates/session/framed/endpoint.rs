@@ -1,4 +1,4 @@
-//! The VI layer's side of a link.
+//! VI endpoint over a [`Link`]: the VI layer's side of a connection.
 
 #![allow(unsafe_code, reason = "it implements the transport contract")]
 
@@ -20,12 +20,12 @@ use crate::watching::{Watch, Watching};
 /// The two work queues of a VI over a [`Link`].
 pub struct SessionEndpoint<D: Driver> {
     link: Arc<Link<D>>,
-    /// What the sender of the last arrival waits for, if that was no lent message.
+    /// Receipt that the sender of the last arrival waits for, if that was no lent message.
     receipt: Option<Lent>,
 }
 
 impl<D: Driver> SessionEndpoint<D> {
-    /// The endpoint of a connection that stands; news go to `watch` from now on, and what came before is announced once.
+    /// The endpoint of a connection that stands. News goes to `watch` from now on, and earlier news is announced once.
     pub fn new(link: Arc<Link<D>>, watch: Watch) -> Self {
         Self::watched(link, watch.into())
     }
@@ -42,7 +42,7 @@ impl<D: Driver> SessionEndpoint<D> {
 }
 
 impl<D: Driver> SessionEndpoint<D> {
-    /// What has come next; a long message that is coming may go to `to` already.
+    /// Takes the next arrival. A long message that is coming may go to `to` already.
     fn next(&mut self, to: &mut [u8]) -> Result<Option<Taken>, Refused> {
         drop(self.receipt.take());
         self.link.with(|connection, driver| match connection.take() {
@@ -54,7 +54,7 @@ impl<D: Driver> SessionEndpoint<D> {
         })
     }
 
-    /// Posts; once more if the peer's credits lie in the stream already.
+    /// Posts; tries once more if the peer's credits may lie in the stream already.
     fn post<R>(
         &mut self,
         held: PostedBuffer,
@@ -72,10 +72,10 @@ impl<D: Driver> SessionEndpoint<D> {
         })
     }
 
-    /// As the program gets it. Without the lock: a `Lent` that is dropped takes it.
+    /// The arrival in the program's form. Runs without the lock, because a `Lent` that is dropped takes it.
     ///
     /// # Errors
-    /// [`Refused::Lost`] when some of it lies in a place that the program looked for it with, and did not use again.
+    /// [`Refused::Lost`] when a part of it lies in the place that the program polled with before, and did not offer again.
     fn arrival(&mut self, taken: Taken) -> Result<Arrival, Refused> {
         if let TakenBody::Body(_, _, 1..) = taken.body {
             let why = "the place that a message was coming to was not the one that it was received with";
@@ -92,8 +92,8 @@ impl<D: Driver> SessionEndpoint<D> {
     }
 }
 
-/// Before a post that would be held back: the peer's word that there is room may lie in the stream already, and who posts
-/// need not look at this connection again.
+/// Polls before a post that would be held back: the peer's credits may lie in the stream already, and the poster need not
+/// poll this connection again.
 fn look_for_room<D: Driver>(connection: &mut Connection, driver: &mut D) {
     if connection.would_hold_back() {
         driver.look(connection);
@@ -170,9 +170,9 @@ unsafe impl<D: Driver> ViEndpoint for SessionEndpoint<D> {
         })
     }
 
-    /// Puts short messages there, and long ones that fit and came without a header: those a program posted a descriptor
-    /// for. Of these, the beginning may be there before the call gives the message out: `to` is to be the same until one
-    /// does.
+    /// Receives into `to` short messages, and long ones that fit and came without a header: those are the messages that a
+    /// program posted a descriptor for. The beginning of a long one may be there before the call returns the message: `to`
+    /// has to be the same until then.
     fn receive_into(&mut self, to: &mut [u8]) -> Result<Option<Landed>, Refused> {
         let Some(taken) = self.next(to)? else { return Ok(None) };
         let Some((landed, copied)) = taken.land(to) else {
@@ -227,7 +227,7 @@ unsafe impl<D: Driver> ViEndpoint for SessionEndpoint<D> {
     fn close(&mut self, broken: Option<&str>) {
         drop(self.receipt.take());
         self.link.with(|connection, driver| {
-            // What has come by now was sent to a VI that stands.
+            // Everything that has come by now was sent to a VI that stands.
             if !connection.is_closed() {
                 driver.look_last(connection);
             }

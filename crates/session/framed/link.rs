@@ -11,33 +11,32 @@ use crate::framed::connection::Connection;
 use crate::memory::Acknowledge;
 use crate::watching::Watching;
 
-/// What moves a connection's streams. It lies under the connection's lock.
+/// Mover of a connection's streams. It lies under the connection's lock.
 pub trait Driver: Send + 'static {
-    /// Frames were queued: send what can be sent without waiting. What cannot be, the driver sends later by itself.
+    /// Sends what can be sent without waiting: frames were queued. The driver sends the rest later by itself.
     fn pump(&mut self, connection: &mut Connection);
 
-    /// The program looks for something that is not there: take in what has come, without waiting. (A program may look at
-    /// a VI by itself, in a loop, and never at a completion queue. A driver that knows that its waiter looked a moment
-    /// ago may do nothing.)
+    /// Takes in what has come, without waiting: the program polls for something that is not there. (A program may poll a VI
+    /// by itself, in a loop, and never a completion queue. A driver whose waiter polled a moment ago may do nothing.)
     fn look(&mut self, connection: &mut Connection);
 
-    /// The program closes the connection: take in what has come, also what another thread has in hand. May wait for that
-    /// thread, for a moment.
+    /// Takes in what has come, also bytes that another thread has in hand: the program closes the connection. May wait for
+    /// that thread, for a moment.
     fn look_last(&mut self, connection: &mut Connection) {
         self.look(connection);
     }
 
-    /// What was sent again, if the network below tells.
+    /// Retransmissions so far, if the network below counts them.
     fn retransmissions(&mut self) -> Option<Retransmissions> {
         None
     }
 
-    /// Whether all that was posted comes to the peer without this process, as far as is known after a look; or never will.
+    /// Whether everything that was posted reaches the peer without this process, as far as is known after a poll; or never will.
     fn is_done(&mut self, connection: &mut Connection) -> bool;
 }
 
-/// A connection and its driver. Locked by whoever works on them: the program's posts, the thread that polls, the
-/// driver's helper.
+/// A connection and its driver. Its lock is taken by each thread that works on them: the program's posts, the thread that
+/// polls, the driver's helper.
 pub struct Link<D> {
     shared: Mutex<Shared<D>>,
     arrivals: AtomicBool,
@@ -50,14 +49,14 @@ struct Shared<D> {
 }
 
 impl<D: Driver> Link<D> {
-    /// Both behind a lock.
+    /// Puts both behind a lock.
     pub fn new(connection: Connection, driver: D) -> Arc<Self> {
         let shared = Shared { connection, driver, watching: Watching::default() };
         Arc::new(Link { shared: Mutex::new(shared), arrivals: AtomicBool::new(false) })
     }
 
-    /// Works on both under the lock, then lets the driver pump if frames were queued, unlocks, and announces what there
-    /// is. Do not call it from inside itself; nothing that `work` drops may (a [`udeck_via::mem::Lent`] does).
+    /// Works on both under the lock, then lets the driver pump if frames were queued, unlocks, and announces the news. Do not
+    /// call it from inside itself; nothing that `work` drops may, either (dropping a [`udeck_via::mem::Lent`] does).
     pub fn with<R>(&self, work: impl FnOnce(&mut Connection, &mut D) -> R) -> R {
         let mut shared = self.shared.lock();
         let Shared { connection, driver, .. } = &mut *shared;
@@ -66,7 +65,7 @@ impl<D: Driver> Link<D> {
         result
     }
 
-    /// As [`Link::with`], unless somebody else is at it.
+    /// The same as [`Link::with`], unless another thread holds the lock: then `None`.
     pub fn try_with<R>(&self, work: impl FnOnce(&mut Connection, &mut D) -> R) -> Option<R> {
         let mut shared = self.shared.try_lock()?;
         let Shared { connection, driver, .. } = &mut *shared;
@@ -75,8 +74,8 @@ impl<D: Driver> Link<D> {
         Some(result)
     }
 
-    /// As [`Link::try_with`], by the owner of the completion queue that the receive queue is on, while it looks: of arrivals
-    /// it is told by the result alone, so that it need not find its own announcement. Everything else is announced.
+    /// The same as [`Link::try_with`], for the owner of the receive queue's completion queue, while it polls. The result says
+    /// whether something arrived, so that the owner need not find its own announcement. Other news is announced.
     #[inline]
     pub fn try_with_owner<R>(&self, work: impl FnOnce(&mut Connection, &mut D) -> R) -> Option<(R, bool)> {
         let mut shared = self.shared.try_lock()?;
@@ -91,14 +90,14 @@ impl<D: Driver> Link<D> {
         Some((result, arrived))
     }
 
-    /// Whether something lies there for the program to receive. Without the lock: what it says may be over already.
+    /// Whether something is there for the program to receive. Read without the lock, so it may be outdated already.
     pub fn has_arrivals(&self) -> bool {
         self.arrivals.load(Ordering::Acquire)
     }
 }
 
 impl<D: Driver> Link<D> {
-    /// The program's queues report to `watch` from now on; what came before is announced once.
+    /// Announces to `watching` from now on; earlier news is announced once.
     pub(crate) fn attach(&self, watching: Watching) {
         let mut shared = self.shared.lock();
         shared.connection.tell_again();
@@ -106,7 +105,7 @@ impl<D: Driver> Link<D> {
         self.finish(shared);
     }
 
-    /// This queue reports to nobody any more.
+    /// Stops announcements for this queue.
     pub(crate) fn detach(&self, queue: Queue) {
         let mut shared = self.shared.lock();
         let former = shared.watching.detach(queue);
@@ -120,7 +119,7 @@ impl<D: Driver> Link<D> {
         self.announce(shared);
     }
 
-    /// Sends what was queued, and notes whether something lies there.
+    /// Sends queued frames, and notes whether something is there to receive.
     #[inline]
     fn flush(&self, shared: &mut Shared<D>) {
         let Shared { connection, driver, .. } = shared;
@@ -129,13 +128,13 @@ impl<D: Driver> Link<D> {
             driver.pump(connection);
         }
         let has_arrivals = connection.has_arrivals();
-        // Written under the lock only, and read at other cores.
+        // Written under the lock only, and read on other cores.
         if self.arrivals.load(Ordering::Relaxed) != has_arrivals {
             self.arrivals.store(has_arrivals, Ordering::Release);
         }
     }
 
-    /// Unlocks, and announces what there is.
+    /// Unlocks, and announces the news.
     #[inline]
     fn announce(&self, shared: MutexGuard<'_, Shared<D>>) {
         if shared.connection.has_events() {

@@ -1,10 +1,10 @@
-//! Memory that peers reach by RDMA, and how its owner takes it back.
+//! Windows: memory that peers reach by RDMA, and how its owner takes it back.
 //!
-//! One table per NIC. Whoever accesses a window on a peer's behalf goes inside ([`Windows::enter`]: handle, right, tag
-//! and bounds are checked) and leaves when the access is over: for a write after one system call, for a read when its
-//! data have left. To withdraw is to close the entry to newcomers and to wait for those inside.
+//! One table per NIC. An access to a window on a peer's behalf begins with [`Windows::enter`], which checks handle, right,
+//! tag and bounds, and ends with the drop of its guard: for a write after one system call, for a read when its data have
+//! left. To withdraw a window is to close its entry to new accesses and to wait for those under way.
 //!
-//! Handles are random: a peer that guesses them finds nothing, and none is used twice but by chance.
+//! Handles are random: a guessed handle finds nothing, and none is used twice but by chance.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,12 +17,12 @@ use udeck_via::{Deadline, Error, MemHandle, Ptag, RemoteBuffer, Result};
 
 use crate::WINDOWS;
 
-/// What a peer wants to do in a window.
+/// Kind of a peer's access to a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Right {
-    /// Write it.
+    /// The peer writes.
     Write,
-    /// Read it.
+    /// The peer reads.
     Read,
 }
 
@@ -39,22 +39,22 @@ struct WindowEntry {
     ptag: Ptag,
     rights: Rights,
     in_outbox: bool,
-    /// Accesses under way.
+    /// Number of accesses under way.
     inside: usize,
-    /// No newcomers.
+    /// Whether new accesses are refused.
     closed: bool,
-    /// Kept until nobody is inside.
+    /// Memory that is kept until no access is under way.
     memory: Option<Owner>,
 }
 
-/// Where a window lies.
+/// Place of an access in its arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spot {
-    /// In the outbox arena rather than in the landing one.
+    /// Whether it lies in the outbox arena rather than in the landing one.
     pub in_outbox: bool,
     /// Start of the access, in that arena.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
 }
 
@@ -122,10 +122,10 @@ impl Windows {
         }
     }
 
-    /// [`udeck_via::transport::Device::revoke`]. Blocks while a peer's access is under way.
+    /// [`udeck_via::transport::Device::revoke`]. Blocks while a peer's access is under way, until `deadline` at most.
     ///
     /// # Errors
-    /// [`Error::Timeout`] when one still is at the deadline.
+    /// [`Error::Timeout`] when an access is still under way at the deadline.
     pub fn revoke(&self, handle: MemHandle, deadline: Deadline) -> Result {
         let start = std::time::Instant::now();
         let mut table = self.table.lock();
@@ -161,12 +161,11 @@ impl Windows {
             None => Some(memory),
         };
         drop(table);
-        // Without the lock: it may be anything.
+        // The lock is not held here, because the drop may run any code.
         drop(over);
     }
 
-    /// Goes inside to access `at` (`len` bytes of it) over a VI whose tag for this right is `tag`. `None`: it is not
-    /// allowed.
+    /// Begins an access to `at`, over a VI whose tag for this right is `tag`. `None`: it is not allowed.
     pub fn enter(
         self: &Arc<Self>,
         at: RemoteBuffer,
@@ -200,7 +199,7 @@ impl Drop for Inside {
         if entry.inside > 0 || !entry.closed {
             return;
         }
-        // Who waits in `revoke` finds it gone, or takes it away. Memory that was left to us goes now.
+        // A thread that waits in `revoke` finds the entry gone, or removes it. Memory that was left here goes now.
         let memory = entry.memory.take();
         if memory.is_some() {
             table.remove(&self.handle);

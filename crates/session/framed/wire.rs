@@ -1,4 +1,4 @@
-//! Frames as they lie in the stream.
+//! Wire format of frames in a stream.
 //!
 //! ```text
 //! byte 0      1       2      4       8           12     16       24    32     32 + head      + len
@@ -7,14 +7,14 @@
 //!      +------+-------+------+-------+-----------+------+--------+-----+------+--------------+
 //! ```
 //!
-//! Integers are little-endian; a field that its kind does not use is 0. `taken` is in every frame: how many of the
-//! receiver's messages (and RDMA writes) the sender's program has taken since the connection was made, modulo 2³².
+//! Integers are little-endian; a field that its kind does not use is 0. `taken` is in every frame: the number of the
+//! receiver's messages (and RDMA writes) that the sender's program has taken since the connection was made, modulo 2³².
 //!
 //! | kind | flags | head | immediate | word | offset | body |
 //! |---|---|---|---|---|---|---|
 //! | 1 message | immediate, receipt, lent | bytes of header | immediate data | | | what lies behind the header |
 //! | 2 write | immediate, receipt | | immediate data | handle | in the window | the data |
-//! | 3 read | | | number | handle | in the window | (`len` is what is wanted; no body) |
+//! | 3 read | | | number | handle | in the window | (none; `len` is the length wanted) |
 //! | 4 data | | status | number | | | the data, or nothing |
 //! | 5 receipt | | status | | number | | |
 //! | 6 credit | | | | | | |
@@ -24,8 +24,8 @@
 //! | 10 deaf | | | | | | |
 //! | 11 forget | | | | | number | |
 //!
-//! Messages and writes are numbered together from 0 by their order in the stream, reads apart from them. Behind an end
-//! come only receipts, credits and the over; behind that nothing.
+//! Messages and writes are numbered together from 0 by their order in the stream, reads apart from them. After an end come
+//! only receipts, credits and the over; after the over comes nothing.
 //!
 //! Everything is decoded as if the peer were hostile: lengths are checked before anything is allocated for them.
 //! Changing any of this takes another [`VERSION`], which drivers exchange when they connect.
@@ -34,7 +34,7 @@ use udeck_via::transport::{Inline, TransferStatus};
 
 pub use crate::close::Violation;
 
-/// The version that this build speaks.
+/// Version of this format.
 pub const VERSION: u16 = 2;
 /// Bytes of a frame before its head.
 pub const HEADER: usize = 32;
@@ -47,7 +47,7 @@ const LENT: u8 = 1 << 2;
 const HUNGRY: u8 = 1 << 3;
 const BROKEN: u8 = 1 << 4;
 
-/// All that a side says on a connection that it ends before it has said anything.
+/// The only frame of a side that ends a connection before it has sent anything else.
 pub fn withdrawal() -> Vec<u8> {
     Header { taken: 0, frame: Frame::End { broken: false, len: 0 } }.encode().to_vec()
 }
@@ -55,94 +55,95 @@ pub fn withdrawal() -> Vec<u8> {
 /// The fixed part of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Messages that the sender's program has taken.
+    /// Number of messages that the sender's program has taken, modulo 2³².
     pub taken: u32,
-    /// The rest.
+    /// Kind of the frame, and its other fields.
     pub frame: Frame,
 }
 
-/// What a frame is.
+/// A frame's kind, with the fields of the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// A message.
     Message {
         /// Immediate data.
         immediate: Option<u32>,
-        /// Its sender waits for a receipt.
+        /// Whether the sender waits for a receipt.
         receipt: bool,
-        /// It is given out as [`udeck_via::transport::Body::Lent`].
+        /// Whether it is delivered as [`udeck_via::transport::Body::Lent`].
         lent: bool,
-        /// Bytes of header.
+        /// Bytes of the message's header.
         head: u8,
-        /// Bytes behind it.
+        /// Bytes behind the message's header.
         len: u64,
     },
-    /// RDMA write.
+    /// An RDMA write.
     Write {
         /// Immediate data.
         immediate: Option<u32>,
-        /// Its sender waits for a receipt.
+        /// Whether the sender waits for a receipt.
         receipt: bool,
-        /// Where to.
+        /// Handle of the window.
         handle: u32,
-        /// Where to.
+        /// Offset in the window.
         offset: u64,
-        /// Bytes.
+        /// Bytes of data.
         len: u64,
     },
-    /// RDMA read.
+    /// An RDMA read.
     Read {
-        /// Its number.
+        /// The read's number.
         number: u32,
-        /// Where from.
+        /// Handle of the window.
         handle: u32,
-        /// Where from.
+        /// Offset in the window.
         offset: u64,
-        /// Bytes.
+        /// Bytes to read.
         len: u64,
     },
-    /// What was read.
+    /// The answer to a read.
     Data {
         /// The read's number.
         number: u32,
-        /// Arrived or Protection.
+        /// `Arrived` or `Protection`.
         status: TransferStatus,
-        /// Bytes.
+        /// Bytes of data.
         len: u64,
     },
-    /// What became of a message or write.
+    /// The status of a message or write.
     Receipt {
         /// Its number.
         number: u32,
-        /// Arrived, Refused or Protection.
+        /// `Arrived`, `Refused` or `Protection`.
         status: TransferStatus,
     },
-    /// Only to tell what was taken.
+    /// Carries only the count of taken messages.
     Credit,
-    /// A credit is wanted: at once, or (`hungry`) as soon as there is something new to tell.
+    /// Asks for a credit: at once, or (`hungry`) as soon as there is something new to tell.
     Ask {
-        /// There is no hurry before that.
+        /// Whether the credit may wait until the count has grown.
         hungry: bool,
     },
-    /// The sender's program takes nothing any more, and its end waits behind what it has posted.
+    /// Says that the sender's program takes nothing any more, while its end waits behind its posts.
     Deaf,
-    /// Where messages travel outside the stream: of those with smaller numbers, what has not arrived never will.
+    /// Where messages travel outside the stream: gives up the messages with smaller numbers. Those that have not arrived
+    /// never will.
     Forget {
-        /// The first that is not meant.
+        /// First number that is not given up.
         upto: u64,
     },
-    /// The sender sends no messages, writes, reads or data any more, and takes none.
+    /// Ends the sender's part: it sends no messages, writes, reads or data any more, and takes none.
     End {
-        /// By an error, which the words name.
+        /// Whether the end is by an error, which the words name.
         broken: bool,
-        /// Bytes of words.
+        /// Bytes of the words.
         len: u64,
     },
-    /// The sender sends nothing any more.
+    /// Last frame of the sender.
     Over,
 }
 
-/// The fields as they lie.
+/// Fields in the order of the stream.
 #[derive(Clone, Copy, Default)]
 struct Fields {
     kind: u8,
@@ -156,7 +157,7 @@ struct Fields {
 }
 
 impl Header {
-    /// As it lies in the stream.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER] {
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let mut fields = Fields { taken: self.taken, ..Fields::default() };
@@ -196,17 +197,17 @@ impl Header {
         fields.lay_out()
     }
 
-    /// What lies there.
+    /// Decodes a header.
     ///
     /// # Errors
-    /// When no peer that keeps the rules says so.
+    /// [`Violation`]: no peer that keeps the rules sends these bytes.
     pub fn decode(bytes: &[u8; HEADER]) -> Result<Self, Violation> {
         let fields = Fields::pick_up(bytes);
         let immediate = (fields.flags & IMMEDIATE != 0).then_some(fields.immediate);
         let receipt = fields.flags & RECEIPT != 0;
         let Fields { head, len, offset, word, .. } = fields;
         let frame = match fields.kind {
-            // What most frames are: the general way to find fields that it does not have would encode it again.
+            // Most frames take this path: the general check for unused fields would encode the header again.
             1 if usize::from(head) <= Inline::CAPACITY && fields.is_plain_message() => {
                 let lent = fields.flags & LENT != 0;
                 let frame = Frame::Message { immediate, receipt, lent, head: head as u8, len };
@@ -236,7 +237,7 @@ impl Header {
             kind => return Err(Violation(format!("a frame of kind {kind}"))),
         };
         let header = Header { taken: fields.taken, frame };
-        // What a kind does not use must be 0: so there is one way to say each thing.
+        // Fields that a kind does not use must be 0, so that each header has exactly one encoding.
         if header.encode() != *bytes {
             return Err(Violation(format!(
                 "a frame of kind {} with fields that it does not have",
@@ -247,16 +248,16 @@ impl Header {
     }
 }
 
-/// The header of a message without a body and without a receipt, which most frames are.
+/// Header of a message without a body and without a receipt, as most frames have.
 pub(crate) struct Short {
     pub taken: u32,
     pub immediate: Option<u32>,
-    /// Bytes behind the header.
+    /// Bytes of the message, behind the header.
     pub len: usize,
 }
 
 impl Short {
-    /// `None`: it is something else, which [`Header::decode`] tells.
+    /// Decodes the header. `None`: it is another frame, for [`Header::decode`].
     #[inline]
     pub fn decode(bytes: &[u8; HEADER]) -> Option<Self> {
         let long = |at: usize| bytes[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
@@ -276,7 +277,7 @@ impl Short {
 }
 
 impl Fields {
-    /// Whether what a message does not use is 0.
+    /// Whether the fields that a message does not use are 0.
     fn is_plain_message(&self) -> bool {
         let immediate = if self.flags & IMMEDIATE == 0 { self.immediate } else { 0 };
         self.flags & !(IMMEDIATE | RECEIPT | LENT) == 0 && self.offset == 0 && self.word | immediate == 0
@@ -322,7 +323,7 @@ fn code_of(status: TransferStatus) -> u16 {
         TransferStatus::Arrived => 0,
         TransferStatus::Refused => 1,
         TransferStatus::Protection => 2,
-        // A side finds these out by itself.
+        // Each side finds these out by itself.
         TransferStatus::Unread | TransferStatus::Lost => unreachable!("no peer is told so"),
     }
 }
@@ -407,7 +408,7 @@ mod tests {
         }
     }
 
-    /// That which random bytes hardly ever come near.
+    /// One-bit changes of a valid header, which random bytes hardly ever come near.
     #[test]
     fn one_bit_more_in_a_message_says_something_else_or_nothing() {
         let frame = Frame::Message { immediate: None, receipt: false, lent: false, head: 0, len: 0 };

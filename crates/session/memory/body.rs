@@ -1,5 +1,6 @@
-//! Where the body of a message lies that arrived: a block of the receiver's outbox arena, so that it is used again and
-//! not allocated; when half of that is taken so, the heap. Memory is taken for what has come of a body, not for what was announced.
+//! Memory of a received message's body: a block of the receiver's outbox arena, which is reused and not allocated; when half
+//! of the arena is taken in this way, the heap. Memory is taken for the bytes of a body that have come, not for its announced
+//! length.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
@@ -13,23 +14,23 @@ use udeck_via::transport::TransferStatus;
 use super::fresh::Anonymous;
 use super::{Memory, Place};
 
-/// Bodies are aligned to a cache line, wherever they lie.
+/// Alignment of bodies in bytes: a cache line, wherever they lie.
 const ALIGN: usize = 64;
-/// From so many bytes on, a body on the heap is a mapping of its own, which takes memory page by page as it is written.
+/// Length in bytes from which a body on the heap is a mapping of its own, which takes memory page by page as it is written.
 const MAPPED: usize = 128 << 10;
-/// The least room that a body has for what comes next, if it is not at its end. More of it would be taken for peers that do
-/// not go on; less would be system calls for a few bytes.
+/// Least room in bytes for the next part of a body, unless its end is nearer. More would be taken for peers that do not go
+/// on; less would be system calls for a few bytes.
 const AHEAD: usize = 256 << 10;
 
-/// Private memory for a body, 64-byte aligned. While a driver or a device fills it nobody has a slice of it.
+/// Private memory for a body, 64-byte aligned. While a driver or a device fills it, there is no slice of it.
 pub struct Store {
-    /// By what a device knows the memory: it goes before that.
+    /// The device's registration of the memory. It is dropped before the memory.
     registration: Option<Box<dyn Send + Sync>>,
     kept: Kept,
     len: usize,
 }
 
-/// Where a device finds the memory of a [`Store`].
+/// Place of a [`Store`]'s memory, for a device.
 #[derive(Clone, Copy, Debug)]
 pub enum ForDevice {
     /// There is none.
@@ -48,7 +49,7 @@ enum Kept {
 }
 
 impl Kept {
-    /// Not in the arena.
+    /// Memory outside the arena.
     fn private(len: usize) -> Option<Self> {
         let is_small = len < MAPPED;
         Some(if is_small { Kept::Heap(Heap::new(len)?) } else { Kept::Mapped(Anonymous::new(len).ok()?) })
@@ -66,7 +67,7 @@ unsafe impl Send for Heap {}
 unsafe impl Sync for Heap {}
 
 impl Store {
-    /// Room for `len` bytes, which takes memory as they come; `None` when there is none. Whoever calls has checked `len`
+    /// A store for `len` bytes, which takes memory as they come; `None` when there is none. The caller has checked `len`
     /// against a bound.
     pub fn new(memory: &Memory, len: usize) -> Option<Self> {
         let kept = if len == 0 {
@@ -80,13 +81,13 @@ impl Store {
         Some(Store { registration: None, kept, len })
     }
 
-    /// As [`Store::new`], in the arena or not at all.
+    /// The same as [`Store::new`], in the arena or not at all.
     pub(crate) fn in_arena(memory: &Memory, len: usize) -> Option<Self> {
         let kept = Kept::Block(memory.outbox.reserve(len).ok()?);
         Some(Store { registration: None, kept, len })
     }
 
-    /// As [`Store::new`], with memory for all of it at once: for a device, which fills any part of it.
+    /// The same as [`Store::new`], with memory for all of it at once: for a device, which fills any part of it.
     pub fn whole(memory: &Memory, len: usize) -> Option<Self> {
         let mut store = Self::new(memory, len)?;
         if let Kept::Block(filling) = &mut store.kept
@@ -97,7 +98,7 @@ impl Store {
         Some(store)
     }
 
-    /// A copy of `bytes`.
+    /// A store with a copy of `bytes`.
     pub fn copy_of(memory: &Memory, bytes: &[u8]) -> Option<Self> {
         let mut store = Self::whole(memory, bytes.len())?;
         if !store.scatter(0, bytes) {
@@ -107,7 +108,8 @@ impl Store {
         Some(store)
     }
 
-    /// Where a device finds it, if it was made [whole](Store::whole). It lies there while the store does.
+    /// The place of the memory for a device, if the store was made [whole](Store::whole). The memory stays there while the
+    /// store exists.
     pub fn for_device(&self) -> ForDevice {
         match &self.kept {
             Kept::Nothing => ForDevice::Nothing,
@@ -118,23 +120,23 @@ impl Store {
         }
     }
 
-    /// Keeps what a device knows the memory by, for as long as there is that.
+    /// Keeps the device's registration of the memory for as long as the memory exists.
     pub fn keep_registration(&mut self, registration: Box<dyn Send + Sync>) {
         self.registration = Some(registration);
     }
 
-    /// Its bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Whether the store has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where what comes next lies, from byte `from` on, as much of it as has memory: some, if it is not the end. All before
-    /// has come. It lies there while the store does. `None` when there is no memory.
+    /// Place of the bytes from `from` on, as far as they have memory: at least one, if `from` is not the end. All bytes
+    /// before have come. The memory stays there while the store exists. `None` when there is no memory.
     pub(crate) fn room(&mut self, from: usize) -> Option<Place> {
         if let Kept::Block(filling) = &mut self.kept {
             filling.grow(from.saturating_add(AHEAD).min(self.len)).ok()?;
@@ -143,7 +145,7 @@ impl Store {
         Some(self.elsewhere().behind(from))
     }
 
-    /// Puts bytes there, from byte `at`, in any order. `false`: there is no memory for them.
+    /// Puts bytes into the store from byte `at`, in any order. Returns `false` if there is no memory for them.
     pub fn scatter(&mut self, at: usize, bytes: &[u8]) -> bool {
         let place = match &mut self.kept {
             Kept::Block(filling) => {
@@ -160,7 +162,7 @@ impl Store {
         true
     }
 
-    /// All of it was scattered: it can be read. `false`: there is no memory after all.
+    /// Whether the store can be read, once all of it was scattered. `false`: there is no memory after all.
     pub fn is_whole(&mut self) -> bool {
         match &mut self.kept {
             Kept::Block(filling) => filling.grow(self.len).is_ok(),
@@ -168,7 +170,7 @@ impl Store {
         }
     }
 
-    /// The place of one that is not in the arena.
+    /// Place of a store that is not in the arena.
     fn elsewhere(&self) -> Place {
         let at = match &self.kept {
             Kept::Nothing | Kept::Block(_) => return Place::new(NonNull::dangling(), 0),
@@ -178,7 +180,7 @@ impl Store {
         Place::new(at, self.len)
     }
 
-    /// Its bytes, when no place of it is used any more: those that have come, at least.
+    /// The store's bytes, when no place of it is used any more: at least those that have come.
     pub fn bytes(&self) -> &[u8] {
         match &self.kept {
             Kept::Nothing => &[],
@@ -190,15 +192,15 @@ impl Store {
         }
     }
 
-    /// Copies what has arrived there, `to.len()` bytes from offset `from`.
+    /// Copies `to.len()` bytes that have come, from offset `from`.
     pub fn copy_part(&self, from: usize, to: &mut [u8]) {
-        // Of what was posted for, nothing need have come here.
+        // The bytes may all have gone to the program's place, and none to the store.
         if !to.is_empty() {
             to.copy_from_slice(&self.bytes()[from..from + to.len()]);
         }
     }
 
-    /// For the program to read. `receipt`: whom to tell when it is done, and the message's number.
+    /// Lends the bytes to the program. `receipt`: the receiver of the receipt when the program is done, and the message's number.
     pub fn lend(self, receipt: Option<(Arc<dyn Acknowledge>, u32)>) -> Lent {
         let bytes = self.bytes();
         let part = (NonNull::from(bytes).cast(), bytes.len());
@@ -209,7 +211,7 @@ impl Store {
     }
 }
 
-/// A receipt for a message that lies elsewhere.
+/// A receipt for a message without a store.
 pub fn receipt(whom: Arc<dyn Acknowledge>, number: u32) -> Lent {
     let body = Body {
         _store: Store { registration: None, kept: Kept::Nothing, len: 0 },
@@ -219,9 +221,9 @@ pub fn receipt(whom: Arc<dyn Acknowledge>, number: u32) -> Lent {
     unsafe { Lent::new(&[], Arc::new(body), 0) }
 }
 
-/// Where a receipt goes.
+/// Receiver of receipts.
 pub trait Acknowledge: Send + Sync {
-    /// What became of the peer's message of this number.
+    /// Reports what became of the peer's message of this number.
     fn acknowledge(&self, number: u32, status: TransferStatus);
 }
 

@@ -10,7 +10,7 @@ use udeck_via::mem::Backing;
 
 const REMEDY: &str = "post less at a time, drop received messages sooner, or raise DECK_ARENA";
 
-/// A mapping of zeros, which takes memory as it is written.
+/// An anonymous mapping of zeros, which takes memory as it is written.
 pub struct Anonymous {
     memory: MmapRaw,
     base: NonNull<u8>,
@@ -44,7 +44,7 @@ impl Anonymous {
         Ok(Box::new(Anonymous { memory, base }))
     }
 
-    /// Where it begins.
+    /// First byte of the mapping.
     pub fn start(&self) -> NonNull<u8> {
         self.base
     }

@@ -1,5 +1,5 @@
-//! Places in memory by address. Their bounds were checked when they were made; that the memory stays, and that nobody
-//! else is there, is what their makers in this crate answer for ([`Place::fill`]).
+//! Places in memory by address. Their bounds were checked when they were made. Their makers in this crate answer for the
+//! rest: the memory stays, and nobody else accesses it ([`Place::fill`]).
 
 use std::ptr::NonNull;
 
@@ -16,22 +16,22 @@ pub(crate) struct Place {
 unsafe impl Send for Place {}
 
 impl Place {
-    /// `[offset, offset + len)` of an arena, if it is inside.
+    /// The place `[offset, offset + len)` of an arena, if it is inside.
     pub fn of(arena: &Arena, offset: u64, len: usize) -> Option<Self> {
         Some(Place { at: arena.place(offset, len)?, len })
     }
 
-    /// Memory that whoever makes this keeps, for as long as the place is used.
+    /// A place in memory that its maker keeps for as long as the place is used.
     pub(super) fn new(at: NonNull<u8>, len: usize) -> Self {
         Place { at, len }
     }
 
-    /// Bytes on the heap, which stay as long as their box.
+    /// A place of bytes on the heap, which stay as long as their box.
     pub fn bytes(bytes: &[u8]) -> Self {
         Place { at: NonNull::from(bytes).cast(), len: bytes.len() }
     }
 
-    /// A place that the program lends for a while; who makes this forgets it before the program has it again.
+    /// A place that the program lends for a while; the maker forgets it before the program has it again.
     pub fn lent(bytes: &mut [u8]) -> Self {
         Place { len: bytes.len(), at: NonNull::from(bytes).cast() }
     }
@@ -44,14 +44,14 @@ impl Place {
         self.len
     }
 
-    /// All but the first `skipped` bytes.
+    /// The place without its first `skipped` bytes.
     pub fn behind(self, skipped: usize) -> Self {
         assert!(skipped <= self.len);
         // SAFETY: within the place, or at its end.
         Place { at: unsafe { self.at.add(skipped) }, len: self.len - skipped }
     }
 
-    /// The first `len` bytes.
+    /// The first `len` bytes of the place.
     pub fn first(self, len: usize) -> Self {
         assert!(len <= self.len);
         Place { at: self.at, len }

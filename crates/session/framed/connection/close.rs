@@ -1,9 +1,9 @@
-//! How a connection ends.
+//! End of a connection over streams of frames.
 //!
-//! In order: each side says *end* when it closes (no messages, writes, reads or answers come from it any more, and it
-//! takes none), but goes on giving receipts for what its program has taken. When both have, and neither side waits for
-//! anything, each says *over*, the side that accepted last: so the other one knows, when it hears that, that the peer
-//! has everything of it, and may reset the stream.
+//! In order: each side sends an *end* frame when it closes. No messages, writes, reads or answers come from it any more, and
+//! it takes none, but it goes on giving receipts for what its program has taken. When both have sent their end, and neither
+//! side waits for anything, each sends an *over* frame, the accepting side last. When the asking side receives that, it knows
+//! that the peer has everything, and may reset the stream.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::framed::wire::{Frame, MAX_WORDS, Violation};
 use crate::memory::Place;
 
 impl Connection {
-    /// How the connection is over for the program, if it is.
+    /// How the connection ended for the program, if it did.
     pub(crate) fn end(&self) -> Option<Refused> {
         self.close.end()
     }
@@ -26,7 +26,7 @@ impl Connection {
     /// [`udeck_via::transport::ViEndpoint::close`].
     pub(crate) fn close(&mut self, broken: Option<&str>) {
         if self.close.closed {
-            // What broke it off may have left something to read.
+            // An arrival may be left from before the loss.
             self.recv_queue.clear();
             return;
         }
@@ -35,10 +35,10 @@ impl Connection {
         self.try_over();
     }
 
-    /// Ends it by an error that lies with the peer but not in its protocol: both programs learn why.
+    /// Ends the connection by an error that is the peer's fault but no violation of the protocol: both programs learn why.
     pub(super) fn break_off(&mut self, why: &str) {
         self.close.report_loss(why, &mut self.events);
-        // The peer counts them as unread.
+        // The peer counts the messages without a receipt as unread.
         self.recv_queue.forget_receipts();
         self.send_end(Some(why));
         self.settle_all(TransferStatus::Lost, |_| true);
@@ -55,16 +55,17 @@ impl Connection {
         let out = end_frame(broken);
         self.post(out);
         if self.holds_back() {
-            // What the peer holds back, and its end behind that, would wait for us as ours does for it.
+            // Otherwise the peer's held-back posts, and its end behind them, would wait for our program to take messages, as
+            // ours wait for the peer's.
             self.control(Frame::Deaf, Then::Nothing);
         }
     }
 
-    /// The peer has ended it.
+    /// Handles the peer's end.
     pub(super) fn on_end(&mut self, broken: bool) {
         let words = std::mem::take(&mut self.incoming.words);
         self.close.peer_ended(broken.then_some(words), &mut self.events);
-        // Its program takes nothing any more: what it had not taken it never does.
+        // The peer's program takes nothing any more, so it will never take the messages that it had not taken.
         let taken = self.window.taken();
         self.settle_all(TransferStatus::Unread, |number| number >= taken);
         while !self.reads.is_empty() {
@@ -75,7 +76,8 @@ impl Connection {
         self.events.tell_end();
     }
 
-    /// The peer broke the protocol. What is queued already still leaves, if the stream takes it, and the words last.
+    /// Closes the connection after a violation of the protocol. Frames that are queued still leave, if the stream takes them,
+    /// and the words leave last.
     pub(super) fn break_protocol(&mut self, violation: &Violation) {
         if self.broken || self.close.dead {
             return;
@@ -92,8 +94,9 @@ impl Connection {
         self.incoming.target = Target::Nowhere;
     }
 
-    /// The stream broke, or the peer is dead: everything under way is lost, nothing is gathered any more. `why` is for
-    /// the program. After the peer's end this is an orderly end that nobody waits for any longer. May be repeated.
+    /// Ends the connection because the stream broke or the peer is dead: everything in flight is lost, and nothing is
+    /// gathered any more. `why` is for the program. After the peer's end this is an orderly end that no program waits for any
+    /// longer. May be repeated.
     pub fn lost(&mut self, why: &str) {
         let Some(status) = self.close.die(why, &mut self.events) else { return };
         self.incoming.target = Target::Nowhere;
@@ -114,26 +117,26 @@ impl Connection {
         self.events.tell_end();
     }
 
-    /// The peer's direction of the stream ended.
+    /// Handles the end of the peer's direction of the stream.
     pub fn hung_up(&mut self) {
         self.lost(
             "its stream ended without a goodbye: the peer's process has died, or its NIC was closed by force",
         );
     }
 
-    /// Whether it is open, and nothing waits to be sent but in its stream: what it is after most looks.
+    /// Whether the connection is open, and everything that waits to be sent is in its stream. Both hold after most polls.
     #[inline]
     pub fn is_calm(&self) -> bool {
         !(self.close.dead || self.broken || self.over || self.holds_back())
     }
 
-    /// The peer gave up waiting for the answer to its request, and never used the connection.
+    /// Ends the connection: the peer gave up waiting for the answer to its request, and never used the connection.
     pub fn withdrawn(&mut self) {
         self.close.peer_ended(None, &mut self.events);
         self.lost("the peer gave up waiting for an answer to its request");
     }
 
-    /// How far it is.
+    /// The connection's state, for its driver.
     pub fn phase(&self) -> Phase {
         if self.close.dead {
             Phase::Over { abruptly: true }
@@ -152,7 +155,7 @@ impl Connection {
         self.close.closed
     }
 
-    /// Says *over* when the time has come.
+    /// Sends the *over* frame when its time has come.
     #[inline]
     pub(super) fn try_over(&mut self) {
         if self.close.closed {

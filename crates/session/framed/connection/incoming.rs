@@ -1,6 +1,6 @@
-//! The parser of the incoming stream, and where payload goes.
+//! Parser of the incoming stream, and the places of payload.
 //!
-//! A frame is a header, then lead bytes (a message's head, the words of an end), then payload. Payload goes straight to
+//! A frame is a header, then lead bytes (a message's head, or the words of an end), then payload. Payload goes straight to
 //! its place: by [`Connection::direct`] and a driver's read, or copied out of the driver's scratch.
 
 use smallvec::SmallVec;
@@ -15,28 +15,28 @@ use crate::framed::wire::{Frame, HEADER, Header, MAX_WORDS, Short, Violation};
 use crate::memory::{Place, Store};
 use crate::recv_queue::is_posted_for;
 
-/// How far the parser is.
+/// State of the parser.
 #[derive(Default)]
 pub(super) struct Incoming {
     pub stage: ParseStage,
-    /// A header or lead that has not come as a whole.
+    /// A header or lead of which only a part has come.
     pub partial: Vec<u8>,
     pub target: Target,
-    /// What the next message is expected to be like.
+    /// Expected shape of the next message.
     pub shape: Option<Shape>,
     pub last_shape: Option<Shape>,
-    /// A store whose body lies there, if the header that is parsed is the expected one.
+    /// A store that holds the body already, if the header that is parsed is the expected one.
     pub expected: Option<Expected>,
-    /// Payload bytes that have come, of so many.
+    /// Payload bytes of the current frame that have come, out of `len`.
     pub done: usize,
     len: usize,
-    /// Where the program wants the message that is coming, while it looks ([`Connection::look_into`]).
+    /// The program's place for the message that is coming, during a poll ([`Connection::look_into`]).
     posted: Option<Place>,
-    /// How much of it lies there, instead of in its store.
+    /// Bytes of the message that lie in the program's place, instead of in the store.
     pub landed: usize,
-    /// The number of the message or write that is coming.
+    /// Number of the message or write that is coming.
     pub number: u32,
-    /// A write that the window's owner does not allow.
+    /// Whether the current frame is a write that the window's owner does not allow.
     pub refused: bool,
     pub head: Option<Inline>,
     pub words: String,
@@ -50,10 +50,10 @@ pub(super) enum ParseStage {
     Payload(Frame),
 }
 
-/// Where payload goes.
+/// Destination of payload.
 #[derive(Default)]
 pub(super) enum Target {
-    /// Nobody wants it.
+    /// The payload is thrown away.
     #[default]
     Nowhere,
     Store(Store),
@@ -63,14 +63,14 @@ pub(super) enum Target {
 }
 
 impl Connection {
-    /// Whether the next byte is a header's. Unless [a body is expected](Connection::expects_body), [`Connection::direct`] is
-    /// empty then.
+    /// Whether the next byte is a header's. In that state, [`Connection::direct`] is empty unless [a body is
+    /// expected](Connection::expects_body).
     #[inline]
     pub fn is_between_frames(&self) -> bool {
         matches!(self.incoming.stage, ParseStage::Header)
     }
 
-    /// As [`Connection::on_receive`], of bytes that lie in a driver's scratch only.
+    /// The same as [`Connection::on_receive`], for bytes that lie in a driver's scratch only.
     pub fn on_receive_beside(&mut self, mut scratch: &[u8]) {
         while !scratch.is_empty() {
             scratch = match self.parse_short(scratch) {
@@ -81,7 +81,7 @@ impl Connection {
         self.try_over();
     }
 
-    /// As [`Connection::on_receive_beside`], without the shorter way for short messages.
+    /// The same as [`Connection::on_receive_beside`], without the short path for short messages.
     #[cfg(test)]
     pub(crate) fn came_by_stages(&mut self, mut scratch: &[u8]) {
         while !scratch.is_empty() {
@@ -90,7 +90,7 @@ impl Connection {
         self.try_over();
     }
 
-    /// Where the next bytes of the stream want to lie.
+    /// Places for the next bytes of the stream.
     pub fn direct(&mut self) -> Direct {
         let mut direct = Direct::default();
         if self.broken || self.close.dead {
@@ -112,14 +112,14 @@ impl Connection {
         direct
     }
 
-    /// `filled` bytes lie in `direct`'s pieces. `scratch` has the bytes [before them](Direct::before), and then those that come
-    /// behind. If `filled` is less than all pieces hold, nothing usually comes behind, but it may: what is missing is then copied
-    /// from there.
+    /// Handles a read: `filled` bytes lie in `direct`'s pieces, and `scratch` has the bytes [before these](Direct::before),
+    /// then those behind. If `filled` is less than the pieces hold, usually nothing lies behind, but it may: the missing
+    /// bytes are then copied from there.
     ///
-    /// After a violation ([`super::Phase::Broken`]) and a loss everything is thrown away.
+    /// After a violation ([`super::Phase::Broken`]) and after a loss, all bytes are thrown away.
     ///
     /// # Panics
-    /// When more is filled than there was room for.
+    /// When `filled` is more than there was room for.
     pub fn on_receive(&mut self, mut direct: Direct, filled: usize, scratch: &[u8]) {
         assert!(filled <= direct.len(), "{filled} bytes in a place of {}", direct.len());
         if let Some(expected) = direct.expected.take() {
@@ -132,8 +132,8 @@ impl Connection {
         self.on_receive_beside(scratch);
     }
 
-    /// The places of what comes next of the payload, and what keeps them from being taken back. Of a body that is all that
-    /// has memory, at least [so much](Store::room).
+    /// Places for the next bytes of the payload, and the guard that keeps their window from being taken back. For a body: all
+    /// of its memory so far, at least [this much](Store::room).
     fn next_places(&mut self) -> Result<(SmallVec<[Place; 2]>, Option<Inside>), Violation> {
         let Incoming { done, len, .. } = self.incoming;
         let places = match &mut self.incoming.target {
@@ -153,7 +153,7 @@ impl Connection {
                     Some((inside, Place::of(&self.memory.landing, spot.offset, spot.len)?))
                 });
                 let Some((inside, place)) = found else {
-                    // It was taken back: what comes of the write from now on is thrown away.
+                    // The window was taken back: the rest of the write is thrown away.
                     (self.incoming.target, self.incoming.refused) = (Target::Nowhere, true);
                     return Ok((SmallVec::new(), None));
                 };
@@ -175,9 +175,9 @@ impl Connection {
         Ok(places)
     }
 
-    /// Lets `look` take in what has come. If that is of a long message, and `to` holds it and is what it was posted for,
-    /// its bytes go there; what does not come by that goes to the store, and from there at the next look, which has to
-    /// be for the same place.
+    /// Lets `look` take in what has come. If a long message is coming that `to` can hold and was posted for, its bytes go to
+    /// `to`. The rest goes to the store, and from there to the same place at the next poll, which has to offer that place
+    /// again.
     pub(crate) fn look_into(&mut self, to: &mut [u8], look: impl FnOnce(&mut Connection)) {
         self.offer(to);
         let looking = Looking(self);
@@ -199,14 +199,14 @@ impl Connection {
         self.incoming.posted = Some(Place::lent(to));
     }
 
-    /// The program's place is its own again.
+    /// Gives the program's place back to it.
     fn withdraw(&mut self) {
         if self.incoming.posted.take().is_some() {
             self.incoming.landed = self.incoming.done;
         }
     }
 
-    /// As much as belongs together; what lies behind it. After a violation and a loss everything is thrown away.
+    /// Parses the bytes that belong together. Returns the rest. After a violation and after a loss, all bytes are thrown away.
     #[inline(never)]
     fn parse_slow<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         if self.broken || self.close.dead {
@@ -231,8 +231,8 @@ impl Connection {
         }
     }
 
-    /// A short message that lies there as a whole, which most frames are: what the stages do, in one step. `None`: it is
-    /// something else, or there is something wrong with it, which the stages tell.
+    /// Parses a short message that lies there as a whole, which most frames are: the work of all stages in one step. `None`:
+    /// it is another frame, or a violation, which the stages report.
     #[inline(always)]
     fn parse_short<'a>(&mut self, bytes: &'a [u8]) -> Option<&'a [u8]> {
         let (header, behind) = bytes.split_first_chunk::<HEADER>()?;
@@ -286,7 +286,7 @@ impl Connection {
         Ok(later)
     }
 
-    /// A header has come.
+    /// Handles a header.
     fn begin(&mut self, header: Header) -> Result<(), Violation> {
         self.incoming.forget();
         let (lead, len) = self.admit(header)?;
@@ -303,7 +303,7 @@ impl Connection {
         self.advance(0)
     }
 
-    /// So much of the payload has come.
+    /// Counts payload bytes that have come.
     pub(super) fn advance(&mut self, bytes: usize) -> Result<(), Violation> {
         let ParseStage::Payload(frame) = self.incoming.stage else { return Ok(()) };
         self.incoming.done += bytes;
@@ -315,7 +315,8 @@ impl Connection {
         self.complete(frame)
     }
 
-    /// Payload that came in a driver's scratch. Returns how much of it there was room for: some, or all that nobody wants.
+    /// Copies payload out of a driver's scratch. Returns the number of bytes that are done: those that had a place, or all if
+    /// they are thrown away.
     fn copy_in(&mut self, bytes: &[u8]) -> Result<usize, Violation> {
         let (places, inside) = self.next_places()?;
         if places.is_empty() {
@@ -338,7 +339,7 @@ pub(super) fn no_memory(len: usize) -> Violation {
     Violation(format!("a message of {len} bytes, for which there is no memory"))
 }
 
-/// Ends a look, also by a panic.
+/// Ends a poll's use of the program's place, also on a panic.
 struct Looking<'a>(&'a mut Connection);
 
 impl Drop for Looking<'_> {
@@ -348,7 +349,7 @@ impl Drop for Looking<'_> {
 }
 
 impl Incoming {
-    /// Adds to what has come of a part of `len` bytes: whether that is all, and what lies behind it.
+    /// Adds bytes to a part of `len` bytes. Returns whether the part is whole, and the bytes behind it.
     fn fill<'a>(&mut self, len: usize, bytes: &'a [u8]) -> (bool, &'a [u8]) {
         debug_assert!(len <= MAX_WORDS);
         let (now, later) = bytes.split_at(bytes.len().min(len - self.partial.len()));
@@ -363,7 +364,7 @@ impl Incoming {
         }
     }
 
-    /// What was kept of the frame before.
+    /// Forgets the frame before.
     fn forget(&mut self) {
         (self.target, self.refused, self.done, self.len) = (Target::Nowhere, false, 0, 0);
         self.landed = 0;

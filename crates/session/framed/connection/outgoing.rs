@@ -1,4 +1,4 @@
-//! The queue of frames: headers by value, payload where it lies.
+//! Queue of outgoing frames: headers by value, payload in place.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -15,9 +15,9 @@ use crate::memory::Place;
 
 /// A frame to be sent.
 pub(super) struct Out {
-    /// Where it begins in the stream.
+    /// Offset of the frame in the stream.
     at: u64,
-    /// Header and head.
+    /// Header and head of the frame.
     lead: [u8; LEAD],
     lead_len: u8,
     body: SmallVec<[Place; 2]>,
@@ -27,14 +27,14 @@ pub(super) struct Out {
 
 const LEAD: usize = HEADER + Inline::CAPACITY;
 
-/// What follows when nobody reads a frame's memory any more.
+/// Action when nobody reads a frame's memory any more.
 pub(super) enum Then {
     Nothing,
-    /// The memory goes back.
+    /// Gives the memory back.
     Held(PostedBuffer),
-    /// The message of this number has left: its entry among the unacknowledged ends when a receipt has come, too.
+    /// Notes that the message of this number has left. Its entry among the unacknowledged ends when a receipt has come, too.
     Left(Position),
-    /// A read of a peer's was answered.
+    /// A peer's read was answered.
     Served(#[allow(dead_code, reason = "held, not read")] Option<Inside>),
     /// A receipt was sent.
     Receipt,
@@ -45,14 +45,14 @@ pub(super) enum Then {
 pub(super) struct Outgoing {
     frames: VecDeque<Out>,
     end: u64,
-    /// How far somebody has gathered.
+    /// Offset up to which the driver has gathered.
     gathered: Cell<u64>,
-    /// Answers and receipts that lie here: what a peer that does not read can make us keep.
+    /// Answers and receipts in the queue: the part of it that a peer grows by not reading.
     answers: usize,
 }
 
 impl Out {
-    /// `head` (two pieces, at most [`Inline::CAPACITY`] bytes) goes behind the header.
+    /// Makes a frame. `head` (two pieces, at most [`Inline::CAPACITY`] bytes) follows the header.
     #[inline]
     pub fn new(frame: Frame, head: [&[u8]; 2], body: SmallVec<[Place; 2]>, then: Then) -> Self {
         let mut lead = [0; LEAD];
@@ -66,7 +66,7 @@ impl Out {
         Out { at: 0, lead, lead_len: len as u8, body, body_len, then }
     }
 
-    /// A header alone.
+    /// Makes a frame of a header alone.
     pub fn bare(frame: Frame, then: Then) -> Self {
         Out::new(frame, [&[], &[]], SmallVec::new(), then)
     }
@@ -88,12 +88,12 @@ impl Out {
         self.lead.first_chunk().expect("a lead is longer")
     }
 
-    /// What goes behind it.
+    /// The bytes between header and body.
     pub fn head(&self) -> &[u8] {
         &self.lead[HEADER..usize::from(self.lead_len)]
     }
 
-    /// What goes behind that.
+    /// The places of the body.
     pub fn body(&self) -> &[Place] {
         &self.body
     }
@@ -109,7 +109,7 @@ impl Out {
 }
 
 impl Outgoing {
-    /// Appends a frame, with this in its header.
+    /// Appends a frame, with `taken` in its header.
     #[inline]
     pub fn push(&mut self, mut out: Out, taken: u32) {
         wire::set_taken(&mut out.lead, taken);
@@ -146,7 +146,7 @@ impl Outgoing {
     pub fn gather<'a>(&'a self, from: u64, limit: usize, pieces: &mut Pieces<'a>) -> usize {
         assert!(from >= self.start() && from <= self.end, "{from} of {}..{}", self.start(), self.end);
         let (mut at, mut left) = (from, limit);
-        // Who writes as it comes begins with the first.
+        // A driver that writes as frames come begins with the first one.
         let is_first = self.frames.front().is_some_and(|out| from < out.end());
         let first = if is_first { 0 } else { self.frames.partition_point(|out| out.end() <= from) };
         for out in self.frames.range(first..) {
@@ -161,7 +161,7 @@ impl Outgoing {
         (at - from) as usize
     }
 
-    /// Takes the first frame out if it lies before `upto`.
+    /// Takes the first frame out if it ends before offset `upto`.
     pub fn pop_released(&mut self, upto: u64) -> Option<Then> {
         if self.frames.front()?.end() > upto {
             return None;

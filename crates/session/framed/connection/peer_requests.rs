@@ -1,4 +1,4 @@
-//! What arrives: checked when its header has come, served when all of it has.
+//! Incoming frames other than the program's messages: checked when the header has come, served when all has come.
 
 use smallvec::SmallVec;
 use udeck_via::mem::MemHandle;
@@ -13,8 +13,8 @@ use crate::framed::wire::{Frame, Header, Violation};
 use crate::memory::Place;
 use crate::{Item, MESSAGES};
 
-/// Answers and receipts that a peer can make us keep: what one may wait for that keeps the rules, and again for what is
-/// sent and not acknowledged by a stream that works so.
+/// Upper bound of answers and receipts in the queue: twice as many as a peer that keeps the rules may wait for, and the same
+/// again for those that are sent and not acknowledged by the stream below.
 const MOST_ANSWERS: usize = 4 * MESSAGES as usize;
 
 fn violation<T>(words: impl Into<String>) -> Result<T, Violation> {
@@ -22,8 +22,8 @@ fn violation<T>(words: impl Into<String>) -> Result<T, Violation> {
 }
 
 impl Connection {
-    /// Checks a header, before anything is allocated for what it announces, and sets the payload's target. Returns the
-    /// lengths of lead and payload.
+    /// Checks a header before anything is allocated for it, and sets the payload's target. Returns the lengths of lead and
+    /// payload.
     pub(super) fn admit(&mut self, header: Header) -> Result<(usize, usize), Violation> {
         let Header { taken, frame } = header;
         if self.peer_over {
@@ -61,7 +61,7 @@ impl Connection {
         }
     }
 
-    /// Whether [`Connection::admit`] lets any short message through, but for credits.
+    /// Whether [`Connection::admit`] lets any short message through, apart from credits.
     #[inline]
     pub(super) fn admits_short(&self) -> bool {
         let is_over = self.broken || self.close.dead || self.peer_over || self.close.peer_has_ended();
@@ -142,7 +142,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The peer's program has taken so many of our messages.
+    /// Handles the count of our messages that the peer's program has taken.
     pub(super) fn on_taken(&mut self, taken: u32) -> Result<(), Violation> {
         let untaken = (self.untaken.len() - self.unsent) as u32;
         let more = self.window.on_taken(taken, untaken).map_err(Violation)?;
@@ -154,7 +154,7 @@ impl Connection {
         Ok(())
     }
 
-    /// All of a frame has come.
+    /// Handles a frame that has come as a whole.
     pub(super) fn complete(&mut self, frame: Frame) -> Result<(), Violation> {
         match frame {
             Frame::Message { immediate, receipt, lent, .. } => {
@@ -164,7 +164,7 @@ impl Connection {
             Frame::Read { number, handle, offset, len } => self.serve_read(number, handle, offset, len),
             Frame::Data { status, .. } => self.end_read(status),
             Frame::Receipt { number, status } => {
-                // Of what ended otherwise here, the peer did not know that.
+                // The peer did not know of messages that ended otherwise here.
                 let known = self.settle(number, status) || self.close.closed || self.close.is_lost();
                 if !known {
                     return violation(format!("a receipt for message {number}, which nobody waits for"));
@@ -223,7 +223,7 @@ impl Connection {
         }
     }
 
-    /// A write to where the peer may not write. Its sender is told before it learns that the connection broke.
+    /// Refuses a write to a place where the peer may not write. The sender is told before it learns that the connection broke.
     fn write_refused(&mut self, receipt: Option<u32>) {
         if self.level == Reliability::Unreliable {
             return self.deliver(Item::Silent);
@@ -234,9 +234,10 @@ impl Connection {
         self.break_off("an RDMA write to memory that is not exposed to this peer, or not any more");
     }
 
-    /// Answers a read in place: the window stays with its reader until the answer has left.
+    /// Answers a read in place: the window is held for the reader until the answer has left.
     fn serve_read(&mut self, number: u32, handle: u32, offset: u64, len: u64) {
-        // An end that waits for a fence waits for the peer's answers, and the peer's may for ours.
+        // An end behind a fence waits for the peer's answers, and the peer's end may wait for ours, so reads are answered
+        // until then.
         if self.end_sent {
             return;
         }

@@ -1,4 +1,4 @@
-//! What drivers send from and receive into.
+//! Pieces of memory that drivers send from and receive into.
 
 #![allow(unsafe_code, reason = "memory that is under way, or the transport contract")]
 
@@ -15,16 +15,16 @@ use crate::memory::{Place, Store};
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
-    /// First byte. If it lies in a window, somebody may be writing there: for system calls, not for slices.
+    /// First byte. If it lies in a window, a peer may be writing there: for system calls, not for slices.
     pub at: *const u8,
-    /// Bytes; not 0.
+    /// Length in bytes; not 0.
     pub len: usize,
     memory: PhantomData<&'a [u8]>,
 }
 
-/// Pieces that [`super::Connection::gather`] found. Lies on the stack.
+/// Pieces that [`super::Connection::gather`] found. The value lies on the stack.
 pub struct Pieces<'a> {
-    /// The first `len` are set.
+    /// Pieces; the first `len` are set.
     pieces: [MaybeUninit<Piece<'a>>; MOST],
     len: usize,
     bytes: usize,
@@ -33,26 +33,26 @@ pub struct Pieces<'a> {
 const MOST: usize = 64;
 
 impl<'a> Pieces<'a> {
-    /// Most pieces that are gathered at a time.
+    /// Upper bound of pieces that are gathered at a time.
     pub const MOST: usize = MOST;
 
-    /// None yet.
+    /// An empty list.
     pub fn new() -> Self {
         Pieces { pieces: [const { MaybeUninit::uninit() }; MOST], len: 0, bytes: 0 }
     }
 
-    /// The pieces, one after another.
+    /// The pieces, in stream order.
     pub fn as_slice(&self) -> &[Piece<'a>] {
         // SAFETY: the first `len` are set (`push`), and laid out as what they are.
         unsafe { std::slice::from_raw_parts(self.pieces.as_ptr().cast(), self.len) }
     }
 
-    /// Bytes of all together.
+    /// Length of all pieces together, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Copies them, one after another, to the front of `to`, for drivers that make packets; the bytes copied.
+    /// Copies the pieces, in order, to the front of `to`, for drivers that make packets. Returns the bytes copied.
     pub fn copy_to(&self, to: &mut [u8]) -> usize {
         let mut done = 0;
         for piece in self.as_slice() {
@@ -71,8 +71,8 @@ impl<'a> Pieces<'a> {
         self.len < MOST
     }
 
-    /// Appends what lies in `places` from byte `from` on, at most `limit` bytes and as far as there is room; how many bytes. The
-    /// places stay while the connection is borrowed for `'a`.
+    /// Appends the bytes of `places` from byte `from` on, at most `limit` bytes and as far as there is room. Returns the
+    /// number of bytes. The places stay while the connection is borrowed for `'a`.
     #[inline]
     pub(super) fn append(
         &mut self,
@@ -117,16 +117,16 @@ impl fmt::Debug for Pieces<'_> {
     }
 }
 
-/// What messages are alike in ([`super::expected`]).
+/// Lengths in which expected messages are alike ([`super::expected`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// Bytes of its header.
+    /// Bytes of the message's head.
     pub head: u8,
-    /// Bytes behind that.
+    /// Bytes of its body.
     pub body: usize,
 }
 
-/// Memory for the body of such a message.
+/// Memory for the body of an expected message.
 #[derive(Debug)]
 pub struct Expected {
     pub(super) shape: Shape,
@@ -143,41 +143,41 @@ pub struct PieceMut {
     pub len: usize,
 }
 
-/// Where the next bytes of the incoming stream want to lie: up to [`Direct::MOST`] pieces, maybe none. Use it under the
-/// same lock for one non-blocking read, then give it to [`super::Connection::on_receive`].
+/// Places for the next bytes of the incoming stream: up to [`Direct::MOST`] pieces, maybe none. Use it under the same lock
+/// for one non-blocking read, then pass it to [`super::Connection::on_receive`].
 #[derive(Debug, Default)]
 pub struct Direct {
     pieces: SmallVec<[PieceMut; crate::SEGMENTS]>,
     len: usize,
     before: usize,
-    /// Memory that the pieces are of, for a body that is only expected.
+    /// Memory of the pieces, for a body that is only expected.
     pub(super) expected: Option<Expected>,
-    /// The window that they lie in is not given back before this is dropped.
+    /// Guard of the window in which the pieces lie: the window is not given back before this is dropped.
     #[allow(dead_code, reason = "held, not read")]
     inside: Option<Inside>,
 }
 
 impl Direct {
-    /// Most pieces.
+    /// Upper bound of pieces.
     pub const MOST: usize = crate::SEGMENTS;
 
-    /// The pieces, one after another.
+    /// The pieces, in stream order.
     pub fn pieces(&self) -> &[PieceMut] {
         &self.pieces
     }
 
-    /// Bytes of all together.
+    /// Length of all pieces together, in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// So many bytes come before the pieces: they belong to the front of the driver's scratch, and what comes behind the
-    /// pieces follows there.
+    /// Bytes of the stream before the pieces. They belong to the front of the driver's scratch, and the bytes behind the
+    /// pieces follow there.
     pub fn before(&self) -> usize {
         self.before
     }
 
-    /// Whether there is no such place: nothing is known of the next byte, or nobody wants it.
+    /// Whether there is no place: nothing is known of the next byte, or the bytes are thrown away.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -189,7 +189,7 @@ impl Direct {
         }
     }
 
-    /// A message like the last two is expected, of so many bytes before its body.
+    /// Adds a place for a message like the last two, with `before` bytes before its body.
     pub(super) fn expect(&mut self, before: usize, mut expected: Expected) {
         if let Some(place) = expected.store.room(0) {
             self.push(place);

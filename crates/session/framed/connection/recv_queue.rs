@@ -1,4 +1,4 @@
-//! What the program takes, and the credits that follow from that.
+//! Messages that the program takes, and the credits that follow from that.
 
 use std::convert::Infallible;
 
@@ -10,23 +10,24 @@ use crate::credits::Credits;
 use crate::framed::wire::Frame;
 use crate::{BYTES, Item, MESSAGES, Taken};
 
-/// How much the peer may send, and what it knows of that: not only messages are counted, but their bytes.
+/// Credits by messages and bytes: how much the peer may send, and how much of that it was told.
 ///
-/// A frame that tells it is a packet, which costs as much as a message. So it is sent while the program has nothing to do
-/// but to look for messages ([`ByteCredits::may_tell`]), and otherwise only before the peer runs out ([`ByteCredits::is_due`]).
+/// A frame that tells credits alone is a packet, which costs as much as a message. So it is sent while the program has
+/// nothing to do but to poll for messages ([`ByteCredits::may_tell`]), and otherwise only before the peer runs out
+/// ([`ByteCredits::is_due`]).
 pub(super) struct ByteCredits {
     pub messages: Credits,
-    /// Bytes that may be under way and not taken.
+    /// Bytes that may be in flight and not taken.
     pub window: u64,
-    /// Modulo 2^32, as it travels: at most [`MESSAGES`] ahead of those that were taken.
+    /// Messages that arrived, modulo 2^32 as on the wire: at most [`MESSAGES`] ahead of those that were taken.
     arrived: u32,
-    /// Bytes of what arrived and was not taken.
+    /// Bytes of messages that arrived and were not taken.
     waiting: u64,
-    /// Those of the longest message since there were none.
+    /// Length of the longest such message since there were none, in bytes.
     longest: u64,
-    /// Bytes of what was taken since the peer was told.
+    /// Bytes of messages that were taken since the peer was told.
     unadvertised_bytes: u64,
-    /// Where the last credit frame ends in the stream: it is told again when somebody has gathered that.
+    /// Stream offset of the end of the last credit frame. The next one is sent only when the driver has gathered that.
     last_at: u64,
 }
 
@@ -47,7 +48,7 @@ impl Default for ByteCredits {
 }
 
 impl ByteCredits {
-    /// A message of so many bytes begins to arrive; its number. `Err`: more than the peer may send.
+    /// Counts a message of `bytes` that begins to arrive. Returns its number. `Err`: the peer exceeds its credits.
     #[inline]
     pub fn arrive(&mut self, bytes: u64) -> Result<u32, String> {
         if self.arrived.wrapping_sub(self.messages.taken) >= MESSAGES {
@@ -67,19 +68,19 @@ impl ByteCredits {
         self.count(bytes);
     }
 
-    /// Whether a message of so many bytes may wait, too: all but the longest together are fewer than the window, in
-    /// whatever order they came.
+    /// Whether another message of `bytes` may wait: all waiting messages but the longest are together shorter than the
+    /// window, in whatever order they came.
     pub fn has_room_for(&self, bytes: u64) -> bool {
         (self.waiting + bytes).saturating_sub(bytes.max(self.longest)) < self.window
     }
 
-    /// So many bytes arrive, or will, and were not taken.
+    /// Counts bytes that arrive, or will, and were not taken.
     pub fn wait_for(&mut self, bytes: u64) {
         self.waiting += bytes;
         self.longest = self.longest.max(bytes);
     }
 
-    /// They were taken, or will not come.
+    /// Counts bytes that were taken, or will not come.
     pub fn wait_no_more(&mut self, bytes: u64) {
         self.waiting -= bytes;
         if self.waiting == 0 {
@@ -87,20 +88,20 @@ impl ByteCredits {
         }
     }
 
-    /// Another message counts as taken.
+    /// Counts another message as taken.
     pub fn count(&mut self, bytes: u64) {
         self.messages.count();
         self.unadvertised_bytes += bytes;
     }
 
-    /// As if so many more messages had come and been taken.
+    /// Acts as if `messages` more had come and been taken.
     #[cfg(test)]
     pub fn age(&mut self, messages: u64) {
         self.arrived = self.arrived.wrapping_add(messages as u32);
         self.messages.age(messages as u32);
     }
 
-    /// As [`Credits::advertise`].
+    /// The same as [`Credits::advertise`], for bytes, too.
     #[inline]
     pub fn advertise(&mut self) -> u32 {
         if self.messages.unadvertised() != 0 {
@@ -117,17 +118,17 @@ impl ByteCredits {
         self.messages.is_due(MESSAGES / 2) || many || self.unadvertised_bytes >= self.window
     }
 
-    /// Whether the peer should be told when there is time for it.
+    /// Whether the peer should be told when the program is idle.
     #[inline]
     fn may_tell(&self) -> bool {
-        // (Nearly always nothing was taken since the peer was told.)
+        // (Nearly always nothing was taken since the peer was told, so this comes first.)
         let some = self.messages.unadvertised() > 0;
         some && (self.messages.is_due(MESSAGES / 4) || self.unadvertised_bytes >= self.window / 4)
     }
 }
 
 impl Connection {
-    /// The next arrival, or how it is over.
+    /// Takes the next arrival, or returns how the connection ended.
     pub(crate) fn take(&mut self) -> Result<Option<Taken>, Refused> {
         let Some(item) = self.recv_queue.pop_front() else {
             self.on_idle();
@@ -141,13 +142,13 @@ impl Connection {
         Ok(Some(taken))
     }
 
-    /// Whether nothing lies there, neither a message nor the end.
+    /// Whether neither a message nor the end is there.
     #[inline]
     pub(crate) fn has_nothing_yet(&self) -> bool {
         self.recv_queue.is_empty() && !self.close.is_ended()
     }
 
-    /// As [`Connection::take`], of a short message, into `to`.
+    /// The same as [`Connection::take`], for a short message, which is copied into `to`.
     #[inline]
     pub(crate) fn take_short(&mut self, to: &mut Inline) -> Found {
         let taken = self.recv_queue.take_inline(|bytes| *to = *bytes);
@@ -169,7 +170,8 @@ impl Connection {
         }
     }
 
-    /// The end may have been told while this lay before it: who takes one message at each telling is told of it, too.
+    /// Notes the end again, if it was announced while this arrival lay before it: a program that takes one message per
+    /// announcement is told of the end, too.
     #[inline]
     fn tell_end_behind(&mut self) {
         if self.recv_queue.is_empty() && self.close.is_ended() {
@@ -177,19 +179,19 @@ impl Connection {
         }
     }
 
-    /// Payload was copied for the program.
+    /// Counts payload bytes that were copied for the program.
     pub(crate) fn count_copied(&self, bytes: usize) {
         self.memory.count_copied(bytes);
     }
 
-    /// A short message arrived.
+    /// Delivers a short message.
     #[inline]
     pub(super) fn deliver_short(&mut self, immediate: Option<u32>, bytes: &[u8]) {
         self.recv_queue.push_back(Item::Inline { immediate, bytes: Inline::copy_of(bytes) });
         self.events.receive = true;
     }
 
-    /// Something arrived.
+    /// Delivers an arrival.
     pub(super) fn deliver(&mut self, item: Item<Infallible>) {
         let is_silent = matches!(item, Item::Silent);
         self.recv_queue.push_back(item);
@@ -204,7 +206,7 @@ impl Connection {
         self.tell_credits();
     }
 
-    /// The program has looked for a message, and there is none.
+    /// Sends credits if there is time for it: the program has polled for a message, and there is none.
     #[inline]
     pub(crate) fn on_idle(&mut self) {
         if self.credits.may_tell() {
@@ -212,7 +214,7 @@ impl Connection {
         }
     }
 
-    /// Tells the peer what was taken, if it should know now.
+    /// Sends credits, if the peer should be told now.
     #[inline]
     pub(super) fn tell_credits(&mut self) {
         if self.credits.is_due() {
@@ -220,7 +222,7 @@ impl Connection {
         }
     }
 
-    /// By one frame at a time, so that a peer that asks and does not read has no more of our memory.
+    /// Sends credits by one frame at a time, so that a peer that asks and does not read takes no more of our memory.
     #[cold]
     #[inline(never)]
     fn tell_credits_now(&mut self) {
@@ -233,7 +235,7 @@ impl Connection {
         self.credits.last_at = self.outgoing.end();
     }
 
-    /// Gives the receipt for a message that was taken.
+    /// Sends the receipt for a message that was taken.
     pub(crate) fn acknowledge(&mut self, number: u32, status: TransferStatus) {
         if self.owed == 0 {
             return; // the connection is lost: nobody waits any more

@@ -1,4 +1,4 @@
-//! The program's posts.
+//! Send queue: the program's posts, room for them, and fences.
 
 use smallvec::SmallVec;
 use udeck_sys::position::Position;
@@ -14,9 +14,9 @@ use crate::memory::Place;
 
 /// A post that is not in the stream yet.
 pub(super) struct HeldBack {
-    /// For how many reads it waits.
+    /// The post waits until the reads below this number are over.
     reads: Position,
-    /// Bytes that the peer has to take, of a message or write: it waits until there is room for it.
+    /// Bytes that the peer has to take, of a message or write; the post waits until the peer has room for it.
     bytes: Option<u64>,
     pub out: Out,
 }
@@ -71,7 +71,7 @@ impl Connection {
         let (receipt, then) = self.hold(held);
         let (handle, offset) = (to.handle.0, to.offset as u64);
         let frame = Frame::Write { immediate, receipt, handle, offset, len: len as u64 };
-        // Its data take no room: they lie in the window.
+        // A write's data need no room, because they lie in the window.
         self.post_message(Out::new(frame, [&[], &[]], places, then), 0);
         Ok(())
     }
@@ -90,7 +90,7 @@ impl Connection {
         if let Err(refused) = self.close.stands() {
             return Err((refused, held));
         }
-        // There is no such thing where answers may be lost.
+        // Reads are not supported where answers may be lost.
         if self.level == Reliability::Unreliable {
             return Err((Refused::Unsupported, held));
         }
@@ -119,7 +119,7 @@ impl Connection {
         self.unacked.request_send_notify(&mut self.events);
     }
 
-    /// [`udeck_via::transport::ViEndpoint::unread`], as far as is known; asks for more if that may be old.
+    /// [`udeck_via::transport::ViEndpoint::unread`], as far as is known. Asks the peer if the count may be outdated.
     pub(crate) fn unread(&mut self) -> Result<u32, Refused> {
         let unread = self.untaken.len() as u32;
         match self.end() {
@@ -132,12 +132,12 @@ impl Connection {
         Ok(unread)
     }
 
-    /// Whether a message that was posted now would wait for the peer to take what was sent before.
+    /// Whether a message posted now would wait for the peer to take earlier ones.
     pub(crate) fn would_hold_back(&self) -> bool {
         !self.held_back.is_empty() || !self.has_room_for(Some(0))
     }
 
-    /// Whether there is room for a message. If not, the peer is asked to tell when it has taken something.
+    /// Checks that there is room for a message. If not, the peer is asked to report when it has taken something.
     fn room(&mut self) -> Result<(), Refused> {
         self.close.stands()?;
         if self.untaken.len() < MESSAGES as usize {
@@ -160,7 +160,7 @@ impl Connection {
         self.level == Reliability::Reception && matches!(held, PostedBuffer::Caller(_))
     }
 
-    /// Notes who has the memory of the next message: whether it wants a receipt, and what follows when it has left.
+    /// Notes who holds the memory of the next message. Returns whether it wants a receipt, and the action when it has left.
     fn hold(&mut self, held: PostedBuffer) -> (bool, Then) {
         if !self.awaits_receipt(&held) {
             return (false, Then::Held(held));
@@ -169,7 +169,7 @@ impl Connection {
         (true, Then::Left(self.window.sent()))
     }
 
-    /// Where segments of the outbox lie, and their bytes.
+    /// Places of segments of the outbox, and their length in bytes.
     fn places(&self, segments: &[(u64, usize)]) -> Result<(SmallVec<[Place; 2]>, usize), Refused> {
         let place = |&(offset, len): &(u64, usize)| Place::of(&self.memory.outbox, offset, len);
         let places: Option<SmallVec<[Place; 2]>> = segments.iter().map(place).collect();
@@ -179,7 +179,8 @@ impl Connection {
         Ok((places, len))
     }
 
-    /// As [`Connection::places`], for an access to `remote` that is allowed as far as can be told here.
+    /// The same as [`Connection::places`], for an access to `remote`. Checks that the access is allowed, as far as this side
+    /// can tell.
     fn remote_places(
         &self,
         segments: &[(u64, usize)],
@@ -191,7 +192,7 @@ impl Connection {
         if may && fits { Ok((places, len)) } else { Err(Refused::Protection) }
     }
 
-    /// A message or write, of so many bytes that the peer's program has to take.
+    /// Posts a message or write, with `bytes` that the peer's program has to take.
     #[inline]
     fn post_message(&mut self, out: Out, bytes: usize) {
         self.untaken.push_back(bytes as u64);
@@ -200,12 +201,12 @@ impl Connection {
         self.post_behind(out, Some(bytes as u64));
     }
 
-    /// Queues what the program posts and the peer's program need not take.
+    /// Posts a frame that the peer's program need not take.
     pub(super) fn post(&mut self, out: Out) {
         self.post_behind(out, None);
     }
 
-    /// Queues it, behind what waits for a fence or for room at the peer. What waits lies where the program has it.
+    /// Queues a frame, behind posts that wait for a fence or for room at the peer. Waiting posts lie in the program's memory.
     #[inline]
     fn post_behind(&mut self, out: Out, bytes: Option<u64>) {
         let fence = self.fence.filter(|&reads| !self.are_over(reads));
@@ -219,8 +220,8 @@ impl Connection {
         self.let_go();
     }
 
-    /// Queues what was held back by reads that are over, and by messages that were taken. If it is room at the peer that
-    /// the first one waits for, the peer is asked to tell; if there will never be any, it is dropped.
+    /// Queues posts that were held back for reads that are over, or for messages that were taken. If the first one waits for
+    /// room at the peer, the peer is asked to report it; if there will never be room, the post is dropped.
     pub(super) fn let_go(&mut self) {
         while let Some(first) = self.held_back.front() {
             let (reads, bytes) = (first.reads, first.bytes);
@@ -234,7 +235,7 @@ impl Connection {
             }
             let Some(first) = self.held_back.pop_front() else { return };
             if !has_room {
-                // It counts as unread for ever.
+                // The message counts as unread for ever.
                 self.after(first.out.into_then(), TransferStatus::Unread);
                 continue;
             }
@@ -244,12 +245,12 @@ impl Connection {
         }
     }
 
-    /// Whether the peer has room for a message at this moment: the last one may be as long as it likes.
+    /// Whether the peer has room for a message at this moment. The last message that fits may be of any length.
     fn has_room_for(&self, message: Option<u64>) -> bool {
         message.is_none() || self.untaken_bytes < self.credits.window
     }
 
-    /// Asks the peer to tell when its program takes something.
+    /// Asks the peer to report when its program takes something.
     fn be_hungry(&mut self) {
         if self.window.hunger() {
             self.control(Frame::Ask { hungry: true }, Then::Nothing);
@@ -260,7 +261,7 @@ impl Connection {
         self.reads_over >= reads
     }
 
-    /// Queues a frame of the engine's own.
+    /// Queues a control frame of the engine.
     pub(super) fn control(&mut self, frame: Frame, then: Then) {
         self.queue(Out::bare(frame, then));
     }

@@ -1,4 +1,4 @@
-//! Memory that was posted: who has it, and what follows when a frame, a send or a read is over.
+//! Posted memory: its holders, and the follow-up when a frame, a send or a read is over.
 
 use smallvec::SmallVec;
 use udeck_sys::position::Position;
@@ -18,12 +18,12 @@ pub(super) struct Reading {
 }
 
 impl Connection {
-    /// The next end of a caller's send or read.
+    /// The next completion of a caller's send or read.
     pub(crate) fn next_completion(&mut self) -> Option<(u64, TransferStatus)> {
         self.unacked.next_completion()
     }
 
-    /// Puts `owner` in the place of the caller who was to be told of `number`.
+    /// Makes `owner` the holder of the memory, in the place of the caller that was to be told of `number`.
     pub(crate) fn keep(&mut self, number: u64, owner: Owner) -> Result<(), Owner> {
         let frames =
             self.outgoing.iter_mut().chain(self.held_back.iter_mut().map(|held_back| &mut held_back.out));
@@ -48,7 +48,7 @@ impl Connection {
         in_frames.chain(in_reads).sum::<usize>() + self.unacked.lent_bytes()
     }
 
-    /// A frame is not needed any more; `status` is that of what it carried, if nobody else is to say.
+    /// Follows up on a frame that is not needed any more. `status`: the status of its content, unless a receipt decides it.
     pub(super) fn after(&mut self, then: Then, status: TransferStatus) {
         match then {
             Then::Held(held) => self.end_held(held, status),
@@ -57,17 +57,17 @@ impl Connection {
         }
     }
 
-    /// What became of the message whose number is `narrow` on the wire. `false`: nobody waits for that.
+    /// Settles the message whose number is `narrow` on the wire. Returns `false` if no message waits for that.
     pub(super) fn settle(&mut self, narrow: u32, status: TransferStatus) -> bool {
         self.unacked.settle_named(narrow, self.window.sent(), status, &mut self.events)
     }
 
-    /// Settles all of which nothing is known and that are meant.
+    /// Settles all sends whose status is unknown and for which `meant` is true.
     pub(super) fn settle_all(&mut self, status: TransferStatus, meant: impl Fn(Position) -> bool) {
         self.unacked.settle_all(status, &mut self.events, meant);
     }
 
-    /// The oldest read is over.
+    /// Completes the oldest read.
     pub(super) fn end_read(&mut self, status: TransferStatus) {
         let Some(read) = self.reads.pop_front() else { return };
         self.reads_over = self.reads_over.plus(1);
@@ -84,7 +84,7 @@ impl Connection {
         self.unacked.tell_of_room(&mut self.events);
     }
 
-    /// The program is gone: what has left is nobody's concern any more.
+    /// Notes that the program is gone: completions have no receiver any more.
     pub(crate) fn endpoint_gone(&mut self) {
         self.unacked.endpoint_gone(&mut self.events);
         self.try_over();

@@ -1,11 +1,11 @@
-//! Messages that travel outside the stream, in datagrams: those of an unreliable VI.
+//! Messages of an unreliable VI, which travel in datagrams outside the stream.
 //!
-//! Messages and writes are numbered from 0 in the order in which they leave. They are posted, held back and counted as in
-//! the stream: at most [`MESSAGES`] of them, and [`DATAGRAM_BYTES`] of theirs, are not over at the receiver. There a number is *over*
-//! when its message was taken, or missed: its driver says so of each message that came ([`Connection::on_datagram`],
-//! [`Connection::on_receive_unreliable`]) or never will ([`Connection::on_missed`]). Who takes what is under way does not know that it was
-//! lost; the sender's driver does, when nothing more is to be heard of a message, and says it by the stream
-//! ([`Connection::give_up`], [`Connection::take_given_up`]), as RFC 3758 has it.
+//! Messages and writes are numbered from 0 in the order in which they leave. They are posted, held back and counted as in the
+//! stream: at most [`MESSAGES`] of them, and [`DATAGRAM_BYTES`] of theirs, are not over at the receiver. A number is *over*
+//! at the receiver when its message was taken or missed. The receiver's driver reports each message that came
+//! ([`Connection::on_datagram`], [`Connection::on_receive_unreliable`]) or never will ([`Connection::on_missed`]). The
+//! receiver does not know which datagrams in flight were lost. The sender's driver does, when nothing more is to be heard of
+//! a message, and reports it through the stream ([`Connection::give_up`], [`Connection::take_given_up`]), as RFC 3758 has it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,41 +23,41 @@ use crate::framed::wire::{Frame, Header};
 use crate::memory::{Memory, Place, Store};
 use crate::{DATAGRAM_BYTES, Item, MESSAGES};
 
-/// What a message that travels outside the stream says besides its bytes.
+/// Header fields of a message that travels outside the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A message.
     Message {
         /// Immediate data.
         immediate: Option<u32>,
-        /// It is given out as [`udeck_via::transport::Body::Lent`]; otherwise all of it is header.
+        /// Whether it is delivered as [`udeck_via::transport::Body::Lent`]; otherwise all of it is header.
         lent: bool,
-        /// How many of its bytes are its header.
+        /// Bytes of its header.
         head: u8,
     },
-    /// RDMA write.
+    /// An RDMA write.
     Write {
         /// Immediate data.
         immediate: Option<u32>,
-        /// Where to.
+        /// Handle of the window.
         handle: u32,
-        /// Where to.
+        /// Offset in the window.
         offset: u64,
     },
 }
 
-/// A message that is to leave.
+/// A message that is about to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Its number.
+    /// The message's number.
     pub number: u64,
-    /// What it is.
+    /// The message's header fields.
     pub content: Content,
-    /// Its bytes, the header among them.
+    /// Length in bytes, with the header.
     pub len: usize,
 }
 
-/// Where a message goes that comes in parts. Nobody sees any of it before it is whole, except in a window.
+/// Destination of a message that comes in parts. The program sees none of it before it is whole, except in a window.
 pub struct Landing {
     content: Content,
     len: usize,
@@ -69,31 +69,32 @@ enum To {
     Window { windows: Arc<Windows>, tag: Option<Ptag>, memory: Memory, at: RemoteBuffer },
 }
 
-/// See the module.
+/// State of a connection whose messages travel outside the stream.
 #[derive(Default)]
 pub(super) struct Unreliable {
-    /// Messages that have not left; the first is number `left`.
+    /// Messages that have not left; the first has number `left`.
     out: VecDeque<(Content, Out)>,
     left: u64,
-    /// The end, which goes into the stream when they have.
+    /// The end frame, which goes into the stream when these messages have left.
     end: Option<Out>,
-    /// Messages below have arrived or never will; what the peer was told of that, and where in the stream that ends.
+    /// Messages below `given_up` have arrived or never will. The peer was told of those below `given_up_sent`, by a frame
+    /// that ends at stream offset `given_up_sent_at`.
     given_up: u64,
     given_up_sent: u64,
     given_up_sent_at: u64,
-    /// What the peer told of it.
+    /// The number below which the peer has given up its messages.
     peer_given_up: Option<u64>,
 
-    /// Numbers below are over.
+    /// Numbers below this one are over.
     base: u64,
-    /// Those from there: the bytes of one that is over.
+    /// Numbers from `base` on: the bytes of each message that is over.
     over: VecDeque<Option<u64>>,
-    /// Of what lies in the recv_queue.
+    /// Numbers of the messages in the receive queue.
     numbers: VecDeque<u64>,
 }
 
 impl Content {
-    /// Of a message or write as it would be a frame.
+    /// Content of a message or write that would be this frame in the stream. `None`: another frame.
     fn of(frame: Frame) -> Option<Self> {
         match frame {
             Frame::Message { immediate, lent, head, .. } => Some(Content::Message { immediate, lent, head }),
@@ -118,7 +119,7 @@ impl Unreliable {
         self.out.iter_mut().map(|(_, out)| out)
     }
 
-    /// Takes what goes outside the stream, and what has to wait for that; gives back what goes into the stream.
+    /// Takes frames that go outside the stream, and the end that has to wait for them. Returns frames that go into the stream.
     pub fn admit(&mut self, out: Out) -> Option<Out> {
         let content = Header::decode(out.header()).ok().and_then(|header| Content::of(header.frame));
         if let Some(content) = content {
@@ -135,7 +136,8 @@ impl Unreliable {
 
 /// The sender's side.
 impl Connection {
-    /// From now on messages and writes travel outside the stream. Before anything was posted; both sides or none.
+    /// Lets messages and writes travel outside the stream from now on. Call it before anything was posted, on both sides or
+    /// on none.
     pub fn go_unreliable(&mut self) {
         self.unreliable = Some(Box::default());
         self.credits.window = DATAGRAM_BYTES as u64;
@@ -146,7 +148,7 @@ impl Connection {
         self.unreliable.is_some()
     }
 
-    /// A message that has not left; `nth` from 0.
+    /// The `nth` message (from 0) that has not left.
     pub fn next_datagram(&self, nth: usize) -> Option<Datagram> {
         let unreliable = self.unreliable.as_ref().filter(|_| !self.close.dead)?;
         let (content, out) = unreliable.out.get(nth)?;
@@ -169,7 +171,7 @@ impl Connection {
         out.map_or(0, |(_, out)| out.gather_unreliable(from, limit, pieces))
     }
 
-    /// The first `count` messages have left: nobody reads their memory any more.
+    /// Notes that the first `count` messages have left: their memory is not read any more.
     pub fn on_datagrams_sent(&mut self, count: usize) {
         self.leave(count, TransferStatus::Arrived);
     }
@@ -189,12 +191,13 @@ impl Connection {
         }
     }
 
-    /// They do not leave any more.
+    /// Drops the messages that have not left: they never will.
     pub(super) fn stay(&mut self, status: TransferStatus) {
         self.leave(usize::MAX, status);
     }
 
-    /// Nothing more is to be heard of the messages below `upto`: what did not arrive of them never will. May be repeated.
+    /// Gives up the messages below `upto`: nothing more is to be heard of them, and those that did not arrive never will. May
+    /// be repeated.
     pub fn give_up(&mut self, upto: u64) {
         if let Some(unreliable) = &mut self.unreliable {
             unreliable.given_up = unreliable.given_up.max(upto);
@@ -202,7 +205,7 @@ impl Connection {
         }
     }
 
-    /// Tells the peer: by one frame at a time, so that a peer that does not read has no more of our memory.
+    /// Tells the peer, by one frame at a time, so that a peer that does not read takes no more of our memory.
     pub(super) fn tell_given_up(&mut self) {
         let Some(unreliable) = &mut self.unreliable else { return };
         let quiet = self.close.dead || self.broken || self.end_sent;
@@ -224,12 +227,12 @@ impl Connection {
 
 /// The receiver's side.
 impl Connection {
-    /// The first number that a peer that keeps the rules does not use yet.
+    /// Lowest number that a peer that keeps the rules does not use yet.
     pub fn unreliable_end(&self) -> u64 {
         self.unreliable.as_ref().map_or(0, |unreliable| unreliable.base + u64::from(MESSAGES))
     }
 
-    /// The peer has given up the messages below, said since this was asked last.
+    /// The number below which the peer has given up its messages, if it said so since the last call.
     pub fn take_given_up(&mut self) -> Option<u64> {
         let end = self.unreliable_end();
         self.unreliable.as_mut()?.peer_given_up.take().map(|upto| upto.min(end))
@@ -241,8 +244,8 @@ impl Connection {
         }
     }
 
-    /// Where a message of `len` bytes goes, the first part of which has come. `None`: nobody wants it, it may not go there,
-    /// or there is no room.
+    /// Destination of a message of `len` bytes whose first part has come. `None`: the program takes no messages, it may not
+    /// go there, or there is no room.
     pub fn land(&mut self, content: Content, len: usize) -> Option<Landing> {
         if self.takes_none() {
             return None;
@@ -269,7 +272,7 @@ impl Connection {
         Some(Landing { content, len, to })
     }
 
-    /// A message has come, in one part. (A write needs a [`Landing`].)
+    /// Handles a message that has come in one part. (A write needs a [`Landing`].)
     pub fn on_datagram(&mut self, number: u64, content: Content, bytes: &[u8]) {
         let Content::Message { immediate, lent: false, .. } = content else {
             let mut landing = self.land(content, bytes.len());
@@ -288,7 +291,7 @@ impl Connection {
         self.arrive(number, Item::Inline { immediate, bytes: inline });
     }
 
-    /// A message has come: all of it lies where it was to go.
+    /// Handles a message that has come as a whole: all of it lies at its destination.
     pub fn on_receive_unreliable(&mut self, number: u64, mut landing: Landing) {
         if self.takes_none() || !landing.is_whole() {
             return self.on_missed(number, Some(landing));
@@ -310,7 +313,7 @@ impl Connection {
         }
     }
 
-    /// A message did not come, or only a part of it: it counts as taken.
+    /// Handles a message that did not come, or only in part: it counts as taken.
     pub fn on_missed(&mut self, number: u64, part: Option<Landing>) {
         if let Some(Landing { len, to: To::Store { .. }, .. }) = part {
             self.credits.wait_no_more(len as u64);
@@ -318,7 +321,7 @@ impl Connection {
         self.is_over(number, 0);
     }
 
-    /// Its program takes nothing more, or was told that nothing more comes.
+    /// Whether our program takes nothing more, or was told that nothing more comes.
     fn takes_none(&self) -> bool {
         self.close.closed || self.close.dead || self.broken || self.close.peer_has_ended()
     }
@@ -330,7 +333,7 @@ impl Connection {
         }
     }
 
-    /// The program has taken the first arrival, of so many bytes. `false`: it came by the stream.
+    /// Notes that the program has taken the first arrival, of `bytes`. Returns `false` if it came by the stream.
     pub(super) fn taken_unreliable(&mut self, bytes: u64) -> bool {
         let Some(unreliable) = &mut self.unreliable else { return false };
         if let Some(number) = unreliable.numbers.pop_front() {
@@ -340,7 +343,7 @@ impl Connection {
         true
     }
 
-    /// What is told to the peer is how many are over in a row: so it knows which.
+    /// Notes that a message is over. The peer is told how many are over in a row, so it knows which.
     fn is_over(&mut self, number: u64, bytes: u64) {
         let Some(unreliable) = &mut self.unreliable else { return };
         let Some(at) = number.checked_sub(unreliable.base).filter(|&at| at < u64::from(MESSAGES)) else {
@@ -361,22 +364,22 @@ impl Connection {
 }
 
 impl Landing {
-    /// What it is.
+    /// Header fields of the message.
     pub fn content(&self) -> Content {
         self.content
     }
 
-    /// The message's bytes.
+    /// Length of the message in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Whether the message has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// All of it was put there: whether it can be read.
+    /// Whether the message can be read, once all of it was put there.
     fn is_whole(&mut self) -> bool {
         match &mut self.to {
             To::Store { store, .. } => store.is_whole(),
@@ -384,7 +387,8 @@ impl Landing {
         }
     }
 
-    /// Puts bytes of the message there, from its byte `at`. `false`: they may not go there, or not any more.
+    /// Puts bytes of the message into the destination, from its byte `at`. Returns `false` if they may not go there, or not
+    /// any more.
     pub fn fill(&mut self, at: usize, bytes: &[u8]) -> bool {
         if at.checked_add(bytes.len()).is_none_or(|end| end > self.len) {
             return false;
@@ -418,7 +422,7 @@ impl std::fmt::Debug for Landing {
     }
 }
 
-/// Of a message that travels outside the stream: without the header that a frame has.
+/// Messages that travel outside the stream, without the header of a frame.
 impl Out {
     fn unreliable_len(&self) -> usize {
         self.unreliable_places().map(Place::len).sum()
