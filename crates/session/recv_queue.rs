@@ -114,7 +114,7 @@ impl<P: PendingBody> RecvQueue<P> {
         let Some(Item::Inline { immediate, bytes }) = self.0.front() else { return None };
         look(bytes);
         let immediate = *immediate;
-        // (There is nothing in it to be dropped, which the compiler does not know.)
+        // (The item has nothing to drop, which the compiler does not know.)
         std::mem::forget(self.0.pop_front());
         Some(immediate)
     }

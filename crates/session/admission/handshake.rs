@@ -33,9 +33,9 @@ pub enum Refusal {
         theirs.admission, theirs.protocol, ours.name(), ours.version()
     )]
     Version {
-        /// What this side speaks.
+        /// The protocol that this side speaks.
         ours: Protocol,
-        /// What the other side speaks.
+        /// The versions that the other side speaks.
         theirs: Versions,
     },
     /// The other side is a NIC of another transport.
@@ -44,9 +44,9 @@ pub enum Refusal {
         theirs.name(), ours.name()
     )]
     Protocol {
-        /// What this side speaks.
+        /// The protocol that this side speaks.
         ours: Protocol,
-        /// What the other side speaks.
+        /// The protocol that the other side speaks.
         theirs: Protocol,
     },
     /// The other side's proof is wrong.
@@ -58,7 +58,7 @@ pub enum Refusal {
     /// The callee is another rank than the one that was called.
     #[error("it wanted another process of the job, or is another one than was wanted")]
     OtherProcess {
-        /// What this side speaks.
+        /// The protocol that this side speaks.
         ours: Protocol,
     },
     /// The other side sent bytes that no process of this library sends.

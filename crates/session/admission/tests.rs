@@ -1,4 +1,4 @@
-//! Listeners and calls on sockets: a listener driven by an epoll instance of its owner's, as a transport drives it.
+//! Listeners and calls on sockets. The listener is driven by an epoll instance of its owner, as a transport drives it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -39,7 +39,7 @@ fn listening(name: &str) -> RequestListener {
     admission(name).listen("127.0.0.1:0".parse().unwrap()).unwrap()
 }
 
-/// What an owner's loop does until `done`: it sleeps in its own epoll instance, as long as the listener allows.
+/// Runs an owner's loop until `done`: it sleeps in its own epoll instance, as long as the listener allows.
 fn drive(
     listener: &mut RequestListener,
     on_request: &mut dyn FnMut(PendingRequest),
@@ -60,7 +60,7 @@ fn drive(
     }
 }
 
-/// One call of one listener's, and what its request is answered with.
+/// Makes one call to a listener, and answers its request.
 fn call(
     listener: &mut RequestListener,
     caller: &Admission,
@@ -90,7 +90,7 @@ fn what_is_left_is_a_socket_and_what_both_sides_said() {
     assert_eq!((accepted.theirs, accepted.parameters), (hello(b"asks"), longest.to_vec()));
     assert_eq!((called.theirs, called.parameters), (hello(b"answers"), b"queue pair 17".to_vec()));
     assert_eq!(called.peer, listener.address());
-    // The next byte is the transport's, both ways; the listener looks at it no more.
+    // The next byte is the transport's, both ways; the listener does not read it.
     let [mut here, mut there] = [accepted.socket, called.socket].map(TcpStream::from);
     assert_eq!(there.local_addr().unwrap(), accepted.peer);
     let mut words = [0; 8];
@@ -135,7 +135,7 @@ fn who_is_of_another_transport_or_job_is_told_and_does_not_get_in() {
     assert!(error.contains("does not know this job's secret"), "{error}");
 }
 
-/// Its time is the listener's to keep: a caller that says half a greeting is hung up on, and nobody else has to come for that.
+/// The listener keeps the time: it hangs up on a caller that sends half a greeting, and no other caller has to come for that.
 #[test]
 fn a_silent_caller_is_hung_up_on() {
     let mut listener = listening("tcp");
@@ -149,12 +149,12 @@ fn a_silent_caller_is_hung_up_on() {
     assert_eq!(listener.tick(until), None);
     assert!(listener.is_empty());
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    // By a reset, if what it said was not looked at yet.
+    // The socket is closed by a reset, if its bytes were not read yet.
     let end = socket.read(&mut [0; 8]).map_err(|error| error.kind());
     assert!(matches!(end, Ok(0) | Err(io::ErrorKind::ConnectionReset)), "{end:?}");
 }
 
-/// The owner may look at a listener by any means: it is readable as long as it has something to do.
+/// The owner may poll a listener by any means: it is readable as long as it has something to do.
 #[test]
 fn a_listener_is_readable_while_somebody_waits_before_it() {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -175,7 +175,7 @@ fn a_listener_is_readable_while_somebody_waits_before_it() {
 }
 
 const UNHEARD: &str = "admission::tests::a_stranger_is_sent_away_though_nobody_reads_why";
-/// Set in the process whose stderr nobody reads.
+/// Environment variable that is set in the process whose stderr nobody reads.
 const IS_UNHEARD: &str = "UDECK_TEST_NOBODY_READS_STDERR";
 
 #[test]

@@ -134,7 +134,7 @@ pub struct Versions {
 pub struct Meet {
     /// The protocol that the connection shall carry.
     pub protocol: Protocol,
-    /// Which rank calls which.
+    /// The ranks that call and are called.
     pub claim: Claim,
     /// A fresh random number.
     pub nonce: Nonce,

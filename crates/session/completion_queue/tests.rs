@@ -10,7 +10,7 @@ use super::ready_list::slot_at;
 use super::*;
 use crate::watching::Announce;
 
-/// Longer than any wake-up takes: only a lost one gets here.
+/// Longer than any wake-up takes: only a lost wake-up is waited for so long.
 const LONG: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
@@ -22,7 +22,7 @@ impl HasArrivals for Silent {
     }
 }
 
-/// Which NIC they are of, which queues left, and how many sleeps nobody ended.
+/// A backend that notes its NIC, the queues that left, and the number of sleeps that were not ended by a wake-up.
 struct Bare {
     nic: u32,
     left: Mutex<Vec<(Queue, u32)>>,
@@ -76,7 +76,7 @@ fn who_was_announced_is_named_in_turn_until_it_has_nothing() {
     assert!(!cq.has_news());
 }
 
-/// There is no arrival to see at a send queue: what was announced there is named once.
+/// A send queue has no arrivals, so each announcement there is named once.
 #[test]
 fn a_send_queue_is_named_once_for_each_time() {
     let (cq, link) = (cq(), Arc::new(Silent(AtomicBool::new(true))));
@@ -96,7 +96,8 @@ fn who_has_left_is_named_no_more_and_the_transport_learns_it() {
     drop(slot);
     assert_eq!(*cq.backend.left.lock(), [(Queue::Receive, 4)]);
     assert_eq!(Arc::strong_count(&link), 1);
-    // Nobody was there yet: nothing to learn. And the next has the place to itself, whatever was announced there.
+    // An empty place tells the transport nothing when it is left. The next queue has the place to itself, whatever was
+    // announced there.
     let notifier: Arc<dyn Notifier> = cq.clone();
     drop(slot_at(&notifier, |_: &Bare| true).unwrap());
     assert_eq!(cq.backend.left.lock().len(), 1);
@@ -147,7 +148,7 @@ fn nobody_lies_down_on_news() {
     }
 }
 
-/// Each announcement ends the sleep that it finds, however the two fall together.
+/// Each announcement ends the sleep that it finds, whatever the interleaving.
 #[test]
 fn no_announcement_is_slept_through() {
     const ROUNDS: u64 = 20_000;
@@ -173,7 +174,7 @@ fn no_announcement_is_slept_through() {
                 cq.park(LONG);
             }
         }
-        // Nobody is waited for any more.
+        // No announcement is waited for any more.
         taken.store(ROUNDS, Ordering::Release);
     });
     assert_eq!(cq.backend.slept_out.load(Ordering::Relaxed), 0);

@@ -69,7 +69,7 @@ pub struct Settings<'a> {
     pub ours: &'a Hello,
     /// The other side's hello.
     pub theirs: &'a Hello,
-    /// Which end of the connection this is.
+    /// The end of the connection that this side is.
     pub side: Side,
     /// Longest message that is received, in bytes: [`udeck_via::NicAttributes::max_transfer`]. A peer that announces a longer
     /// one breaks the connection.
@@ -194,7 +194,7 @@ impl Connection {
         self.outgoing.end()
     }
 
-    /// Offset of the first byte that is still kept. (A frame is released as a whole, so this may be lower than the offset
+    /// Lowest offset of a byte that is still kept. (A frame is released as a whole, so this may be lower than the offset
     /// that [`Connection::released`] was called with.)
     pub fn released_to(&self) -> u64 {
         self.outgoing.start()

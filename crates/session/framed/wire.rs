@@ -85,7 +85,7 @@ pub enum Frame {
         receipt: bool,
         /// Handle of the window.
         handle: u32,
-        /// Offset in the window.
+        /// Byte offset in the window.
         offset: u64,
         /// Bytes of data.
         len: u64,
@@ -96,7 +96,7 @@ pub enum Frame {
         number: u32,
         /// Handle of the window.
         handle: u32,
-        /// Offset in the window.
+        /// Byte offset in the window.
         offset: u64,
         /// Bytes to read.
         len: u64,

@@ -33,7 +33,7 @@ pub struct Store {
 /// Place of a [`Store`]'s memory, for a device.
 #[derive(Clone, Copy, Debug)]
 pub enum ForDevice {
-    /// There is none.
+    /// The store has no bytes.
     Nothing,
     /// At this offset of the outbox.
     Outbox(u64),

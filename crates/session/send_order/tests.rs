@@ -59,7 +59,7 @@ fn a_turn_that_is_looked_at_late_was_not_slow_for_that() {
     assert!(!buffer.is_slow && buffer.turn.is_none());
 }
 
-/// One in which something always waits is not slow as long as each turn leaves in time.
+/// A buffer in which something always waits is not slow as long as each turn leaves in time.
 #[test]
 fn a_busy_buffer_is_not_slow() {
     let (start, mut buffer) = (Instant::now(), known());
@@ -72,7 +72,7 @@ fn a_busy_buffer_is_not_slow() {
     }
 }
 
-/// A process that was stopped acknowledges nothing over QUIC, for as long as it is.
+/// A stopped process acknowledges nothing over QUIC, as long as it is stopped.
 #[test]
 fn a_silent_peer_does_not_count() {
     let (start, mut buffer) = (Instant::now(), known());
@@ -95,7 +95,7 @@ fn a_silent_peer_does_not_count() {
     assert_eq!(buffer.unacked, 100, "it had nothing to acknowledge");
 }
 
-/// Nobody has written what was lost and waits to be sent again.
+/// Lost bytes that wait to be sent again were not written by a turn.
 #[test]
 fn a_buffer_is_slow_while_it_recovers_from_loss() {
     let (start, mut buffer) = (Instant::now(), known());
@@ -146,7 +146,7 @@ fn what_finds_no_room_waits_for_its_turn() {
     turns.sort_by_key(|step| matches!(step, Step::Send { link: 2, .. }));
     assert_eq!(turns[0], Step::Send { link: 1, bytes: TURN_BYTES });
     assert!(matches!(turns[1], Step::Send { link: 2, bytes: 100..200 }), "{turns:?}");
-    // Not more in flight than is allowed, of all links together.
+    // The bytes in flight of all links together stay within the bound.
     buffer.set(100_000 - 50, 0);
     assert!(!order.may_send(2, 100));
     order.stop();

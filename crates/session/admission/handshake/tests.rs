@@ -1,4 +1,4 @@
-//! The hand-shake, honest and not.
+//! Tests of the hand-shake with honest and with lying sides.
 
 use proptest::prelude::*;
 use udeck_via::transport::Hello;
@@ -27,7 +27,7 @@ fn request() -> Request {
     Request { discriminator: b"door".to_vec(), hello, parameters: b"parameters".to_vec() }
 }
 
-/// Feeds `bytes` as a socket would give them, `step` at a time, each side no more than it wants.
+/// Feeds `bytes` as a socket would give them, `step` at a time. Each side gets no more than it wants.
 fn feed<T: PartialEq>(
     mut bytes: &[u8],
     step: usize,
@@ -70,7 +70,7 @@ fn tell(connector: &mut Connector, bytes: &[u8], step: usize) -> Result<Vec<Conn
     )
 }
 
-/// One exchange: the request as the acceptor got it.
+/// Runs one exchange. Returns the request as the acceptor got it, and the answer.
 fn run(theirs: u8, step: usize, answer: &Answer) -> Result<(Request, Answer), Refusal> {
     let (mut connector, meet) = connector(1);
     let mut acceptor = acceptor(theirs, 2);
@@ -110,7 +110,7 @@ fn an_empty_request_is_whole_with_its_head() {
     assert_eq!(hear(&mut acceptor, &join, 4096), Ok(vec![AcceptStep::Request(empty)]));
 }
 
-/// An acceptor that was greeted so, and its answer.
+/// Makes an acceptor that has received this greeting. Returns its answer, too.
 fn met(meet: &[u8; MEET]) -> (Acceptor, [u8; PROVE]) {
     let mut acceptor = acceptor(7, 2);
     let heard = hear(&mut acceptor, meet, 4096);
@@ -118,7 +118,7 @@ fn met(meet: &[u8; MEET]) -> (Acceptor, [u8; PROVE]) {
     (acceptor, *prove)
 }
 
-/// What a connector says to that.
+/// Returns the connector's next message after that answer.
 fn joined(connector: &mut Connector, prove: &[u8]) -> Vec<u8> {
     let told = tell(connector, prove, 4096);
     let Ok([ConnectStep::Send(join)]) = told.as_deref() else { panic!("{told:?}") };
@@ -127,7 +127,7 @@ fn joined(connector: &mut Connector, prove: &[u8]) -> Vec<u8> {
 
 #[test]
 fn an_echoed_proof_is_refused() {
-    // The acceptor's own words sent back: the role is part of the proof.
+    // The acceptor's own proof is sent back to it: the role is part of the proof.
     let (mut acceptor, prove) = met(&connector(1).1);
     assert_eq!(acceptor.input(&prove[MEET..]), Err(Refusal::Secret));
 }
@@ -149,7 +149,7 @@ fn a_replayed_exchange_is_refused() {
 fn another_version_is_told_and_tells() {
     let (_, mut meet) = connector(1);
     meet[4] ^= 1;
-    // Known by the first bytes, before the length of the rest is relied on.
+    // The version is known by the first bytes, before the length of the rest is relied on.
     let refusal = hear(&mut acceptor(7, 2), &meet[..FRONT], 4096).unwrap_err();
     assert!(matches!(refusal, Refusal::Version { .. }) && refusal.to_string().contains("version"));
     let words = Acceptor::last_words(&refusal).expect("it is told");
@@ -161,7 +161,7 @@ fn another_version_is_told_and_tells() {
     assert_eq!(Acceptor::last_words(&Refusal::Secret), None, "strangers are told nothing");
 }
 
-/// Of the same protocol in another version, or of another protocol: each side hears it from the other.
+/// The other side speaks another version of the protocol, or another protocol: each side learns that from the other.
 #[test]
 fn another_protocol_is_told_and_tells() {
     let others = [
@@ -191,7 +191,7 @@ fn another_protocol_is_told_and_tells() {
     }
 }
 
-/// Both sides learn which rank the other is; and nobody gets in as one whose key he has not.
+/// Both sides learn which rank the other is; no caller is admitted as a rank whose key it does not have.
 #[test]
 fn ranks_prove_who_they_are() {
     use udeck_via::auth::{HostKey, SealedTicket};
@@ -220,7 +220,7 @@ fn ranks_prove_who_they_are() {
     assert!(Acceptor::last_words(&refusal).is_some(), "it is told so");
 }
 
-/// One who changes the name on its way gets no further: it is part of the proof.
+/// An attacker that changes the protocol's name in transit gets no further: the name is part of the proof.
 #[test]
 fn a_proof_is_of_its_protocol() {
     let (mut connector, meet) = connector(1);
@@ -240,7 +240,7 @@ fn strangers_are_known_by_their_first_words() {
 }
 
 proptest! {
-    /// Any bytes at any stage are refused, or waited for more of: nothing panics, and nothing is kept beyond a message.
+    /// Any bytes at any stage are refused, or more bytes are awaited: nothing panics, and nothing is kept beyond a message.
     #[test]
     fn prop_any_bytes_are_refused_or_wait(
         bytes in prop::collection::vec(any::<u8>(), 0..3000), met: bool, step in 1usize..2000

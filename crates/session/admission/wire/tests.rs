@@ -1,4 +1,4 @@
-//! What is encoded decodes, and nothing else.
+//! Encoded messages decode, and no other bytes do.
 
 use super::*;
 use proptest::prelude::*;
@@ -54,7 +54,7 @@ proptest! {
         prop_assert_eq!(decode_prove(&encode_prove(&meet, &proof)), Ok((meet, proof)));
     }
 
-    /// One encoding for each name, too: what stands behind it, or in it, is no padding.
+    /// Each name has one encoding, too: bytes behind it, or in it, are no padding.
     #[test]
     fn prop_any_name_decodes_or_fails(protocol in protocol(), at in 0..NAME, value: u8) {
         let mut bytes = Meet { protocol, claim: Claim::NOBODY, nonce: [7; 32] }.encode();
@@ -85,7 +85,7 @@ proptest! {
         }
     }
 
-    /// Heads that are nearly right: few bytes differ from one that is.
+    /// These heads are nearly right: few bytes differ from a right one.
     #[test]
     fn prop_mutated_messages_decode_or_fail(request in request(), answer in answer(), at in 0..HEAD, value: u8) {
         let mut bytes = request.encode();

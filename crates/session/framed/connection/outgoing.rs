@@ -15,7 +15,7 @@ use crate::memory::Place;
 
 /// A frame to be sent.
 pub(super) struct Out {
-    /// Offset of the frame in the stream.
+    /// Stream offset of the frame's first byte.
     at: u64,
     /// Header and head of the frame.
     lead: [u8; LEAD],
@@ -45,7 +45,7 @@ pub(super) enum Then {
 pub(super) struct Outgoing {
     frames: VecDeque<Out>,
     end: u64,
-    /// Offset up to which the driver has gathered.
+    /// Stream offset up to which the driver has gathered.
     gathered: Cell<u64>,
     /// Answers and receipts in the queue: the part of it that a peer grows by not reading.
     answers: usize,

@@ -139,7 +139,7 @@ pub struct Expected {
 pub struct PieceMut {
     /// First byte. For system calls, not for slices.
     pub at: *mut u8,
-    /// Bytes; not 0.
+    /// Length in bytes; not 0.
     pub len: usize,
 }
 

@@ -110,8 +110,8 @@ impl ByteCredits {
         self.messages.advertise()
     }
 
-    /// Whether the peer should be told at once, without another frame to tell it in. A single long message waits for an
-    /// answer to tell it in, unless it fills the window by itself.
+    /// Whether the peer should be told at once, without another frame to carry the count. A single long message waits for an
+    /// answer that carries it, unless the message fills the window by itself.
     #[inline]
     fn is_due(&self) -> bool {
         let many = self.messages.unadvertised() >= 2 && self.unadvertised_bytes >= self.window / 4 * 3;

@@ -41,7 +41,7 @@ pub enum Content {
         immediate: Option<u32>,
         /// Handle of the window.
         handle: u32,
-        /// Offset in the window.
+        /// Byte offset in the window.
         offset: u64,
     },
 }

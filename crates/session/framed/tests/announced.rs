@@ -1,4 +1,4 @@
-//! Memory for what a peer has announced: as much as has come of it.
+//! Memory for an announced message: only as much is taken as has come.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +15,7 @@ use crate::{Taken, TakenBody};
 
 const GIB: usize = 1 << 30;
 
-/// What a connection has, and the segment of its outbox.
+/// Parts of a connection, and the segment of its outbox.
 struct Receiver {
     memory: Memory,
     windows: Arc<Windows>,
@@ -55,7 +55,7 @@ fn announce(connection: &mut Connection, len: usize) {
     connection.on_receive(direct, 0, &Header { taken: 0, frame }.encode());
 }
 
-/// `bytes` come: at most `direct` of them where they want to lie, the others in a scratch.
+/// Lets `bytes` come: at most `direct` of them in their place, the others in a scratch.
 fn come(connection: &mut Connection, bytes: &[u8], direct: usize) {
     let place = connection.direct();
     let filled = place.len().min(direct).min(bytes.len());
@@ -78,7 +78,7 @@ fn a_message_takes_memory_as_it_comes() {
     announce(first, GIB);
     come(first, &[7; 4096], 1000);
     assert!(receiver.taken() < 4 << 20, "{} bytes for one page of a message", receiver.taken());
-    // As many as half of the arena has room for, and beyond that on the heap.
+    // Half of the arena has room for some of these; the others go to the heap.
     let before = resident();
     for connection in others {
         announce(connection, GIB);
@@ -100,7 +100,7 @@ fn a_message_that_comes_whole_is_intact() {
     let len = 4 * CHUNK + 12_345;
     let bytes = pattern(len, 3);
     let receiver = Receiver::new(16 * CHUNK, usize::MAX);
-    // In the arena, again there, where its memory is, and on the heap.
+    // The body lies in the arena, then in the arena again, where its memory is, then on the heap.
     let mut kept = Vec::new();
     for (round, (step, direct)) in [(1 << 16, 1 << 14), (len, len), (len, 0)].into_iter().enumerate() {
         let mut connection = receiver.connection(Reliability::Delivery);

@@ -1,4 +1,4 @@
-//! What a short message takes from the allocator: nothing, once queues have grown to what is under way.
+//! Allocations of a short message: none, once the queues have grown to the number in flight.
 
 #![allow(unsafe_code, reason = "it counts allocations")]
 
@@ -17,7 +17,7 @@ thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: the system's, and a count beside it.
+// SAFETY: the system's allocator, and a count beside it.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
@@ -40,7 +40,7 @@ fn allocations(act: impl FnOnce()) -> usize {
     ALLOCATIONS.with(Cell::get) - before
 }
 
-/// Bytes of the stream, moved without the harness's buffers.
+/// Moves bytes of the stream without the harness's buffers.
 fn cross(pair: &mut Pair, from: usize, sent: &mut u64, buffer: &mut [u8]) {
     let len = pair.ends[from].link.with(|connection, _| {
         let mut pieces = Pieces::new();
@@ -67,7 +67,7 @@ fn a_short_message_allocates_nothing() {
                 pair.ends[side].endpoint().send(Some(1), b"head", b"body").unwrap();
             }
             if side == 0 {
-                // A longer one that was posted for, too.
+                // A longer message goes to the place that was posted for it, too.
                 let segments = [(block.offset(), 1000)];
                 pair.ends[0].endpoint().lend(None, &[], &segments, PostedBuffer::Caller(1)).unwrap();
             }

@@ -1,4 +1,4 @@
-//! Single cases: how posts end, and how connections do.
+//! Single cases of how posts and connections end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use super::pair::{ARENA, Pair, WINDOW, pattern};
 use crate::framed::connection::Phase;
 use crate::{BYTES, MESSAGES};
 
-/// `side` lends `len` bytes; the block stays with the caller.
+/// Lends `len` bytes from `side`; the block stays with the caller.
 fn lend(pair: &mut Pair, side: usize, len: usize, number: u64) -> Result<Block, Refused> {
     let block = pair.ends[side].block(len, number);
     let segments = [(block.offset(), len)];
@@ -60,7 +60,7 @@ fn at_reliable_reception_a_send_ends_when_its_receipt_comes() {
     drop(first);
     pair.settle();
     assert_eq!(pair.ends[0].endpoint().poll_completion(), Some((1, TransferStatus::Arrived)));
-    // In place where it was posted for: the receipt is given at once.
+    // The message is received in the place that was posted for it, so the receipt is given at once.
     let block = lend_bare(&mut pair, 4);
     let mut place = [0; 100];
     let Body::Lent(_, third) = take(&mut pair, 1) else { panic!("a lent message") };
@@ -74,7 +74,7 @@ fn at_reliable_reception_a_send_ends_when_its_receipt_comes() {
     assert_eq!(pair.ends[0].endpoint().poll_completion(), Some((4, TransferStatus::Arrived)));
 }
 
-/// As a VI posts it: without a header.
+/// Lends a message without a header, as a VI posts it.
 fn lend_bare(pair: &mut Pair, number: u64) -> Block {
     let block = pair.ends[0].block(100, number);
     let segments = [(block.offset(), 100)];
@@ -93,7 +93,7 @@ fn what_a_closed_peer_had_not_taken_is_unread() {
         pair.settle();
         let ended: Vec<_> = std::iter::from_fn(|| pair.ends[0].endpoint().poll_completion()).collect();
         match level {
-            // The first is being read: its receipt is to come.
+            // The first message is being read: its receipt is still to come.
             Reliability::Reception => assert_eq!(ended, [(2, TransferStatus::Unread)]),
             _ => assert_eq!(ended, [(1, TransferStatus::Arrived), (2, TransferStatus::Arrived)]),
         }
@@ -110,7 +110,7 @@ fn what_a_closed_peer_had_not_taken_is_unread() {
     }
 }
 
-/// 2^31 messages are minutes: counts of 32 bits called such a message one that was not read yet.
+/// 2^31 messages take minutes: with counts of 32 bits, such a message counted as not read yet.
 #[test]
 fn a_message_that_is_kept_for_long_was_read() {
     for messages in [1 << 31, 1 << 32, (1 << 32) + 7] {
@@ -197,7 +197,7 @@ fn a_window_that_is_taken_back_gets_no_more_of_a_write() {
     assert_eq!(pair.ends[0].endpoint().poll_completion(), Some((1, TransferStatus::Protection)));
 }
 
-/// Says when it is dropped.
+/// Notes when it is dropped.
 struct Kept(Arc<AtomicBool>);
 
 impl Drop for Kept {
@@ -226,7 +226,7 @@ fn a_window_stays_while_an_answer_out_of_it_may_be_sent_again() {
     pair.acknowledge(1, 0);
     assert!(gone.load(Ordering::Relaxed));
     windows.revoke(window, Deadline::now()).unwrap();
-    // There is nothing to read any more, which ends no connection.
+    // The window is gone, so the read fails, which ends no connection.
     pair.ends[0].endpoint().rdma_read(&segments, from, PostedBuffer::Caller(2)).unwrap();
     pair.settle();
     assert_eq!(pair.ends[0].endpoint().poll_completion(), Some((2, TransferStatus::Protection)));
@@ -281,7 +281,7 @@ fn bytes_are_bounded_and_one_long_message_passes() {
     assert_eq!(pair.ends[0].memory.copied(), 0);
 }
 
-/// What was taken is told when the program looks for more in vain; before, only if the peer could run out.
+/// The peer is told of taken messages when the program polls for more in vain; before that, only if the peer could run out.
 #[test]
 fn credits_are_told_while_the_program_waits() {
     let mut pair = Pair::new(Reliability::Delivery, false);
@@ -306,7 +306,7 @@ fn credits_are_told_while_the_program_waits() {
     assert!(queued(&pair) > told, "the peer could run out");
 }
 
-/// Who waits for each message to be taken before it posts the next never hears that there is no room.
+/// A sender that waits for each message to be taken before it posts the next never finds its queue full.
 #[test]
 fn a_sender_that_is_never_ahead_is_never_refused() {
     let mut pair = Pair::new(Reliability::Delivery, false);
@@ -336,12 +336,12 @@ fn a_long_message_goes_straight_to_where_it_was_posted_for() {
         pair.ends[1].endpoint().receive_into(&mut place).unwrap()
     };
     assert!(look(&mut pair, 50_000).is_none());
-    // Somebody else takes some in, between two looks.
+    // Another thread takes some bytes in, between two polls.
     pair.receive(1, 10_000, usize::MAX);
     let landed = look(&mut pair, usize::MAX);
     assert!(matches!(landed, Some(Landed::Copied { immediate: Some(9), len: 100_000 })), "{landed:?}");
     assert_eq!(place[..len], block.bytes()[..]);
-    // Twice what came in a scratch, and once what came between.
+    // Twice the bytes that came in a scratch, and once those that came in between.
     assert_eq!(pair.ends[1].memory.copied(), 2 * 1000 + 10_000);
     assert!(matches!(take(&mut pair, 1), Body::Inline(_)));
     pair.settle();
@@ -509,7 +509,7 @@ fn a_link_tells_what_of_the_outbox_is_out() {
     assert_eq!(lent.upgrade().unwrap().lent(), 0);
 }
 
-/// Both have closed, and what each still has for the other waits for room there: neither waits for the other's program.
+/// Both sides have closed, and each still has posts that wait for room at the other: neither waits for the other's program.
 #[test]
 fn two_that_close_with_posts_held_back_end() {
     for level in [Reliability::Delivery, Reliability::Reception] {

@@ -1,5 +1,5 @@
 //! The body of a message like the last two is received in place. Two connections are given the same bytes, one of them by a
-//! scratch alone: nobody can tell them apart, however the reads cut the stream.
+//! scratch alone: they behave alike, however the reads cut the stream.
 
 use udeck_faults::SplitMix64;
 use udeck_via::Reliability;
@@ -21,7 +21,7 @@ fn message(head: usize, body: usize, lent: bool, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// One read, of all of `bytes`, as a driver does it. Returns whether some of it had a place that was only expected.
+/// Reads all of `bytes` once, as a driver does. Returns whether some of it had a place that was only expected.
 fn read(connection: &mut Connection, bytes: &[u8]) -> bool {
     let place = connection.direct();
     let (before, behind) = bytes.split_at(place.before().min(bytes.len()));
@@ -32,7 +32,7 @@ fn read(connection: &mut Connection, bytes: &[u8]) -> bool {
     is_expected
 }
 
-/// What the program gets: immediate data, header, body.
+/// Takes a message: immediate data, header, body.
 fn take(connection: &mut Connection) -> Option<(Option<u32>, Vec<u8>, Vec<u8>)> {
     let taken = connection.take().unwrap()?;
     Some(match taken.body {
@@ -52,7 +52,7 @@ fn a_message_like_the_last_two_is_not_copied() {
     assert_eq!(copied, 2 * LONG as u64, "nothing was known of the first two");
     assert!(read(&mut connection, &message(8, LONG, true, 3)));
     assert_eq!(memory.copied(), copied);
-    // As much as came of it at once; the rest of it has a place of its own.
+    // The bytes that came at once are not copied; the rest has a place of its own.
     let bytes = message(8, LONG, true, 4);
     assert!(read(&mut connection, &bytes[..5000]));
     assert!(!read(&mut connection, &bytes[5000..]));
@@ -65,7 +65,7 @@ fn a_message_like_the_last_two_is_not_copied() {
     assert_eq!(memory.outbox.usage().used, 0);
 }
 
-/// What comes of a message behind its header is copied: what a read has room for beside it, and no more where messages differ.
+/// The part of a message behind its header is copied as far as a read has room beside it, and no more where messages differ.
 #[test]
 fn of_messages_of_different_lengths_only_what_was_read_beside_is_copied() {
     const SCRATCH: usize = 64 << 10;
@@ -104,7 +104,7 @@ fn a_silent_connection_holds_no_memory_for_what_it_expects() {
     assert_eq!(connection.direct().len(), 0, "nobody takes it any more");
 }
 
-/// A frame before it has come with it, and its head lies where its body was expected.
+/// An earlier frame comes in the same read, so the head lies where the body was expected.
 #[test]
 fn a_message_like_the_last_two_behind_another_frame_keeps_its_head() {
     let (memory, windows) = (Memory::fresh(4 << 20).unwrap(), Windows::new());
@@ -172,7 +172,7 @@ fn whatever_comes_instead_is_parsed_from_where_it_lies() {
     assert_eq!(memory.outbox.usage().used, 0);
 }
 
-/// A peer that breaks the rules, or ends, is understood the same, too: what came before is there, and nothing behind it.
+/// A peer that breaks the rules, or ends, is handled the same way, too: everything before is there, and nothing behind.
 #[test]
 fn what_breaks_the_rules_is_noticed_in_the_same_place() {
     let seed = getrandom::u64().unwrap();

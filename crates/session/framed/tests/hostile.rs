@@ -1,4 +1,4 @@
-//! Peers that lie: nothing they send makes us panic, or keep more than the bounds say.
+//! Hostile peers: nothing that they send makes us panic, or keep more than the bounds say.
 //!
 //! `HOSTILE_FRAMES` sets how many frames are tried (20,000), `HOSTILE_SEED` replays one run.
 
@@ -14,7 +14,7 @@ use crate::framed::connection::{Connection, Phase, Pieces, Side};
 use crate::framed::wire::{Frame, HEADER, Header};
 use crate::{BYTES, MESSAGES, Memory, Windows};
 
-/// What is thrown, by chance.
+/// Source of random choices.
 struct Random(SplitMix64);
 
 impl Random {
@@ -112,7 +112,7 @@ impl Target {
         bytes
     }
 
-    /// Our program does something, too.
+    /// Lets our own program act, too.
     fn act(&mut self, random: &mut Random) {
         match random.below(12) {
             0 => drop(self.connection.send(None, b"x", b"y")),
@@ -125,7 +125,7 @@ impl Target {
             3 => {
                 let block = self.memory.outbox.block(100, udeck_via::mem::Fill::Zero).unwrap();
                 let segments = [(block.offset(), 100)];
-                // What a VI keeps until `ended`.
+                // A VI keeps this until `ended`.
                 let held = if random.one_in(2) {
                     PostedBuffer::Caller(1)
                 } else {
@@ -156,7 +156,8 @@ impl Target {
     }
 
     fn check(&self) {
-        // What arrived and was not taken, the message that is coming, and what our own program has posted.
+        // The bound covers messages that arrived and were not taken, the message that is coming, and the posts of our own
+        // program.
         let most = BYTES + MAX_TRANSFER + (BYTES + MAX_TRANSFER) / 2 + 4 * MESSAGES as usize * 128;
         let used = self.memory.outbox.usage().used;
         assert!(used <= most, "{used} bytes of the outbox for one connection, {most} are the bound");
@@ -209,7 +210,7 @@ fn nothing_that_a_peer_sends_makes_us_panic_or_hoard() {
     assert!(broken > 0 || frames < 1000);
 }
 
-/// What the program hears of a peer that sends this.
+/// Returns the error that the program gets when a peer sends these frames.
 fn words(level: Reliability, frames: &[Frame]) -> String {
     let (memory, windows) = (Memory::fresh(4 << 20).unwrap(), Windows::new());
     let mut connection = connection(level, Side::Asked, &memory, &windows);

@@ -21,19 +21,19 @@ use crate::watching::{Announce, Watching};
 use crate::{Memory, SessionEndpoint, Windows};
 
 pub const ARENA: usize = 16 << 20;
-/// Longer than what may be under way and not taken.
+/// Longest message: longer than the bytes that may be in flight and not taken.
 pub const MAX_TRANSFER: usize = 8 << 20;
 pub const WINDOW: usize = 64 << 10;
 
-/// A driver that does nothing by itself, unless it has an appetite.
+/// A driver that acts only when told, unless it has an appetite.
 #[derive(Default)]
 pub struct Puppet {
-    /// Bytes on their way to this side, and how many have come.
+    /// Bytes in flight to this side (`pipe`), and the number that has come (`came`).
     pipe: VecDeque<u8>,
     came: u64,
-    /// How many it takes in when the program looks, and how many of these where they want to lie.
+    /// Bytes that it takes in when the program polls, and how many of these go to their direct place.
     pub appetite: (usize, usize),
-    /// Stream bytes that went into the pipe, from where they can be gathered again.
+    /// Stream bytes that went into the pipe (`sent`); those from offset `kept_from` can be gathered again.
     sent: u64,
     kept: VecDeque<u8>,
     kept_from: u64,
@@ -80,13 +80,13 @@ impl Told {
     }
 }
 
-/// One side.
+/// One side of a pair.
 pub struct End {
     pub endpoint: Option<SessionEndpoint<Puppet>>,
     pub link: Arc<Link<Puppet>>,
     pub memory: Memory,
     pub windows: Arc<Windows>,
-    /// What the peer may write and read.
+    /// The window that the peer may write and read.
     pub window: MemHandle,
     pub told: [Arc<Told>; 2],
 }
@@ -135,7 +135,7 @@ impl End {
         RemoteBuffer { handle: self.window, offset, len }
     }
 
-    /// What lies in the window.
+    /// Copies bytes out of the window.
     pub fn look(&self, offset: usize, len: usize) -> Vec<u8> {
         let at = self.memory.landing.place(offset as u64, len).unwrap();
         let mut bytes = vec![0; len];
@@ -160,7 +160,7 @@ impl Pair {
         Pair { ends: [End::new(level, Side::Asked), End::new(level, Side::Accepted)], acknowledged }
     }
 
-    /// Up to `most` bytes of what `side` has queued go into the pipe.
+    /// Moves up to `most` bytes of the frames that `side` has queued into the pipe.
     pub fn send(&mut self, side: usize, most: usize) -> usize {
         let acknowledged = self.acknowledged;
         let bytes = self.ends[side].link.with(|connection, driver| {
@@ -180,12 +180,12 @@ impl Pair {
         bytes.len()
     }
 
-    /// Up to `most` bytes come to `side`, at most `direct` of them where they want to lie.
+    /// Moves up to `most` bytes from the pipe to `side`, at most `direct` of them to their direct place.
     pub fn receive(&mut self, side: usize, most: usize, direct: usize) -> usize {
         self.ends[side].link.with(|connection, driver| driver.receive(connection, most, direct))
     }
 
-    /// `side` learns how far its peer has come, and that what is not known to have come can be gathered again.
+    /// Tells `side` how far its peer has come, and that bytes not known to have come can be gathered again.
     pub fn acknowledge(&mut self, side: usize, from: u64) {
         let upto = self.ends[1 - side].link.with(|_, driver| driver.came);
         self.ends[side].link.with(|connection, driver| {
@@ -210,7 +210,7 @@ impl Pair {
         });
     }
 
-    /// Everything that is queued arrives, in both directions. Whether anything moved.
+    /// Moves everything that is queued, in both directions. Returns whether anything moved.
     pub fn settle(&mut self) -> bool {
         let mut any = false;
         loop {
@@ -232,18 +232,18 @@ impl Pair {
 pub fn fill(place: &Direct, mut bytes: &[u8]) {
     for piece in place.pieces() {
         let n = bytes.len().min(piece.len);
-        // SAFETY: what a driver's read would do.
+        // SAFETY: the same access as a driver's read.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), piece.at, n) };
         bytes = &bytes[n..];
     }
     assert!(bytes.is_empty());
 }
 
-/// Shared memory, as of a process that also has peers on its own host.
+/// Shared memory, as in a process that also has peers on its own host.
 struct Shared {
     fd: OwnedFd,
     mapping: Mapping,
-    /// Bytes that it gives memory for.
+    /// Bytes for which it gives memory.
     most: usize,
 }
 
@@ -263,14 +263,14 @@ unsafe impl Backing for Shared {
     }
 }
 
-/// An outbox over such a segment of `len` bytes, which gives memory for the first `most`; and the segment, to look at.
+/// An outbox over a segment of `len` bytes, which gives memory for the first `most`; and the segment, for inspection.
 pub fn shared(len: usize, most: usize) -> (Arena, File) {
     let (fd, mapping) = segment::create("shared", len, PeerAccess::Read).unwrap();
     let segment = File::from(fd.try_clone().unwrap());
     (Arena::new("outbox", "wait", false, Box::new(Shared { fd, mapping, most })), segment)
 }
 
-/// Bytes that tell where they come from.
+/// Bytes that show where they come from.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64).map(|at| (at.wrapping_mul(31) ^ seed.wrapping_mul(0x9e37_79b9)) as u8).collect()
 }

@@ -1,5 +1,5 @@
 //! Random posts on both sides, at all levels, over streams that are cut at random places: everything arrives once and in
-//! order, everything that was held ends once, and all memory comes home.
+//! order, every held post ends once, and all memory comes home.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -37,7 +37,7 @@ enum Op {
     Lose,
 }
 
-/// What may happen to a connection.
+/// End that may happen to a connection.
 #[derive(Clone, Copy, PartialEq)]
 enum Ends {
     Never,
@@ -81,7 +81,7 @@ fn ops(ends: Ends) -> impl Strategy<Value = Vec<(usize, Op)>> {
     prop::collection::vec((0..2usize, op), 1..250)
 }
 
-/// What the other side is to receive.
+/// A message that the other side is to receive.
 #[derive(Debug)]
 struct Expected {
     immediate: Option<u32>,
@@ -100,16 +100,16 @@ enum Kind {
 
 #[derive(Default)]
 struct Model {
-    /// Sent from here, not taken there.
+    /// Messages sent from here and not taken there.
     expected: VecDeque<Expected>,
-    /// Posts of which the end is to come: with a read, what is to lie there.
+    /// Posts that are not completed; for a read, with the bytes that it is to bring.
     held: HashMap<u64, (Block, Option<Vec<u8>>)>,
-    /// Whose message was taken there, and is not read any more.
+    /// Numbers of posts whose message was taken there, and is not read any more.
     done: HashSet<u64>,
     posted: u64,
-    /// What the peer's window looks like when all is written.
+    /// Content of the peer's window when all is written.
     shadow: Vec<u8>,
-    /// Where it wants the next message.
+    /// The place for the next message.
     place: Option<Vec<u8>>,
     lents: Vec<(Lent, Vec<u8>, Option<u64>)>,
     closed: bool,
@@ -295,7 +295,7 @@ impl Run {
         }
     }
 
-    /// Takes one. `Ok(false)`: there is none.
+    /// Takes one arrival. `Ok(false)`: there is none.
     fn take(&mut self, side: usize, keep: bool) -> Result<bool, Refused> {
         let Arrival { immediate, body } = match self.pair.ends[side].endpoint().receive() {
             Ok(Some(arrival)) => arrival,
@@ -334,7 +334,7 @@ impl Run {
         Ok(true)
     }
 
-    /// As a VI does: the same place, until something has landed.
+    /// Receives as a VI does: with the same place, until something has landed.
     fn take_into(&mut self, side: usize, room: usize, appetite: (usize, usize)) {
         let mut place = self.models[side].place.take().unwrap_or_else(|| vec![0xEE; room]);
         let room = place.len();
@@ -409,7 +409,7 @@ impl Run {
         self.pair.ends[side].endpoint = None;
     }
 
-    /// Everything arrives and is taken.
+    /// Lets everything arrive and be taken.
     fn drain(&mut self) {
         loop {
             let mut any = self.pair.settle();

@@ -1,5 +1,5 @@
 //! Short messages that lie in the driver's scratch as a whole are taken in one step, past the parser's stages. Two
-//! connections are given the same bytes and calls, one of them by the stages only: nobody can tell them apart.
+//! connections are given the same bytes and calls, one of them by the stages only: they behave alike.
 
 use udeck_faults::SplitMix64;
 use udeck_via::Reliability;
@@ -10,7 +10,7 @@ use crate::framed::connection::{Connection, Pieces, Side};
 use crate::framed::wire::{Frame, HEADER, Header};
 use crate::{Memory, Windows};
 
-/// Connections that are made, and how often bytes come on each, at most.
+/// Number of connections (`CONNECTIONS`), and bound of reads on each (`ROUNDS`).
 const CONNECTIONS: u64 = 300;
 const ROUNDS: usize = 120;
 
@@ -21,7 +21,7 @@ impl Random {
         self.0.next_u64() % bound
     }
 
-    /// Once in so many times.
+    /// Returns true once in `times` on average.
     fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// Mostly short messages; everything else that may come between them, and much that may not.
+/// Makes a frame: mostly a short message; sometimes any other frame, allowed or not.
 fn frame(random: &mut Random, level: Reliability) -> Frame {
     let immediate = random.once_in(2).then_some(random.below(3) as u32);
     match random.below(40) {
@@ -56,7 +56,7 @@ fn frame(random: &mut Random, level: Reliability) -> Frame {
     }
 }
 
-/// A frame's bytes. Now and then it says of our messages that more were taken than have left, or is damaged.
+/// Encodes a frame. Now and then it counts more of our messages as taken than have left, or is damaged.
 fn encoded(random: &mut Random, frame: Frame, taken: u32) -> Vec<u8> {
     let taken = match random.below(2000) {
         0 => taken.wrapping_add(1),
@@ -68,14 +68,14 @@ fn encoded(random: &mut Random, frame: Frame, taken: u32) -> Vec<u8> {
         bytes[random.below(HEADER as u64) as usize] ^= 1 << random.below(8);
     }
     if let Frame::Message { head, len, .. } = frame {
-        // Zeros: what is behind the first bytes of a header may look like another one.
+        // With zeros, the bytes behind the first ones of a header may look like another header.
         let values = random.pick(&[1, 256]);
         bytes.extend((0..len + u64::from(head)).map(|_| random.below(values) as u8));
     }
     bytes
 }
 
-/// What the program does between two reads.
+/// Call of the program between two reads.
 #[derive(Clone, Copy)]
 enum Call {
     Take(u64),
@@ -103,7 +103,7 @@ impl Call {
         }
     }
 
-    /// Makes the call, and tells what comes of it.
+    /// Makes the call, and returns its result as text.
     fn make(self, connection: &mut Connection) -> String {
         match self {
             Call::Take(most) => (0..most).map(|_| take(connection)).collect(),
@@ -141,7 +141,7 @@ fn take(connection: &mut Connection) -> String {
     }
 }
 
-/// All that a program and a driver see of a connection.
+/// Everything that a program and a driver see of a connection, as text.
 fn seen(connection: &mut Connection) -> String {
     let events = connection.take_events();
     let told = (events.send, events.receive, events.lost.as_deref(), connection.has_arrivals());
@@ -165,7 +165,7 @@ fn short_messages_in_one_step_are_what_the_stages_make_of_them() {
         if level == Reliability::Unreliable && random.once_in(3) {
             twins.iter_mut().for_each(Connection::go_unreliable);
         }
-        // What the peer says that it has taken of our messages, and how many more it may take.
+        // The count of our messages that the peer has taken, and how many more it may take.
         let (mut taken, mut sent) = (0u32, 0);
         if random.once_in(4) {
             let age = u64::from(u32::MAX) - random.below(40);

@@ -1,4 +1,4 @@
-//! A link that several threads use: the two programs, one that drops what they received, and one that moves bytes.
+//! A link that several threads use: the two programs, one thread that drops received messages, and one that moves bytes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -23,7 +23,7 @@ fn programs_helper_and_droppers_meet_at_a_link() {
     let (give, given) = mpsc::channel::<Lent>();
     let late = Instant::now() + Duration::from_secs(120);
     thread::scope(|scope| {
-        // The helper.
+        // This thread is the helper.
         scope.spawn(|| {
             let (mut sent, mut buffer) = ([0, 0], vec![0; 10_000]);
             while !done.load(Ordering::Relaxed) {

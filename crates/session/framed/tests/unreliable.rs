@@ -1,4 +1,4 @@
-//! Messages that travel outside the stream: a test is the network, and loses what it likes.
+//! Messages that travel outside the stream. The test is the network, and loses some.
 
 use proptest::prelude::*;
 use udeck_via::mem::Block;
@@ -9,7 +9,7 @@ use super::pair::{Pair, WINDOW, pattern};
 use crate::framed::connection::{Content, Phase, Pieces};
 use crate::{DATAGRAM_BYTES, MESSAGES};
 
-/// A message on its way.
+/// A message in flight.
 #[derive(Clone)]
 struct Sent {
     number: u64,
@@ -25,7 +25,7 @@ fn pair() -> Pair {
     pair
 }
 
-/// All that is to leave does.
+/// Lets all messages leave that may.
 fn leave(pair: &Pair) -> Vec<Sent> {
     pair.ends[0].link.with(|connection, _| {
         let mut all = Vec::new();
@@ -46,7 +46,7 @@ fn leave(pair: &Pair) -> Vec<Sent> {
     })
 }
 
-/// A message comes: at once, or in parts of `part` bytes, the last one first. Of a part that may not land it is missed.
+/// Delivers a message: at once, or in parts of `part` bytes, the last one first. If a part may not land, the message is missed.
 fn arrive(pair: &Pair, sent: &Sent, part: Option<usize>) {
     let Sent { number, content, bytes } = sent;
     pair.ends[1].link.with(|connection, _| {
@@ -140,7 +140,7 @@ fn bytes_beyond_what_the_peer_has_room_for_do_not_leave() {
     pair.settle();
     let second = leave(&pair);
     assert_eq!(second.len(), 1, "what was missed makes room");
-    // Whoever sends more all the same finds none.
+    // A sender that exceeds its credits finds no room.
     arrive(&pair, &second[0], Some(1000));
     let third = Sent { number: 2, ..second[0].clone() };
     arrive(&pair, &third, Some(1000));
@@ -235,7 +235,7 @@ fn what_the_sender_gives_up_the_receiver_learns() {
     assert_eq!(heard(&pair), Some(u64::from(MESSAGES)), "as far as it may have sent any");
 }
 
-/// A peer that does not acknowledge the stream makes us keep one word about what was lost.
+/// For a peer that does not acknowledge the stream we keep one frame about losses.
 #[test]
 fn losses_are_told_one_at_a_time() {
     let pair = pair();
@@ -278,8 +278,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 proptest! {
-    /// Whatever the network loses and in whatever order it comes: what is taken is what was sent, once, and in the end all
-    /// is over and all memory is home.
+    /// For any losses and any order of arrival: each message that is taken was sent, and is taken once; in the end all are
+    /// over and all memory is home.
     #[test]
     fn prop_what_arrives_is_right_and_all_ends(ops in ops()) {
         let mut pair = pair();
@@ -327,7 +327,7 @@ proptest! {
                 Op::Settle => _ = pair.settle(),
             }
         }
-        // The rest: half of it is lost.
+        // Half of the rest is lost.
         for _ in 0..1000 {
             under_way.extend(leave(&pair));
             for sent in under_way.drain(..) {
