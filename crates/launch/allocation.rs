@@ -17,27 +17,27 @@ use udeck_boot::ENV_RANK;
 
 use crate::{Hosts, hosts::own_names, remote::agent_command::AgentCommand, words::printable};
 
-/// The longest file of hosts, in bytes.
+/// Upper bound of a host file, in bytes.
 const MAX_FILE: u64 = 64 << 20;
 
-/// How much of a variable's value an error shows, in characters.
+/// Maximum part of a variable's value in an error text, in characters.
 const MAX_SHOWN: usize = 120;
 
-/// How many hosts are named to people.
+/// Maximum number of hosts in a text for people.
 const MAX_NAMED: usize = 16;
 
 /// Hosts and slots that a batch system has given to this job: what [`Job::allocated`](crate::Job::allocated) runs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocation {
     manager: Manager,
-    /// Its number, as the manager writes it.
+    /// The job's number, as the manager writes it.
     job: Option<String>,
     hosts: Hosts,
-    /// What the manager calls the host of this process, if it says.
+    /// The manager's name for the host of this process, if it gives one.
     here: Option<String>,
 }
 
-/// Who gives hosts to jobs.
+/// A batch system that gives hosts to jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Manager {
     Slurm,
@@ -55,15 +55,16 @@ pub struct AllocationError {
     remedy: String,
 }
 
-/// What a process finds where it runs; both so that tests need no other environment.
+/// The environment and the files of a process; a test gives its own.
 struct Surroundings<'a> {
     variable: &'a dyn Fn(&str) -> Option<String>,
     file: &'a dyn Fn(&str) -> io::Result<String>,
 }
 
 impl Allocation {
-    /// The hosts of the Slurm, PBS or LSF job in which this process runs; `None` in no such job. A rank of a µDECK job gets
-    /// `None`, too: a deckrun that it starts stays on its host, because otherwise each rank would take the whole allocation again.
+    /// Returns the hosts of the Slurm, PBS or LSF job in which this process runs, or `None` outside such a job.
+    /// A rank of a µDECK job gets `None`, too: a deckrun that a rank starts stays on its host, because
+    /// otherwise each rank would take the whole allocation again.
     ///
     /// # Errors
     /// When a variable of the batch system makes no sense, and in a step of Slurm that has several tasks.
@@ -91,7 +92,8 @@ impl Allocation {
         self.manager
     }
 
-    /// Tells which of the hosts is this one. Within an allocation a host may have its domain behind its name, or not.
+    /// Returns a function that tells whether a name is this host's. Within an allocation a host's name may have
+    /// its domain, or not.
     pub(crate) fn is_here(&self) -> impl Fn(&str) -> bool + use<> {
         let (is_own, here) = (own_names(), self.here.clone());
         move |name| {
@@ -101,7 +103,7 @@ impl Allocation {
         }
     }
 
-    /// What could give the job more slots, for errors.
+    /// Returns what the user can do to get more slots, for errors.
     pub(crate) fn more(&self, ranks: u32) -> String {
         match self.manager {
             Manager::Slurm => format!("ask Slurm for more tasks (salloc -n {ranks})"),
@@ -111,7 +113,7 @@ impl Allocation {
     }
 }
 
-/// `Slurm's job 17: n1:2, n2:2`.
+/// Writes `Slurm's job 17: n1:2, n2:2`.
 impl fmt::Display for Allocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let owner = if self.manager == Manager::Pbs { "'" } else { "'s" };
@@ -132,7 +134,7 @@ impl fmt::Display for Manager {
 }
 
 impl Manager {
-    /// What starts deckrun on the others of its hosts.
+    /// Returns the agent that starts deckrun on the allocation's other hosts.
     pub(crate) fn agent(self) -> AgentCommand {
         match self {
             Manager::Slurm => AgentCommand::Srun,
@@ -148,12 +150,12 @@ impl AllocationError {
         AllocationError { variable, value: value.into(), what: what.into(), remedy: remedy.into() }
     }
 
-    /// The variable, its value, and what is wrong.
+    /// Returns the variable, its value, and the fault.
     pub(crate) fn fault(&self) -> String {
         format!("{}={}: {}", self.variable, shown(&self.value), self.what)
     }
 
-    /// What to do about it.
+    /// Returns what the user can do about the fault.
     pub(crate) fn remedy(&self) -> &str {
         &self.remedy
     }
@@ -164,12 +166,12 @@ impl AllocationError {
 }
 
 impl Surroundings<'_> {
-    /// An empty variable is as good as none.
+    /// Returns a variable's value. An empty variable counts as unset.
     fn variable(&self, name: &str) -> Option<String> {
         (self.variable)(name).filter(|value| !value.is_empty())
     }
 
-    /// The first of them that is there.
+    /// Returns the first of these variables that is set.
     fn first(&self, names: &[&'static str]) -> Option<(&'static str, String)> {
         names.iter().find_map(|name| Some((*name, self.variable(name)?)))
     }

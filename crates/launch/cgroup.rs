@@ -1,11 +1,14 @@
-//! A cgroup for what a job starts on this host: it can be killed as a whole, however fast it forks.
+//! A cgroup for the processes that a job starts on this host: it can be killed as a whole, however fast they
+//! fork.
 //!
-//! Made before the ranks start, below the cgroup (v2) that this process is in itself, where that works without privileges;
-//! each rank puts itself in before it becomes the program. `cgroup.kill` (Linux 5.14) then reaches every process in it at
-//! once, also one that is being forked. Where there is none, [`Orphans`](crate::orphans::Orphans) hunts processes one by one.
+//! The cgroup is made before the ranks start, below the cgroup (v2) of this process, where that works without
+//! privileges. Each rank puts itself in before it becomes the program. `cgroup.kill` (Linux 5.14) then reaches
+//! every process in it at once, also one that is being forked. Without a cgroup,
+//! [`Orphans`](crate::orphans::Orphans) kills processes one by one.
 //!
-//! Guard and watcher hold the same one, and whichever survives the other removes it. That it is in use is told by a lock
-//! (flock) on its folder, which ends with both: the next deckrun in the same place removes what two killed ones left.
+//! Guard and watcher share one cgroup, and the one that survives the other removes it. Each of them holds a
+//! lock (flock) on the cgroup's folder, which the kernel releases with the last holder: the next deckrun in the
+//! same place removes a cgroup that nobody holds.
 
 use std::{
     cell::Cell,
@@ -28,39 +31,39 @@ use rustix::{
 
 use crate::wait::ready;
 
-/// What the names of our cgroups begin with.
+/// Prefix of our cgroups' names.
 const PREFIX: &str = "deckrun-";
 
-/// How long processes may take to die of `cgroup.kill` before they are left to themselves.
+/// How long to wait for processes to die of `cgroup.kill`, before they are left behind.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// How long the news that nobody is left is waited for before it is looked for again.
+/// How long to wait for the event that the cgroup is empty, before its state is read again.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// How often one is made again, because another deckrun took it for an abandoned one.
+/// Maximum number of tries to make a cgroup, each after another deckrun took ours for an abandoned one.
 const TRIES: usize = 8;
 
-/// How many entries of a folder are looked at.
+/// Maximum number of a folder's entries that are read.
 const MAX_ENTRIES: usize = 4096;
 
-/// How many cgroups one removal goes through: what ranks made below theirs.
+/// Maximum number of cgroups that one removal visits: ranks may make their own below the job's.
 const MAX_REMOVED: usize = 4096;
 
-/// One for the ranks of a job on this host. Dropped, it is [removed](Cgroup::remove).
+/// A cgroup for the ranks of a job on this host. Dropping it [removes](Cgroup::remove) it.
 pub(crate) struct Cgroup {
     folder: PathBuf,
-    /// Whoever writes `0` to it is put in.
+    /// `cgroup.procs`: a process that writes `0` to it enters the cgroup.
     entry: File,
     kill: File,
     events: File,
-    /// Locked, as long as guard or watcher lives.
+    /// Lock on the folder, held as long as guard or watcher lives.
     _held: File,
-    /// Somebody in it did not die in time; not waited for twice.
+    /// A process in the cgroup did not die in time. Nobody waits for it a second time.
     is_stuck: Cell<bool>,
 }
 
 impl Cgroup {
-    /// Below the cgroup of this process. `Err`: why that is not possible.
+    /// Makes a cgroup below the one of this process. `Err` says why that is not possible.
     pub(crate) fn make() -> Result<Cgroup, String> {
         let parent = own_folder()?;
         sweep(&parent);
@@ -72,7 +75,7 @@ impl Cgroup {
         Err(format!("others remove what is made in {}", parent.display()))
     }
 
-    /// `None`: it was removed before it was held.
+    /// Returns `None` if another deckrun removed the cgroup before we locked it.
     fn make_below(parent: &Path) -> Result<Option<Cgroup>, String> {
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|error| format!("no random name can be had: {error}"))?;
@@ -92,7 +95,7 @@ impl Cgroup {
         }
     }
 
-    /// `None`: somebody else holds it.
+    /// Returns `None` if another process holds the lock.
     fn open(folder: &Path) -> Result<Option<Cgroup>, String> {
         let Ok(held) = hold(folder) else { return Ok(None) };
         let writable = |name: &str| File::options().write(true).open(folder.join(name));
@@ -100,7 +103,7 @@ impl Cgroup {
             io::ErrorKind::NotFound => "cgroups have no cgroup.kill before Linux 5.14".to_owned(),
             _ => cannot("no cgroup can be killed in", folder, &error),
         })?;
-        // Beside threaded cgroups it is `domain invalid`.
+        // The type beside threaded cgroups is `domain invalid`.
         let kind = fs::read_to_string(folder.join("cgroup.type")).unwrap_or_default();
         if kind.trim() != "domain" {
             let parent = folder.parent().unwrap_or(folder).display();
@@ -117,17 +120,17 @@ impl Cgroup {
         Ok(Some(Cgroup { folder, entry, kill, events, _held: held, is_stuck }))
     }
 
-    /// The cgroup that it was made in.
+    /// Returns the cgroup in which this one was made.
     pub(crate) fn parent(&self) -> &Path {
         self.folder.parent().unwrap_or(&self.folder)
     }
 
-    /// For a child that is to be in it: by writing `0` to this.
+    /// Returns the descriptor by which a child enters the cgroup: it writes `0` to it.
     pub(crate) fn entry(&self) -> io::Result<OwnedFd> {
         self.entry.try_clone().map(OwnedFd::from)
     }
 
-    /// Kills everybody in it, and waits until nobody is, for a while.
+    /// Kills every process in the cgroup, and waits at most `LIMIT` until it is empty.
     pub(crate) fn end(&self) {
         let limit = Instant::now() + LIMIT;
         while !self.is_stuck.get() && is_populated(&self.events) {
@@ -135,20 +138,21 @@ impl Cgroup {
                 self.is_stuck.set(true);
                 return;
             }
-            // Again each time: a child whose parent was killed while it put it in comes late.
+            // Kill again in each round: a child enters late if its parent was killed while it was putting the
+            // child in.
             let _ = (&self.kill).write(b"1");
             let until = limit.min(Instant::now() + LOOK_AGAIN);
             let _ = ready(std::iter::once((self.events.as_fd(), PollFlags::PRI)), Some(until));
         }
     }
 
-    /// Kills everybody in it, and removes it and what was made below it. Only the first time does anything.
+    /// Kills every process in the cgroup, and removes it and all cgroups below it. Further calls do nothing.
     pub(crate) fn remove(&self) {
         let limit = Instant::now() + LIMIT;
         loop {
             self.end();
             match remove(&self.folder, &mut { MAX_REMOVED }) {
-                // Somebody may have been put in since.
+                // A process may have entered since.
                 Err(_) if Instant::now() < limit && !self.is_stuck.get() => {
                     thread::sleep(Duration::from_millis(1))
                 }
@@ -164,7 +168,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// The folder of the cgroup that this process is in, if others may be made below it.
+/// Returns the folder of this process's cgroup, if cgroups may be made below it.
 fn own_folder() -> Result<PathBuf, String> {
     let read = |path: &str| match fs::read(path) {
         Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
@@ -183,14 +187,15 @@ fn own_folder() -> Result<PathBuf, String> {
     Err(why)
 }
 
-/// Where the cgroup `own` lies, as `/proc/self/cgroup` names it, in each mounted hierarchy that shows it.
+/// Returns the folder of the cgroup `own`, as `/proc/self/cgroup` names it, in each mounted hierarchy that
+/// shows it.
 fn folders(own: &str, mounts: &str) -> Vec<PathBuf> {
     let folder = |line: &str| {
         let (place, kind) = line.split_once(" - ")?;
         let mut fields = place.split(' ').skip(3);
         let (root, mount) = (unescaped(fields.next()?), unescaped(fields.next()?));
         let below = Path::new(own).strip_prefix(root).ok()?;
-        // Outside of the namespace it begins with `..`.
+        // The path of a cgroup outside of the namespace begins with `..`.
         let is_shown = below.components().all(|part| matches!(part, Component::Normal(_)));
         (kind.starts_with("cgroup2 ") && is_shown)
             .then(|| Path::new(&mount).components().chain(below.components()).collect())
@@ -198,7 +203,7 @@ fn folders(own: &str, mounts: &str) -> Vec<PathBuf> {
     mounts.lines().filter_map(folder).collect()
 }
 
-/// What stands for the bytes that mountinfo writes as `\` and three octal digits.
+/// Decodes a field of mountinfo, which writes some bytes as `\` and three octal digits.
 fn unescaped(field: &str) -> String {
     let mut parts = field.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -215,7 +220,7 @@ fn unescaped(field: &str) -> String {
     plain
 }
 
-/// Whether this folder is the cgroup of this process, and ranks may be put into one below it.
+/// Checks that this folder is the cgroup of this process, and that ranks may be put into a cgroup below it.
 fn check(folder: &Path) -> Result<(), String> {
     let read = |name: &str| {
         let text = fs::read_to_string(folder.join(name));
@@ -225,13 +230,15 @@ fn check(folder: &Path) -> Result<(), String> {
     if !read("cgroup.procs")?.lines().any(|pid| pid == me) {
         return Err(format!("{} is not the cgroup of this process", folder.display()));
     }
-    // What has controllers for its children shares things out among them: ranks would no longer be treated as deckrun is.
+    // A cgroup with controllers for its children shares resources out among them: ranks would no longer be
+    // treated as deckrun is.
     let controllers = read("cgroup.subtree_control")?;
     if !controllers.trim().is_empty() {
         let folder = folder.display();
         return Err(format!("{folder} shares {} out among the cgroups below it", controllers.trim()));
     }
-    // To go from one cgroup into another takes the right to write there, and where both lie.
+    // To move a process from one cgroup to another takes write permission in the target and in their common
+    // ancestor.
     let may_move = access(folder.join("cgroup.procs"), Access::WRITE_OK);
     may_move.map_err(|error| cannot("no process can be moved in", folder, &error.into()))
 }
@@ -246,21 +253,21 @@ fn cannot(what: &str, folder: &Path, error: &io::Error) -> String {
     format!("{what} {} ({error}{hint})", folder.display())
 }
 
-/// The lock of who uses this cgroup.
+/// Takes the lock by which users of this cgroup are known.
 fn hold(folder: &Path) -> io::Result<File> {
     let held = File::open(folder)?;
     flock(&held, FlockOperation::NonBlockingLockExclusive)?;
     Ok(held)
 }
 
-/// Whether somebody is in it, or below. Not in one that was removed.
+/// Tells whether a process is in the cgroup, or below it. A removed cgroup has none.
 fn is_populated(events: &File) -> bool {
     let mut text = [0; 256];
     let length = events.read_at(&mut text, 0).unwrap_or(0);
     text[..length].split(|byte| *byte == b'\n').any(|line| line == b"populated 1")
 }
 
-/// Removes the cgroups of deckruns that were all killed, once nobody is in them any more.
+/// Removes cgroups whose deckruns were all killed, once they are empty.
 fn sweep(parent: &Path) {
     for folder in subfolders(parent) {
         let name = folder.file_name().unwrap_or_default();
@@ -274,7 +281,7 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// Removes a cgroup, those below it first.
+/// Removes a cgroup, and first those below it.
 fn remove(folder: &Path, left: &mut usize) -> io::Result<()> {
     *left = left.checked_sub(1).ok_or(io::ErrorKind::QuotaExceeded)?;
     for below in subfolders(folder) {
@@ -319,7 +326,7 @@ mod tests {
         assert_eq!(found("/docker/b/c", part), ["/sys/fs/cgroup/c"]);
         assert_eq!(found("/docker/bc", part), [""; 0]);
         assert_eq!(found("/", part), [""; 0]);
-        // From inside of a cgroup namespace: what lies outside of it.
+        // Hierarchies seen from inside a cgroup namespace, with a cgroup outside of it.
         assert_eq!(found("/", "35 24 0:30 /.. /sys/fs/cgroup rw - cgroup2 cgroup rw"), [""; 0]);
         assert_eq!(found("/../d", "35 24 0:30 / /sys/fs/cgroup rw - cgroup2 cgroup rw"), [""; 0]);
         for cut in ["", " - ", "1 2 3", "1 2 3 / - cgroup2 x", "1 2 3 / /x - cgroup x rw"] {

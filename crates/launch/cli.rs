@@ -10,7 +10,7 @@ use udeck_manual::Generate;
 
 use self::values::{detection, duration, hosts, hosts_of_file, transports, variable};
 
-/// Each line has 80 columns at most: a terminal that is narrower is rare, and what it wraps is hard to read.
+/// Lines have at most 80 columns: a narrower terminal is rare, and wrapped lines are hard to read.
 const EXAMPLES: &str = "\
 Examples:
   deckrun -n 4 ./hello                    four ranks of ./hello
@@ -92,7 +92,7 @@ Exit code:
 #[command(override_usage = "deckrun [OPTIONS] [--] <PROGRAM> [ARGUMENTS]...")]
 pub(crate) struct Cli {
     /// How many ranks to start, 1 to 4096. Without it, as many as the hosts can take.
-    // Required, unless there are hosts: see `job`.
+    // Required, unless hosts are given: see `job`.
     #[arg(short = 'n', long = "ranks", value_name = "N")]
     ranks: Option<u32>,
 
@@ -117,17 +117,17 @@ pub(crate) struct Cli {
     /// When no rank has made progress for this time, write to standard error what each rank waits for, since when, and who waits
     /// for whom.
     ///
-    /// SIGQUIT (Ctrl-\) has that written at once.
+    /// SIGQUIT (Ctrl-\) has the same written at once.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     watchdog: Option<Duration>,
 
     /// Start nothing, but write what the ranks of the deckrun with this process number are doing.
     ///
-    /// What each waits for, since when, and who waits for whom.
+    /// The report says what each rank waits for, since when, and who waits for whom.
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) status: Option<u32>,
 
-    /// What happens to the others when a rank exits with a code other than 0, is killed, or is lost with its host.
+    /// Effect on the other ranks when a rank exits with a code other than 0, is killed, or is lost with its host.
     #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
     on_failure: Then,
 
@@ -143,14 +143,14 @@ pub(crate) struct Cli {
 
     /// Let messages leave a host encrypted and authenticated only.
     ///
-    /// By transports that do that on the whole path: udp. Within a host they take shared memory. What deckruns say to each
+    /// Messages take transports that do so on the whole path: udp. Within a host they take shared memory. What deckruns say to each
     /// other (output, names, ends of ranks) is authenticated, and not encrypted.
     #[arg(long)]
     encrypt: bool,
 
     /// Write to standard error which transport each rank uses to each other rank, and why no better one.
     ///
-    /// When it first does. In a job of a batch system also where the hosts come from.
+    /// Each line comes when a rank first uses a transport. In a job of a batch system, the source of the hosts is written, too.
     #[arg(long)]
     explain: bool,
 
@@ -163,7 +163,7 @@ pub(crate) struct Cli {
 
     /// The hosts and how many ranks each can take: a:2,b:2, or @FILE.
     ///
-    /// They are filled one after the other. By default those of the Slurm, PBS or LSF job in which deckrun runs, otherwise this
+    /// Hosts are filled one after the other. By default those of the Slurm, PBS or LSF job in which deckrun runs, otherwise this
     /// host.
     #[arg(long, value_name = "LIST", value_parser = hosts, value_hint = ValueHint::Hostname, help_heading = "Several hosts")]
     hosts: Option<Hosts>,
@@ -174,7 +174,7 @@ pub(crate) struct Cli {
 
     /// The command that runs a command on another host, instead of ssh (in a job of Slurm: instead of srun).
     ///
-    /// These words, then the host's name, then the command. If `{}` is among the words, the name takes its place.
+    /// It is run with these words, then the host's name, then the command. If `{}` is among the words, the name takes its place.
     #[arg(long, value_name = "COMMAND", value_parser = clap::builder::NonEmptyStringValueParser::new(), value_hint = ValueHint::CommandString, help_heading = "Several hosts")]
     agent: Option<String>,
 
@@ -203,14 +203,14 @@ pub(crate) struct Cli {
     /// The program, a path or a name to find along PATH, and its arguments.
     ///
     /// Everything behind the program belongs to it, even what looks like an option of deckrun.
-    // One list for both: behind its first word clap takes no option any more.
+    // One list for program and arguments: behind its first word clap takes no option any more.
     #[arg(trailing_var_arg = true, num_args = 1.., value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments, required_unless_present_any = ["doctor", "status"])]
     command: Vec<OsString>,
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum BindArg {
-    /// As `core` if a host has at least as many usable processors as ranks, else as `none`.
+    /// Like `core` if a host has at least as many usable processors as ranks, else as `none`.
     #[default]
     Auto,
     /// One processor per rank, in order, beginning again when they run out.
@@ -221,21 +221,21 @@ enum BindArg {
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum Then {
-    /// They are ended: SIGTERM, two seconds later SIGKILL.
+    /// The other ranks are ended: SIGTERM, two seconds later SIGKILL.
     #[default]
     Abort,
-    /// They go on.
+    /// The other ranks go on.
     Continue,
 }
 
 impl Cli {
-    /// Whether the hosts are left to whoever has started deckrun.
+    /// Tells whether neither `--hosts` nor `--hostfile` was given.
     pub(crate) fn leaves_hosts_open(&self) -> bool {
         self.hosts.is_none() && self.hostfile.is_none()
     }
 
-    /// The job that is asked for; `allocation` is used if no hosts are given. Ends the process if there is no number of ranks to
-    /// be had.
+    /// Builds the job that the options ask for; `allocation` is used if no hosts are given. Ends the process if
+    /// the number of ranks can't be found.
     pub(crate) fn job(self, allocation: Option<Allocation>) -> Job {
         let given = self.hosts.or(self.hostfile);
         let mut job = match (self.ranks, given, allocation) {
@@ -297,7 +297,7 @@ impl Cli {
     }
 }
 
-/// As clap would say it of an option that is always required.
+/// Ends the process with clap's words for a missing required option.
 fn no_ranks() -> ! {
     let words = "the following required arguments were not provided:\n  --ranks <N>";
     Cli::command().error(ErrorKind::MissingRequiredArgument, format!("{words}\n")).exit()

@@ -10,10 +10,11 @@
 //!    └ ◄──── Bye, and the connection's end
 //! ```
 //!
-//! What a node runs it learns from its agent only. One TCP connection, the *control connection*, carries everything else of its
-//! ranks ([`framed_stream`]), in frames that nobody can make who does not know the host's control key, as ranks do not ([`seal`]).
-//! What is not read has a bound for each kind: output and input have a window ([`WINDOW`]), and so have each rank's words with the
-//! name service, either way. The root's end is the node's: it ends its ranks when the connection does.
+//! A node learns from its agent alone what to run. One TCP connection, the *control connection*, carries
+//! everything else of its ranks ([`framed_stream`]). Its frames can be made only with the host's control key,
+//! which ranks do not have ([`seal`]). Unread data is bounded for each kind: output and input have a window
+//! ([`WINDOW`]), and so have each rank's words with the name service, in both directions. When the root dies,
+//! the connection ends, and the node ends its ranks.
 
 pub(crate) mod auth;
 pub(crate) mod framed_stream;
@@ -23,9 +24,9 @@ pub(crate) mod wire;
 
 use std::time::Duration;
 
-/// What may be under way of output, for each stream and node, or of input, before the receiver has said that it has dealt
-/// with it, in bytes; more by one piece at most.
+/// Window of unacknowledged output, for each stream and node, and of unacknowledged input, in bytes. One piece
+/// more may be in flight.
 pub(crate) const WINDOW: usize = 64 << 10;
 
-/// After how long without a sign of life the other side counts as gone, unless told otherwise.
+/// Default time without a sign of life after which the other side counts as lost.
 pub(crate) const DETECT: Duration = Duration::from_secs(10);

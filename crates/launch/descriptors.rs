@@ -1,27 +1,27 @@
-//! Room for the descriptors that a large job needs.
+//! The limit on descriptors, raised for a large job.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{LaunchError, hosts::Share, ranks::Pipes};
 
-/// How many connections may be in the course of proving themselves; further ones wait in the kernel.
+/// Maximum number of connections that are proving themselves at one time; further ones wait in the kernel.
 pub(crate) const MAX_STRANGERS: usize = 256;
 
-/// Besides those of the ranks and nodes: standard streams, the service's, a spawn in progress, and what a host program
-/// holds.
+/// Descriptors besides those of ranks and nodes: standard streams, the service's, a spawn in progress, and
+/// those that a host program holds.
 const OTHERS: u64 = 64;
 
-/// A node's connection, and its agent's input and output.
+/// Descriptors for each node: its connection, and its agent's input and output.
 const PER_NODE: u64 = 3;
 
-/// The soft limit raised as far as the job needs. Put back when dropped.
+/// The soft limit, raised as far as the job needs, until dropped.
 pub(crate) struct Descriptors {
     before: Rlimit,
 }
 
 impl Descriptors {
-    /// For a root, and the pipes to which the ranks that share its host write. Where there cannot be enough descriptors, untagged
-    /// output does without pipes, and the words say what that means.
+    /// Raises the limit for a root, and chooses the pipes to which the ranks of its host write. If there cannot
+    /// be enough descriptors, untagged output does without pipes, and the returned text says what that means.
     pub(crate) fn with_pipes(
         tagged: bool,
         shares: &[Share],
@@ -39,13 +39,13 @@ impl Descriptors {
         }
     }
 
-    /// For `ranks` on this host, whose output goes through so many pipes of each, and `nodes`.
+    /// Raises the limit for `nodes` and for `ranks` on this host, each with this number of output pipes.
     pub(crate) fn raise(ranks: u32, pipes: u32, nodes: usize) -> Result<Descriptors, LaunchError> {
         let each = u64::from(pipes) + 1;
         let strangers = if nodes > 0 { MAX_STRANGERS as u64 } else { 0 };
         let needed = u64::from(ranks) * each + nodes as u64 * PER_NODE + strangers + OTHERS;
         let before = getrlimit(Resource::Nofile);
-        // No limit at all is `None`.
+        // `None` means no limit.
         if before.current.is_some_and(|soft| soft < needed) {
             if let Some(limit) = before.maximum.filter(|hard| *hard < needed) {
                 return Err(LaunchError::TooFewDescriptors { ranks, needed, limit });
@@ -57,7 +57,7 @@ impl Descriptors {
         Ok(Descriptors { before })
     }
 
-    /// The limit that the ranks should have: theirs must not grow with the size of the job.
+    /// Returns the limit for the ranks, as it was before: theirs must not grow with the size of the job.
     pub(crate) fn before(&self) -> Rlimit {
         self.before
     }

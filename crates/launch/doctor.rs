@@ -1,5 +1,5 @@
-//! `deckrun --doctor`: what a job would find on its hosts. What is found on one is `udeck::doctor`'s; here it is asked for
-//! on all of them, by the same agent and towards the same addresses as a job's nodes would be.
+//! `deckrun --doctor`: examines the hosts of a job. `udeck::doctor` examines one host; this file asks all of
+//! them, by the same agent and towards the same addresses as a job's nodes.
 
 mod launchers;
 
@@ -26,30 +26,31 @@ use crate::{
     words::printable,
 };
 
-/// An address that is nobody's (RFC 5737): the way to it is the way to any other network. Nothing is sent there.
+/// An address that nobody has (RFC 5737): the route to it is the route to any other network. Nothing is sent
+/// there.
 const ANY_NETWORK: &str = "203.0.113.1";
 
-/// How long the end of what a host said may come after the end of its agent.
+/// How long to read a host's last output after its agent has ended.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
-/// The longest report, in bytes.
+/// Upper bound of a report, in bytes.
 const MAX_REPORT: u64 = 1 << 20;
 
-/// What was found on all hosts of a job.
+/// The findings on all hosts of a job.
 #[derive(Clone, Debug)]
 pub struct Diagnosis {
-    /// For people.
+    /// The report, for people.
     pub text: String,
     /// Whether a job could run on these hosts.
     pub can_run: bool,
 }
 
 impl Job {
-    /// Looks at this host, and at the others that the job would have, instead of running it: it needs no program. `colour`:
-    /// for a terminal. Blocks until all have answered, at most for the start limit.
+    /// Examines this host, and the others that the job would have, instead of running it: it needs no program.
+    /// `colour` colours the text for a terminal. Blocks until all have answered, at most for the start limit.
     ///
     /// # Errors
-    /// When the hosts make no sense. What is wrong with one of them is in the diagnosis.
+    /// When the hosts make no sense. A host's own faults are in the diagnosis.
     pub fn examine(&self, colour: bool) -> Result<Diagnosis, LaunchError> {
         let shares = if self.hosts.is_some() { self.shares()? } else { Vec::new() };
         let others: Vec<&Share> = shares.iter().filter(|share| !share.here).collect();
@@ -60,13 +61,13 @@ impl Job {
             let transports = self.variable("DECK_TRANSPORT");
             let encrypt = self.is_to_encrypt();
             let interface = Some(self.interface_towards(&others));
-            // Made as for a job, and removed again.
+            // A cgroup is made as for a job, and removed again.
             let cgroup = Some(Cgroup::make().map(|made| made.parent().to_owned()));
             let several_hosts = !others.is_empty();
             let mut report = examine(&Question { interface, several_hosts, transports, encrypt, cgroup });
             let (launchers, is_sound) = launchers::look(self);
             report.can_run &= is_sound;
-            // Before the sum of all, which comes last.
+            // The sum of all sections comes last.
             report.sections.insert(report.sections.len().saturating_sub(1), launchers);
             whole.can_run = report.can_run;
             whole.text = if colour { format!("{report:#}") } else { report.to_string() };
@@ -84,12 +85,12 @@ impl Job {
         Ok(whole)
     }
 
-    /// Whether the job's ranks are told to.
+    /// Tells whether the job's ranks are told to encrypt.
     fn is_to_encrypt(&self) -> bool {
         self.variable("DECK_ENCRYPT").is_some_and(|value| value == "1")
     }
 
-    /// The address of this host towards the others, chosen as for a job.
+    /// Returns this host's address towards the others, chosen as for a job.
     fn interface_towards(&self, others: &[&Share]) -> Result<IpAddr, String> {
         let names: Vec<_> = others.iter().map(|share| share.host.as_str()).collect();
         let names = if names.is_empty() { vec![ANY_NETWORK] } else { names };
@@ -102,7 +103,7 @@ impl Job {
 
     fn ask(&self, host: &str) -> Result<Asked, String> {
         let mut question: Vec<OsString> = vec![self.remote_deckrun.clone().into(), "--doctor".into()];
-        // It looks at itself, not at the hosts of the allocation in which it may be.
+        // The other host examines itself, not the hosts of an allocation in which it may be.
         question.push("--hosts=localhost".into());
         question.extend(self.variable("DECK_TRANSPORT").map(|list| format!("--transport={list}").into()));
         question.extend(self.is_to_encrypt().then(|| "--encrypt".into()));
@@ -118,7 +119,8 @@ impl Job {
             pipes: Pipes::default(),
             relay_input: false,
         };
-        // Nobody else would end it, and what it runs on that host.
+        // Without this signal, nobody would end the agent, and the command that it runs on that host, if we
+        // die.
         prepare_child(&mut command, &setting, Signal::TERM, OfRank::default());
         match command.spawn() {
             Ok(child) => Ok(Asked { child, shown }),
@@ -129,14 +131,14 @@ impl Job {
     }
 }
 
-/// A host that is looking at itself.
+/// A host that is examining itself.
 struct Asked {
     child: Child,
     shown: String,
 }
 
 impl Asked {
-    /// Its report, and whether a job can run there.
+    /// Returns the host's report, and whether a job can run there.
     fn answer(mut self, deadline: Instant) -> Result<(String, bool), String> {
         let (said, complained) = (read(self.child.stdout.take()), read(self.child.stderr.take()));
         let status = loop {
@@ -151,7 +153,7 @@ impl Asked {
                 Err(error) => return Err(format!("waiting for `{}`: {error}", self.shown)),
             }
         };
-        // Whoever may still hold the pipes is not waited for.
+        // A process that still holds the pipes is not waited for.
         let last = Instant::now() + LAST_WAIT;
         let [said, complained] = [said, complained].map(|text| {
             let text = text.recv_timeout(last.saturating_duration_since(Instant::now()));
@@ -170,7 +172,7 @@ impl Asked {
     }
 }
 
-/// All that comes, once its end does: read on a thread, because a full pipe would stop whoever writes.
+/// Reads to the end of `pipe`, on a thread, because a full pipe would stop the writer.
 fn read<R: Read + Send + 'static>(pipe: Option<R>) -> mpsc::Receiver<String> {
     let (sender, text) = mpsc::channel();
     let reading = move || {
@@ -180,7 +182,7 @@ fn read<R: Read + Send + 'static>(pipe: Option<R>) -> mpsc::Receiver<String> {
         }
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
     };
-    // Without a thread the channel ends, as it does after a panic: nothing was said.
+    // Without a thread the channel ends, as after a panic: the text is empty.
     let _ = udeck_sys::thread::spawn("deckrun-read", reading, |_| {});
     text
 }

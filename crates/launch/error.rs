@@ -1,4 +1,4 @@
-//! Why a job did not start, or could not be brought to an end.
+//! Errors: why a job did not start, or could not be brought to an end.
 
 use std::{ffi::OsString, fmt, io, path::PathBuf, process::ExitCode};
 
@@ -10,49 +10,49 @@ use crate::End;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// A job of no ranks.
+    /// The job has no ranks.
     #[error("a job needs at least one rank (-n 1)")]
     NoRanks,
-    /// More ranks than a launcher serves.
+    /// The job has more ranks than a launcher serves.
     #[error("{asked} ranks are too many: one deckrun starts at most {MAX_RANKS}")]
     TooManyRanks {
-        /// How many were asked for.
+        /// The number of ranks asked for.
         asked: u32,
     },
-    /// Nothing to run.
+    /// The job has no program.
     #[error("no program given: deckrun -n 4 PROGRAM [ARGUMENTS]")]
     NoProgram,
-    /// Another job of this process runs.
+    /// Another job of this process is running.
     #[error("this process runs a job already: one at a time")]
     Busy,
-    /// An environment variable that cannot be set.
+    /// An environment variable cannot be set.
     #[error("the environment variable {}: {why}", name.display())]
     BadVariable {
-        /// Its name.
+        /// The variable's name.
         name: OsString,
-        /// What is wrong.
+        /// The fault of its name or value.
         why: &'static str,
     },
     /// The program does not exist.
     #[error("{}: no such program (nor, for a script, its interpreter); looked {}", program.display(), looked(program))]
     NotFound {
-        /// As given.
+        /// The program, as given.
         program: OsString,
     },
     /// The program exists and cannot be run.
     #[error("{}: cannot be run ({source}); is it an executable file? (chmod +x)", program.display())]
     NotExecutable {
-        /// As given.
+        /// The program, as given.
         program: OsString,
         /// The system's reason.
         source: io::Error,
     },
-    /// A rank could not be started for want of something.
+    /// A rank could not be started, for lack of a resource.
     #[error("cannot start rank {rank} of {}: {source}", program.display())]
     Spawn {
-        /// The first rank that could not; those before it have been ended again.
+        /// The first rank that could not be started. The ranks before it have been ended again.
         rank: u32,
-        /// As given.
+        /// The program, as given.
         program: OsString,
         /// The system's reason.
         source: io::Error,
@@ -69,16 +69,16 @@ pub enum LaunchError {
         /// `RLIMIT_NOFILE`'s hard limit.
         limit: u64,
     },
-    /// Ranks that do not end even when killed.
+    /// Some ranks did not end even when killed.
     #[error(
         "{} did not end after SIGKILL: stuck in the kernel, for instance on a dead file system",
         Ranks(ranks)
     )]
     Unkillable {
-        /// Which.
+        /// The ranks.
         ranks: Vec<u32>,
     },
-    /// More ranks than the hosts have slots for.
+    /// The job has more ranks than the hosts have slots.
     #[error("{ranks} ranks and only {slots} slots: {hosts}. Give the hosts more (a:4), or start fewer ranks")]
     TooFewSlots {
         /// The ranks asked for.
@@ -88,7 +88,7 @@ pub enum LaunchError {
         /// The hosts, as they were given.
         hosts: String,
     },
-    /// More ranks than the batch system has given slots for.
+    /// The job has more ranks than the batch system has given slots.
     #[error(
         "{ranks} ranks and only {slots} slots in {hosts}. Start fewer ranks, {more}, or say by --hosts where they run: \
          a:2,b:2, or localhost:{ranks} for this host alone"
@@ -98,48 +98,48 @@ pub enum LaunchError {
         ranks: u32,
         /// All slots together.
         slots: u32,
-        /// Whose job it is, and its hosts.
+        /// The batch system's job, and its hosts.
         hosts: String,
-        /// How to get more.
+        /// How to get more slots.
         more: String,
     },
-    /// Hosts' names of an unreasonable length.
+    /// The hosts' names are unreasonably long.
     #[error("the names of the hosts together have {length} bytes: at most {limit} are possible")]
     HostNamesTooLong {
-        /// Their length together in bytes.
+        /// Length of all names together, in bytes.
         length: usize,
-        /// The bound.
+        /// Upper bound of `length`, in bytes.
         limit: usize,
     },
-    /// What was asked for as interface is none of this host's, or of no use.
+    /// The interface that was asked for is not on this host, or cannot be used.
     #[error("--iface {asked}: {why}. This host has: {existing}")]
     Interface {
-        /// As given.
+        /// The interface, as given.
         asked: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
-        /// Its interfaces and their addresses.
+        /// This host's interfaces and their addresses.
         existing: String,
     },
     /// Another host could not be brought into the job.
     #[error("host {host}, {step}: {why}")]
     Host {
-        /// Which.
+        /// The host's name.
         host: String,
-        /// What was being done.
+        /// The step that failed.
         step: Step,
-        /// What went wrong, and what to do.
+        /// The reason, and what the user can do.
         why: String,
     },
     /// The ranks of another host could not be started.
     #[error("host {host}: {source}")]
     OnHost {
-        /// Which.
+        /// The host's name.
         host: String,
-        /// Why, as that host sees it.
+        /// The error, as that host sees it.
         source: Box<LaunchError>,
     },
-    /// A host without the folder in which the job was started.
+    /// A host does not have the folder in which the job was started.
     #[error(
         "cannot enter the folder {} ({source}): ranks run everywhere in the folder in which deckrun was started; start it \
          in one that all hosts have",
@@ -156,10 +156,11 @@ pub enum LaunchError {
         "the program's arguments and environment are too long for a job on several hosts ({why}): pass a file instead"
     )]
     JobSpecTooLong {
-        /// The bound that they exceed.
+        /// The bound that is exceeded.
         why: String,
     },
-    /// The process that watched over the job ended in the middle of it. Everything that the job had started was ended.
+    /// The process that watched over the job ended before the job did. Everything that the job had started was
+    /// ended.
     #[error(
         "the process that watches over the job was lost ({how}); everything that it had started has been ended"
     )]
@@ -167,10 +168,10 @@ pub enum LaunchError {
         /// How it ended.
         how: End,
     },
-    /// As the process says it that watched over the job.
+    /// An error of the process that watched over the job.
     #[error("{words}")]
     Told {
-        /// In its words.
+        /// Its text.
         words: String,
         /// See [`exit_code`](LaunchError::exit_code).
         code: u8,
@@ -178,26 +179,26 @@ pub enum LaunchError {
     /// The operating system refused.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// The system's reason.
         source: io::Error,
     },
 }
 
-/// What has to be done to bring another host into a job, in this order.
+/// Steps of bringing another host into a job, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
-    /// Finding its address.
+    /// Finding the host's address.
     Resolve,
-    /// Starting deckrun there, through the agent.
+    /// Starting deckrun on the host, through the agent.
     Agent,
-    /// That deckrun's connecting back.
+    /// Connecting back, by the host's deckrun.
     Connect,
-    /// Its proof that it knows the key that it shares with the launcher.
+    /// Proving that it knows the key that it shares with the launcher, by the host's deckrun.
     Prove,
-    /// Its starting the ranks.
+    /// Starting the ranks, by the host's deckrun.
     Start,
 }
 
@@ -214,9 +215,9 @@ impl fmt::Display for Step {
 }
 
 impl LaunchError {
-    /// What a program should exit with: 2 for a wrong request, 127 and 126 as a shell has them for a program that is not
-    /// there or cannot be run, 125 when the system refused.
-    /// A job whose watcher was lost: 128 and the number of the signal that killed that.
+    /// Returns the exit code for a program with this error: 2 for a wrong request; 127 for a program that is
+    /// not there and 126 for one that cannot be run, as in a shell; 125 when the system refused. For a lost
+    /// watcher, 128 and the number of the signal that killed it.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code())
     }

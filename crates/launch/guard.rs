@@ -1,19 +1,21 @@
-//! The process between a job and whoever started it: so that a `kill -9` of deckrun leaves nothing behind, on any host.
+//! The guard process between a job and its user: a `kill -9` of deckrun leaves nothing behind, on any host.
 //!
 //! ```text
 //!   deckrun, the guard ──► the watcher ──► rank 0, rank 1, ... ──► what they start
 //! ```
 //!
-//! The process that a user starts and knows the number of is the *guard*: it forks the *watcher*, which does everything
-//! else, and waits for it. Both adopt orphans (`PR_SET_CHILD_SUBREAPER`), so whichever of them is killed, the other one
-//! inherits what ran and ends it. When the guard dies, the kernel tells the watcher by a signal (`PR_SET_PDEATHSIG`), and
-//! the watcher kills ranks, orphans and agents; when the watcher dies, its ranks die with it, and the guard ends what they
-//! leave. Signals to the guard it passes on (`signals.rs`). Asked to stop (Ctrl-Z), the watcher stops the ranks and then itself,
-//! and the guard stops after it, so that a shell sees a stopped job when it is one.
+//! The user starts the *guard*, and knows its process number. The guard forks the *watcher*, which does
+//! everything else, and waits for it. Both adopt orphans (`PR_SET_CHILD_SUBREAPER`): whichever is killed, the
+//! other one inherits its children and ends them. When the guard dies, the kernel sends the watcher a signal
+//! (`PR_SET_PDEATHSIG`), and the watcher kills ranks, orphans and agents. When the watcher dies, its ranks die
+//! with it, and the guard ends the processes that they leave. The guard passes its signals on to the watcher
+//! (`signals.rs`). Asked to stop (Ctrl-Z), the watcher stops the ranks and then itself, and the guard stops
+//! after it, so that a shell sees a stopped job only when the job has stopped.
 //!
-//! Only a process without other threads can fork and go on; in any other [`run`] watches itself, and a `kill -9` of that
-//! process takes the ranks with it, but not what they had started. Whoever kills both at the same time has the same effect:
-//! the watcher is named `deck-job`, so that `killall deckrun` finds the guard only.
+//! Only a process without other threads can fork and go on. In any other process [`run`] forks nothing and
+//! watches itself; a `kill -9` of that process takes the ranks with it, but not the processes that they had
+//! started. Killing guard and watcher at the same time has the same effect: the watcher is named `deck-job`, so
+//! that `killall deckrun` finds the guard only.
 
 #![allow(unsafe_code, reason = "processes and signals, for which rustix has no safe call")]
 
@@ -45,22 +47,23 @@ pub(crate) use self::report::{decoded, encoded};
 /// The watcher's name, of at most 15 bytes.
 const NAME: &std::ffi::CStr = c"deck-job";
 
-/// The watcher's exit code after a panic, which it has reported itself.
+/// The watcher's exit code after a panic, which the watcher itself has reported.
 const PANICKED: i32 = 101;
 
-/// Runs `body`, which watches over a job, under a guard, and returns what it returned; `Err`: how the watcher ended
-/// instead. Whichever way, nothing of the job runs afterwards.
+/// Runs `body`, which watches over a job, under a guard, and returns its result. `Err` says how the watcher
+/// ended instead. In both cases no process of the job runs afterwards.
 ///
-/// `body` may run in a child, as a copy of this process at this moment: what it changes does not come back. It gets the cgroup
-/// for its ranks, where there can be one.
+/// `body` may run in a child, as a copy of this process at this moment: its changes of memory are lost. Its
+/// argument is the cgroup for its ranks, if there is one.
 pub(crate) fn run(body: impl FnOnce(Option<&Cgroup>) -> Vec<u8>) -> io::Result<Result<Vec<u8>, End>> {
-    // Made by the guard, so that it, too, can end and remove it; by whoever lives last.
+    // The guard makes the cgroup, because guard and watcher both must be able to kill and remove it. The one
+    // that lives longer does.
     let cgroup = Cgroup::make().ok();
     let cgroup = cgroup.as_ref();
     if !is_alone() {
         return Ok(Ok(body(cgroup)));
     }
-    // Before the fork, so that none is lost between.
+    // Signals are taken before the fork, so that none is lost in between.
     let signals = Signals::take_also(&[libc::SIGQUIT, libc::SIGTSTP])?;
     let orphans = Orphans::adopt(cgroup)?;
     let (report, ours) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -77,7 +80,7 @@ pub(crate) fn run(body: impl FnOnce(Option<&Cgroup>) -> Vec<u8>) -> io::Result<R
             drop(ours);
             let pid = Pid::from_raw(pid).expect("a process's number");
             let ended = stand(pid, report, &signals);
-            // After a watcher that ended by itself there is nothing.
+            // If the watcher ended by itself there are no orphans.
             orphans.end();
             ended
         }
@@ -88,7 +91,7 @@ fn is_alone() -> bool {
     fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
 }
 
-/// The child's life.
+/// Runs the watcher, in the child.
 fn watch(
     guard: Pid,
     report: OwnedFd,
@@ -101,37 +104,37 @@ fn watch(
         libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
     }
     let mut code = 0;
-    // Had the guard died before the first line above, nobody would tell us.
+    // If the guard had died before the `prctl` above, no signal would tell us.
     if getppid() == Some(guard) {
-        // Nothing may unwind into what the parent, too, is in the middle of.
+        // A panic must not unwind into a caller that the parent, too, is in the middle of.
         match panic::catch_unwind(AssertUnwindSafe(|| body(cgroup))) {
-            // If nobody reads it, the guard is gone.
+            // A failed write means that the guard is gone.
             Ok(said) => drop(fs::File::from(report).write_all(&said)),
             Err(_) => code = PANICKED,
         }
         let _ = io::stdout().flush();
     }
-    // If the guard is gone, nobody else does.
+    // If the guard is gone, nobody else removes the cgroup.
     cgroup.iter().for_each(|cgroup| cgroup.remove());
     // SAFETY: ends the process without running what the parent, too, would run at its exit.
     unsafe { libc::_exit(code) }
 }
 
-/// The parent's.
+/// Runs the guard, in the parent.
 fn stand(watcher: Pid, report: OwnedFd, signals: &Signals) -> io::Result<Result<Vec<u8>, End>> {
     let (mut said, mut passed_on, mut open, mut stopping) = (Vec::new(), None, true, false);
     rustix::io::ioctl_fionbio(&report, true)?;
     let mut report = fs::File::from(report);
     loop {
         let status = waitid(WaitId::Pid(watcher), WaitIdOptions::EXITED | WaitIdOptions::NOHANG)?;
-        // Read after the look: what an ended watcher said is all there.
+        // Read after `waitid`: all output of an ended watcher is there.
         if open {
             open = is_open(report.read_to_end(&mut said));
         }
         if let Some(status) = status {
             return Ok(match End::new(&status) {
                 End::Exited(0) if !said.is_empty() => Ok(said),
-                // It had not yet learnt to take what we pass on, or no longer.
+                // The watcher had not yet installed its handler for the passed-on signal, or had removed it.
                 End::Killed(signal) if signal == relay() => Err(End::Killed(passed_on.unwrap_or(signal))),
                 end => Err(end),
             });
@@ -140,7 +143,7 @@ fn stand(watcher: Pid, report: OwnedFd, signals: &Signals) -> io::Result<Result<
         if stopping && waitid(WaitId::Pid(watcher), stopped)?.is_some() {
             stopping = false;
             signals.suspend();
-            // Whoever continued us may have meant us alone.
+            // SIGCONT may have been sent to this process alone.
             let _ = kill_process(watcher, Signal::CONT);
             continue;
         }
@@ -157,7 +160,7 @@ fn stand(watcher: Pid, report: OwnedFd, signals: &Signals) -> io::Result<Result<
     }
 }
 
-/// Whether a pipe that was read from has a writer left.
+/// Tells whether the pipe that was read has a writer left.
 fn is_open(read: io::Result<usize>) -> bool {
     read.is_err_and(|error| matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted))
 }

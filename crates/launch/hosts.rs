@@ -1,4 +1,4 @@
-//! On which hosts a job runs, and which ranks on which.
+//! The hosts of a job, and the placement of its ranks on them.
 
 use std::{
     collections::HashMap,
@@ -10,11 +10,11 @@ use udeck_boot::{Host, MAX_RANKS};
 
 use crate::{LaunchError, words::printable};
 
-/// The hosts' names together may be this long, in bytes: every rank is told them in one message.
+/// Upper bound of the hosts' names together, in bytes: every rank gets them in one message.
 const NAMES_BOUND: usize = 512 << 10;
 
-/// Hosts with a number of slots each: `a:2,b:2`, or a file of such lines. A host that is named twice has the slots of
-/// both.
+/// Hosts with a number of slots each: `a:2,b:2`, or a file of such lines. A host that is named twice has the
+/// sum of both.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hosts {
     entries: Vec<Entry>,
@@ -34,10 +34,10 @@ pub struct HostsError {
     what: String,
 }
 
-/// Where in a list something stands; both numbers from 1.
+/// A position in a list; both numbers count from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Place {
-    /// With the file's name, if it is a file's.
+    /// The line, with its file's name, if the list is a file.
     line: Option<(String, usize)>,
     column: usize,
 }
@@ -51,13 +51,13 @@ impl fmt::Display for Place {
     }
 }
 
-/// The ranks of one host: `first` and those that follow it.
+/// The ranks of one host: `count` ranks from `first`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(crate) host: String,
     pub(crate) first: u32,
     pub(crate) count: u32,
-    /// On this very host: no agent, no node.
+    /// The host is this one: it needs no agent and no node.
     pub(crate) here: bool,
 }
 
@@ -68,7 +68,7 @@ impl Share {
 }
 
 impl Hosts {
-    /// Reads `a:2,b:2,[2001:db8::1]:4`. Without a number a host has one slot.
+    /// Reads a list like `a:2,b:2,[2001:db8::1]:4`. A host without a number has one slot.
     ///
     /// # Errors
     /// [`HostsError`] says at which column, and what may stand there.
@@ -85,8 +85,8 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// Reads a file's text: a host a line, as `a`, `a:2` or `a slots=2`; `#` begins a comment. `name` is the file's, for
-    /// errors.
+    /// Reads a file's text: a host a line, as `a`, `a:2` or `a slots=2`; `#` begins a comment. `name` is the
+    /// file's name, for errors.
     ///
     /// # Errors
     /// [`HostsError`] says at which line and column, and what may stand there.
@@ -126,7 +126,7 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// Of hosts with their slots, as many as a batch system gives: one job need not fill them.
+    /// Makes a list of hosts and slots, of any length that a batch system gives: one job need not fill them.
     pub(crate) fn counted(all: impl IntoIterator<Item = (String, u32)>) -> Result<Hosts, String> {
         let mut hosts = Hosts::default();
         let mut places: HashMap<String, usize> = HashMap::new();
@@ -158,17 +158,17 @@ impl Hosts {
         Ok(())
     }
 
-    /// All slots together.
+    /// Returns the sum of all slots.
     pub(crate) fn slots(&self) -> u32 {
         self.entries.iter().fold(0, |sum, entry| sum.saturating_add(entry.slots))
     }
 
-    /// How many hosts.
+    /// Returns the number of hosts.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// The first of them, for people: `a:2, b:2 and 7 more`.
+    /// Returns the first `most` hosts, for people: `a:2, b:2 and 7 more`.
     pub(crate) fn first_ones(&self, most: usize) -> String {
         let named = self.entries.iter().take(most).map(|Entry { name, slots }| format!("{name}:{slots}"));
         let named = named.collect::<Vec<_>>().join(", ");
@@ -178,8 +178,8 @@ impl Hosts {
         }
     }
 
-    /// Fills the hosts one after another with `ranks`, or all of their slots. Hosts that get none are left out. Hosts of
-    /// which `is_here` are one.
+    /// Fills the hosts one after another with `ranks`, or fills all slots. Hosts that get no rank are left out.
+    /// All names for which `is_here` holds are merged into one host.
     pub(crate) fn place(
         &self,
         ranks: Option<u32>,
@@ -225,7 +225,7 @@ impl Hosts {
     }
 }
 
-/// As it could be typed.
+/// Writes the list as a user could type it.
 impl fmt::Display for Hosts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, Entry { name, slots }) in self.entries.iter().enumerate() {
@@ -239,15 +239,16 @@ impl fmt::Display for Hosts {
     }
 }
 
-/// How the ranks' own library is told of the hosts.
+/// Returns the hosts in the form of the ranks' own library.
 pub(crate) fn for_ranks(shares: &[Share]) -> Vec<Host> {
     shares.iter().map(|share| Host { name: share.host.clone(), ranks: share.count }).collect()
 }
 
-/// Tells which names mean this host: `localhost`, its own name, and its own addresses.
+/// Returns a function that tells whether a name means this host: `localhost`, its own name, or one of its own
+/// addresses.
 pub(crate) fn own_names() -> impl Fn(&str) -> bool {
     let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    // A host that cannot list its addresses goes by its names.
+    // If the addresses cannot be listed, names alone are compared.
     let addresses: Vec<IpAddr> =
         udeck_sys::interfaces().unwrap_or_default().into_iter().map(|i| i.address).collect();
     move |name| {
@@ -259,7 +260,7 @@ pub(crate) fn own_names() -> impl Fn(&str) -> bool {
     }
 }
 
-/// The words of a line with their columns.
+/// Returns the words of a line with their columns.
 fn words(line: &str) -> impl Iterator<Item = (usize, &str)> {
     let columns: HashMap<usize, usize> =
         (1..).zip(line.char_indices()).map(|(column, (at, _))| (at, column)).collect();
@@ -269,7 +270,7 @@ fn words(line: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// `a`, `a:2`, `[::1]`, `[::1]:2`.
+/// Parses `a`, `a:2`, `[::1]` or `[::1]:2`.
 fn entry(text: &str) -> Result<Entry, String> {
     let (name, number) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -308,7 +309,8 @@ fn slots(number: &str) -> Result<u32, String> {
     }
 }
 
-/// A name goes to the agent as a word of its command: it must not look like an option, or be several words.
+/// Says what is wrong with a host's name. It becomes a word of the agent's command: it must not look like an
+/// option, or be several words.
 fn name_fault(name: &str) -> Option<&'static str> {
     let odd = |c: char| !(c.is_alphanumeric() || "._-@%:".contains(c));
     if name.is_empty() {

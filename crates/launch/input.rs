@@ -1,8 +1,8 @@
-//! What is typed at the terminal, brought to rank 0.
+//! Relay of the terminal's input to rank 0.
 //!
-//! A rank is in a process group of its own, so the terminal would stop it for reading (SIGTTIN). A thread reads in its
-//! place, while this process is in the terminal's foreground. A standard input that is no terminal is simply inherited,
-//! unless rank 0 is on another host.
+//! Each rank has its own process group, so the terminal would stop rank 0 for reading (SIGTTIN). A thread reads
+//! in its place, while this process is in the terminal's foreground. A standard input that is no terminal is
+//! inherited by rank 0, unless rank 0 is on another host.
 
 use std::{
     fs::File,
@@ -21,16 +21,17 @@ use rustix::{
 };
 use udeck_sys::{EventFd, thread::spawn};
 
-/// How often a process in the background looks whether it has come to the foreground, while there is input.
+/// How often a process in the background checks whether it has come to the foreground, while there is input.
 const BACKGROUND: Duration = Duration::from_millis(200);
 
-/// The thread that reads the terminal. Ends when dropped, at the input's end, or when rank 0 has gone.
+/// The thread that reads the terminal. It ends when this is dropped, at the input's end, or when rank 0 has
+/// gone.
 pub(crate) struct TerminalInput {
     thread: Option<JoinHandle<Result<(), String>>>,
     end: Arc<EventFd>,
 }
 
-/// Whether standard input has to be relayed.
+/// Tells whether standard input has to be relayed.
 pub(crate) fn is_needed() -> bool {
     io::stdin().is_terminal()
 }
@@ -41,7 +42,7 @@ impl TerminalInput {
         rustix::io::ioctl_fionbio(&to, true)?;
         let end = Arc::new(EventFd::new()?);
         let own_end = Arc::clone(&end);
-        // Whatever the reason, a panic included: rank 0 sees the end of its input.
+        // `to` is closed in every case, also by a panic: rank 0 sees the end of its input.
         let thread = spawn("deckrun-input", move || drop(relay(to, &own_end)), |_| {})?;
         Ok(TerminalInput { thread: Some(thread), end })
     }
@@ -60,7 +61,7 @@ fn relay(mut to: File, end: &EventFd) -> io::Result<()> {
     let terminal = io::stdin();
     let mut buffer = [0; 4096];
     while ready(&terminal, PollFlags::IN, end)? {
-        // A terminal that is not our controlling one has no foreground to be in.
+        // A terminal that is not our controlling one has no foreground.
         if tcgetpgrp(&terminal).is_ok_and(|foreground| foreground != getpgrp()) {
             thread::sleep(BACKGROUND);
             continue;
@@ -84,7 +85,7 @@ fn relay(mut to: File, end: &EventFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Sleeps until `fd` is ready: true, or it is time to end: false.
+/// Sleeps until `fd` is ready (`true`), or `end` is signalled (`false`).
 fn ready(fd: &impl std::os::fd::AsFd, what: PollFlags, end: &EventFd) -> Result<bool, Errno> {
     let mut fds = [PollFd::new(end, PollFlags::IN), PollFd::new(fd, what)];
     loop {

@@ -1,4 +1,4 @@
-//! What to run, and how: the options of a job.
+//! Options of a job: the program to run, and how.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -18,20 +18,20 @@ use crate::{
     remote::agent_command::AgentCommand,
 };
 
-/// How long bringing the other hosts into the job may take, unless told otherwise.
+/// Default time to bring the other hosts into the job.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// Whether choices are explained (`1`).
+/// The variable that asks for explanations of choices (`1`).
 const EXPLAIN: &str = "DECK_EXPLAIN";
 
-/// What the launcher sets for each rank.
+/// Variables that the launcher sets for each rank.
 pub(crate) const OWN_VARIABLES: [&str; 7] =
     [ENV_BOOT_FD, ENV_CLOCK_FD, ENV_WAITS_FD, ENV_RANK, ENV_SIZE, ENV_BIND, ENV_CPUS];
 
-/// A job to be: how many ranks, of which program, and how to treat them.
+/// A job to start: its number of ranks, its program and its options.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// `None`: as many as the hosts have slots.
+    /// The number of ranks; `None` fills the hosts' slots.
     pub(crate) ranks: Option<u32>,
     pub(crate) program: OsString,
     pub(crate) args: Vec<OsString>,
@@ -42,7 +42,7 @@ pub struct Job {
     pub(crate) watchdog: Option<Duration>,
     pub(crate) on_failure: OnFailure,
     pub(crate) hosts: Option<Hosts>,
-    /// Where `hosts` come from, if they were not given.
+    /// The source of `hosts`, if the user gave none.
     pub(crate) allocation: Option<Allocation>,
     pub(crate) agent: AgentCommand,
     pub(crate) interface: Option<String>,
@@ -51,38 +51,38 @@ pub struct Job {
     pub(crate) detect: Duration,
 }
 
-/// Which processors a rank may run on.
+/// Processors on which a rank may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Bind {
     /// [`Core`](Bind::Core) if there are at least as many usable processors as ranks, else [`None`](Bind::None).
     #[default]
     Auto,
-    /// Rank `r` on the `r`-th processor that the launcher may use, beginning again when they run out. Two such jobs at
-    /// the same time take the same processors.
+    /// Rank `r` runs on the `r`-th processor that the launcher may use, beginning again when they run out. Two
+    /// such jobs at the same time take the same processors.
     Core,
-    /// Wherever the launcher itself may.
+    /// A rank may run wherever the launcher may.
     None,
 }
 
-/// What a rank's failure (an exit code other than 0, or a signal) means to the others.
+/// Effect of one rank's failure (an exit code other than 0, or a signal) on the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum OnFailure {
-    /// They are sent SIGTERM, and two seconds later SIGKILL.
+    /// The other ranks are sent SIGTERM, and two seconds later SIGKILL.
     #[default]
     Abort,
-    /// They go on, and learn of it as an event.
+    /// The other ranks go on, and learn of the failure as an event.
     Continue,
 }
 
 impl Job {
-    /// A job of `ranks` ranks, 1 to 4096, with the default options.
+    /// Makes a job of `ranks` ranks, 1 to 4096, with the default options.
     pub fn new(ranks: u32) -> Job {
         Job { ranks: Some(ranks), ..Job::empty() }
     }
 
-    /// A job of as many ranks as these hosts have slots, with the default options.
+    /// Makes a job of as many ranks as these hosts have slots, with the default options.
     pub fn filling(hosts: Hosts) -> Job {
         Job { hosts: Some(hosts), ..Job::empty() }
     }
@@ -108,13 +108,13 @@ impl Job {
         }
     }
 
-    /// The program that every rank runs: a path, or a name to find along `PATH`.
+    /// Sets the program that every rank runs: a path, or a name to find along `PATH`.
     pub fn program(mut self, program: impl Into<OsString>) -> Job {
         self.program = program.into();
         self
     }
 
-    /// More arguments for the program.
+    /// Adds arguments for the program.
     pub fn args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Job {
         self.args.extend(args.into_iter().map(Into::into));
         self
@@ -126,49 +126,51 @@ impl Job {
         self
     }
 
-    /// Which processors the ranks run on.
+    /// Sets the processors on which the ranks run.
     pub fn bind(mut self, bind: Bind) -> Job {
         self.bind = bind;
         self
     }
 
-    /// Whether every line that a rank writes is led by its number: `[2] `. Lines never mix. One over 64 KiB is passed on as it
-    /// comes, while the others wait for its end; if it keeps them waiting for 2 s, their lines break it, and its rest is led by
-    /// `[2]+ `. Untagged lines do not mix either, unless this process's standard output or error is a terminal, to which the ranks
-    /// of this host then write themselves.
+    /// Sets whether every line that a rank writes begins with its number: `[2] `. Lines never mix. A line over
+    /// 64 KiB is passed on as it comes, while the other ranks wait for its end; if they wait for 2 s, their
+    /// lines interrupt it, and its rest begins with `[2]+ `. Untagged lines do not mix either, unless this
+    /// process's standard output or error is a terminal: the ranks of this host then write to it themselves.
     pub fn tag_output(mut self, tag: bool) -> Job {
         self.tag_output = tag;
         self
     }
 
-    /// How long the job may take from the start of its first rank; then it is ended.
+    /// Sets a time limit for the job, from the start of its first rank. The job is ended when the limit has
+    /// passed.
     pub fn timeout(mut self, limit: Duration) -> Job {
         self.timeout = Some(limit);
         self
     }
 
-    /// Says on standard error what each rank waits for, and who waits for whom, when no rank has made progress for this long.
-    /// A rank that computes makes progress, and one that waits for less long each time.
+    /// Writes to standard error what each rank waits for, and who waits for whom, when no rank has made
+    /// progress for this time. A rank that computes makes progress, and so does one whose waits are shorter
+    /// than this time.
     pub fn watchdog(mut self, limit: Duration) -> Job {
         self.watchdog = Some(limit);
         self
     }
 
-    /// What a rank's failure means to the others.
+    /// Sets the effect of one rank's failure on the others.
     pub fn on_failure(mut self, then: OnFailure) -> Job {
         self.on_failure = then;
         self
     }
 
-    /// On which hosts the ranks run, instead of this one only. They are filled one after the other.
+    /// Sets the hosts on which the ranks run, instead of this one only. They are filled one after the other.
     pub fn hosts(mut self, hosts: Hosts) -> Job {
         self.hosts = Some(hosts);
         self.allocation = None;
         self
     }
 
-    /// On the hosts that a batch system has given to this process ([`Allocation::find`]), by its own agent: in Slurm `srun`. Hosts
-    /// and an agent that are given behind it take precedence.
+    /// Runs the ranks on the hosts that a batch system has given to this process ([`Allocation::find`]), by its
+    /// own agent: in Slurm `srun`. Hosts and an agent that are set after this call take precedence.
     pub fn allocated(mut self, allocation: Allocation) -> Job {
         self.agent = allocation.manager().agent();
         self.hosts = Some(allocation.hosts().clone());
@@ -176,40 +178,43 @@ impl Job {
         self
     }
 
-    /// What starts a command on another host: the words of `command`, then the host's name, or with `{}` in it that name
-    /// in its place; then the command's words. Unless told, `ssh` with options that keep it from asking for anything.
+    /// Sets the command that starts a command on another host: the words of `command`, then the host's name (or
+    /// the name in place of `{}`), then the words of the command to start. The default is `ssh`, with options
+    /// that keep it from asking for anything.
     pub fn agent(mut self, command: &str) -> Job {
         self.agent = AgentCommand::new(command);
         self
     }
 
-    /// Where the other hosts reach this one: an interface's name, or an address of this host. Unless told, the address by
-    /// which this host reaches the first of them.
+    /// Sets where the other hosts reach this one: an interface's name, or an address of this host. The default
+    /// is the address by which this host reaches the first of them.
     pub fn interface(mut self, name_or_address: impl Into<String>) -> Job {
         self.interface = Some(name_or_address.into());
         self
     }
 
-    /// Where `deckrun` lies on the other hosts: a path, or (unless told) a name to find along their `PATH`.
+    /// Sets where `deckrun` lies on the other hosts: a path, or a name to find along their `PATH` (the
+    /// default).
     pub fn remote_deckrun(mut self, path: impl Into<PathBuf>) -> Job {
         self.remote_deckrun = path.into();
         self
     }
 
-    /// How long bringing the other hosts into the job may take, until all of their ranks have started (30 s unless told).
+    /// Sets the time limit for bringing the other hosts into the job, until all of their ranks have started.
+    /// The default is 30 s.
     pub fn start_limit(mut self, limit: Duration) -> Job {
         self.start_limit = limit;
         self
     }
 
-    /// After how long without any answer another host counts as lost (10 s unless told; at least 2 s). A process that is
-    /// stopped is not: its kernel answers.
+    /// Sets the time without any answer after which another host counts as lost. The default is 10 s, the
+    /// minimum 2 s. A stopped process is not lost: its kernel answers.
     pub fn detect_timeout(mut self, limit: Duration) -> Job {
         self.detect = limit.max(Duration::from_secs(2));
         self
     }
 
-    /// Which ranks run where, in their order.
+    /// Returns the placement of the ranks, in rank order.
     pub(crate) fn shares(&self) -> Result<Vec<Share>, LaunchError> {
         match (&self.hosts, self.ranks) {
             (Some(hosts), ranks) => match &self.allocation {
@@ -225,20 +230,20 @@ impl Job {
         }
     }
 
-    /// Where the hosts come from, if they were not given, and somebody wants explanations.
+    /// Returns where the hosts come from, if the user gave none and asked for explanations.
     pub(crate) fn explanation(&self) -> Option<String> {
         let asked = self.variable(EXPLAIN).or_else(|| std::env::var(EXPLAIN).ok());
         let allocation = self.allocation.as_ref().filter(|_| asked.as_deref() == Some("1"))?;
         Some(format!("hosts from {allocation}; agent {}", self.agent.title()))
     }
 
-    /// A variable that the job sets for its ranks.
+    /// Returns a variable that the job sets for its ranks.
     pub(crate) fn variable(&self, name: &str) -> Option<String> {
         let set = self.env.iter().rev().find(|(set, _)| set == name);
         set.map(|(_, value)| value.to_string_lossy().into_owned())
     }
 
-    /// What of it is this host's.
+    /// Returns the part of the job that runs on the host of `share`.
     pub(crate) fn work(&self, share: &Share, size: u32) -> Work {
         Work {
             program: self.program.clone(),
@@ -268,7 +273,7 @@ impl Job {
     }
 }
 
-/// Hosts that nobody gave cannot be given more slots.
+/// Rewrites an error about slots for hosts that the user did not give, and cannot give more slots.
 fn told_of(allocation: &Allocation, error: LaunchError) -> LaunchError {
     match error {
         LaunchError::TooFewSlots { ranks, slots, .. } => LaunchError::SmallAllocation {

@@ -1,7 +1,8 @@
 //! The trace of a job that did not finish (`DECK_TRACE`): rank 0 did not merge the parts of the ranks, so deckrun does.
 //!
-//! That is the usual case of a job that hangs and is ended. Only the parts of this host's ranks are taken: those have one clock, and
-//! nobody has compared it with those of other hosts. A trace that rank 0 has written is left as it is.
+//! A job that hangs and is ended usually needs it. Only the parts of this host's ranks are merged: they have
+//! one clock, and nobody has compared it with the clocks of other hosts. A trace that rank 0 has written is
+//! left as it is.
 
 use std::cell::Cell;
 use std::fs;
@@ -15,10 +16,10 @@ use crate::hosts::Share;
 use crate::print::Printers;
 use crate::signals::Signals;
 
-/// So long a merge may take: some gigabytes.
+/// Upper bound of a merge's duration: enough for some gigabytes.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Merges what the ranks of the job have left, and says so. All of them have ended.
+/// Merges the parts that the ranks of the job have left, and says so. All ranks have ended.
 pub(crate) fn gather(job: &Job, shares: &[Share], number: u64, printers: &Printers, signals: &Signals) {
     let set = job.variable(VARIABLE).or_else(|| std::env::var(VARIABLE).ok());
     let Some(path) = set.filter(|path| !path.is_empty()) else { return };

@@ -11,12 +11,15 @@
 //! ```
 //!
 //! The binary `deckrun` is a command line over [`Job`]; a program that would rather start itself calls
-//! [`launch_self`]. Five things keep a job from leaving processes: each rank is killed by the kernel when the launcher
-//! dies, each rank leads its own process group that is ended with it, what escapes its group is adopted by the
-//! launcher (`PR_SET_CHILD_SUBREAPER`) and ended last, all of them are in a cgroup, where one may be had, that is killed as a
-//! whole (cgroup.rs), and the launcher is two processes, of which either ends what the
-//! other one leaves if that is killed. A node on another host is two processes, too, and ends everything when its
-//! connection to the launcher does.
+//! [`launch_self`]. Five mechanisms keep a job from leaving processes:
+//!
+//! * Each rank is killed by the kernel when the launcher dies.
+//! * Each rank leads its own process group, which is ended with it.
+//! * A process that escapes its group is adopted by the launcher (`PR_SET_CHILD_SUBREAPER`) and ended last.
+//! * All of them are in a cgroup, where one may be had, which is killed as a whole (cgroup.rs).
+//! * The launcher is two processes: if one is killed, the other one ends the processes that it leaves.
+//!
+//! A node on another host is two processes, too, and ends everything when its connection to the launcher ends.
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 

@@ -14,7 +14,7 @@ use clap::Parser;
 use deckrun::{Allocation, Job};
 use udeck_sys::stderr_line;
 
-/// As of an option.
+/// Exit code for a wrong command line.
 const WRONG_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     }
     let cli = cli::Cli::parse();
     if let Some(text) = cli.generate.text::<cli::Cli>() {
-        // Who reads no further has read what it wanted.
+        // A reader that closes the pipe early has read what it wanted.
         let _ = io::stdout().write_all(text.as_bytes());
         return ExitCode::SUCCESS;
     }
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     }
     let found = if cli.leaves_hosts_open() { Allocation::find() } else { Ok(None) };
     if cli.doctor {
-        // What is wrong with it stands in the report.
+        // A fault of the allocation stands in the report.
         return doctor(&cli.job(found.ok().flatten()));
     }
     let allocation = match found {
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
 fn status(pid: u32) -> ExitCode {
     match deckrun::status(pid) {
         Ok(report) => {
-            // Who reads no further has read what it wanted.
+            // A reader that closes the pipe early has read what it wanted.
             let _ = io::stdout().write_all(report.as_bytes());
             ExitCode::SUCCESS
         }
@@ -68,7 +68,7 @@ fn status(pid: u32) -> ExitCode {
 fn doctor(job: &Job) -> ExitCode {
     match job.examine(io::stdout().is_terminal()) {
         Ok(diagnosis) => {
-            // Who reads no further has read what it wanted.
+            // A reader that closes the pipe early has read what it wanted.
             let _ = io::stdout().write_all(diagnosis.text.as_bytes());
             if diagnosis.can_run { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }

@@ -1,8 +1,9 @@
-//! deckrun on a host of a job that was started on another one: `deckrun --node`, which no person types.
+//! The node: deckrun on another host of the job, started as `deckrun --node`, which no person types.
 //!
-//! It gets the job's secret and its spec on its standard input, connects to the root, proves that it knows the control key that
-//! follows from its spec, and, when the root says so, starts and watches over the ranks of the spec, as a local job is
-//! watched over ([`session`]). What it says on its standard error reaches the root through the agent.
+//! A node reads the job's secret and its spec on its standard input, connects to the root, and proves that it
+//! knows the control key that follows from its spec. When the root says so, it starts the ranks of the spec,
+//! and watches over them as over a local job ([`session`]). Its standard error reaches the root through the
+//! agent.
 
 mod boot;
 mod job_spec;
@@ -37,15 +38,15 @@ use crate::{
     wait::message_within,
 };
 
-/// What makes a deckrun a node.
+/// The option that makes a deckrun a node.
 pub(crate) const FLAG: &str = "--node";
 
-/// The exit codes by which a node's end before it was connected says at which step it was.
+/// Exit codes of a node that ends before it was connected; each names a step.
 const CONNECT_FAILED: u8 = 91;
 const PROOF_FAILED: u8 = 92;
 const FAILED: u8 = 93;
 
-/// The step at which a node gave up that exited with this code.
+/// Returns the step at which a node with this exit code gave up.
 pub(crate) fn step_of(code: i32) -> Option<Step> {
     match u8::try_from(code) {
         Ok(CONNECT_FAILED) => Some(Step::Connect),
@@ -54,13 +55,13 @@ pub(crate) fn step_of(code: i32) -> Option<Step> {
     }
 }
 
-/// What a node is told on its command line: nothing secret. `10.0.0.1:4567/2/30000`.
+/// A node's command-line argument, which has nothing secret: `10.0.0.1:4567/2/30000`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Argument {
     pub(crate) root: SocketAddr,
-    /// Which host it is, of those that have a node.
+    /// Index of the host among those that have a node.
     pub(crate) index: u32,
-    /// How long it may take to connect; sent in milliseconds.
+    /// Time limit for connecting; sent in milliseconds.
     pub(crate) limit: Duration,
 }
 
@@ -88,7 +89,8 @@ impl FromStr for Argument {
     }
 }
 
-/// What this process should exit with, if its arguments make it a node. Blocks until its part of the job is over.
+/// Serves as a node, if the arguments ask for one, and returns the exit code. Blocks until the node's part of
+/// the job is over.
 pub fn serve(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Option<ExitCode> {
     if arguments.nth(1)? != FLAG {
         return None;
@@ -105,7 +107,7 @@ pub fn serve(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Option<
     }))
 }
 
-/// What to exit with, once everything has been said.
+/// Returns the exit code, after writing the error.
 fn code(result: Result<(), NodeFailure>) -> u8 {
     match result {
         Ok(()) => 0,
@@ -116,10 +118,10 @@ fn code(result: Result<(), NodeFailure>) -> u8 {
     }
 }
 
-/// How long a root may take to hear why a node ends.
+/// How long to wait until the root has taken a node's last error.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Says something that the root is to hear, through the agent.
+/// Writes an error for the root, through the agent.
 fn complain(why: &str) {
     message_within(
         LAST_WORDS,
@@ -127,7 +129,7 @@ fn complain(why: &str) {
     );
 }
 
-/// What to exit with, and what is still to be said.
+/// An exit code, and an error text that is not written yet.
 type NodeFailure = (u8, Option<String>);
 
 fn run(argument: &OsStr, cgroup: Option<&Cgroup>) -> Result<(), NodeFailure> {
@@ -148,22 +150,23 @@ fn run(argument: &OsStr, cgroup: Option<&Cgroup>) -> Result<(), NodeFailure> {
     session::run(control, spec, secret, address, cgroup).map_err(|session::Complained| (FAILED, None))
 }
 
-/// How long one try to connect may take: where strangers fill the root's backlog, a later one may find a place.
+/// Time limit of one try to connect: if strangers fill the root's backlog, a later try may find a place.
 const TRY: Duration = Duration::from_secs(3);
-/// How long a node waits before it tries again; then twice as long, ...
+/// Wait before the second try. It doubles after each further try.
 const PAUSE: Duration = Duration::from_millis(20);
-/// ... at most this.
+/// Upper bound of the wait between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Why a try failed.
+/// The failure of one try to connect.
 enum Failed {
-    /// Another may not.
+    /// Another try may succeed.
     Now(NodeFailure),
-    /// All others would.
+    /// All further tries would fail in the same way.
     ForGood(NodeFailure),
 }
 
-/// Connects to the root. Where many strangers do, it may send us away unheard, as the slowest: then again, until our time is up.
+/// Connects to the root. If many strangers connect, the root may close the slowest connections unheard, ours
+/// among them: tries again until the time limit.
 fn meet(key: ControlKey, argument: &Argument) -> Result<(TcpStream, Keys), NodeFailure> {
     let (deadline, mut pause) = (Instant::now() + argument.limit, PAUSE);
     loop {
@@ -178,7 +181,7 @@ fn meet(key: ControlKey, argument: &Argument) -> Result<(TcpStream, Keys), NodeF
 
 fn try_to_meet(key: ControlKey, argument: &Argument, deadline: Instant) -> Result<(TcpStream, Keys), Failed> {
     let root = argument.root;
-    // No wait of no time: there is none.
+    // A timeout of zero would be an error.
     let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let stream = TcpStream::connect_timeout(&root, left().min(TRY)).map_err(|error| {
         let slow = error.kind() == io::ErrorKind::TimedOut;
@@ -198,7 +201,7 @@ fn try_to_meet(key: ControlKey, argument: &Argument, deadline: Instant) -> Resul
     Ok((stream, keys))
 }
 
-/// The other side has closed the connection.
+/// Tells whether the other side has closed the connection.
 fn is_sent_away(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)

@@ -1,8 +1,9 @@
-//! Processes that ranks leave behind.
+//! Processes that ranks leave behind: adopted, reaped and ended.
 //!
-//! As a subreaper the launcher inherits every descendant whose parent dies, also one that left its rank's process group.
-//! It reaps them while the job runs, and ends those that are left when the ranks are gone: with the job's cgroup, if it has one,
-//! and else one by one, which a chain of processes that forks faster than that can escape.
+//! The launcher is a subreaper: it inherits every descendant whose parent dies, also one that left its rank's
+//! process group. The launcher reaps them while the job runs, and ends the remaining ones when the ranks are
+//! gone: by the job's cgroup, if there is one, and otherwise one by one. A chain of processes that forks faster
+//! than that can escape the second way.
 
 #![allow(unsafe_code, reason = "processes and signals, for which rustix has no safe call")]
 
@@ -20,26 +21,26 @@ use rustix::process::{
 
 use crate::cgroup::Cgroup;
 
-/// How long orphans may take to die of SIGKILL before they are left to themselves.
+/// How long to wait for orphans to die of SIGKILL, before they are left behind.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Adopts orphans until dropped.
+/// Makes this process adopt orphans, until dropped.
 pub(crate) struct Orphans<'a> {
     was_subreaper: bool,
-    /// The children that this process had before: a host program's own.
+    /// Children that this process had before: a host program's own. They are not touched.
     spared: HashSet<i32>,
     cgroup: Option<&'a Cgroup>,
 }
 
 impl<'a> Orphans<'a> {
-    /// Of the ranks in this cgroup, or of any that this process will have.
+    /// Starts to adopt orphans: those of the ranks in this cgroup, or of any ranks that this process will have.
     pub(crate) fn adopt(cgroup: Option<&'a Cgroup>) -> io::Result<Orphans<'a>> {
         let was_subreaper = child_subreaper()?.is_some();
         set_child_subreaper(Some(getpid()))?;
         Ok(Orphans { was_subreaper, spared: children(), cgroup })
     }
 
-    /// Reaps the orphans that have ended. `ranks` are not touched.
+    /// Reaps the orphans that have ended. Ranks are not touched.
     pub(crate) fn reap(&self, is_rank: impl Fn(Pid) -> bool) {
         while let Some(pid) = dead_child() {
             if is_rank(pid) || self.spared.contains(&pid.as_raw_nonzero().get()) {
@@ -49,7 +50,7 @@ impl<'a> Orphans<'a> {
         }
     }
 
-    /// Ends all orphans, once there are no ranks any more. Those that an orphan leaves behind become ours in turn.
+    /// Ends all orphans, once there are no ranks any more. An orphan's own children become ours in turn.
     pub(crate) fn end(&self) {
         self.cgroup.iter().for_each(|cgroup| cgroup.end());
         let limit = Instant::now() + LIMIT;
@@ -60,7 +61,7 @@ impl<'a> Orphans<'a> {
                 return;
             }
             for pid in left {
-                // A child of ours that is not reaped keeps its number: no stranger can be hit.
+                // An unreaped child keeps its number: no stranger can be hit.
                 let _ = kill_process(pid, Signal::KILL);
                 reap(pid);
             }
@@ -77,8 +78,8 @@ impl Drop for Orphans<'_> {
     }
 }
 
-/// The children of all threads of this process. Empty on a kernel without `CONFIG_PROC_CHILDREN`: orphans are then
-/// reaped, and not hunted.
+/// Returns the children of all threads of this process. The set is empty on a kernel without
+/// `CONFIG_PROC_CHILDREN`: orphans are then reaped, and not killed.
 fn children() -> HashSet<i32> {
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
@@ -88,11 +89,12 @@ fn children() -> HashSet<i32> {
 }
 
 fn reap(pid: Pid) {
-    // Fails only if it is no child of ours any more.
+    // Fails only if `pid` is no child of ours any more.
     let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
 }
 
-/// Some child that has ended and is not reaped. (`rustix::process::waitid` does not say which one it found.)
+/// Returns a child that has ended and is not reaped. (`rustix::process::waitid` does not say which one it
+/// found.)
 pub(crate) fn dead_child() -> Option<Pid> {
     count_look();
     let mut found = MaybeUninit::<libc::siginfo_t>::zeroed();
@@ -110,7 +112,8 @@ pub(crate) fn dead_child() -> Option<Pid> {
 
 #[cfg(test)]
 std::thread_local!(
-    /// How often this thread has asked whether children have ended, for a test that one rank's end costs none at the others.
+    /// Counts this thread's checks for ended children, for a test that one rank's end causes none for the
+    /// others.
     pub(crate) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) }
 );
 

@@ -1,4 +1,4 @@
-//! How ranks and jobs end.
+//! The ends of ranks and jobs, and their exit codes.
 
 use std::{
     fmt,
@@ -12,20 +12,20 @@ use rustix::process::WaitIdStatus;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum End {
-    /// It exited by itself, with this code.
+    /// The rank exited by itself, with this code.
     Exited(i32),
-    /// A signal, of this number, killed it.
+    /// A signal of this number killed the rank.
     Killed(i32),
-    /// Its host is out of reach, or deckrun's process there has ended, and the rank with it.
+    /// The rank's host is out of reach, or deckrun's process there has ended, and the rank with it.
     Lost,
 }
 
-/// A rank that ended badly, and not because the launcher told it to.
+/// The failure of a rank that the launcher had not told to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure {
-    /// Which.
+    /// The rank.
     pub rank: u32,
-    /// How.
+    /// How the rank ended.
     pub end: End,
 }
 
@@ -47,21 +47,21 @@ pub enum Stop {
 /// How a job ended.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outcome {
-    /// The ranks that failed, in the order in which that was noticed.
+    /// The ranks that failed, in the order in which the launcher noticed.
     pub failures: Vec<Failure>,
-    /// Why it was ended early, if it was.
+    /// The reason for an early end, if there was one.
     pub stop: Option<Stop>,
 }
 
 impl Outcome {
-    /// What the job's program should exit with, as [`code`](Outcome::code) says.
+    /// Returns the exit code for the job's program, as [`code`](Outcome::code) has it.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code())
     }
 
-    /// 0 if all went well; 124 after a timeout; 128 + its number after a signal to the launcher; otherwise the first
-    /// failed rank's code, which for a rank killed by a signal is 128 + its number, and for one that was lost with its
-    /// host 137, as if killed.
+    /// Returns 0 if all went well, 124 after a timeout, and 128 + its number after a signal to the launcher.
+    /// Otherwise it is the code of the first failed rank: for a rank killed by a signal 128 + its number, for
+    /// one lost with its host 137, as if killed.
     pub fn code(&self) -> u8 {
         match (&self.stop, self.failures.first()) {
             (Some(Stop::Timeout { .. }), _) => 124,
@@ -80,7 +80,7 @@ impl End {
         }
     }
 
-    /// Of a process that the standard library has waited for.
+    /// Converts the status of a process that the standard library has waited for.
     pub(crate) fn of(status: ExitStatus) -> End {
         match status.signal() {
             Some(signal) => End::Killed(signal),
@@ -88,13 +88,13 @@ impl End {
         }
     }
 
-    /// Whether this is anything but an exit with code 0.
+    /// Tells whether this is anything but an exit with code 0.
     pub fn is_failure(self) -> bool {
         self != End::Exited(0)
     }
 
     pub(crate) fn code(self) -> u8 {
-        // Both are below 256 by the system's definition.
+        // Both values are below 256 by the system's definition.
         match self {
             End::Exited(code) => code as u8,
             End::Killed(signal) => (128 + signal) as u8,
@@ -113,7 +113,7 @@ impl fmt::Display for End {
     }
 }
 
-/// A signal's name, or its number if it has none that people know.
+/// A signal's name, or its number if it has no common name.
 pub(crate) struct SignalName(pub i32);
 
 impl fmt::Display for SignalName {

@@ -1,8 +1,9 @@
-//! The ranks' output, by whole lines, each perhaps led by its rank: `[2] text`.
+//! The ranks' output, by whole lines; with tags each begins with its rank: `[2] text`.
 //!
-//! One thread reads all the pipes of the ranks of this host and has their lines written whole ([`lines`]). When our own
-//! reader is slow the ranks are slowed, as they would be without us between; when it goes away the pipes are closed and the
-//! ranks get their SIGPIPE. A node reads [`OutputPipe`]s too, and sends on what it read.
+//! One thread reads all pipes of the ranks of this host and has their lines written whole ([`lines`]). If
+//! deckrun's own reader is slow, the ranks are slowed, as if they wrote to it directly. If the reader goes
+//! away, the pipes are closed and the ranks get their SIGPIPE. A node reads [`OutputPipe`]s too, and sends
+//! their data on.
 
 pub(crate) mod form;
 pub(crate) mod lines;
@@ -27,10 +28,10 @@ use crate::{
 pub(crate) use self::lines::HOLD;
 pub(crate) use self::lines::{Gather, MAX_LINE, OutputPipe};
 
-/// How long words about a rank's end wait for the rank's own last words, which a slow reader may hold up.
+/// How long a message about a rank's end waits for the rank's own last output, which a slow reader may delay.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// How often it is read what a rank wrote last: both of its pipes, and their ends.
+/// Maximum number of reads of an ended rank's last output: both of its pipes, and their ends.
 const LAST_READS: usize = 4;
 
 /// The thread that reads. It ends when it has read everything; until then it has a copy of the printers.
@@ -39,7 +40,7 @@ pub(crate) struct Output {
     printers: Printers,
 }
 
-/// What that thread is told by others.
+/// Events for the reading thread, from other threads.
 struct OutputShared {
     wakeup: EventFd,
     events: Mutex<OutputEvents>,
@@ -47,15 +48,15 @@ struct OutputShared {
 
 #[derive(Default)]
 struct OutputEvents {
-    /// Of standard output and error, in bytes.
+    /// Bytes written to standard output and to standard error.
     written: [usize; 2],
-    /// Nobody reads it any more.
+    /// Standard output or error has no reader any more.
     unread: [bool; 2],
     /// The ranks have ended.
     last_call: bool,
-    /// Words that stand behind those of these ranks.
+    /// Messages that are printed behind the output of these ranks.
     words: Vec<Words>,
-    /// Nobody reads these.
+    /// The reading thread has ended: nobody takes further events.
     over: bool,
 }
 
@@ -83,7 +84,8 @@ impl Output {
         Ok(Output { shared, printers })
     }
 
-    /// Writes a line for the user to standard error, without waiting: behind what these ranks, which have ended, wrote before.
+    /// Writes a line for the user to standard error, without waiting. It comes behind the earlier output of
+    /// these ranks, which have ended.
     pub(crate) fn message_behind(&self, ranks: &[u32], what: String) {
         let until = Instant::now() + LAST_WORDS;
         self.shared.update(|events| match events.over {
@@ -92,7 +94,8 @@ impl Output {
         });
     }
 
-    /// Has it read what lies in the pipes, and end; whoever may still hold their other ends is not waited for.
+    /// Makes the thread read what lies in the pipes, and end. A process that still holds a writing end is not
+    /// waited for.
     pub(crate) fn last_call(&self) {
         self.shared.update(|events| events.last_call = true);
     }
@@ -112,14 +115,14 @@ impl OutputShared {
         std::mem::replace(&mut events, OutputEvents { last_call, over, words, ..OutputEvents::default() })
     }
 
-    /// Takes the words that no longer wait, and says when one of the others ends its wait.
+    /// Takes the messages that no longer wait, and returns the earliest time limit of the others.
     fn take_words(&self, mut waits: impl FnMut(&Words) -> bool) -> (Vec<Words>, Option<Instant>) {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let due = events.words.extract_if(.., |words| !waits(words)).collect();
         (due, events.words.iter().map(|words| words.until).min())
     }
 
-    /// Notes that nobody reads, whatever the reason. Words that still wait are printed.
+    /// Notes that the thread has ended, for any reason. Messages that still wait are printed.
     fn leave(&self, printers: &Printers) {
         self.update(|events| {
             events.over = true;
@@ -128,7 +131,7 @@ impl OutputShared {
         });
     }
 
-    /// Whether the thread may end. If so, nothing more is told to it.
+    /// Tells whether the thread may end. If so, no further event reaches it.
     fn end(&self) -> bool {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         events.over = events.words.is_empty();
@@ -156,7 +159,7 @@ fn forward(mut gather: Gather, shared: &Arc<OutputShared>, printers: &Printers) 
         let (due_words, words_wait_until) = shared.take_words(waits);
         for Words { ranks, what, .. } in due_words {
             for rank in ranks {
-                // When the time is up there may be something to read: this thread may have got none of it.
+                // The time limit may have passed before this thread ran: there may still be something to read.
                 let last = gather.read_last_of(rank, &mut scratch, LAST_READS, now);
                 last.into_iter().for_each(|(sink, text)| print(printers, shared, sink, text));
             }

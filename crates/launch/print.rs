@@ -1,11 +1,12 @@
-//! What deckrun writes to its standard output and error: its own words, and what ranks wrote that comes through it.
+//! Writers of deckrun's standard output and error: for its own messages, and for the output of ranks.
 //!
-//! Each of the two has a thread. A reader that does not read (a paused `less`) blocks that thread, and so in the end the
-//! ranks whose output it takes; it never blocks the thread that watches over the job. What waits here has bounds: each
-//! source of output has a window, and deckrun's own words a number of lines.
+//! Each of the two has a thread. A reader that does not read (a paused `less`) blocks that thread, and so in
+//! the end the ranks whose output it takes. It never blocks the thread that watches over the job. Unwritten
+//! data is bounded: each source of output has a window, and deckrun's own messages have a number of lines.
 //!
-//! A line that is longer than a source's buffer comes in pieces. While one is open the others wait for their turn
-//! ([`Turn`]); deckrun's own words do not. Words about a rank's end come behind what the rank wrote.
+//! A line that is longer than a source's buffer comes in pieces. While such a line is open the other sources
+//! wait for their turn ([`Turn`]); deckrun's own messages do not. A message about a rank's end comes behind the
+//! rank's output.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -25,37 +26,38 @@ use crate::{
     wait::ready,
 };
 
-/// The most lines of our own that may wait to be written; further ones are dropped. One for each rank, and more.
+/// Maximum number of our own lines that wait to be written; further ones are dropped. One for each rank, and
+/// more.
 const MAX_WORDS: usize = 2 * udeck_boot::MAX_RANKS as usize;
 
 /// How long a job that was ended waits for a reader that takes nothing.
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
-/// Where output comes from.
+/// A source of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stream {
-    /// This host's ranks.
+    /// The ranks of this host.
     Here,
-    /// Those of another host.
+    /// The ranks of another host.
     Node(usize),
 }
 
-/// Called once a piece has been written (`true`), or when it cannot be.
+/// Callback for a piece: `true` once it has been written, `false` when it cannot be.
 pub(crate) type Done = Box<dyn FnOnce(bool) + Send>;
 
-/// What is written goes in here. The threads end when all copies have been dropped and everything is written.
+/// The input of both printing threads. They end when all copies have been dropped and everything is written.
 pub(crate) struct Printers([Arc<Printer>; 2]);
 
-/// The other end: whether everything has been written.
+/// Observes both printing threads: has everything been written?
 pub(crate) struct Drain([Arc<Printer>; 2]);
 
 struct Printer {
     sink: Sink,
-    /// Whether the lines that come are led by their ranks.
+    /// Lines begin with their ranks.
     tagged: bool,
     state: Mutex<State>,
     changed: Condvar,
-    /// Signalled when something has been written, and at the end.
+    /// Signalled after each write, and at the end.
     progress: EventFd,
 }
 
@@ -63,17 +65,17 @@ struct Printer {
 struct State {
     words: VecDeque<Vec<u8>>,
     pieces: BTreeMap<Stream, VecDeque<Piece>>,
-    /// Why ranks' output could not be written, if not because its reader has left.
+    /// The error of writing ranks' output, unless its reader has left.
     failure: Option<Errno>,
-    /// How many [`Printers`] there are.
+    /// Number of [`Printers`] that exist.
     feeds: usize,
-    /// How many writes have come to their end.
+    /// Number of finished writes.
     written: u64,
     done: bool,
 }
 
 impl State {
-    /// Our own words, unless a stream's pieces stand before them.
+    /// Takes our own next message, if no stream's pieces are before it.
     fn next_words(&mut self) -> Option<Vec<u8>> {
         if let Some(words) = self.words.pop_front() {
             return Some(words);
@@ -88,7 +90,7 @@ impl State {
 
 struct Piece {
     bytes: Vec<u8>,
-    /// `None` of our own words, which stand behind a stream's pieces.
+    /// Callback; `None` for our own messages that come behind a stream's pieces.
     done: Option<Done>,
 }
 
@@ -98,7 +100,7 @@ enum Next {
     End,
 }
 
-/// Starts both threads. `tagged`: see [`Printer`].
+/// Starts both threads. For `tagged` see [`Printer`].
 pub(crate) fn start(tagged: bool) -> io::Result<(Printers, Drain)> {
     let printers = Printers([start_one(Sink::Stdout, tagged)?, start_one(Sink::Stderr, tagged)?]);
     let drain = Drain(printers.0.clone());
@@ -111,7 +113,7 @@ fn start_one(sink: Sink, tagged: bool) -> io::Result<Arc<Printer>> {
     let printer = Arc::new(Printer { sink, tagged, state, changed: Condvar::new(), progress });
     let own = Arc::clone(&printer);
     let panicked = Arc::clone(&printer);
-    // Whatever became of it: nobody waits for it.
+    // After a panic, too, nobody waits for the thread.
     spawn("deckrun-print", move || own.run(), move |_| panicked.end())?;
     Ok(printer)
 }
@@ -127,14 +129,15 @@ impl Printers {
         printer.changed.notify_one();
     }
 
-    /// The same, behind what has come of a stream. For words of which there are a few a rank.
+    /// Writes a line to standard error behind the earlier output of a stream. Only for messages of which each
+    /// rank has a few.
     pub(crate) fn message_behind(&self, stream: Stream, what: &str) {
         let printer = &self.0[Sink::Stderr as usize];
         printer.lock().pieces.entry(stream).or_default().push_back(Piece { bytes: line(what), done: None });
         printer.changed.notify_one();
     }
 
-    /// Writes a piece of a stream behind those before it, without waiting: whoever calls has a window.
+    /// Writes a piece of a stream behind those before it, without waiting: the caller's window bounds it.
     pub(crate) fn print(&self, stream: Stream, sink: Sink, bytes: Vec<u8>, done: Done) {
         let printer = &self.0[sink as usize];
         printer.lock().pieces.entry(stream).or_default().push_back(Piece { bytes, done: Some(done) });
@@ -163,8 +166,9 @@ impl Drop for Printers {
 }
 
 impl Drain {
-    /// Waits until everything has been written, as long as the reader takes; returns the signal that came first. `hurried`:
-    /// gives up on a reader that takes nothing. The threads are then left behind, for the process's end.
+    /// Waits until everything has been written, as long as the reader takes data, and returns the signal that
+    /// came first. With `hurried`, gives up on a reader that takes nothing. The threads then stay until the
+    /// process ends.
     pub(crate) fn finish(&self, signals: &Signals, hurried: bool) -> io::Result<Option<i32>> {
         let mut before = self.written();
         let mut give_up_at = Instant::now() + LAST_WAIT;
@@ -192,7 +196,7 @@ impl Drain {
         Ok(None)
     }
 
-    /// Why ranks' output could not be written, if not because the reader has left.
+    /// Returns the error of writing ranks' output, unless the reader has left.
     pub(crate) fn failure(&self) -> Option<Errno> {
         self.0.iter().find_map(|printer| printer.lock().failure)
     }
@@ -208,17 +212,17 @@ impl Drain {
 
 impl Printer {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that holds it can panic half-way.
+        // No code that holds the lock can panic half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread's life.
+    /// Runs the thread.
     fn run(&self) {
         let (mut page, mut gone) = (Page { tagged: self.tagged, ..Page::default() }, false);
         loop {
             match self.next(&page) {
                 Next::End => break,
-                // Our own words are no part of the job: it does not fail with them.
+                // Our own messages are no part of the job: it does not fail with them.
                 Next::Words(words) => drop(self.write(&page.words(words))),
                 Next::Piece(stream, bytes, done) => {
                     let bytes = page.piece(stream, bytes, Instant::now());
@@ -245,7 +249,7 @@ impl Printer {
                 return Next::Words(words);
             }
             let now = Instant::now();
-            // When nothing more can come, there is nothing to wait for.
+            // If nothing more can come, a turn is not worth waiting for.
             let held = page.turn.held(now).filter(|_| state.feeds > 0);
             let stream = match held {
                 Some((holder, _)) => Some(holder),
@@ -263,7 +267,7 @@ impl Printer {
             if state.feeds == 0 && state.pieces.is_empty() {
                 return Next::End;
             }
-            // A hold ends by itself, but only others that wait for it need to know.
+            // A hold ends by itself, but only waiting streams need to know.
             let until = held.map(|(_, until)| until).filter(|_| !state.pieces.is_empty());
             let limit = until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
             state = match limit {
@@ -273,8 +277,8 @@ impl Printer {
         }
     }
 
-    /// Writes ranks' output. False: it cannot be written. That a reader has left, whoever writes there is told by a signal; what else stands in the
-    /// way, such as a full disk, only this process knows.
+    /// Writes ranks' output, and returns whether that worked. If the reader has left, ranks that write there
+    /// get a SIGPIPE. Any other error, such as a full disk, is known to this process only.
     fn print(&self, text: &[u8]) -> bool {
         match self.write(text) {
             Ok(()) => return true,
@@ -292,9 +296,10 @@ impl Printer {
         false
     }
 
-    /// In one go, so that what others write does not get into it.
+    /// Writes the text in one call, so that other writers do not interrupt it.
     fn write(&self, mut text: &[u8]) -> Result<(), Errno> {
-        // Not by the standard library's handle: this may block for ever, and must not hold its lock then.
+        // Not through the standard library's handle: this call may block for ever, and must not hold its lock
+        // then.
         let (stdout, stderr) = (io::stdout(), io::stderr());
         let fd = match self.sink {
             Sink::Stdout => stdout.as_fd(),
@@ -314,23 +319,23 @@ impl Printer {
     }
 }
 
-/// What is on the page already: whose line is open, and which were broken.
+/// State of the output so far: the open line, and the broken ones.
 #[derive(Default)]
 struct Page {
     tagged: bool,
     turn: Turn<Stream>,
     last: Option<Stream>,
-    /// The tags of the lines in the middle of which streams are, and whether something else was written meanwhile.
+    /// For each stream with an open line: its tag, and whether something else was written since.
     open: BTreeMap<Stream, (Vec<u8>, bool)>,
 }
 
 impl Page {
-    /// Each stream in its turn.
+    /// Chooses the next stream in turn.
     fn after_the_last(&self, waiting: impl Iterator<Item = Stream> + Clone) -> Option<Stream> {
         waiting.clone().find(|stream| Some(*stream) > self.last).or_else(|| waiting.clone().next())
     }
 
-    /// Our own words, on a line of their own.
+    /// Puts our own message on a line of its own.
     fn words(&mut self, words: Vec<u8>) -> Vec<u8> {
         match self.turn.end() {
             Some(broken) => self.break_line(broken, words),
@@ -338,14 +343,14 @@ impl Page {
         }
     }
 
-    /// A piece of lines, as it is to be written.
+    /// Returns a stream's piece in the form in which it is written.
     fn piece(&mut self, stream: Stream, bytes: Vec<u8>, now: Instant) -> Vec<u8> {
         self.last = Some(stream);
         let leaves_open = !bytes.ends_with(b"\n");
         let before = self.open.remove(&stream);
         let mut text = match &before {
             Some((tag, true)) if self.tagged => [&continuation(tag)[..], &bytes].concat(),
-            // The line that broke this one has ended it.
+            // The line that interrupted this one has ended it.
             Some((_, true)) if bytes.first() == Some(&b'\n') => bytes[1..].to_vec(),
             _ => bytes,
         };
@@ -374,9 +379,9 @@ impl Page {
     }
 }
 
-/// `[17]` of a line that is led by it.
+/// Returns the tag of a line: `[17]`.
 fn tag_of(line: &[u8]) -> Vec<u8> {
-    /// As long as the longest tag, and a bit.
+    /// Slightly more than the length of the longest tag, in bytes.
     const LONGEST: usize = 12;
     let start = &line[..line.len().min(LONGEST)];
     let end = start.iter().position(|byte| *byte == b']').filter(|_| start.starts_with(b"["));
@@ -392,7 +397,7 @@ mod tests {
         Page { tagged: true, ..Page::default() }
     }
 
-    /// The page after these pieces, each so long after the one before.
+    /// Returns the page after these pieces; each comes the given time after the one before.
     fn print(mut page: Page, pieces: &[(usize, &str, Duration)]) -> String {
         let mut now = Instant::now();
         let mut text = Vec::new();

@@ -1,4 +1,4 @@
-//! The ranks of this host as processes: started, signalled, reaped.
+//! Processes of this host's ranks: started, signalled, reaped.
 
 #![allow(unsafe_code, reason = "pre_exec")]
 
@@ -38,10 +38,10 @@ use crate::{
     signals::Mask,
 };
 
-/// How long killed ranks are waited for when a start has failed.
+/// How long to wait for killed ranks when a start has failed.
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
-/// What to start here.
+/// The ranks to start on this host.
 pub(crate) struct Work {
     pub(crate) program: OsString,
     pub(crate) args: Vec<OsString>,
@@ -49,39 +49,40 @@ pub(crate) struct Work {
     pub(crate) bind: Bind,
     /// The first of this host's ranks; the others follow it.
     pub(crate) first: u32,
-    /// How many of them there are.
+    /// Number of this host's ranks.
     pub(crate) count: u32,
-    /// How many the job has.
+    /// Number of the job's ranks.
     pub(crate) size: u32,
 }
 
-/// Where the ranks write: each through pipes of its own, or where this process does.
+/// Output of the ranks: each writes to pipes of its own, or to this process's standard output and error.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Pipes {
     pub(crate) form: OutputForm,
-    /// Whether this process reads it: standard output, and error.
+    /// Whether this process reads the output: standard output, and standard error.
     piped: [bool; 2],
 }
 
 impl Pipes {
-    /// All output through pipes.
+    /// Sends all output through pipes.
     pub(crate) fn all(form: OutputForm) -> Pipes {
         Pipes { form, piped: [true; 2] }
     }
 
-    /// Of the ranks that share a host with the root, in a job of so many: none where a terminal is, unless lines are to be
-    /// tagged, nor if no other rank's words can come in between.
+    /// Chooses the pipes of the ranks that share a host with the root, in a job of `size` ranks. A terminal
+    /// gets no pipe, unless lines are to be tagged. A rank that is alone gets none either: no other rank's
+    /// output can come in between.
     pub(crate) fn of_root(tagged: bool, size: u32) -> Pipes {
         let (form, terminals) = form::of_this_process(tagged);
         Pipes { form, piped: terminals.map(|terminal| tagged || size > 1 && !terminal) }
     }
 
-    /// No pipes for ranks on this host.
+    /// Removes the pipes of ranks on this host.
     pub(crate) fn inherited(self) -> Pipes {
         Pipes { piped: [false; 2], ..self }
     }
 
-    /// How many each rank has.
+    /// Returns the number of pipes of each rank.
     pub(crate) fn each(self) -> u32 {
         if self.are_joined() { 1 } else { self.piped.map(u32::from).iter().sum() }
     }
@@ -91,43 +92,45 @@ impl Pipes {
     }
 }
 
-/// The processes of the ranks. Each leads a process group of its own. Dropped, it kills and reaps what still runs.
+/// The processes of the ranks. Each leads a process group of its own. Dropping this kills and reaps the running
+/// ones.
 #[derive(Default)]
 pub(crate) struct Ranks {
     first: u32,
-    /// From the first rank on; `None` once it has been reaped.
+    /// Process numbers, from the first rank on; `None` once the rank has been reaped.
     pids: Vec<Option<Pid>>,
-    /// From the first rank on: where each makes its long waits known.
+    /// Pages in which the ranks publish their long waits, from the first rank on.
     pages: Vec<Page>,
-    /// Those that are there, and whose they are.
+    /// Ranks of the processes that are not reaped yet.
     alive: HashMap<Pid, u32>,
 }
 
-/// What the ranks are connected to.
+/// Parent's ends of the ranks' connections.
 #[derive(Default)]
 pub(crate) struct Wires {
-    /// To the name service, from the first rank on.
+    /// Sockets of the name service, from the first rank on.
     pub(crate) boot: Vec<UnixStream>,
-    /// What the ranks write, unless they write it themselves.
+    /// Pipes that the ranks write to, unless they write to this process's output themselves.
     pub(crate) output: Vec<OutputPipe>,
-    /// Rank 0's standard input, when it is relayed.
+    /// Writing end of rank 0's standard input, if it is relayed.
     pub(crate) input: Option<OwnedFd>,
 }
 
-/// How ranks are started beyond what the job says.
+/// Settings for starting ranks that the job itself does not have.
 #[derive(Clone, Copy)]
 pub(crate) struct Setting<'a> {
     pub(crate) mask: Mask,
     pub(crate) descriptors: Rlimit,
-    /// Where the ranks are put in.
+    /// The cgroup into which the ranks are put.
     pub(crate) cgroup: Option<&'a Cgroup>,
     pub(crate) pipes: Pipes,
-    /// Whether this process brings rank 0 its input.
+    /// Whether this process relays rank 0's input.
     pub(crate) relay_input: bool,
 }
 
 impl Ranks {
-    /// Starts them all, or none: after an error those that had started are ended again. Their deadlines go by `clock`.
+    /// Starts all ranks, or none: after an error those that had started are ended again. Their deadlines use
+    /// `clock`.
     pub(crate) fn start(
         work: &Work,
         setting: &Setting,
@@ -150,17 +153,17 @@ impl Ranks {
         Ok((ranks, wires))
     }
 
-    /// Those that run, with the pages in which they make their long waits known.
+    /// Returns the running ranks, with the pages in which they publish their long waits.
     pub(crate) fn pages(&self) -> impl Iterator<Item = (u32, Pid, &Page)> + '_ {
         self.pids().map(|(rank, pid)| (rank, pid, &self.pages[(rank - self.first) as usize]))
     }
 
-    /// The ranks that have not been reaped, sorted.
+    /// Returns the ranks that have not been reaped, sorted.
     pub(crate) fn running(&self) -> Vec<u32> {
         self.pids().map(|(rank, _)| rank).collect()
     }
 
-    /// Whether all of them have been reaped.
+    /// Tells whether all ranks have been reaped.
     pub(crate) fn are_over(&self) -> bool {
         self.alive.is_empty()
     }
@@ -172,14 +175,15 @@ impl Ranks {
     /// Sends a signal to every running rank's group.
     pub(crate) fn signal(&self, signal: Signal) {
         for (_, pid) in self.pids() {
-            // Not reaped, so the number is still its own. Fails for a group that changed its identity (setuid): the kernel
-            // forbids it, and rightly.
+            // The rank is not reaped, and so its number is still its own. The call fails for a group that
+            // changed its identity (setuid): the kernel forbids it, and rightly.
             let _ = kill_process_group(pid, signal);
         }
     }
 
-    /// Reaps those that have ended and ends what is left of their groups. To be called when a child has ended: what it costs
-    /// grows with how many have, and with the number of ranks only where a child of another kind is in the way.
+    /// Reaps the ranks that have ended, and ends the rest of their groups. To be called when a child has ended.
+    /// The cost grows with the number of ended ranks; it grows with the number of all ranks only if a child of
+    /// another kind is in the way.
     pub(crate) fn reap(&mut self) -> Vec<(u32, End)> {
         let mut ended = Vec::new();
         while let Some(pid) = dead_child() {
@@ -198,7 +202,7 @@ impl Ranks {
     fn reap_one(&mut self, rank: u32, pid: Pid) -> Option<(u32, End)> {
         count_look();
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        // Looked at before it is reaped: as long as it is not, the group's number cannot go to somebody else.
+        // The group is killed before its leader is reaped: until then its number cannot go to another process.
         let status = waitid(WaitId::Pid(pid), look | WaitIdOptions::NOWAIT).ok().flatten()?;
         let _ = kill_process_group(pid, Signal::KILL);
         let _ = waitid(WaitId::Pid(pid), look);
@@ -226,7 +230,7 @@ impl Drop for Ranks {
     }
 }
 
-/// The processors to bind to, in the ranks' order; none: no binding.
+/// Returns the processors to bind to, in the order of ranks; empty for no binding.
 fn cpus(work: &Work) -> Vec<usize> {
     let usable = udeck_sys::usable_cpus();
     match work.bind {
@@ -236,16 +240,16 @@ fn cpus(work: &Work) -> Vec<usize> {
     }
 }
 
-/// How many processors the ranks share, bound or not. The launcher is bound to none of its own.
+/// Returns the number of processors that the ranks share, bound or not. The launcher itself is bound to none.
 fn shared_cpus() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// One rank, and what is its own.
+/// A rank with its own processor and page.
 struct Place {
     rank: u32,
     cpu: Option<usize>,
-    /// The page in which it makes its long waits known.
+    /// The page in which the rank publishes its long waits.
     waits: OwnedFd,
 }
 
@@ -290,14 +294,14 @@ fn start(
     Ok(Pid::from_child(&child))
 }
 
-/// Gives a rank the pipes that it writes to. Returns their other ends.
+/// Gives a rank the pipes that it writes to. Returns their reading ends.
 fn outputs(pipes: Pipes, rank: u32, alone: bool, command: &mut Command) -> io::Result<Vec<OutputPipe>> {
     let Pipes { form, piped } = pipes;
     let source = |pipe, sink| OutputPipe::new(rank, pipe, sink, &form, alone);
     if pipes.are_joined() {
         let (pipe, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         command.stdout(theirs.try_clone()?).stderr(theirs);
-        // Where deckrun's own words go, too.
+        // deckrun's own messages go to standard error, too.
         return Ok(vec![source(pipe, Sink::Stderr)]);
     }
     let mut sources = Vec::new();
@@ -312,19 +316,21 @@ fn outputs(pipes: Pipes, rank: u32, alone: bool, command: &mut Command) -> io::R
     Ok(sources)
 }
 
-/// What a child has only if it is a rank. The command keeps it until it is dropped after the start.
+/// Settings of a child that is a rank. The command keeps them until it is dropped after the start.
 #[derive(Default)]
 pub(crate) struct OfRank {
-    /// It has a session of its own, and no terminal: in the background of deckrun's, a rank that read `/dev/tty` was stopped.
+    /// The child gets a session of its own, and no terminal: in the background of deckrun's session, a rank
+    /// that read `/dev/tty` would be stopped.
     own_session: bool,
-    /// Its end of the connection, the job's clock, and its page.
+    /// Descriptors for the child: its end of the connection, the job's clock, and its page.
     inherited: Vec<OwnedFd>,
     cpu: Option<usize>,
-    /// Of the cgroup that it is put in.
+    /// `cgroup.procs` of the cgroup that the child enters.
     entry: Option<OwnedFd>,
 }
 
-/// What only the child itself can do, between fork and exec. It gets `on_our_death` when this process dies.
+/// Prepares the steps that only the child can do, between fork and exec. The child gets `on_our_death` when
+/// this process dies.
 pub(crate) fn prepare_child(
     command: &mut Command,
     setting: &Setting,
@@ -348,7 +354,7 @@ pub(crate) fn prepare_child(
             setsid()?;
         }
         if let Some(entry) = &entry {
-            // Where that is not allowed after all, it is ended as where there is no cgroup.
+            // If the write fails, the rank is ended as where there is no cgroup.
             let _ = rustix::io::write(entry, b"0");
         }
         mask.restore()?;

@@ -1,7 +1,8 @@
 //! The other hosts of a job, as the root sees them: one node each, with its connection and its agent.
 //!
-//! All of it runs on the thread that watches over the job, without blocking: [`Remotes::sources`] says what to poll,
-//! [`Remotes::hear`] deals with what is ready, [`Remotes::deliver`] sends what other threads have for the nodes.
+//! All of this runs on the thread that watches over the job, without blocking. [`Remotes::sources`] returns
+//! what to poll, [`Remotes::handle`] deals with a source that is ready, and [`Remotes::deliver`] sends the mail
+//! of other threads to the nodes.
 
 mod address;
 pub(crate) mod agent;
@@ -45,7 +46,7 @@ use crate::{
 
 pub(crate) use self::{address::choose as choose_address, mail::Mailbox, node::in_words};
 
-/// How long agents may take to end by themselves once their nodes have.
+/// How long agents may take to end by themselves once their nodes have ended.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Remotes {
@@ -53,15 +54,15 @@ pub(crate) struct Remotes {
     collector: Collector,
     mailbox: Mailbox,
     printers: Printers,
-    /// Rank 0's standard input, if it is on another host.
+    /// Reading end of rank 0's standard input, if rank 0 is on another host.
     input: Option<OwnedFd>,
-    /// What rank 0 has been sent and has not taken, in bytes.
+    /// Bytes that were sent to rank 0 and that it has not taken.
     input_under_way: usize,
     start_limit: Duration,
     start_by: Instant,
 }
 
-/// Something of the nodes' to poll.
+/// A source of events of the nodes, to poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PollSource {
     Mail,
@@ -70,17 +71,17 @@ pub(crate) enum PollSource {
     Agent(usize),
 }
 
-/// What has become of ranks.
+/// An event of ranks on another host.
 #[derive(Debug)]
 pub(crate) enum RankEvent {
     Ended(u32, End),
-    /// All ranks of a host that still ran; perhaps none did.
+    /// All ranks of a host that were still running are lost; there may be none.
     Lost {
         host: String,
         ranks: Vec<u32>,
         why: String,
     },
-    /// What some of them are doing, as the host says that has this place among the others.
+    /// The state of some ranks of a host; `host` is its place among the other hosts.
     Looked {
         host: usize,
         serial: u32,
@@ -89,13 +90,13 @@ pub(crate) enum RankEvent {
     },
 }
 
-/// How bringing in the hosts ended, if not by an error.
+/// The result of bringing in the hosts, if there was no error.
 pub(crate) enum Joined {
     All(Remotes),
     Interrupted(i32),
 }
 
-/// Of the hosts whose ranks begin with these.
+/// Returns the control keys of the hosts whose first ranks are `firsts`.
 pub(crate) fn control_keys(config: &Config, firsts: impl IntoIterator<Item = u32>) -> Vec<ControlKey> {
     firsts.into_iter().map(|first| config.host_key(first).control_key()).collect()
 }
@@ -153,47 +154,47 @@ impl Remotes {
         Ok(Joined::All(remotes))
     }
 
-    /// Where the name service puts what it says to ranks there.
+    /// Returns the mailbox in which the name service puts its messages to ranks on other hosts.
     pub(crate) fn mailbox(&self) -> Mailbox {
         self.mailbox.clone()
     }
 
-    /// Whether rank 0 is on another host, and needs its input from here.
+    /// Tells whether rank 0 is on another host, and needs its input from here.
     pub(crate) fn has_rank_0(&self) -> bool {
         self.nodes.iter().any(|node| node.share.first == 0)
     }
 
-    /// `pipe` is what rank 0 will read.
+    /// Sets the pipe whose data become rank 0's standard input.
     pub(crate) fn feed(&mut self, pipe: OwnedFd) {
         self.input = Some(pipe);
     }
 
-    /// Whether none of their ranks runs.
+    /// Tells whether no rank is running on another host.
     pub(crate) fn have_no_ranks(&self) -> bool {
         self.nodes.iter().all(|node| node.running().next().is_none())
     }
 
-    /// The ranks that run there, sorted.
+    /// Returns the ranks that are running on other hosts, sorted.
     pub(crate) fn running(&self) -> Vec<u32> {
         self.nodes.iter().flat_map(Node::running).collect()
     }
 
-    /// Whether nothing is left to be heard from any host.
+    /// Tells whether no host has anything more to say.
     pub(crate) fn are_over(&self) -> bool {
         self.nodes.iter().all(Node::is_over)
     }
 
-    /// Whether this is the process of an agent that has not been reaped.
+    /// Tells whether this is the process of an agent that has not been reaped.
     pub(crate) fn contains(&self, pid: Pid) -> bool {
         self.nodes.iter().any(|node| node.agent.pid() == Some(pid))
     }
 
-    /// Until when all ranks must have been started, if they have not.
+    /// Returns the time by which all ranks must have been started, if some have not.
     pub(crate) fn start_by(&self) -> Option<Instant> {
         self.nodes.iter().any(Node::is_starting).then_some(self.start_by)
     }
 
-    /// What to poll, and for what.
+    /// Returns the descriptors to poll, with the events to wait for.
     pub(crate) fn sources(&self) -> Vec<(PollSource, BorrowedFd<'_>, PollFlags)> {
         let mut sources = vec![(PollSource::Mail, self.collector.wakeup(), PollFlags::IN)];
         if let Some(input) = self.input.as_ref().filter(|_| self.input_under_way < WINDOW) {
@@ -243,7 +244,7 @@ impl Remotes {
         Ok(())
     }
 
-    /// Passes on what the other threads have for the nodes, sends what can be sent, and looks at the agents.
+    /// Passes on the mail of other threads, sends what the sockets take, and checks the agents.
     ///
     /// # Errors
     /// As [`handle`](Remotes::handle).
@@ -272,7 +273,7 @@ impl Remotes {
             }
         }
         for index in 0..self.nodes.len() {
-            // Reaped here, so that whoever reaps orphans does not find it in the way.
+            // The agent is reaped here, because the code that reaps orphans must not meet it.
             let _ = self.nodes[index].agent.ended();
             if let Err(over) = self.nodes[index].flush() {
                 self.lose(index, &over, events)?;
@@ -291,12 +292,12 @@ impl Remotes {
         }
     }
 
-    /// Sends a signal to all ranks that run there.
+    /// Sends a signal to all running ranks of other hosts.
     pub(crate) fn signal(&mut self, number: i32) {
         self.nodes.iter_mut().for_each(|node| node.send(&ToNode::Signal { number }));
     }
 
-    /// Asks what the ranks there are doing. Returns which hosts were asked.
+    /// Asks the other hosts what their ranks are doing. Returns the hosts that were asked.
     pub(crate) fn look(&mut self, serial: u32) -> BTreeSet<usize> {
         let there = |node: &Node| !node.is_over() && !node.is_starting();
         let asked: BTreeSet<usize> = (0..self.nodes.len()).filter(|at| there(&self.nodes[*at])).collect();
@@ -304,17 +305,17 @@ impl Remotes {
         asked
     }
 
-    /// The hosts, in their places.
+    /// Returns the other hosts' names, in their order.
     pub(crate) fn hosts(&self) -> Vec<String> {
         self.nodes.iter().map(|node| node.share.host.clone()).collect()
     }
 
-    /// Has all ranks there stop, and waits until the nodes have been told, for a second at most.
+    /// Stops all ranks of other hosts, and waits until the nodes have been told, for a second at most.
     pub(crate) fn stop(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.pause(true));
         let until = Instant::now() + LAST_WAIT;
         loop {
-            // Errors are noticed again.
+            // An error comes back at the next flush.
             self.nodes.iter_mut().for_each(|node| drop(node.flush()));
             let controls = self.nodes.iter().filter_map(Node::control).filter(|control| control.queued() > 0);
             let unsent: Vec<_> = controls.map(|control| (control.fd(), PollFlags::OUT)).collect();
@@ -325,13 +326,13 @@ impl Remotes {
         }
     }
 
-    /// Has them continue after so long.
+    /// Continues the ranks of other hosts after a pause of this length.
     pub(crate) fn go_on(&mut self, pause: Duration) {
         self.nodes.iter_mut().for_each(|node| node.pause(false));
         self.start_by += pause;
     }
 
-    /// The number of the node that has this rank.
+    /// Returns the index of the node that has this rank.
     pub(crate) fn index_of(&self, rank: u32) -> Option<usize> {
         self.nodes.iter().position(|node| node.share.ranks().contains(&rank))
     }
@@ -343,7 +344,7 @@ impl Remotes {
 
     fn read_input(&mut self, scratch: &mut [u8]) {
         let Some(input) = &self.input else { return };
-        // Anything but bytes is the input's end.
+        // A read that returns no bytes, or an error, ends the input.
         let length = rustix::io::read(input, &mut *scratch).unwrap_or(0);
         if length == 0 {
             self.input = None;
@@ -374,7 +375,7 @@ impl Remotes {
 }
 
 impl Drop for Remotes {
-    /// The nodes end their ranks when their connections do; their agents end with them.
+    /// The nodes end their ranks when their connections end, and the agents end with the nodes.
     fn drop(&mut self) {
         self.nodes.iter_mut().for_each(|node| drop(node.give_up()));
         part(self.nodes.iter_mut().map(|node| &mut node.agent), LAST_WAIT);

@@ -1,4 +1,4 @@
-//! Running a job: behind a guard, and one at a time.
+//! Running a job behind a guard, one at a time in a process.
 
 use std::env;
 
@@ -8,25 +8,28 @@ use udeck_boot::{ENV_RANK, start};
 use crate::{Job, LaunchError, Outcome, guard, supervise};
 
 impl Job {
-    /// Starts the ranks and blocks until all of them, and everything that they started, have ended. Says on standard
-    /// error what became of ranks that failed.
+    /// Starts the ranks and blocks until all of them, and all processes that they started, have ended. Writes
+    /// to standard error how ranks failed.
     ///
-    /// Whoever reads this process's output holds up nothing but the ranks that write: time limits, signals and failures end a job
-    /// although nobody reads. A job that has ended by itself waits for its reader, unless a signal
-    /// comes; one that was ended by a time limit or a signal, until nothing was taken for 2 s.
+    /// A reader of this process's output that does not read holds up only the ranks that write: time limits,
+    /// signals and failures end a job all the same. A job that has ended by itself waits for its reader, unless
+    /// a signal comes. A job that was ended by a time limit or a signal waits until the reader has taken
+    /// nothing for 2 s.
     ///
-    /// Meanwhile SIGINT, SIGTERM and SIGHUP are taken from this thread and passed on to the ranks. SIGQUIT has it say what the
-    /// ranks are doing. SIGTSTP stops the ranks and then this process until it is continued; no time limit of the job or of a rank counts that. Any new child of this
-    /// process counts as the job's. So call this from the main thread, before there are others: only then is there a process
-    /// between this one and the ranks, which ends everything that they have started when this one is killed.
+    /// During this call SIGINT, SIGTERM and SIGHUP are taken from this thread and passed on to the ranks. At
+    /// SIGQUIT it writes what the ranks are doing. SIGTSTP stops the ranks and then this process until it is
+    /// continued; no time limit of the job or of a rank counts the time between. Any new child of this process
+    /// counts as the job's. Call this from the main thread, before there are other threads: only then is there
+    /// a process between this one and the ranks, which ends all processes of the ranks if this process is
+    /// killed.
     ///
     /// # Errors
-    /// When the job cannot be started, or cannot be ended, or what its ranks wrote cannot be written though none of them failed. A
-    /// job that runs and fails is an [`Outcome`].
+    /// When the job cannot be started, or cannot be ended, or when its ranks' output cannot be written though
+    /// none of them failed. A job that runs and fails is an [`Outcome`].
     pub fn run(self) -> Result<Outcome, LaunchError> {
         self.check()?;
         let shares = self.shares()?;
-        // The guards of two jobs would each hold the other one's pipes open, and wait for its ranks as orphans.
+        // The guards of two jobs would each hold the other job's pipes open, and wait for its ranks as orphans.
         let _only = ONLY.try_lock().ok_or(LaunchError::Busy)?;
         let said = guard::run(|cgroup| guard::encoded(supervise::run(&self, &shares, cgroup)));
         let said = said.map_err(LaunchError::system("starting a process to watch over the job"))?;
@@ -34,9 +37,9 @@ impl Job {
     }
 }
 
-/// Runs this very program, with its own arguments, as the ranks of `job`; `None` when it is a rank already, of deckrun or of
-/// another launcher (then `udeck::init` finds the others, or says why not). For a program that is started bare and needs
-/// company.
+/// Runs this very program, with its own arguments, as the ranks of `job`. Returns `None` if this process is a
+/// rank already, of deckrun or of another launcher (then `udeck::init` finds the others, or says why not). For
+/// a program that a user starts without a launcher.
 ///
 /// # Errors
 /// Those of [`Job::run`], and when the program cannot find itself.
@@ -50,7 +53,7 @@ pub fn launch_self(job: Job) -> Result<Option<Outcome>, LaunchError> {
     job.program(program).args(env::args_os().skip(1)).run().map(Some)
 }
 
-/// Held while a job of this process runs.
+/// Locked while a job of this process runs.
 static ONLY: Mutex<()> = Mutex::new(());
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Signals as a queue to wait on, instead of handlers that interrupt.
 //!
-//! The signals are blocked in the calling thread, and so in the threads that it starts afterwards; the kernel keeps them
-//! pending until [`Signals::take_next`] takes them. Ranks are started with the mask of before.
+//! The signals are blocked in the calling thread, and so in the threads that it starts afterwards; the kernel
+//! keeps them pending until [`Signals::take_next`] takes them. Ranks are started with the earlier mask.
 //!
-//! A process that watches over a job has a guard ([`crate::guard`]), in one process group with it. What is sent to the
-//! guard, the guard passes on; what is sent to both therefore comes twice, and counts once ([`Tally`]).
+//! A process that watches over a job has a guard ([`crate::guard`]), in one process group with it. The guard
+//! passes its signals on. A signal that was sent to both therefore comes twice, and counts once ([`Tally`]).
 
 #![allow(unsafe_code, reason = "processes and signals, for which rustix has no safe call")]
 
@@ -19,16 +19,18 @@ use std::{
 
 use rustix::process::{Pid, getppid};
 
-/// The signals that end a job. One that this process was started to ignore (`nohup`, a shell's `&`) stays ignored.
+/// Signals that end a job. If this process was started to ignore one (`nohup`, a shell's `&`), it stays
+/// ignored.
 const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Those that come twice if they are sent to both processes.
+/// Signals that come twice if they are sent to both processes.
 const COUNTED: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
-/// What the terminal sends to all of a process group in the background one of which reads, or writes where that is not allowed
-/// (`stty tostop`). They stop a process as SIGTSTP does. Blocked they would not be sent at all, and the access would fail or be
-/// allowed: so a handler makes SIGTSTP of them, and the access is tried again when the process goes on. (It is tried again before, too, over
-/// and over, and takes a processor until the ranks have been stopped and then this process.)
+/// Signals that the terminal sends to a process group in the background when one of its processes reads, or
+/// writes where that is not allowed (`stty tostop`). They stop a process as SIGTSTP does. If they were blocked
+/// they would not be sent at all, and the access would fail or be allowed. A handler therefore turns them into
+/// SIGTSTP, and the access is tried again when the process goes on. (The kernel also retries it before, over
+/// and over, which takes a processor until the ranks have been stopped and then this process.)
 const BACKGROUND: [i32; 2] = [libc::SIGTTIN, libc::SIGTTOU];
 
 extern "C" fn stop_alike(_: i32) {
@@ -36,15 +38,16 @@ extern "C" fn stop_alike(_: i32) {
     unsafe { libc::kill(libc::getpid(), libc::SIGTSTP) };
 }
 
-/// How many senders of signals are told apart.
+/// Maximum number of senders that are told apart.
 const MAX_SENDERS: usize = 64;
 
-/// What the kernel sends when the guard dies. A real-time signal, because nobody else sends it, nor tells us to ignore it.
+/// The signal that the kernel sends when the guard dies. A real-time signal, because nobody else sends it, nor
+/// tells us to ignore it.
 pub(crate) fn abandoned() -> i32 {
     libc::SIGRTMIN()
 }
 
-/// What a guard sends to pass a signal on. (Real-time signals are queued, never merged.)
+/// The signal by which a guard passes a signal on. (Real-time signals are queued, never merged.)
 pub(crate) fn relay() -> i32 {
     libc::SIGRTMIN() + 1
 }
@@ -53,21 +56,21 @@ pub(crate) fn relay() -> i32 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sent {
     pub(crate) number: i32,
-    /// The process that sent it; the kernel's are all of one sender.
+    /// The process that sent the signal; 0 for the kernel.
     pub(crate) by: i32,
-    /// It came through the guard.
+    /// The signal came through the guard.
     pub(crate) relayed: bool,
 }
 
-/// Takes SIGCHLD, the [`ENDING`] signals and those of a guard until dropped.
+/// Takes SIGCHLD, the [`ENDING`] signals and those of a guard, until dropped.
 pub(crate) struct Signals {
     awaited: libc::sigset_t,
     tally: RefCell<Tally>,
     before: Mask,
     child_before: libc::sigaction,
-    /// [`BACKGROUND`] signals that become SIGTSTP, and what was done at them before.
+    /// [`BACKGROUND`] signals that become SIGTSTP, with their actions from before.
     background_before: Vec<(i32, libc::sigaction)>,
-    /// Readable while one is pending.
+    /// Readable while a signal is pending.
     pending: OwnedFd,
 }
 
@@ -80,8 +83,8 @@ impl Signals {
         Signals::take_also(&[])
     }
 
-    /// As [`take`](Signals::take), and `others`, as far as they are not ignored. With SIGTSTP, the [`BACKGROUND`] signals
-    /// come as that.
+    /// Does as [`take`](Signals::take), and takes the signals of `others` that are not ignored. If SIGTSTP is
+    /// one of them, the [`BACKGROUND`] signals come as SIGTSTP.
     pub(crate) fn take_also(others: &[i32]) -> io::Result<Signals> {
         let mut awaited = empty_set();
         for signal in [libc::SIGCHLD, abandoned(), relay()] {
@@ -93,7 +96,7 @@ impl Signals {
             }
         }
         let pending = descriptor_of(&awaited)?;
-        // A SIGCHLD that is ignored would have the kernel throw the exit codes away.
+        // If SIGCHLD were ignored, the kernel would throw the exit codes away.
         let child_before = action(libc::SIGCHLD)?;
         let mut default = child_before;
         default.sa_sigaction = libc::SIG_DFL;
@@ -107,7 +110,8 @@ impl Signals {
         let (tally, background_before) = (RefCell::default(), Vec::new());
         let mut signals =
             Signals { awaited, tally, before: Mask(before), child_before, background_before, pending };
-        // Where SIGTSTP is ignored, so would be what these become, and the terminal would send them over and over.
+        // If SIGTSTP is ignored, the signals that become SIGTSTP would be ignored, too, and the terminal would
+        // send them over and over.
         if others.contains(&libc::SIGTSTP) && action(libc::SIGTSTP)?.sa_sigaction != libc::SIG_IGN {
             signals.take_background()?;
         }
@@ -128,12 +132,13 @@ impl Signals {
         Ok(())
     }
 
-    /// Readable for the thread that called [`take`](Signals::take) while there is a signal to be taken.
+    /// Returns a descriptor that is readable for the thread that called [`take`](Signals::take) while a signal
+    /// is pending.
     pub(crate) fn pending(&self) -> BorrowedFd<'_> {
         self.pending.as_fd()
     }
 
-    /// The next signal that has come, if one has: SIGCHLD, one that is to end the job, or [`abandoned`].
+    /// Returns the next pending signal, if there is one: SIGCHLD, a signal to end the job, or [`abandoned`].
     pub(crate) fn take_next(&self) -> Option<i32> {
         while let Some(sent) = self.take_sent() {
             let counted = COUNTED.contains(&sent.number);
@@ -144,7 +149,8 @@ impl Signals {
         None
     }
 
-    /// As [`take_next`](Signals::take_next), each as often as it comes, and who sent it.
+    /// Returns the next pending signal with its sender, also one that [`take_next`](Signals::take_next) would
+    /// count as a repetition.
     pub(crate) fn take_sent(&self) -> Option<Sent> {
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         loop {
@@ -164,7 +170,7 @@ impl Signals {
                 // Positive codes are the kernel's, whose signals have no sender.
                 return Some(Sent { number, by: if code > 0 { 0 } else { by }, relayed: false });
             }
-            // Nobody but the guard is to speak for others.
+            // Only the guard may speak for other senders.
             if by == getppid().map_or(0, |guard| guard.as_raw_nonzero().get()) {
                 return Some(Sent { number: value as u8 as i32, by: (value >> 8) as i32, relayed: true });
             }
@@ -175,14 +181,15 @@ impl Signals {
         self.before
     }
 
-    /// Has the next look find this signal again.
+    /// Makes this signal pending again, for the next call that takes one.
     pub(crate) fn put_back(&self, number: i32) {
         // SAFETY: a system call on a number. The signal is blocked, and so stays pending.
         unsafe { libc::raise(number) };
     }
 
-    /// Does what SIGTSTP does where nobody takes it: this process stops, until SIGCONT, or goes on at once where nobody could
-    /// continue it (an orphaned process group). Returns how long that took. The death of our guard continues us, too.
+    /// Does what an untaken SIGTSTP does: this process stops until SIGCONT, or goes on at once if no process
+    /// could continue it (an orphaned process group). Returns the length of the pause. The death of our guard
+    /// continues us, too.
     pub(crate) fn suspend(&self) -> Duration {
         let began = Instant::now();
         let on_guards_death = OnParentsDeath::continue_us();
@@ -203,7 +210,7 @@ impl Signals {
 }
 
 impl Sent {
-    /// Tells `to` of it, whose guard this process is.
+    /// Passes this signal on to `to`, whose guard this process is.
     pub(crate) fn pass_on(self, to: Pid) {
         let pid = to.as_raw_nonzero().get();
         if COUNTED.contains(&self.number) {
@@ -218,8 +225,9 @@ impl Sent {
     }
 }
 
-/// How often which signal has come from whom, directly and through the guard. Sent once to the whole process group it
-/// comes both ways, in any order; sent to the guard or to us alone, one way. So as often as the more frequent way says.
+/// Counts of each signal from each sender, directly and through the guard. A signal that was sent once to the
+/// whole process group comes both ways, in any order; one that was sent to the guard or to us alone comes one
+/// way. The number of signals is therefore the larger of both counts.
 #[derive(Default)]
 struct Tally(Vec<Count>);
 
@@ -246,14 +254,14 @@ impl Tally {
     }
 }
 
-/// A stopped process takes no signal but SIGKILL and SIGCONT: for as long as we are stopped, the kernel sends the latter when
-/// our guard dies. Dropped, it is [`abandoned`] again, and sent if that has happened.
+/// While it exists, the kernel sends SIGCONT when our guard dies: a stopped process takes no signal but SIGKILL
+/// and SIGCONT. Dropping it sets [`abandoned`] again, and raises that signal if the guard has died.
 struct OnParentsDeath {
     guard: Option<Pid>,
 }
 
 impl OnParentsDeath {
-    /// `None`: this process has no guard.
+    /// Returns `None` if this process has no guard.
     fn continue_us() -> Option<OnParentsDeath> {
         let guard = guard()?;
         set_parents_death(libc::SIGCONT);
@@ -275,7 +283,7 @@ impl Drop for OnParentsDeath {
     }
 }
 
-/// The guard of this process, which watches over a job.
+/// Returns the guard of this process, if this process watches over a job.
 pub(crate) fn guard() -> Option<Pid> {
     let mut signal = 0;
     // SAFETY: the kernel writes a number to where the pointer leads.
@@ -290,7 +298,7 @@ fn set_parents_death(signal: i32) {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // Neither can fail with arguments that the system gave out itself.
+        // Neither call can fail with arguments that the system gave out itself.
         let _ = set_action(libc::SIGCHLD, &self.child_before);
         for (signal, before) in &self.background_before {
             let _ = set_action(*signal, before);
@@ -300,7 +308,7 @@ impl Drop for Signals {
 }
 
 impl Mask {
-    /// The calling thread's.
+    /// Returns the calling thread's mask.
     pub(crate) fn current() -> io::Result<Mask> {
         let mut mask = empty_set();
         // SAFETY: a null pointer changes nothing, and `mask` is valid for writing a set.
@@ -310,7 +318,7 @@ impl Mask {
         }
     }
 
-    /// Puts this mask in force for the calling thread. Async-signal-safe.
+    /// Sets this mask for the calling thread. Async-signal-safe.
     pub(crate) fn restore(&self) -> io::Result<()> {
         // SAFETY: the set is initialised; a null pointer asks for no old mask.
         match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, ptr::null_mut()) } {

@@ -1,4 +1,5 @@
-//! Watches over a running job: one loop that sleeps until a signal, a death, a node's word or a time limit.
+//! The watch over a running job: one loop that sleeps until a signal, a death, a node's message or a time
+//! limit.
 
 mod aborts;
 mod serving;
@@ -47,20 +48,21 @@ use crate::{
     watch::{look::Lookout, status::StatusSocket},
 };
 
-/// From asking the ranks to end to killing them.
+/// Time from asking the ranks to end to killing them.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// From killing the ranks to giving up on them.
+/// Time from killing the ranks to giving up on them.
 const STUCK: Duration = Duration::from_secs(10);
 
-/// How long the other ranks' events of a closed connection waits for the word on how its rank ended. Only what closes it and
-/// lives on is told so late: of an end the word comes at once, or when the machine lets this process run.
+/// How long the other ranks' events of a closed connection wait for the news of how its rank ended. Only a rank
+/// that closes its connection and lives on causes such a wait: the news of an end comes at once, or when the
+/// machine lets this process run.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(job: &Job, shares: &[Share], cgroup: Option<&Cgroup>) -> Result<Outcome, LaunchError> {
     let system = LaunchError::system::<io::Error>;
     let address = address(job, shares)?;
-    // In this order, so that they are put back in the other: nothing of the job is left when the signals come back.
+    // The drops run in the opposite order: no process of the job is left when the signals are restored.
     let signals =
         Signals::take_also(&[libc::SIGTSTP, libc::SIGQUIT]).map_err(system("taking over signals"))?;
     let (pipes, descriptors, shortage) = Descriptors::with_pipes(job.tag_output, shares)?;
@@ -75,16 +77,16 @@ pub(crate) fn run(job: &Job, shares: &[Share], cgroup: Option<&Cgroup>) -> Resul
     let (printers, drain) = print::start(job.tag_output).map_err(system("starting the output's threads"))?;
     job.explanation().iter().chain(&shortage).for_each(|words| printers.message(words));
     let outcome = conduct(job, shares, address, &setting, &signals, &orphans, printers);
-    // Whichever way it ended: of a job that was never whole there may be agents left.
+    // After an error, too: a job that was never complete may have agents left.
     orphans.end();
-    // Last, because our reader may be slow. Who has ended the job wants to see its end.
+    // Last, because our reader may be slow. A user who has ended the job wants to see it end.
     let stop = outcome.as_ref().map(|outcome| outcome.stop.clone());
     let hurried = !matches!(stop, Ok(None | Some(Stop::Failure)));
     let interrupted = drain.finish(&signals, hurried).map_err(system("waiting for the output's reader"))?;
     let mut outcome = outcome?;
     outcome.stop = outcome.stop.or(interrupted.map(Stop::Signal));
     match drain.failure() {
-        // Nobody else has noticed.
+        // No rank has noticed the error.
         Some(error) if outcome == Outcome::default() => {
             Err(system("writing the ranks' output")(error.into()))
         }
@@ -115,7 +117,7 @@ fn conduct(
         }
     };
     let clock = Arc::new(JobClock::new().map_err(system("making the job's clock"))?);
-    // Without it nobody can ask; a signal still can.
+    // Without the socket other deckruns cannot ask; a signal still can.
     let status = StatusSocket::open().ok();
     let started = Instant::now();
     let (ranks, wires) = match shares.iter().find(|share| share.here) {
@@ -170,13 +172,14 @@ fn conduct(
     output.last_call();
     drop(input);
     let outcome = outcome?;
-    // Every rank has been reported ended, so every connection is closed.
+    // Every rank has been reported ended, and so every connection is closed.
     serving.join().map_err(system("serving names"))?;
     left_trace::gather(job, shares, number, &teller, signals);
     Ok(outcome)
 }
 
-/// The address by which other hosts reach this one; `None` when there are none, and nobody asked for one.
+/// Returns the address by which other hosts reach this one; `None` if there are no other hosts and no interface
+/// was asked for.
 fn address(job: &Job, shares: &[Share]) -> Result<Option<IpAddr>, LaunchError> {
     let others: Vec<_> = shares.iter().filter(|share| !share.here).map(|share| share.host.as_str()).collect();
     if others.is_empty() && job.interface.is_none() {
@@ -185,7 +188,7 @@ fn address(job: &Job, shares: &[Share]) -> Result<Option<IpAddr>, LaunchError> {
     remote::choose_address(job.interface.as_deref(), &others, &job.agent, job.start_limit).map(Some)
 }
 
-/// To all ranks, in their order.
+/// Returns the connections to all ranks, in rank order.
 fn connections(shares: &[Share], here: Vec<std::os::unix::net::UnixStream>) -> Vec<Connection> {
     let mut here = here.into_iter().map(Connection::Socket);
     let mut all = Vec::new();
@@ -208,14 +211,14 @@ struct Watch<'a> {
     reporter: Reporter,
     serving: &'a Serving,
     aborts: Aborts,
-    /// The clock of the ranks here and of the name service.
+    /// The clock of this host's ranks and of the name service.
     clock: &'a JobClock,
     watchdog: Watchdog,
     lookout: Lookout,
     status: Option<StatusSocket>,
     deadline: Option<Instant>,
     phase: JobPhase,
-    /// Nothing more is awaited of the other hosts.
+    /// Nothing more is expected from the other hosts.
     given_up: bool,
     outcome: Outcome,
 }
@@ -252,8 +255,8 @@ struct Ended {
 impl Watch<'_> {
     fn until_the_end(mut self, signals: &Signals, orphans: &Orphans) -> Result<Outcome, LaunchError> {
         let mut scratch = vec![0; MAX_LINE];
-        // Its hosts may still have to send what the ranks wrote when they have all ended.
-        // A rank may have ended before we looked.
+        // The loop goes on after the last rank's end: other hosts may still have to send their ranks' output. A
+        // rank may have ended before the loop began.
         let mut child_ended = true;
         while !self.is_nobody_left() || !(self.remotes.are_over() || self.given_up) {
             let due = self.due();
@@ -280,7 +283,7 @@ impl Watch<'_> {
             }
             self.note_the_dead(std::mem::take(&mut child_ended), events);
             orphans.reap(|pid| self.ranks.contains(pid) || self.remotes.contains(pid));
-            // Asked again: a pause has moved it.
+            // A pause has moved the limit.
             if self.due().is_some_and(|due| due <= Instant::now()) {
                 self.time_is_up()?;
             }
@@ -288,7 +291,7 @@ impl Watch<'_> {
         Ok(self.outcome)
     }
 
-    /// Sees where everybody is, if it is time or somebody has asked, and tells.
+    /// Collects the state of all ranks, if it is time or a user has asked, and reports it.
     fn look(&mut self, events: &mut Vec<RankEvent>) {
         let now = Instant::now();
         if let Some(status) = &self.status {
@@ -309,12 +312,12 @@ impl Watch<'_> {
         }
     }
 
-    /// Whether no rank runs, on any host.
+    /// Tells whether no rank is running, on any host.
     fn is_nobody_left(&self) -> bool {
         self.ranks.are_over() && self.remotes.have_no_ranks()
     }
 
-    /// The ranks that run, on any host, sorted.
+    /// Returns the ranks that are running, on any host, sorted.
     fn running(&self) -> Vec<u32> {
         let mut running = self.ranks.running();
         running.extend(self.remotes.running());
@@ -324,7 +327,7 @@ impl Watch<'_> {
 
     fn due(&self) -> Option<Instant> {
         match self.phase {
-            // The time that our own reader takes for the last words is its own.
+            // After the ranks' end no limit applies to a slow reader of the last output.
             JobPhase::Running if self.is_nobody_left() => None,
             JobPhase::Running => {
                 let limits = [self.deadline, self.remotes.start_by(), self.watchdog.due()];
@@ -335,7 +338,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Sleeps until something happens or is due; says what of the nodes' is ready.
+    /// Sleeps until an event or the time `due`; returns the sources of the nodes that are ready.
     fn wait(&self, signals: &Signals, due: Option<Instant>) -> Result<Vec<PollSource>, LaunchError> {
         let sources = self.remotes.sources();
         let mut own = vec![signals.pending(), self.serving.as_fd(), self.aborts.as_fd()];
@@ -369,7 +372,7 @@ impl Watch<'_> {
                 }
             }
         }
-        // When one look finds several, a crash is more likely the cause than an exit code.
+        // If one call finds several, a crash is more likely the cause than an exit code.
         ended.sort_by_key(|Ended { end, .. }| matches!(end, End::Exited(_)));
         for Ended { ranks, end, how } in ended {
             for rank in &ranks {
@@ -384,7 +387,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Once the job is being ended, only a crash is worth a word.
+    /// Tells whether an end needs no message: once the job is being ended, only a crash needs one.
     fn is_our_doing(&self, end: End) -> bool {
         let asked = match (&self.outcome.stop, end) {
             (None, _) => return false,
@@ -407,7 +410,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Says something of ranks that have ended, behind what they wrote.
+    /// Writes a message about ranks that have ended, behind their output.
     fn message_behind(&self, ranks: &[u32], what: String) {
         match ranks.first().and_then(|rank| self.remotes.index_of(*rank)) {
             Some(node) => self.printers.message_behind(Stream::Node(node), &what),
@@ -415,7 +418,7 @@ impl Watch<'_> {
         }
     }
 
-    /// A rank ends the job, whatever was to be done when one fails.
+    /// Ends the job for a rank that asks for it, whatever `on_failure` says.
     fn aborted(&mut self, Abort { rank, code, how }: Abort) {
         if self.outcome.stop.is_some() {
             return;
@@ -429,7 +432,8 @@ impl Watch<'_> {
         self.stop(Stop::Failure, Signal::TERM);
     }
 
-    /// No rank can find another any more, nor hear of its end: some would wait for ever.
+    /// Ends the job after the name service has failed: no rank could find another any more, nor learn of its
+    /// end, and some would wait for ever.
     fn nameless(&mut self) {
         let running = self.running();
         if self.outcome.stop.is_none() && !running.is_empty() {
@@ -468,8 +472,9 @@ impl Watch<'_> {
         }
     }
 
-    /// Stops the ranks, on all hosts, and then this process; continues them when it is continued. No time limit counts the
-    /// time between, here or there: the ranks' clock stops before them, and goes on before them.
+    /// Stops the ranks, on all hosts, and then this process; continues the ranks when this process is
+    /// continued. No time limit counts the time between, here or there: the ranks' clock stops before them, and
+    /// goes on before them.
     fn suspend(&mut self, signals: &Signals) {
         self.clock.stop();
         self.ranks.signal(Signal::STOP);
@@ -487,7 +492,7 @@ impl Watch<'_> {
     fn time_is_up(&mut self) -> Result<(), LaunchError> {
         let running = self.running();
         match self.phase {
-            // The last rank may just have ended; or it was another limit, which its owner looks after.
+            // The last rank may just have ended; or the limit was another one, which its owner handles.
             JobPhase::Running if running.is_empty() => {}
             JobPhase::Running => {
                 if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
@@ -518,7 +523,7 @@ impl Watch<'_> {
     }
 
     fn kill(&mut self) {
-        // A host that is out of reach is noticed within the time for that.
+        // A host that is out of reach is noticed within the detection time.
         let give_up_at = Instant::now() + STUCK.max(self.job.detect + GRACE);
         self.phase = JobPhase::Killed { give_up_at };
         self.signal(Signal::KILL);

@@ -11,11 +11,11 @@ use rustix::{
     io::Errno,
 };
 
-/// What a pipe that is ready for writing takes without blocking, in bytes (pipe(7)).
+/// Bytes that a pipe takes without blocking when it is ready for writing (pipe(7)).
 const PIPE_BUF: usize = 4096;
 
-/// Sleeps until something that is waited for has come on one of these, or one has ended, or it is time. Says which are ready, in
-/// order.
+/// Sleeps until one of these descriptors has its event or has ended, or until `until`. Returns for each whether
+/// it is ready, in order.
 pub(crate) fn ready<'a>(
     fds: impl Iterator<Item = (BorrowedFd<'a>, PollFlags)>,
     until: Option<Instant>,
@@ -32,11 +32,11 @@ pub(crate) fn ready<'a>(
     }
 }
 
-/// Says something on standard error, in one write; not if nobody takes it within so long. For a process whose standard error
-/// nobody else writes to.
+/// Writes a line to standard error, in one write, unless nobody takes it within `limit`. Only for a process
+/// that is alone in writing to its standard error.
 pub(crate) fn message_within(limit: Duration, what: &str) {
     let mut line = format!("deckrun: {what}\n").into_bytes();
-    // A pipe that is ready takes so much at once.
+    // A pipe that is ready takes this length at once.
     line.truncate(PIPE_BUF);
     let error = io::stderr();
     let look = ready(std::iter::once((error.as_fd(), PollFlags::OUT)), Some(Instant::now() + limit));

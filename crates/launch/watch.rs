@@ -1,9 +1,10 @@
-//! Where everybody is: what the ranks wait for, who waits for whom, and for how long nothing has moved.
+//! The state of all ranks: what they wait for, who waits for whom, and for how long nothing has moved.
 //!
-//! A host's launcher looks at its own ranks ([`look`]): at the page in which each makes its long waits known, and at what the kernel
-//! says of its threads. So a rank that hangs, computes or is stopped is reported like one that waits. The root puts the looks
-//! of all hosts together ([`report`]), with the circle in which ranks wait for each other ([`deadlock`]). It does so when no rank
-//! makes progress, at a SIGQUIT, and when another deckrun asks ([`status`]).
+//! A host's launcher examines its own ranks ([`look`]): the page in which each publishes its long waits, and
+//! the kernel's data on its threads. A rank that hangs, computes or is stopped is therefore reported like one
+//! that waits. The root combines the data of all hosts ([`report`]), with the circle in which ranks wait for
+//! each other ([`deadlock`]). It does this when no rank makes progress, at a SIGQUIT, and when another deckrun
+//! asks ([`status`]).
 
 pub(crate) mod deadlock;
 pub(crate) mod look;

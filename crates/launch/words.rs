@@ -1,13 +1,13 @@
-//! What others say, for a terminal: agents, nodes, and other hosts' reports.
+//! Foreign text, made safe for a terminal: from agents, nodes, and other hosts' reports.
 
-/// With control characters written out, so that nobody's words move the cursor, change a title, or pass for ours; line ends and
-/// tabs stay.
+/// Writes control characters out, except line ends and tabs: foreign text must not move the cursor, change a
+/// title, or pass for ours.
 pub(crate) fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
             '\n' | '\t' => out.push(c),
-            // Marks that turn the direction of what follows.
+            // Marks that turn the direction of the following text.
             '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}' => {
                 out.extend(c.escape_unicode())
             }

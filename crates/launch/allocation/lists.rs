@@ -1,4 +1,5 @@
-//! PBS' and LSF's variables: lists in which a host stands as often as it has slots, or with their number behind it.
+//! PBS' and LSF's variables: lists in which a host stands as often as it has slots, or with its number of slots
+//! behind it.
 
 use super::{Allocation, AllocationError, Manager, Surroundings, short_forms::MAX_HOSTS};
 use crate::Hosts;
@@ -21,7 +22,7 @@ pub(super) fn find(around: &Surroundings<'_>) -> Found {
 }
 
 fn lsf(around: &Surroundings<'_>) -> Found {
-    // LSF leaves the second one out when it would be long.
+    // LSF leaves `LSB_HOSTS` out if it would be long.
     let Some((variable, value)) = around.first(&[COUNTED, REPEATED, HOSTFILE]) else { return Ok(None) };
     let pairs = match variable {
         COUNTED => counted(&value).map_err(|what| AllocationError::new(COUNTED, &value, what))?,
@@ -46,7 +47,7 @@ fn allocation(
     Ok(Some(Allocation { manager, job: around.variable(job), hosts, here: None }))
 }
 
-/// A line for each slot.
+/// Reads a file with a line for each slot.
 fn of_file(
     around: &Surroundings<'_>,
     variable: &'static str,
@@ -62,7 +63,7 @@ fn of_file(
     Ok(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(once).collect())
 }
 
-/// `a 2 b 4`.
+/// Reads pairs like `a 2 b 4`.
 fn counted(text: &str) -> Result<Vec<(String, u32)>, String> {
     let words: Vec<_> = text.split_whitespace().collect();
     let pair = |pair: &[&str]| match pair {

@@ -1,31 +1,31 @@
 //! Slurm's short forms: `n[1-3,07],gpu[01-02]x[1-2]` for names, `2(x3),1` for a number for each of them.
 //!
-//! They come from the environment, and a few bytes may stand for any number of names: what would be more than [`MAX_HOSTS`] is
-//! refused before it is made.
+//! The lists come from the environment, and a few bytes may stand for any number of names: a list of more than
+//! [`MAX_HOSTS`] is refused before it is expanded.
 
-/// More hosts than any allocation has.
+/// Upper bound of the hosts, more than any allocation has.
 pub(super) const MAX_HOSTS: usize = 65_536;
 
-/// The longest name, in bytes.
+/// Upper bound of a name, in bytes.
 const MAX_NAME: usize = 255;
 
-/// The most digits of a number, so that it fits a `u64`.
+/// Upper bound of a number's digits: the number fits a `u64`.
 const MAX_DIGITS: usize = 18;
 
-/// What a name is made of.
+/// A part of a name.
 enum Part<'a> {
     Text(&'a str),
     Numbers(Vec<Range>),
 }
 
-/// `07-12`: both ends, with as many digits as the first has at least.
+/// A range like `07-12`. Each number has at least as many digits as `first`.
 struct Range {
     first: u64,
     last: u64,
     width: usize,
 }
 
-/// All names of a list, in its order; one that stands there twice comes twice.
+/// Returns all names of a list, in its order; a name that stands there twice comes twice.
 ///
 /// # Errors
 /// What is wrong with the list.
@@ -45,7 +45,7 @@ pub(super) fn names(list: &str) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// All numbers of a list, in its order.
+/// Returns all numbers of a list, in its order.
 ///
 /// # Errors
 /// What is wrong with the list.
@@ -71,7 +71,7 @@ pub(super) fn numbers(list: &str) -> Result<Vec<u32>, String> {
     Ok(all)
 }
 
-/// What stands between the commas that are in no bracket.
+/// Returns the items between commas outside of brackets.
 fn items(list: &str) -> Result<Vec<&str>, String> {
     let (mut items, mut begin, mut open) = (Vec::new(), 0, false);
     for (at, c) in list.char_indices() {
@@ -96,7 +96,7 @@ fn items(list: &str) -> Result<Vec<&str>, String> {
     }
 }
 
-/// Of an item whose brackets are in order.
+/// Splits an item, whose brackets are in order, into its parts.
 fn parts(item: &str) -> Result<Vec<Part<'_>>, String> {
     let mut parts = Vec::new();
     for (number, piece) in item.split('[').enumerate() {
@@ -126,7 +126,7 @@ fn range(text: &str) -> Result<Range, String> {
 }
 
 impl Part<'_> {
-    /// How many texts it stands for.
+    /// Returns how many texts the part stands for.
     fn count(&self) -> u64 {
         match self {
             Part::Text(_) => 1,
@@ -143,7 +143,7 @@ impl Part<'_> {
         }
     }
 
-    /// Each of these heads with each of its texts behind it.
+    /// Appends each of the part's texts to each of these heads.
     fn behind(&self, mut heads: Vec<String>) -> Vec<String> {
         match self {
             Part::Text(text) => {
@@ -173,7 +173,7 @@ mod tests {
         names(list).unwrap().join(" ")
     }
 
-    /// What `scontrol show hostnames` of Slurm 22.05 makes of these.
+    /// The expected names are the output of `scontrol show hostnames` of Slurm 22.05.
     #[test]
     fn lists_are_expanded_as_slurm_does_it() {
         for (list, wanted) in [
@@ -189,7 +189,7 @@ mod tests {
         ] {
             assert_eq!(expanded(list), wanted, "{list}");
         }
-        // Newer ones have it.
+        // Newer versions of Slurm expand this form, too.
         assert_eq!(expanded("n[1-2].west"), "n1.west n2.west");
     }
 
@@ -247,7 +247,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever it is, it is answered, within the bound.
+        /// Any text is either refused or read within the bound.
         #[test]
         fn prop_anything_is_read_or_refused(list in r"[a-c0-9\[\],\-(x)]{0,40}", other in ".{0,20}") {
             for list in [list, other] {
@@ -261,7 +261,7 @@ mod tests {
             }
         }
 
-        /// What is written in short is what comes back.
+        /// A list in short form is expanded to the names from which it was made.
         #[test]
         fn prop_short_forms_stand_for_what_they_were_made_of(
             groups in prop::collection::vec(("[a-z]{1,4}", 0_u64..2000, 0_u64..20, 1_usize..6, "[a-z]{0,3}"), 1..6),

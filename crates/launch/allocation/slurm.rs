@@ -1,4 +1,4 @@
-//! Slurm's variables.
+//! Slurm's variables: hosts and slots of its jobs and steps.
 
 use super::{
     Allocation, AllocationError, Manager, Surroundings,
@@ -12,7 +12,7 @@ const TASKS: &str = "SLURM_TASKS_PER_NODE";
 const PROCESSORS: &str = "SLURM_JOB_CPUS_PER_NODE";
 const PER_TASK: &str = "SLURM_CPUS_PER_TASK";
 
-/// How many ranks each host takes, and which variable says so.
+/// Ranks that each host takes, and the variable that says so.
 struct Slots {
     variable: &'static str,
     value: String,
@@ -44,7 +44,8 @@ pub(super) fn find(around: &Surroundings<'_>) -> Result<Option<Allocation>, Allo
     }))
 }
 
-/// A step has its own tasks in the variable of the job's: there the processors of the job are what is left to go by.
+/// Returns the slots of each host. In a step the job's variable has the step's own tasks: then only the job's
+/// processors can be used.
 fn slots(around: &Surroundings<'_>) -> Result<Option<Slots>, AllocationError> {
     let in_step = around.variable("SLURM_STEP_ID").is_some();
     let of_step = around.variable("SLURM_STEP_TASKS_PER_NODE");
@@ -63,12 +64,12 @@ fn slots(around: &Surroundings<'_>) -> Result<Option<Slots>, AllocationError> {
     Ok(Some(Slots { variable: PROCESSORS, value, each }))
 }
 
-/// Each task of a step would start the whole job.
+/// Refuses a step of several tasks: each of them would start the whole job.
 fn refuse_several_tasks(around: &Surroundings<'_>) -> Result<(), AllocationError> {
     if around.variable("SLURM_STEP_ID").is_none() {
         return Ok(());
     }
-    // A later task may not know how many there are.
+    // A later task may not know the number of tasks.
     for (variable, most) in [("SLURM_STEP_NUM_TASKS", 1), ("SLURM_PROCID", 0)] {
         let Some(text) = around.variable(variable) else { continue };
         if number(variable, &text)? > most {
@@ -83,7 +84,8 @@ fn refuse_several_tasks(around: &Surroundings<'_>) -> Result<(), AllocationError
     Ok(())
 }
 
-/// The variables without a component's number have the first one only, and srun starts nodes of the others by `--het-group` only.
+/// Refuses a heterogeneous job: variables without a component's number describe the first component only, and
+/// srun starts nodes of the others by `--het-group` only.
 fn refuse_several_components(around: &Surroundings<'_>) -> Result<(), AllocationError> {
     for variable in ["SLURM_HET_SIZE", "SLURM_PACK_SIZE"] {
         let Some(text) = around.variable(variable) else { continue };

@@ -1,6 +1,7 @@
 use super::*;
 
-/// What is found in this environment; `file` is the text of whatever file is named, if there is one.
+/// Finds the allocation of this environment; `file` is the text of any file that a variable names, if there is
+/// one.
 fn found_with(variables: &[(&str, &str)], file: Option<&str>) -> Result<Option<Allocation>, String> {
     let variable =
         |name: &str| variables.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_string());
@@ -16,7 +17,7 @@ fn told_with(variables: &[(&str, &str)], file: &str) -> String {
     found_with(variables, Some(file)).unwrap().unwrap().to_string()
 }
 
-/// As salloc sets them, before `more`.
+/// The variables as salloc sets them, behind `more`.
 fn salloc<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let own = [("SLURM_JOB_ID", "17"), ("SLURM_JOB_NODELIST", "n[1-2]"), ("SLURM_JOB_CPUS_PER_NODE", "8,4")];
     [more, &own].concat()
@@ -52,7 +53,7 @@ fn a_step_has_its_own_tasks_where_the_jobs_would_be() {
     ];
     let with = |tasks| [&step[..], &salloc(&[("SLURM_TASKS_PER_NODE", tasks)])].concat();
     assert_eq!(told(&with("1")), "Slurm's job 17: n1:8, n2:4");
-    // As after `srun --preserve-env`, by which salloc starts a shell on the first host.
+    // The variables as after `srun --preserve-env`, by which salloc starts a shell on the first host.
     assert_eq!(told(&with("2(x2)")), "Slurm's job 17: n1:2, n2:2");
 }
 
@@ -70,7 +71,7 @@ fn a_step_of_several_tasks_would_start_the_job_several_times() {
     }
     // A batch script has a process number without a step.
     assert!(found_with(&salloc(&[tasks, ("SLURM_PROCID", "0")]), None).is_ok());
-    // Where no host is given there is nothing to be started twice.
+    // Without a host nothing can be started twice.
     assert_eq!(found_with(&[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "4")], None), Ok(None));
 }
 
@@ -106,7 +107,7 @@ fn slurm_comes_first_then_pbs_and_empty_variables_are_none() {
     assert_eq!(found_with(&[slurm, tasks, (ENV_RANK, "0")], None), Ok(None), "a rank has its host");
 }
 
-/// Variables, the text of the file that they name, and words of what is said then.
+/// Variables, the text of the file that they name, and a part of the error that they cause.
 type Wrong<'a> = (Vec<(&'a str, &'a str)>, Option<&'a str>, &'a str);
 
 #[test]
@@ -187,7 +188,7 @@ fn this_host_is_the_one_that_slurm_says_or_that_has_its_name() {
     assert!(!elsewhere("192.0.2.77"));
 }
 
-/// The first of more slots than a job has ranks are enough; all of them are too many.
+/// A part of an allocation with more slots than a job has ranks can be used; all of its slots are too many.
 #[test]
 fn an_allocation_may_be_larger_than_a_job() {
     let large = [("SLURM_JOB_NODELIST", "n[0001-9000]"), ("SLURM_TASKS_PER_NODE", "65536(x9000)")];

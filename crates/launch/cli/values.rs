@@ -1,4 +1,4 @@
-//! What options' values may be.
+//! Parsers of options' values.
 
 use std::{fs, time::Duration};
 
@@ -11,7 +11,7 @@ pub(super) fn variable(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// A list, or with `@` the file that has it.
+/// Parses a list of hosts, or reads the file named behind an `@`.
 pub(super) fn hosts(text: &str) -> Result<Hosts, String> {
     match text.strip_prefix('@') {
         Some(path) => hosts_of_file(path),
@@ -43,7 +43,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// What ranks may be told to use (which of them a program's build has, the program knows).
+/// Names that `--transport` takes. Only the program knows which of them its build has.
 const TRANSPORTS: [&str; 4] = ["shm", "verbs", "tcp", "udp"];
 
 pub(super) fn transports(text: &str) -> Result<String, String> {
@@ -53,7 +53,7 @@ pub(super) fn transports(text: &str) -> Result<String, String> {
     Err(format!("the best first, with commas between them, of: {}", TRANSPORTS.join(", ")))
 }
 
-/// The kernel asks for signs of life once a second.
+/// Parses a detection time. Its minimum follows from the kernel's probes, which come once a second.
 pub(super) fn detection(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         short if short < Duration::from_secs(2) => Err("must be at least 2s".into()),

@@ -1,16 +1,18 @@
-//! A root and a node convince each other that they know the host's control key, before anything else is said. The launcher has
-//! it, and the node by its agent's input; the job's secret, which all ranks know, does not lead to it.
+//! Authentication of a root and a node: each proves that it knows the host's control key, before anything else
+//! is sent. The launcher has the key, and the node gets it by its agent's input. It cannot be derived from the
+//! job's secret, which all ranks know.
 //!
-//! Sans-I/O: each side is fed records and says what to send. The root proves itself first, so that a stranger who listens
-//! at the root's old address learns nothing that a node would do for it; the proofs differ in their role and cover both
-//! nonces, so that none can be used twice, elsewhere, or by the other side. From the same the connection's [`Keys`] are made.
+//! Sans-I/O: each side is fed records and returns what to send. The root proves itself first: a stranger who
+//! listens at the root's old address learns nothing that a node would do for it. The proofs differ in their
+//! role and cover both nonces; none can be used twice, on another connection, or by the other side. The
+//! connection's [`Keys`] are made from the same values.
 
 use udeck_auth::{ControlKey, Nonce, Proof, is_same, mac};
 
 use super::seal::{Direction, Keys};
 use super::wire::{CHALLENGE_LEN, Challenge, HELLO_LEN, Hello, PROOF_LEN, VERSION};
 
-/// Why the other side is not who it should be.
+/// Reasons to reject the other side.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("it does not speak deckrun's protocol")]
@@ -25,7 +27,7 @@ pub(crate) enum Refusal {
     Slow,
 }
 
-/// Why, and what to answer nevertheless.
+/// The reason, and the record to send nevertheless.
 pub(crate) type Refused = (Refusal, Option<[u8; CHALLENGE_LEN]>);
 
 /// The node's side.
@@ -36,13 +38,13 @@ pub(crate) struct NodeAuth {
 }
 
 impl NodeAuth {
-    /// And its first record.
+    /// Makes the node's side, and its first record.
     pub(crate) fn new(key: ControlKey, index: u32, nonce: [u8; 32]) -> (NodeAuth, [u8; HELLO_LEN]) {
         let hello = Hello { version: VERSION, index, nonce };
         (NodeAuth { key, index, nonce }, hello.encode())
     }
 
-    /// The root has proved itself: the proof to send, and the keys for what follows it.
+    /// Checks the root's proof, and returns the node's proof to send and the keys for later frames.
     pub(crate) fn prove(&self, challenge: &[u8; CHALLENGE_LEN]) -> Result<([u8; PROOF_LEN], Keys), Refusal> {
         let Challenge { version, nonce, mac } = Challenge::decode(challenge).ok_or(Refusal::Stranger)?;
         if version != VERSION {
@@ -60,7 +62,8 @@ impl NodeAuth {
 pub(crate) struct RootAuth(Meeting);
 
 impl RootAuth {
-    /// Answers a node's first record; `keys` are those of all hosts that have a node. With an error the answer tells a node of another version which one this is.
+    /// Answers a node's first record; `keys` are those of all hosts that have a node. With an error, the answer
+    /// tells a node of another version which version this is.
     pub(crate) fn answer(
         keys: &[ControlKey],
         nonce: [u8; 32],
@@ -79,7 +82,7 @@ impl RootAuth {
         Ok((RootAuth(meeting), challenge.encode()))
     }
 
-    /// Which host the node is, once it has proved itself, and the keys for what follows.
+    /// Checks the node's proof, and returns the host's index and the keys for later frames.
     pub(crate) fn check(&self, proof: &[u8; PROOF_LEN]) -> Result<(u32, Keys), Refusal> {
         let RootAuth(meeting) = self;
         meeting.check(NODE, proof)?;
@@ -93,7 +96,7 @@ const NODE: &str = "deckrun node";
 const ROOT_FRAMES: &str = "deckrun root's frames";
 const NODE_FRAMES: &str = "deckrun node's frames";
 
-/// What both sides know of one connection when they have greeted each other.
+/// Values that both sides know of one connection after their first records.
 struct Meeting {
     key: ControlKey,
     index: u32,
@@ -102,7 +105,8 @@ struct Meeting {
 }
 
 impl Meeting {
-    /// That `role` knows the key, for this connection only; or a key for what it sends.
+    /// Returns the proof that `role` knows the key, for this connection only; or the key of the frames that it
+    /// sends.
     fn proof(&self, role: &str) -> Proof {
         let (version, index) = (VERSION.to_le_bytes(), self.index.to_le_bytes());
         mac(self.key.as_bytes(), role, &[&version, &index, &self.node, &self.root])
@@ -128,7 +132,7 @@ mod tests {
         HostKey::from_bytes([of; 32]).control_key()
     }
 
-    /// Those of four hosts.
+    /// Returns the control keys of four hosts.
     fn keys() -> [ControlKey; 4] {
         [7, 17, 27, 37].map(key)
     }
@@ -139,7 +143,8 @@ mod tests {
         }
     }
 
-    /// What the root makes of the node of host 3 that has `key`; `alter` changes what the node sends.
+    /// Returns the root's result for a node of host 3 that has `key`; `alter` changes the records that the node
+    /// sends.
     fn meet(key: ControlKey, alter: impl Fn(&mut [u8])) -> Result<u32, Refusal> {
         let (node, mut hello) = NodeAuth::new(key, 3, [1; 32]);
         alter(&mut hello);
@@ -188,7 +193,7 @@ mod tests {
     fn every_changed_byte_is_noticed() {
         for at in 0..HELLO_LEN {
             let changed = meet(key(37), |record| {
-                // Of the proof, too, as far as it reaches.
+                // The proof is changed, too, if it has a byte at this place.
                 if let Some(byte) = record.get_mut(at) {
                     *byte ^= 1;
                 }
@@ -205,7 +210,7 @@ mod tests {
         assert_eq!(root.check(&proof).unwrap().0, 0);
         let Ok((again, _)) = RootAuth::answer(&keys(), [3; 32], &hello) else { panic!() };
         assert_eq!(again.check(&proof).unwrap_err(), Refusal::Key);
-        // Nor is the root's own, sent back.
+        // The root's own proof, sent back, is rejected, too.
         let mac = challenge[48..].try_into().unwrap();
         assert_eq!(root.check(mac).unwrap_err(), Refusal::Key);
     }
@@ -221,7 +226,8 @@ mod tests {
         assert_eq!(node.prove(&answer).unwrap_err(), Refusal::Version { theirs: 98 });
     }
 
-    /// What the launcher says to a rank of the second host, which asks for all that it may, as bytes, and that host's key.
+    /// Returns the bytes that the launcher sends to a rank of the second host, which asks for all that it may,
+    /// and that host's key.
     fn told_to_a_rank() -> (Vec<u8>, ControlKey) {
         let hosts = ["a", "b"].map(|name| Host { name: name.into(), ranks: 2 });
         let config = Config::new(4).unwrap().on(hosts.into(), None);
@@ -245,12 +251,12 @@ mod tests {
     #[test]
     fn nothing_that_a_rank_is_told_opens_the_connection_between_deckruns() {
         let (told, right) = told_to_a_rank();
-        // Welcome (secret and rank key among it), a ticket, and a record.
+        // The bytes have a welcome (with the secret and a rank key), a ticket, and a record.
         assert!(told.len() > 3 * 32, "{}", told.len());
         let (_, hello) = NodeAuth::new(right, 0, [1; 32]);
         let Ok((root, challenge)) = RootAuth::answer(&[right], [2; 32], &hello) else { panic!() };
         for (at, bytes) in told.windows(32).enumerate() {
-            // As the key itself, and as what it is made from.
+            // Each place is tried as the key itself, and as the host key from which it is made.
             let bytes: [u8; 32] = bytes.try_into().unwrap();
             for key in [ControlKey::from_bytes(bytes), HostKey::from_bytes(bytes).control_key()] {
                 let posing = NodeAuth { key, index: 0, nonce: [1; 32] };

@@ -1,4 +1,4 @@
-//! The one TCP connection of a node, as frames both ways. Never blocks.
+//! The one TCP connection of a node, as frames in both directions. Never blocks.
 
 use std::{
     collections::VecDeque,
@@ -24,7 +24,8 @@ pub(crate) struct FramedStream {
 }
 
 impl FramedStream {
-    /// `detect`: how long the other side may be silent before the connection counts as over.
+    /// Makes the stream. `detect` is how long the other side may be silent before the connection counts as
+    /// lost.
     pub(crate) fn new(stream: TcpStream, keys: Keys, detect: Duration) -> io::Result<FramedStream> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -41,12 +42,13 @@ impl FramedStream {
         Ok(())
     }
 
-    /// For while one of the two sides is stopped: its kernel answers, but it may take nothing for any time.
+    /// Turns off the limit for unacknowledged data, while one of the two sides is stopped: its kernel answers,
+    /// but it may take nothing for any time.
     pub(crate) fn detect_death_only(&self) -> io::Result<()> {
         Ok(sockopt::set_tcp_user_timeout(&self.stream, 0)?)
     }
 
-    /// As before [`detect_death_only`](FramedStream::detect_death_only).
+    /// Turns on the limit again that [`detect_death_only`](FramedStream::detect_death_only) turned off.
     pub(crate) fn detect_again(&mut self) -> io::Result<()> {
         self.detect_timeout(self.detect)
     }
@@ -55,23 +57,23 @@ impl FramedStream {
         self.stream.as_fd()
     }
 
-    /// What to poll it for.
+    /// Returns the events to poll for.
     pub(crate) fn interest(&self) -> PollFlags {
         if self.out.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT }
     }
 
-    /// What lies here unsent, in bytes.
+    /// Returns the number of unsent bytes.
     pub(crate) fn queued(&self) -> usize {
         self.out.len()
     }
 
-    /// Puts a message behind what lies here; [`flush`](FramedStream::flush) sends it.
+    /// Queues a message; [`flush`](FramedStream::flush) sends it.
     pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> Result<(), WireError> {
         self.out.extend(self.sealing.seal(message)?);
         Ok(())
     }
 
-    /// Writes what the socket takes.
+    /// Writes as much as the socket takes.
     pub(crate) fn flush(&mut self) -> Result<(), Over> {
         while !self.out.is_empty() {
             match self.stream.write(self.out.as_slices().0) {
@@ -84,7 +86,7 @@ impl FramedStream {
         Ok(())
     }
 
-    /// Reads once. False: there was nothing.
+    /// Reads once. Returns `false` if there was nothing to read.
     pub(crate) fn receive(&mut self, scratch: &mut [u8]) -> Result<bool, Over> {
         match self.stream.read(scratch) {
             Ok(0) => Err(Over::Closed),
@@ -99,7 +101,7 @@ impl FramedStream {
         }
     }
 
-    /// The next whole message of what was read.
+    /// Returns the next whole message.
     pub(crate) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Over> {
         self.frames.decode()
     }
@@ -110,7 +112,7 @@ impl FramedStream {
             TimedOut,
         };
         match error.kind() {
-            // Of the last ones only after all attempts have failed for so long.
+            // The kernel reports the last three only after all its attempts have failed for this time.
             TimedOut | HostUnreachable | NetworkUnreachable | NetworkDown => Over::Silent(self.detect),
             BrokenPipe | ConnectionAborted | ConnectionReset => Over::Closed,
             _ => Over::Os(error),
@@ -175,7 +177,7 @@ mod tests {
         assert!(matches!(to.next::<ToRoot>(), Err(Over::Nonsense(_))));
         let (mut from, mut to) = pair();
         from.send(&ToRoot::Started).unwrap();
-        // What one side has said is no answer to it.
+        // The frame of one side, sent back to it, is rejected.
         let (mut stranger, own) = (Vec::new(), from.out.iter().copied().collect::<Vec<_>>());
         stranger.extend(own);
         from.frames.push(&stranger);

@@ -1,11 +1,11 @@
-//! How a control connection ends.
+//! Ends of a control connection.
 
 use std::io;
 use std::time::Duration;
 
 use udeck_boot::wire::WireError;
 
-/// Why a connection is over.
+/// Reasons why a connection is over.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Over {
     #[error("no answer for {} s", .0.as_secs_f32())]

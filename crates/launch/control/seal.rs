@@ -1,4 +1,4 @@
-//! The frames of a control connection, each with a code that only those can make who know the host's control key.
+//! Frames of a control connection, each with a code that can be made only with the host's control key.
 //!
 //! ```text
 //!  byte 0        4                     4 + length            36 + length
@@ -7,9 +7,10 @@
 //!       +--------+---------------------+---------------------+
 //! ```
 //!
-//! The code is an HMAC-SHA-256 ([`udeck_auth::mac`]) over the frame's number in its direction (not sent), length and payload,
-//! under a key of this connection and direction ([`super::auth`]). So no frame can be made, changed,
-//! left out, sent again, moved, or sent back; what can be is that the connection ends, and everything can be read.
+//! The code is an HMAC-SHA-256 ([`udeck_auth::mac`]) over the frame's number in its direction (not sent),
+//! length and payload, under a key of this connection and direction ([`super::auth`]). A third party can
+//! therefore make, change, leave out, repeat, move or send back no frame. It can end the connection, and read
+//! everything.
 
 use serde::{Serialize, de::DeserializeOwned};
 use udeck_auth::{Proof, is_same, mac};
@@ -17,18 +18,18 @@ use udeck_boot::wire::{Frames, MAX_FRAME, WireError, encode};
 
 use super::over::Over;
 
-/// A frame's code, in bytes.
+/// Length of a frame's code, in bytes.
 const CODE_LEN: usize = size_of::<Proof>();
 
 const HEADER: usize = size_of::<u32>();
 
-/// One direction of a connection: its key, and how many frames there were.
+/// One direction of a connection: its key, and the number of frames so far.
 pub(crate) struct Direction {
     key: [u8; 32],
     frames: u64,
 }
 
-/// A connection's two directions, as one of the two sides has them.
+/// A connection's two directions, as seen by one side.
 pub(crate) struct Keys {
     pub(crate) outgoing: Direction,
     pub(crate) incoming: Direction,
@@ -39,14 +40,14 @@ impl Direction {
         Direction { key, frames: 0 }
     }
 
-    /// For the next frame.
+    /// Returns the code of the next frame.
     fn code(&mut self, frame: &[u8]) -> Proof {
         let code = mac(&self.key, "deckrun frame", &[&self.frames.to_le_bytes(), frame]);
         self.frames += 1;
         code
     }
 
-    /// `message` as the next frame.
+    /// Encodes `message` as the next frame.
     pub(crate) fn seal<T: Serialize>(&mut self, message: &T) -> Result<Vec<u8>, WireError> {
         let mut frame = Vec::new();
         encode(message, &mut frame)?;
@@ -56,11 +57,12 @@ impl Direction {
     }
 }
 
-/// Cuts what comes into frames, and takes none whose code is wrong. To be emptied after each push, as [`Frames`].
+/// Cuts received bytes into frames, and rejects a frame with a wrong code. To be emptied after each push, as
+/// [`Frames`].
 pub(crate) struct Opener {
     direction: Direction,
     bytes: Vec<u8>,
-    /// Where in `bytes` the next frame begins.
+    /// Position in `bytes` of the next frame.
     start: usize,
 }
 
@@ -69,14 +71,15 @@ impl Opener {
         Opener { direction, bytes: Vec::new(), start: 0 }
     }
 
-    /// Adds what was read.
+    /// Adds received bytes.
     pub(crate) fn push(&mut self, read: &[u8]) {
         self.bytes.drain(..self.start);
         self.start = 0;
         self.bytes.extend_from_slice(read);
     }
 
-    /// The next whole message, if there is one. After an error nothing of this connection can be believed.
+    /// Returns the next whole message, if there is one. After an error nothing of this connection can be
+    /// trusted.
     pub(crate) fn decode<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Over> {
         let rest = &self.bytes[self.start..];
         let Some(header) = rest.first_chunk::<HEADER>() else { return Ok(None) };
@@ -112,7 +115,7 @@ mod tests {
         messages().iter().map(|message| direction.seal(message).unwrap()).collect()
     }
 
-    /// What is taken of these frames, pushed in pieces, and whether it ended by an error.
+    /// Returns the messages of these frames, pushed in pieces, and whether an error ended them.
     fn opened(frames: &[Vec<u8>], piece: usize) -> (Vec<ToNode>, bool) {
         let mut opener = Opener::new(Direction::new(KEY));
         let mut got = Vec::new();

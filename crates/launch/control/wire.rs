@@ -1,6 +1,7 @@
-//! What a root and a node say to each other, and how it lies in the stream.
+//! Messages between a root and a node, and their layout in the stream.
 //!
-//! First, in fixed sizes, so that a stranger's bytes cannot make anything grow (all numbers little-endian):
+//! The first records have fixed sizes: a stranger's bytes cannot make anything grow (all numbers
+//! little-endian):
 //!
 //! ```text
 //!  byte 0        8         12        16                  48                  80
@@ -13,17 +14,18 @@
 //!       +----------------------------+
 //! ```
 //!
-//! Then frames as those between a rank and its launcher (`udeck_boot::wire`): a length, at most `MAX_FRAME`, and that many
-//! bytes of postcard: [`ToNode`] downwards, [`ToRoot`] upwards; behind each its code ([`super::seal`]). A [`JobSpec`] does not
-//! travel here: it is a frame without a code on the agent's standard input, behind the secret. The order of enum variants is part of the protocol:
-//! changing anything here takes a new [`VERSION`]. The first 12 bytes keep their places for ever.
+//! Frames follow, like those between a rank and its launcher (`udeck_boot::wire`): a length, at most
+//! `MAX_FRAME`, and that many bytes of postcard: [`ToNode`] downwards, [`ToRoot`] upwards. Each is followed by
+//! its code ([`super::seal`]). A [`JobSpec`] does not travel here: it is a frame without a code on the agent's
+//! standard input, behind the secret. The order of enum variants is part of the protocol: any change here takes
+//! a new [`VERSION`]. The first 12 bytes keep their places for ever.
 
 use serde::{Deserialize, Serialize};
 use udeck_auth::HostKey;
 use udeck_boot::waits::{MAX_WAITS, Published};
 use udeck_boot::wire::bounded;
 
-/// The version that this build speaks.
+/// The protocol version of this build.
 pub(crate) const VERSION: u32 = 7;
 
 const MAGIC: [u8; 8] = *b"uDECKrun";
@@ -32,19 +34,20 @@ pub(crate) const HELLO_LEN: usize = 48;
 pub(crate) const CHALLENGE_LEN: usize = 80;
 pub(crate) const PROOF_LEN: usize = 32;
 
-/// The longest piece of a stream (name service, output, input) in one frame, in bytes.
+/// Upper bound of a stream's piece (name service, output, input) in one frame, in bytes.
 pub(crate) const MAX_PIECE: usize = 128 << 10;
 
-/// The most ranks in one [`ToRoot::Looked`].
+/// Maximum number of ranks in one [`ToRoot::Looked`].
 pub(crate) const MAX_LOOKS: usize = 16;
 
-/// The most arguments, and separately variables, of a spec. (A list's items take more memory than bytes.)
+/// Maximum number of arguments, and separately of variables, in a spec. (A list's items take more memory than
+/// bytes.)
 const MAX_WORDS: usize = 1 << 16;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) version: u32,
-    /// Which of the job's hosts.
+    /// Index of the job's host.
     pub(crate) index: u32,
     pub(crate) nonce: [u8; 32],
 }
@@ -66,7 +69,7 @@ impl Hello {
         out
     }
 
-    /// `None`: not this protocol.
+    /// Returns `None` if the bytes are not of this protocol.
     pub(crate) fn decode(bytes: &[u8; HELLO_LEN]) -> Option<Hello> {
         let (magic, rest) = bytes.split_first_chunk()?;
         let (version, rest) = rest.split_first_chunk()?;
@@ -90,7 +93,7 @@ impl Challenge {
         out
     }
 
-    /// `None`: not this protocol.
+    /// Returns `None` if the bytes are not of this protocol.
     pub(crate) fn decode(bytes: &[u8; CHALLENGE_LEN]) -> Option<Challenge> {
         let (magic, rest) = bytes.split_first_chunk()?;
         let (version, rest) = rest.split_first_chunk()?;
@@ -102,53 +105,53 @@ impl Challenge {
     }
 }
 
-/// From the root. Ranks are numbered as in the whole job.
+/// Messages from the root. Ranks are numbered as in the whole job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToNode {
-    /// All hosts are there: start the spec. The first message, once.
+    /// All hosts are there: start the spec. Sent once, as the first message.
     Start,
-    /// A piece of what the name service says to a rank.
+    /// A piece of the name service's stream to a rank.
     Boot { rank: u32, bytes: Vec<u8> },
     /// The name service has closed this rank's connection.
     BootEnd { rank: u32 },
-    /// Send this signal to all ranks that run.
+    /// Send this signal to all running ranks.
     Signal { number: i32 },
-    /// So much output has been written: so much more may come.
+    /// Credit: `bytes` of output have been written, and the same number more may come.
     Written { sink: Sink, bytes: u32 },
-    /// Nobody reads this output any more: whoever writes it gets a SIGPIPE.
+    /// The output has no reader any more: a rank that writes it gets a SIGPIPE.
     Unread { sink: Sink },
-    /// For rank 0's standard input; empty: its end.
+    /// A piece of rank 0's standard input; empty at its end.
     Input { bytes: Vec<u8> },
-    /// The name service has dealt with so much of what this rank said: so much more may come.
+    /// Credit: the name service has dealt with `bytes` from this rank, and the same number more may come.
     BootConsumed { rank: u32, bytes: u32 },
-    /// Say what your ranks are doing.
+    /// Report the state of your ranks.
     Look { serial: u32 },
 }
 
-/// From a node.
+/// Messages from a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToRoot {
     /// All ranks of the spec have been started.
     Started,
-    /// None of them runs; the node ends.
+    /// No rank of the spec is running; the node ends.
     NotStarted(NotStarted),
-    /// A piece of what a rank says to the name service.
+    /// A piece of a rank's stream to the name service.
     Boot { rank: u32, bytes: Vec<u8> },
     /// The rank closed its connection, or (`Some`) was cut off for this reason.
     BootEnd { rank: u32, why: Option<String> },
-    /// To be written as it is.
+    /// Output, to be written as it is.
     Output { sink: Sink, bytes: Vec<u8> },
-    /// Rank 0 has been given so much input: so much more may come.
+    /// Credit: rank 0 has been given `bytes` of input, and the same number more may come.
     Taken { bytes: u32 },
     /// Rank 0 reads no input any more.
     InputEnd,
-    /// A rank ended. What it said to the name service came before.
+    /// A rank ended. Its messages to the name service came before.
     Ended { rank: u32, how: WireEnd },
-    /// All ranks have ended, and everything that they started. Nothing follows.
+    /// All ranks have ended, and all processes that they started. Nothing follows.
     Bye,
-    /// A rank has taken so much of what the name service says to it: so much more may come.
+    /// Credit: a rank has taken `bytes` from the name service, and the same number more may come.
     BootTaken { rank: u32, bytes: u32 },
-    /// What some of its ranks are doing; the last of these has the rest.
+    /// State of some of its ranks; the last of these messages has the rest.
     Looked {
         serial: u32,
         #[serde(deserialize_with = "bounded::<_, _, MAX_LOOKS>")]
@@ -157,53 +160,54 @@ pub(crate) enum ToRoot {
     },
 }
 
-/// What a rank is doing.
+/// State of a rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RankLook {
     pub(crate) rank: u32,
     pub(crate) state: RankState,
-    /// For how many milliseconds it has made no progress, as far as its launcher has seen.
+    /// How long the rank has made no progress, as seen by its launcher, in milliseconds.
     pub(crate) still_ms: u64,
-    /// Its calls that have waited for long, the oldest first.
+    /// The rank's calls that have waited for long, the oldest first.
     #[serde(deserialize_with = "bounded::<_, _, MAX_WAITS>")]
     pub(crate) waits: Vec<Published>,
 }
 
-/// What a rank's process does, as its kernel says.
+/// State of a rank's process, according to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum RankState {
-    /// It has not called the library.
+    /// The process has not called the library.
     NotJoined,
     Runs,
     Sleeps,
-    /// In a system call that nothing interrupts.
+    /// The process is in a system call that nothing interrupts.
     InKernel,
     Stopped,
     Ended,
 }
 
-/// What a node has to start. From the root, over the agent's standard input.
+/// The job's part of a node. Sent by the root, over the agent's standard input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct JobSpec {
     /// The first rank of this host.
     pub(crate) first: u32,
-    /// How many ranks this host has.
+    /// Number of this host's ranks.
     pub(crate) count: u32,
-    /// How many the job has.
+    /// Number of the job's ranks.
     pub(crate) size: u32,
     pub(crate) program: Vec<u8>,
     #[serde(deserialize_with = "bounded::<_, _, MAX_WORDS>")]
     pub(crate) args: Vec<Vec<u8>>,
-    /// Names and values.
+    /// Names and values of environment variables.
     #[serde(deserialize_with = "bounded::<_, _, MAX_WORDS>")]
     pub(crate) env: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Where the ranks run.
+    /// The folder in which the ranks run.
     pub(crate) directory: Vec<u8>,
     pub(crate) bind: WireBind,
     pub(crate) output: OutputForm,
-    /// After how many milliseconds without a sign of life the root counts as gone.
+    /// Time without a sign of life after which the root counts as lost, in milliseconds.
     pub(crate) detect_ms: u32,
-    /// From which the connection's key and the keys of this host's ranks follow: a spec never crosses the connection.
+    /// The key from which the connection's key and the keys of this host's ranks are derived: a spec never
+    /// crosses the connection.
     pub(crate) key: HostKey,
 }
 
@@ -214,14 +218,16 @@ pub(crate) enum WireBind {
     None,
 }
 
-/// How the root writes what ranks write.
+/// The form in which the root writes the ranks' output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OutputForm {
-    /// Whether each line is led by its rank.
+    /// Whether each line begins with its rank.
     pub(crate) tagged: bool,
-    /// Whether standard output and error are one file: a rank has one pipe for both, so that its words stay in their order.
+    /// Whether standard output and error are one file. A rank then has one pipe for both, and its output stays
+    /// in order.
     pub(crate) joined: bool,
-    /// Whether somebody may wait for an unfinished line, such as a prompt: of standard output and error. Of a file nobody does.
+    /// Whether a reader may wait for an unfinished line, such as a prompt: for standard output and for standard
+    /// error. Nobody waits for a file's.
     pub(crate) watched: [bool; 2],
 }
 
@@ -231,10 +237,10 @@ pub(crate) enum Sink {
     Stderr,
 }
 
-/// Why a node could not start its ranks. `errno` is the system's number.
+/// Reasons why a node could not start its ranks. `errno` is the system's number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum NotStarted {
-    /// No such program.
+    /// The program does not exist.
     NotFound,
     NotExecutable {
         errno: i32,

@@ -1,5 +1,5 @@
-//! By what a program can be started here: the allocation of a batch system, whoever has started this process, and the programs
-//! and libraries of other launchers.
+//! Ways to start a program on this host: a batch system's allocation, the launcher that has started this
+//! process, and the programs and libraries of other launchers.
 
 use std::{
     env,
@@ -14,17 +14,17 @@ use crate::{Allocation, AllocationError, Job, remote::agent_command::AgentComman
 
 const PMIX: &str = "libpmix.so.2";
 
-/// What there is, for [`findings`].
+/// The facts that [`findings`] reports.
 struct Seen {
     allocation: Result<Option<Allocation>, AllocationError>,
-    /// What a job would start its nodes by, if it runs on the allocation.
+    /// The agent of a job that runs on the allocation.
     agent: Option<AgentCommand>,
     variable: fn(&str) -> Option<String>,
     program: fn(&str) -> Option<PathBuf>,
     pmix: Result<String, String>,
 }
 
-/// Looks, and says whether `job` has hosts.
+/// Examines this host, and tells whether `job` has hosts.
 pub(super) fn look(job: &Job) -> (Section, bool) {
     let allocation = Allocation::find();
     let has_hosts = job.hosts.is_some() || allocation.is_ok();
@@ -60,7 +60,7 @@ fn allocation(seen: &Seen) -> Finding {
     }
 }
 
-/// Whoever has started this process as one of several, as far as its environment says.
+/// Reports the launcher that has started this process as one of several, according to the environment.
 fn started_by(seen: &Seen) -> Finding {
     let variable = |name: &str| (seen.variable)(name).map(|value| printable(&value));
     let of = |rank: &str, size: &str| match (variable(rank), variable(size)) {
@@ -107,7 +107,7 @@ fn mpiexec(seen: &Seen) -> Finding {
     let Some((name, path)) = found else {
         return Finding::ok("mpiexec", "not found along PATH: MPICH or Open MPI would bring it");
     };
-    // Distributions have a chain of links that ends at a name that tells more.
+    // Distributions have a chain of links that ends at a more specific name.
     let real = path.canonicalize().unwrap_or_else(|_| path.clone());
     let file = real.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let whose = match file.as_str() {
@@ -133,7 +133,7 @@ fn variable(name: &str) -> Option<String> {
     env::var_os(name).map(|value| value.to_string_lossy().into_owned()).filter(|value| !value.is_empty())
 }
 
-/// The first along PATH that can be run.
+/// Returns the first executable of this name along PATH.
 fn program(name: &str) -> Option<PathBuf> {
     let can_run = |path: &Path| {
         path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)

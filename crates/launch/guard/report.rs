@@ -1,4 +1,4 @@
-//! What a watcher tells its guard of how the job went, and the guard its caller.
+//! Reports of a job's result, from a watcher to its guard, and from the guard to its caller.
 
 use std::{ffi::OsString, path::Path};
 
@@ -16,7 +16,7 @@ enum Report {
         stop: Option<Why>,
     },
     NotStarted(NotStarted),
-    /// An error of which only the words and the exit code come back.
+    /// An error of which only the text and the exit code come back.
     Failed {
         words: String,
         code: u8,
@@ -37,7 +37,7 @@ enum Why {
     Timeout(Vec<u32>),
 }
 
-/// For the guard. Empty if it is too long, which no job makes it.
+/// Encodes the result for the guard. The encoding is empty if it is too long, which no job's is.
 pub(crate) fn encoded(result: Result<Outcome, LaunchError>) -> Vec<u8> {
     let report = match result {
         Ok(Outcome { failures, stop }) => Report::Outcome {
@@ -61,7 +61,8 @@ pub(crate) fn encoded(result: Result<Outcome, LaunchError>) -> Vec<u8> {
     bytes
 }
 
-/// What became of the job of `program`. A watcher that a signal ended was stopped by it if it is one that ends jobs.
+/// Returns the result of the job of `program`. A watcher that was killed by a signal that ends jobs counts as
+/// stopped by that signal.
 pub(crate) fn decoded(said: Result<Vec<u8>, End>, program: &OsString) -> Result<Outcome, LaunchError> {
     let bytes = match said {
         Ok(bytes) => bytes,

@@ -1,4 +1,4 @@
-//! A rank's connection to the name service, whose other end is the root's.
+//! A node's end of the connection between a rank and the name service, whose other end is at the root.
 
 use std::{collections::VecDeque, net::IpAddr, os::unix::net::UnixStream};
 
@@ -12,7 +12,7 @@ use udeck_boot::{
     wire::{Frames, FromServer, Reply, WireError, encode},
 };
 
-/// What a rank's welcome lacks when it comes over the network.
+/// Parts of a rank's welcome that are not sent over the network.
 #[derive(Clone, Copy)]
 pub(super) struct Own {
     pub(super) secret: [u8; 32],
@@ -24,19 +24,19 @@ pub(super) struct Own {
 pub(super) struct Boot {
     pub(super) rank: u32,
     stream: Option<UnixStream>,
-    /// What has come up to the welcome, which is completed here; `None` from then on.
+    /// Received bytes up to the welcome, which is completed here; `None` from then on.
     greeting: Option<Frames>,
     out: VecDeque<u8>,
-    /// What has come for the rank, and the root was not told that it was taken, in bytes.
+    /// Bytes for the rank that were not yet reported to the root as taken.
     unreported: usize,
-    /// What the rank has said, and the root has not dealt with, in bytes.
+    /// Bytes from the rank that the root has not dealt with.
     unconsumed: usize,
 }
 
 pub(super) enum ReadOutcome {
     Bytes(usize),
     Nothing,
-    /// It closed the connection.
+    /// The rank closed the connection.
     End,
 }
 
@@ -46,7 +46,7 @@ impl Boot {
         Boot { rank, stream: Some(stream), greeting, out, unreported: 0, unconsumed: 0 }
     }
 
-    /// To be polled, unless it is closed.
+    /// Returns the socket to poll, unless it is closed.
     pub(super) fn stream(&self) -> Option<&UnixStream> {
         self.stream.as_ref()
     }
@@ -55,17 +55,18 @@ impl Boot {
         !self.out.is_empty()
     }
 
-    /// Whether the rank is to be listened to: the root takes more of it.
+    /// Tells whether the rank's socket may be read: the root takes more of its bytes.
     pub(super) fn may_receive(&self) -> bool {
         self.unconsumed < WINDOW
     }
 
-    /// The root has dealt with so much of what the rank said.
+    /// Notes that the root has dealt with `bytes` from the rank.
     pub(super) fn consumed(&mut self, bytes: usize) {
         self.unconsumed = self.unconsumed.saturating_sub(bytes);
     }
 
-    /// How much the rank has taken that the root has not been told of, if it is worth a word.
+    /// Returns the number of bytes that the rank has taken and that the root does not know of, if it is large
+    /// enough to be reported.
     pub(super) fn taken(&mut self) -> Option<usize> {
         // A welcome is longer here than it came.
         let taken = self.unreported.saturating_sub(self.out.len());
@@ -75,7 +76,7 @@ impl Boot {
         })
     }
 
-    /// Takes what the root says to the rank.
+    /// Takes bytes from the root to the rank.
     pub(super) fn take(&mut self, bytes: &[u8], own: &Own) -> Result<(), WireError> {
         self.unreported += bytes.len();
         if self.stream.is_none() {
@@ -90,7 +91,7 @@ impl Boot {
             let Some(mut message) = greeting.decode::<FromServer>()? else { return Ok(()) };
             let welcome = match &mut message {
                 FromServer::Reply { reply: Reply::Welcome(welcome), .. } => Some(welcome),
-                // Refused, perhaps: a welcome may follow.
+                // The reply may be a refusal: a welcome may follow.
                 _ => None,
             };
             let is_welcome = welcome.is_some();
@@ -109,14 +110,14 @@ impl Boot {
         Ok(())
     }
 
-    /// Writes what the rank takes. False: it takes too little, and is cut off.
+    /// Writes as much as the rank takes. Returns `false` if the rank takes too little: it is then cut off.
     pub(super) fn flush(&mut self) -> bool {
         while let (Some(stream), false) = (&self.stream, self.out.is_empty()) {
             match send(stream, self.out.as_slices().0, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(sent) => drop(self.out.drain(..sent)),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                // Its end is heard, too.
+                // The end of the connection is also read.
                 Err(_) => self.out.clear(),
             }
         }
@@ -192,7 +193,7 @@ mod tests {
         let refused = FromServer::Reply { id: 0, reply: Reply::Failed(Failure::NobodyLeft) };
         let event = FromServer::Event(Event::RankDone { rank: 0 });
         let sent = frames(&[refused.clone(), welcome(None), event.clone(), welcome(None)]);
-        // Only the first one is a welcome.
+        // Only the first one is treated as a welcome.
         let wanted = frames(&[refused, welcome(Some(own())), event, welcome(None)]);
         for piece in [1, 7, sent.len()] {
             let (ours, mut theirs) = UnixStream::pair().unwrap();

@@ -1,4 +1,4 @@
-//! What a node is told to start, and what it answers when it cannot.
+//! The spec of a node: read, checked, and refused if the node cannot start it.
 
 use std::{
     env,
@@ -25,11 +25,11 @@ use crate::{
     wait::ready,
 };
 
-/// How long the root may take to hear our refusal.
+/// How long the root may take to read our refusal.
 const LAST_WAIT: Duration = Duration::from_secs(10);
 
-/// The secret, a line of 64 hexadecimal digits, and behind it the spec, both from the root by way of our standard input.
-/// `None`: it is not that which came.
+/// Reads the secret, a line of 64 hexadecimal digits, and behind it the spec, both from the root by way of our
+/// standard input. Returns `None` if the input has another form.
 pub(super) fn read(deadline: Instant) -> Result<Option<([u8; 32], JobSpec)>, String> {
     let mut line = [0; 65];
     let mut header = [0; 4];
@@ -58,7 +58,7 @@ pub(super) fn read(deadline: Instant) -> Result<Option<([u8; 32], JobSpec)>, Str
     Ok(frames.decode::<JobSpec>().ok().flatten().filter(fits).map(|spec| (secret, spec)))
 }
 
-/// False: the input has ended before.
+/// Returns `false` if the input ends before `bytes` is full.
 fn fill(mut bytes: &mut [u8], deadline: Instant) -> Result<bool, String> {
     let input = io::stdin();
     while !bytes.is_empty() {
@@ -79,7 +79,7 @@ fn fill(mut bytes: &mut [u8], deadline: Instant) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Blocks until the root says that the ranks are to start. Messages that came behind that one stay in `control`.
+/// Blocks until the root's message that the ranks are to start. Messages that came behind it stay in `control`.
 pub(super) fn await_start(control: &mut FramedStream, signals: &Signals) -> Result<(), String> {
     let mut scratch = vec![0; MAX_LINE];
     loop {
@@ -103,7 +103,7 @@ fn fits(spec: &JobSpec) -> bool {
         && spec.first.checked_add(spec.count).is_some_and(|end| end <= spec.size)
 }
 
-/// What can go wrong before there is a rank.
+/// Does the preparations that can fail before there is a rank.
 pub(super) fn prepare(spec: &JobSpec) -> Result<Descriptors, NotStarted> {
     let directory = OsString::from_vec(spec.directory.clone());
     env::set_current_dir(directory)
@@ -144,7 +144,7 @@ pub(crate) fn refusal(error: LaunchError) -> NotStarted {
     }
 }
 
-/// Tells the root, and waits until it has heard.
+/// Sends the refusal to the root, and waits until the root has read it.
 pub(super) fn refuse(mut control: FramedStream, signals: &Signals, why: NotStarted) -> Result<(), String> {
     let until = Instant::now() + LAST_WAIT;
     let mut scratch = [0; 4096];

@@ -1,7 +1,7 @@
 //! A node's part of a job: one loop over its ranks, their pipes, and the connection to the root.
 //!
-//! Nothing blocks but the loop's own poll. When the root does not take what ranks say, they are not read, and in the end
-//! wait, as they would for a slow reader on one host.
+//! Nothing blocks but the loop's own poll. If the root does not take the ranks' output, they are not read, and
+//! in the end wait, as for a slow reader on one host.
 
 use std::{
     collections::VecDeque,
@@ -35,10 +35,10 @@ use crate::{
     watch::look::Lookout,
 };
 
-/// What may lie unsent to the root, in bytes, before ranks are not read any more.
+/// Upper bound of unsent bytes to the root, before ranks are not read any more.
 const HIGH_WATER: usize = 1 << 20;
 
-/// How often a rank that has ended is still read from: more than a socket's buffer holds, or a pipe.
+/// Maximum number of reads from a rank that has ended: more than a socket or a pipe holds.
 const LAST_READS: usize = 64;
 
 /// How long the root may take to close the connection after our goodbye.
@@ -48,7 +48,7 @@ struct Session {
     control: FramedStream,
     own: Own,
     first: u32,
-    /// The clock of the ranks here.
+    /// The clock of this host's ranks.
     clock: JobClock,
     ranks: Ranks,
     lookout: Lookout,
@@ -61,7 +61,7 @@ struct Session {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SessionPhase {
     Running,
-    /// All ranks have ended; what they wrote is being sent.
+    /// All ranks have ended; their output is being sent.
     Finishing,
     SaidGoodbye {
         until: Instant,
@@ -84,8 +84,8 @@ enum Item {
     Input,
 }
 
-/// It failed, and has said why: after its ranks were killed, and before its connection ended, so that the root has the words
-/// when it notices.
+/// The node has failed, and has written why: after its ranks were killed, and before its connection ended. The
+/// root therefore has the text when it notices the end.
 pub(super) struct Complained;
 
 fn complained(why: &str) -> Complained {
@@ -93,7 +93,7 @@ fn complained(why: &str) -> Complained {
     Complained
 }
 
-/// Blocks until this host's part of the job is over. Whatever happens, nothing of it runs afterwards.
+/// Blocks until this host's part of the job is over. No process of it runs afterwards, also after an error.
 pub(super) fn run(
     mut control: FramedStream,
     spec: JobSpec,
@@ -131,7 +131,7 @@ pub(super) fn run(
         complained(&why)
     });
     drop(session);
-    // The ranks are gone; this is about what they left.
+    // The ranks are gone; this ends the processes that they left.
     orphans.end();
     result
 }
@@ -170,9 +170,10 @@ impl Session {
 
     fn until_the_end(&mut self, signals: &Signals, orphans: &Orphans) -> Result<(), String> {
         let mut scratch = vec![0; MAX_LINE];
-        // A rank may have ended before we looked.
+        // A rank may have ended before the loop began.
         let mut child_ended = true;
-        // More may have come in one piece with the start. The root hears of the start first: what came may end this session.
+        // More messages may have come in one piece with the start. The root is told of the start first: a
+        // message may end this session.
         if let Err(over) = self.control.flush().and_then(|()| self.obey_root()) {
             return self.ended_by(over);
         }
@@ -188,7 +189,7 @@ impl Session {
                 if signal == libc::SIGCHLD {
                     child_ended = true;
                 } else {
-                    // From our agent, or from the kernel when the root died.
+                    // The signal is from our agent, or from the kernel when the root died.
                     return Err("told to end".into());
                 }
             }
@@ -230,13 +231,13 @@ impl Session {
         }
     }
 
-    /// Sleeps until something is to be done; says what is ready.
+    /// Sleeps until an event or a time limit; returns the items that are ready.
     fn wait(&self, signals: &Signals) -> io::Result<Vec<Item>> {
         let now = Instant::now();
         let items = self.items(signals, now);
         let until = match self.phase {
             SessionPhase::Running => self.outputs.due(now),
-            // What can be sent is looked at without waiting for more; else the root's word is awaited.
+            // Polls without waiting as long as there is output to send; otherwise waits for the root's credit.
             SessionPhase::Finishing if self.outputs.is_empty() => Some(now),
             SessionPhase::Finishing if items.iter().any(|(item, ..)| matches!(item, Item::Output(_))) => {
                 Some(now)
@@ -262,7 +263,7 @@ impl Session {
         for (index, boot) in self.boots.iter().enumerate() {
             let listen = if has_room && boot.may_receive() { PollFlags::IN } else { PollFlags::empty() };
             let speak = if boot.has_more_to_say() { PollFlags::OUT } else { PollFlags::empty() };
-            // With neither, poll would still report its end, over and over.
+            // With neither flag, poll would still report the socket's end, over and over.
             if let Some(stream) = boot.stream().filter(|_| !(listen | speak).is_empty()) {
                 items.push((Item::Boot(index), stream.as_fd(), listen | speak));
             }
@@ -302,7 +303,7 @@ impl Session {
         self.obey_root()
     }
 
-    /// Deals with every message that was read.
+    /// Handles every message that was read.
     fn obey_root(&mut self) -> Result<(), Over> {
         while let Some(message) = self.control.next::<ToNode>()? {
             match message {
@@ -320,7 +321,7 @@ impl Session {
                     }
                 }
                 ToNode::Signal { number } => {
-                    // The clock first: no rank may run while its clock counts a pause.
+                    // The clock stops first and resumes first: no rank may run while its clock counts a pause.
                     match number {
                         libc::SIGSTOP => self.clock.stop(),
                         libc::SIGCONT => self.clock.resume(),
@@ -351,7 +352,7 @@ impl Session {
         Ok(())
     }
 
-    /// Says what the ranks here are doing.
+    /// Reports the state of the ranks here.
     fn look(&mut self, serial: u32) {
         let mut looks = self.lookout.look(&self.ranks);
         loop {
@@ -382,7 +383,7 @@ impl Session {
         Ok(())
     }
 
-    /// Has the root know what a rank has taken.
+    /// Reports to the root the bytes that a rank has taken.
     fn report_taken(&mut self, index: usize) {
         let rank = self.boots[index].rank;
         if let Some(bytes) = self.boots[index].taken() {
@@ -390,7 +391,7 @@ impl Session {
         }
     }
 
-    /// Reads once from a rank. False when there was nothing.
+    /// Reads once from a rank. Returns `false` if there was nothing.
     fn receive_from_rank(&mut self, index: usize, scratch: &mut [u8]) -> bool {
         let rank = self.boots[index].rank;
         match self.boots[index].receive(scratch) {
@@ -438,8 +439,8 @@ impl Session {
 
     fn note_the_dead(&mut self, scratch: &mut [u8]) {
         for (rank, end) in self.ranks.reap() {
-            // What it said before it ended comes first: it may have been goodbye. Bounded, because a process that it left
-            // behind may hold socket and pipes and go on writing.
+            // The rank's last messages are read first: one may have been its goodbye. Bounded, because a
+            // process that the rank left behind may hold its socket and pipes and go on writing.
             let index = (rank - self.first) as usize;
             for _ in 0..LAST_READS {
                 if !self.receive_from_rank(index, scratch) {
@@ -451,7 +452,7 @@ impl Session {
             let how = match end {
                 End::Exited(code) => WireEnd::Exited(code),
                 End::Killed(signal) => WireEnd::Killed(signal),
-                // Only a root loses ranks.
+                // Only a root reports ranks as lost.
                 End::Lost => WireEnd::Killed(libc::SIGKILL),
             };
             self.send(&ToRoot::Ended { rank, how });
@@ -460,7 +461,8 @@ impl Session {
 
     fn send(&mut self, message: &ToRoot) {
         const { assert!(MAX_LINE <= MAX_PIECE) };
-        // All of them are shorter than a frame may be: a piece of output is what was read at once, and its lines' tags.
+        // All messages are shorter than a frame may be: a piece of output is the data of one read, and its
+        // lines' tags.
         let _ = self.control.send(message);
     }
 }

@@ -1,4 +1,4 @@
-//! How ranks' output is to be written, by where this process's leads.
+//! The form of the ranks' output, chosen by the kind of this process's own output.
 
 use std::io::{self, IsTerminal};
 
@@ -6,7 +6,7 @@ use rustix::fs::{FileType, Stat, fstat};
 
 use crate::control::wire::OutputForm;
 
-/// The form, and whether standard output and error are terminals.
+/// Returns the form, and whether standard output and standard error are terminals.
 pub(crate) fn of_this_process(tagged: bool) -> (OutputForm, [bool; 2]) {
     let files = [fstat(io::stdout()).ok(), fstat(io::stderr()).ok()];
     let is_file = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;

@@ -1,4 +1,4 @@
-//! Lines of several ranks on their way to one output: whole, or at least one after the other.
+//! Merging of several ranks' lines into one output: whole, or at least one after the other.
 
 use std::{
     io::BufRead,
@@ -19,40 +19,41 @@ use crate::{
     wait::ready,
 };
 
-/// A longer line is passed on in pieces of this length, in bytes: a rank must not fill our memory with one.
+/// Upper bound of a line that is kept, in bytes. A longer line is passed on in pieces of this length: a rank
+/// must not fill our memory with one.
 pub(crate) const MAX_LINE: usize = 64 << 10;
 
-/// How long the others wait for the next [`MAX_LINE`] bytes of such a line, or its end, before one of them breaks it. Also the
-/// time after which an unfinished line is passed on to somebody who may wait for it.
+/// How long other ranks wait for the next [`MAX_LINE`] bytes of a long line, or for its end, before one of them
+/// interrupts it. An unfinished line is also passed on after this time, if a reader may wait for it.
 pub(crate) const HOLD: Duration = Duration::from_secs(2);
 
-/// One pipe from a rank.
+/// A pipe from a rank.
 pub(crate) struct OutputPipe {
     rank: u32,
     pipe: OwnedFd,
     sink: Sink,
-    /// Leads each line: a tag, or nothing.
+    /// The tag at the beginning of each line, if there is one.
     tag: Option<Vec<u8>>,
-    /// How long an unfinished line is kept; `None`: until its end.
+    /// How long an unfinished line is kept; `None` keeps it until its end.
     keep: Option<Duration>,
-    /// The part of the line that has come and has not been passed on, without its tag.
+    /// The part of the line that was read and not passed on, without its tag.
     line: Vec<u8>,
-    /// When the first byte of `line` came.
+    /// When the first byte of `line` was read.
     since: Instant,
     stage: LineState,
     ended: bool,
 }
 
-/// How much of the line has been passed on.
+/// How much of the current line has been passed on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LineState {
-    /// Nothing.
+    /// No byte of it.
     Kept,
-    /// All that came up to a carriage return, as of a progress bar. The rest is kept.
+    /// All bytes up to a carriage return, as of a progress bar. The rest is kept.
     Begun,
     /// Its beginning. The rest is passed on as it comes.
     Open,
-    /// Its beginning, and somebody else's lines have come in between. The rest is kept.
+    /// Its beginning, and then lines of other ranks. The rest is kept.
     Broken,
 }
 
@@ -68,8 +69,8 @@ impl OutputPipe {
         OutputPipe { rank, pipe, sink, tag, keep, line, since, stage, ended: false }
     }
 
-    /// Reads once, blocking if nothing is there; appends what can be passed on to `out`. False at the pipe's end, with
-    /// what was left.
+    /// Reads once, blocking if nothing is there; appends the bytes that can be passed on to `out`. At the
+    /// pipe's end, appends the rest and returns `false`.
     fn read(&mut self, scratch: &mut [u8], out: &mut Vec<u8>, now: Instant) -> bool {
         match read(&self.pipe, &mut *scratch) {
             Ok(length @ 1..) => self.split(&scratch[..length], out, now),
@@ -82,7 +83,7 @@ impl OutputPipe {
         true
     }
 
-    /// Takes what was read; appends what can be passed on to `out`.
+    /// Takes bytes that were read; appends those that can be passed on to `out`.
     fn split(&mut self, mut read: &[u8], out: &mut Vec<u8>, now: Instant) {
         while !read.is_empty() {
             let whole = read;
@@ -98,7 +99,7 @@ impl OutputPipe {
             if self.line.is_empty() {
                 self.since = now;
             }
-            // The last byte of before may have been the carriage return.
+            // The last byte of the previous read may have been the carriage return.
             let new = self.line.len().saturating_sub(1);
             self.line.extend_from_slice(piece);
             let length = self.line.len();
@@ -113,13 +114,13 @@ impl OutputPipe {
         }
     }
 
-    /// Appends so much of what is kept, led by what has to lead it.
+    /// Appends `length` bytes of the kept line, with the tag or mark that the line's state needs.
     fn pass_on(&mut self, length: usize, then: LineState, out: &mut Vec<u8>) {
         let mut text = self.line.drain(..length);
         match (&self.tag, self.stage) {
             (Some(tag), LineState::Kept) => out.extend(tag.iter().chain(b" ")),
             (Some(tag), LineState::Broken) => out.extend(continuation(tag)),
-            // The line that broke this one has ended it.
+            // The line that interrupted this one has ended it.
             (None, LineState::Broken) => out.extend(text.next().filter(|byte| *byte != b'\n')),
             _ => {}
         }
@@ -127,7 +128,7 @@ impl OutputPipe {
         self.stage = then;
     }
 
-    /// Appends what is kept, though it is unfinished.
+    /// Appends the kept bytes, though the line is unfinished.
     fn pass_on_all(&mut self, out: &mut Vec<u8>) {
         self.pass_on(self.line.len(), LineState::Open, out);
     }
@@ -143,24 +144,25 @@ impl OutputPipe {
         self.stage = LineState::Kept;
     }
 
-    /// When what is kept is to be passed on, though it is unfinished.
+    /// Returns when the kept bytes are to be passed on, though the line is unfinished.
     fn due(&self) -> Option<Instant> {
         self.keep.filter(|_| !self.line.is_empty()).map(|keep| self.since + keep)
     }
 }
 
-/// What leads the rest of a line that was broken: `[2]+ `.
+/// Returns the mark of an interrupted line's rest: `[2]+ `.
 pub(crate) fn continuation(tag: &[u8]) -> Vec<u8> {
     [tag, b"+ "].concat()
 }
 
-/// The writer whose line is open, where several may write. The others wait for the end of a long line, but not for ever.
+/// The writer whose line is open, where there are several. The other writers wait for the end of a long line,
+/// but not for ever.
 pub(crate) struct Turn<W>(Option<Open<W>>);
 
 struct Open<W> {
     who: W,
     until: Instant,
-    /// What has come of it since that was set.
+    /// Bytes of the line since `until` was set.
     bytes: usize,
 }
 
@@ -171,7 +173,7 @@ impl<W> Default for Turn<W> {
 }
 
 impl<W: Copy + PartialEq> Turn<W> {
-    /// Who alone may write now, and until when.
+    /// Returns the writer that alone may write now, and until when.
     pub(crate) fn held(&self, now: Instant) -> Option<(W, Instant)> {
         self.0.as_ref().filter(|open| now < open.until).map(|open| (open.who, open.until))
     }
@@ -180,7 +182,8 @@ impl<W: Copy + PartialEq> Turn<W> {
         self.held(now).is_none_or(|(holder, _)| holder == who)
     }
 
-    /// Notes that `who` writes this, which may leave its line open. Returns whose line that breaks.
+    /// Notes that `who` writes this text, which may leave its line open. Returns the writer whose line it
+    /// interrupts.
     pub(crate) fn write(&mut self, who: W, text: &[u8], now: Instant) -> Option<W> {
         let (own, other) = match self.0.take() {
             Some(open) if open.who == who => (Some(open), None),
@@ -188,14 +191,14 @@ impl<W: Copy + PartialEq> Turn<W> {
         };
         self.0 = match text.last() {
             None | Some(b'\n') => None,
-            // Nobody waits for the next state of a progress bar. What comes behind it begins anew.
+            // No rank waits for the next state of a progress bar. Later text begins a new line.
             Some(b'\r') => Some(Open { who, until: now, bytes: 0 }),
             Some(_) => {
                 let line = text.rsplit(|byte| *byte == b'\n').next().unwrap_or(text);
                 let goes_on = line.len() == text.len();
                 let mut open = own.filter(|_| goes_on).unwrap_or(Open { who, until: now, bytes: 0 });
                 open.bytes += line.len();
-                // A rank that writes a prompt, or a dot a second, keeps nobody waiting.
+                // A rank that writes a prompt, or a dot a second, makes no other rank wait.
                 if open.bytes >= MAX_LINE {
                     (open.until, open.bytes) = (now + HOLD, 0);
                 }
@@ -205,26 +208,26 @@ impl<W: Copy + PartialEq> Turn<W> {
         other.map(|open| open.who)
     }
 
-    /// Has nobody wait for the rest of a line that gets none.
+    /// Ends the wait of the others, if the rest of this line will not come.
     fn release(&mut self, who: W, now: Instant) {
         self.0.iter_mut().filter(|open| open.who == who).for_each(|open| open.until = now);
     }
 
-    /// Ends the turn. Returns whose line was open.
+    /// Ends the turn. Returns the writer whose line was open.
     pub(crate) fn end(&mut self) -> Option<W> {
         self.0.take().map(|open| open.who)
     }
 }
 
-/// All the pipes of a host's ranks, and what may be read of them.
+/// All pipes of a host's ranks, and the state that decides which may be read.
 #[derive(Default)]
 pub(crate) struct Gather {
-    /// In the ranks' order.
+    /// The pipes, in rank order.
     sources: Vec<OutputPipe>,
-    /// What was read and is not written yet, in bytes: of standard output and error.
+    /// Bytes that were read and are not yet written: of standard output and of standard error.
     unwritten: [usize; 2],
     turns: [Turn<u32>; 2],
-    /// The number of the one that is first in turn.
+    /// Index of the pipe that is first in turn.
     first: usize,
 }
 
@@ -237,7 +240,8 @@ impl Gather {
         self.sources.is_empty()
     }
 
-    /// What may be read now, by its number, which holds until [`tidy`](Gather::tidy). Each comes first in its turn.
+    /// Returns the pipes that may be read now, with their indices, which hold until [`tidy`](Gather::tidy).
+    /// Each pipe comes first in its turn.
     pub(crate) fn open(&self, now: Instant) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
         let (before, behind) = self.sources.split_at(self.first.min(self.sources.len()));
         let behind = (before.len()..).zip(behind);
@@ -246,7 +250,7 @@ impl Gather {
             .map(|(index, source)| (index, source.pipe.as_fd()))
     }
 
-    /// When more may be read or is [overdue](Gather::overdue), if nothing happens before.
+    /// Returns when more may be read or is [overdue](Gather::overdue), if no other event comes before.
     pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
         let held = self.turns.iter().filter_map(|turn| turn.held(now)).map(|(_, until)| until);
         let kept =
@@ -259,7 +263,8 @@ impl Gather {
         !source.ended && self.unwritten[sink] < WINDOW && self.turns[sink].is_open_to(source.rank, now)
     }
 
-    /// Reads once, from one that is ready, if it still may be. Returns what is to be written, if anything.
+    /// Reads once from a pipe that is ready, if it still may be read. Returns the text to write; it may be
+    /// empty.
     pub(crate) fn read(&mut self, index: usize, scratch: &mut [u8], now: Instant) -> (Sink, Vec<u8>) {
         let mut text = Vec::new();
         if self.may_read(&self.sources[index], now) {
@@ -270,12 +275,12 @@ impl Gather {
         self.pass(index, text, now)
     }
 
-    /// Unfinished lines that somebody may wait for, and that have been kept long enough.
+    /// Takes the unfinished lines for which a reader may wait, and which have been kept long enough.
     pub(crate) fn overdue(&mut self, now: Instant) -> Vec<(Sink, Vec<u8>)> {
         self.pass_kept(now, |source| source.due().is_some_and(|due| due <= now))
     }
 
-    /// Unfinished lines of ranks that have ended, though others may hold their pipes.
+    /// Takes the unfinished lines of ranks that have ended, though other processes may hold their pipes.
     pub(crate) fn kept_of(&mut self, ranks: &[u32], now: Instant) -> Vec<(Sink, Vec<u8>)> {
         self.pass_kept(now, |source| !source.line.is_empty() && ranks.contains(&source.rank))
     }
@@ -292,12 +297,13 @@ impl Gather {
         passed
     }
 
-    /// Whether these ranks have written what was not read yet.
+    /// Tells whether these ranks have written text that was not read yet.
     pub(crate) fn has_unread_of(&self, ranks: &[u32]) -> bool {
         ranks.iter().any(|rank| self.unread_of(*rank).next().is_some())
     }
 
-    /// Reads what a rank that has ended wrote, at most so often, and all that is kept of it.
+    /// Reads the last output of a rank that has ended, with a limited number of reads, and takes its kept
+    /// bytes.
     pub(crate) fn read_last_of(
         &mut self,
         rank: u32,
@@ -315,20 +321,20 @@ impl Gather {
         passed
     }
 
-    /// The numbers of a rank's sources that can be read from.
+    /// Returns the indices of a rank's pipes that can be read from.
     fn unread_of(&self, rank: u32) -> impl Iterator<Item = usize> + '_ {
         let first = self.sources.partition_point(|source| source.rank < rank);
         let theirs = (first..).zip(&self.sources[first..]).take_while(move |(_, source)| source.rank == rank);
         theirs.filter(|(_, source)| !source.ended && is_readable(&source.pipe)).map(|(index, _)| index)
     }
 
-    /// Takes out the sources that have ended. Numbers change.
+    /// Removes the pipes that have ended. Indices change.
     pub(crate) fn tidy(&mut self) {
         self.sources.retain(|source| !source.ended);
     }
 
-    /// Ends the sources that have nothing more to say: whoever still holds a pipe's other end does so against our will, and
-    /// is not waited for.
+    /// Ends the pipes that have no more text. A process that still holds a pipe's writing end does so against
+    /// our will, and is not waited for.
     pub(crate) fn close_silent(&mut self, now: Instant) -> Vec<(Sink, Vec<u8>)> {
         let mut last = Vec::new();
         for index in 0..self.sources.len() {
@@ -343,18 +349,19 @@ impl Gather {
         last
     }
 
-    /// So much has been written: so much more may be read.
+    /// Notes that `bytes` have been written: the same number more may be read.
     pub(crate) fn written(&mut self, sink: Sink, bytes: usize) {
         let unwritten = &mut self.unwritten[sink as usize];
         *unwritten = unwritten.saturating_sub(bytes);
     }
 
-    /// Nobody reads it any more. Whoever writes there gets a SIGPIPE, once it has been [taken out](Gather::tidy).
+    /// Ends the pipes of an output that has no reader any more. A rank that writes there gets a SIGPIPE once
+    /// the pipe has been [removed](Gather::tidy).
     pub(crate) fn unread(&mut self, sink: Sink) {
         self.sources.iter_mut().filter(|source| source.sink == sink).for_each(|source| source.ended = true);
     }
 
-    /// A piece that a source passes on, as it is to be written.
+    /// Returns a piece that a pipe passes on, in the form in which it is written.
     fn pass(&mut self, index: usize, mut text: Vec<u8>, now: Instant) -> (Sink, Vec<u8>) {
         let OutputPipe { rank, sink, ended, .. } = self.sources[index];
         let turn = &mut self.turns[sink as usize];

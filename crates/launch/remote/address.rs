@@ -1,4 +1,5 @@
-//! The one address of this host to which nodes connect, and network devices bind: never all of them.
+//! Choice of the one address of this host to which nodes connect, and which network devices bind: never all of
+//! them.
 
 use std::{
     io,
@@ -16,11 +17,11 @@ use crate::{LaunchError, Step};
 /// Any port: nothing is sent to it.
 const SOME_PORT: u16 = 9;
 
-/// How many names are resolved at the same time.
+/// Maximum number of names that are resolved at the same time.
 const RESOLVERS: usize = 32;
 
-/// `asked`: `--iface`. Without it the address by which this host reaches the first of `hosts`; blocks at most `limit` for
-/// their names.
+/// Chooses the address: the one of `--iface`, if `asked`, and otherwise the one by which this host reaches the
+/// first of `hosts`. Blocks at most `limit` for the resolver.
 pub(crate) fn choose(
     asked: Option<&str>,
     hosts: &[&str],
@@ -48,7 +49,7 @@ fn towards(
     limit: Duration,
     existing: &[Interface],
 ) -> Result<IpAddr, LaunchError> {
-    // What another agent calls a host need not be a name to anybody else: only the first is needed here.
+    // A host's name for another agent need not be known to the resolver: only the first is needed here.
     let needed = if *agent == AgentCommand::Ssh { hosts } else { &hosts[..hosts.len().min(1)] };
     let mut first = None;
     for (host, resolved) in needed.iter().zip(resolve(needed, limit)) {
@@ -79,8 +80,8 @@ fn towards(
     Ok(first.unwrap_or(IpAddr::from([127, 0, 0, 1])))
 }
 
-/// An address of each name, or why there is none. On threads, because the system's resolver knows no deadline; they are
-/// left to themselves when they are late.
+/// Returns an address of each name, or the error. The names are resolved on threads, because the system's
+/// resolver knows no deadline; a late thread is left behind.
 fn resolve(hosts: &[&str], limit: Duration) -> Vec<Result<SocketAddr, String>> {
     let (sender, receiver) = mpsc::channel();
     let names = hosts.iter().map(|host| host.rsplit('@').next().unwrap_or_default().to_owned());
@@ -94,7 +95,7 @@ fn resolve(hosts: &[&str], limit: Duration) -> Vec<Result<SocketAddr, String>> {
             }
         };
         if thread::spawn("deckrun-resolve", resolving, |_| {}).is_err() {
-            // Said below as names that were not resolved in time, as are those of one that panics.
+            // Its names are reported below as not resolved in time, as are those of a thread that panics.
             break;
         }
     }
@@ -112,7 +113,8 @@ fn resolve(hosts: &[&str], limit: Duration) -> Vec<Result<SocketAddr, String>> {
     results
 }
 
-/// The source address that the kernel chooses for this destination. Connecting a datagram socket sends nothing.
+/// Returns the source address that the kernel chooses for this destination. Connecting a datagram socket sends
+/// nothing.
 fn local_towards(address: SocketAddr) -> io::Result<IpAddr> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;

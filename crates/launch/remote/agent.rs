@@ -1,4 +1,4 @@
-//! What starts a node: `ssh`, or another command that runs a command somewhere else.
+//! The running agent of a node: `ssh`, or another command that runs a command on another host.
 
 use std::{
     collections::VecDeque,
@@ -26,23 +26,23 @@ use crate::{
     words::printable,
 };
 
-/// How much of an agent's output is kept for the case that something goes wrong, in bytes.
+/// Maximum part of an agent's output that is kept for an error text, in bytes.
 const TAIL: usize = 2048;
 
-/// An agent at work. Dropped, it is left alone: the launcher ends what is left of its children.
+/// A running agent. Dropping it does nothing: the launcher ends its remaining children.
 pub(crate) struct Agent {
     words: Vec<OsString>,
     child: Child,
     status: Option<ExitStatus>,
-    /// What it and the node say; `None` at its end.
+    /// Pipe of the agent's and the node's output; `None` after its end.
     output: Option<OwnedFd>,
-    /// Its standard input, as long as there is something to write: the node's secret and spec.
+    /// The agent's standard input, as long as there is something to write: the node's secret and spec.
     input: Option<(ChildStdin, VecDeque<u8>)>,
     tail: Vec<u8>,
 }
 
 impl Agent {
-    /// Starts a node on `host` as `argument` says, which gets `secret` and `spec` (an encoded one) on its standard input as
+    /// Starts a node on `host` with `argument`. Its standard input gets `secret` and `spec` (an encoded one) as
     /// it reads them: [`feed`](Agent::feed).
     pub(crate) fn start(
         command: &AgentCommand,
@@ -67,7 +67,7 @@ impl Agent {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).process_group(0);
         command.stdin(Stdio::piped()).stdout(theirs.try_clone()?).stderr(theirs);
-        // Not killed: a node that is asked to end also ends what its ranks have started.
+        // SIGTERM and not SIGKILL: a node that is asked to end also ends the processes of its ranks.
         prepare_child(&mut command, setting, Signal::TERM, OfRank::default());
         let mut child = command.spawn()?;
         let stdin = child.stdin.take();
@@ -78,19 +78,19 @@ impl Agent {
         Ok(agent)
     }
 
-    /// What to poll until it takes more of its input.
+    /// Returns the descriptor to poll until the agent takes more of its input.
     pub(crate) fn input(&self) -> Option<BorrowedFd<'_>> {
         self.input.as_ref().map(|(stdin, _)| stdin.as_fd())
     }
 
-    /// Writes of its input what it takes, and closes it at the end.
+    /// Writes as much of the input as the agent takes, and closes it at the end.
     pub(crate) fn feed(&mut self) {
         while let Some((stdin, left)) = &mut self.input {
             match stdin.write(left.as_slices().0) {
                 Ok(written) => drop(left.drain(..written)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // An agent that reads no more is noticed by its end, or by the node's not coming.
+                // An agent that reads no more is noticed by its end, or because its node does not connect.
                 Err(_) => left.clear(),
             }
             if left.is_empty() {
@@ -103,12 +103,12 @@ impl Agent {
         self.status.is_none().then(|| Pid::from_child(&self.child))
     }
 
-    /// What to poll for more of its output.
+    /// Returns the descriptor to poll for more output.
     pub(crate) fn output(&self) -> Option<BorrowedFd<'_>> {
         self.output.as_ref().map(AsFd::as_fd)
     }
 
-    /// Takes what it has said.
+    /// Reads the output that has come.
     pub(crate) fn listen(&mut self) {
         let mut scratch = [0; TAIL];
         while let Some(output) = &self.output {
@@ -123,26 +123,26 @@ impl Agent {
         }
     }
 
-    /// Whether it has ended; it is reaped then.
+    /// Returns the status of an agent that has ended, and reaps it.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() {
-            // Fails only for a child that somebody else has reaped.
+            // Fails only for a child that other code has reaped.
             self.status = self.child.try_wait().ok().flatten();
         }
         self.status
     }
 
-    /// Asks it to end, with what it has started in its process group.
+    /// Asks the agent to end, with the processes that it has started in its process group.
     fn ask_to_end(&self) {
         if let Some(pid) = self.pid() {
-            // Not reaped, so the number is still its own.
+            // The agent is not reaped, and so its number is still its own.
             let _ = kill_process_group(pid, Signal::TERM);
         }
     }
 
-    /// What it said last, for the end of a sentence; nothing if it said nothing.
+    /// Returns the end of the agent's output, for the end of a sentence; empty if there was none.
     pub(crate) fn last_words(&self) -> String {
-        // Whatever a terminal did with a carriage return, here it ends a line.
+        // A terminal may treat a carriage return in any way; here it ends a line.
         let text = String::from_utf8_lossy(&self.tail).replace('\r', "\n");
         let text = printable(&text);
         let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -152,14 +152,14 @@ impl Agent {
         }
     }
 
-    /// The command, as it could be typed.
+    /// Returns the command as a user could type it.
     pub(crate) fn command(&self) -> String {
         show(&self.words)
     }
 }
 
-/// Waits until all of them have ended: so long by themselves, and then, asked to, for a second at most. What is left of
-/// them, the launcher ends as it does all its children.
+/// Waits until all agents have ended: first for `patience`, and then, after asking them to end, for a second at
+/// most. The launcher ends the remaining ones, as it does with all its children.
 pub(crate) fn part<'a>(agents: impl Iterator<Item = &'a mut Agent>, patience: Duration) {
     let mut left: Vec<_> = agents.collect();
     let ask_at = Instant::now() + patience;

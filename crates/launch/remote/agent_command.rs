@@ -7,7 +7,7 @@ use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::Path, time::Duration}
 pub(crate) enum AgentCommand {
     #[default]
     Ssh,
-    /// Within an allocation of Slurm: a step of one task on that node.
+    /// `srun`, within an allocation of Slurm: a step of one task on that node.
     Srun,
     Words(Vec<String>),
 }
@@ -17,7 +17,7 @@ impl AgentCommand {
         AgentCommand::Words(command.split_whitespace().map(String::from).collect())
     }
 
-    /// What people know it by.
+    /// Returns the name by which people know the command.
     pub(crate) fn title(&self) -> String {
         match self {
             AgentCommand::Ssh => "ssh".into(),
@@ -26,7 +26,7 @@ impl AgentCommand {
         }
     }
 
-    /// All words of the command that runs `node` on `host`.
+    /// Returns all words of the command that runs `node` on `host`.
     pub(crate) fn words(&self, host: &str, node: Vec<OsString>, limit: Duration) -> Vec<OsString> {
         let (mut words, named) = match self {
             AgentCommand::Ssh => (ssh(limit), false),
@@ -45,7 +45,7 @@ impl AgentCommand {
     }
 }
 
-/// It must not ask for anything, nor wait longer than we do.
+/// Returns the words of ssh, with options so that it asks for nothing, and waits no longer than we do.
 fn ssh(limit: Duration) -> Vec<String> {
     let seconds = limit.as_secs().max(1);
     ["ssh", "-T", "-x", "-o", "BatchMode=yes", "-o", &format!("ConnectTimeout={seconds}")]
@@ -53,7 +53,8 @@ fn ssh(limit: Duration) -> Vec<String> {
         .into()
 }
 
-/// Nothing but the options decides: variables of Slurm (`SLURM_EXPORT_ENV=NONE` of sbatch, the masks of a step around us) would.
+/// Returns the words of srun. The options override Slurm's variables (`SLURM_EXPORT_ENV=NONE` of sbatch, the
+/// masks of a step around us), which would decide otherwise.
 ///
 /// - `--overlap`: the nodes' steps take what other steps of the job have as well, instead of waiting for these to end.
 /// - `--mpi=none`: the ranks find their job through deckrun, and must not find a PMI of a world of one.
@@ -68,8 +69,8 @@ fn srun(host: &str) -> Vec<String> {
     one.into_iter().chain(how).map(String::from).collect()
 }
 
-/// For the shell at the other end of ssh, whichever it is: sh, bash, zsh, tcsh or fish. Within single quotes tcsh still looks for `!`
-/// and fish for backslashes, so these stand outside of them.
+/// Quotes a word for the shell at the other end of ssh: sh, bash, zsh, tcsh or fish. Within single quotes tcsh
+/// still looks for `!` and fish for backslashes; both characters are therefore written outside of them.
 fn quote(word: OsString) -> OsString {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-:,@+".contains(byte);
     let bytes = word.into_vec();
@@ -126,7 +127,7 @@ mod tests {
         assert_eq!(ipv6[ipv6.len() - 2], "'[2001:db8::1]:4567/0/20000'");
     }
 
-    /// Those of the shells that are here.
+    /// Runs the shells that this machine has.
     #[test]
     fn every_shell_takes_quoted_words_as_they_are() {
         let shells: [&[&str]; 7] = [

@@ -1,4 +1,4 @@
-//! What a host is told to start.
+//! Specs for the nodes: a host's part of the job, made and encoded.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,8 @@ use udeck_boot::{server::Config, wire::encode};
 
 use crate::{Bind, Job, LaunchError, control::wire, hosts::Share, job::OWN_VARIABLES};
 
-/// The ranks of another host see of our environment what is µDECK's, and what the job sets.
+/// Makes the spec of one host. Its ranks get, of our environment, µDECK's variables and those that the job
+/// sets.
 pub(crate) fn of(
     job: &Job,
     share: &Share,
@@ -44,7 +45,7 @@ pub(crate) fn of(
     }
 }
 
-/// As it is written to the agent's standard input.
+/// Encodes a spec as it is written to the agent's standard input.
 pub(crate) fn encoded(spec: &wire::JobSpec) -> Result<Vec<u8>, LaunchError> {
     let mut bytes = Vec::new();
     encode(spec, &mut bytes).map_err(|error| LaunchError::JobSpecTooLong { why: error.to_string() })?;

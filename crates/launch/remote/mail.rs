@@ -1,4 +1,4 @@
-//! What other threads of the root have for the nodes. An eventfd wakes the thread that sends it.
+//! Mail of the root's other threads for the nodes. An eventfd wakes the thread that sends it.
 
 use std::{
     io,
@@ -16,26 +16,26 @@ use crate::control::wire::Sink;
 
 #[derive(Debug)]
 pub(crate) enum Mail {
-    /// From the name service to a rank.
+    /// A piece of the name service's stream to a rank.
     Boot { rank: u32, bytes: Vec<u8> },
-    /// It has dealt with so much of what that rank said.
+    /// The name service has dealt with `bytes` from this rank.
     BootConsumed { rank: u32, bytes: usize },
-    /// It has nothing more to say to that rank.
+    /// The name service has closed this rank's connection.
     BootEnd { rank: u32 },
-    /// So much of a node's output has been written.
+    /// `bytes` of a node's output have been written.
     Written { node: usize, sink: Sink, bytes: usize },
-    /// It cannot be written any more.
+    /// The output cannot be written any more.
     Unread { sink: Sink },
 }
 
-/// Where mail is put. Cheap to clone.
+/// The sending side of the mail. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Mailbox {
     mail: Sender<Mail>,
     wakeup: Arc<EventFd>,
 }
 
-/// Where it is taken.
+/// The receiving side of the mail.
 pub(crate) struct Collector {
     mail: Receiver<Mail>,
     wakeup: Arc<EventFd>,
@@ -49,7 +49,7 @@ pub(crate) fn mailbox() -> io::Result<(Mailbox, Collector)> {
 
 impl Mailbox {
     pub(crate) fn post(&self, mail: Mail) {
-        // Nobody sends any more: nobody is left to send to.
+        // If the receiver is gone, so are the nodes.
         let _ = self.mail.send(mail);
         self.wakeup.signal();
     }
@@ -62,7 +62,7 @@ impl Collector {
     }
 
     pub(crate) fn take(&self) -> Vec<Mail> {
-        // Reset first, so that what comes in between signals again.
+        // Reset first: mail that comes in between signals again.
         self.wakeup.reset();
         self.mail.try_iter().collect()
     }

@@ -1,4 +1,4 @@
-//! One node, as the root sees it.
+//! One node, as seen by the root.
 
 use std::{
     collections::BTreeSet,
@@ -30,8 +30,9 @@ use crate::{
     words::printable,
 };
 
-/// What may lie unsent for a node of so many ranks, in bytes, before it counts as one that has stopped reading. What its ranks
-/// ask of the name service does not reach that, whoever reads or does not: each of them has a window, and its frames.
+/// Upper bound of unsent bytes for a node of `ranks` ranks, before the node counts as one that has stopped
+/// reading. The ranks' own requests to the name service cannot reach it, whether they read or not: each rank
+/// has a window, and its frames.
 fn bound(ranks: u32) -> usize {
     OUT_BOUND + 4 * BOOT_WINDOW * ranks as usize
 }
@@ -39,32 +40,32 @@ fn bound(ranks: u32) -> usize {
 pub(crate) struct Node {
     pub(crate) share: Share,
     pub(crate) agent: Agent,
-    /// `None` when nothing more is to be heard.
+    /// The connection; `None` when no more messages are expected.
     control: Option<FramedStream>,
     running: BTreeSet<u32>,
     starting: bool,
-    /// Output that has come and is not written: of standard output and error.
+    /// Bytes of output that were received and are not written: of standard output and of standard error.
     unwritten: [usize; 2],
-    /// The program, for errors; and why the host could not start it.
+    /// The program and the folder, for the error of a host that could not start it.
     program: OsString,
     directory: OsString,
     refusal: Option<NotStarted>,
 }
 
-/// Where a node's messages go.
+/// Receivers of a node's messages.
 pub(crate) struct EventSinks<'a> {
     pub(crate) index: usize,
     pub(crate) reporter: &'a Reporter,
     pub(crate) printers: &'a Printers,
     pub(crate) mailbox: &'a Mailbox,
-    /// Input that is under way.
+    /// Bytes of input in flight.
     pub(crate) taken: &'a mut usize,
     pub(crate) input: &'a mut Option<OwnedFd>,
     pub(crate) events: &'a mut Vec<RankEvent>,
 }
 
 impl EventSinks<'_> {
-    /// Has a piece of output written; the node is told when it is.
+    /// Prints a piece of output; the node is told once it is written.
     fn print(&self, sink: Sink, bytes: Vec<u8>) {
         let (node, length, mailbox) = (self.index, bytes.len(), self.mailbox.clone());
         let done = move |is_written| {
@@ -78,7 +79,8 @@ impl EventSinks<'_> {
 }
 
 impl Node {
-    /// Over a connection that is the node's, which has its spec; it is told to start it.
+    /// Makes the node of a connection that has proved itself and whose node has its spec, and tells the node to
+    /// start it.
     pub(crate) fn new(
         share: Share,
         agent: Agent,
@@ -121,13 +123,13 @@ impl Node {
         self.starting
     }
 
-    /// Why it could not start its ranks, if it could not.
+    /// Returns the error of a node that could not start its ranks.
     pub(crate) fn refusal(&mut self) -> Option<LaunchError> {
         let source = Box::new(in_words(self.refusal.take()?, &self.program, Path::new(&self.directory)));
         Some(LaunchError::OnHost { host: self.share.host.clone(), source })
     }
 
-    /// Closes the connection. Returns the ranks that still ran.
+    /// Closes the connection. Returns the ranks that were still running.
     pub(crate) fn give_up(&mut self) -> Vec<u32> {
         self.control = None;
         std::mem::take(&mut self.running).into_iter().collect()
@@ -135,16 +137,16 @@ impl Node {
 
     pub(crate) fn send(&mut self, message: &ToNode) {
         if let Some(control) = &mut self.control {
-            // All of them are shorter than a frame may be.
+            // All messages are shorter than a frame may be.
             let _ = control.send(message);
         }
     }
 
-    /// Has its ranks stop, or continue.
+    /// Stops or continues the node's ranks.
     pub(crate) fn pause(&mut self, pause: bool) {
         self.send(&ToNode::Signal { number: if pause { libc::SIGSTOP } else { libc::SIGCONT } });
         if let Some(control) = &mut self.control {
-            // A connection that is over is noticed otherwise.
+            // The end of a connection is noticed elsewhere.
             let _ = if pause { control.detect_death_only() } else { control.detect_again() };
         }
     }
@@ -153,7 +155,8 @@ impl Node {
         bytes.chunks(MAX_PIECE).for_each(|piece| self.send(&message(piece.to_vec())));
     }
 
-    /// So much of its output has been written: so much more may come.
+    /// Notes that `bytes` of the node's output have been written, and tells the node: the same number more may
+    /// come.
     pub(crate) fn written(&mut self, sink: Sink, bytes: usize) {
         let unwritten = &mut self.unwritten[sink as usize];
         *unwritten = unwritten.saturating_sub(bytes);
@@ -168,7 +171,7 @@ impl Node {
         }
     }
 
-    /// Reads once and deals with what came.
+    /// Reads once and handles the messages that came.
     pub(crate) fn receive(&mut self, scratch: &mut [u8], sinks: &mut EventSinks<'_>) -> Result<(), Over> {
         let Some(control) = &mut self.control else { return Ok(()) };
         control.receive(scratch)?;
@@ -240,7 +243,7 @@ impl Node {
     }
 }
 
-/// As if it had happened here.
+/// Returns the node's error as if it had happened here.
 pub(crate) fn in_words(why: NotStarted, program: &OsString, directory: &Path) -> LaunchError {
     let (program, os) = (program.clone(), io::Error::from_raw_os_error);
     match why {

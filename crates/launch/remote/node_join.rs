@@ -1,7 +1,9 @@
-//! Bringing the other hosts into the job: agents are started, nodes connect back and prove that they know their control key.
+//! Joining of the other hosts: agents are started, nodes connect back and prove that they know their control
+//! key.
 //!
-//! Everything happens on the calling thread, in one loop with one limit. Whoever else connects costs us a bounded buffer
-//! for a bounded time, and one line; when there are many of them, whoever takes longest makes place for the next.
+//! All of it happens on the calling thread, in one loop with one time limit. A stranger that connects costs a
+//! bounded buffer for a bounded time, and one line. If there are many strangers, the slowest one makes room for
+//! the next.
 
 use std::{
     collections::HashSet,
@@ -35,35 +37,35 @@ use crate::{
     wait::ready,
 };
 
-/// How long one may take for it.
+/// Time limit of a connection's proof.
 const PROOF_LIMIT: Duration = Duration::from_secs(5);
 
-/// From when on one makes place for another, if there is none.
+/// Time after which a connection must make room for another, if there is no free place.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// How many addresses are told on as having been refused.
+/// Maximum number of refused addresses that are reported.
 const MAX_TOLD: usize = 16;
 
-/// What is needed to start nodes.
+/// The data that are needed to start nodes.
 pub(crate) struct Invitation<'a> {
     pub(crate) agent: &'a AgentCommand,
     pub(crate) deckrun: &'a Path,
-    /// What each host is to start, encoded.
+    /// The encoded spec of each host.
     pub(crate) specs: &'a [Vec<u8>],
     pub(crate) address: IpAddr,
     pub(crate) secret: [u8; 32],
-    /// What each host's node proves to know.
+    /// The control key of each host, which its node must prove to know.
     pub(crate) keys: &'a [ControlKey],
     pub(crate) limit: Duration,
     pub(crate) setting: &'a Setting<'a>,
     pub(crate) printers: &'a Printers,
 }
 
-/// How the joining ended, if not by an error.
+/// The result of the joining, if there was no error.
 pub(crate) enum Join {
     /// The agents and connections of all shares, in their order.
     All(Vec<(Agent, TcpStream, Keys)>),
-    /// This signal came.
+    /// This signal came first.
     Interrupted(i32),
 }
 
@@ -80,7 +82,7 @@ struct Joining<'a> {
     deadline: Instant,
 }
 
-/// Someone who has connected, and proved nothing yet.
+/// A connection that has not proved anything yet.
 struct Stranger {
     stream: TcpStream,
     from: IpAddr,
@@ -98,13 +100,13 @@ enum JoinStage {
 enum JoinProgress {
     /// The record is not complete.
     More,
-    /// It is the node of this host.
+    /// The node of this host has proved itself.
     Proved(u32, Box<Keys>),
     Gone,
     Refused(Refusal),
 }
 
-/// Starts a node for each of `shares`, none of which is here, and waits for all of them.
+/// Starts a node for each of `shares`, none of which is this host, and waits for all of them.
 pub(crate) fn join(
     invitation: &Invitation<'_>,
     shares: &[Share],
@@ -147,7 +149,7 @@ impl Joining<'_> {
     fn start_agents(&mut self) -> Result<(), LaunchError> {
         let Invitation { agent, deckrun, secret, limit, setting, specs, .. } = self.invitation;
         for ((index, share), spec) in (0..).zip(self.shares).zip(*specs) {
-            // What a node or ssh has to say about it should come before our own time is up.
+            // A node or ssh should report its own error before our time limit.
             let argument = Argument { root: self.root, index, limit: *limit * 2 / 3 };
             match Agent::start(agent, &share.host, deckrun, &argument, secret, spec, setting) {
                 Ok(agent) => self.agents.push(agent),
@@ -162,7 +164,7 @@ impl Joining<'_> {
         Ok(())
     }
 
-    /// `Some`: a signal came first.
+    /// Returns `Some` if a signal came first.
     fn until_all_are_here(&mut self, signals: &Signals) -> Result<Option<i32>, LaunchError> {
         let mut stop_later = false;
         while self.connected.iter().any(Option::is_none) {
@@ -170,12 +172,12 @@ impl Joining<'_> {
             while let Some(signal) = signals.take_next() {
                 match signal {
                     libc::SIGCHLD => {}
-                    // Nodes cannot be stopped before they are here, and would not wait for us.
+                    // Nodes cannot be stopped before they have connected, and would not wait for us.
                     libc::SIGTSTP => stop_later = true,
                     signal => return Ok(Some(signal)),
                 }
             }
-            // Before and after: whoever has proved itself by now is not sent away.
+            // Received before and after accepting: a stranger that has proved itself by now is not sent away.
             self.receive_from_strangers();
             self.accept();
             self.receive_from_strangers();
@@ -206,7 +208,7 @@ impl Joining<'_> {
     }
 
     fn accept(&mut self) {
-        // At most as many as there are places, before they are heard.
+        // Accepts at most as many as there are places, before they are read.
         for _ in 0..MAX_STRANGERS {
             let slowest = self.slowest();
             let now = Instant::now();
@@ -215,7 +217,7 @@ impl Joining<'_> {
             }
             let Ok((stream, from)) = self.listener.accept() else { return };
             if let Some((index, _)) = slowest {
-                // What has come from it meanwhile counts.
+                // Its record may have come meanwhile, and is read first.
                 let slowest = self.strangers.remove(index);
                 if let Some(slowest) = self.advance(slowest, now) {
                     self.refuse(slowest.from, Refusal::Slow);
@@ -229,7 +231,7 @@ impl Joining<'_> {
         }
     }
 
-    /// If there is no place left: whose it is that comes free next, and from when on.
+    /// If there is no free place, returns the stranger that must make room next, and from when on.
     fn slowest(&self) -> Option<(usize, Instant)> {
         if self.strangers.len() < MAX_STRANGERS {
             return None;
@@ -246,7 +248,7 @@ impl Joining<'_> {
         }
     }
 
-    /// Whoever is still to prove itself is given back.
+    /// Reads from a stranger, and returns it if it has not proved itself yet.
     fn advance(&mut self, mut stranger: Stranger, now: Instant) -> Option<Stranger> {
         match stranger.receive(self.invitation.keys) {
             JoinProgress::More if now < stranger.until => return Some(stranger),
@@ -272,7 +274,7 @@ impl Joining<'_> {
             agent.feed();
             agent.listen();
             let Some(status) = agent.ended() else { continue };
-            // One that ends well may have left the node behind on purpose.
+            // An agent that ends well may have left the node running on purpose.
             if connected.is_some() || status.success() {
                 continue;
             }
@@ -281,7 +283,7 @@ impl Joining<'_> {
                 Some(step) => (step, "its deckrun gave up".to_string()),
                 None => (Step::Agent, format!("{} {}", agent.command(), End::of(status))),
             };
-            // What a shell says of a command that it cannot run; the command is deckrun.
+            // The shell's exit codes for a command that it cannot run; the command is deckrun.
             let hint = match status.code() {
                 Some(126 | 127) => "; --remote-deckrun says where deckrun lies there",
                 _ => "",
@@ -315,7 +317,7 @@ impl Joining<'_> {
 }
 
 impl Stranger {
-    /// Reads what has come, up to the end of the record that is awaited, and answers it.
+    /// Reads up to the end of the expected record, and answers it.
     fn receive(&mut self, keys: &[ControlKey]) -> JoinProgress {
         loop {
             let wanted = match self.stage {
@@ -339,7 +341,7 @@ impl Stranger {
         }
     }
 
-    /// A record is complete. `None`: now the next one is awaited.
+    /// Handles a complete record. Returns `None` if another record is expected.
     fn record(&mut self, keys: &[ControlKey]) -> Option<JoinProgress> {
         let bytes = std::mem::take(&mut self.bytes);
         match &self.stage {
@@ -355,7 +357,7 @@ impl Stranger {
                 match RootAuth::answer(keys, nonce, bytes[..].try_into().ok()?) {
                     Ok((root, challenge)) => {
                         self.stage = JoinStage::Proof(root);
-                        // A fresh connection has room for this.
+                        // A fresh connection has room for this record.
                         let written = self.stream.write(&challenge);
                         (written.ok() != Some(challenge.len())).then_some(JoinProgress::Gone)
                     }

@@ -1,4 +1,4 @@
-//! A rank that aborts the job says so on the name service's thread; the loop that watches over the job ends it.
+//! Aborts by ranks, passed from the name service's thread to the loop that watches over the job.
 
 use std::{
     io,
@@ -19,7 +19,7 @@ pub(super) struct Aborts {
 pub(super) struct Abort {
     pub(super) rank: u32,
     pub(super) code: u8,
-    /// "aborted the job with code 3: no more room".
+    /// The reason, as in "aborted the job with code 3: no more room".
     pub(super) how: String,
 }
 
@@ -28,7 +28,7 @@ impl Aborts {
         Ok(Aborts { first: Arc::default(), told: Arc::new(EventFd::new()?) })
     }
 
-    /// For the name service.
+    /// Returns the listener for the name service.
     pub(super) fn listener(&self) -> impl Fn(u32, u8, &str) + Send + 'static {
         let aborts = self.clone();
         move |rank, code, how| {
@@ -37,14 +37,14 @@ impl Aborts {
         }
     }
 
-    /// Says so once.
+    /// Returns the abort, once.
     pub(super) fn take(&self) -> Option<Abort> {
         if self.told.reset() { self.first.lock().take() } else { None }
     }
 }
 
 impl AsFd for Aborts {
-    /// Readable when there is one to [`take`](Aborts::take).
+    /// Readable when there is an abort to [`take`](Aborts::take).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.told.as_fd()
     }

@@ -1,4 +1,4 @@
-//! The name service's thread, and how the loop that watches over the job hears that it has failed.
+//! The name service's thread, and its failures, passed to the loop that watches over the job.
 
 use std::{
     io,
@@ -11,7 +11,7 @@ use udeck_sys::{EventFd, thread::spawn};
 
 pub(super) struct Serving {
     thread: JoinHandle<Result<io::Result<()>, String>>,
-    /// Signalled when it has ended before its time, by an error or a panic.
+    /// Signalled when the thread has ended before its time, by an error or a panic.
     failed: Arc<EventFd>,
 }
 
@@ -24,12 +24,12 @@ impl Serving {
         Ok(Serving { thread, failed })
     }
 
-    /// Says so once.
+    /// Tells whether the thread has failed. Returns `true` once.
     pub(super) fn has_failed(&self) -> bool {
         self.failed.reset()
     }
 
-    /// Waits for its end, and says how that came.
+    /// Waits for the thread's end, and returns its result.
     pub(super) fn join(self) -> io::Result<()> {
         let ended = self.thread.join().unwrap_or_else(|_| Err("nobody knows why".into()));
         ended.map_err(|why| io::Error::other(format!("its thread panicked: {why}")))?
@@ -37,7 +37,7 @@ impl Serving {
 }
 
 impl AsFd for Serving {
-    /// Readable when it [`has_failed`](Serving::has_failed).
+    /// Readable when the thread [`has_failed`](Serving::has_failed).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.failed.as_fd()
     }

@@ -1,4 +1,4 @@
-//! When the loop that watches over the job looks where everybody is, and whom it tells.
+//! Schedule of the checks on all ranks, and the receivers of their reports.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,39 +11,39 @@ use crate::{
     watch::{report::report, status::Asker},
 };
 
-/// How long other hosts may take to say what they see.
+/// How long other hosts may take to report.
 const HOSTS_LIMIT: Duration = Duration::from_secs(2);
 
-/// Of the watchdog's time, one part in so many passes between two looks; within these bounds.
+/// Divisor: the time between two checks is the watchdog's limit divided by it, within these bounds.
 const LOOKS: u32 = 4;
 const LOOK_BOUNDS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 
 pub(super) struct Watchdog {
-    /// For how long nobody may make progress; `None`: for as long as they like.
+    /// How long all ranks may make no progress; `None` for no limit.
     limit: Option<Duration>,
     hosts: Vec<Share>,
-    /// Since when the job has run, without having been stopped.
+    /// Time since which the job has run without being stopped.
     since: Instant,
     next_look: Instant,
-    /// The standstill has been told of.
+    /// The standstill has been reported.
     told: bool,
     asked: Asked,
     round: Option<Round>,
     serial: u32,
 }
 
-/// Who wants to know.
+/// The users who asked for a report.
 #[derive(Default)]
 struct Asked {
     by_signal: bool,
     askers: Vec<Asker>,
 }
 
-/// A look at all hosts.
+/// A check of all hosts.
 struct Round {
     asked: Asked,
     looks: BTreeMap<u32, RankLook>,
-    /// The hosts that have not answered.
+    /// Hosts that have not answered.
     awaited: BTreeSet<usize>,
     until: Instant,
 }
@@ -64,7 +64,7 @@ impl Watchdog {
         watchdog
     }
 
-    /// When there is something to do although nothing came.
+    /// Returns the time of the next step, if no event comes before.
     pub(super) fn due(&self) -> Option<Instant> {
         match &self.round {
             Some(round) => Some(round.until),
@@ -80,13 +80,13 @@ impl Watchdog {
         self.asked.askers.extend(askers);
     }
 
-    /// The job was stopped, and goes on: no wait counts that time.
+    /// Notes that the job goes on after it was stopped: no wait counts that time.
     pub(super) fn went_on(&mut self, now: Instant) {
         self.since = now;
         self.plan(now);
     }
 
-    /// Whether a look is to begin now: its number.
+    /// Returns the serial number of a check, if one is to begin now.
     pub(super) fn begins(&mut self, now: Instant) -> Option<u32> {
         let is_due = self.limit.is_some() && self.next_look <= now;
         let is_asked = self.asked.by_signal || !self.asked.askers.is_empty();
@@ -98,14 +98,14 @@ impl Watchdog {
         Some(self.serial)
     }
 
-    /// It has begun: what is seen here, and which hosts have been asked.
+    /// Begins the check, with the state of the ranks here, and the hosts that have been asked.
     pub(super) fn begin(&mut self, here: Vec<RankLook>, awaited: BTreeSet<usize>, now: Instant) {
         let looks = here.into_iter().map(|look| (look.rank, look)).collect();
         let asked = std::mem::take(&mut self.asked);
         self.round = Some(Round { asked, looks, awaited, until: now + HOSTS_LIMIT });
     }
 
-    /// What a host sees. (Of its own ranks, and of no others.)
+    /// Adds a host's report. (It has the host's own ranks only.)
     pub(super) fn add(&mut self, host: usize, serial: u32, looks: Vec<RankLook>, is_last: bool) {
         let Some(round) = self.round.as_mut().filter(|_| serial == self.serial) else { return };
         if round.awaited.contains(&host) {
@@ -116,8 +116,8 @@ impl Watchdog {
         }
     }
 
-    /// Ends the look, if all have answered or are late, and tells who has asked. Returns what is to be said to the user.
-    /// `runs`: the job has not been ended. `others`: the hosts that are asked.
+    /// Ends the check, if all hosts have answered or are late, and answers those who asked. Returns the text
+    /// for the user. `runs` means that the job has not been ended. `others` are the hosts that were asked.
     pub(super) fn finish(&mut self, now: Instant, runs: bool, others: &[String]) -> Vec<String> {
         let is_over = |round: &mut Round| round.awaited.is_empty() || round.until <= now;
         let Some(Round { asked, looks, awaited, .. }) = self.round.take_if(is_over) else {
@@ -141,7 +141,7 @@ impl Watchdog {
         said
     }
 
-    /// For how many seconds nobody has made progress, if for too long.
+    /// Returns for how many seconds no rank has made progress, if that is too long.
     fn still(&self, looks: &[RankLook], now: Instant) -> Option<f32> {
         let limit = self.limit?;
         let running = u64::try_from((now - self.since).as_millis()).unwrap_or(u64::MAX);
@@ -166,7 +166,7 @@ mod tests {
         RankLook { rank, state: RankState::Sleeps, still_ms, waits: Vec::new() }
     }
 
-    /// What is said at so many seconds, of these times without progress.
+    /// Returns the number of reports at this second, with these times without progress.
     fn said(watchdog: &mut Watchdog, start: Instant, at: u64, still: [u64; 2]) -> usize {
         let now = start + Duration::from_secs(at);
         assert!(watchdog.due().unwrap() <= now && watchdog.begins(now).is_some());

@@ -1,5 +1,5 @@
-//! `deckrun` within the job of a batch system, as far as that is environment variables and a command `srun`: this one runs its
-//! words right here. What Slurm itself does is tested in `tests/jobs/tests/engines`.
+//! `deckrun` within the job of a batch system, simulated by environment variables and a command `srun` that
+//! runs its words on this host. Slurm itself is tested in `tests/engines`.
 
 mod common;
 
@@ -22,7 +22,7 @@ impl Srun {
         Srun(folder)
     }
 
-    /// Within Slurm's job 17: three tasks on n1, one on n2.
+    /// Sets the variables of Slurm's job 17: three tasks on n1, one on n2.
     fn allocated(&self, mut command: Command) -> Command {
         let path = format!("{}:{}", self.0.display(), std::env::var("PATH").unwrap_or_default());
         command.env("PATH", path).env("SLURM_JOB_ID", "17").env("SLURM_JOB_NODELIST", "n[1-2]");
@@ -68,7 +68,7 @@ fn slurm_says_where_the_ranks_run_and_srun_starts_them() {
     assert_eq!(all.stderr, "deckrun: hosts from Slurm's job 17: n1:3, n2:1; agent srun\n");
     let first = run(&["-n", "2"]);
     assert_eq!((first.lines(), first.stderr.as_str()), (["0/2 n1", "1/2 n1"].map(String::from).into(), ""));
-    // In a batch script this host is one of them.
+    // In a batch script this host is one of the job's.
     let mut batch = srun.allocated(sh(&["--iface", "lo"], WHERE));
     batch.env("SLURMD_NODENAME", "n1");
     assert_eq!(Ran::of(batch).lines(), ["0/4 here", "1/4 here", "2/4 here", "3/4 n2"]);
@@ -91,7 +91,7 @@ fn what_is_given_takes_precedence_over_the_allocation() {
     assert_eq!(Ran::of(rank).lines(), ["0/2 here", "1/2 here"]);
 }
 
-/// Options, variables, and words of what is said then.
+/// Options, variables, and a part of the error that they cause.
 type Wrong<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a str);
 
 #[test]
@@ -120,7 +120,7 @@ fn what_cannot_be_is_said() {
             ran.stderr
         );
     }
-    // Where hosts are given, nobody reads what is wrong with those of the job.
+    // If hosts are given, faults in those of the allocation are not reported.
     let ran = run(&["--hosts", "localhost"], &[("SLURM_TASKS_PER_NODE", "3")]);
     assert_eq!((ran.code, ran.lines()), (Some(0), vec!["0/1 here".to_string()]), "{}", ran.stderr);
 }
@@ -153,11 +153,11 @@ fn the_doctor_tells_of_the_allocation() {
             srun.allocated(common::deckrun(&[&["--doctor", "--iface", "lo"], options].concat()));
         command.envs(variables.iter().copied());
         let ran = Ran::of(command);
-        // Lines are folded.
+        // The doctor folds its lines.
         let text = String::from_utf8_lossy(&ran.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
         (ran.code, text + &ran.stderr)
     };
-    // Each of the two nodes looks at itself.
+    // Each of the two nodes examines itself.
     let (code, text) = examine(&[], &[]);
     assert_eq!((code, text.matches("A job can run on ").count()), (Some(0), 2), "{text}");
     let (code, text) = examine(&[], &[("SLURMD_NODENAME", "n1")]);

@@ -1,4 +1,5 @@
-//! A chain of processes that forks faster than orphans are found: where a job has a cgroup, the whole of it ends with the job.
+//! A chain of processes that forks faster than orphans are found: if the job has a cgroup, the whole chain ends
+//! with the job.
 
 #![allow(unsafe_code, reason = "it forks")]
 
@@ -20,16 +21,18 @@ use std::{
 use common::{LONG, Ran, Running, deckrun, left, wait_until_none_is_left};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Where a chain looks whether it may go on; set in the ranks.
+/// The variable with the folder of a chain's files; set in the ranks.
 const FOLDER: &str = "DECKRUN_TEST_FOLDER";
-/// How long each member of a chain waits before it makes the next one, and then lives: the oldest has a hundred and more behind it, of
-/// which only its own child is seen when it dies.
+/// How long each member of a chain waits before it makes the next one, and then lives: the oldest has a hundred
+/// and more behind it, and only its own child can be found when it dies.
 const PAUSE: Duration = Duration::from_micros(300);
 const LIFE: Duration = Duration::from_millis(300);
-/// So many have been made when a rank goes on: whoever kills one after the other is far behind then.
+/// Length of a chain when its rank goes on: a launcher that kills one process after the other is far behind
+/// then.
 const LONG_CHAIN: u32 = 100;
 
-/// Not a test but what the ranks run, when it is told where: leaves a chain behind that no longer belongs to it.
+/// No test, but the program of the ranks, if the variable is set: leaves a chain behind that no longer belongs
+/// to the rank.
 #[test]
 fn chain() {
     let Some(folder) = env::var_os(FOLDER).map(PathBuf::from) else { return };
@@ -82,7 +85,7 @@ impl Folder {
         Folder(folder)
     }
 
-    /// A rank that starts a chain, tells its cgroup, is ready, and goes on like this.
+    /// Returns the script of a rank that starts a chain, writes its cgroup, is ready, and goes on with `then`.
     fn script(&self, then: &str) -> String {
         let (program, folder) = (env::current_exe().unwrap(), self.0.display());
         format!(
@@ -93,7 +96,7 @@ impl Folder {
         )
     }
 
-    /// The cgroup that the rank told.
+    /// Returns the cgroup that the rank wrote.
     fn cgroup(&self) -> PathBuf {
         let told = fs::read_to_string(self.0.join("cgroup")).unwrap();
         below_mount(told.trim_end().strip_prefix("0::").unwrap()).unwrap()
@@ -116,14 +119,15 @@ fn below_mount(cgroup: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// The cgroup of this process, if cgroups that can be killed may be made in it: as deckrun does, but found by other means.
+/// Returns the cgroup of this process, if cgroups that can be killed may be made in it. Finds it by other means
+/// than deckrun does.
 fn writable() -> Option<PathBuf> {
     static TRIALS: AtomicU32 = AtomicU32::new(0);
     let try_it = || {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap();
         let own = own.lines().find_map(|line| line.strip_prefix("0::")).ok_or("there is no cgroup v2")?;
         let own = below_mount(own)?;
-        // Another test may be trying, too.
+        // Another test may try at the same time.
         let number = TRIALS.fetch_add(1, Ordering::Relaxed);
         let trial = own.join(format!("chain-test-{}.{number}", std::process::id()));
         let in_words = |error: std::io::Error| format!("{}: {error}", own.display());
@@ -141,7 +145,7 @@ fn writable() -> Option<PathBuf> {
     tried.inspect_err(|why| eprintln!("skipped, because there is no writable cgroup v2: {why}")).ok()
 }
 
-/// Chains take a processor's time.
+/// Locks out other tests: chains take a processor's time.
 fn one_at_a_time() -> impl Sized {
     static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
     LOCK.lock().unwrap_or_else(|error| error.into_inner())
@@ -214,7 +218,8 @@ fn a_chain_ends_although_the_watcher_is_killed() {
     assert!(!folder.cgroup().exists());
 }
 
-/// No descendant of deckrun's, and so nobody whom it could find one by one: what kills this one is `cgroup.kill`.
+/// The stranger is no descendant of deckrun, which therefore cannot find it as an orphan: only `cgroup.kill`
+/// kills it.
 #[test]
 fn a_stranger_in_the_cgroup_ends_with_the_job() {
     if writable().is_none() {
@@ -234,7 +239,7 @@ fn a_stranger_in_the_cgroup_ends_with_the_job() {
     }
 }
 
-/// What ranks make below the job's cgroup goes with it.
+/// Cgroups that ranks make below the job's are removed with it.
 #[test]
 fn cgroups_that_ranks_made_are_removed() {
     if writable().is_none() {
@@ -260,7 +265,7 @@ fn cgroups_that_ranks_made_are_removed() {
     assert!(!folder.cgroup().exists());
 }
 
-/// `deckrun` with these words in this cgroup.
+/// Runs `deckrun` with these words in this cgroup.
 fn deckrun_in(cgroup: &Path, words: &str) -> Command {
     let script = format!("echo 0 >{}/cgroup.procs; exec \"$0\" {words}", cgroup.display());
     let mut command = Command::new("sh");
@@ -268,7 +273,8 @@ fn deckrun_in(cgroup: &Path, words: &str) -> Command {
     command
 }
 
-/// Killed at the same time, guard and watcher leave a cgroup. Here they seem to, in one where nobody else runs a job.
+/// Guard and watcher leave a cgroup if they are killed at the same time. The test simulates this, in a cgroup
+/// where no other job runs.
 #[test]
 fn the_next_job_removes_what_two_killed_deckruns_left() {
     let Some(own) = writable() else { return };
@@ -290,7 +296,7 @@ fn the_next_job_removes_what_two_killed_deckruns_left() {
     fs::remove_dir(place).unwrap();
 }
 
-/// `deckrun` where all cgroups are read-only.
+/// Runs `deckrun` where all cgroups are read-only.
 fn read_only(options: &[&str]) -> Option<Command> {
     let mount = below_mount("").inspect_err(|why| eprintln!("skipped: {why}")).ok()?;
     let remount = format!("mount -o remount,bind,ro {} && exec \"$0\" \"$@\"", mount.display());
@@ -311,7 +317,7 @@ fn read_only(options: &[&str]) -> Option<Command> {
 fn without_a_cgroup_orphans_are_found_one_by_one() {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap();
     let own = own.lines().find(|line| line.starts_with("0::")).map(|line| format!("{line}\n"));
-    // One that left its rank's group, and one of it that lost its parent.
+    // The script starts a process that left its rank's group, and a child of it that lost its parent.
     let script = "grep ^0:: /proc/self/cgroup; setsid sh -c 'sh -c \"sleep 600 &\"; echo ready; sleep 600' & read line";
     for killed in ["nobody", "guard", "watcher"] {
         let mark = format!("DECKRUN_TEST_MARK=read-only-{killed}.{}", std::process::id());
@@ -338,7 +344,7 @@ fn without_a_cgroup_orphans_are_found_one_by_one() {
                 Some(1)
             }
         };
-        // Its input stays open until it has ended.
+        // The job's input stays open until it has ended.
         let input = job.stdin.take();
         assert_eq!(job.wait().unwrap().code(), code, "{killed}");
         drop(input);
@@ -359,7 +365,7 @@ fn the_doctor_says_how_a_job_ends() {
         let wanted = format!("ok end of a job cgroup.kill in {}: ", own.display());
         assert!(words.contains(&wanted), "{words}");
     }
-    // Beside threaded cgroups a new one takes no processes.
+    // A new cgroup beside threaded ones takes no processes.
     if let Some(own) = writable() {
         let place = own.join(format!("chain-test-threads-{}", std::process::id()));
         fs::create_dir_all(place.join("threads")).unwrap();

@@ -29,7 +29,7 @@ fn the_double_dash_may_be_left_out_and_the_programs_flags_are_its_own() {
     }
 }
 
-/// Whoever writes gets a SIGPIPE either way: the reason is deckrun's to tell.
+/// The ranks get a SIGPIPE in any case: only deckrun can report the reason.
 #[test]
 fn an_output_that_cannot_be_written_is_told_with_the_reason() {
     let mut command = sh(&["-n", "1", "--tag-output"], "while echo line; do :; done");
@@ -150,7 +150,7 @@ fn binding_is_as_asked() {
     }
 }
 
-/// Bound to one processor, a rank could not tell that it shares all of them.
+/// Also a rank that is bound to one processor knows how many processors all ranks share.
 #[test]
 fn ranks_know_how_many_processors_they_share() {
     let shared = std::thread::available_parallelism().unwrap().to_string();
@@ -195,7 +195,7 @@ fn bad_requests_say_what_is_wrong() {
     fs::remove_file(&plain).unwrap();
 }
 
-/// As with env, ssh and mpiexec.
+/// Options behind the program belong to it, as with env, ssh and mpiexec.
 #[test]
 fn what_stands_behind_the_program_is_its_own() {
     let cases: [(&[&str], &[&str]); 5] = [
@@ -223,7 +223,7 @@ fn help_has_examples() {
     assert!(String::from_utf8_lossy(&ran.stdout).contains("deckrun -n 4 ./hello"));
 }
 
-/// `ulimit -n` sets both limits: the job cannot help itself to more.
+/// Runs `deckrun` under `ulimit -n`, which sets both limits: the job cannot raise its own.
 fn limited(descriptors: u32, arguments: &str) -> Ran {
     let script = format!("ulimit -n {descriptors} && exec \"$0\" {arguments}");
     let mut command = Command::new("/bin/sh");
@@ -253,7 +253,7 @@ fn a_hard_limit_that_is_too_low_is_said() {
     assert!(ran.stderr.contains("ulimit -Hn"), "{}", ran.stderr);
 }
 
-/// What is found depends on the machine; that something is said about everything does not.
+/// The findings depend on the machine; that each section has one does not.
 #[test]
 fn the_doctor_looks_at_this_host() {
     let ran = Ran::of(deckrun(&["--doctor"]));
@@ -287,7 +287,7 @@ fn the_doctor_looks_at_all_hosts_and_fails_if_one_of_them_is_no_good() {
     let ran = Ran::of(deckrun(&hosts));
     let text = String::from_utf8(ran.stdout.clone()).unwrap();
     assert_eq!((ran.code, text.matches("A job can run on ").count()), (Some(0), 3), "{text}");
-    // The others' reports do not know of each other.
+    // The hosts' reports do not know of each other.
     let ran = Ran::of(deckrun(&[&hosts[..], &["--transport", "shm"]].concat()));
     let text = String::from_utf8(ran.stdout.clone()).unwrap();
     assert_eq!((ran.code, text.matches("No job can run on ").count()), (Some(1), 1), "{text}");

@@ -1,4 +1,4 @@
-//! A rank that asks the name service for more than it reads, on another host: its own requests wait, and nobody else's.
+//! A rank on another host that asks the name service for more than it reads: only its own requests wait.
 
 mod common;
 
@@ -16,12 +16,12 @@ use udeck_boot::{
     wire::{Call, Frames, FromServer, Maker, Reply, Request, VERSION, encode},
 };
 
-/// Where the ranks leave signs for each other; set in them.
+/// The variable with the folder of the ranks' signs for each other; set in the ranks.
 const FOLDER: &str = "DECKRUN_TEST_FOLDER";
-/// What each reads.
+/// The key that all ranks read.
 const KEY: &str = "big";
 const BIG: usize = 64 << 10;
-/// How often the greedy one asks for it: far more than may lie anywhere for one rank, or for one host.
+/// Number of the greedy rank's requests: far more than may be queued for one rank, or for one host.
 const MANY: u64 = 2000;
 
 fn soon() -> Instant {
@@ -42,7 +42,7 @@ fn wait_for(sign: &Path) {
     }
 }
 
-/// Not a test but what the ranks run, when it is told where.
+/// No test, but the program of the ranks, if the variable is set.
 #[test]
 fn rank() {
     let Some(folder) = env::var_os(FOLDER).map(PathBuf::from) else { return };
@@ -90,7 +90,7 @@ fn be_greedy(folder: &Path) {
     wait_for(&folder.join("read"));
     let mut answered = 0;
     while answered < MANY {
-        // Beside the answers there is news of the others' ends.
+        // News of the others' ends comes between the answers.
         if let FromServer::Reply { id, reply } = next(&mut stream) {
             answered += 1;
             assert!(id == answered && matches!(&reply, Reply::Record(record) if record.value.len() == BIG));

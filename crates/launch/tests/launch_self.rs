@@ -1,4 +1,4 @@
-//! Jobs of this very program: what `launch_self` starts, and what the ranks see of their launcher.
+//! Jobs of this very program: `launch_self`, and the ranks' view of their launcher.
 //!
 //! `main` launches itself once per scenario and checks the outcome; run as a rank, it plays its part.
 
@@ -20,7 +20,8 @@ const RANKS: u32 = 3;
 
 type Part = fn(&Client);
 
-/// What each rank does, and how the job must end. `Continue`, so that every rank's own checks count.
+/// Scenarios: the part of each rank, and the job's expected failures. All run with `Continue`: every rank's own
+/// checks count.
 const SCENARIOS: [(&str, Part, &[Failure]); 5] = [
     ("ranks_find_each_other", find_each_other, &[]),
     ("a_crash_is_news_with_its_signals_name", crash, &[Failure { rank: 2, end: End::Killed(libc::SIGKILL) }]),
@@ -52,7 +53,7 @@ fn main() {
     libtest_mimic::run(&arguments, trials.into_iter().filter(is_asked_for).collect()).exit();
 }
 
-/// libtest takes several names of tests, libtest-mimic one: they are apart.
+/// Splits off the names of tests: libtest takes several, libtest-mimic one.
 fn arguments() -> (Arguments, Vec<String>) {
     const WITH_VALUE: [&str; 5] = ["--skip", "--test-threads", "--format", "--color", "--logfile"];
     let (mut flags, mut names) = (Vec::new(), Vec::new());
@@ -72,14 +73,14 @@ fn arguments() -> (Arguments, Vec<String>) {
     (Arguments { test_threads: Some(1), ..Arguments::from_iter(flags) }, names)
 }
 
-/// Far enough for a slow machine; nothing waits for it unless it fails.
+/// Upper bound of any wait, far enough for a slow machine; no test waits for it unless it fails.
 const LONG: Duration = Duration::from_secs(60);
 
 fn soon() -> Instant {
     Instant::now() + LONG
 }
 
-/// The first event about another rank that this one hears.
+/// Waits for the first event about another rank.
 fn news(client: &Client) -> Event {
     let (sender, receiver) = mpsc::channel();
     client.on_event(Box::new(move |event| {
@@ -123,7 +124,7 @@ fn leave_in_silence(client: &Client) {
     stay_until_all_know(client);
 }
 
-/// Ranks 0 and 1 must not end before the other one has heard of rank 2 first.
+/// Waits until ranks 0 and 1 have both heard of rank 2: neither may end before.
 fn stay_until_all_know(client: &Client) {
     let me = client.welcome().rank;
     client.put(&format!("knows{me}"), b"", soon()).unwrap();

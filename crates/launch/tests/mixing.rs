@@ -1,4 +1,4 @@
-//! Words of several ranks in one output, without tags: whole lines, and every byte.
+//! Output of several ranks without tags: whole lines, and every byte.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::{
 
 use common::{Ran, sh};
 
-/// On this host, and on several.
+/// Jobs on this host, and on several hosts.
 const WAYS: [&[&str]; 3] = [
     &["-n", "12"],
     &["--hosts", "b:6,localhost:6", "--agent", "env NODE={}", "--iface", "lo"],
@@ -48,7 +48,8 @@ fn written(mut command: Command, stdout: &Path, stderr: Option<&Path>) -> [Strin
     [text(stdout), stderr.map(text).unwrap_or_default()]
 }
 
-/// Writes in three pieces, as the standard library writes the error of a `main`; each rank writes its piece after the rank before it.
+/// Each rank writes a line in three pieces, as the standard library writes the error of a `main`, and each
+/// piece after the rank before it.
 #[test]
 fn lines_that_ranks_write_in_pieces_by_turns_are_whole() {
     let folder = Folder::new("mixing");
@@ -56,7 +57,8 @@ fn lines_that_ranks_write_in_pieces_by_turns_are_whole() {
         for step in 0..3 {
             (0..12).for_each(|rank| folder.fifo(&format!("{step}.{rank}")));
         }
-        // The turn before: that of the rank before, and before rank 0 the last rank's of the piece before.
+        // A rank waits for the same piece of the rank before; rank 0 waits for the previous piece of the last
+        // rank.
         let script = format!(
             "cd {}; r=$DECK_RANK
              turn() {{
@@ -105,7 +107,7 @@ fn what_a_rank_writes_to_output_and_error_stays_in_its_order_in_one_file() {
     }
 }
 
-/// Bytes of one rank among several, and of a job's only rank, come through unchanged, whatever they are.
+/// Any bytes of one rank among several, and of a job's only rank, come through unchanged.
 #[test]
 fn bytes_come_through_unchanged() {
     let folder = Folder::new("bytes");
@@ -131,7 +133,7 @@ fn bytes_come_through_unchanged() {
     }
 }
 
-/// A prompt, dots and a bar have no LF for as long as somebody waits for them.
+/// A prompt, dots and a bar have no LF for as long as a reader waits for them.
 #[test]
 fn an_unfinished_line_comes_to_a_reader_and_goes_on() {
     let remote = ["--hosts", "b:2,c", "--agent", "env NODE={}", "--iface", "lo"];
@@ -158,7 +160,7 @@ fn the_only_rank_of_a_job_writes_where_deckrun_does() {
     assert_eq!(err, "a file\n");
 }
 
-/// Each rank has words at its end, and deckrun has words about its end.
+/// Each rank writes at its end, and deckrun reports its end.
 #[test]
 fn last_words_come_before_deckruns_words_about_the_end() {
     let folder = Folder::new("last");
@@ -185,7 +187,7 @@ fn output_that_cannot_be_written_is_said_and_fails_the_job() {
     }
 }
 
-/// Here that words may mix, for want of descriptors.
+/// deckrun's own message here is that lines may mix, for lack of descriptors.
 #[test]
 fn deckruns_own_words_do_not_fail_a_job_when_they_cannot_be_written() {
     let job = sh(&["-n", "4"], "exit 0");

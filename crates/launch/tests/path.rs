@@ -1,5 +1,5 @@
-//! Who owns the path between two hosts reads what deckruns say to each other, and can end a job; it cannot have anything run, nor
-//! change what is said.
+//! Attacks from the path between two hosts: the attacker can read the deckruns' messages, and end a job. It
+//! cannot have anything run, nor change a message.
 
 mod common;
 
@@ -16,15 +16,15 @@ use std::{
 
 use common::{LONG, Ran, sh, wait_until_none_is_left};
 
-/// What becomes of a piece that travels.
+/// A change of a piece in transit.
 type Change = fn(&[u8]) -> Vec<u8>;
 
-/// A job whose one other host is reached through somebody who changes what travels.
+/// A job whose one other host is reached through a proxy that changes the data.
 struct Intercepted {
     child: Child,
     mark: String,
     folder: PathBuf,
-    /// What the root sent.
+    /// Bytes that the root sent.
     downwards: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -33,7 +33,8 @@ impl Intercepted {
         Intercepted::start_after(name, script, down, up, &[])
     }
 
-    /// Before a connection is passed on, so many are closed: each when the node has said so many bytes.
+    /// Starts the job. Before the proxy passes a connection on, it closes one for each item of `closed`, each
+    /// after this number of bytes from the node.
     fn start_after(
         name: &str,
         script: &str,
@@ -45,7 +46,7 @@ impl Intercepted {
         fs::create_dir_all(&folder).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let proxy = listener.local_addr().unwrap();
-        // The agent has the node connect to the one in between, who learns from it where the root is.
+        // The agent makes the node connect to the proxy, and tells the proxy where the root is.
         let agent = format!(
             "#!/bin/sh\ncd $(dirname $0)\nshift\necho $3 >new && mv new argument\nexec $1 $2 {proxy}/${{3#*/}}\n"
         );
@@ -56,7 +57,7 @@ impl Intercepted {
         let child = sh(&options, script).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let downwards = Arc::new(Mutex::new(Vec::new()));
         let (argument, seen) = (folder.join("argument"), Arc::clone(&downwards));
-        // Ends with the connections.
+        // The thread ends with the connections.
         thread::spawn(move || {
             for &said in closed {
                 listener.accept().unwrap().0.read_exact(&mut vec![0; said]).unwrap();
@@ -79,7 +80,7 @@ impl Intercepted {
     }
 }
 
-/// Where a node was to connect.
+/// Returns the address to which the node was to connect.
 fn root(argument: &PathBuf) -> SocketAddr {
     let limit = Instant::now() + LONG;
     loop {
@@ -99,7 +100,7 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, change: Change, seen: &Mutex<
             break;
         }
     }
-    // Either side's end is the other's.
+    // If one side closes, the other side is closed, too.
     let _ = to.shutdown(std::net::Shutdown::Both);
     let _ = from.shutdown(std::net::Shutdown::Both);
 }
@@ -108,7 +109,7 @@ fn same(piece: &[u8]) -> Vec<u8> {
     piece.to_vec()
 }
 
-/// Puts other words of the same length in place of `harmless`.
+/// Replaces `harmless` by another word of the same length.
 fn inject(piece: &[u8]) -> Vec<u8> {
     let mut piece = piece.to_vec();
     while let Some(at) = piece.windows(8).position(|words| words == b"harmless") {
@@ -134,7 +135,7 @@ fn what_is_run_does_not_travel_the_path() {
 
 #[test]
 fn what_was_changed_or_repeated_on_the_path_is_not_taken() {
-    // Not ended by the rank, but by what happens to its words.
+    // The job is ended by the change of the rank's output, and not by the rank.
     const SCRIPT: &str = "echo harmless; exec sleep 600";
     let cases: [(&str, Change, Change); 2] = [("changed", same, inject), ("repeated", same, twice)];
     for (name, down, up) in cases {
@@ -147,7 +148,7 @@ fn what_was_changed_or_repeated_on_the_path_is_not_taken() {
         );
         assert!(!String::from_utf8_lossy(&ran.stdout).contains("injected"), "{name}");
     }
-    // The node ends its ranks, and the root hears of its end.
+    // The node ends its ranks, and the root learns of its end.
     let ran = Intercepted::start("repeated-down", SCRIPT, twice, same).end();
     assert_eq!(ran.code, Some(137), "{}", ran.stderr);
     assert!(
@@ -157,7 +158,7 @@ fn what_was_changed_or_repeated_on_the_path_is_not_taken() {
     );
 }
 
-/// A root that strangers besiege sends away whoever is slow, and may take an honest node for one.
+/// A root that is besieged by strangers sends the slowest away, and an honest node may be among them.
 #[test]
 fn a_node_that_is_sent_away_unheard_comes_again() {
     let ran = Intercepted::start_after("again", "echo here", same, same, &[0, 1, 10, 0, 1]).end();

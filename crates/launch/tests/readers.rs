@@ -1,4 +1,4 @@
-//! Whoever reads deckrun's output may be slow, or not read at all: a paused `less` is enough.
+//! Slow readers of deckrun's output, and readers that do not read at all: a paused `less` is enough.
 
 mod common;
 
@@ -19,7 +19,7 @@ use rustix::{
     process::{Pid, Signal, kill_process},
 };
 
-/// On this host, through deckrun, and from other hosts.
+/// Jobs that write on this host directly, through deckrun, and from other hosts.
 const WAYS: [&[&str]; 3] = [
     &["-n", "2"],
     &["-n", "2", "--tag-output"],
@@ -31,12 +31,12 @@ struct Unread {
     child: Child,
     mark: String,
     folder: PathBuf,
-    /// So that nobody gets a SIGPIPE.
+    /// Reading ends, kept open against SIGPIPEs.
     readers: [OwnedFd; 2],
 }
 
 impl Unread {
-    /// Returned once both ranks have begun with `then`, which is part of a shell's script.
+    /// Starts the job, and returns once both ranks have begun with `then`, which is part of a shell's script.
     fn start(name: &str, options: &[&str], then: &str) -> Unread {
         let folder = std::env::temp_dir().join(format!("deckrun-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -58,7 +58,7 @@ impl Unread {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Its exit code, and that nothing is left.
+    /// Waits for the exit code, and checks that no process is left.
     fn end(mut self) -> Option<i32> {
         let limit = Instant::now() + LONG;
         let code = loop {
@@ -78,13 +78,13 @@ impl Unread {
 
 impl Drop for Unread {
     fn drop(&mut self) {
-        // Nothing, unless the test has failed.
+        // The job has ended before, unless the test has failed.
         let _ = self.child.kill();
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// A pipe into which nothing goes any more.
+/// Makes a full pipe.
 fn full() -> (OwnedFd, OwnedFd) {
     let (reader, writer) = pipe().unwrap();
     ioctl_fionbio(&writer, true).unwrap();
@@ -93,11 +93,11 @@ fn full() -> (OwnedFd, OwnedFd) {
     (reader, writer)
 }
 
-/// The ranks' words have all been read, and not all are written, when deckrun has words about their ends.
+/// All output of the ranks has been read, and not all of it is written, when deckrun reports their ends.
 #[test]
 fn words_about_ends_come_behind_those_of_the_ranks_at_a_late_reader() {
     let options = ["-n", "2", "--on-failure", "continue"];
-    // Their parent need not be the process that was started.
+    // The ranks' parent need not be the process that was started.
     let then = "r=$DECK_RANK; mkfifo say.$r end.$r; echo $PPID >parent; : >ready.$r; read x <say.$r; echo last of $r >&2
                 exec >&- 2>&-; read x <end.$r; exit 1";
     let job = Unread::start("unread-words", &options, then);
@@ -173,7 +173,7 @@ fn a_failure_ends_the_others_although_nobody_reads_of_it() {
             "test $DECK_RANK = 0 && until test -e 1; do sleep 0.02; done && exit 3; sleep 600",
         );
         wait_until_none_is_left(&job.mark);
-        // That the job has failed is still to be read.
+        // The message that the job has failed is still to be read.
         job.signal(Signal::TERM);
         assert_eq!(job.end(), Some(3), "{way:?}");
     }
@@ -188,7 +188,7 @@ fn a_job_that_has_ended_waits_for_its_reader_until_it_is_told_not_to() {
     assert_eq!(job.end(), Some(143));
 }
 
-/// A line's pieces put together again as the manual says: `[2]+ ` leads the rest of one that was broken.
+/// Joins a line's pieces as the manual describes: `[2]+ ` begins the rest of an interrupted line.
 fn joined(output: &[u8], ranks: usize) -> Vec<Vec<Vec<u8>>> {
     let mut lines = vec![Vec::<Vec<u8>>::new(); ranks];
     for line in output.strip_suffix(b"\n").unwrap().split(|byte| *byte == b'\n') {
@@ -229,7 +229,7 @@ fn tagged_lines_of_any_length_are_lines() {
     }
 }
 
-/// The other ranks' output is not held up by a line that never ends.
+/// A line that never ends does not hold up the other ranks' output.
 #[test]
 fn a_line_without_end_is_broken_for_the_others() {
     let script = "if test $DECK_RANK = 0; then head -c 100000 /dev/zero | tr '\\0' x; read word; echo $word; \
@@ -238,7 +238,7 @@ fn a_line_without_end_is_broken_for_the_others() {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let (mut typed, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
     let mut text = Vec::new();
-    // The other's line comes although rank 0's has no end yet, which it only gets then.
+    // The other rank's line comes although rank 0's has no end yet. Only then rank 0 writes its end.
     let mut reader = std::io::BufReader::new(stdout);
     while !String::from_utf8_lossy(&text).contains("[1] other\n") {
         let before = text.len();

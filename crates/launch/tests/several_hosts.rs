@@ -1,5 +1,5 @@
-//! Jobs over several hosts as their user meets them, on one: the agent is `env`, which starts the "remote" deckrun right
-//! here. What real networks do is tested in `tests/jobs`.
+//! Jobs over several hosts, run on one: the agent is `env`, which starts the "remote" deckrun on this host.
+//! Real networks are tested in `tests/jobs`.
 
 mod common;
 
@@ -16,7 +16,7 @@ use std::{
 use common::{LONG, Ran, Running, deckrun, left, sh, wait_until_none_is_left};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Two ranks each on three hosts, of which the middle one is this process's own.
+/// Two ranks on each of three hosts; the middle one is this host.
 const HOSTS: [&str; 6] = ["--hosts", "b:2,localhost:2,c:2", "--agent", "env NODE={}", "--iface", "lo"];
 
 const LOITER: &str = "echo ready; while :; do sleep 0.02; done";
@@ -128,7 +128,8 @@ fn the_node_mode_is_no_secret_but_no_use_either() {
 
 #[test]
 fn the_secret_is_in_no_command_line_and_no_environment() {
-    // 64 hexadecimal digits in a row would be it: looked for in this rank's parent, which is the node, and in itself.
+    // The secret would be 64 hexadecimal digits in a row: the test looks for them in this rank's parent, which
+    // is the node, and in the rank itself.
     let script = "tr '\\0' '\\n' </proc/$PPID/cmdline; tr '\\0' '\\n' </proc/$PPID/environ; env; \
         for fd in 0 1 2; do echo node $(readlink /proc/$PPID/fd/$fd); done; \
         for fd in /proc/$$/fd/*; do echo own $(readlink $fd); done; echo looked";
@@ -137,7 +138,7 @@ fn the_secret_is_in_no_command_line_and_no_environment() {
     assert!(text.contains("--node\n127.0.0.1:") && text.contains("looked"), "{text}");
     let digits = |word: &str| word.len() >= 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
     assert!(!text.split(|c: char| !c.is_ascii_alphanumeric()).any(digits), "{text}");
-    // Nor does the rank have the pipe by which the node was told it.
+    // The rank does not have the pipe either by which the node got it.
     let input =
         text.lines().find_map(|line| line.strip_prefix("node pipe:")).expect("the node's input is a pipe");
     let own: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("own ")).collect();
@@ -183,7 +184,7 @@ fn ranks_of_other_hosts_that_do_not_end_when_asked_are_killed() {
     assert_eq!(left(&mark), [""; 0]);
 }
 
-/// In each rank's group a child, and one that left group and session.
+/// A rank's family: a child in its group, and one that left group and session.
 const FAMILY: &str = "sleep 600 & setsid sh -c 'echo ready; sleep 600' & wait";
 
 #[test]
@@ -197,7 +198,7 @@ fn killing_the_launcher_ends_even_what_the_ranks_of_other_hosts_started() {
     wait_until_none_is_left(&mark);
 }
 
-/// The nodes among the processes of a job are children of its launcher's watcher.
+/// Returns a node's process: the nodes of a job are children of its launcher's watcher.
 fn node_of(job: &Running, index: usize) -> Pid {
     let limit = Instant::now() + LONG;
     let children =
@@ -229,7 +230,7 @@ fn a_node_that_is_killed_loses_its_ranks() {
     wait_until_none_is_left(&mark);
 }
 
-/// As ssh does when the network fails it, or somebody ends it: the node is told, and cleans up.
+/// ssh does the same when the network fails or a user ends it: the node is told to end, and cleans up.
 #[test]
 fn a_node_that_is_told_to_end_ends_everything_on_its_host() {
     let mut job = Running::start(&options(&["--on-failure", "continue"]), FAMILY, 6);
@@ -245,7 +246,7 @@ fn a_node_that_is_told_to_end_ends_everything_on_its_host() {
 
 #[test]
 fn a_start_that_is_interrupted_leaves_nothing() {
-    // An agent that never gets anywhere.
+    // An agent that never starts a node.
     let agent = std::env::temp_dir().join(format!("deckrun-agent-{}", std::process::id()));
     fs::write(&agent, "#!/bin/sh\nsleep 600\n").unwrap();
     let agent = agent.to_str().unwrap();
@@ -306,12 +307,12 @@ fn a_doctor_that_is_killed_leaves_no_agent() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A stranger who connects over and over, and says nothing, does not keep the hosts out.
+/// A stranger that connects over and over, and says nothing, does not keep the hosts out.
 #[test]
 fn strangers_do_not_prevent_the_start() {
     let folder = std::env::temp_dir().join(format!("deckrun-strangers-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
-    // An agent that has the node wait until the strangers are there.
+    // An agent whose node waits until the strangers have connected.
     let agent = "#!/bin/sh\ncd $(dirname $0)\nshift\necho $3 >new && mv new argument\n\
                  until test -e go; do sleep 0.02; done\nexec \"$@\"\n";
     fs::write(folder.join("agent"), agent).unwrap();
@@ -329,7 +330,7 @@ fn strangers_do_not_prevent_the_start() {
     };
     let root = argument.split('/').next().unwrap().parse().unwrap();
     let mut strangers = Vec::new();
-    // More than have a place and wait in the kernel; each of them stays.
+    // More strangers than there are places and waiting connections in the kernel; each of them stays.
     for number in 0..450 {
         strangers.extend(TcpStream::connect_timeout(&root, Duration::from_millis(20)).ok());
         if number == 200 {
@@ -342,8 +343,8 @@ fn strangers_do_not_prevent_the_start() {
     assert_eq!((ran.code, ran.lines()), (Some(0), vec!["here".to_string()]), "{}", ran.stderr);
 }
 
-/// Stands between a root and its only node. `meanwhile` runs once the node has connected; what the root says after the handshake is
-/// passed on in one piece, when so many frames of it are there.
+/// Stands between a root and its only node. `meanwhile` runs once the node has connected. The root's messages
+/// after the handshake are passed on in one piece, when this number of frames is there.
 fn pass_on_in_one_piece(
     listener: &TcpListener,
     root: &std::path::Path,
@@ -373,7 +374,8 @@ fn pass_on_in_one_piece(
     thread::spawn(move || io::copy(&mut root, &mut node));
 }
 
-/// An agent whose node connects to this address. It leaves the root's in the file `root` beside it.
+/// Writes an agent whose node connects to this address. The agent leaves the root's address in the file `root`
+/// beside it.
 fn agent_by_way_of(folder: &std::path::Path, address: SocketAddr) -> String {
     fs::create_dir_all(folder).unwrap();
     let agent = format!(
@@ -394,7 +396,7 @@ fn input_that_comes_with_the_start_reaches_the_rank() {
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(b"hello\n").unwrap();
-    // The start, the words, and their end.
+    // Three frames: the start, the input, and the input's end.
     pass_on_in_one_piece(&listener, &folder.join("root"), || {}, 3);
     let ran = Ran::from(child.wait_with_output().unwrap());
     fs::remove_dir_all(&folder).unwrap();
@@ -414,7 +416,7 @@ fn a_stop_that_comes_with_the_start_stops_the_rank() {
     // A group without a shell cannot be stopped.
     let mut child = command.process_group(0).stderr(Stdio::null()).spawn().unwrap();
     let stop = || kill_process(Pid::from_child(&child), Signal::TSTP).unwrap();
-    // The start and the stop.
+    // Two frames: the start and the stop.
     pass_on_in_one_piece(&listener, &folder.join("root"), stop, 2);
     let limit = Instant::now() + LONG;
     let is_stopped = |pid: &String| {
@@ -433,8 +435,8 @@ fn a_stop_that_comes_with_the_start_stops_the_rank() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// An agent that is called ssh has a shell at its other end, here one that refuses a word in which it sees a pattern. (zsh and tcsh do
-/// that by themselves.)
+/// An agent that is called ssh has a shell at its other end. The one here refuses a word in which it sees a
+/// pattern. (zsh and tcsh do so by themselves.)
 #[test]
 fn a_remote_shell_takes_ipv6_addresses_and_paths_of_any_bytes_as_they_are() {
     let Ok(_) = TcpListener::bind("[::1]:0") else { return println!("skipped: no IPv6 here") };

@@ -1,4 +1,4 @@
-//! Nothing is left behind, whichever way a job ends.
+//! Ends of a job in all ways: no process is left behind.
 
 mod common;
 
@@ -10,7 +10,7 @@ use rustix::{
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
 };
 
-/// Says ready and waits for a signal; dash runs a trap only between commands, so these are short.
+/// Writes ready and waits for a signal; dash runs a trap only between commands, and so these are short.
 const LOITER: &str = "echo ready; while :; do sleep 0.02; done";
 
 #[test]
@@ -67,7 +67,7 @@ fn killing_the_launcher_leaves_no_rank() {
     wait_until_none_is_left(&mark);
 }
 
-/// One child in the rank's group, and two that left group and session, of which one lost its parent.
+/// A rank's family: one child in its group, and two that left group and session, one of which lost its parent.
 const FAMILY: &str = "sleep 600 & setsid sh -c 'sh -c \"sleep 600 &\"; echo ready; sleep 600' & wait";
 
 #[test]
@@ -135,7 +135,7 @@ fn what_is_typed_reaches_rank_0() {
 
 #[test]
 fn ranks_have_the_signal_mask_that_the_launcher_was_started_with() {
-    // Not through a shell: some clear the mask themselves.
+    // Not run through a shell: some clear the mask themselves.
     let look = ["sed", "-n", "s/^SigBlk:[[:space:]]*//p", "/proc/self/status"];
     let mut direct = std::process::Command::new(look[0]);
     direct.args(&look[1..]);

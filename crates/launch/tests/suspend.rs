@@ -15,11 +15,12 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 const HOSTS: [&str; 6] = ["--hosts", "b,localhost", "--agent", "env NODE={}", "--iface", "lo"];
 
-/// Says where it is in its life by files in the folder: begun, and done once it may be.
+/// A rank's script, which shows its state by files in the folder: begun, and done once it may be.
 const SCRIPT: &str =
     "trap 'exit 0' TERM; : >begun.$DECK_RANK; until test -e go; do sleep 0.02; done; echo done";
 
-/// A job of two ranks, in a process group of its own as a shell starts one: a group without a shell cannot be stopped.
+/// A job of two ranks, in a process group of its own as a shell starts one: a group without a shell cannot be
+/// stopped.
 struct Group {
     child: Child,
     mark: String,
@@ -27,7 +28,7 @@ struct Group {
 }
 
 impl Group {
-    /// Returned once both ranks have begun.
+    /// Starts the job, and returns once both ranks have begun.
     fn start(name: &str, options: &[&str]) -> Group {
         let folder = std::env::temp_dir().join(format!("deckrun-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -54,13 +55,13 @@ impl Group {
         Pid::from_child(&self.child)
     }
 
-    /// To all of it, as a terminal sends it, or to the one process that is known.
+    /// Sends a signal to the whole group, as a terminal does, or to the one process that a user knows.
     fn signal(&self, whole_group: bool, signal: Signal) {
         let to = if whole_group { kill_process_group } else { kill_process };
         to(self.pid(), signal).unwrap();
     }
 
-    /// Of deckrun, of its watcher, and of everything in the ranks.
+    /// Returns the states of deckrun, of its watcher, and of all processes of the ranks.
     fn states(&self) -> Vec<char> {
         let own = self.child.id().to_string();
         let watcher = fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
@@ -91,14 +92,14 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Nothing, unless the test has failed.
+        // The job has ended before, unless the test has failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// The letter behind the name in parentheses; `None` once it has ended.
+/// Returns the state letter behind the name in parentheses; `None` once the process has ended.
 fn state(pid: &str) -> Option<char> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     text.rsplit(')').next()?.trim().chars().next().filter(|state| !"ZX".contains(*state))
@@ -109,7 +110,7 @@ fn the_whole_job_stops_and_goes_on() {
     for way in [&["-n", "2"][..], &HOSTS] {
         for whole_group in [true, false] {
             let job = Group::start("suspend", way);
-            // More than once.
+            // Stop and continue twice.
             for _ in 0..2 {
                 job.signal(whole_group, Signal::TSTP);
                 job.until_stopped();
@@ -123,7 +124,8 @@ fn the_whole_job_stops_and_goes_on() {
     }
 }
 
-/// As the terminal does it to all of a group in the background of which one reads, or writes under `stty tostop`.
+/// The terminal sends these signals to a whole group in the background when one of its processes reads, or
+/// writes under `stty tostop`.
 #[test]
 fn what_the_terminal_stops_is_the_whole_job_too() {
     for signal in [Signal::TTIN, Signal::TTOU] {
@@ -154,7 +156,7 @@ fn a_pause_does_not_count() {
     let job = Group::start("suspend-timeout", &[&HOSTS[..], &["--timeout", &timeout]].concat());
     job.signal(true, Signal::TSTP);
     job.until_stopped();
-    // Longer than what is left, and than another host may be silent.
+    // Longer than the rest of the time limit, and than another host may be silent.
     thread::sleep(TIMEOUT);
     job.signal(true, Signal::CONT);
     job.go();
@@ -173,7 +175,7 @@ fn a_stopped_job_that_is_ended_leaves_nothing() {
         let job = Group::start("suspend-term", way);
         job.signal(true, Signal::TSTP);
         job.until_stopped();
-        // As a shell's `kill %1`.
+        // A shell's `kill %1` does the same.
         job.signal(true, Signal::TERM);
         job.signal(true, Signal::CONT);
         assert_eq!(job.end().code, Some(143), "{way:?}");

@@ -1,5 +1,5 @@
-//! What deckrun asks of the system while it watches over a job, counted and made to fail by strace; where there is none, these tests
-//! are skipped.
+//! deckrun's system calls while it watches over a job, counted and made to fail by strace. Without strace,
+//! these tests are skipped.
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::{
 
 use common::Ran;
 
-/// `deckrun` with these words under strace, which writes to the file.
+/// Runs `deckrun` with these words under strace, which writes to the file.
 fn traced(trace: &[&str], words: &[&str]) -> Option<(Command, PathBuf)> {
     static TRACES: AtomicU32 = AtomicU32::new(0);
     let may_trace = Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).output();
@@ -31,16 +31,18 @@ fn traced(trace: &[&str], words: &[&str]) -> Option<(Command, PathBuf)> {
 
 const ELSEWHERE: [&str; 4] = ["--agent", "env NODE={}", "--iface", "lo"];
 
-/// Ranks that sleep, and one that writes lines, each of them a frame for who watches over its ranks and a turn of its loop.
+/// The job has ranks that sleep, and one that writes lines. Each line costs the watching process a frame and a
+/// turn of its loop.
 const RANKS: usize = 48;
 const LINES: usize = 60;
 
-/// What a line or an end may cost a process that watches: a few looks for dead children.
+/// Maximum cost of a line or an end for a watching process: a few checks for dead children.
 const EACH: usize = 8;
 
 #[test]
 fn what_a_frame_costs_does_not_grow_with_the_ranks() {
-    // The ranks are its node's who hears of the lines first, and then the root's, whose other ranks' node tells of them.
+    // First the ranks belong to the node that receives the lines, and then to the root, which receives them
+    // from another host's node.
     for (hosts, writer) in [(format!("b:{RANKS}"), 0), (format!("localhost:{RANKS},b:1"), RANKS)] {
         let script = format!(
             "test $DECK_RANK = {writer} || exec sleep 600; \
@@ -64,7 +66,7 @@ fn what_a_frame_costs_does_not_grow_with_the_ranks() {
 
 #[test]
 fn a_job_whose_name_service_fails_ends_and_says_so() {
-    // Whichever of them it calls. Nobody else here does.
+    // The name service calls one of these. No other thread here does.
     const CALLS: &str = "epoll_wait,epoll_pwait,epoll_pwait2";
     let inject = ["-e", &format!("trace={CALLS}"), "-e", &format!("inject={CALLS}:error=EIO")];
     let Some((command, file)) = traced(&inject, &["-n", "2", "sleep", "600"]) else { return };

@@ -1,7 +1,8 @@
-//! Who waits for whom, in a circle.
+//! Search for ranks that wait for each other in a circle.
 //!
-//! A rank is *free* if it is in no wait, or if a free rank can end one of its waits (a rank has several if several of its threads
-//! wait). All others are stuck: nothing that any rank can do by itself moves them. Among these there mostly is a circle.
+//! A rank is *free* if it is in no wait, or if a free rank can end one of its waits (a rank with several
+//! waiting threads has several). All other ranks are stuck: no rank can move them by itself. Among stuck ranks
+//! there mostly is a circle.
 
 use std::collections::HashMap;
 
@@ -9,14 +10,14 @@ use udeck_boot::waits::Wait;
 
 use crate::control::wire::RankLook;
 
-/// What the waits of all ranks amount to.
+/// The meaning of all ranks' waits.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Finding<'a> {
-    /// Each waits for the next, and the last for the first.
+    /// Each rank waits for the next, and the last for the first.
     Circle(Vec<(u32, &'a Wait, u32)>),
-    /// All of these wait, none for another in particular that would wait for it.
+    /// All of these ranks wait, and none of them waits for another in particular that would wait for it.
     Stuck(Vec<u32>),
-    /// Others wait for these, which are in no wait themselves.
+    /// Other ranks wait for these, which are in no wait themselves.
     AwaitedRanks(Vec<u32>),
     Nothing,
 }
@@ -55,7 +56,7 @@ fn free(looks: &[RankLook], place: &HashMap<u32, usize>) -> Vec<bool> {
     }
 }
 
-/// Each place is entered once, so that it ends soon however many ranks wait for however many.
+/// Finds a circle. Each place is entered once, and the search ends soon with any number of ranks and waits.
 fn circle<'a>(
     looks: &'a [RankLook],
     place: &HashMap<u32, usize>,
@@ -76,7 +77,7 @@ fn circle<'a>(
         .collect();
     let mut entered = vec![false; looks.len()];
     for start in stuck {
-        // The way here, with the number of the edge to try next at each place.
+        // The path to here, with the index of the edge to try next at each place.
         let mut way: Vec<(usize, usize)> = vec![(*start, 0)];
         if std::mem::replace(&mut entered[*start], true) {
             continue;
@@ -102,7 +103,7 @@ fn circle<'a>(
     None
 }
 
-/// Whom ranks wait for that are in no wait.
+/// Finds the awaited ranks that are in no wait themselves.
 fn awaited<'a>(looks: &[RankLook], place: &HashMap<u32, usize>) -> Finding<'a> {
     let named = looks.iter().flat_map(|look| &look.waits).flat_map(|published| &published.wait.ranks);
     let idle = |rank: &&u32| place.get(rank).is_some_and(|at| looks[*at].waits.is_empty());
@@ -124,7 +125,7 @@ mod tests {
         Published { wait, for_ms: 1000 }
     }
 
-    /// Ranks from 0 on, each with its waits.
+    /// Makes the data of ranks from 0 on, each with its waits.
     fn looks(all: &[&[Published]]) -> Vec<RankLook> {
         let look = |(rank, waits): (u32, &&[Published])| RankLook {
             rank,
@@ -176,7 +177,7 @@ mod tests {
     fn all_may_be_stuck_without_a_circle() {
         let all: [&[_]; 2] = [&[wait(&[], true)], &[wait(&[], true)]];
         assert_eq!(find(&looks(&all)), Finding::Stuck(vec![0, 1]));
-        // The other one has ended.
+        // The awaited rank has ended.
         let gone: [&[_]; 1] = [&[wait(&[7], false)]];
         assert_eq!(find(&looks(&gone)), Finding::Stuck(vec![0]));
     }

@@ -1,4 +1,4 @@
-//! One host's look at its ranks.
+//! One host's check of its own ranks.
 
 use std::{
     collections::HashMap,
@@ -14,42 +14,43 @@ use crate::{
     ranks::Ranks,
 };
 
-/// A rank that takes less of a processor than one part in so many, and is in a wait, does not compute beside it.
+/// Divisor: a rank that is in a wait and uses less than one part in 20 of a processor's time does not compute
+/// beside the wait.
 const IDLE_PART: u32 = 20;
 
-/// What the library's own threads are called by: they wake now and then whatever the program does.
+/// Prefix of the names of the library's own threads: they wake now and then, whatever the program does.
 const OWN_THREADS: &str = "deck-";
 
-/// Looks at the ranks of this host, and remembers what it has seen.
+/// Checks the ranks of this host, and remembers their state.
 #[derive(Default)]
 pub(crate) struct Lookout(HashMap<u32, Seen>);
 
-/// A rank at the last look.
+/// State of a rank at the last check.
 struct Seen {
     at: Instant,
     work: Work,
     waited: bool,
-    /// When it was last seen to have done something.
+    /// When the rank was last seen to have made progress.
     moved: Instant,
 }
 
-/// What a program's own threads have done.
+/// Work done by a program's own threads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Work {
-    /// On a processor.
+    /// Time on a processor.
     time: Duration,
-    /// How often they came to one.
+    /// Number of times that a thread got a processor.
     turns: u64,
 }
 
 impl Lookout {
-    /// Blocks for nobody. Costs some reads of small files for each rank.
+    /// Returns the state of each rank. Does not block; reads some small files for each rank.
     pub(crate) fn look(&mut self, ranks: &Ranks) -> Vec<RankLook> {
         let looks: Vec<_> = ranks
             .pages()
             .map(|(rank, pid, page)| {
                 let (joined, waits) = page.read();
-                // A script may be the rank's process, and have started the one that has joined.
+                // The rank's process may be a script that has started the process that joined.
                 let worker = joined.and_then(|number| in_group(number, pid));
                 let mut seen = self.note(rank, Instant::now(), work(worker.unwrap_or(pid)), &waits);
                 if worker.is_none() && has_children(pid) {
@@ -64,13 +65,13 @@ impl Lookout {
         looks
     }
 
-    /// For how long the rank has done nothing, as far as that was seen.
+    /// Returns for how long the rank has made no progress, as far as the checks have seen.
     fn note(&mut self, rank: u32, now: Instant, work: Work, waits: &[Published]) -> Duration {
         let waited = !waits.is_empty();
         let seen = self.0.entry(rank).or_insert(Seen { at: now, work, waited, moved: now });
         let took = work.time.saturating_sub(seen.work.time);
         let moved = match waited {
-            // A wait looks around now and then by itself.
+            // A wait uses a little time now and then by itself.
             true => took > (now - seen.at) / IDLE_PART,
             false => seen.waited || work.turns != seen.work.turns || took > Duration::ZERO,
         };
@@ -80,7 +81,7 @@ impl Lookout {
     }
 }
 
-/// Nothing, of a process that is gone or of which the kernel does not say.
+/// Returns the work of a process: zero if the process is gone or the kernel has no numbers.
 fn work(pid: Pid) -> Work {
     let Ok(threads) = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())) else {
         return Work::default();
@@ -93,21 +94,21 @@ fn work(pid: Pid) -> Work {
     works.fold(Work::default(), |all, one| Work { time: all.time + one.time, turns: all.turns + one.turns })
 }
 
-/// Nanoseconds that it ran, nanoseconds that it waited to, and how often it came to run.
+/// Parses nanoseconds on a processor, nanoseconds of waiting for one, and the number of turns.
 fn parse_work(schedstat: &str) -> Option<Work> {
     let mut words = schedstat.split_ascii_whitespace().map(str::parse::<u64>);
     let (time, _waited, turns) = (words.next()?.ok()?, words.next()?.ok()?, words.next()?.ok()?);
     Some(Work { time: Duration::from_nanos(time), turns })
 }
 
-/// The process of this number, if it is of the rank's process group.
+/// Returns the process of this number, if it is in the rank's process group.
 fn in_group(number: u32, rank: Pid) -> Option<Pid> {
     let pid = i32::try_from(number).ok().and_then(Pid::from_raw)?;
     let group = field(&stat(pid), 2)?.parse::<i32>().ok()?;
     (group == rank.as_raw_nonzero().get()).then_some(pid)
 }
 
-/// Of a process that is not seen to have joined: what it has started may be at work.
+/// Tells whether a process has children: one that is not seen to have joined may have started the one at work.
 fn has_children(pid: Pid) -> bool {
     let number = pid.as_raw_nonzero();
     fs::read_to_string(format!("/proc/{number}/task/{number}/children")).is_ok_and(|all| !all.is_empty())
@@ -128,7 +129,7 @@ fn state(pid: Pid, joined: bool) -> RankState {
     }
 }
 
-/// Behind the name, in which there may be anything: the state, the parent, the process group.
+/// Returns a field behind the name, which may have any characters: the state, the parent, the process group.
 fn field(stat: &str, nth: usize) -> Option<&str> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(nth)
 }
@@ -148,7 +149,8 @@ mod tests {
         Work { time: Duration::from_millis(ms), turns }
     }
 
-    /// What is seen at the end of a second after which the rank has done this more.
+    /// Returns the time without progress, seen one second after the first check, if the rank has done `more` in
+    /// between.
     fn after_a_second(waits: [&[Published]; 2], more: Work) -> Duration {
         let (mut lookout, start) = (Lookout::default(), Instant::now());
         assert_eq!(lookout.note(0, start, work(500, 7), waits[0]), Duration::ZERO);

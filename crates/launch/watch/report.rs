@@ -1,6 +1,6 @@
-//! The report, for people.
+//! The report on all ranks, for people.
 //!
-//! Names come from ranks: what a terminal would obey is written out, and what is too long is cut.
+//! Names come from ranks: control characters are written out, and long names are cut.
 
 use std::fmt::Write as _;
 
@@ -16,12 +16,12 @@ use crate::{
     words::printable,
 };
 
-/// The most characters of a name, and ranks of a list, that are shown.
+/// Upper bounds of a name in the report, in characters, and of a list of ranks.
 const MAX_NAME: usize = 64;
 const MAX_RANKS: usize = 8;
 
-/// A line for each of `looks`, which are sorted, and what their waits amount to. `hosts`: to be named if there are several.
-/// `silent`: those that have not answered.
+/// Writes a line for each of `looks`, which are sorted, and the meaning of their waits. `hosts` are named if
+/// there are several. `silent` are the hosts that have not answered.
 pub(crate) fn report(title: &str, looks: &[RankLook], hosts: &[Share], silent: &[String]) -> String {
     let mut text = title.to_owned();
     let has_hosts = hosts.len() > 1;
@@ -55,7 +55,7 @@ pub(crate) fn report(title: &str, looks: &[RankLook], hosts: &[Share], silent: &
     text
 }
 
-/// In a line of its own; `None`: nothing that the table does not say.
+/// Returns the meaning of the waits on a line of its own; `None` if the table already says it.
 fn meaning(looks: &[RankLook]) -> Option<String> {
     match find(looks) {
         Finding::Circle(circle) => {
@@ -86,7 +86,7 @@ fn in_no_wait(state: RankState) -> &'static str {
     }
 }
 
-/// As in `posts to "b" of 1`.
+/// Describes a wait, as in `posts to "b" of 1`.
 fn what(wait: &Wait) -> String {
     let (name, ranks) = (name(wait), list(&wait.ranks, wait.open));
     let of = if wait.ranks.is_empty() { String::new() } else { format!(" of {ranks}") };
@@ -120,7 +120,7 @@ fn what(wait: &Wait) -> String {
     }
 }
 
-/// As part of a circle, in which `next` comes next.
+/// Describes a wait as part of a circle, in which `next` comes next.
 fn step(wait: &Wait, next: u32) -> String {
     let name = name(wait);
     match wait.call {
@@ -146,7 +146,7 @@ fn name(wait: &Wait) -> String {
     format!("\"{}\"", shown(wait))
 }
 
-/// A name that may be any text, on one line.
+/// Returns a name, which may be any text, on one line.
 fn shown(wait: &Wait) -> String {
     let whole = wait.name.chars().count() <= MAX_NAME;
     let shown: String = wait.name.chars().take(MAX_NAME).flat_map(char::escape_debug).collect();

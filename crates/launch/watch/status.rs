@@ -1,8 +1,8 @@
 //! `deckrun --status PID`: asking another deckrun of this host, and answering.
 //!
-//! A running deckrun listens at a socket with an abstract name, which leaves nothing behind, and answers whoever connects with
-//! the report, as text, and the end of the connection. Only its own user, and root, are answered; who asks believes only the
-//! user whose process it asked about.
+//! A running deckrun listens at a socket with an abstract name, which leaves nothing behind. It answers a
+//! connection with the report, as text, and then closes it. Only its own user, and root, are answered. The
+//! asker trusts only the user whose process it asked about.
 
 use std::{
     fs,
@@ -24,32 +24,32 @@ use udeck_sys::{socket::peer_identity, thread};
 
 use crate::signals;
 
-/// The most that are being answered at once; further ones are hung up on.
+/// Maximum number of askers at one time; further connections are closed.
 const MAX_ASKERS: usize = 4;
 
-/// How long one of them may take nothing.
+/// How long an asker may take nothing.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long the answer may take: its deckrun asks its hosts.
+/// How long an answer may take: the deckrun asks its hosts.
 const READ_LIMIT: Duration = Duration::from_secs(20);
 
-/// The most of an answer that is read, in bytes.
+/// Upper bound of an answer, in bytes.
 const MAX_ANSWER: u64 = 64 << 20;
 
-/// Where others ask this deckrun.
+/// The socket at which others ask this deckrun.
 pub(crate) struct StatusSocket {
     listener: UnixListener,
     askers: Arc<()>,
 }
 
-/// Somebody who waits for the report.
+/// A connection that waits for the report.
 pub(crate) struct Asker {
     stream: UnixStream,
     _one: Arc<()>,
 }
 
 impl StatusSocket {
-    /// By the number of the process that the user knows.
+    /// Opens the socket under the number of the process that the user knows.
     pub(crate) fn open() -> io::Result<StatusSocket> {
         StatusSocket::of(signals::guard().unwrap_or_else(getpid))
     }
@@ -60,10 +60,10 @@ impl StatusSocket {
         Ok(StatusSocket { listener, askers: Arc::new(()) })
     }
 
-    /// Those that have come and may be answered.
+    /// Accepts the connections that have come and may be answered.
     pub(crate) fn accept(&self) -> Vec<Asker> {
         let mut askers = Vec::new();
-        // Bounded: whoever comes faster than that is looked at again.
+        // Bounded: further connections are accepted in the next round.
         for _ in 0..MAX_ASKERS {
             let Ok((stream, _)) = self.listener.accept() else { break };
             let user = peer_identity(stream.as_fd()).map(|(user, _)| user);
@@ -77,29 +77,29 @@ impl StatusSocket {
 }
 
 impl AsFd for StatusSocket {
-    /// Readable when somebody asks.
+    /// Readable when a connection has come.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 }
 
 impl Asker {
-    /// Sends it, without waiting: who reads slowly holds up nobody else.
+    /// Sends the report, without waiting: a slow reader holds up nobody else.
     pub(crate) fn answer(self, report: &str) {
         let report = format!("{report}\n");
         let write = move || {
             let Asker { mut stream, _one } = self;
-            // Whoever is gone needs no answer.
+            // An asker that is gone needs no answer.
             let _ = stream.set_nonblocking(false);
             let _ = stream.set_write_timeout(Some(WRITE_LIMIT));
             let _ = stream.write_all(report.as_bytes());
         };
-        // Without a thread the end of the connection is the answer.
+        // Without a thread the connection is closed without an answer.
         let _ = thread::spawn("deckrun-status", write, |_| {});
     }
 }
 
-/// What the deckrun whose process this is says of its job. Blocks for 20 s at most.
+/// Returns the report of the deckrun with this process number on its job. Blocks for 20 s at most.
 ///
 /// # Errors
 /// In words: there is none, it belongs to somebody else, or it does not answer.
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn who_asks_gets_the_report_and_who_is_one_too_many_is_hung_up_on() {
-        // Beyond the processes that there can be.
+        // A number above those that processes can have.
         let own = Pid::from_raw(i32::MAX - getpid().as_raw_nonzero().get()).unwrap();
         let socket = StatusSocket::of(own).unwrap();
         let calls: Vec<_> =

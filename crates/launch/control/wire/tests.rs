@@ -97,7 +97,7 @@ fn to_root() -> impl Strategy<Value = ToRoot> {
     ]
 }
 
-/// Decodes until there is no more or the stream is broken.
+/// Decodes until the stream has no more messages or is broken.
 fn drain<T: serde::de::DeserializeOwned>(stream: &[u8], piece: usize) -> Vec<T> {
     let mut frames = Frames::default();
     let mut got = Vec::new();
@@ -136,7 +136,7 @@ proptest! {
         prop_assert_eq!(drain::<ToRoot>(&stream, piece), sent);
     }
 
-    /// A right stream with some bytes changed gets deeper into the decoder than random bytes do.
+    /// A valid stream with some bytes changed gets deeper into the decoder than random bytes do.
     #[test]
     fn proptest_changed_bytes_do_no_harm(
         sent in vec(to_root(), 1..6),
@@ -179,7 +179,7 @@ proptest! {
 
 #[test]
 fn a_list_of_too_many_words_is_refused_before_it_is_made() {
-    // Behind three numbers and an empty program: the number of arguments, each of no bytes.
+    // Behind three numbers and an empty program comes the number of arguments, each of no bytes.
     let stream = |words: usize| {
         let spec = JobSpec {
             first: 0,

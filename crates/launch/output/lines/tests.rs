@@ -72,7 +72,7 @@ fn others_wait_for_the_end_of_a_long_line_and_break_it_when_its_rest_does_not_co
     assert_eq!(gather.open(now).map(|(index, _)| index).collect::<Vec<_>>(), [0]);
 }
 
-/// Two ranks of which what is written is passed on at once.
+/// Two ranks whose text is passed on at once.
 struct Two {
     gather: Gather,
     writers: [Option<File>; 2],
@@ -87,7 +87,7 @@ impl Two {
         Two { gather, writers, now: Instant::now() }
     }
 
-    /// The text that is passed on when this rank writes `text`; `None`: when it ends.
+    /// Returns the text that is passed on when this rank writes `text`, or, with `None`, when it ends.
     fn after(&mut self, rank: usize, text: Option<&str>) -> String {
         match text {
             Some(text) => self.writers[rank].as_mut().unwrap().write_all(text.as_bytes()).unwrap(),
@@ -97,7 +97,7 @@ impl Two {
         self.passed(text)
     }
 
-    /// The text that is passed on when this time has passed.
+    /// Returns the text that is passed on when this time has passed.
     fn later(&mut self, time: Duration) -> String {
         self.now += time;
         let texts = self.gather.overdue(self.now);

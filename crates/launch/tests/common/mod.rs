@@ -1,4 +1,4 @@
-//! Running `deckrun` and looking at what it leaves.
+//! Helpers that run `deckrun` and find the processes that it leaves.
 
 // Each test program uses its own part of this.
 #![allow(dead_code)]
@@ -16,30 +16,30 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Far enough for a slow machine; nothing waits for it unless it fails.
+/// Upper bound of any wait, far enough for a slow machine; no test waits for it unless it fails.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// `deckrun` with these options, then `/bin/sh -c SCRIPT` as the program.
+/// Runs `deckrun` with these options, and with `/bin/sh -c SCRIPT` as the program.
 pub fn sh(options: &[&str], script: &str) -> Command {
     let mut command = deckrun(options);
     command.args(["--", "/bin/sh", "-c", script]);
     command
 }
 
-/// As from a terminal: a shell that runs the tests in the background has them ignore SIGINT and SIGQUIT, which `deckrun` would
-/// inherit and honour.
+/// Runs `deckrun` with signals as from a terminal: a shell that runs the tests in the background makes them
+/// ignore SIGINT and SIGQUIT, which `deckrun` would inherit and honour.
 pub fn deckrun(options: &[&str]) -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal=INT,QUIT", env!("CARGO_BIN_EXE_deckrun")]);
     command.args(options).stdin(Stdio::null());
-    // A test says itself where ranks run, whatever job of a cluster it runs in.
+    // Each test sets its own hosts, also within a job of a cluster.
     for variable in ALLOCATIONS {
         command.env_remove(variable);
     }
     command
 }
 
-/// By which batch systems say what hosts they have given.
+/// Variables by which batch systems give hosts.
 const ALLOCATIONS: [&str; 8] = [
     "SLURM_JOB_NODELIST",
     "SLURM_NODELIST",
@@ -51,7 +51,7 @@ const ALLOCATIONS: [&str; 8] = [
     "LSB_DJOB_HOSTFILE",
 ];
 
-/// What it wrote and its exit code.
+/// A command's output and exit code.
 pub struct Ran {
     pub code: Option<i32>,
     pub stdout: Vec<u8>,
@@ -77,7 +77,7 @@ impl From<Output> for Ran {
     }
 }
 
-/// A job in progress, whose processes all carry a mark in their environment.
+/// A running job, whose processes all carry a mark in their environment.
 pub struct Running {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -85,7 +85,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Started, and returned once `ranks` lines "ready" have come from it.
+    /// Starts the job, and returns once `ranks` lines "ready" have come from it.
     pub fn start(options: &[&str], script: &str, ranks: usize) -> Running {
         static JOBS: AtomicU32 = AtomicU32::new(0);
         let mark =
@@ -116,7 +116,7 @@ impl Running {
         }
     }
 
-    /// Its outcome; what it had written before the last `ready` or `says` is not in it.
+    /// Waits for the job's end. The outcome does not have the output before the last `ready` or `says`.
     pub fn end(mut self) -> Ran {
         let mut stdout = Vec::new();
         self.stdout.read_to_end(&mut stdout).unwrap();
@@ -124,23 +124,23 @@ impl Running {
         Ran { stdout, ..Ran::from(output) }
     }
 
-    /// Its exit code alone: what it left behind may hold its output open.
+    /// Waits for the exit code alone: processes that the job left may hold its output open.
     pub fn exit_code(mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
     }
 
-    /// The launcher's process.
+    /// Returns the launcher's process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The mark of this job's processes, for [`left`].
+    /// Returns the mark of this job's processes, for [`left`].
     pub fn mark(&self) -> String {
         self.mark.clone()
     }
 }
 
-/// The living processes that carry this mark.
+/// Returns the living processes that carry this mark.
 pub fn left(mark: &str) -> Vec<String> {
     processes::with_variable(mark).iter().map(i32::to_string).collect()
 }

@@ -1,5 +1,5 @@
-//! Frames and first records of liars, from nodes to the root and back: nothing panics, and what is understood says itself
-//! the same way again.
+//! Hostile frames and first records, from nodes to the root and back: nothing panics, and a message that is
+//! accepted has the same encoding again.
 
 use std::fmt::Debug;
 
@@ -80,7 +80,8 @@ fn to_root() -> Vec<Vec<u8>> {
     messages.iter().map(framed).collect()
 }
 
-/// Spoils one of `right` after the other and decodes it, mostly with a length that is right nevertheless.
+/// Spoils messages of `right` one after the other and decodes them, mostly with a length that is right
+/// nevertheless.
 fn try_all<T: DeserializeOwned + Serialize + PartialEq + Debug>(name: &'static str, right: &[Vec<u8>]) {
     let mut hostile = Hostile::new(name, 20_000);
     while hostile.goes_on() {
@@ -115,7 +116,7 @@ fn nothing_that_a_node_sends_upsets_the_parser() {
     try_all::<ToRoot>("control, to the root", &to_root());
 }
 
-/// Only right proofs are taken, and only of the very records that they are about.
+/// Only valid proofs are accepted, and only for the very records that they cover.
 #[test]
 fn nothing_that_strangers_send_is_taken_for_a_proof() {
     let key = udeck_auth::ControlKey::from_bytes([7; 32]);
@@ -125,7 +126,7 @@ fn nothing_that_strangers_send_is_taken_for_a_proof() {
         let sent: [u8; HELLO_LEN] = spoilt(&mut hostile, &hello);
         let Ok((root, challenge)) = RootAuth::answer(&[key; 4], [2; 32], &sent) else { continue };
         let heard: [u8; CHALLENGE_LEN] = spoilt(&mut hostile, &challenge);
-        // The four bytes that say nothing may be anything.
+        // The four reserved bytes may have any value.
         let same = heard[..12] == challenge[..12] && heard[16..] == challenge[16..];
         let Ok((proof, _)) = node.prove(&heard) else {
             assert!(sent != hello || !same);
@@ -141,7 +142,7 @@ fn nothing_that_strangers_send_is_taken_for_a_proof() {
     hostile.end();
 }
 
-/// In every other case as it was.
+/// Returns the record unchanged with probability 1/2, and otherwise with some bytes changed.
 fn spoilt<const N: usize>(hostile: &mut Hostile, record: &[u8; N]) -> [u8; N] {
     if hostile.one_in(2) {
         return *record;
