@@ -1,8 +1,8 @@
-//! What a rank holds of its launcher: the name service as blocking calls with deadlines.
+//! A rank's connection to its launcher: the name service as blocking calls with deadlines.
 //!
-//! One thread per client sleeps in `poll` on the socket, hands answers to the calls that wait for them and events to the
-//! listeners. It ends when the client is dropped or the launcher goes. Calls may be made from any number of threads at
-//! once; each is one frame out, and a wait for the frame that carries its number.
+//! One thread per client sleeps in `poll` on the socket, hands answers to the waiting calls and events to the
+//! listeners. It ends when the client is dropped or the launcher goes. Calls may be made from any number of
+//! threads at once; each is one frame out, and a wait for the frame with its number.
 
 mod asked;
 mod socket;
@@ -43,13 +43,14 @@ use crate::{
 /// How long [`Client::new`] waits for its welcome: the launcher may be starting hundreds of ranks first.
 const JOIN_LIMIT: Duration = Duration::from_secs(60);
 
-/// What a call waits beyond its deadline for the launcher's own "too late", which says what exists or who is missing.
+/// How long a call waits beyond its deadline for the launcher's own "too late", which lists what exists or
+/// which ranks are missing.
 const LAST_WORD: Duration = Duration::from_millis(500);
 
-/// How long who aborts waits for whom it tells.
+/// How long an aborting rank waits for each side that it tells.
 const ABORT: Duration = Duration::from_secs(1);
 
-/// Who serves a job's names.
+/// Names of the process that serves a job's names, for errors.
 const LAUNCHER: &str = "the launcher";
 const RANK_0: &str = "rank 0, which served this job's names,";
 
@@ -64,20 +65,20 @@ type Listener = Box<dyn Fn(&Event) + Send + Sync>;
 struct Shared {
     stream: UnixStream,
     next_id: AtomicU64,
-    /// Held while a frame is written, so that frames stay whole.
+    /// Held while a frame is written: frames stay whole.
     writing: Mutex<()>,
     calls: Mutex<Calls>,
     answered: Condvar,
     news: Mutex<EventLog>,
-    /// This rank has said goodbye or hung up: the connection's end is no news then.
+    /// This rank has said goodbye or hung up: the end of its connection is then no event.
     leaving: AtomicBool,
-    /// What proves to other ranks who this one is.
+    /// Keys by which this rank proves itself to other ranks.
     keys: Keys,
-    /// Where long waits are made known.
+    /// The page on which long waits are published.
     waits: Waits,
-    /// Who serves the names.
+    /// The process that serves the names: [`LAUNCHER`] or [`RANK_0`].
     who: &'static str,
-    /// Of a job that deckrun did not start.
+    /// The launcher's services, in a job that deckrun did not start.
     guest: Option<Guest>,
     _presence: process::Presence,
 }
@@ -86,22 +87,22 @@ struct Shared {
 struct Calls {
     /// Calls in progress; `Some` once answered.
     open: HashMap<u64, Option<Reply>>,
-    /// Why there will be no more answers.
+    /// The reason why no more answers will come.
     gone: Option<String>,
 }
 
 #[derive(Default)]
 struct EventLog {
-    /// In the order of arrival; at most one per rank and one for the launcher.
+    /// Events in the order of arrival; at most one per rank and one for the launcher.
     log: Vec<Event>,
     listeners: Vec<Listener>,
 }
 
 impl Client {
-    /// The launcher that started this process, or `None` when there was none. Blocks until it has answered, at most a
-    /// minute.
+    /// Connects to the launcher that started this process, or returns `None` if there was none. Blocks until it
+    /// has answered, at most a minute.
     ///
-    /// The descriptor is marked close-on-exec, so that this rank's children do not hold the connection open.
+    /// The descriptor is marked close-on-exec: this rank's children do not hold the connection open.
     ///
     /// # Errors
     /// [`BootError::AlreadyJoined`] after the first success; [`BootError::BadDescriptor`] when [`ENV_BOOT_FD`] is set but is not the
@@ -142,7 +143,8 @@ impl Client {
         Client::join(stream, Waits::default(), None)
     }
 
-    /// A rank of a job that deckrun did not start. `address`: this host's, towards the others.
+    /// Makes the client of a rank in a job that deckrun did not start. `address` is this host's, towards the
+    /// others.
     pub(crate) fn of_guest(
         stream: UnixStream,
         guest: Guest,
@@ -177,23 +179,23 @@ impl Client {
         Ok(Client { shared, welcome })
     }
 
-    /// Who this rank is.
+    /// Returns this rank's number, its job and its keys.
     pub fn welcome(&self) -> &Welcome {
         &self.welcome
     }
 
-    /// Where what this rank waits for is made known to the launcher.
+    /// Returns the page on which this rank's waits are published for the launcher.
     pub fn waits(&self) -> &Waits {
         &self.shared.waits
     }
 
-    /// What this rank's NICs prove by that they are this rank's. A connection to another rank takes that a name of it was
-    /// [looked up](Client::lookup) before.
+    /// Returns the keys by which this rank's NICs prove that they are this rank's. Before a connection to
+    /// another rank, one of that rank's names must be [looked up](Client::lookup).
     pub fn keys(&self) -> Keys {
         self.shared.keys.clone()
     }
 
-    /// Makes `name` known with `value`, for this rank alone.
+    /// Registers `name` with `value`, for this rank alone.
     ///
     /// # Errors
     /// [`BootError::NameTaken`]; [`BootError::TooBig`] beyond 255 bytes of name, 64 KiB of value, or what a rank may keep with
@@ -203,7 +205,7 @@ impl Client {
         self.call(Asked::Register(name), call, deadline).map(drop)
     }
 
-    /// Takes back a name that this rank registered.
+    /// Removes a name that this rank registered.
     ///
     /// # Errors
     /// [`BootError::NoSuchName`], or [`BootError::Refused`] when it belongs to another rank.
@@ -211,7 +213,7 @@ impl Client {
         self.call(Asked::Unregister(name), Call::Unregister { name: name.into() }, deadline).map(drop)
     }
 
-    /// Finds who registered `name`. With `wait`, blocks until somebody does, at most until `deadline`.
+    /// Returns the record of `name`. With `wait`, blocks until a rank registers it, at most until `deadline`.
     ///
     /// # Errors
     /// [`BootError::NoSuchName`], which lists what does exist; [`BootError::PeerLost`] or [`BootError::PeerDone`], at once,
@@ -221,8 +223,9 @@ impl Client {
         self.look_up(name, wait, Maker::Anyone, deadline, None)
     }
 
-    /// Finds who registered `name`; blocks until somebody does, at most until `deadline`, and no longer than it can be
-    /// registered by `maker`, nor than `interrupt` says `false`: it is asked about ten times a second.
+    /// Returns the record of `name`. Blocks until a rank registers it, at most until `deadline`. The wait ends
+    /// early when `maker` can no longer register it, or when `interrupt` returns `true`. `interrupt` is called
+    /// about ten times a second.
     ///
     /// # Errors
     /// As [`lookup`](Client::lookup), and as soon as the maker has ended: [`BootError::PeerLost`],
@@ -250,7 +253,7 @@ impl Client {
         self.interruptible(Asked::Lookup(name), call, deadline, interrupt)
     }
 
-    /// Stores `value` under `key` for every rank to read, for the life of the job. The last one stored wins.
+    /// Stores `value` under `key`, for every rank to read, for the life of the job. The last value wins.
     ///
     /// # Errors
     /// [`BootError::TooBig`] beyond 255 bytes of key, 64 KiB of value, or what a rank may keep with the launcher.
@@ -259,7 +262,7 @@ impl Client {
         self.call(Asked::Put(key), call, deadline).map(drop)
     }
 
-    /// Reads what was stored under `key`. With `wait`, blocks until something is, at most until `deadline`.
+    /// Returns the value under `key`. With `wait`, blocks until a rank stores one, at most until `deadline`.
     ///
     /// # Errors
     /// [`BootError::NoSuchKey`], which lists the keys that do exist; [`BootError::NobodyLeft`] as for
@@ -268,8 +271,9 @@ impl Client {
         self.read_key(key, wait, Maker::Anyone, deadline, None)
     }
 
-    /// Reads what was stored under `key`; blocks until something is, at most until `deadline`, and no longer than it can be
-    /// stored by `maker`, nor than `interrupt` says `false`: it is asked about ten times a second.
+    /// Returns the value under `key`. Blocks until a rank stores one, at most until `deadline`. The wait ends
+    /// early when `maker` can no longer store it, or when `interrupt` returns `true`. `interrupt` is called
+    /// about ten times a second.
     ///
     /// # Errors
     /// As [`get`](Client::get), and as soon as the maker has ended: [`BootError::PeerLost`], [`BootError::PeerDone`];
@@ -297,9 +301,10 @@ impl Client {
         Ok(self.interruptible(Asked::Get(key), call, deadline, interrupt)?.value)
     }
 
-    /// Blocks until every event has come that happened before this call, and the end of `rank`, if it is ending: its
-    /// connection has closed, or does within `wait`. At most until `deadline`. A rank that ends is not done with its goodbye
-    /// before its end can be seen otherwise, nor told lost: who sees a sign of that asks here what it was.
+    /// Blocks until all events of before this call have come, and the end of `rank`, if it is ending: its
+    /// connection has closed, or closes within `wait`. Blocks at most until `deadline`. Other signs of a rank's
+    /// end may be seen before the launcher has handled its goodbye, or declared it lost: a rank that sees one
+    /// asks here how the other one ended.
     ///
     /// # Errors
     /// [`BootError::Deadline`], [`BootError::LauncherGone`].
@@ -312,7 +317,8 @@ impl Client {
         self.call(Asked::Exit(rank), Call::AwaitExit { rank, wait }, deadline).map(drop)
     }
 
-    /// As [`Client::wait_for_exit_report`], without waiting for the answer. `None`: the launcher cannot be asked now, because it does not read.
+    /// Does as [`Client::wait_for_exit_report`], without waiting for the answer. Returns `None` if the launcher
+    /// does not read, and cannot be asked now.
     pub fn ask(&self, rank: u32, wait: Duration) -> Option<Question> {
         let call = Call::AwaitExit { rank, wait };
         let id = self.shared.start(&Asked::Exit(rank), call, Deadline::now()).ok()??;
@@ -329,8 +335,9 @@ impl Client {
             .map(drop)
     }
 
-    /// Says goodbye: this rank's end is orderly. Every other call fails from now on. In a job that deckrun did not start, rank 0
-    /// serves the others' names, and returns when all of them have ended: with a goodbye, or lost.
+    /// Says goodbye: this rank's end is orderly. Every other call fails from now on. In a job that deckrun did
+    /// not start, rank 0 serves the others' names, and returns when all of them have ended: with a goodbye, or
+    /// lost.
     ///
     /// # Errors
     /// [`BootError::Deadline`], [`BootError::LauncherGone`].
@@ -341,18 +348,19 @@ impl Client {
         guest.leave(|| self.left(), deadline)
     }
 
-    /// Asks as a rank that goes on afterwards.
+    /// Makes a request as a rank that goes on afterwards.
     #[cfg(test)]
     pub(crate) fn request(&self, call: Call, deadline: Instant) -> Result<Record, BootError> {
         self.call(Asked::Abort, call, deadline)
     }
 
-    /// Ends the whole job, with this exit code (0 counts as 1), and this process. Blocks for a moment, until the launcher knows.
+    /// Ends the whole job, with this exit code (0 counts as 1), and this process. Blocks for a moment, until
+    /// the launcher has been told.
     pub fn abort(&self, code: u8, why: &str) -> ! {
         let code = code.max(1);
         let tell_others = || {
             let call = Call::Abort { code, why: why.into() };
-            // The launcher hears of it by this process's end in any case.
+            // The launcher notices this process's end in any case.
             let _ = self.call(Asked::Abort, call, Deadline::after(ABORT).instant());
         };
         let ask_launcher = |guest: &Guest| {
@@ -375,7 +383,7 @@ impl Client {
         std::process::exit(i32::from(code))
     }
 
-    /// The other ranks that have not ended.
+    /// Returns the other ranks that have not ended.
     fn left(&self) -> Vec<u32> {
         let mut is_left = vec![true; self.welcome.size as usize];
         let mut end = |rank: u32| {
@@ -393,22 +401,24 @@ impl Client {
         (0u32..).zip(is_left).filter_map(|(rank, is_left)| is_left.then_some(rank)).collect()
     }
 
-    /// Who started this process, if that was not deckrun: "PMI-2 (Slurm)".
+    /// Returns the launcher that started this process, if it was not deckrun: "PMI-2 (Slurm)".
     pub fn guest_of(&self) -> Option<&str> {
         self.shared.guest.as_ref().map(Guest::title)
     }
 
-    /// Calls `listener` for every event: first, on this thread, for those that came already, then on the client's own.
+    /// Calls `listener` for every event: first, on this thread, for earlier events, then on the client's own
+    /// thread.
     ///
-    /// A listener must not block, and must not call this client: the thread that it holds up is the one that would
-    /// bring the answer. One that owns the client keeps the connection open until the launcher ends it.
+    /// A listener must not block, and must not call this client: it would hold up the thread that brings the
+    /// answer. A listener that owns the client keeps the connection open until the launcher ends it.
     pub fn on_event(&self, listener: Listener) {
         let mut news = self.shared.news.lock();
         news.log.iter().for_each(|event| notify(&listener, event));
         news.listeners.push(listener);
     }
 
-    /// Sends one request and waits for its answer. Answers that carry nothing become an empty record of this rank's.
+    /// Sends one request and waits for its answer. An answer without data becomes an empty record of this
+    /// rank's.
     fn call(&self, asked: Asked<'_>, call: Call, deadline: Instant) -> Result<Record, BootError> {
         self.interruptible(asked, call, deadline, None)
     }
@@ -442,19 +452,19 @@ impl Client {
     }
 }
 
-/// A question to the launcher that nobody waits for ([`Client::ask`]).
+/// A question to the launcher whose answer is not waited for ([`Client::ask`]).
 pub struct Question {
     shared: Arc<Shared>,
     id: u64,
 }
 
 impl Question {
-    /// Whether every event has come that happened before it was asked, or nothing will come any more.
+    /// Tells whether all events of before the question have come, or nothing will come any more.
     pub fn is_answered(&self) -> bool {
         self.is_answered_in(&self.shared.calls.lock())
     }
 
-    /// Waits until it [is answered](Question::is_answered), at most until then.
+    /// Waits until the question [is answered](Question::is_answered), at most until `deadline`.
     pub fn wait(&self, deadline: Instant) {
         let deadline = Deadline::from(deadline);
         let mut calls = self.shared.calls.lock();
@@ -495,7 +505,8 @@ impl Drop for Client {
             return;
         }
         self.shared.leaving.store(true, Ordering::Relaxed);
-        // Wakes the reader, which then ends. It is not joined: a listener may be waiting for the very thread that drops.
+        // The shutdown wakes the reader, which then ends. It is not joined: a listener may be waiting for the
+        // very thread that drops.
         let _ = shutdown(&self.shared.stream, Shutdown::Both);
     }
 }
@@ -513,7 +524,7 @@ impl Shared {
         let late =
             || BootError::Deadline { what: asked.to_string(), waited: start.elapsed(), missing: Vec::new() };
         let id = self.start(asked, call, give_up)?.ok_or_else(late)?;
-        // When the wait is published, and then when the interrupt is asked for next.
+        // `look_at` is when the wait is published, and later when `interrupt` is called next.
         let (mut calls, mut look_at, mut published) = (self.calls.lock(), Some(Deadline::after(LONG)), None);
         loop {
             if let Some(reply) = calls.open.get_mut(&id).and_then(Option::take) {
@@ -530,7 +541,8 @@ impl Shared {
                 published = published.or_else(|| self.waits.publish(&asked.wait(maker), start.elapsed()));
                 if let Some(interrupt) = interrupt {
                     look_at = Some(Deadline::after(LONG));
-                    // It may wait for a lock of the caller's language. What it says is said once, so it counts beside an answer, too.
+                    // `interrupt` may wait for a lock of the caller's language. It reports an interruption only
+                    // once, and so it counts even if an answer has come.
                     if MutexGuard::unlocked(&mut calls, interrupt) {
                         calls.open.remove(&id);
                         return Err(BootError::Interrupted { what: asked.to_string() });
@@ -544,9 +556,10 @@ impl Shared {
         }
     }
 
-    /// Sends a request: the number of its call, which is open from now on. `None`: it could not be sent in time.
+    /// Sends a request, and returns the number of its call, which is open from now on. Returns `None` if it
+    /// could not be sent in time.
     fn start(&self, asked: &Asked<'_>, call: Call, give_up: Deadline) -> Result<Option<u64>, BootError> {
-        // The answer would come to the thread of another process.
+        // In a forked child the answer would come to the parent's thread.
         process::check().map_err(|source| BootError::Io { what: asked.to_string(), source })?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let mut frame = Vec::new();
@@ -563,7 +576,7 @@ impl Shared {
             Err(SendError::Late { torn }) => {
                 calls.open.remove(&id);
                 if torn {
-                    // The launcher could make no sense of anything after half a frame.
+                    // The launcher cannot read anything behind half a frame.
                     let _ = shutdown(&self.stream, Shutdown::Both);
                 }
                 return Ok(None);
@@ -584,7 +597,7 @@ impl Shared {
         }
     }
 
-    /// The client's thread.
+    /// Runs the client's thread.
     fn read(&self, mut frames: Frames, size: u32) {
         let why = loop {
             match self.deliver(&mut frames, size) {
@@ -599,11 +612,11 @@ impl Shared {
         self.end(why);
     }
 
-    /// Nothing comes from the launcher any more.
+    /// Notes that nothing comes from the launcher any more.
     fn end(&self, why: String) {
         self.calls.lock().gone.get_or_insert(why);
         self.answered.notify_all();
-        // A launcher that hears nonsense or is not heard any more must see the end too.
+        // A launcher that sends nonsense, or that cannot be reached, must see the end, too.
         let _ = shutdown(&self.stream, Shutdown::Both);
         if !self.leaving.load(Ordering::Relaxed) {
             let mut news = self.news.lock();
@@ -644,7 +657,7 @@ impl Shared {
     }
 }
 
-/// A listener that panics costs neither the others nor the thread anything.
+/// Calls a listener. Its panic harms neither the other listeners nor the thread.
 fn notify(listener: &Listener, event: &Event) {
     static CALLBACK: Callback = Callback::new("a listener to the launcher's events");
     CALLBACK.call(|| listener(event));
@@ -657,7 +670,7 @@ impl EventLog {
     }
 }
 
-/// Hello and welcome, before there is a thread that reads.
+/// Exchanges hello and welcome, before there is a thread that reads.
 fn join(stream: &UnixStream, who: &'static str) -> Result<(Frames, Welcome), BootError> {
     let what = || Asked::Hello.to_string();
     let (start, deadline) = (Instant::now(), Deadline::after(JOIN_LIMIT));

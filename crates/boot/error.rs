@@ -1,14 +1,14 @@
-//! What can go wrong between a rank and its launcher.
+//! Errors between a rank and its launcher.
 
 use std::{io, time::Duration};
 
 use crate::{Ranks, start::StartError, wire::WireError};
 
-/// Why a bootstrap call failed. `what` is the call as a reader would say it: "lookup of `sums`".
+/// Error of a bootstrap call. `what` is the call in words: "lookup of `sums`".
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BootError {
-    /// Names are exclusive.
+    /// Another rank has registered the name.
     #[error(
         "the name `{name}` is taken: rank {owner} registered it. Choose another, or unregister it there first"
     )]
@@ -45,19 +45,19 @@ pub enum BootError {
         waited: Duration,
     },
 
-    /// What was waited for can no longer come.
+    /// No rank is left that could do what the call waits for.
     #[error("{what}: no other rank is left that could answer (all are done or lost)")]
     NobodyLeft {
         /// The call.
         what: String,
     },
 
-    /// The time was up.
+    /// The deadline has passed.
     #[error("{what}: not answered within {waited:.1?}{}", missing_text(missing))]
     Deadline {
         /// The call.
         what: String,
-        /// How long it waited.
+        /// How long the call has waited.
         waited: Duration,
         /// For a fence: the ranks that had not come to it, sorted. Otherwise empty.
         missing: Vec<u32>,
@@ -90,20 +90,20 @@ pub enum BootError {
         rank: u32,
     },
 
-    /// A bound was passed.
+    /// A bound would be exceeded.
     #[error("{what}: {bound} may be at most {limit}, this would make it {got}")]
     TooBig {
         /// The call.
         what: String,
-        /// What is bounded, with its unit.
+        /// The bounded quantity, with its unit.
         bound: String,
         /// The bound.
         limit: u64,
-        /// What it would have been.
+        /// The value that the call would have led to.
         got: u64,
     },
 
-    /// The launcher would not do it.
+    /// The launcher refused the call.
     #[error("{what}: refused by the launcher: {why}")]
     Refused {
         /// The call.
@@ -117,9 +117,9 @@ pub enum BootError {
     LauncherGone {
         /// The call.
         what: String,
-        /// Who served this job's names: "the launcher", or rank 0.
+        /// The process that served this job's names: "the launcher", or rank 0.
         who: &'static str,
-        /// What the connection's end looked like.
+        /// The sign of the connection's end.
         why: String,
     },
 
@@ -132,36 +132,36 @@ pub enum BootError {
     BadDescriptor {
         /// The variable's value.
         value: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
 
-    /// This process has been joined to its job before.
+    /// This process has joined its job already.
     #[error(
         "this process has joined its job already, and a process has one world: keep what the first `init` returned, and lend it to \
          whoever needs it"
     )]
     AlreadyJoined,
 
-    /// The launcher's bytes are not this protocol.
+    /// The launcher's bytes are not of this protocol.
     #[error("{what}: the launcher sent {source}; are it and this program of the same version?")]
     Protocol {
         /// The call.
         what: String,
-        /// What came.
+        /// The fault of the bytes.
         source: WireError,
     },
 
-    /// Who started this process offers no way into a job, or not a usable one.
+    /// The launcher that started this process offers no usable way into a job.
     #[error(transparent)]
     Start(#[from] StartError),
 
-    /// The operating system refused.
+    /// The operating system refused an operation.
     #[error("{what}: {source}")]
     Io {
         /// The call.
         what: String,
-        /// Its reason.
+        /// The system's reason.
         source: io::Error,
     },
 }

@@ -1,21 +1,22 @@
-//! Names of families: one name that each rank may register a member under.
+//! Names of families: one name under which each rank may register a member.
 //!
-//! The name service knows unique names only. A member is registered under the family's name, a mark and its rank's number. Names that
-//! programs choose have no control characters, so a family and a name of its own do not meet.
+//! The name service knows unique names only. A member is registered under the family's name, a mark and its
+//! rank's number. Names that programs choose have no control characters, and so a family never meets a name of
+//! its own.
 
 use std::fmt::Write;
 
 use crate::Ranks;
 
-/// Between a family's name and the rank of its member.
+/// Separator of a family's name and its member's rank.
 const MARK: char = '\u{2}';
 
-/// What the member of `rank` is registered under.
+/// Returns the name under which the member of `rank` is registered.
 pub fn member(family: &str, rank: usize) -> String {
     format!("{family}{MARK}{rank}")
 }
 
-/// The name that the program chose, and of a member the rank.
+/// Returns the name that the program chose, and for a member its rank.
 pub fn parts(registered: &str) -> (&str, Option<u32>) {
     match registered.rsplit_once(MARK).map(|(family, rank)| (family, rank.parse())) {
         Some((family, Ok(rank))) => (family, Some(rank)),
@@ -23,7 +24,7 @@ pub fn parts(registered: &str) -> (&str, Option<u32>) {
     }
 }
 
-/// Registered names as a user reads them: members of a family together, as in `halo of ranks 0-3`.
+/// Returns registered names as a user reads them: members of a family together, as in `halo of ranks 0-3`.
 pub fn listed(registered: &[String]) -> Vec<String> {
     let mut listed: Vec<(&str, Vec<u32>)> = Vec::new();
     for name in registered {

@@ -10,8 +10,8 @@ use crate::{
     server::Config,
 };
 
-/// A name service on a thread of this process. The thread ends when all its ranks' streams have ended; dropping the job
-/// does not wait for that.
+/// A name service on a thread of this process. The thread ends when all its ranks' streams have ended; dropping
+/// the job does not wait for it.
 #[derive(Debug)]
 pub struct Job {
     thread: JoinHandle<Result<io::Result<()>, String>>,
@@ -19,7 +19,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job of `ranks` ranks, and the streams for their [`Client`](crate::Client)s: rank `r` takes the `r`-th.
+    /// Makes a job of `ranks` ranks, and the streams for their [`Client`](crate::Client)s: rank `r` takes the
+    /// `r`-th.
     ///
     /// # Errors
     /// When `ranks` is 0 or beyond [`MAX_RANKS`], or the system has no more descriptors (two per rank) or threads.
@@ -31,7 +32,8 @@ impl Job {
         Self::serve(Config::new(ranks)?)
     }
 
-    /// As [`Job::new`], of ranks that are told that they run on several hosts, so many on each: for tests.
+    /// Does as [`Job::new`], and tells the ranks that they run on several hosts, with the given number of ranks
+    /// on each: for tests.
     ///
     /// # Errors
     /// As [`Job::new`].
@@ -46,12 +48,12 @@ impl Job {
         let (ours, theirs) = pairs.into_iter().unzip();
         let service = Service::new(config, ours)?;
         let reporter = service.reporter();
-        // A service that panics is dropped, and with it the streams: the clients see their end.
+        // A service that panics is dropped, and its streams with it: the clients see their end.
         let thread = thread::spawn("deck-boot-serve", || service.run(), |_| {})?;
         Ok((Job { thread, reporter }, theirs))
     }
 
-    /// The way to declare a rank lost.
+    /// Returns the reporter, which can declare a rank lost.
     pub fn reporter(&self) -> &Reporter {
         &self.reporter
     }

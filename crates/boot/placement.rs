@@ -1,4 +1,4 @@
-//! Which rank runs on which host.
+//! Placement of ranks on hosts.
 
 use std::ops::Range;
 
@@ -6,34 +6,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::{MAX_RANKS, wire::bounded};
 
-/// A host of a job whose ranks follow one another.
+/// A host of a job, with a block of consecutive ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// As whoever started the job names it.
+    /// The host's name, as the launcher has it.
     pub name: String,
-    /// How many ranks it has: those that follow the ranks of the host before it.
+    /// Number of the host's ranks, which follow the ranks of the host before it.
     pub ranks: u32,
 }
 
-/// The hosts of a job, and the host of each rank. deckrun's ranks follow one another on each host; other launchers may deal them
-/// out in turn.
+/// The hosts of a job, and the host of each rank. deckrun places consecutive ranks on each host; other
+/// launchers may deal them out in turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Wire", try_from = "Wire")]
 pub struct Placement {
     hosts: Vec<String>,
-    /// By rank: an index of `hosts`.
+    /// Index in `hosts`, by rank.
     host_of: Vec<u32>,
 }
 
 impl Placement {
-    /// Ranks that follow one another on each host.
+    /// Places consecutive ranks on each host.
     pub fn blocks(hosts: Vec<Host>) -> Placement {
         let ranks = |(host, Host { ranks, .. }): (u32, &Host)| (0..*ranks).map(move |_| host);
         let host_of = (0u32..).zip(&hosts).flat_map(ranks).collect();
         Placement { hosts: hosts.into_iter().map(|host| host.name).collect(), host_of }
     }
 
-    /// The host of each rank, told apart by a key, with its name. Hosts are numbered in the order of their first ranks.
+    /// Makes a placement from each rank's host: a key that tells hosts apart, and the name. Hosts are numbered
+    /// in the order of their first ranks.
     pub fn of_ranks<K: PartialEq>(ranks: impl IntoIterator<Item = (K, String)>) -> Placement {
         let (mut keys, mut hosts, mut host_of) = (Vec::<K>::new(), Vec::new(), Vec::new());
         for (key, name) in ranks {
@@ -47,33 +48,33 @@ impl Placement {
         Placement { hosts, host_of }
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     pub fn size(&self) -> u32 {
         self.host_of.len() as u32
     }
 
-    /// The hosts' names.
+    /// Returns the hosts' names.
     pub fn hosts(&self) -> &[String] {
         &self.hosts
     }
 
-    /// The index in [`Placement::hosts`] of the host that has this rank; `None` when there is no such rank.
+    /// Returns the index in [`Placement::hosts`] of a rank's host; `None` if there is no such rank.
     pub fn host_of(&self, rank: u32) -> Option<usize> {
         self.host_of.get(rank as usize).map(|host| *host as usize)
     }
 
-    /// By rank, the index of its host.
+    /// Returns the index of each rank's host.
     pub fn by_rank(&self) -> &[u32] {
         &self.host_of
     }
 
-    /// The ranks of a host, in their order.
+    /// Returns the ranks of a host, in their order.
     pub fn ranks_of(&self, host: usize) -> impl Iterator<Item = u32> + '_ {
         (0..).zip(&self.host_of).filter(move |(_, of)| **of as usize == host).map(|(rank, _)| rank)
     }
 }
 
-/// As it travels: runs of ranks that follow one another on a host.
+/// Encoding of a placement: runs of consecutive ranks on a host.
 #[derive(Clone, Serialize, Deserialize)]
 struct Wire {
     #[serde(deserialize_with = "bounded::<_, _, { MAX_RANKS as usize }>")]
@@ -126,7 +127,7 @@ mod tests {
         let hosts: Vec<_> = (0..6).map(|rank| placement.host_of(rank)).collect();
         assert_eq!(hosts, [Some(0), Some(0), Some(2), Some(2), Some(2), None]);
         assert_eq!(ranks_of(&placement), [vec![0, 1], vec![], vec![2, 3, 4]]);
-        // Which numbers its hosts have does not change on the way, though one of them has no rank.
+        // The hosts keep their numbers, though one of them has no rank.
         assert_eq!(travelled(&placement), placement);
     }
 

@@ -1,4 +1,4 @@
-//! Lists of ranks as people write them.
+//! Lists of ranks in the form that people write.
 
 use std::fmt;
 

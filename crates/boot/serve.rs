@@ -1,11 +1,10 @@
-//! Moves the bytes of a [`Server`]: one thread, one `epoll`, over all the ranks' sockets and what is relayed for ranks on
-//! other hosts. What happens to one rank costs no look at the connections of others: those of which something may be to be
-//! passed on are listed.
+//! I/O of a [`Server`]: one thread, one `epoll`, for all ranks' sockets and for the relayed ranks of other
+//! hosts. An event of one rank costs no check of other connections: connections with work are kept in a list.
 //!
-//! The thread never blocks on a rank. What cannot be written at once is kept in a bounded buffer. A rank that does not
-//! read its answers is not served meanwhile, nor read from (`Peer::is_held`): its requests wait where they are. A rank
-//! whose buffer fills all the same, with what it has waited for and with news, is declared lost. So none holds up another.
-//! [`Service::run`] returns when every connection has ended.
+//! The thread never blocks on a rank. Unsent bytes are kept in a bounded buffer. A rank that does not read its
+//! answers is neither served nor read meanwhile (`Peer::is_held`): its requests wait where they are. If its
+//! buffer fills all the same, with awaited answers and with news, the rank is declared lost. No rank can
+//! therefore hold up another. [`Service::run`] returns when every connection has ended.
 
 mod peer;
 mod reports;
@@ -44,50 +43,50 @@ pub use self::{
     reports::Reporter,
 };
 
-/// What may lie unsent for one rank, in bytes, before it counts as one that has stopped reading.
+/// Upper bound of unsent bytes for one rank, before the rank counts as one that has stopped reading.
 pub const OUT_BOUND: usize = 4 * MAX_FRAME;
 
-/// From how many unsent bytes on a rank's requests are left waiting, until it has read.
+/// Number of unsent bytes from which on a rank's requests wait until it has read.
 const HELD: usize = OUT_BOUND / 4;
 
-/// What may be under way to a relayed rank, and from it, in bytes, before the other side has said that it has dealt with
-/// it ([`Outlet::consumed`], [`Reporter::taken`]).
+/// Window of a relayed rank, in bytes, for each direction: bytes in flight that the other side has not
+/// acknowledged ([`Outlet::consumed`], [`Reporter::taken`]).
 pub const WINDOW: usize = 64 << 10;
 
-/// It is said when so much has been dealt with, and not for each message.
+/// Number of bytes after which an acknowledgement is sent, instead of one for each message.
 pub const TELL: usize = WINDOW / 4;
 
-/// How much is read from one rank before the others have their turn.
+/// Maximum number of bytes read from one rank before the others have their turn.
 const READ_SIZE: usize = 64 << 10;
 
-/// How often a rank that has ended is still read from: more than a socket's buffer holds.
+/// Maximum number of reads from a rank that has ended: more than a socket's buffer holds.
 const LAST_READS: usize = 64;
 
-/// What may come from a relayed rank that is not served: its window, and what was read at its end.
+/// Upper bound of unserved bytes of a relayed rank: its window, and the reads at its end.
 const RELAYED_BOUND: usize = WINDOW + (LAST_READS + 2) * READ_SIZE;
 
-/// Ranks whose sockets are named at a time. Those that are left are named before these again.
+/// Maximum number of events that one poll returns. The remaining ones come before these again.
 const NAMED: usize = 64;
 
-/// The longest sleep at a time: `epoll` counts it in milliseconds of 31 bits.
+/// Upper bound of one sleep: `epoll` counts it in milliseconds of 31 bits.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
-/// The number of the wakeup descriptor among the ranks.
+/// Number that stands for the wakeup descriptor among the ranks.
 const WAKEUP: u64 = u64::MAX;
 
-/// The name service at work. Owns the launcher's ends of the connections.
+/// The running name service. Owns the launcher's ends of the connections.
 #[derive(Debug)]
 pub struct Service {
     server: Server,
-    /// By rank; `None` once the connection has ended.
+    /// Connections by rank; `None` once the connection has ended.
     peers: Vec<Option<Peer>>,
-    /// How many of them there are still.
+    /// Number of connections that have not ended.
     connected: usize,
-    /// Watches their sockets, and the wakeup descriptor.
+    /// Watches the sockets, and the wakeup descriptor.
     poller: OwnedFd,
-    /// Those of which something may be to be passed on; each is in here once.
+    /// Ranks that may have bytes to send or a changed interest; each is in here once.
     touched: Vec<u32>,
-    /// Those that have read meanwhile, and of which something is left to be served.
+    /// Ranks that were held, have read meanwhile, and still have requests.
     resumable: Vec<u32>,
     outlet: Box<dyn Outlet>,
     reports: Arc<Reports>,
@@ -95,16 +94,17 @@ pub struct Service {
     on_abort: Aborts,
     /// The job's clock, which the ranks use, too.
     clock: Option<Arc<JobClock>>,
-    /// Who asks, of whom, and how: answered when everything else has been heard.
+    /// Questions for a rank's end: the asking rank, the other rank, the request. They are answered when
+    /// everything else has been read.
     fates: Vec<(u32, u32, Request)>,
 }
 
-/// Who hears of ranks that leave without goodbye.
+/// Callback for ranks that leave without goodbye.
 struct Desertion(Box<Tell>);
 
 type Tell = dyn Fn(u32, &str) + Send;
 
-/// Who hears of ranks that abort the job.
+/// Callback for ranks that abort the job.
 struct Aborts(Box<TellAbort>);
 
 type TellAbort = dyn Fn(u32, u8, &str) + Send;
@@ -122,7 +122,7 @@ impl std::fmt::Debug for Desertion {
 }
 
 impl Service {
-    /// A service in which `streams[r]` leads to rank `r`.
+    /// Makes a service in which `streams[r]` leads to rank `r`.
     ///
     /// # Errors
     /// When the job's size is not the number of streams, or no event descriptor is to be had.
@@ -130,8 +130,8 @@ impl Service {
         Service::over(config, streams.into_iter().map(Connection::Socket).collect(), Box::new(NoOutlet))
     }
 
-    /// A service in which `connections[r]` leads to rank `r`; what is said to relayed ones goes to `outlet`. Their
-    /// welcome carries neither the secret nor a key nor an address: whoever relays it puts them in.
+    /// Makes a service in which `connections[r]` leads to rank `r`; bytes for relayed ranks go to `outlet`.
+    /// Their welcome carries neither the secret nor a key nor an address: the relaying node puts them in.
     ///
     /// # Errors
     /// As [`new`](Service::new).
@@ -169,13 +169,15 @@ impl Service {
         })
     }
 
-    /// Calls `tell` with a rank and how it ended when one that had joined the job leaves without goodbye, and without a sign
-    /// of failure that somebody else would tell of. On the service's thread: it must not block.
+    /// Sets a callback for a rank that had joined the job and leaves without goodbye, and without a failure
+    /// that another part reports. `tell` gets the rank and how it ended. It is called on the service's thread
+    /// and must not block.
     pub fn on_desertion(&mut self, tell: impl Fn(u32, &str) + Send + 'static) {
         self.on_desertion = Desertion(Box::new(tell));
     }
 
-    /// Calls `tell` with a rank that aborts the job, the code, and its words for both. On the service's thread: it must not block.
+    /// Sets a callback for a rank that aborts the job. `tell` gets the rank, the code, and a text for both. It
+    /// is called on the service's thread and must not block.
     pub fn on_abort(&mut self, tell: impl Fn(u32, u8, &str) + Send + 'static) {
         self.on_abort = Aborts(Box::new(tell));
     }
@@ -189,15 +191,15 @@ impl Service {
         self.clock.as_ref().map_or_else(Instant::now, |clock| clock.now())
     }
 
-    /// The way to tell this service how ranks ended, and what relayed ones said.
+    /// Returns the reporter, which tells this service how ranks ended, and brings the bytes of relayed ranks.
     pub fn reporter(&self) -> Reporter {
         Reporter(Arc::clone(&self.reports))
     }
 
-    /// Serves until every connection has ended; asleep while there is nothing to do.
+    /// Serves until every connection has ended; sleeps while there is nothing to do.
     ///
     /// # Errors
-    /// When the system cannot poll. What a rank does never ends the service.
+    /// When the system cannot poll. Nothing that a rank does ends the service.
     pub fn run(mut self) -> io::Result<()> {
         let mut scratch = vec![0; READ_SIZE];
         while self.connected > 0 {
@@ -222,7 +224,7 @@ impl Service {
         self.peers.get_mut(rank as usize).and_then(Option::as_mut)
     }
 
-    /// Something may be to be passed on of this rank, or to be watched for: it is looked at before the next sleep.
+    /// Lists a rank that may have bytes to send or a changed interest: it is handled before the next sleep.
     fn touch(&mut self, rank: u32) {
         if let Some(peer) = self.peer(rank)
             && !std::mem::replace(&mut peer.is_touched, true)
@@ -231,7 +233,7 @@ impl Service {
         }
     }
 
-    /// Serves what those have said who have read meanwhile.
+    /// Serves the requests of ranks that have read meanwhile.
     fn resume(&mut self, now: Instant) {
         for rank in std::mem::take(&mut self.resumable) {
             if self.peer(rank).is_some_and(|peer| peer.is_to_be_resumed()) {
@@ -240,7 +242,8 @@ impl Service {
         }
     }
 
-    /// A rank that another one asks about may have said goodbye, or closed its connection, before it was asked about.
+    /// Answers questions for ends, after reading from the rank in question: it may have said goodbye, or closed
+    /// its connection, before the question.
     fn answer_fates(&mut self, now: Instant, scratch: &mut [u8]) {
         for (rank, of, request) in std::mem::take(&mut self.fates) {
             self.drain(now, of, scratch);
@@ -249,7 +252,8 @@ impl Service {
         }
     }
 
-    /// Serves what a rank has said that has ended, or hears nothing any more: its last word may have been goodbye.
+    /// Serves the remaining requests of a rank that has ended, or that takes nothing any more: the last one may
+    /// be goodbye.
     fn drain_ended(&mut self, now: Instant, rank: u32, scratch: &mut [u8]) {
         if let Some(peer) = self.peer(rank) {
             peer.stop_sending();
@@ -258,7 +262,7 @@ impl Service {
         }
     }
 
-    /// Serves what a rank has said so far. Bounded, because it may go on.
+    /// Serves the requests that a rank has sent so far. Bounded, because it may go on.
     fn drain(&mut self, now: Instant, rank: u32, scratch: &mut [u8]) {
         for _ in 0..LAST_READS {
             if !self.receive(now, rank, scratch) {
@@ -267,9 +271,11 @@ impl Service {
         }
     }
 
-    /// Sleeps until something happens or is due, or a while. Returns the ranks whose connections have something to say.
+    /// Sleeps until an event or a deadline, for a bounded time. Returns the ranks whose connections can be
+    /// read.
     fn wait(&mut self) -> io::Result<Vec<u32>> {
-        // What was asked while others were drained is next, and what was left of who has read meanwhile.
+        // There is no sleep if questions came while other ranks were drained, or if requests of resumed ranks
+        // are left.
         let is_busy = !self.fates.is_empty() || !self.resumable.is_empty();
         let due = if is_busy { Some(self.now()) } else { self.server.next_deadline() };
         let until_due = due.map(|due| {
@@ -309,7 +315,7 @@ impl Service {
                 self.server.disconnected(now, rank)
             }
             RankReport::Ended(how, well) => {
-                // A process that it left behind may hold the socket and go on writing.
+                // A process that the rank left behind may hold the socket and go on writing.
                 self.drain_ended(now, rank, scratch);
                 if well && self.server.owes_goodbye(rank) {
                     (self.on_desertion.0)(rank, &how);
@@ -320,8 +326,8 @@ impl Service {
         self.perform(actions);
     }
 
-    /// Reads once from a rank and serves what came. False when there was nothing, nothing is to be read now, or nothing more
-    /// will come.
+    /// Reads once from a rank and serves its requests. Returns `false` if there was nothing, if the rank may
+    /// not be read now, or if nothing more will come.
     fn receive(&mut self, now: Instant, rank: u32, scratch: &mut [u8]) -> bool {
         let Some(peer) = self.peers.get(rank as usize).and_then(Option::as_ref) else { return false };
         if peer.is_held() {
@@ -339,7 +345,7 @@ impl Service {
         self.peers[rank as usize].is_some()
     }
 
-    /// Serves what a rank said, until it is held.
+    /// Serves a rank's requests, until it is held.
     fn serve(&mut self, now: Instant, rank: u32, bytes: &[u8]) {
         let Some(peer) = self.peer(rank) else { return };
         let too_much = !peer.push(bytes);
@@ -394,13 +400,15 @@ impl Service {
         let Some(peer) = self.peers[rank as usize].take() else { return };
         self.connected -= 1;
         match peer.socket() {
-            // A process that is just being started may have a copy of it for a moment, and would keep it watched.
+            // A process that is just being started may have a copy of the socket for a moment, and would keep
+            // it watched.
             Some(socket) => _ = epoll::delete(&self.poller, socket),
             None => self.outlet.close(rank),
         }
     }
 
-    /// Passes on what can be passed on, also what comes up meanwhile: the last words of a rank that cannot be sent anything.
+    /// Sends what the ranks take, and also what comes up meanwhile: the last requests of a rank that cannot be
+    /// sent anything.
     fn flush(&mut self, now: Instant, scratch: &mut [u8]) -> io::Result<()> {
         while let Some(rank) = self.touched.pop() {
             let Some(peer) = &mut self.peers[rank as usize] else { continue };
@@ -415,7 +423,7 @@ impl Service {
         Ok(())
     }
 
-    /// Has a rank watched for what it is waited for now, and remembers it if it is to be served.
+    /// Sets the events for which a rank's socket is watched, and lists the rank if it is to be resumed.
     fn watch(&mut self, rank: u32) -> io::Result<()> {
         let Some(peer) = &mut self.peers[rank as usize] else { return Ok(()) };
         if peer.is_to_be_resumed() {
@@ -431,12 +439,12 @@ impl Service {
     }
 }
 
-/// How a rank ended that does not read what it is sent.
+/// Returns the text for the loss of a rank that does not read.
 pub fn stopped_reading() -> String {
     format!("stopped reading: over {OUT_BOUND} bytes from its launcher lie unread")
 }
 
-/// What must not cross a network in the clear, and what only the rank's own host knows.
+/// Removes what must not cross a network in the clear, and what only the rank's own host knows.
 fn blank(message: &mut FromServer) {
     if let FromServer::Reply { reply: Reply::Welcome(welcome), .. } = message {
         welcome.secret = [0; 32];

@@ -1,9 +1,9 @@
 //! The rules of the name service, without any I/O.
 //!
-//! [`Server`] takes `(now, rank, request)` and returns [`Action`]s; it has no socket, clock or thread, never blocks, and
-//! trusts nothing that a rank says. A request that must wait is kept in a list until something answers it: the thing
-//! itself, the news that it can never come, or its deadline, which the driver serves by calling [`Server::tick`] at
-//! [`Server::next_deadline`].
+//! [`Server`] takes `(now, rank, request)` and returns [`Action`]s. It has no socket, clock or thread, never
+//! blocks, and trusts no rank. A request that must wait is kept in a list until it can be answered: by the
+//! awaited value, by the news that it can never come, or by its deadline, for which the driver calls
+//! [`Server::tick`] at [`Server::next_deadline`].
 
 mod store;
 
@@ -22,31 +22,31 @@ use crate::{Host, Placement};
 
 pub use self::store::Limits;
 
-/// A longer wait is cut to this: it keeps the arithmetic of deadlines from overflowing.
+/// Upper bound of a wait: it keeps the arithmetic of deadlines from overflowing.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Characters of a rank's reason to abort.
+/// Maximum length of a rank's reason to abort, in characters.
 const MAX_WHY: usize = 300;
 
-/// A job as the server has to know it.
+/// Facts about a job that the server needs.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Sent to every rank; its `rank` and `key` are filled in for each.
+    /// The welcome for every rank; its `rank` and `key` are filled in for each.
     welcome: Welcome,
     master: Master,
-    /// By host: see [`Welcome::cpus`]. Empty: not known.
+    /// Processors by host: see [`Welcome::cpus`]. Empty if unknown.
     cpus: Vec<u32>,
     /// See [`Config::served_by`].
     server: Option<u32>,
-    /// What the ranks may store.
+    /// Bounds of what the ranks may store.
     pub limits: Limits,
-    /// How long a closed connection waits for [`Server::ended`] to say how its rank ended, before the others are told
-    /// merely that it closed. Zero when nobody watches the ranks.
+    /// How long a closed connection waits for [`Server::ended`] to say how its rank ended, before the others
+    /// are told merely that it closed. Zero if nobody watches the ranks.
     pub patience: Duration,
 }
 
 impl Config {
-    /// A job of `size` ranks on this host, with a fresh secret, that nobody watches.
+    /// Makes a job of `size` ranks on this host, with a fresh secret, whose ranks nobody watches.
     ///
     /// # Errors
     /// When the system has no random bytes.
@@ -70,13 +70,13 @@ impl Config {
         Ok(Config { welcome, master, cpus, server, limits, patience: Duration::ZERO })
     }
 
-    /// The same job on several hosts, whose ranks add up to its size, and this host's own address among them.
+    /// Places the job on several hosts, whose ranks add up to its size; `address` is this host's own.
     #[must_use]
     pub fn on(self, hosts: Vec<Host>, address: Option<IpAddr>) -> Config {
         self.placed(Placement::blocks(hosts), address)
     }
 
-    /// As [`Config::on`], with ranks in any order.
+    /// Does as [`Config::on`], with any placement.
     #[must_use]
     pub fn placed(mut self, placement: Placement, address: Option<IpAddr>) -> Config {
         self.welcome.placement = placement;
@@ -84,42 +84,44 @@ impl Config {
         self
     }
 
-    /// How many processors the ranks of each host may use, all together.
+    /// Sets the number of processors that the ranks of each host may use, all together.
     #[must_use]
     pub fn with_cpus(mut self, of_hosts: Vec<u32>) -> Config {
         self.cpus = of_hosts;
         self
     }
 
-    /// The rank in whose process the service is. It ends last: it hears of the others' ends after its own goodbye, too.
+    /// Sets the rank whose process runs the service. It ends last: it learns of the others' ends after its own
+    /// goodbye, too.
     #[must_use]
     pub fn served_by(mut self, rank: u32) -> Config {
         self.server = Some(rank);
         self
     }
 
-    /// What names the job.
+    /// Returns the number that names the job.
     pub fn job(&self) -> u64 {
         self.welcome.job
     }
 
-    /// Of a rank's host.
+    /// Returns the number of processors of a rank's host; 0 if unknown.
     fn cpus_of(&self, rank: u32) -> u32 {
         let host = self.welcome.placement.host_of(rank);
         host.and_then(|host| self.cpus.get(host)).copied().unwrap_or(0)
     }
 
-    /// Which rank runs where.
+    /// Returns the placement of the ranks.
     pub fn placement(&self) -> &Placement {
         &self.welcome.placement
     }
 
-    /// The job's secret, for whoever brings it to other hosts.
+    /// Returns the job's secret, to be sent to other hosts.
     pub fn secret(&self) -> [u8; 32] {
         self.welcome.secret
     }
 
-    /// For whoever brings it to the host whose ranks begin with `first`: from it follow the keys of the host's ranks.
+    /// Returns the key of the host whose ranks begin with `first`, to be sent to that host: the keys of its
+    /// ranks follow from it.
     pub fn host_key(&self, first: u32) -> HostKey {
         self.master.host(first)
     }
@@ -131,23 +133,23 @@ impl Config {
         (0u32..).zip(placement.by_rank()).map(|(rank, host)| keys[*host as usize].rank(rank)).collect()
     }
 
-    /// The number of ranks in the job.
+    /// Returns the number of ranks in the job.
     pub fn size(&self) -> u32 {
         self.welcome.size
     }
 }
 
-/// What the driver has to do.
+/// Action for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Send this to a rank.
+    /// Send a message to a rank.
     Send {
         /// The rank.
         to: u32,
-        /// What.
+        /// The message.
         message: FromServer,
     },
-    /// Close a rank's connection: nothing more will be sent or heard on it.
+    /// Close a rank's connection: nothing more is sent or received on it.
     Close {
         /// The rank.
         rank: u32,
@@ -159,25 +161,25 @@ pub enum Action {
 pub struct Server {
     config: Config,
     ranks: Vec<State>,
-    /// By rank: whether it has ever said hello.
+    /// Whether a rank has ever said hello, by rank.
     joined: Vec<bool>,
-    /// What each rank proves by that it is that rank.
+    /// Keys by which the ranks prove themselves, by rank.
     keys: Vec<RankKey>,
     store: Store,
     waiting: Vec<Waiting>,
-    /// Ranks whose connections have closed, and whose ends may still be told.
+    /// Ranks whose connections have closed, and whose ends may still be reported.
     closed: Vec<u32>,
-    /// How ranks ended, in the order of the news; replayed to a rank that says hello late.
+    /// Ends of ranks, in the order of the news; sent to a rank that says hello late.
     history: Vec<Event>,
     actions: Vec<Action>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Has not said hello. A program that never will is no problem: nothing is sent to it.
+    /// The rank has not said hello. A program that never will is no problem: nothing is sent to it.
     Starting,
     Joined,
-    /// Its connection has closed; how it ended may still be told, until then.
+    /// The rank's connection has closed; how it ended may still be reported, until `until`.
     Closed {
         until: Instant,
     },
@@ -201,7 +203,7 @@ enum Awaited {
 }
 
 impl Server {
-    /// A server to whom no rank has spoken yet.
+    /// Makes a server to which no rank has spoken yet.
     pub fn new(config: Config) -> Server {
         Server {
             ranks: vec![State::Starting; config.welcome.size as usize],
@@ -216,7 +218,7 @@ impl Server {
         }
     }
 
-    /// A request came on the connection of `rank`.
+    /// Handles a request that came on the connection of `rank`.
     pub fn handle(&mut self, now: Instant, rank: u32, request: Request) -> Vec<Action> {
         let Request { id, call } = request;
         match (self.state(rank), call) {
@@ -232,7 +234,7 @@ impl Server {
         std::mem::take(&mut self.actions)
     }
 
-    /// The connection of `rank` ended.
+    /// Handles the end of the connection of `rank`.
     pub fn disconnected(&mut self, now: Instant, rank: u32) -> Vec<Action> {
         match self.state(rank) {
             Some(State::Starting) if self.config.patience.is_zero() => {
@@ -246,7 +248,7 @@ impl Server {
                 self.ranks[rank as usize] = State::Closed { until };
                 self.closed.push(rank);
                 self.waiting.retain(|w| w.rank != rank);
-                // Its end is about to be told.
+                // The end of the rank is about to be reported.
                 for waiting in self.waiting.iter_mut().filter(|w| w.awaited == Awaited::Exit(rank)) {
                     waiting.deadline = until + self.config.patience;
                 }
@@ -258,7 +260,8 @@ impl Server {
         std::mem::take(&mut self.actions)
     }
 
-    /// `rank` has ended, and whoever watches it knows how: "killed by SIGSEGV". No news if it had said goodbye.
+    /// Handles the report of the end of `rank`: "killed by SIGSEGV". It is no news if the rank had said
+    /// goodbye.
     pub fn ended(&mut self, rank: u32, how: &str) -> Vec<Action> {
         match self.state(rank) {
             Some(State::Starting | State::Joined | State::Closed { .. }) => self.lose(rank, how),
@@ -268,12 +271,12 @@ impl Server {
         std::mem::take(&mut self.actions)
     }
 
-    /// Whether this rank has joined the job and not said goodbye: if it has ended, it has left without a word.
+    /// Tells whether this rank has joined the job and not said goodbye: if it has ended, it ended without one.
     pub fn owes_goodbye(&self, rank: u32) -> bool {
         self.joined.get(rank as usize).is_some_and(|joined| *joined) && self.state(rank) != Some(State::Done)
     }
 
-    /// Answers everything whose time is up.
+    /// Answers all requests whose deadline has passed.
     pub fn tick(&mut self, now: Instant) -> Vec<Action> {
         if self.next_deadline().is_none_or(|due| due > now) {
             return Vec::new();
@@ -293,14 +296,14 @@ impl Server {
                     self.lose(rank, "closed its connection without saying goodbye");
                 }
                 Some(State::Closed { .. }) => self.closed.push(rank),
-                // Its end was told.
+                // The end was reported.
                 _ => {}
             }
         }
         std::mem::take(&mut self.actions)
     }
 
-    /// When [`tick`](Server::tick) has something to do.
+    /// Returns the time of the next [`tick`](Server::tick).
     pub fn next_deadline(&self) -> Option<Instant> {
         let closed = self.closed.iter().filter_map(|rank| match self.state(*rank) {
             Some(State::Closed { until }) => Some(until),
@@ -419,7 +422,8 @@ impl Server {
         }
     }
 
-    /// Why nobody will make it any more, if a rank is known that had made it or was to make it.
+    /// Fails if no rank will make the name or key any more: the one that had made it, or was to make it, has
+    /// ended.
     fn may_come(&self, table: Table, name: &str, maker: Maker) -> Result<(), Failure> {
         let had_it = self.store.last_owner(table, name).and_then(|owner| self.end_of(owner));
         let ended = had_it.or_else(|| match maker {
@@ -434,7 +438,7 @@ impl Server {
         ended.map_or(Ok(()), |event| Err(maker_ended(event)))
     }
 
-    /// How a rank ended, if it has.
+    /// Returns how a rank ended, if it has.
     fn end_of(&self, rank: u32) -> Option<&Event> {
         self.history.iter().find(|event| rank_of(event) == Some(rank))
     }
@@ -491,7 +495,8 @@ impl Server {
         self.end(rank, State::Lost, Event::RankLost { rank, how: how.into() });
     }
 
-    /// What both ways to end have in common: the names go, the others hear of it, and hopeless waits fail.
+    /// Does the common part of both ends: the rank's names are removed, the others are told, and hopeless waits
+    /// fail.
     fn end(&mut self, rank: u32, state: State, event: Event) {
         self.ranks[rank as usize] = state;
         self.store.end(rank);
@@ -525,7 +530,7 @@ impl Server {
         }
     }
 
-    /// Whether a rank is told of the others' ends.
+    /// Tells whether a rank is told of the others' ends.
     fn hears(&self, rank: u32) -> bool {
         match self.state(rank) {
             Some(State::Joined) => true,
@@ -538,8 +543,8 @@ impl Server {
         self.ranks.get(rank as usize).copied()
     }
 
-    /// The one rank that others have left alone. Not that of a job of one, which was never anything else: what it waits
-    /// for is for another thread of its own to do.
+    /// Returns the last rank, if all others have ended. In a job of one rank returns `None`: it may wait for
+    /// another of its own threads.
     fn only_left(&self) -> Option<u32> {
         if self.ranks.len() == 1 {
             return None;
@@ -568,8 +573,8 @@ impl Server {
         self.actions.push(Action::Send { to, message: FromServer::Reply { id, reply } });
     }
 
-    /// Answers with what is registered or stored. Whoever learns what another rank has registered may connect to that one,
-    /// and gets what proves to it who calls.
+    /// Answers with a registered or stored record. A rank that learns what another rank has registered may
+    /// connect to it, and gets the ticket that proves to the other rank who is calling.
     fn reply_with(&mut self, to: u32, id: u64, table: Table, record: Arc<Record>) {
         let callee = record.owner;
         if let (Table::Names, Some(ours), Some(theirs)) =
@@ -586,7 +591,7 @@ impl Server {
     }
 }
 
-/// What became of a rank that has aborted its job.
+/// Returns the text for the end of a rank that has aborted its job.
 pub(crate) fn aborted(code: u8, why: &str) -> String {
     let why: String = why.chars().take(MAX_WHY).flat_map(char::escape_debug).collect();
     format!("aborted the job with code {code}{}{why}", if why.is_empty() { "" } else { ": " })

@@ -1,13 +1,13 @@
-//! When a TCP connection counts as over because the other host is silent.
+//! Detection of a silent host on a TCP connection.
 
 use std::{io, net::TcpStream, time::Duration};
 
 use rustix::net::sockopt;
 
-/// How often an idle connection is asked for a sign of life.
+/// Interval between keepalive probes on an idle connection.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// Has the kernel end a connection whose other side gives no sign of life for so long (a second at least).
+/// Makes the kernel end a connection whose other side gives no sign of life for this time (at least a second).
 ///
 /// # Errors
 /// The kernel's.
@@ -16,8 +16,8 @@ pub fn detect_silence(stream: &TcpStream, detect: Duration) -> io::Result<()> {
     sockopt::set_tcp_keepidle(stream, PROBE)?;
     sockopt::set_tcp_keepintvl(stream, PROBE)?;
     sockopt::set_tcp_keepcnt(stream, probes)?;
-    // This one counts where there is something unanswered; and with it, instead of the number of probes. The kernel looks
-    // at it when it sends a probe, which may be one interval late.
+    // The user timeout applies if data are unacknowledged; the kernel then also uses it instead of the number
+    // of probes. The kernel checks it when it sends a probe, which may be one interval late.
     let unanswered = detect.saturating_sub(PROBE).max(detect / 2);
     sockopt::set_tcp_user_timeout(stream, u32::try_from(unanswered.as_millis()).unwrap_or(u32::MAX))?;
     sockopt::set_socket_keepalive(stream, true)?;

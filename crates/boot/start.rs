@@ -1,4 +1,5 @@
-//! How a rank that deckrun did not start learns who it is, and finds the others: by what the launcher that did start it offers.
+//! Start of a rank that deckrun did not start: it learns its number, and finds the others, by the services of
+//! its launcher.
 //!
 //! ```text
 //!   found      what the environment variables say: one of these, none, or one that cannot be used
@@ -7,8 +8,8 @@
 //!   pmix       PMIx: libpmix.so.2, loaded when it is needed     Open MPI, PRRTE, Slurm (srun --mpi=pmix)
 //! ```
 //!
-//! All that µDECK asks of them is [`Environment`]: rank, size, and a small table of values that all ranks read behind a fence.
-//! By it rank 0 tells the others where it serves names; from then on everything is as under deckrun.
+//! [`Environment`] is all that µDECK uses of them: rank, size, and a small table of values that all ranks read
+//! behind a fence. By it rank 0 publishes where it serves names; from then on everything is as under deckrun.
 
 mod card;
 mod error;
@@ -32,8 +33,8 @@ pub use meet::{DESCRIPTORS_PER_RANK, ENV_INTERFACE, Options};
 
 use crate::{BootError, Client, local};
 
-/// The job that this process was started in; alone, a world of one. Blocks until all its ranks have come, at most as long as the
-/// options say.
+/// Joins the job in which this process was started; a process that is alone gets a world of one. Blocks until
+/// all ranks have come, at most as long as the options say.
 ///
 /// # Errors
 /// [`BootError::Start`] says what was found and what to do; under deckrun those of [`Client::from_env`].
@@ -68,48 +69,50 @@ fn alone() -> Result<Client, BootError> {
     Client::new(streams.into_iter().next().expect("a job of one has one stream"))
 }
 
-/// A launcher's services for one rank. Calls block until they are answered, at most until their deadline. After an error nothing
-/// more can be asked.
+/// A launcher's services for one rank. Calls block until they are answered, at most until their deadline. After
+/// an error no further call can succeed.
 pub trait Environment: Send {
-    /// As people know it: "PMI-2 (Slurm)".
+    /// Returns the launcher's name for people: "PMI-2 (Slurm)".
     fn title(&self) -> String;
 
-    /// This rank, 0 to `size` − 1.
+    /// Returns this rank, 0 to `size` − 1.
     fn rank(&self) -> u32;
 
-    /// The number of ranks in the job.
+    /// Returns the number of ranks in the job.
     fn size(&self) -> u32;
 
-    /// The longest value that [`Environment::put`] takes, in bytes.
+    /// Returns the longest value that [`Environment::put`] takes, in bytes.
     fn longest_value(&self) -> usize;
 
-    /// Makes a value known that the others may read after the next fence. A key is put once by a rank, and may be put by several
-    /// ranks: it belongs to the one that puts it. Keys and values consist of letters, digits and `-`; a key has at most 16 bytes.
+    /// Publishes a value that the others may read after the next fence. A rank puts a key once. Several ranks
+    /// may put the same key: each has its own value. Keys and values consist of letters, digits and `-`; a key
+    /// has at most 16 bytes.
     ///
     /// # Errors
     /// [`StartError::Server`], [`StartError::Late`].
     fn put(&mut self, key: &str, value: &str, until: Deadline) -> Result<(), StartError>;
 
-    /// Waits until all ranks have come here.
+    /// Waits until all ranks have come to the fence.
     ///
     /// # Errors
-    /// As of [`Environment::put`].
+    /// Those of [`Environment::put`].
     fn fence(&mut self, until: Deadline) -> Result<(), StartError>;
 
-    /// Reads what `rank` has put under `key` before the last fence.
+    /// Returns the value that `rank` has put under `key` before the last fence.
     ///
     /// # Errors
-    /// As of [`Environment::put`]; also if that rank has put nothing there.
+    /// Those of [`Environment::put`]; also if that rank has put nothing there.
     fn get(&mut self, rank: u32, key: &str, until: Deadline) -> Result<String, StartError>;
 
-    /// Says that this rank ends in order. Nothing else is asked afterwards.
+    /// Tells the launcher that this rank ends in order. Must be the last call.
     ///
     /// # Errors
-    /// As of [`Environment::put`].
+    /// Those of [`Environment::put`].
     fn finalize(&mut self, until: Deadline) -> Result<(), StartError>;
 
-    /// Whether its abort ends all ranks at once, by a signal that none can take. Then it is asked before the other ranks are told: what
-    /// they do about it could end before its answer, and give the job another exit code.
+    /// Tells whether an abort ends all ranks at once, by a signal that they cannot catch. The launcher must
+    /// then be asked before the other ranks are told: their reaction could end the job before its answer, and
+    /// with another exit code.
     fn kills_all_at_once(&self) -> bool {
         false
     }
@@ -117,6 +120,6 @@ pub trait Environment: Send {
     /// Asks for the end of the whole job with this exit code (1 to 255). Does not wait until it has ended.
     ///
     /// # Errors
-    /// As of [`Environment::put`].
+    /// Those of [`Environment::put`].
     fn abort(&mut self, code: u8, why: &str, until: Deadline) -> Result<(), StartError>;
 }

@@ -1,10 +1,12 @@
-//! What the calls of a rank wait for, where its launcher can read it: whatever the rank does, or does not do any more.
+//! Waits of a rank's calls, published where its launcher can read them, whatever the rank does or no longer
+//! does.
 //!
-//! The launcher gives each rank a page of shared memory of its own ([`Page`]). A call that has waited for [`LONG`] writes there
-//! whom it waits for ([`Waits::publish`]), and takes it back when it ends. A shorter wait writes nothing, so that no message
-//! pays for this. The rank alone writes the page, by a system call; the launcher keeps it mapped (a descriptor for each rank would be
-//! too many), and reads it when somebody asks. So neither ever waits for the other, a rank that hangs is seen as one that
-//! answers, and what a rank writes there can only be wrong about itself. How it lies there, and what is taken of it, is in `wire.rs`.
+//! The launcher gives each rank a page of shared memory of its own ([`Page`]). A call that has waited for
+//! [`LONG`] writes the awaited ranks there ([`Waits::publish`]), and removes them when it ends. A shorter wait
+//! writes nothing: no message pays for this. The rank alone writes the page, by a system call. The launcher
+//! keeps it mapped (a descriptor for each rank would be too many), and reads it when it is asked. Neither ever
+//! waits for the other, a rank that hangs can be read like one that answers, and a rank can write wrong data
+//! about itself only. The layout, and the checks of the reader, are in `wire.rs`.
 
 mod wire;
 
@@ -32,24 +34,24 @@ use udeck_sys::{
 
 use crate::wire::bounded;
 
-/// A wait is published once it has lasted so long: by then it costs nothing, and sleeps.
+/// Time after which a wait is published: by then the wait sleeps, and the cost does not matter.
 pub const LONG: Duration = Duration::from_millis(100);
 
-/// The most waits of one process that are published: further threads that wait are not seen.
+/// Maximum number of a process's published waits: further waiting threads are not seen.
 pub const MAX_WAITS: usize = wire::SLOTS;
 
-/// The most ranks that a wait names.
+/// Maximum number of ranks that a wait names.
 pub const MAX_AWAITED: usize = wire::MAX_RANKS;
 
-/// A torn read of a slot that its owner writes at this moment is repeated so often.
+/// Maximum number of reads of a slot that its owner is writing at the same moment.
 const READS: usize = 3;
 
-/// What kind of call waits.
+/// Kind of a waiting call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Call {
     /// A post, or the handle of one.
     Post,
-    /// Until all that was posted has been read.
+    /// A wait until all posted messages have been read.
     Flush,
     /// A retrieve.
     Retrieve,
@@ -59,30 +61,31 @@ pub enum Call {
     Barrier,
     /// Another collective call, which the name says.
     Collective,
-    /// For a mailbox to be made.
+    /// A wait for a mailbox to be made.
     Find,
-    /// For a connection to a mailbox.
+    /// A wait for a connection to a mailbox.
     Connect,
-    /// For message memory to come back.
+    /// A wait for message memory to come back.
     Memory,
-    /// For an answer of the launcher.
+    /// A wait for an answer of the launcher.
     Launcher,
-    /// For receivers, at the end.
+    /// A wait for receivers, at the end.
     Finish,
-    /// For a shared segment or a semaphore to be made, and for all that share it to come.
+    /// A wait for a shared segment or a semaphore to be made, and for all ranks that share it to come.
     Share,
-    /// For the lock of a shared segment.
+    /// A wait for the lock of a shared segment.
     Lock,
-    /// For a permit of a semaphore.
+    /// A wait for a permit of a semaphore.
     Acquire,
 }
 
-/// A call that waits: what the user called it by, and who can end it.
+/// A waiting call: its name for the user, and the ranks that can end it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Wait {
-    /// What it is.
+    /// The kind of call.
     pub call: Call,
-    /// The mailbox's name, or the shared segment's; empty where there is none. What comes from a rank may be any text of at most 200 bytes.
+    /// The mailbox's name, or the shared segment's; empty if there is none. A rank's bytes may be any text of
+    /// at most 200 bytes.
     pub name: String,
     /// Ranks of which any could end the wait, as far as they are known: at most [`MAX_AWAITED`].
     #[serde(deserialize_with = "bounded::<_, _, MAX_AWAITED>")]
@@ -91,53 +94,53 @@ pub struct Wait {
     pub open: bool,
 }
 
-/// A wait, and for how long it has lasted.
+/// A wait, and how long it has lasted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
-    /// What is waited for.
+    /// The wait.
     pub wait: Wait,
-    /// In milliseconds.
+    /// Its duration so far, in milliseconds.
     pub for_ms: u64,
 }
 
-/// What a rank writes its waits by. Cheap to clone; without a launcher's page it writes nothing.
+/// Publishes a rank's waits. Cheap to clone; without a launcher's page it writes nothing.
 #[derive(Clone, Default)]
 pub struct Waits(Option<Arc<Own>>);
 
 struct Own {
     page: OwnedFd,
-    /// Which slots are taken.
+    /// Slots in use.
     taken: Mutex<[bool; MAX_WAITS]>,
     serial: AtomicU32,
 }
 
-/// A published wait. Dropped, it is taken back.
+/// A published wait. Dropping it removes it from the page.
 #[must_use]
 pub struct Entry {
     own: Arc<Own>,
     slot: usize,
 }
 
-/// A rank's page, as its launcher has it.
+/// A rank's page, mapped by its launcher.
 #[derive(Debug)]
 pub struct Page(Mapping);
 
 type Words = [AtomicU64; wire::PAGE / size_of::<u64>()];
 
 impl Waits {
-    /// Over the page whose descriptor the launcher has written into the environment as `number`.
+    /// Opens the page whose descriptor the launcher has written into the environment as `number`.
     pub(crate) fn inherited(number: &str) -> Result<Waits, String> {
         let page = udeck_sys::inherited_segment(number, wire::PAGE)?;
         let own = Own { page, taken: Mutex::default(), serial: AtomicU32::new(0) };
         let mut head = [0; wire::HEADER];
         let read = pread(&own.page, &mut head, 0).map_err(|error| error.to_string())?;
         wire::check_header(&head[..read])?;
-        // Failures only mean that nothing is seen of this rank.
+        // A failure only means that the launcher sees nothing of this rank.
         let _ = pwrite(&own.page, &std::process::id().to_le_bytes(), wire::JOINED as u64);
         Ok(Waits(Some(Arc::new(own))))
     }
 
-    /// Makes a wait known that has lasted so long. `None`: nobody could read it, or others have taken all places.
+    /// Publishes a wait that has lasted `lasted`. Returns `None` if there is no page, or no free slot.
     pub fn publish(&self, wait: &Wait, lasted: Duration) -> Option<Entry> {
         let own = self.0.as_ref().filter(|_| !is_forked())?;
         let slot = {
@@ -161,7 +164,7 @@ impl fmt::Debug for Waits {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // The page is the parent's.
+        // The page belongs to the parent.
         if is_forked() {
             return;
         }
@@ -171,20 +174,20 @@ impl Drop for Entry {
 }
 
 impl Page {
-    /// A page, and what the rank inherits of it.
+    /// Makes a page, and the descriptor that the rank inherits.
     ///
     /// # Errors
     /// The kernel's: no descriptors left, no memory.
     pub fn new() -> io::Result<(Page, OwnedFd)> {
-        // Its size is sealed: a rank can take no memory by it.
+        // The size is sealed: a rank can take no memory by it.
         let (fd, mapping) = segment::create("udeck-waits", wire::PAGE, PeerAccess::Write)?;
         mapping.commit(fd.as_fd(), 0, wire::PAGE)?;
         pwrite(&fd, &wire::header(), 0)?;
         Ok((Page(mapping), fd))
     }
 
-    /// The number of the process by which the rank has joined its job, as it says itself, and its waits that have lasted
-    /// [`LONG`], the oldest first.
+    /// Returns the number of the process by which the rank has joined its job, as written by the rank, and its
+    /// waits that have lasted [`LONG`], the oldest first.
     pub fn read(&self) -> (Option<u32>, Vec<Published>) {
         let joined = wire::joined(&self.bytes(0));
         let now = monotonic();
@@ -200,7 +203,7 @@ impl Page {
         (0..READS).find_map(|_| wire::decode(&self.bytes(wire::offset(slot) as usize)))
     }
 
-    /// What is there at this moment, word by word.
+    /// Copies bytes of the page as they are at this moment, word by word.
     fn bytes<const N: usize>(&self, offset: usize) -> [u8; N] {
         let words: &Words = self.0.structure(0);
         let mut bytes = [0; N];
@@ -212,7 +215,7 @@ impl Page {
     }
 }
 
-/// Nanoseconds of the clock that all processes of a host share.
+/// Returns nanoseconds of the clock that all processes of a host share.
 fn monotonic() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

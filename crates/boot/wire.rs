@@ -1,4 +1,4 @@
-//! What the launcher and a rank say to each other, and how it lies in the stream.
+//! Messages between the launcher and a rank, and their layout in the stream.
 //!
 //! ```text
 //!  byte 0        4                     4 + length
@@ -7,10 +7,10 @@
 //!       +--------+---------------------+   payload: Request upwards, FromServer downwards
 //! ```
 //!
-//! Both directions are decoded as if the other side were hostile: an announced length is checked before a byte of it is
-//! awaited, lists have bounds, bytes left over are an error. The order of enum variants is part of the protocol:
-//! changing it, or anything else here but adding at the end, takes a new [`VERSION`]. `Hello` and `Failed(Refused)` keep
-//! their places for ever, so that two versions can still tell each other that they differ.
+//! Both directions are decoded as if the other side were hostile: an announced length is checked before a byte
+//! of it is awaited, lists have bounds, bytes left over are an error. The order of enum variants is part of the
+//! protocol: changing it, or anything else here but adding at the end, takes a new [`VERSION`]. `Hello` and
+//! `Failed(Refused)` keep their places for ever: two versions can still tell each other that they differ.
 
 use std::{fmt, marker::PhantomData, net::IpAddr, sync::Arc, time::Duration};
 
@@ -23,25 +23,25 @@ use udeck_auth::{RankKey, SealedTicket};
 
 use crate::{MAX_RANKS, Placement};
 
-/// The version that this build speaks.
+/// The protocol version of this build.
 pub const VERSION: u16 = 5;
-/// The longest payload of a frame, in bytes.
+/// Upper bound of a frame's payload, in bytes.
 pub const MAX_FRAME: usize = 1 << 20;
-/// The most names that an answer lists.
+/// Maximum number of names that an answer lists.
 pub const MAX_LISTED: usize = 32;
 
 const HEADER: usize = size_of::<u32>();
 
-/// From a rank. The answer carries the same `id`.
+/// A request from a rank. The answer carries the same `id`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// Chosen by the rank, unique among its unanswered requests.
+    /// Number chosen by the rank, unique among its unanswered requests.
     pub id: u64,
-    /// What it wants.
+    /// The requested call.
     pub call: Call,
 }
 
-/// What a rank may ask for. A `wait` is counted from the request's arrival: the two sides' clocks need not agree.
+/// Calls of a rank. A `wait` is counted from the request's arrival: the two sides' clocks need not agree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
     /// The first request on a connection; answered by `Welcome`.
@@ -49,96 +49,98 @@ pub enum Call {
         /// The sender's [`VERSION`].
         version: u16,
     },
-    /// Make a name known, exclusively.
+    /// Registers a name, exclusively.
     Register {
         /// The name.
         name: String,
-        /// Whatever its users need to know.
+        /// Data for the users of the name.
         value: Vec<u8>,
     },
-    /// Take an own name back.
+    /// Removes a name of this rank.
     Unregister {
         /// The name.
         name: String,
     },
-    /// Who owns this name?
+    /// Asks for the owner and the value of a name.
     Lookup {
         /// The name.
         name: String,
-        /// How long to wait for it; `None`: answer at once.
+        /// How long to wait for the name; `None` for an immediate answer.
         wait: Option<Duration>,
-        /// Who is to register it.
+        /// The rank that is to register it.
         maker: Maker,
     },
-    /// Store a value under a key; the last one wins.
+    /// Stores a value under a key; the last one wins.
     Put {
         /// The key.
         key: String,
         /// Its value.
         value: Vec<u8>,
     },
-    /// Read a stored value.
+    /// Reads a stored value.
     Get {
         /// The key.
         key: String,
-        /// How long to wait for it; `None`: answer at once.
+        /// How long to wait for the value; `None` for an immediate answer.
         wait: Option<Duration>,
-        /// Who is to store it.
+        /// The rank that is to store it.
         maker: Maker,
     },
-    /// Wait until every rank of the job has asked for the same.
+    /// Waits until every rank of the job has asked for the same.
     Fence {
         /// How long to wait.
         wait: Duration,
     },
-    /// Goodbye: this rank ends in an orderly way.
+    /// Says goodbye: this rank ends in an orderly way.
     Done,
-    /// Answered when that rank has ended and its end was told, or when it seems to be there after `wait`. Behind whatever
-    /// else there is to tell.
+    /// Asks for the end of a rank. Answered when that rank has ended and its end was reported, or when it still
+    /// seems to be there after `wait`. The answer comes behind all other news.
     AwaitExit {
-        /// Which.
+        /// The rank in question.
         rank: u32,
-        /// How long to wait for the end of a rank that seems to be there. One whose connection has closed is waited for.
+        /// How long to wait for the end of a rank that seems to be there. The end of a rank whose connection
+        /// has closed is awaited in any case.
         wait: Duration,
     },
-    /// End the whole job. To the others this rank is lost.
+    /// Ends the whole job. To the others this rank is lost.
     Abort {
         /// The job's exit code.
         code: u8,
-        /// Why, in words.
+        /// The reason, in words.
         why: String,
     },
 }
 
-/// Who is to make what a rank waits for. A wait ends as soon as that can no longer happen.
+/// The rank that is to make an awaited name or value. A wait ends as soon as that can no longer happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Maker {
-    /// Any other rank: until all of them have ended.
+    /// Any other rank; the wait ends when all of them have ended.
     Anyone,
-    /// This rank: until it has ended.
+    /// This rank; the wait ends when it has ended.
     Rank(u32),
-    /// This rank, in a step that all ranks of the job take together: until it has ended, or any rank is lost.
+    /// This rank, in a step that all ranks of the job take together; the wait ends when it has ended, or any
+    /// rank is lost.
     Collective(u32),
 }
 
-/// From the launcher.
+/// Messages from the launcher.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromServer {
     /// The answer to a request.
     Reply {
-        /// The request's.
+        /// Number of the request.
         id: u64,
         /// The answer.
         reply: Reply,
     },
-    /// News that nobody asked for.
+    /// News without a request.
     Event(Event),
-    /// By what this rank proves to another who it is. Comes before an answer that tells of something which that one has
-    /// registered.
+    /// Proof of this rank's identity for another rank. Comes before an answer with a record that the other rank
+    /// has registered.
     Ticket {
         /// The other rank.
         callee: u32,
-        /// What opens with this rank's key.
+        /// The ticket, which opens with this rank's key.
         sealed: SealedTicket,
     },
 }
@@ -146,58 +148,59 @@ pub enum FromServer {
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// It could not be done.
+    /// The request failed.
     Failed(Failure),
-    /// It is done.
+    /// The request is done.
     Ok,
-    /// To `Hello`.
+    /// Answer to `Hello`.
     Welcome(Welcome),
-    /// To `Lookup` and `Get`. Shared: many ranks may wait for the same long value.
+    /// Answer to `Lookup` and `Get`. Shared: many ranks may wait for the same long value.
     Record(#[serde(with = "shared")] Arc<Record>),
 }
 
-/// Who a rank is, and in which job.
+/// A rank's number and keys, and the description of its job.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// This rank, 0 to `size` − 1.
     pub rank: u32,
     /// The number of ranks in the job.
     pub size: u32,
-    /// Known to the ranks of this job only; every connection between them proves it.
+    /// The job's secret, known to its ranks only; every connection between them proves it.
     pub secret: [u8; 32],
     /// A random number that names the job in messages and files. Not a secret.
     pub job: u64,
     /// The job's hosts, and which rank runs on which.
     pub placement: Placement,
-    /// The address of this rank's host to which what listens on a network should bind; `None` when the launcher was
-    /// told of none, for a job on one host.
+    /// The address of this rank's host at which network listeners should bind; `None` if the launcher was told
+    /// of none, for a job on one host.
     pub address: Option<IpAddr>,
-    /// What this rank, and nobody else, proves by that it is this rank.
+    /// Key by which this rank alone proves that it is this rank.
     pub key: RankKey,
-    /// How many processors the ranks of this rank's host may use, all together; 0: the launcher says it otherwise, or not.
+    /// Number of processors that the ranks of this rank's host may use, all together; 0 if the launcher gives
+    /// it otherwise, or not.
     pub cpus: u32,
 }
 
 impl Welcome {
-    /// The ranks of this rank's host, in their order.
+    /// Returns the ranks of this rank's host, in their order.
     pub fn neighbours(&self) -> impl Iterator<Item = u32> + '_ {
         self.placement.host_of(self.rank).into_iter().flat_map(|own| self.placement.ranks_of(own))
     }
 
-    /// Whether that rank runs on this rank's host.
+    /// Tells whether that rank runs on this rank's host.
     pub fn is_neighbour(&self, rank: u32) -> bool {
         let own = self.placement.host_of(self.rank);
         own.is_some() && own == self.placement.host_of(rank)
     }
 
-    /// Whether the numbers fit each other.
+    /// Tells whether the numbers fit each other.
     pub(crate) fn is_consistent(&self) -> bool {
         self.rank < self.size && self.placement.size() == self.size
     }
 }
 
 impl fmt::Debug for Welcome {
-    /// Leaves the secret and the key out: this ends up in logs.
+    /// Leaves the secret and the key out: the text may end up in logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Welcome { rank, size, job, placement, address, .. } = self;
         let hosts = placement.hosts().len();
@@ -208,16 +211,16 @@ impl fmt::Debug for Welcome {
     }
 }
 
-/// A name or a key that exists.
+/// The record of a name or key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The rank that registered or stored it.
     pub owner: u32,
-    /// What it registered or stored.
+    /// The registered or stored value.
     pub value: Vec<u8>,
 }
 
-/// A shared record travels as any other.
+/// A shared record is encoded as any other.
 mod shared {
     use super::*;
 
@@ -230,25 +233,25 @@ mod shared {
     }
 }
 
-/// Why a request could not be done.
+/// Reasons why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Failure {
-    /// Against the protocol's rules.
+    /// The request is against the protocol's rules.
     Refused {
-        /// Which rule.
+        /// The rule.
         why: String,
     },
-    /// Somebody has registered the name already.
+    /// Another rank has registered the name already.
     NameTaken {
-        /// That rank.
+        /// The other rank.
         owner: u32,
     },
-    /// There is no such name or key, and if a wait was asked for, it has passed.
+    /// There is no such name or key, and the wait, if there was one, has passed.
     NoSuch {
-        /// The first ones that do exist, sorted.
+        /// The first existing names or keys, sorted.
         #[serde(deserialize_with = "bounded::<_, _, MAX_LISTED>")]
         existing: Vec<String>,
-        /// How many exist.
+        /// Number of existing names or keys.
         total: u64,
     },
     /// There is no such name or key, and no other rank is left to make it.
@@ -261,25 +264,25 @@ pub enum Failure {
     },
     /// The fence can never be complete: a rank has ended.
     FenceBroken {
-        /// That rank.
+        /// The rank that has ended.
         rank: u32,
         /// How it ended.
         how: String,
     },
-    /// A bound was passed.
+    /// A bound would be exceeded.
     TooBig {
-        /// What is bounded.
+        /// The bounded quantity.
         what: String,
         /// The bound.
         limit: u64,
-        /// What it would have been.
+        /// The value that the request would have led to.
         got: u64,
     },
     /// The rank that made it, or is to make it, has ended.
     MakerEnded {
-        /// That rank.
+        /// The rank that has ended.
         rank: u32,
-        /// How it was lost; `None`: it said goodbye.
+        /// How the rank was lost; `None` if it said goodbye.
         how: Option<String>,
     },
 }
@@ -290,34 +293,34 @@ pub enum Failure {
 pub enum Event {
     /// A rank ended without saying goodbye.
     RankLost {
-        /// Which.
+        /// The rank.
         rank: u32,
-        /// What became of it: "killed by SIGSEGV".
+        /// How the rank ended: "killed by SIGSEGV".
         how: String,
     },
     /// A rank said goodbye.
     RankDone {
-        /// Which.
+        /// The rank.
         rank: u32,
     },
-    /// The connection to the launcher ended. Never sent: the client says so by itself.
+    /// The connection to the launcher ended. Never sent: the client itself makes this event.
     LauncherGone,
 }
 
-/// Bytes that are not this protocol.
+/// Errors of bytes that are not of this protocol.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// A frame longer than the protocol allows.
+    /// A frame is longer than the protocol allows.
     #[error("a frame of {length} bytes: at most {MAX_FRAME} are allowed")]
     FrameTooLong {
-        /// Its length in bytes.
+        /// Length of the frame, in bytes.
         length: u64,
     },
-    /// A payload that does not decode.
+    /// A payload does not decode.
     #[error("a frame of {length} bytes that is no message of protocol version {VERSION} ({source})")]
     Undecodable {
-        /// Its length in bytes.
+        /// Length of the frame, in bytes.
         length: usize,
         /// The decoder's reason.
         source: postcard::Error,
@@ -342,29 +345,29 @@ pub fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) -> Result<(), WireEr
 
 /// Cuts a stream of bytes into messages.
 ///
-/// Who calls [`push`](Frames::push) then calls [`decode`](Frames::decode) until it has no more: the buffer then never
-/// exceeds one frame and one push.
+/// The caller of [`push`](Frames::push) then calls [`decode`](Frames::decode) until it returns `None`: the
+/// buffer then never exceeds one frame and one push.
 #[derive(Debug, Default)]
 pub struct Frames {
     bytes: Vec<u8>,
-    /// Where in `bytes` the first undecoded frame begins.
+    /// Position in `bytes` of the first undecoded frame.
     start: usize,
 }
 
 impl Frames {
-    /// Adds what was read.
+    /// Adds received bytes.
     pub fn push(&mut self, read: &[u8]) {
         self.bytes.drain(..self.start);
         self.start = 0;
         self.bytes.extend_from_slice(read);
     }
 
-    /// What was pushed and not decoded.
+    /// Returns the bytes that were pushed and not decoded.
     pub fn into_rest(mut self) -> Vec<u8> {
         self.bytes.split_off(self.start)
     }
 
-    /// The next whole message, if there is one.
+    /// Returns the next whole message, if there is one.
     ///
     /// # Errors
     /// After an error the stream has lost its place: close the connection.
@@ -392,8 +395,8 @@ impl Frames {
     }
 }
 
-/// A list of at most `N` items, for `#[serde(deserialize_with)]`. A plain `Vec` would let one byte of a frame become the
-/// 24 bytes of an empty `String`.
+/// Decodes a list of at most `N` items, for `#[serde(deserialize_with)]`. A plain `Vec` would let one byte of a
+/// frame become the 24 bytes of an empty `String`.
 ///
 /// # Errors
 /// The decoder's, and a list that is longer.

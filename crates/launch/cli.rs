@@ -174,7 +174,7 @@ pub(crate) struct Cli {
 
     /// The command that runs a command on another host, instead of ssh (in a job of Slurm: instead of srun).
     ///
-    /// It is run with these words, then the host's name, then the command. If `{}` is among the words, the name takes its place.
+    /// The command is these words, then the host's name, then the command. If `{}` is among the words, the name takes its place.
     #[arg(long, value_name = "COMMAND", value_parser = clap::builder::NonEmptyStringValueParser::new(), value_hint = ValueHint::CommandString, help_heading = "Several hosts")]
     agent: Option<String>,
 

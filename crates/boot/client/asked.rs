@@ -1,4 +1,4 @@
-//! What a call was, and what its failure means to who made it.
+//! Names of calls for errors, and the errors that a failed call becomes.
 
 use std::{fmt, time::Duration};
 
@@ -39,14 +39,14 @@ impl fmt::Display for Asked<'_> {
     }
 }
 
-/// In names of the library's own under which a rank gives shared segments to others.
+/// Part of the library's own names under which a rank gives shared segments to others.
 pub const SEGMENTS: &str = "/segments/";
-/// One with a control character is the library's own, but for the mark of a family.
+/// Tells whether a name is the library's own: it has a control character other than the mark of a family.
 fn is_internal(name: &str) -> bool {
     family::parts(name).0.contains(char::is_control)
 }
 
-/// A name for people. One with a control character is the library's own, and tells a user nothing.
+/// A name for people. A name with a control character is the library's own, and tells a user nothing.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -64,10 +64,12 @@ impl Asked<'_> {
         BootError::Refused { what: self.to_string(), why: why.into() }
     }
 
-    /// What is made known when its answer takes long. `maker`: who is to make what it asks for.
+    /// Returns the wait to publish if the answer takes long. `maker` is the rank that is to make what the call
+    /// asks for.
     pub(super) fn wait(&self, maker: Option<Maker>) -> Wait {
         let (call, name) = match self {
-            // The library's own: where a rank gives its shared segments, and what is made at the first barrier.
+            // The library's own names: where a rank gives its shared segments, and those that are made at the
+            // first barrier.
             Asked::Lookup(name) if name.contains(SEGMENTS) => (Call::Share, ""),
             Asked::Lookup(name) | Asked::Get(name) if is_internal(name) => (Call::Barrier, ""),
             Asked::Lookup(name) => (Call::Find, family::parts(name).0),

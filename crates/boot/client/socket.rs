@@ -12,7 +12,7 @@ use udeck_sys::Deadline;
 use crate::wire::Frames;
 
 pub(super) enum SendError {
-    /// The deadline passed; torn: with part of the frame written.
+    /// The deadline passed; `torn` if part of the frame was written.
     Late {
         torn: bool,
     },
@@ -37,7 +37,7 @@ pub(super) fn send_all(stream: &UnixStream, mut bytes: &[u8], deadline: Deadline
     Ok(())
 }
 
-/// Reads once. `None`: as long as the connection lasts, which [`Client`]'s drop ends.
+/// Reads once. Without a deadline, waits as long as the connection lasts, which [`Client`]'s drop ends.
 pub(super) fn receive(
     stream: &UnixStream,
     frames: &mut Frames,
@@ -62,7 +62,7 @@ pub(super) fn receive(
     }
 }
 
-/// False when the deadline passed first.
+/// Returns `false` if the deadline passed first.
 fn wait_for(stream: &UnixStream, what: PollFlags, deadline: Option<Deadline>) -> Result<bool, Errno> {
     loop {
         let limit = deadline

@@ -6,7 +6,7 @@ use udeck_auth::RankKey;
 use super::*;
 use crate::{Host, Placement, local::Job, wire::Failure};
 
-/// Far enough for a slow machine; no test waits for it unless it fails.
+/// Upper bound of any wait, far enough for a slow machine; no test waits for it unless it fails.
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(30);
 
@@ -19,7 +19,7 @@ fn job(ranks: u32) -> (Job, Vec<Client>) {
     (job, streams.into_iter().map(|stream| Client::new(stream).unwrap()).collect())
 }
 
-/// A channel of the events that a client hears.
+/// Returns a channel of the events that a client gets.
 fn events(client: &Client) -> mpsc::Receiver<Event> {
     let (sender, receiver) = mpsc::channel();
     client.on_event(Box::new(move |event| {
@@ -28,7 +28,7 @@ fn events(client: &Client) -> mpsc::Receiver<Event> {
     receiver
 }
 
-/// A client whose launcher is the test itself.
+/// Makes a client whose launcher is the test itself.
 fn by_hand() -> (Client, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut frame = Vec::new();
@@ -81,7 +81,7 @@ fn job_of_one() -> (Job, Vec<Client>) {
     job(1)
 }
 
-/// What was told before is heard before the answer comes.
+/// Events of before a question come before its answer.
 #[test]
 fn who_has_caught_up_knows_who_has_left() {
     for _ in 0..100 {

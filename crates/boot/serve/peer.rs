@@ -1,4 +1,4 @@
-//! One rank's connection: a socket of ours, or a channel that somebody relays.
+//! A rank's connection: a socket of ours, or a relayed channel.
 
 use std::{collections::VecDeque, fmt, os::unix::net::UnixStream};
 
@@ -11,23 +11,23 @@ use rustix::{
 use super::{HELD, RELAYED_BOUND, TELL, WINDOW};
 use crate::wire::{Frames, Request, WireError};
 
-/// How a rank's bytes travel.
+/// The path of a rank's bytes.
 #[derive(Debug)]
 pub enum Connection {
     /// Our end of a socket; the rank holds the other one.
     Socket(UnixStream),
-    /// The rank runs on another host. What it says comes by [`Reporter::relayed`](super::Reporter::relayed); what is
-    /// said to it goes to the service's [`Outlet`].
+    /// The rank runs on another host. Its bytes come by [`Reporter::relayed`](super::Reporter::relayed); bytes
+    /// for it go to the service's [`Outlet`].
     Relayed,
 }
 
-/// Takes what the service says to relayed ranks. Called on the service's thread: it must not block.
+/// Takes the service's bytes for relayed ranks. Called on the service's thread: it must not block.
 pub trait Outlet: Send + fmt::Debug {
-    /// More bytes for a rank, in order; frames may be cut anywhere between two calls.
+    /// Sends more bytes to a rank, in order; frames may be cut anywhere between two calls.
     fn send(&mut self, rank: u32, bytes: Vec<u8>);
-    /// So many bytes of what the rank said have been dealt with: so many more may come.
+    /// Acknowledges `bytes` of the rank: the same number more may come.
     fn consumed(&mut self, rank: u32, bytes: usize);
-    /// Nothing more will be said to this rank, or heard from it.
+    /// Closes a rank's connection: nothing more is sent to this rank, or read from it.
     fn close(&mut self, rank: u32);
 }
 
@@ -47,19 +47,19 @@ impl Outlet for NoOutlet {
 pub(super) struct Peer {
     connection: Connection,
     frames: Frames,
-    /// What has not been sent yet.
+    /// Unsent bytes.
     pub(super) out: VecDeque<u8>,
-    /// It is listed among those of which something may be to be passed on.
+    /// This peer is in the service's list of touched ranks.
     pub(super) is_touched: bool,
-    /// What its socket is watched for.
+    /// Events for which the socket is watched.
     pub(super) watched: EventFlags,
-    /// It has ended, or hears nothing any more.
+    /// The rank has ended, or takes nothing any more: nothing is sent to it.
     sends_nothing: bool,
-    /// It was held when there was perhaps more to serve.
+    /// Serving stopped because the rank was held; it may have more requests.
     is_stalled: bool,
-    /// If it is relayed: what has come and was not said to have been dealt with, in bytes.
+    /// Received bytes of a relayed rank that were not acknowledged.
     unreported: usize,
-    /// If it is relayed: what was sent and is not known to have been taken, in bytes.
+    /// Bytes sent to a relayed rank that it has not acknowledged.
     under_way: usize,
 }
 
@@ -85,38 +85,38 @@ impl Peer {
         }
     }
 
-    /// What its socket is to be watched for.
+    /// Returns the events for which the socket is to be watched.
     pub(super) fn wanted(&self) -> EventFlags {
         let out = if self.out.is_empty() { EventFlags::empty() } else { EventFlags::OUT };
         let from = if self.is_held() { EventFlags::empty() } else { EventFlags::IN };
         out | from
     }
 
-    /// Whether its requests wait until it has read.
+    /// Tells whether the rank's requests wait until it has read.
     pub(super) fn is_held(&self) -> bool {
         self.out.len() > HELD
     }
 
-    /// Whether it was held and is not any more.
+    /// Tells whether the rank was held and is not any more.
     pub(super) fn is_to_be_resumed(&self) -> bool {
         count_look();
         self.is_stalled && !self.is_held()
     }
 
-    /// Nothing is said to it any more.
+    /// Stops sending to the rank, and drops unsent bytes.
     pub(super) fn stop_sending(&mut self) {
         self.sends_nothing = true;
         self.out.clear();
     }
 
-    /// Puts a frame behind what is to be sent.
+    /// Queues a frame to be sent.
     pub(super) fn queue(&mut self, frame: &[u8]) {
         if !self.sends_nothing {
             self.out.extend(frame);
         }
     }
 
-    /// Adds what it said. False: that is more than may come.
+    /// Adds received bytes. Returns `false` if that is more than may come.
     pub(super) fn push(&mut self, bytes: &[u8]) -> bool {
         self.frames.push(bytes);
         if self.is_relayed() {
@@ -125,18 +125,18 @@ impl Peer {
         self.unreported <= RELAYED_BOUND
     }
 
-    /// Its next request, unless it is held.
+    /// Returns the rank's next request, unless it is held.
     pub(super) fn next(&mut self) -> Result<Option<Request>, WireError> {
         self.is_stalled = self.is_held();
         if self.is_stalled { Ok(None) } else { self.frames.decode() }
     }
 
-    /// So much of what was sent to it was taken.
+    /// Notes that the rank has taken `bytes`.
     pub(super) fn taken(&mut self, bytes: usize) {
         self.under_way = self.under_way.saturating_sub(bytes);
     }
 
-    /// What can be polled of it.
+    /// Returns the socket to poll, if there is one.
     pub(super) fn socket(&self) -> Option<&UnixStream> {
         count_look();
         match &self.connection {
@@ -149,7 +149,7 @@ impl Peer {
         matches!(self.connection, Connection::Relayed)
     }
 
-    /// Reads once, without waiting. What is relayed does not come this way.
+    /// Reads once, without waiting. A relayed rank's bytes do not come this way.
     pub(super) fn read(&self, scratch: &mut [u8]) -> Read {
         let Some(stream) = self.socket() else { return Read::Nothing };
         match recv(stream, scratch, RecvFlags::DONTWAIT) {
@@ -160,7 +160,7 @@ impl Peer {
         }
     }
 
-    /// Passes on what can be passed on.
+    /// Sends as much as the connection takes.
     pub(super) fn flush(&mut self, rank: u32, outlet: &mut dyn Outlet) -> Result<(), Errno> {
         count_look();
         let Connection::Socket(stream) = &self.connection else {
@@ -184,7 +184,7 @@ impl Peer {
             self.under_way += fits;
             outlet.send(rank, self.out.drain(..fits).collect());
         }
-        // What is held lies in `frames`.
+        // The requests of a held rank lie in `frames`, and are not acknowledged.
         if self.unreported >= TELL && !self.is_stalled {
             outlet.consumed(rank, std::mem::take(&mut self.unreported));
         }
@@ -193,7 +193,7 @@ impl Peer {
 
 #[cfg(test)]
 std::thread_local!(
-    /// Looks at peers by this thread, for a test that what happens to one costs none at the others.
+    /// Counts this thread's checks of peers, for a test that an event of one causes none for the others.
     pub(super) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) }
 );
 

@@ -1,18 +1,19 @@
-//! What other threads tell the service, in the order in which they did.
+//! Reports of other threads for the service, in their order.
 
 use std::{io, sync::Arc, time::Duration};
 
 use parking_lot::{Condvar, Mutex};
 use udeck_sys::EventFd;
 
-/// What may lie here of relayed ranks, in bytes, before whoever brings more has to wait.
+/// Upper bound of unserved bytes of relayed ranks, before a caller with more has to wait.
 const RELAYED_BOUND: usize = 4 << 20;
 
-/// The longest such wait. The service only ever computes between two looks at this, so it is not reached.
+/// Upper bound of such a wait. The service only ever computes between two checks of the queue, and so it is not
+/// reached.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// Tells a running [`Service`](super::Service) how ranks ended, and what relayed ones said. Cheap to clone, usable from any
-/// thread; never blocks for long.
+/// Tells a running [`Service`](super::Service) how ranks ended, and brings it the bytes of relayed ranks. Cheap
+/// to clone, usable from any thread; never blocks for long.
 #[derive(Debug, Clone)]
 pub struct Reporter(pub(super) Arc<Reports>);
 
@@ -32,39 +33,41 @@ struct Queue {
 
 #[derive(Debug)]
 pub(super) enum RankReport {
-    /// It ended, as these words say, and whether that was without a sign of failure.
+    /// The rank has ended, as the text says; the flag is `true` if there was no sign of failure.
     Ended(String, bool),
-    /// It said this.
+    /// Bytes from a relayed rank.
     Said(Vec<u8>),
-    /// It has taken so many bytes.
+    /// The number of bytes that a relayed rank has taken.
     Taken(usize),
-    /// Its connection ended.
+    /// The connection of a relayed rank has ended.
     HungUp,
 }
 
 impl Reporter {
-    /// `rank` has ended, as `how` says: "killed by SIGSEGV". Nothing happens if it had said goodbye.
+    /// Reports that `rank` has ended, as `how` says: "killed by SIGSEGV". Nothing happens if it had said
+    /// goodbye.
     pub fn report_ended(&self, rank: u32, how: &str) {
         self.0.add(rank, RankReport::Ended(how.into(), false));
     }
 
-    /// As [`report_ended`](Reporter::report_ended), of a rank that ended without a sign of failure: "exited with code 0". If
-    /// it had joined the job and not said goodbye, [`Service::on_desertion`](super::Service::on_desertion) hears of it.
+    /// Does as [`report_ended`](Reporter::report_ended), for a rank that ended without a sign of failure:
+    /// "exited with code 0". If it had joined the job and not said goodbye,
+    /// [`Service::on_desertion`](super::Service::on_desertion) is told.
     pub fn report_exited(&self, rank: u32, how: &str) {
         self.0.add(rank, RankReport::Ended(how.into(), true));
     }
 
-    /// A relayed rank said this. Waits while a lot lies unserved.
+    /// Brings bytes of a relayed rank. Waits while a lot is unserved.
     pub fn relayed(&self, rank: u32, bytes: Vec<u8>) {
         self.0.add(rank, RankReport::Said(bytes));
     }
 
-    /// A relayed rank has taken so many bytes of what it was sent.
+    /// Notes that a relayed rank has taken `bytes`.
     pub fn taken(&self, rank: u32, bytes: usize) {
         self.0.add(rank, RankReport::Taken(bytes));
     }
 
-    /// A relayed rank closed its connection.
+    /// Reports that a relayed rank closed its connection.
     pub fn hung_up(&self, rank: u32) {
         self.0.add(rank, RankReport::HungUp);
     }
@@ -97,7 +100,7 @@ impl Reports {
         }
         queue.reports.push((rank, report));
         drop(queue);
-        // The only failure is a counter at its maximum, and then the service is being woken anyway.
+        // The call fails only if the counter is at its maximum, and then the service is being woken anyway.
         self.wakeup.signal();
     }
 }

@@ -16,7 +16,7 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// The client of rank 0, and the stream of rank 1.
+/// Returns the client of rank 0, and the stream of rank 1.
 fn job_of_two() -> (Job, Client, UnixStream) {
     let (job, streams) = Job::new(2).unwrap();
     let [first, second] = streams.try_into().unwrap();
@@ -47,7 +47,7 @@ fn get(id: u64, wait: Option<Duration>) -> Vec<u8> {
     request(id, Call::Get { key: "big".into(), wait, maker: Maker::Anyone })
 }
 
-/// More answers than may lie unsent for one rank.
+/// Number of requests whose answers exceed the bound of unsent bytes for one rank.
 const MANY: u64 = 2 * (OUT_BOUND / BIG) as u64;
 const BIG: usize = 64 << 10;
 
@@ -55,7 +55,7 @@ fn many(wait: Option<Duration>) -> Vec<u8> {
     (1..=MANY).flat_map(|id| get(id, wait)).collect()
 }
 
-/// The answers to [`many`], after the welcome.
+/// Takes the welcome, and the answers to [`many`].
 fn take_all(mut next: impl FnMut() -> FromServer) {
     assert!(matches!(next(), FromServer::Reply { id: 0, reply: Reply::Welcome(_) }));
     for asked in 1..=MANY {
@@ -78,11 +78,11 @@ fn a_rank_that_asks_for_more_than_it_reads_waits_and_holds_up_nobody() {
 
     slow.write_all(&request(0, Call::Hello { version: VERSION })).unwrap();
     slow.write_all(&many(None)).unwrap();
-    // Requests that nobody serves end in the socket's buffer, so that what the service keeps has a bound.
+    // Unserved requests fill the socket's buffer: the service itself keeps a bounded number of bytes.
     slow.set_nonblocking(true).unwrap();
     let mut more = 0;
     loop {
-        // A round trip in between: the service has looked at all sockets.
+        // After a round trip the service has checked all sockets.
         assert_eq!(clients[0].get("big", false, soon()).unwrap().len(), BIG);
         match slow.write(&get(u64::MAX, None)) {
             Ok(written) => more += written,
@@ -120,7 +120,7 @@ fn what_a_rank_said_last_is_heard_although_it_does_not_read() {
     deaf.write_all(&request(0, Call::Hello { version: VERSION })).unwrap();
     deaf.write_all(&many(None)).unwrap();
     deaf.write_all(&request(MANY + 1, Call::Done)).unwrap();
-    // What it was sent must not hide it: it hangs up.
+    // The rank hangs up. Its unsent answers must not hide its last request.
     drop(deaf);
     assert_eq!(events.recv_timeout(Duration::from_secs(60)), Ok(Event::RankDone { rank: 1 }));
     drop(client);
@@ -136,7 +136,7 @@ fn a_rank_that_does_not_read_what_it_has_waited_for_is_lost_and_holds_up_nobody(
 
     deaf.write_all(&request(0, Call::Hello { version: VERSION })).unwrap();
     deaf.write_all(&many(Some(Duration::from_secs(600)))).unwrap();
-    // Behind all of that in the server: its own name.
+    // Behind all requests in the server comes one that registers the rank's name.
     deaf.write_all(&request(MANY + 1, Call::Register { name: "deaf".into(), value: Vec::new() })).unwrap();
     clients[0].lookup("deaf", true, soon()).unwrap();
     clients[1].put("big", &vec![7; BIG], soon()).unwrap();
@@ -193,7 +193,7 @@ fn what_a_rank_said_before_its_end_was_reported_counts() {
     serving.join().unwrap().unwrap();
 }
 
-/// To which relayed rank what was said; `None`: the connection was closed.
+/// Bytes for a relayed rank; `None` when the connection was closed.
 type Said = (u32, Option<Vec<u8>>);
 
 /// The outlet of the service under test.
@@ -212,7 +212,7 @@ impl Outlet for ToTest {
     }
 }
 
-/// Two ranks here and two relayed.
+/// Starts a service for two ranks here and two relayed ones.
 fn partly_relayed() -> (Vec<Client>, Reporter, mpsc::Receiver<Said>, thread::JoinHandle<()>) {
     let (ours, theirs): (Vec<_>, Vec<_>) = (0..2).map(|_| UnixStream::pair().unwrap()).unzip();
     let relayed = (0..2).map(|_| Connection::Relayed);
@@ -242,7 +242,7 @@ fn answer(frames: &mut Frames, said: &mpsc::Receiver<Said>, from: u32) -> FromSe
 fn a_relayed_rank_is_a_rank_whose_secret_stays_here() {
     let (clients, reporter, said, serving) = partly_relayed();
     assert_eq!(clients[0].welcome().address, Some([10, 0, 0, 1].into()));
-    // In pieces, as a network cuts them.
+    // The request comes in pieces, as a network cuts it.
     for byte in request(0, Call::Hello { version: VERSION }) {
         reporter.relayed(2, vec![byte]);
     }
@@ -279,7 +279,7 @@ fn to_a_relayed_rank_no_more_is_under_way_than_its_window() {
     clients[0].put("big", &vec![7; BIG], soon()).unwrap();
     reporter.relayed(2, request(0, Call::Hello { version: VERSION }));
     reporter.relayed(2, many(None));
-    // Each answer to others comes when the service has done what there was to do for this one.
+    // Each answer to another rank comes after the service has handled this one.
     for _ in 0..MANY {
         assert_eq!(clients[0].get("big", false, soon()).unwrap().len(), BIG);
     }
@@ -306,7 +306,7 @@ fn to_a_relayed_rank_no_more_is_under_way_than_its_window() {
     serving.join().unwrap();
 }
 
-/// The service passes words on rank by rank. What comes up for a rank whose turn has been is passed on all the same.
+/// The service sends to one rank after the other. Bytes for a rank whose turn is over are sent all the same.
 #[test]
 fn a_relayed_rank_hears_at_once_what_a_higher_one_said_last() {
     let (ours, mut deaf) = UnixStream::pair().unwrap();
@@ -321,7 +321,8 @@ fn a_relayed_rank_hears_at_once_what_a_higher_one_said_last() {
     reporter.relayed(0, request(1, Call::Put { key: "big".into(), value: vec![7; BIG] }));
     assert!(matches!(answer(&mut frames, &said, 0), FromServer::Reply { id: 1, .. }));
 
-    // More answers than its socket takes: so its last words are found when the service fails to send it the rest.
+    // There are more answers than the rank's socket takes: its last request is found when the service fails to
+    // send the rest.
     deaf.write_all(&request(0, Call::Hello { version: VERSION })).unwrap();
     deaf.write_all(&many(None)).unwrap();
     deaf.write_all(&request(MANY + 1, Call::Done)).unwrap();
@@ -332,7 +333,8 @@ fn a_relayed_rank_hears_at_once_what_a_higher_one_said_last() {
     serving.join().unwrap();
 }
 
-/// Tells with what the service says how often it has looked at a rank's connection by then.
+/// An outlet that reports, with each message of the service, the number of checks of a rank's connection so
+/// far.
 #[derive(Debug)]
 struct Counting(mpsc::Sender<usize>);
 
@@ -346,7 +348,7 @@ impl Outlet for Counting {
     fn close(&mut self, _: u32) {}
 }
 
-/// One rank speaks, the others are silent. What that costs does not depend on how many they are.
+/// One rank sends, the others are silent. The cost does not depend on the number of ranks.
 #[test]
 fn a_frame_costs_no_look_at_those_that_it_does_not_concern() {
     const RANKS: u32 = crate::MAX_RANKS;
@@ -385,7 +387,8 @@ fn streams_and_ranks_must_agree_in_number() {
 #[test]
 fn five_hundred_ranks_meet_at_a_fence() {
     const RANKS: u32 = 500;
-    // Both ends of every connection lie in this one process, beside those of the tests that run at the same time.
+    // Both ends of every connection lie in this one process, beside those of the tests that run at the same
+    // time.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();

@@ -1,4 +1,4 @@
-//! What the ranks of a job keep with their launcher: names and values, within bounds.
+//! Store of the ranks' names and values, within bounds.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -7,26 +7,26 @@ use std::{
 
 use crate::wire::{Failure, MAX_LISTED, Record};
 
-/// What an entry takes beside its name and its value, in bytes, about.
+/// Approximate size of an entry, beside its name and its value, in bytes.
 const OVERHEAD: usize = 64;
 
-/// Of so many names that a rank has given up it is known that they were its own.
+/// Number of a rank's given-up names whose owner is remembered.
 const RECENT: usize = 32;
 
-/// What the ranks may store.
+/// Bounds of what the ranks may store.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// The most names, and separately the most keys, of a job.
+    /// Maximum number of names, and separately of keys, of a job.
     pub entries: usize,
-    /// The longest name or key, in bytes.
+    /// Upper bound of a name or key, in bytes.
     pub name_len: usize,
-    /// The longest value, in bytes.
+    /// Upper bound of a value, in bytes.
     pub value_len: usize,
-    /// The most bytes of one rank: its names, its keys and their values, and 64 for each of them.
+    /// Upper bound of one rank's bytes: its names, its keys and their values, and 64 for each of them.
     pub rank_bytes: usize,
-    /// The most bytes of all ranks together.
+    /// Upper bound of all ranks' bytes together.
     pub job_bytes: usize,
-    /// The most requests of one rank that may be waiting.
+    /// Maximum number of waiting requests of one rank.
     pub waiting: usize,
 }
 
@@ -56,12 +56,12 @@ pub(super) struct Store {
     limits: Limits,
     names: Records,
     values: Records,
-    /// Names of ranks that have ended, until others register them.
+    /// Names of ranks that have ended, with their owners, until other ranks register them.
     orphaned: BTreeMap<String, u32>,
     /// Names that ranks have given up, likewise; the last few of each rank, oldest first.
     given_up: BTreeMap<String, u32>,
     recent: Vec<VecDeque<String>>,
-    /// By rank: what is kept for it, in bytes.
+    /// Bytes that are kept for each rank, by rank.
     bytes: Vec<usize>,
     all_bytes: usize,
 }
@@ -85,13 +85,14 @@ impl Store {
         self.table(table).get(name)
     }
 
-    /// The rank that had this name last, if nobody has it now. (Of names given up long ago that is forgotten.)
+    /// Returns the rank that had this name last, if no rank has it now. (The owners of names given up long ago
+    /// are forgotten.)
     pub(super) fn last_owner(&self, table: Table, name: &str) -> Option<u32> {
         let known = || self.orphaned.get(name).or_else(|| self.given_up.get(name)).copied();
         (table == Table::Names).then(known).flatten()
     }
 
-    /// Keeps it, in the place of what was there.
+    /// Stores a record, and replaces an earlier one.
     pub(super) fn insert(
         &mut self,
         table: Table,
@@ -113,7 +114,7 @@ impl Store {
         Ok(record)
     }
 
-    /// Its owner gives a name up.
+    /// Removes a name that its owner gives up.
     pub(super) fn remove(&mut self, name: &str) {
         let Some(record) = self.names.remove(name) else { return };
         self.discharge(record.owner, weight(name, &record));
@@ -127,7 +128,7 @@ impl Store {
         }
     }
 
-    /// The names of a rank that has ended are free again; whose they were is kept. Its values stay, for all to read.
+    /// Frees the names of a rank that has ended; their owner is remembered. Its values stay, for all to read.
     pub(super) fn end(&mut self, rank: u32) {
         let mut freed = 0;
         let orphaned = &mut self.orphaned;
@@ -175,7 +176,7 @@ impl Store {
         )
     }
 
-    /// Whose bytes, and how many, an entry of this name sets free.
+    /// Returns the owner and the number of bytes that a new entry of this name would free.
     fn takes_the_place_of(&self, table: Table, name: &str) -> (Option<u32>, usize) {
         match (self.get(table, name), self.orphaned.get(name)) {
             (Some(before), _) => (Some(before.owner), weight(name, before)),

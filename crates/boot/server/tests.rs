@@ -23,13 +23,13 @@ impl Bench {
         bench
     }
 
-    /// All that the call leads to.
+    /// Returns all actions of the call.
     fn call(&mut self, rank: u32, call: Call) -> Vec<Action> {
         self.next_id += 1;
         self.server.handle(self.now, rank, Request { id: self.next_id, call })
     }
 
-    /// The call's own answer, if it comes at once.
+    /// Returns the call's own answer, if it comes at once.
     fn ask(&mut self, rank: u32, call: Call) -> Option<Reply> {
         let actions = self.call(rank, call);
         reply_to(&actions, rank, self.next_id)
@@ -309,10 +309,10 @@ fn who_asks_what_became_of_a_rank_hears_its_end_first() {
     let config = Config { patience: SECOND, ..Config::new(4).unwrap() };
     let mut bench = Bench::with(config);
     let await_exit = |rank| Call::AwaitExit { rank, wait: SECOND / 10 };
-    // One that is there.
+    // Rank 1 is there.
     assert_eq!(bench.ask(0, await_exit(1)), None);
     assert_eq!(replies(&bench.pass(SECOND / 10)), [(0, Reply::Ok)]);
-    // One that closes its connection meanwhile, or has before: its end is waited for.
+    // The end of a rank is awaited if its connection closes during the wait, or has closed before.
     assert_eq!(bench.ask(0, await_exit(1)), None);
     bench.server.disconnected(bench.now, 1);
     assert_eq!(bench.ask(2, await_exit(1)), None);
@@ -324,11 +324,11 @@ fn who_asks_what_became_of_a_rank_hears_its_end_first() {
         matches!(told[0], Action::Close { .. })
             && matches!(&told[1], Action::Send { message: FromServer::Event(_), .. })
     );
-    // One that nobody reports.
+    // Rank 2 closes its connection, and nobody reports its end.
     bench.server.disconnected(bench.now, 2);
     assert_eq!(bench.ask(0, await_exit(2)), None);
     assert_eq!(replies(&bench.pass(SECOND)), [(0, Reply::Ok)]);
-    // Those that have ended, oneself, and one that there is not.
+    // Ranks that have ended, the asking rank itself, and a rank that does not exist.
     bench.call(3, Call::Done);
     for rank in [0, 1, 2, 3, 4] {
         assert_eq!(bench.ask(0, await_exit(rank)), Some(Reply::Ok));
@@ -357,10 +357,10 @@ fn the_name_of_a_rank_that_has_ended_is_not_waited_for() {
         assert_eq!(bench.lookup(0, "lost", wait), Some(lost(1)));
         assert_eq!(bench.lookup(0, "done", wait), Some(done(2)));
     }
-    // Whoever takes its place is found.
+    // A rank that registers the name again is found.
     assert_eq!(bench.register(3, "lost"), Some(Reply::Ok));
     assert!(matches!(bench.lookup(0, "lost", None), Some(Reply::Record(record)) if record.owner == 3));
-    // Given up by a rank that is there: it may make it again, until it ends.
+    // A rank that has given the name up may register it again, until it ends.
     bench.call(3, Call::Unregister { name: "lost".into() });
     assert_eq!(bench.lookup(0, "lost", Some(SECOND)), None);
     assert_eq!(bench.lookup(0, "other", Some(SECOND)), None);
@@ -439,7 +439,7 @@ fn every_bound_says_itself() {
     assert!(matches!(bench.register(1, ""), Some(Reply::Failed(Failure::Refused { .. }))));
 }
 
-/// What a put or a register leads to: fine, or the bound that it would have passed.
+/// Returns the result of a put or a register: success, or the bound that it would have exceeded.
 fn fits(reply: Option<Reply>) -> Result<(), (String, u64)> {
     match reply {
         Some(Reply::Ok) => Ok(()),
@@ -463,13 +463,13 @@ fn what_a_rank_and_a_job_keep_is_bounded_in_bytes() {
     assert_eq!(put(&mut bench, 0, "a", 436), of_a_rank(1001));
     assert_eq!(put(&mut bench, 1, "c", 436), of_the_job(1501));
     assert_eq!(put(&mut bench, 1, "c", 335), Ok(()));
-    // A value that takes another's place is its new owner's.
+    // A value that replaces another one counts for its new owner.
     assert_eq!(put(&mut bench, 1, "a", 435), Ok(()));
     assert_eq!(put(&mut bench, 0, "a", 35), Ok(()));
     assert_eq!(put(&mut bench, 0, "d", 335), Ok(()));
     assert_eq!(put(&mut bench, 0, "e", 0), of_a_rank(1065));
 
-    // Names count, too, and of those of a rank that has ended what is kept.
+    // Names count, too, and so do the kept names of a rank that has ended.
     let register = |len| Call::Register { name: "n".into(), value: vec![0; len] };
     assert_eq!(fits(bench.ask(2, register(36))), of_the_job(1501));
     assert_eq!(fits(bench.ask(2, register(35))), Ok(()));
@@ -516,7 +516,7 @@ fn many_ranks_find_each_other() {
     assert_eq!(bench.fence(RANKS - 1).len(), RANKS as usize);
 }
 
-/// The tickets among these actions: for whom, and for which rank.
+/// Returns the tickets among these actions: the rank that gets one, and the rank that it is for.
 fn tickets(actions: &[Action]) -> Vec<(u32, u32)> {
     let ticket = |action: &Action| match action {
         Action::Send { to, message: FromServer::Ticket { callee, .. } } => Some((*to, *callee)),
@@ -536,13 +536,13 @@ fn who_finds_a_name_gets_a_ticket_for_its_owner_before_the_answer_and_nobody_els
     let found = bench.call(0, lookup(None));
     assert_eq!(tickets(&found), [(0, 1)]);
     assert!(matches!(found[0], Action::Send { message: FromServer::Ticket { .. }, .. }), "{found:?}");
-    // What is stored under a key leads nowhere.
+    // A key's value leads to no connection, and needs no ticket.
     bench.call(1, Call::Put { key: "key".into(), value: vec![] });
     assert_eq!(
         tickets(&bench.call(0, Call::Get { key: "key".into(), wait: None, maker: Maker::Anyone })),
         []
     );
-    // Nor does a rank get any that has ended.
+    // A rank that has ended gets no ticket either.
     bench.call(0, Call::Done);
     assert_eq!(tickets(&bench.call(0, lookup(None))), []);
     bench.server.ended(2, "killed");

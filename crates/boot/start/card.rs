@@ -1,4 +1,4 @@
-//! What ranks tell each other by their launcher's table, before they have connections.
+//! Records of the launcher's table, by which ranks find each other before they have connections.
 
 use std::net::SocketAddr;
 
@@ -10,17 +10,18 @@ use crate::wire::bounded;
 pub(crate) const CARD: &str = "card";
 /// The key of rank 0's [`Root`].
 pub(crate) const ROOT: &str = "root";
-/// The most addresses at which rank 0 can be reached.
+/// Maximum number of addresses at which rank 0 can be reached.
 pub(crate) const MAX_ADDRESSES: usize = 6;
-/// Processors that are told. Beyond that a rank's own look has to do.
+/// Maximum number of processors in a card. A rank with more must count its own.
 const MAX_CPUS: usize = 1024;
-/// Characters of a host's name that are told.
+/// Maximum length of a host's name in a card, in characters.
 const MAX_NAME: usize = 64;
 
-/// Where a rank runs.
+/// A rank's host, and the processors that it may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Card {
-    /// Ranks with the same key can share memory: [`udeck_sys::host_key`]; of a rank that does not know, its number.
+    /// Key of the host: ranks with the same key can share memory ([`udeck_sys::host_key`]). A rank that does
+    /// not know it writes its own number.
     pub host: Vec<u8>,
     /// The host's name.
     pub name: String,
@@ -36,7 +37,7 @@ impl Card {
     }
 }
 
-/// How many processors ranks with these cards may use together.
+/// Returns the number of processors that ranks with these cards may use together.
 pub(crate) fn cpus_together<'a>(cards: impl Iterator<Item = &'a Card>) -> u32 {
     let mut all = Vec::<u8>::new();
     for Card { cpus, .. } in cards {
@@ -55,7 +56,7 @@ fn bits(cpus: &[usize]) -> Vec<u8> {
     bits
 }
 
-/// Where rank 0 serves names, and how to prove that one belongs to the job.
+/// Addresses at which rank 0 serves names, and the secret by which a rank proves that it belongs to the job.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Root {
     pub secret: [u8; 32],
@@ -63,13 +64,13 @@ pub(crate) struct Root {
     pub addresses: Vec<SocketAddr>,
 }
 
-/// As letters and digits.
+/// Encodes a record as letters and digits.
 pub(crate) fn encode<T: Serialize>(value: &T) -> String {
     let bytes = postcard::to_allocvec(value).unwrap_or_default();
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What [`encode`] has made; `None`: it is nothing of the kind.
+/// Decodes a text of [`encode`]. Returns `None` for any other text.
 pub(crate) fn decode<T: DeserializeOwned>(text: &str) -> Option<T> {
     let digits: Option<Vec<u8>> =
         text.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();

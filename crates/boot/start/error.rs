@@ -1,33 +1,33 @@
-//! What can go wrong between a rank and the launcher that started it, if that is not deckrun.
+//! Errors between a rank and the launcher that started it, if that is not deckrun.
 
 use std::time::Duration;
 
-/// Why a start environment could not be used.
+/// Reasons why a start environment could not be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The variables name an environment of which no use can be made. It is never taken for none: that would be as many
-    /// worlds of one as there are processes.
+    /// The variables name an environment that cannot be used. This is never treated as no environment: each
+    /// process would become a world of one.
     #[error("this process was started by {by} ({found}), but {why}. {advice}")]
     Unusable {
-        /// Who started it: "Slurm".
+        /// The launcher that started the process: "Slurm".
         by: String,
-        /// The variables that say so, with their values.
+        /// The variables that name it, with their values.
         found: String,
-        /// What is missing.
+        /// The missing part.
         why: String,
-        /// What to type instead.
+        /// The command to type instead.
         advice: String,
     },
 
-    /// A setting has no such value.
+    /// A setting has a value that does not exist.
     #[error("{variable}={} is none of {allowed}", value.escape_debug())]
     Setting {
         /// The environment variable.
         variable: &'static str,
-        /// Its value.
+        /// The variable's value.
         value: String,
-        /// What it may be.
+        /// The allowed values.
         allowed: String,
     },
 
@@ -36,9 +36,9 @@ pub enum StartError {
     Unreachable {
         /// The rank that tried.
         rank: u32,
-        /// Each address, and what became of it.
+        /// Each address, with the error.
         tried: String,
-        /// What to do.
+        /// Advice for the user.
         advice: String,
     },
 
@@ -46,25 +46,25 @@ pub enum StartError {
     #[error("{0}")]
     Interface(String),
 
-    /// The launcher's service answered with an error, with nonsense, or is gone.
+    /// The launcher's service answered with an error or with nonsense, or is gone.
     #[error("{environment}: {doing}: {why}")]
     Server {
-        /// Its [title](super::Environment::title).
+        /// The environment's [title](super::Environment::title).
         environment: String,
-        /// What was asked: "reading `udeck-root` of rank 0".
+        /// The request: "reading `udeck-root` of rank 0".
         doing: String,
-        /// Its reason.
+        /// The service's reason.
         why: String,
     },
 
     /// The launcher's service did not answer in time.
     #[error("{environment}: {doing}: no answer within {waited:.1?}")]
     Late {
-        /// Its [title](super::Environment::title).
+        /// The environment's [title](super::Environment::title).
         environment: String,
-        /// What was asked.
+        /// The request.
         doing: String,
-        /// How long it was waited for.
+        /// How long the rank waited.
         waited: Duration,
     },
 }

@@ -1,18 +1,18 @@
-//! Who started this process, by the environment variables that launchers set.
+//! Detection of the launcher that started this process, by its environment variables.
 
 use std::fmt;
 
 use super::StartError;
 use crate::ENV_BOOT_FD;
 
-/// The environment variable that says which start environment is to be used.
+/// The environment variable that selects the start environment.
 pub const ENV_LAUNCH: &str = "DECK_LAUNCH";
 
-/// How a rank finds its job.
+/// Ways in which a rank finds its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Launcher {
-    /// deckrun has started it.
+    /// By deckrun, which has started the rank.
     Deckrun,
     /// By PMI-1: MPICH's Hydra, Flux.
     Pmi1,
@@ -20,7 +20,7 @@ pub enum Launcher {
     Pmi2,
     /// By PMIx: Open MPI, PRRTE, Slurm.
     Pmix,
-    /// Not at all: a world of one.
+    /// No launcher: a world of one.
     None,
 }
 
@@ -33,29 +33,29 @@ const ALL: [(Launcher, &str); 5] = [
 ];
 
 impl Launcher {
-    /// As [`ENV_LAUNCH`] calls it.
+    /// Returns the launcher's name in [`ENV_LAUNCH`].
     pub fn name(self) -> &'static str {
         ALL.iter().find(|(launcher, _)| *launcher == self).map_or("none", |(_, name)| name)
     }
 }
 
-/// Which launcher, and what says so.
+/// The detected launcher, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Which.
+    /// The launcher.
     pub launcher: Launcher,
-    /// The variables that were decisive, with their values.
+    /// The decisive variables, with their values.
     pub because: String,
 }
 
-/// The environment: a variable's value.
+/// The environment: returns a variable's value.
 pub(crate) type Vars<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Looks who started this process.
+/// Detects the launcher that started this process.
 ///
 /// # Errors
-/// [`StartError::Setting`]; [`StartError::Unusable`]: somebody has started several processes, and offers nothing by which they
-/// could find each other.
+/// [`StartError::Setting`]; [`StartError::Unusable`] if a launcher has started several processes, and offers no
+/// service by which they could find each other.
 pub fn look(vars: &dyn Fn(&str) -> Option<String>) -> Result<Found, StartError> {
     let found = |launcher, names: &[&str]| Found { launcher, because: Shown(vars, names).to_string() };
     if let Some(value) = vars(ENV_LAUNCH) {
@@ -75,7 +75,7 @@ pub fn look(vars: &dyn Fn(&str) -> Option<String>) -> Result<Found, StartError> 
         return Ok(found(Launcher::Pmix, &["PMIX_NAMESPACE", "PMIX_RANK"]));
     }
     if is_set("PMI_FD") {
-        // Slurm's step speaks both; Hydra's processes have PMI_FD without a step of Slurm's that has set it.
+        // Slurm's step sets both variables; Hydra's processes have PMI_FD, which no step of Slurm's has set.
         let is_slurm = is_set("SLURM_STEP_ID") && is_set("PMI_JOBID") && !is_set("HYDI_CONTROL_FD");
         let launcher = if is_slurm { Launcher::Pmi2 } else { Launcher::Pmi1 };
         return Ok(found(launcher, &["PMI_FD", "PMI_RANK", "PMI_SIZE", "SLURM_STEP_ID"]));
@@ -87,7 +87,7 @@ pub fn look(vars: &dyn Fn(&str) -> Option<String>) -> Result<Found, StartError> 
     Ok(found(Launcher::None, &[]))
 }
 
-/// Launchers that say how many processes they have started, and how they would be asked for a service.
+/// Launchers that set the number of processes, and the options by which they offer a service.
 const COUNTS: [(&str, &[&str], &str, &str); 4] = [
     (
         "SLURM_STEP_NUM_TASKS",
@@ -130,7 +130,7 @@ fn several_without_service(vars: Vars<'_>) -> Result<(), StartError> {
     })
 }
 
-/// Variables that are set, as a shell would take them.
+/// Writes variables that are set, in the form that a shell takes.
 pub(crate) struct Shown<'a>(pub Vars<'a>, pub &'a [&'a str]);
 
 impl fmt::Display for Shown<'_> {

@@ -1,10 +1,12 @@
-//! Moves the name service's bytes between local sockets and the sealed connections to rank 0, on one thread.
+//! Proxy of the name service: moves its bytes between local sockets and the sealed connections to rank 0, on
+//! one thread.
 //!
-//! At rank 0 the service has one local socket for each rank, as deckrun's has; the gate has their other ends. It accepts
-//! connections, and ties one to its rank's socket when it has proved that it is of the job. At another rank the gate has one
-//! connection, to rank 0, and one local socket, to the rank's [`Client`](crate::Client). So neither of the two knows that there is a network.
+//! At rank 0 the service has one local socket for each rank, as deckrun's has; the gate has their other ends.
+//! It accepts connections, and ties a connection to its rank's socket when it has proved that it is of the job.
+//! At another rank the gate has one connection, to rank 0, and one local socket, to the rank's
+//! [`Client`](crate::Client). Neither the service nor the client knows that there is a network.
 //!
-//! What one side does not take is not read from the other, so each direction holds a bounded number of bytes.
+//! If one side takes no more, the other side is not read: each direction holds a bounded number of bytes.
 
 use std::{
     collections::HashMap,
@@ -30,31 +32,34 @@ use udeck_sys::{Deadline, above_stdio, descriptor_advice, is_shortage, stderr_li
 use super::{line::Line, secure::Secure};
 use crate::detect_silence;
 
-/// How long who connects may take to prove itself.
+/// How long a connection may take to prove itself.
 const GREETING: Duration = Duration::from_secs(60);
-/// How many may be about to do so; others wait in the kernel's queue.
+/// Maximum number of connections that are proving themselves; others wait in the kernel's queue.
 const MOST_GREETINGS: usize = 64;
-/// How long each of them has at least: then it makes place for another, if all places are taken.
+/// Time that each of them has at least. After it, a connection makes room for another one if all places are
+/// taken.
 const PLACE: Duration = Duration::from_secs(1);
-/// How long the other side's end of a connection is waited for.
+/// How long to wait for the other side's end of a connection.
 const LINGER: Duration = Duration::from_secs(5);
-/// How long it rests when it can accept nobody.
+/// How long to pause when no connection can be accepted.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How often the gate looks whether a time is up.
+/// Interval between checks of time limits.
 const LOOK: Duration = Duration::from_millis(250);
 const EVENTS: usize = 64;
-/// Of an event: a listener; otherwise twice the line's number, and 1 for its local socket.
+/// Flag in an event's token for a listener. Other tokens are twice the line's number, plus 1 for its local
+/// socket.
 const LISTENER: u64 = 1 << 63;
 
-/// What rank 0's gate has besides its connections.
+/// The accepting part of rank 0's gate.
 pub(crate) struct Door {
     pub listeners: Vec<TcpListener>,
-    /// By rank, until it has come; rank 0 has none.
+    /// Local sockets by rank, until the rank has come; rank 0 has none.
     pub locals: Vec<Option<UnixStream>>,
     pub secret: [u8; 32],
-    /// Who has not come by then does not come.
+    /// Deadline for ranks to come.
     pub until: Deadline,
-    /// By which address of this host a rank has come that runs on another one: which ranks do, and who is told.
+    /// `elsewhere`: whether a rank runs on another host, by rank. `address`: gets the address of this host by
+    /// which such a rank has connected.
     pub elsewhere: Vec<bool>,
     pub address: Sender<IpAddr>,
 }
@@ -65,14 +70,14 @@ pub(crate) struct Gate {
     next: u64,
     door: Option<Door>,
     detect: Duration,
-    /// Of strangers.
+    /// The failure of a stranger has been reported.
     has_complained: bool,
-    /// It has said that it is short of descriptors.
+    /// The lack of descriptors has been reported.
     is_short: bool,
 }
 
 impl Gate {
-    /// Of rank 0.
+    /// Makes the gate of rank 0.
     pub fn of_root(door: Door, detect: Duration) -> io::Result<Gate> {
         let gate = Gate::new(Some(door), detect)?;
         for (nth, listener) in (0u64..).zip(gate.door.iter().flat_map(|door| &door.listeners)) {
@@ -82,7 +87,7 @@ impl Gate {
         Ok(gate)
     }
 
-    /// Of another rank, whose connection to rank 0 is proven.
+    /// Makes the gate of another rank, whose connection to rank 0 is proven.
     pub fn of_rank(
         remote: TcpStream,
         secure: Secure,
@@ -107,10 +112,10 @@ impl Gate {
         })
     }
 
-    /// Until every connection has ended, and nobody is awaited any more.
+    /// Runs until every connection has ended, and no further rank is expected.
     pub fn run(mut self) -> io::Result<()> {
         let mut looked = Deadline::after(LOOK);
-        // Of a job of one.
+        // A job of one rank expects no connections.
         self.close_door();
         while !self.lines.is_empty() || self.door.is_some() {
             for token in self.wait(looked)? {
@@ -139,7 +144,7 @@ impl Gate {
         }
     }
 
-    /// Ends what has had its time.
+    /// Ends the connections whose time limit has passed.
     fn look(&mut self) {
         let late: Vec<u64> =
             self.lines.iter().filter(|(_, line)| line.is_late()).map(|(number, _)| *number).collect();
@@ -147,11 +152,12 @@ impl Gate {
         self.close_door();
     }
 
-    /// Nobody is accepted any more when all have come or are too late, or when the service has ended: its sockets tell.
+    /// Stops accepting when all ranks have come or are too late, or when the service has ended: its sockets
+    /// show that.
     fn close_door(&mut self) {
         let Some(door) = &self.door else { return };
         let is_awaited = |local: &UnixStream| {
-            // Nothing comes from the service before the rank has spoken: what can be read is its end.
+            // The service sends nothing before the rank has sent a request: a readable socket has ended.
             let peeked = recv(local, &mut [0; 1][..], RecvFlags::DONTWAIT | RecvFlags::PEEK);
             !matches!(peeked, Ok((0, _)))
         };
@@ -185,7 +191,8 @@ impl Gate {
         }
     }
 
-    /// Whether one more may come. The one that came first goes, if it has to: a stranger that says nothing keeps no place for long.
+    /// Tells whether one more connection may be accepted. The oldest unproven one is closed, if necessary: a
+    /// silent stranger keeps no place for long.
     fn make_place(&mut self) -> bool {
         let greeting = self.lines.iter().filter(|(_, line)| line.local.is_none());
         if greeting.clone().count() < MOST_GREETINGS {
@@ -197,7 +204,8 @@ impl Gate {
         true
     }
 
-    /// Who could not be accepted stays in the kernel's queue, and the listener readable.
+    /// Reports the lack of descriptors, once. The connection stays in the kernel's queue, and the listener
+    /// readable.
     fn short(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.is_short, true) {
             stderr_line(format_args!(
@@ -221,7 +229,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Moves what can be moved of a connection. What fails of one ends it, and no other one.
+    /// Moves a connection's bytes. An error ends this connection, and no other one.
     fn turn(&mut self, number: u64) {
         let goes_on = self.advance(number).unwrap_or_else(|error| {
             stderr_line(format_args!("udeck: a connection to this job's name service is given up: {error}"));
@@ -232,7 +240,7 @@ impl Gate {
         }
     }
 
-    /// False: the connection is over.
+    /// Returns `false` when the connection is over.
     fn advance(&mut self, number: u64) -> io::Result<bool> {
         let Some(line) = self.lines.get_mut(&number) else { return Ok(false) };
         if let Err(why) = line.turn(LINGER) {
@@ -254,7 +262,8 @@ impl Gate {
         Ok(true)
     }
 
-    /// A connection has proved which rank it is. False: that rank has come already, or is gone again.
+    /// Ties a connection to the rank that it has proved to be. Returns `false` if that rank has come already,
+    /// or is gone again.
     fn tie(&mut self, number: u64, rank: u32) -> io::Result<bool> {
         let (Some(line), Some(door)) = (self.lines.get_mut(&number), &mut self.door) else {
             return Ok(false);
@@ -268,7 +277,7 @@ impl Gate {
         if door.elsewhere.get(rank as usize).is_some_and(|elsewhere| *elsewhere)
             && let Ok(address) = line.remote.local_addr()
         {
-            // Who has heard of one does not listen any more.
+            // The receiver takes one address, and then is gone.
             let _ = door.address.send(address.ip());
         }
         watch(&self.poller, &local, number << 1 | 1)?;
@@ -299,7 +308,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// A connection that is proven, the other end of its network socket, and that of its local one.
+    /// Returns a proven connection, the other end of its network socket, and that of its local one.
     fn proven() -> (Line, TcpStream, UnixStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -314,7 +323,7 @@ mod tests {
         (Line::tied(remote, root, gates).unwrap(), there, local)
     }
 
-    /// As where the system has no room to watch its socket for something else.
+    /// The test breaks the connection as if the system had no room to watch its socket for another event.
     #[test]
     fn a_connection_that_cannot_be_watched_ends_alone() {
         let mut gate = Gate::new(None, LONG).unwrap();
@@ -326,7 +335,7 @@ mod tests {
         drop(its_peer);
         its_rank.write_all(b"x").unwrap();
         its_rank.set_read_timeout(Some(LONG)).unwrap();
-        // Reset, where it had not taken the byte.
+        // Reset, if it had not taken the byte.
         assert!(!matches!(its_rank.read(&mut [0; 8]), Ok(1..)), "it has ended");
         rank.write_all(b"and the others?").unwrap();
         assert!(peer.read(&mut [0; 64]).unwrap() > 0, "the others go on");

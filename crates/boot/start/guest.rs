@@ -1,4 +1,5 @@
-//! What a rank of a job that deckrun did not start owes its launcher, and rank 0 the other ranks, when it ends.
+//! Duties at the end of a rank that deckrun did not start: towards its launcher, and at rank 0 towards the
+//! other ranks.
 
 use std::{
     fmt,
@@ -12,26 +13,26 @@ use udeck_sys::{Deadline, stderr_line};
 use super::Environment;
 use crate::{BootError, Ranks};
 
-/// From when on rank 0 says for whom it waits at the end.
+/// Time after which rank 0 says for which ranks it waits at the end.
 const SAY: Duration = Duration::from_secs(10);
-/// How long the last answers may take to be on their way when all others have ended.
+/// How long the last answers may take to be sent when all other ranks have ended.
 const FLUSH: Duration = Duration::from_secs(2);
-/// How long the launcher has for its answer to a goodbye that comes late, at least.
+/// Minimum time for the launcher's answer to a late goodbye.
 const GOODBYE: Duration = Duration::from_secs(10);
-/// How long the news of an abort may take to be on its way to the others, where this process serves names.
+/// How long the news of an abort may take to be sent to the others, if this process serves names.
 const TOLD: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A rank in somebody else's house.
+/// A rank that another launcher started.
 pub(crate) struct Guest {
     environment: Mutex<Box<dyn Environment>>,
     title: String,
     kills_all_at_once: bool,
-    /// At rank 0.
+    /// The name service, at rank 0.
     serving: Mutex<Option<Serving>>,
 }
 
-/// The name service that rank 0 has for the others.
+/// The name service that rank 0 runs for the others.
 pub(crate) struct Serving(JoinHandle<Result<(), String>>);
 
 impl Serving {
@@ -50,16 +51,16 @@ impl Guest {
         }
     }
 
-    /// Who has started this process.
+    /// Returns the launcher that has started this process.
     pub fn title(&self) -> &str {
         &self.title
     }
 
-    /// This rank has said goodbye. Rank 0 goes on serving names until all others have ended, however long that takes: with it
-    /// their job would end. `left`: those that have not.
+    /// Leaves the job after this rank's goodbye. Rank 0 serves names until all others have ended, however long
+    /// that takes: their job would end with it. `left` returns the ranks that have not ended.
     pub fn leave(&self, left: impl Fn() -> Vec<u32>, deadline: Instant) -> Result<(), BootError> {
         let mut until = Deadline::from(deadline);
-        // Not locked while it waits: an abort asks, too.
+        // The lock is not held during the wait: an abort needs it, too.
         let serving = self.serving.lock().take();
         if let Some(Serving(gate)) = serving {
             let (began, mut has_said, mut flushed) = (Instant::now(), false, None);
@@ -83,7 +84,7 @@ impl Guest {
         Ok(self.environment.lock().finalize(until)?)
     }
 
-    /// Whether the launcher is asked for an abort before the other ranks are told of it.
+    /// Tells whether the launcher is asked for an abort before the other ranks are told of it.
     pub fn kills_all_at_once(&self) -> bool {
         self.kills_all_at_once
     }

@@ -1,4 +1,5 @@
-//! One connection of a [`Gate`](super::gate::Gate): what comes sealed from the network goes to a local socket, and back.
+//! One connection of a [`Gate`](super::gate::Gate): sealed bytes from the network go to a local socket, and
+//! back.
 
 use std::{
     collections::VecDeque,
@@ -18,33 +19,33 @@ use udeck_sys::Deadline;
 
 use super::secure::Secure;
 
-/// What may lie here of one direction, in bytes, before no more is read.
+/// Upper bound of the bytes that one direction holds; with more, its source is not read.
 const BOUND: usize = 256 << 10;
-/// How much is read at a time.
+/// Maximum number of bytes in one read.
 const READ: usize = 16 << 10;
-/// How often in a row, before others have their turn.
+/// Maximum number of reads in a row, before other connections have their turn.
 const TURNS: usize = 16;
 
 pub(super) struct Line {
     pub remote: TcpStream,
     pub secure: Secure,
-    /// `None`: it has not proved who it is.
+    /// The rank's local socket; `None` until the connection has proved itself.
     pub local: Option<UnixStream>,
     pub since: Instant,
     to_local: VecDeque<u8>,
-    /// Nothing more comes from there.
+    /// The network side sends nothing more.
     remote_ended: bool,
     local_ended: bool,
-    /// The other side has been told that nothing more comes.
+    /// The network side has been told that nothing more comes.
     remote_told: bool,
-    /// The connection has to be proven, or to end, by then.
+    /// Deadline for the connection to be proven, or to end.
     until: Option<Deadline>,
-    /// What the sockets are watched for: remote, local.
+    /// Events for which the sockets are watched: remote, local.
     watched: [EventFlags; 2],
 }
 
 impl Line {
-    /// One whose other side has to prove itself within `limit`.
+    /// Makes a connection whose other side has to prove itself within `limit`.
     pub fn greeting(remote: TcpStream, secure: Secure, limit: Duration) -> io::Result<Line> {
         remote.set_nonblocking(true)?;
         remote.set_nodelay(true)?;
@@ -62,7 +63,7 @@ impl Line {
         })
     }
 
-    /// One whose other side is proven.
+    /// Makes a connection whose other side is proven.
     pub fn tied(remote: TcpStream, secure: Secure, local: UnixStream) -> io::Result<Line> {
         let mut line = Line::greeting(remote, secure, Duration::ZERO)?;
         line.tie(local)?;
@@ -79,17 +80,17 @@ impl Line {
         self.until.is_some_and(Deadline::passed)
     }
 
-    /// Both directions have ended, and nothing is left to be passed on.
+    /// Tells whether both directions have ended, and no bytes are left.
     pub fn is_over(&self) -> bool {
         let all_given = self.remote_ended && self.to_local.is_empty();
         all_given && (self.local_ended || self.local.is_none()) && self.secure.outgoing.is_empty()
     }
 
-    /// Moves what can be moved. An error: the connection is over.
+    /// Moves bytes in both directions. After an error the connection is over.
     pub fn turn(&mut self, linger: Duration) -> Result<(), String> {
         for _ in 0..TURNS {
             let came = self.read_remote().inspect_err(|_| {
-                // Its last word may be which version it speaks.
+                // The last unsent bytes may be the version that this side speaks.
                 let _ = self.write_remote();
             })?;
             self.write_local();
@@ -129,7 +130,7 @@ impl Line {
                 Ok(sent) => drop(self.to_local.drain(..sent)),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
-                // It takes nothing any more; its end is seen where it is read.
+                // The local side takes nothing any more; its end is seen where it is read.
                 Err(_) => self.to_local.clear(),
             }
         }
@@ -172,7 +173,7 @@ impl Line {
         result
     }
 
-    /// Each side hears that the other has ended when it has got everything.
+    /// Passes the end of one side on to the other, after its last bytes.
     fn pass_on_ends(&mut self, linger: Duration) {
         if self.remote_ended
             && self.to_local.is_empty()
@@ -186,7 +187,7 @@ impl Line {
         }
     }
 
-    /// Has the sockets watched for what can be done with them.
+    /// Watches the sockets for the events that the connection can handle.
     pub fn update(&mut self, poller: &OwnedFd, number: u64) -> io::Result<()> {
         let when = |wanted: bool, flag| if wanted { flag } else { EventFlags::empty() };
         let (has_outgoing, has_more) = (!self.secure.outgoing.is_empty(), !self.to_local.is_empty());
@@ -207,7 +208,7 @@ fn set(
     wanted: EventFlags,
     token: u64,
 ) -> io::Result<()> {
-    // What is watched for nothing would still be told of its end, again and again.
+    // epoll would report the end of a socket that is watched for no event, again and again.
     match (watched.is_empty(), wanted.is_empty()) {
         _ if *watched == wanted => {}
         (true, _) => epoll::add(poller, socket, EventData::new_u64(token), wanted)?,

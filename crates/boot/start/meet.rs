@@ -1,4 +1,5 @@
-//! How the ranks of a job that deckrun did not start come together: by their launcher's table they learn where rank 0 serves names.
+//! Meeting of the ranks of a job that deckrun did not start: by their launcher's table they learn where rank 0
+//! serves names.
 //!
 //! ```text
 //!   all       put a card: which host they run on                      fence
@@ -6,8 +7,8 @@
 //!   others    read it, connect, prove that they know the secret
 //! ```
 //!
-//! Rank 0 listens at this host's own addresses only, and on the loopback address alone if all ranks run on one host. From then on the
-//! launcher is needed no more, but for the end: [`Guest`].
+//! Rank 0 listens at this host's own addresses only, and on the loopback address alone if all ranks run on one
+//! host. From then on the launcher is needed only at the end: [`Guest`].
 
 use std::{
     io::{self, Read, Write},
@@ -31,29 +32,30 @@ use super::{
 };
 use crate::{BootError, Client, MAX_RANKS, Placement, serve::Service, server::Config};
 
-/// The environment variable with the interface, or the address, at which this host is reached by others of its job.
+/// The environment variable with the interface, or the address, at which other hosts of the job reach this one.
 pub const ENV_INTERFACE: &str = "DECK_IFACE";
 
-/// How long one address is tried at a time.
+/// Time limit for one address at a time.
 const TRY: Duration = Duration::from_secs(5);
 
-/// What rank 0 holds for each rank: a connection, and both ends of the local socket between it and the name service.
+/// Descriptors of rank 0 for each rank: a connection, and both ends of the local socket between it and the name
+/// service.
 pub const DESCRIPTORS_PER_RANK: u64 = 3;
 
-/// What else it may need until all have come: who connects and is no rank, the launcher's library, and the program.
+/// Other descriptors of rank 0 until all have come: for strangers, the launcher's library, and the program.
 const OTHER_DESCRIPTORS: u64 = 256;
 
-/// How many connections may wait to be accepted: all ranks come at once. The system may allow fewer.
+/// Maximum number of connections that wait to be accepted: all ranks come at once. The system may allow fewer.
 const BACKLOG: i32 = MAX_RANKS as i32;
 
-/// How a job comes together.
+/// Options of the meeting.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Everything has to be done within this time.
+    /// Time limit for the whole meeting.
     pub limit: Duration,
     /// How long a host may be silent before it counts as lost.
     pub detect: Duration,
-    /// [`ENV_INTERFACE`].
+    /// The value of [`ENV_INTERFACE`].
     pub interface: Option<String>,
 }
 
@@ -97,7 +99,7 @@ pub(super) fn meet(mut environment: Box<dyn Environment>, options: &Options) -> 
     )
 }
 
-/// What is left for rank 0: the name service, the gate before it, and its own place in the job.
+/// Does the rest at rank 0: starts the name service and the gate before it, and joins the job itself.
 fn serve(
     environment: Box<dyn Environment>,
     config: Config,
@@ -124,7 +126,7 @@ fn serve(
     // A service that panics is dropped, and with it its sockets: the ranks see their end.
     thread::spawn("deck-boot-serve", || told(service.run()), |_| {}).map_err(no_service)?;
     let gate = thread::spawn("deck-boot-gate", || told(gate.run()), |_| {}).map_err(no_service)?;
-    // Others on other hosts show by which address they reach this one.
+    // A rank of another host shows, by its connection, the address by which it reaches this host.
     let address = match own {
         None if has_others => found.recv_timeout(until.remaining()).ok(),
         own => own,
@@ -133,14 +135,14 @@ fn serve(
     Client::of_guest(mine, guest, address)
 }
 
-/// The ranks see the end of their sockets; why it ended, only this knows.
+/// Reports an error of the service's thread: the ranks see only the end of their sockets.
 fn told(ended: io::Result<()>) {
     if let Err(error) = ended {
         stderr_line(format_args!("udeck: the connection to this job's name service ended: {error}"));
     }
 }
 
-/// What is left for the others: a connection to rank 0.
+/// Does the rest at the other ranks: connects to rank 0.
 fn come(
     mut environment: Box<dyn Environment>,
     own: Option<IpAddr>,
@@ -175,7 +177,7 @@ fn own_address(options: &Options, existing: &[Interface]) -> Result<Option<IpAdd
     address_of(asked, existing).map(Some).map_err(wrong)
 }
 
-/// Where rank 0 listens.
+/// Returns the addresses at which rank 0 listens.
 fn addresses(placement: &Placement, own: Option<IpAddr>, existing: &[Interface]) -> Vec<IpAddr> {
     if placement.hosts().len() < 2 {
         return vec![Ipv4Addr::LOCALHOST.into()];
@@ -188,7 +190,7 @@ fn addresses(placement: &Placement, own: Option<IpAddr>, existing: &[Interface])
     let mut all: Vec<_> = up.filter(usable).collect();
     all.sort_by_key(|address| !address.is_ipv4());
     all.truncate(MAX_ADDRESSES - 1);
-    // For the ranks of this host, also where it has no network.
+    // The loopback address is for the ranks of this host, also if it has no network.
     all.push(Ipv4Addr::LOCALHOST.into());
     all
 }
@@ -196,7 +198,8 @@ fn addresses(placement: &Placement, own: Option<IpAddr>, existing: &[Interface])
 fn listen(addresses: &[IpAddr]) -> Result<Vec<TcpListener>, BootError> {
     let listener = |address: &IpAddr| -> io::Result<TcpListener> {
         let listener = above_stdio(TcpListener::bind((*address, 0)))?;
-        // std's are 128. Whose is one too many is silently left out, and tries again seconds later.
+        // The default of std is 128. A connection beyond the backlog is silently dropped, and tries again
+        // seconds later.
         set_backlog(&listener, BACKLOG)?;
         Ok(listener)
     };
@@ -213,8 +216,9 @@ fn listen(addresses: &[IpAddr]) -> Result<Vec<TcpListener>, BootError> {
 
 // ---- connecting ----
 
-/// A proven connection to rank 0, by the first of its addresses that leads there. Where somebody takes the connection and is silent,
-/// rank 0 may be busy with others: it is tried again as long as there is time.
+/// Returns a proven connection to rank 0, by the first of its addresses that leads there. If an address takes
+/// the connection and does not answer, rank 0 may be busy with others: the address is tried again as long as
+/// there is time.
 fn reach(root: &Root, rank: u32, until: Deadline) -> Result<(TcpStream, Secure), BootError> {
     let mut tried;
     loop {
@@ -240,7 +244,7 @@ fn reach(root: &Root, rank: u32, until: Deadline) -> Result<(TcpStream, Secure),
     Err(StartError::Unreachable { rank, tried: tried.join("; "), advice }.into())
 }
 
-/// Why an address did not lead to rank 0.
+/// The failure of one address.
 #[derive(Debug)]
 struct Missed {
     why: String,
@@ -290,7 +294,7 @@ fn reach_at(
         if length == 0 {
             return Err(Missed::from("it closed the connection".to_owned()));
         }
-        // Nothing is said to a rank before it has spoken to the service.
+        // The service sends nothing to a rank before its first request.
         secure.receive(&scratch[..length], &mut Vec::new()).map_err(|why| why.to_string())?;
     }
     Ok((stream, secure))

@@ -1,11 +1,12 @@
-//! What PMI-1 and PMI-2 have in common: a service of the launcher that answers one request after the other.
+//! Common parts of PMI-1 and PMI-2: a service of the launcher that answers one request after the other.
 //!
 //! ```text
 //!   pmi1, pmi2 ─► Request ─► Service ─► Channel ─► the launcher
 //!                 wire: bytes, no I/O    deadlines
 //! ```
 //!
-//! The service may be wrong, slow, or dead. Whatever it says is a [`StartError`] at worst, by the deadline.
+//! The service may be wrong, slow, or dead. Any of its answers leads to a [`StartError`] at worst, by the
+//! deadline.
 
 mod channel;
 mod wire;
@@ -26,25 +27,25 @@ use super::{
     found::{ENV_LAUNCH, Shown, Vars},
 };
 
-/// The longest key that [`Environment::put`](super::Environment::put) takes, in bytes.
+/// Upper bound of a key of [`Environment::put`](super::Environment::put), in bytes.
 const LONGEST_KEY: usize = 16;
 
-/// The longest [`key_of`], in bytes.
+/// Upper bound of a [`key_of`], in bytes.
 pub(super) const LONGEST_WHOLE_KEY: usize = "udeck-4294967295-".len() + LONGEST_KEY;
 
-/// One request: its bytes, and what has to come as an answer.
+/// One request: its bytes, and the form of its answer.
 pub(super) struct Request {
-    /// As errors name it: "reading `root` of rank 0".
+    /// The request's name for errors: "reading `root` of rank 0".
     pub(super) doing: String,
     pub(super) bytes: Vec<u8>,
-    /// How its answer is framed.
+    /// Framing of the answer.
     pub(super) framing: Framing,
-    /// The answer's `cmd`.
+    /// The `cmd` of the answer.
     pub(super) answer: &'static str,
 }
 
 impl Request {
-    /// The answer, `None` while a part of it is missing.
+    /// Returns the answer, or `None` while a part of it is missing.
     ///
     /// # Errors
     /// In words.
@@ -53,15 +54,15 @@ impl Request {
     }
 }
 
-/// What the variables say of the launcher.
+/// The launcher's environment variables.
 pub(super) struct Variables<'a> {
-    /// "PMI-1".
+    /// The protocol's name: "PMI-1".
     pub(super) protocol: &'static str,
     pub(super) vars: Vars<'a>,
 }
 
 impl Variables<'_> {
-    /// Of the protocol and, as far as it is known, the launcher: "PMI-1 (Hydra)".
+    /// Returns the name of the protocol and, as far as it is known, of the launcher: "PMI-1 (Hydra)".
     pub(super) fn title(&self) -> String {
         match self.launcher() {
             Some(launcher) => format!("{} ({launcher})", self.protocol),
@@ -69,13 +70,14 @@ impl Variables<'_> {
         }
     }
 
-    /// Hydra and Flux come first: they may run within an allocation of Slurm, and then all of its variables are there, too.
+    /// Returns the launcher's name. Hydra and Flux are tested first: they may run within an allocation of
+    /// Slurm, whose variables are then there, too.
     fn launcher(&self) -> Option<&'static str> {
         let known = [("HYDI_CONTROL_FD", "Hydra"), ("FLUX_JOB_ID", "Flux"), ("SLURM_JOB_ID", "Slurm")];
         known.into_iter().find(|(name, _)| (self.vars)(name).is_some()).map(|(_, launcher)| launcher)
     }
 
-    /// The number in the first of these variables that is set.
+    /// Returns the number in the first of these variables that is set.
     ///
     /// # Errors
     /// [`StartError::Unusable`].
@@ -86,7 +88,7 @@ impl Variables<'_> {
         value.parse().map_err(|_| self.unusable(format!("{name} is no such number")))
     }
 
-    /// The descriptor that the launcher left open.
+    /// Takes the descriptor that the launcher left open.
     ///
     /// # Errors
     /// [`StartError::Unusable`].
@@ -117,9 +119,9 @@ pub(super) struct Service {
     channel: Channel,
     inbox: Inbox,
     title: String,
-    /// Why nothing can be asked any more.
+    /// The reason why no further request can succeed.
     over: Option<String>,
-    /// Nothing can be said either: goodbye was, or a part of a request.
+    /// Nothing can be sent either: the goodbye was sent, or a part of a request.
     silent: bool,
 }
 
@@ -132,10 +134,10 @@ impl Service {
         &self.title
     }
 
-    /// Says `request`, waits for its answer, and reads it. After an error nothing is asked any more.
+    /// Sends `request`, waits for its answer, and reads it. After an error no further request is sent.
     ///
     /// # Errors
-    /// [`StartError::Server`], also with what `read` finds wrong; [`StartError::Late`].
+    /// [`StartError::Server`], also with a fault that `read` finds; [`StartError::Late`].
     pub(super) fn ask<T>(
         &mut self,
         request: &Request,
@@ -151,7 +153,8 @@ impl Service {
         if let Some(why) = &self.over {
             return Err(Broken::Gone(why.clone()));
         }
-        // What follows in the same breath is no answer to what was not asked yet: from here on every answer would be wrong.
+        // Bytes behind the previous answer cannot answer a request that is not yet sent: from here on every
+        // answer would be wrong.
         if !request.bytes.is_empty() && !self.inbox.is_empty() {
             return Err(Broken::Gone("it has said more than it was asked".into()));
         }
@@ -164,10 +167,11 @@ impl Service {
         }
     }
 
-    /// Says goodbye, unless MPI does so for this process. Nothing is said afterwards, whether or not it is answered.
+    /// Says goodbye, unless MPI does so for this process. Nothing is sent afterwards, with or without an
+    /// answer.
     ///
     /// # Errors
-    /// As [`Service::ask`].
+    /// Those of [`Service::ask`].
     pub(super) fn finish(&mut self, request: &Request, until: Deadline) -> Result<(), StartError> {
         let is_mpis = self.channel.is_shared();
         let finished = if is_mpis { Ok(()) } else { self.ask(request, until, Message::succeeded) };
@@ -176,10 +180,10 @@ impl Service {
         finished
     }
 
-    /// Says the last `request`, to which no answer comes. Possible after an error, too.
+    /// Sends the last `request`, to which no answer comes. Possible after an error, too.
     ///
     /// # Errors
-    /// As [`Service::ask`].
+    /// Those of [`Service::ask`].
     pub(super) fn tell(&mut self, request: &Request, until: Deadline) -> Result<(), StartError> {
         let begun = Instant::now();
         let told = match &self.over {
@@ -192,7 +196,7 @@ impl Service {
         told
     }
 
-    /// That something cannot be asked, or was answered wrongly.
+    /// Makes the error of a request that cannot be sent, or that was answered wrongly.
     pub(super) fn wrong(&self, doing: impl Into<String>, why: impl Into<String>) -> StartError {
         StartError::Server { environment: self.title.clone(), doing: doing.into(), why: why.into() }
     }
@@ -210,7 +214,7 @@ impl Service {
     }
 }
 
-/// What `broken` is to who wanted `doing` since `begun`.
+/// Makes the error of the operation `doing`, begun at `begun`, from a broken connection.
 pub(super) fn failure(title: &str, doing: &str, begun: Instant, broken: Broken) -> StartError {
     let (environment, doing) = (title.to_owned(), doing.to_owned());
     match broken {
@@ -219,12 +223,13 @@ pub(super) fn failure(title: &str, doing: &str, begun: Instant, broken: Broken) 
     }
 }
 
-/// A rank's key as the service has it: there all ranks share one table.
+/// Returns a rank's key in the service's table, which all ranks share.
 pub(super) fn key_of(rank: u32, key: &str) -> String {
     format!("udeck-{rank}-{key}")
 }
 
-/// Whether a key and a value are what every service takes. Escapes are not: Hydra and Slurm end a value at a doubled `;`.
+/// Checks that every service takes this key and value. Escapes are not allowed: Hydra and Slurm end a value at
+/// a doubled `;`.
 ///
 /// # Errors
 /// In words.
@@ -235,7 +240,7 @@ pub(super) fn check(key: &str, value: &str, longest: usize) -> Result<(), String
     check_value(value, longest)
 }
 
-/// Whether it is what a rank can have put.
+/// Checks that a rank can have put this value.
 ///
 /// # Errors
 /// In words.
@@ -244,7 +249,7 @@ pub(super) fn check_value(value: &str, longest: usize) -> Result<(), String> {
         return Err(format!("its value has {} bytes; at most {longest} are possible", value.len()));
     }
     if value.is_empty() || !is_plain(value) {
-        // Not shown: it may be a part of the job's secret.
+        // The value is not shown: it may be a part of the job's secret.
         let length = value.len();
         return Err(format!("its value of {length} bytes has to consist of letters, digits and `-`"));
     }
@@ -255,7 +260,7 @@ fn is_plain(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-/// Whether these can be a rank and a size.
+/// Checks that these can be a rank and a size.
 ///
 /// # Errors
 /// In words.
@@ -263,11 +268,11 @@ pub(super) fn check_rank(rank: u32, size: u32) -> Result<(), String> {
     if rank < size { Ok(()) } else { Err(format!("it says that this is rank {rank} of {size}")) }
 }
 
-/// The version that its answer to `init` bears. A service may name the later subversion that it speaks as well: MPICH 5's Hydra
-/// says 1.2 to who asks for 1.1.
+/// Checks the version in the service's answer to `init`. A service may also name a later subversion that it
+/// speaks: MPICH 5's Hydra answers 1.2 to a request for 1.1.
 ///
 /// # Errors
-/// In words: another one than `ours`, or it refuses.
+/// In words: the version is another one than `ours`, or the service refuses.
 pub(super) fn check_version(answer: &Message, ours: (u32, u32)) -> Result<(), String> {
     let said = |key| answer.number::<u32>(key);
     match (said("pmi_version"), said("pmi_subversion")) {

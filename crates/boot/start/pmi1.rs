@@ -1,5 +1,5 @@
-//! PMI-1, as MPICH's Hydra and others speak it: requests and answers are lines of text over a descriptor that the launcher left
-//! open (`PMI_FD`), or over TCP (`PMI_PORT`).
+//! PMI-1, the protocol of MPICH's Hydra and others: requests and answers are lines of text over a descriptor
+//! that the launcher left open (`PMI_FD`), or over TCP (`PMI_PORT`).
 //!
 //! ```text
 //!   over PMI_PORT first    initack pmiid=3                  ─►  initack, set size=, set rank=, set debug=
@@ -35,37 +35,38 @@ use super::{
 const PROTOCOL: &str = "PMI-1";
 const VERSION: (u32, u32) = (1, 1);
 
-/// A launcher passes on what a rank has written in much less.
+/// Time for the launcher to pass on a rank's output; it needs much less.
 const PASSED_ON: std::time::Duration = std::time::Duration::from_millis(200);
-/// What services take as a line, its end and a zero included.
+/// Upper bound of a line that services take, with its end and a zero, in bytes.
 const LONGEST_LINE: usize = 1024;
-/// The longest name of a table of values, in bytes.
+/// Upper bound of the name of a table of values, in bytes.
 const LONGEST_SPACE: usize = 256;
 
-/// A rank's connection to a service that speaks PMI-1. Dropping it closes the connection and says nothing.
+/// A rank's connection to a service that speaks PMI-1. Dropping it closes the connection without a goodbye.
 pub struct Pmi1 {
     service: Service,
     rank: u32,
     size: u32,
-    /// The job's table of values, as the service calls it.
+    /// The service's name of the job's table of values.
     space: String,
-    /// The longest key, in bytes.
+    /// Upper bound of a key, in bytes.
     longest_key: usize,
     longest_value: usize,
 }
 
 impl Pmi1 {
-    /// Joins the job that `vars` speak of. The descriptor is marked close-on-exec. Once per process.
+    /// Joins the job of the variables `vars`. The descriptor is marked close-on-exec. Works once per process.
     ///
     /// # Errors
-    /// [`StartError::Unusable`] if a variable is missing or wrong, the descriptor is not open, or this process has joined
-    /// before; else as of [`Environment::put`].
+    /// [`StartError::Unusable`] if a variable is missing or wrong, the descriptor is not open, or this process
+    /// has joined before; otherwise those of [`Environment::put`].
     pub fn open(vars: Vars<'_>, until: Deadline) -> Result<Pmi1, StartError> {
         static JOINED: AtomicBool = AtomicBool::new(false);
         Pmi1::open_once(vars, until, &JOINED)
     }
 
-    /// `joined`: this process has connected to its `PMI_PORT`. (A descriptor has such a mark of its own.)
+    /// `joined` is set when this process has connected to its `PMI_PORT`. (A descriptor has such a mark of its
+    /// own.)
     fn open_once(vars: Vars<'_>, until: Deadline, joined: &AtomicBool) -> Result<Pmi1, StartError> {
         let variables = Variables { protocol: PROTOCOL, vars };
         if let Some(number) = vars("PMI_FD") {
@@ -151,7 +152,7 @@ impl Environment for Pmi1 {
     fn get(&mut self, rank: u32, key: &str, until: Deadline) -> Result<String, StartError> {
         let longest = self.longest_value;
         self.service.ask(&get(&self.space, rank, key), until, |answer| {
-            // Hydra says -1 and a reason, Slurm says 1: to both a key that nobody has put is the only cause.
+            // Hydra answers -1 and a reason, Slurm 1: for both, a key that no rank has put is the only cause.
             answer.succeeded().map_err(|why| format!("that rank has put nothing there ({why})"))?;
             let value = answer.text("value")?;
             check_value(value, longest)?;
@@ -163,20 +164,21 @@ impl Environment for Pmi1 {
         self.service.finish(&finalize(), until)
     }
 
-    /// Hydra does.
+    /// Returns `true`: Hydra does.
     fn kills_all_at_once(&self) -> bool {
         true
     }
 
-    /// The reason is not passed on: PMI-1 has no word for it.
+    /// Does not pass the reason on: PMI-1 has no field for it.
     fn abort(&mut self, code: u8, _why: &str, until: Deadline) -> Result<(), StartError> {
-        // Hydra kills all ranks at once, and with them what they have said and it has not passed on.
+        // Hydra kills all ranks at once, and loses their output that it has not passed on.
         std::thread::sleep(PASSED_ON.min(until.remaining() / 2));
         self.service.tell(&abort(code), until)
     }
 }
 
-/// Who connects over TCP says which of the launcher's processes it is, and is told its rank and the size.
+/// Introduces a rank that connects over TCP: it sends its number among the launcher's processes, and gets its
+/// rank and the size.
 fn introduce(service: &mut Service, id: u32, until: Deadline) -> Result<(u32, u32), StartError> {
     service.ask(&initack(id), until, Message::succeeded)?;
     let size = service.ask(&told("size"), until, |told| told.number("size"))?;
@@ -194,7 +196,7 @@ fn is_address(text: &str) -> bool {
     parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
 }
 
-/// How long a value can be so that the line that puts it, and the one that brings it, are short enough.
+/// Returns how long a value can be so that the line that puts it, and the one that brings it, are short enough.
 fn room_in_line(space: &str) -> usize {
     let rest = put(space, &"k".repeat(LONGEST_WHOLE_KEY), "", "").bytes.len();
     (LONGEST_LINE - 1).saturating_sub(rest)
@@ -208,7 +210,7 @@ fn initack(id: u32) -> Request {
     request("introducing itself", &[("cmd", "initack"), ("pmiid", &id.to_string())], "initack")
 }
 
-/// What is said unasked after `initack`.
+/// Makes a request without bytes, for the lines that the service sends unasked after `initack`.
 fn told(what: &str) -> Request {
     Request { bytes: Vec::new(), ..request(format!("being told its {what}"), &[], "set") }
 }

@@ -1,5 +1,6 @@
-//! PMI-2, as Slurm's `mpi/pmi2` speaks it (and Hydra, if asked): commands with their length before them, over a descriptor that
-//! the launcher left open (`PMI_FD`). Only the first exchange is lines, as in PMI-1, so that a server of both knows which.
+//! PMI-2, the protocol of Slurm's `mpi/pmi2` (and of Hydra, if asked): commands with their length before them,
+//! over a descriptor that the launcher left open (`PMI_FD`). Only the first exchange is lines, as in PMI-1: a
+//! server of both protocols learns by it which one the rank speaks.
 //!
 //! ```text
 //!              cmd=init pmi_version=2 pmi_subversion=0⏎   ─►  cmd=response_to_init pmi_version=2 …⏎
@@ -28,26 +29,27 @@ use super::{
 const PROTOCOL: &str = "PMI-2";
 const VERSION: (u32, u32) = (2, 0);
 
-/// The longest value, in bytes: services take 1024 for a whole command, the names of its fields and its key included.
+/// Upper bound of a value, in bytes: services take 1024 for a whole command, including the names of its fields
+/// and its key.
 const LONGEST_VALUE: usize = 1024 - 128;
-/// Of the reason for an abort, in bytes.
+/// Upper bound of the reason for an abort, in bytes.
 const LONGEST_REASON: usize = 200;
 
-/// A rank's connection to a service that speaks PMI-2. Dropping it closes the connection and says nothing.
+/// A rank's connection to a service that speaks PMI-2. Dropping it closes the connection without a goodbye.
 pub struct Pmi2 {
     service: Service,
     rank: u32,
     size: u32,
-    /// As the launcher calls the job; nothing under Hydra.
+    /// The launcher's name of the job; empty under Hydra.
     job: String,
 }
 
 impl Pmi2 {
-    /// Joins the job that `vars` speak of. The descriptor is marked close-on-exec. Once per process.
+    /// Joins the job of the variables `vars`. The descriptor is marked close-on-exec. Works once per process.
     ///
     /// # Errors
-    /// [`StartError::Unusable`] if a variable is missing or wrong, the descriptor is not open, or this process has joined
-    /// before; else as of [`Environment::put`].
+    /// [`StartError::Unusable`] if a variable is missing or wrong, the descriptor is not open, or this process
+    /// has joined before; otherwise those of [`Environment::put`].
     pub fn open(vars: Vars<'_>, until: Deadline) -> Result<Pmi2, StartError> {
         let variables = Variables { protocol: PROTOCOL, vars };
         let Some(number) = vars("PMI_FD") else { return Err(variables.unusable("PMI_FD is not set")) };
@@ -127,7 +129,7 @@ fn request(doing: impl Into<String>, fields: &[(&str, &str)], answer: &'static s
     Request { doing: doing.into(), bytes: command(fields), framing: Framing::Command, answer }
 }
 
-/// The one request that is a line.
+/// Makes the one request that is a line.
 fn init() -> Request {
     Request {
         doing: "joining the job".into(),
@@ -163,8 +165,8 @@ fn finalize() -> Request {
     request("saying goodbye", &[("cmd", "finalize")], "finalize-response")
 }
 
-/// PMI-2 has no word for an exit code; it becomes part of the reason. What a service may take for the end of the reason is left
-/// out of it.
+/// Makes the request for an abort. PMI-2 has no field for an exit code; it becomes part of the reason.
+/// Characters that could end the reason are replaced.
 fn abort(code: u8, why: &str) -> Request {
     let why = format!("exit code {code}: {why}");
     let plain =

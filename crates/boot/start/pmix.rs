@@ -1,12 +1,13 @@
 //! PMIx: the interface of Open MPI's `mpirun`, of PRRTE, and of Slurm (`srun --mpi=pmix`), by their library.
 //!
-//! `libpmix.so.2` is loaded when it is needed. It talks with the launcher's daemon of this host, which it finds by `PMIX_…`
-//! variables, on a thread of its own that lives as long as the process ([`session`] says why).
+//! `libpmix.so.2` is loaded when it is needed. The library talks with the launcher's daemon of this host, which
+//! it finds by `PMIX_…` variables, on a thread of its own that lives as long as the process (for the reason see
+//! [`session`]).
 //!
-//! The library is shared with MPI, if the program uses that, too: it counts those who have joined, and their values lie beside ours.
-//! Fences are told apart by who takes part, so that all ranks must make those of MPI and of µDECK in the same order. Open MPI 4.1
-//! takes either order of `MPI_Init` and [`Pmix::open`]. In Open MPI 5 `MPI_Init` has to come first: it does not learn who it is
-//! from a library that somebody else has initialised.
+//! The library is shared with MPI, if the program uses MPI, too: it counts its users, and MPI's values lie
+//! beside ours. Fences are told apart by their participants: all ranks must make those of MPI and of µDECK in
+//! the same order. Open MPI 4.1 takes either order of `MPI_Init` and [`Pmix::open`]. In Open MPI 5 `MPI_Init`
+//! has to come first: it does not learn its rank from a library that other code has initialised.
 
 mod ask;
 mod ffi;
@@ -28,14 +29,15 @@ use ffi::{Library, Proc, Status, Unread};
 use find::Vars;
 use session::{Joined, SESSION, Session, leave_at_exit};
 
-/// PMIx has no limit of its own that is as low; servers move all values of a host in one message.
+/// Upper bound of a value, in bytes. PMIx itself has no limit as low; servers move all values of a host in one
+/// message.
 const LONGEST_VALUE: usize = 4096;
 
 /// The connection of this rank to a launcher's PMIx server.
 #[derive(Debug)]
 pub(crate) struct Pmix {
     joined: Joined,
-    /// What has joined. Tests have their own.
+    /// The joined session. Tests have their own.
     session: &'static Session,
     /// The number of this world in the process, the same in all ranks.
     world: u32,
@@ -47,8 +49,8 @@ impl Pmix {
     /// Joins the job that the variables name.
     ///
     /// # Errors
-    /// [`StartError::Unusable`]: what is missing. [`StartError::Late`]: the server does not answer. Once the library has been
-    /// called, its error is final in this process.
+    /// [`StartError::Unusable`] with the missing part; [`StartError::Late`] if the server does not answer. Once
+    /// the library has been called, its error is final in this process.
     pub(crate) fn open(vars: Vars<'_>, until: Deadline) -> Result<Self, StartError> {
         if vars("PMIX_NAMESPACE").is_none() {
             // The library would make a job of this process alone.
@@ -74,7 +76,7 @@ impl Pmix {
         Ok(Pmix { joined, session, world, stuck: None })
     }
 
-    /// Makes a call of the library, on a thread that may be left alone.
+    /// Makes a call of the library, on a thread that may be left behind.
     fn ask<T: Send + 'static>(
         &mut self,
         doing: impl Display,
@@ -104,8 +106,8 @@ impl Pmix {
         })
     }
 
-    /// Apart from MPI's keys, and from those of the process's other worlds: PMIx 5 gives what was read before, though something else was
-    /// put under the same key.
+    /// Returns the key in the library: it differs from MPI's keys, and from those of the process's other
+    /// worlds. PMIx 5 returns a value that was read before, though another one was put under the same key.
     fn key(&self, key: &str) -> Result<CString, ()> {
         c_string(&format!("udeck{}.{key}", self.world))
     }
@@ -185,7 +187,7 @@ impl Environment for Pmix {
     }
 }
 
-/// Joins: what [`Session`] does once.
+/// Joins the job: the part that a [`Session`] does once.
 fn join(library: Library, session: &Session, vars: Vars<'_>, until: Deadline) -> Result<Joined, StartError> {
     let title = title(&library.version(), find::launcher(vars));
     let unusable = |why: String| unusable(vars, format!("{why} ({})", library.file));
@@ -247,7 +249,7 @@ fn unusable_by(vars: Vars<'_>, why: String, advice: String) -> StartError {
     StartError::Unusable { by: find::launcher(vars).to_owned(), found: find::found(vars), why, advice }
 }
 
-/// "PMIx 4.2.2 (Open MPI)", of the library's own words: "OpenPMIx 4.2.2, repo rev: …".
+/// Makes the title "PMIx 4.2.2 (Open MPI)" from the library's text "OpenPMIx 4.2.2, repo rev: …".
 fn title(version: &str, launcher: &str) -> String {
     let mut words = version.split([' ', ',']);
     match words.find(|word| word.starts_with(|first: char| first.is_ascii_digit())) {

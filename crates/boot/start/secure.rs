@@ -1,4 +1,4 @@
-//! The connection between a rank and rank 0, which serves names, in a job that deckrun did not start.
+//! The sealed connection between a rank and rank 0, which serves names, in a job that deckrun did not start.
 //!
 //! ```text
 //!   rank                                              root (rank 0)
@@ -11,9 +11,9 @@
 //!   frame: length of the rest, 2 bytes, little-endian · ciphertext · tag 16
 //! ```
 //!
-//! Frames are sealed by ChaCha20-Poly1305 (RFC 8439). Each direction has a key of its own, an HMAC-SHA-256 over the two nonces and
-//! the rank under the job's secret, and its frames are numbered. So who does not know the secret can read nothing, and can make,
-//! change, repeat or leave out nothing; what can be is that the connection ends.
+//! Frames are sealed by ChaCha20-Poly1305 (RFC 8439). Each direction has a key of its own, an HMAC-SHA-256 over
+//! the two nonces and the rank under the job's secret, and its frames are numbered. Without the secret, a third
+//! party can read nothing, and can make, change, repeat or leave out no frame. It can end the connection.
 //!
 //! Sans-I/O: bytes in, bytes out.
 
@@ -25,14 +25,14 @@ use udeck_auth::mac;
 
 const MAGIC: [u8; 8] = *b"udeckstp";
 const VERSION: u32 = 1;
-/// Of a hello, in bytes.
+/// Length of a hello, in bytes.
 const HELLO: usize = 48;
 const TAG: usize = 16;
 const LENGTH: usize = 2;
-/// The most plain bytes in a frame.
+/// Maximum number of plain bytes in a frame.
 const MOST: usize = 16 << 10;
 
-/// Why a connection is over.
+/// Reasons why a connection is over.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Broken {
     #[error("it is no µDECK program")]
@@ -51,13 +51,14 @@ pub(crate) enum Broken {
 pub(crate) struct Secure {
     secret: [u8; 32],
     nonce: [u8; 32],
-    /// Who the other side is: for the root, a rank of so many; for a rank, the root.
+    /// The role of this side, which tells who the other side is: for the root, one of its ranks; for a rank,
+    /// the root.
     role: Role,
     keys: Option<(Direction, Direction)>,
     /// The other side has proved that it knows the secret.
     is_proven: bool,
     incoming: Vec<u8>,
-    /// To be sent.
+    /// Bytes to be sent.
     pub outgoing: Vec<u8>,
 }
 
@@ -68,14 +69,14 @@ enum Role {
 }
 
 impl Secure {
-    /// The side of a rank, which speaks first. `nonce`: drawn for this connection.
+    /// Makes the side of a rank, which speaks first. `nonce` is drawn for this connection.
     pub fn rank(rank: u32, secret: [u8; 32], nonce: [u8; 32]) -> Secure {
         let mut side = Secure::new(Role::Rank(rank), secret, nonce);
         side.outgoing = hello(rank, &nonce);
         side
     }
 
-    /// The side of rank 0 in a job of so many ranks.
+    /// Makes the side of rank 0 in a job of `ranks` ranks.
     pub fn root(ranks: u32, secret: [u8; 32], nonce: [u8; 32]) -> Secure {
         Secure::new(Role::Root { ranks, peer: 0 }, secret, nonce)
     }
@@ -92,7 +93,7 @@ impl Secure {
         }
     }
 
-    /// The rank at the other side, once it has proved that it is one of the job.
+    /// Returns the rank at the other side, once it has proved that it is one of the job.
     pub fn peer(&self) -> Option<u32> {
         match self.role {
             Role::Root { peer, .. } if self.is_proven => Some(peer),
@@ -101,11 +102,12 @@ impl Secure {
         }
     }
 
-    /// Takes what came, and adds to `plain` what it says. After an error nothing of this connection can be believed.
+    /// Takes received bytes, and appends their plain bytes to `plain`. After an error nothing of this
+    /// connection can be trusted.
     pub fn receive(&mut self, bytes: &[u8], plain: &mut Vec<u8>) -> Result<(), Broken> {
         self.incoming.extend_from_slice(bytes);
         if self.keys.is_none() {
-            // A stranger is told from its first bytes.
+            // A stranger is recognized by its first bytes.
             let known = self.incoming.len().min(MAGIC.len());
             if self.incoming[..known] != MAGIC[..known] {
                 return Err(Broken::Stranger);
@@ -162,7 +164,7 @@ impl Secure {
         Ok(())
     }
 
-    /// The next whole frame, without its length.
+    /// Returns the next whole frame, without its length.
     fn next_frame(&mut self) -> Option<Vec<u8>> {
         let (length, rest) = self.incoming.split_first_chunk::<LENGTH>()?;
         let frame = rest.get(..usize::from(u16::from_le_bytes(*length)))?.to_vec();
@@ -173,7 +175,7 @@ impl Secure {
     fn seal_frame(&mut self, plain: &[u8]) {
         let Some((sealing, _)) = &mut self.keys else { return };
         let sealed = sealing.seal(plain);
-        // At most MOST + TAG.
+        // The length is at most MOST + TAG.
         self.outgoing.extend((sealed.len() as u16).to_le_bytes());
         self.outgoing.extend(sealed);
     }
@@ -183,7 +185,7 @@ fn hello(rank: u32, nonce: &[u8; 32]) -> Vec<u8> {
     [&MAGIC[..], &VERSION.to_le_bytes(), &rank.to_le_bytes(), nonce].concat()
 }
 
-/// One direction: its key, and how many frames there were.
+/// One direction: its key, and the number of frames so far.
 struct Direction {
     cipher: ChaCha20Poly1305,
     frames: u64,

@@ -1,4 +1,4 @@
-//! How waits lie in a rank's page (all numbers little-endian).
+//! Layout of the waits in a rank's page (all numbers little-endian).
 //!
 //! ```text
 //!  byte 0        8         12       16                64                              4096
@@ -13,9 +13,10 @@
 //!       +--------+------+------+-------+------+-------+-----------+------+------+--------+
 //! ```
 //!
-//! A slot whose serial is 0 is free. Its owner writes all of it by one call; who reads it while it does finds two serials.
-//! Everything is read as if the rank were hostile: what has no meaning is no wait, a name's bytes that are no text are
-//! replaced. `joined` is 0 until the rank has joined its job, and then the number of its process.
+//! A slot whose serial is 0 is free. Its owner writes all of it by one call; a reader at the same moment finds
+//! two different serials. The page is read as if the rank were hostile: a slot without a meaning is no wait,
+//! and bytes of a name that are no text are replaced. `joined` is 0 until the rank has joined its job, and then
+//! the number of its process.
 
 use super::{Call, Wait};
 
@@ -24,7 +25,7 @@ const VERSION: u32 = 1;
 
 pub(super) const PAGE: usize = 4096;
 pub(super) const HEADER: usize = 64;
-/// Where it says which process has joined.
+/// Byte offset of the number of the process that has joined.
 pub(super) const JOINED: usize = 12;
 pub(super) const SLOTS: usize = 8;
 pub(super) const SLOT: usize = 504;
@@ -35,10 +36,10 @@ const RANKS: usize = 16;
 const NAME: usize = RANKS + 4 * MAX_RANKS;
 const AGAIN: usize = SLOT - 4;
 const _: () = assert!(HEADER + SLOTS * SLOT == PAGE && NAME + MAX_NAME <= AGAIN);
-// It is read by words.
+// The page is read by words.
 const _: () = assert!(HEADER.is_multiple_of(8) && SLOT.is_multiple_of(8));
 
-/// What makes a slot free.
+/// The serial of a free slot.
 pub(super) const FREE: [u8; 4] = [0; 4];
 
 const CALLS: [Call; 14] = [
@@ -65,13 +66,13 @@ pub(super) fn header() -> [u8; HEADER] {
     out
 }
 
-/// The process that has joined, as it says itself.
+/// Returns the process that has joined, as written by the rank.
 pub(super) fn joined(header: &[u8; HEADER]) -> Option<u32> {
     let number = header[JOINED..JOINED + 4].try_into().map(u32::from_le_bytes).ok()?;
     (number != 0).then_some(number)
 }
 
-/// Whether it is the page of a launcher that we understand.
+/// Checks that this is the page of a launcher with the same format.
 pub(super) fn check_header(bytes: &[u8]) -> Result<(), String> {
     match (bytes.get(..8), bytes.get(8..12)) {
         (Some(magic), Some(version)) if magic == MAGIC && version == VERSION.to_le_bytes() => Ok(()),
@@ -84,7 +85,7 @@ pub(super) fn offset(slot: usize) -> u64 {
     (HEADER + slot * SLOT) as u64
 }
 
-/// What is too long is cut. `serial` is not 0.
+/// Encodes a wait. Long lists and names are cut. `serial` is not 0.
 pub(super) fn encode(wait: &Wait, since: u64, serial: u32) -> [u8; SLOT] {
     let mut out = [0; SLOT];
     let ranks = &wait.ranks[..wait.ranks.len().min(MAX_RANKS)];
@@ -92,7 +93,7 @@ pub(super) fn encode(wait: &Wait, since: u64, serial: u32) -> [u8; SLOT] {
     let name = &wait.name[..end.unwrap_or(0)];
     out[..4].copy_from_slice(&serial.to_le_bytes());
     out[4] = CALLS.iter().position(|call| *call == wait.call).unwrap_or(0) as u8;
-    // Others may end it whom it does not name any more.
+    // Ranks that are cut off may end the wait, too.
     out[5] = u8::from(wait.open || ranks.len() < wait.ranks.len());
     out[6] = ranks.len() as u8;
     out[7] = name.len() as u8;
@@ -105,7 +106,7 @@ pub(super) fn encode(wait: &Wait, since: u64, serial: u32) -> [u8; SLOT] {
     out
 }
 
-/// A wait, and since when. `None`: there is none, or it is being written.
+/// Decodes a wait, and since when it has lasted. Returns `None` if there is none, or it is being written.
 pub(super) fn decode(bytes: &[u8; SLOT]) -> Option<(Wait, u64)> {
     if bytes[..4] == FREE || bytes[..4] != bytes[AGAIN..] {
         return None;
@@ -153,7 +154,7 @@ mod tests {
             bytes[..4].copy_from_slice(&serial);
             bytes[AGAIN..].copy_from_slice(&serial);
             if let Some((wait, _)) = decode(bytes.first_chunk().unwrap()) {
-                // A byte that is no text takes three.
+                // A byte that is no text becomes three.
                 prop_assert!(wait.ranks.len() <= MAX_RANKS && wait.name.len() <= 3 * MAX_NAME);
             }
         }

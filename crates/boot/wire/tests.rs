@@ -120,7 +120,7 @@ proptest! {
         }
     }
 
-    /// Random bytes seldom get past the length: here the frame is right and its payload is not.
+    /// Random bytes seldom get past the length: here the frame is valid and its payload is not.
     #[test]
     fn arbitrary_payloads_decode_to_something_bounded_or_fail(payload in vec(any::<u8>(), 0..4096)) {
         let mut stream = (payload.len() as u32).to_le_bytes().to_vec();

@@ -17,7 +17,7 @@ use crate::{
     wire::{FromServer, Reply, Welcome, encode},
 };
 
-/// Far enough for a slow machine; no test waits for it unless it fails.
+/// Upper bound of any wait, far enough for a slow machine; no test waits for it unless it fails.
 const LONG: Duration = Duration::from_secs(60);
 
 /// A launcher's table in this process.
@@ -27,7 +27,7 @@ struct Table {
     size: u32,
     values: Arc<Mutex<HashMap<(u32, String), String>>>,
     fence: Arc<Barrier>,
-    /// So many hosts, to which ranks are dealt out in turn.
+    /// Number of hosts, to which ranks are dealt out in turn.
     hosts: u32,
     finalized: mpsc::Sender<u32>,
 }
@@ -114,7 +114,7 @@ fn met(tables: &[Table]) -> Vec<Client> {
     meetings.into_iter().map(|meeting| meeting.join().unwrap().unwrap()).collect()
 }
 
-/// What a rank does in the meeting that does not come in the end.
+/// Does the part in the meeting of a rank that does not come in the end.
 fn told_and_gone(table: &Table) {
     let (mut absent, until) = (table.clone(), soon().into());
     absent.put(CARD, &card::encode(&Card::of_this_process(table.rank)), until).unwrap();
@@ -132,7 +132,7 @@ fn events(client: &Client) -> mpsc::Receiver<Event> {
     receiver
 }
 
-/// Where rank 0 listens.
+/// Returns rank 0's published record.
 fn root(table: &Table) -> Root {
     card::decode(&table.values.lock()[&(0, ROOT.to_owned())]).unwrap()
 }
@@ -168,7 +168,8 @@ fn ranks_find_each_other_and_rank_0_stays_until_all_have_left() {
     assert_eq!(ends, [0, 1, 2, 3]);
 }
 
-/// A program may keep mailboxes beyond `finish`, and meet the others elsewhere before it drops them: in `MPI_Finalize`.
+/// A program may keep mailboxes beyond `finish`, and meet the others elsewhere before it drops them: in
+/// `MPI_Finalize`.
 #[test]
 fn rank_0_waits_for_goodbyes_and_not_for_what_is_still_held() {
     let (tables, ends) = tables(2, 1);
@@ -194,7 +195,7 @@ fn a_job_of_one_needs_nobody() {
     assert_eq!(ends.recv_timeout(LONG), Ok(0));
 }
 
-/// The others may take much longer than its own deadline.
+/// The others may take much longer than rank 0's own deadline.
 #[test]
 fn rank_0_has_time_for_its_launcher_when_the_others_have_ended() {
     let (tables, ends) = tables(2, 1);
@@ -216,7 +217,7 @@ fn ranks_dealt_out_to_hosts_know_where_each_is() {
     }
 }
 
-/// In a process of its own: the limit is the process's.
+/// Runs in a process of its own: the limit is the process's.
 #[test]
 fn rank_0_makes_room_for_the_descriptors_of_all_ranks() {
     const CHILD: &str = "UDECK_TEST_FEW_DESCRIPTORS";
@@ -252,7 +253,7 @@ fn who_goes_without_goodbye_is_lost_to_the_others() {
     }
 }
 
-/// It may drop its world, and end its process later.
+/// A rank 0 that is lost may drop its world, and end its process later.
 #[test]
 fn rank_0_is_lost_once() {
     let (tables, _ends) = tables(2, 1);
@@ -320,7 +321,7 @@ fn strangers_and_second_comers_are_refused_and_disturb_nobody() {
     let wrong = reach_at(root.addresses[0], [9; 32], 2, soon().into()).err().unwrap().why;
     assert!(wrong.contains("does not know the secret") || wrong.contains("closed"), "{wrong}");
     let clients = meetings.map(|meeting| meeting.join().unwrap().unwrap());
-    // Rank 1 is there; a second one is let go again. The door is open for rank 2.
+    // Rank 1 is there; a second one is sent away. The gate still accepts rank 2.
     let (mut second, _) = reach_at(root.addresses[0], root.secret, 1, soon().into()).unwrap();
     second.set_read_timeout(Some(LONG)).unwrap();
     assert_eq!(second.read(&mut [0; 10]).unwrap(), 0);
@@ -329,7 +330,7 @@ fn strangers_and_second_comers_are_refused_and_disturb_nobody() {
     clients[0].lookup("x", true, soon()).unwrap();
 }
 
-/// Each has a second. They would have a minute, if nobody else came.
+/// Each stranger has a second. It would have a minute, if nobody else came.
 #[test]
 fn strangers_that_say_nothing_make_place() {
     let (tables, _ends) = tables(2, 1);

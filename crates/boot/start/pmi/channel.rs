@@ -1,5 +1,5 @@
-//! The bytes between a rank and a PMI service: over the descriptor that the launcher left open, or over TCP. Every wait ends at
-//! its deadline, and nothing here raises a signal.
+//! Bytes between a rank and a PMI service: over the descriptor that the launcher left open, or over TCP. Every
+//! wait ends at its deadline, and no call here raises a signal.
 
 use std::{
     io,
@@ -19,15 +19,15 @@ use udeck_sys::{Deadline, tcp_connect, thread};
 use super::wire::Inbox;
 use crate::start::pmix::is_mpi_initialized;
 
-/// A pipe that can be written takes as much without blocking.
+/// Bytes that a writable pipe takes without blocking.
 const PIPE_ROOM: usize = 4096;
 
-/// Why bytes could not be moved.
+/// Reasons why bytes could not be moved.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::start) enum Broken {
-    /// The deadline passed. `torn`: with a part of a request said.
+    /// The deadline passed; `torn` if a part of a request was sent.
     Late { torn: bool },
-    /// In words.
+    /// The connection is gone; the reason in words.
     Gone(String),
 }
 
@@ -46,18 +46,19 @@ impl From<Errno> for Broken {
     }
 }
 
-/// A connection to a PMI service. Dropping it closes it.
+/// A connection to a PMI service. Dropping it closes the connection.
 #[derive(Debug)]
 pub(in crate::start) struct Channel {
     fd: OwnedFd,
-    /// The descriptor that the launcher left open, of which `fd` is a duplicate: MPI in this process may use it, too.
+    /// The descriptor that the launcher left open, of which `fd` is a duplicate: MPI in this process may use
+    /// it, too.
     inherited: Option<OwnedFd>,
 }
 
 impl Drop for Channel {
     fn drop(&mut self) {
         if self.is_shared() {
-            // MPI's to close, and perhaps closed.
+            // MPI closes this descriptor, or has closed it.
             std::mem::forget(self.inherited.take());
         }
     }
@@ -68,7 +69,7 @@ impl Channel {
         Channel { fd: fd.into(), inherited: None }
     }
 
-    /// Over the descriptor that the launcher left open.
+    /// Makes a channel of the descriptor that the launcher left open.
     ///
     /// # Errors
     /// The kernel's: no descriptors are left.
@@ -76,7 +77,8 @@ impl Channel {
         Ok(Channel { fd: fd.try_clone()?, inherited: Some(fd) })
     }
 
-    /// Whether MPI in this process has the connection, too: it says goodbye for the process, or has done so.
+    /// Tells whether MPI in this process has the connection, too: it says goodbye for the process, or has done
+    /// so.
     pub(in crate::start) fn is_shared(&self) -> bool {
         self.inherited.is_some() && is_mpi_initialized()
     }
@@ -84,13 +86,14 @@ impl Channel {
     /// Connects to `host:port`.
     ///
     /// # Errors
-    /// [`Broken::Late`], and in words why the host is not known or does not answer.
+    /// [`Broken::Late`]; or, in words, why the host is not known or does not answer.
     pub(in crate::start) fn connect(address: &str, until: Deadline) -> Result<Channel, Broken> {
         let mut refused = None;
         for address in resolve(address, until)? {
             match tcp_connect(address, until.remaining()) {
                 Ok(stream) => {
-                    // A request is small, and its answer is waited for. Without it, it is only slower.
+                    // A request is small, and its answer is awaited. Without the option the connection is only
+                    // slower.
                     let _ = stream.set_nodelay(true);
                     return Ok(Channel::new(stream));
                 }
@@ -124,7 +127,7 @@ impl Channel {
     /// Reads once, when there is something to read.
     ///
     /// # Errors
-    /// [`Broken`]; the service's end of the connection is one.
+    /// [`Broken`], also when the service ends the connection.
     pub(in crate::start) fn hear(&self, inbox: &mut Inbox, until: Deadline) -> Result<(), Broken> {
         let mut buffer = [0; 2048];
         loop {
@@ -143,10 +146,11 @@ impl Channel {
         }
     }
 
-    /// Never blocks, whether or not the descriptor is set so: other programs may share it.
+    /// Sends without blocking, whatever the descriptor's mode: other programs may share it.
     fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
         match send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            // A pipe that both ends write and read. It has a reader, this process, so a write raises no signal.
+            // The descriptor may be a pipe that both ends write and read. It has a reader, this process, and so
+            // a write raises no signal.
             Err(Errno::NOTSOCK) if self.is_ready(PollFlags::OUT, Duration::ZERO)? => {
                 write(&self.fd, &bytes[..bytes.len().min(PIPE_ROOM)])
             }
@@ -162,7 +166,7 @@ impl Channel {
         }
     }
 
-    /// False when the deadline passed first.
+    /// Returns `false` if the deadline passed first.
     fn wait_for(&self, what: PollFlags, until: Deadline) -> Result<bool, Errno> {
         loop {
             match self.is_ready(what, until.remaining()) {
@@ -179,8 +183,8 @@ impl Channel {
     }
 }
 
-/// The addresses of `host:port`. On a thread, because the system's resolver knows no deadline; it is left to itself when it is
-/// late.
+/// Returns the addresses of `host:port`. Resolves them on a thread, because the system's resolver knows no
+/// deadline; a late thread is left behind.
 fn resolve(address: &str, until: Deadline) -> Result<Vec<SocketAddr>, Broken> {
     let (sender, receiver) = mpsc::channel();
     let asked = address.to_owned();

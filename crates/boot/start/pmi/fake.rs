@@ -1,4 +1,4 @@
-//! A launcher's service that a test writes down: what it is to hear, and what it says to it.
+//! A launcher's service that a test writes down: the requests that it expects, and its answers.
 
 mod talk;
 
@@ -15,18 +15,18 @@ use udeck_sys::Deadline;
 use super::{Channel, Service};
 pub(crate) use talk::{Talk, use_it};
 
-/// What is heard, exactly, and the answer.
+/// The exact request that is expected, and the answer.
 pub(crate) type Step = (String, String);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
     AtOnce,
     ByteByByte,
-    /// Goes after its last answer.
+    /// Closes the connection after its last answer.
     Dies,
 }
 
-/// What was heard after the last step, up to the end of the connection.
+/// The bytes that came after the last step, up to the end of the connection.
 pub(crate) type Rest = JoinHandle<String>;
 
 pub(crate) fn soon() -> Deadline {
@@ -41,7 +41,7 @@ pub(crate) fn steps(steps: &[(&str, &str)]) -> Vec<Step> {
     steps.iter().map(|(hears, says)| ((*hears).into(), (*says).into())).collect()
 }
 
-/// Plays `steps` at the other end of the service that it gives.
+/// Makes a service, and plays `steps` at its other end.
 pub(crate) fn service(title: &str, steps: Vec<Step>, manner: Manner) -> (Service, Rest) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     (Service::new(Channel::new(ours), title.into()), play(theirs, steps, manner))
@@ -55,7 +55,7 @@ pub(crate) fn play(mut stream: impl Read + Write + Send + 'static, steps: Vec<St
                 panic!("{hears:?} was to come: {error}");
             }
             assert_eq!(String::from_utf8(heard).unwrap(), hears);
-            // Who was told nonsense may have gone.
+            // A rank that was sent nonsense may have gone.
             let _ = match manner {
                 Manner::ByteByByte => says.bytes().try_for_each(|byte| stream.write_all(&[byte])),
                 _ => stream.write_all(says.as_bytes()),
@@ -69,7 +69,7 @@ pub(crate) fn play(mut stream: impl Read + Write + Send + 'static, steps: Vec<St
     })
 }
 
-/// What a liar says: pieces of true answers, in any order, and any bytes.
+/// Generates hostile bytes: pieces of true answers, in any order, and any bytes.
 pub(crate) fn hostile() -> impl Strategy<Value = Vec<u8>> {
     const PIECES: [&str; 24] = [
         "cmd=",

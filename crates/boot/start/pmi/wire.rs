@@ -1,4 +1,4 @@
-//! What a PMI service says and is told, as bytes: without I/O, and bounded.
+//! Messages of PMI services as bytes: without I/O, and bounded.
 //!
 //! ```text
 //!   a line      PMI-1, and the first exchange of PMI-2
@@ -11,22 +11,22 @@
 
 use std::{fmt, str::FromStr};
 
-/// The longest message that is listened to, in bytes. Services say 1024 and a few at most.
+/// Upper bound of a message, in bytes. Services send slightly more than 1024 at most.
 pub(in crate::start) const LONGEST: usize = 8192;
 
-/// The characters of a command's length.
+/// Number of characters of a command's length.
 const LENGTH: usize = 6;
 
-/// How the end of a message is found.
+/// Ways in which a message ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::start) enum Framing {
-    /// By a newline.
+    /// At a newline.
     Line,
-    /// By the length before it.
+    /// After the length that stands before it.
     Command,
 }
 
-/// Bytes that have arrived and of which no message was made yet.
+/// Received bytes that are not yet part of a message.
 #[derive(Debug, Default)]
 pub(in crate::start) struct Inbox {
     bytes: Vec<u8>,
@@ -41,11 +41,11 @@ impl Inbox {
         self.bytes.is_empty()
     }
 
-    /// The next message, `None` while a part of it is missing. Who pushes only after a `None` never holds more than [`LONGEST`]
-    /// and what was pushed last.
+    /// Returns the next message, or `None` while a part of it is missing. A caller that pushes only after a
+    /// `None` never holds more than [`LONGEST`] and its last push.
     ///
     /// # Errors
-    /// In words: it is no message, and no end of it can be told.
+    /// In words: the bytes are no message, and have no known end.
     pub(in crate::start) fn next(&mut self, framing: Framing) -> Result<Option<Message>, String> {
         let Some((head, body)) = (match framing {
             Framing::Line => self.line()?,
@@ -62,7 +62,7 @@ impl Inbox {
         }
     }
 
-    /// How much of a line is before its text, nothing, and how long it is.
+    /// Returns the number of bytes before a line's text, which is 0, and the line's length.
     fn line(&self) -> Result<Option<(usize, usize)>, String> {
         match self.bytes.iter().position(|byte| *byte == b'\n') {
             Some(end) if end < LONGEST => Ok(Some((0, end + 1))),
@@ -74,7 +74,7 @@ impl Inbox {
         }
     }
 
-    /// How much of a command is before its text, and how long that is.
+    /// Returns the number of bytes before a command's text, and the text's length.
     fn command(&self) -> Result<Option<(usize, usize)>, String> {
         let Some(length) = self.bytes.get(..LENGTH) else { return Ok(None) };
         let number = std::str::from_utf8(length).ok().map(|text| text.trim_matches(' '));
@@ -101,7 +101,8 @@ pub(in crate::start) struct Message {
 }
 
 impl Message {
-    /// Of a line without its end. A word without `=` belongs to the value before it: reasons consist of several words.
+    /// Parses a line without its end. A word without `=` belongs to the value before it: reasons consist of
+    /// several words.
     fn from_line(line: &str) -> Result<Message, String> {
         let mut fields: Vec<(String, String)> = Vec::new();
         for word in line.split(' ').filter(|word| !word.is_empty()) {
@@ -117,7 +118,7 @@ impl Message {
         Message::new(fields, line)
     }
 
-    /// Of a command without its length.
+    /// Parses a command without its length.
     fn from_command(text: &str) -> Result<Message, String> {
         let mut fields = Vec::new();
         let mut rest = text;
@@ -146,12 +147,12 @@ impl Message {
         &self.fields[0].1
     }
 
-    /// The first field of this name.
+    /// Returns the first field of this name.
     pub(in crate::start) fn field(&self, key: &str) -> Option<&str> {
         self.fields.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
-    /// A field that has to be there.
+    /// Returns a field that has to be there.
     ///
     /// # Errors
     /// In words.
@@ -159,7 +160,7 @@ impl Message {
         self.field(key).ok_or_else(|| format!("its answer `{}` has no `{key}`", self.shown()))
     }
 
-    /// A field that has to be there and to be a number.
+    /// Returns a field that has to be there and to be a number.
     ///
     /// # Errors
     /// In words.
@@ -171,16 +172,16 @@ impl Message {
         })
     }
 
-    /// Whether it reports success: by `rc=0`, or by no `rc`.
+    /// Checks that the message reports success: by `rc=0`, or by no `rc`.
     ///
     /// # Errors
-    /// In words: its code and its reason.
+    /// In words: the code and the reason.
     pub(in crate::start) fn succeeded(&self) -> Result<(), String> {
         let code = match self.field("rc") {
             None | Some("0") => return Ok(()),
             Some(code) => Words::of(code.as_bytes()),
         };
-        // PMI-1 calls it `msg`, PMI-2 `errmsg`.
+        // PMI-1 calls the reason `msg`, PMI-2 `errmsg`.
         let reason = self.field("msg").or_else(|| self.field("errmsg"));
         let reason = reason.map_or_else(|| "no reason".into(), |why| Words::of(why.as_bytes()).to_string());
         Err(format!("it refuses, with rc={code} and {reason}"))
@@ -191,7 +192,7 @@ impl Message {
         shown
     }
 
-    /// What has to come as an answer.
+    /// Checks that the message has this `cmd`.
     ///
     /// # Errors
     /// In words.
@@ -203,7 +204,7 @@ impl Message {
     }
 }
 
-/// A value up to its `;`, and what is behind it.
+/// Returns a value up to its `;`, and the text behind it.
 fn unescape(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut rest = text;
@@ -220,20 +221,20 @@ fn unescape(text: &str) -> Option<(String, &str)> {
     }
 }
 
-/// A line of these fields.
+/// Encodes fields as a line.
 pub(in crate::start) fn line(fields: &[(&str, &str)]) -> Vec<u8> {
     let words: Vec<String> = fields.iter().map(|(key, value)| format!("{key}={value}")).collect();
     format!("{}\n", words.join(" ")).into_bytes()
 }
 
-/// A command of these fields, its length before it.
+/// Encodes fields as a command, with its length before it.
 pub(in crate::start) fn command(fields: &[(&str, &str)]) -> Vec<u8> {
     let body: String =
         fields.iter().map(|(key, value)| format!("{key}={};", value.replace(';', ";;"))).collect();
     format!("{:>LENGTH$}{body}", body.len()).into_bytes()
 }
 
-/// Somebody else's bytes, for people: quoted, short, and without control characters.
+/// Foreign bytes, for people: quoted, short, and without control characters.
 pub(in crate::start) struct Words<'a>(&'a [u8]);
 
 impl<'a> Words<'a> {

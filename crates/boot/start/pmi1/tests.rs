@@ -72,7 +72,7 @@ fn over_tcp_it_is_told_who_it_is_and_joins_once() {
     }
 }
 
-/// The mark on a process that has taken its descriptor is the process's: all that goes to it is one test.
+/// The mark of a taken descriptor is the process's: all cases are one test.
 #[test]
 fn an_inherited_descriptor_is_taken_once_and_not_passed_on() {
     let of = |fd: &str| {

@@ -33,7 +33,7 @@ fn talk() -> Talk<Pmi2> {
     Talk { title: TITLE, joining: steps(&JOINED), calls: steps(&CALLS), join }
 }
 
-/// With its length.
+/// Puts the length before a command.
 fn framed(body: &str) -> String {
     format!("{:<6}{body}", body.len())
 }

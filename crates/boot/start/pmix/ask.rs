@@ -1,36 +1,38 @@
 //! Calls that may never return: each has a thread of its own, and a deadline.
 //!
-//! PMIx's calls wait for the launcher's daemon, however long it hangs. A thread owns all that its call reads and writes, so
-//! that it can be left alone when the deadline has passed. A call that returns leaves no thread behind.
+//! PMIx's calls wait for the launcher's daemon, however long it hangs. A thread owns all memory that its call
+//! reads and writes: it can be left behind when the deadline has passed. A call that returns leaves no thread
+//! behind.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use udeck_sys::{Deadline, thread};
 
-/// Why there is no answer.
+/// Reasons why there is no answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NoAnswer {
     /// The call goes on, on its thread.
     Late(Duration),
-    /// There is no thread for it, or it panicked; in words.
+    /// The call's thread could not be started, or it panicked; the reason in words.
     Failed(String),
 }
 
-/// Runs `call`, and waits for what it returns until the deadline.
+/// Runs `call`, and waits for its result until the deadline.
 pub(super) fn ask<T: Send + 'static>(
     until: Deadline,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, NoAnswer> {
     let waited = until.remaining();
     let (tell, told) = mpsc::channel();
-    // A panic drops `tell`, and that ends the wait.
+    // A panic drops `tell`, which ends the wait.
     let thread = thread::spawn("udeck-pmix", move || drop(tell.send(call())), |_| {});
     let thread = thread.map_err(|error| NoAnswer::Failed(format!("no thread can be started: {error}")))?;
     loop {
         match told.recv_timeout(until.remaining()) {
             Ok(answer) => {
-                // It has nothing left to do. Without this a program could end, and fork, while it still ends.
+                // The thread has nothing left to do. Without the join a program could end, and fork, while the
+                // thread is still ending.
                 let _ = thread.join();
                 return Ok(answer);
             }

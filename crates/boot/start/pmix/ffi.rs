@@ -1,6 +1,8 @@
-//! `libpmix.so.2`, found when the program runs: our own definitions of its structures, and safe calls of its functions.
+//! `libpmix.so.2`, found when the program runs: our own definitions of its structures, and safe calls of its
+//! functions.
 //!
-//! The structures have the same layout in PMIx 4.2 and 5 (`tests` compares it with the header's, where there is one).
+//! The structures have the same layout in PMIx 4.2 and 5 (`tests` compares it with the header's, where there is
+//! one).
 
 #![allow(unsafe_code, reason = "a C library is loaded and called")]
 
@@ -19,13 +21,13 @@ mod tests;
 /// `PMIX_MAX_NSLEN` and `PMIX_MAX_KEYLEN`, each with the zero byte.
 const NAMESPACE: usize = 256;
 const KEY: usize = 512;
-/// All ranks of a namespace.
+/// `PMIX_RANK_WILDCARD`: all ranks of a namespace.
 pub(super) const WILDCARD: u32 = u32::MAX - 1;
 /// `pmix_data_type_t`.
 const BOOL: u16 = 1;
 const STRING: u16 = 3;
 const UINT32: u16 = 14;
-/// `pmix_scope_t`: ranks of this host and of others may read it.
+/// `pmix_scope_t`: ranks of this host and of others may read the value.
 const GLOBAL: u8 = 3;
 const JOB_SIZE: &CStr = c"pmix.job.size";
 const COLLECT_DATA: &CStr = c"pmix.collect";
@@ -68,17 +70,18 @@ struct Info {
 pub(super) struct Status(c_int);
 
 impl Status {
-    /// What PMIx says when the launcher's daemon is not there or has gone: unreachable, communication failure, lost connection.
+    /// Tells whether this is PMIx's error for a launcher's daemon that is not there or has gone: unreachable,
+    /// communication failure, lost connection.
     pub(super) fn is_lost(self) -> bool {
         [-25, -49, -61].contains(&self.0)
     }
 }
 
-/// Why something was not read.
+/// Reasons why a value was not read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unread {
     Refused(Status),
-    /// In words: what came was not what was asked for.
+    /// The value has another form than expected; in words.
     Nonsense(String),
 }
 
@@ -88,7 +91,7 @@ impl From<Status> for Unread {
     }
 }
 
-/// Declares the table of functions, and how it is filled.
+/// Declares the table of functions, and the code that fills it.
 macro_rules! calls {
     ($($name:ident = $symbol:literal: fn($($arg:ident: $kind:ty),*) -> $result:ty;)*) => {
         /// The functions, by the header's declarations.
@@ -98,7 +101,7 @@ macro_rules! calls {
         }
 
         impl Calls {
-            /// Of an open library.
+            /// Finds the functions of an open library.
             ///
             /// # Errors
             /// The name of the function that it lacks.
@@ -134,11 +137,11 @@ pub(super) struct Library {
     pub(super) file: String,
 }
 
-/// Which library is meant.
+/// The library to open.
 pub(super) enum Which<'a> {
-    /// One of this name that is in the process already.
+    /// A library of this name that is in the process already.
     Loaded(&'a str),
-    /// A file, or what the loader finds under a name.
+    /// A file, or a name that the loader resolves.
     File(&'a Path),
 }
 
@@ -146,14 +149,15 @@ impl Library {
     /// Loads the library.
     ///
     /// # Errors
-    /// The loader's words, or which function the library lacks. `None`: it is not in this process.
+    /// The loader's words, or the function that the library lacks; `None` if the library is not in this
+    /// process.
     pub(super) fn open(which: &Which<'_>) -> Result<Self, Option<String>> {
         let (name, flags) = match which {
             Which::Loaded(name) => (name.as_bytes(), libc::RTLD_NOLOAD),
             Which::File(path) => (path.as_os_str().as_encoded_bytes(), 0),
         };
         let name = CString::new(name).map_err(|_| Some("its name has a zero byte".to_owned()))?;
-        // RTLD_LOCAL: PMIx's plug-ins name the library as what they need, and find it by that.
+        // RTLD_LOCAL: PMIx's plug-ins name the library as a dependency, and find it by that.
         // SAFETY: a C string. Initialisers run, of the system's library, or of one that the user or the launcher names.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | flags) };
         if handle.is_null() {
@@ -166,20 +170,21 @@ impl Library {
         Ok(Library { calls, file })
     }
 
-    /// "OpenPMIx 4.2.2, PMIx Standard: …"; empty if the library does not say.
+    /// Returns "OpenPMIx 4.2.2, PMIx Standard: …"; empty if the library does not say.
     pub(super) fn version(&self) -> String {
         // SAFETY: it takes nothing, may be called at any time, and returns a constant.
         text(unsafe { (self.calls.get_version)() }).unwrap_or_default()
     }
 
-    /// "PMIX_ERR_UNREACH (-25)".
+    /// Returns a status in words: "PMIX_ERR_UNREACH (-25)".
     pub(super) fn words(&self, status: Status) -> String {
         // SAFETY: it takes any number, may be called at any time, and returns a constant.
         let words = text(unsafe { (self.calls.error_string)(status.0) });
         format!("{} ({})", words.as_deref().unwrap_or("an error without a name"), status.0)
     }
 
-    /// Joins the job: who this process is. Calls of it are counted, so that MPI may have done the same.
+    /// Joins the job, and returns this process's rank in it. The library counts these calls: MPI may have made
+    /// one, too.
     pub(super) fn init(&self) -> Result<Proc, Status> {
         let mut me = Proc::default();
         // SAFETY: a place for the answer, and no directives.
@@ -206,20 +211,21 @@ impl Library {
         done(unsafe { (self.calls.commit)() })
     }
 
-    /// Waits for all ranks of `me`'s namespace, and has what they have put brought here.
+    /// Waits for all ranks of `me`'s namespace, and collects the values that they have put.
     pub(super) fn fence(&self, me: &Proc) -> Result<(), Status> {
         let (all, collect) = (Proc { rank: WILDCARD, ..*me }, Info::set(COLLECT_DATA));
         // SAFETY: one rank and one directive, which live until it returns.
         done(unsafe { (self.calls.fence)(&raw const all, 1, &raw const collect, 1) })
     }
 
-    /// The text that a rank has put; at most `longest` bytes of it are taken. It is not waited for: a fence has brought it.
+    /// Returns the text that a rank has put, with at most `longest` bytes. The call does not wait: a fence has
+    /// brought the text.
     pub(super) fn text(&self, of: &Proc, key: &CStr, longest: usize) -> Result<String, Unread> {
         let value = self.get(of, key, Some(&Info::set(IMMEDIATE)))?;
         value.text(longest).map_err(Unread::Nonsense)
     }
 
-    /// The number of ranks in `me`'s namespace.
+    /// Returns the number of ranks in `me`'s namespace.
     pub(super) fn job_size(&self, me: &Proc) -> Result<u32, Unread> {
         let all = Proc { rank: WILDCARD, ..*me };
         self.get(&all, JOB_SIZE, None)?.number().map_err(Unread::Nonsense)
@@ -251,7 +257,7 @@ impl fmt::Debug for Library {
 }
 
 impl Default for Proc {
-    /// Nobody yet.
+    /// Makes an empty name, to be filled in.
     fn default() -> Self {
         Proc { namespace: [0; NAMESPACE], rank: 0 }
     }
@@ -264,7 +270,7 @@ impl fmt::Debug for Proc {
 }
 
 impl Proc {
-    /// A namespace that is not terminated, as no library gives it, is all of its bytes.
+    /// Returns the namespace. If it is not terminated, which no library does, all of its bytes are returned.
     pub(super) fn namespace(&self) -> String {
         let bytes = self.namespace.iter().map(|byte| byte.to_ne_bytes()[0]);
         let bytes: Vec<_> = bytes.take_while(|byte| *byte != 0).collect();
@@ -275,14 +281,14 @@ impl Proc {
         self.rank
     }
 
-    /// Another rank of the same job.
+    /// Returns another rank of the same job.
     pub(super) fn other(&self, rank: u32) -> Self {
         Proc { rank, ..*self }
     }
 }
 
 impl Info {
-    /// A directive that is to be followed.
+    /// Makes a directive that is set.
     fn set(name: &CStr) -> Self {
         let mut value = Value { kind: BOOL, data: Data { all: [0; 3] } };
         value.data.flag = 1;
@@ -294,7 +300,8 @@ impl Info {
     }
 }
 
-/// A value that `PMIx_Get` has made, not null. What a value of a type that we do not ask for points to is leaked.
+/// A value that `PMIx_Get` has made, not null. If its type is one that we do not ask for, memory that it points
+/// to is leaked.
 struct Owned(*mut Value);
 
 impl Owned {
@@ -351,16 +358,17 @@ pub(super) fn at_exit(act: extern "C" fn()) {
     unsafe { libc::atexit(act) };
 }
 
-/// Of a constant of the library. `None`: a null pointer.
+/// Returns the text of a constant of the library, or `None` for a null pointer.
 fn text(constant: *const c_char) -> Option<String> {
     // SAFETY: not null, so a C string that nobody changes.
     (!constant.is_null()).then(|| unsafe { CStr::from_ptr(constant) }.to_string_lossy().into_owned())
 }
 
-/// Names of the libraries of MPI that speak PMI-1 and PMI-2: MPICH and those of its ABI, Debian's MPICH, the ABI of MPI 5.
+/// Names of the libraries of MPI that speak PMI-1 and PMI-2: MPICH and those of its ABI, Debian's MPICH, the
+/// ABI of MPI 5.
 const MPI: [&CStr; 3] = [c"libmpi.so.12", c"libmpich.so.12", c"libmpi_abi.so.1"];
 
-/// Whether the program has initialized MPI in this process; also if it has finalized it since.
+/// Tells whether the program has initialized MPI in this process; also if it has finalized MPI since.
 pub(in crate::start) fn is_mpi_initialized() -> bool {
     let asked = |handle: *mut c_void| {
         let function = symbol(handle, c"MPI_Initialized").ok()?;
@@ -390,7 +398,7 @@ fn loaders_words() -> String {
     text(unsafe { libc::dlerror() }).unwrap_or_else(|| "the loader does not say why".into())
 }
 
-/// The file that a function was loaded from.
+/// Returns the file that a function was loaded from.
 fn file_of(function: *mut c_void) -> Option<String> {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: any address, and a place for the answer, of which null pointers are a value.

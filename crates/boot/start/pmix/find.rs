@@ -1,4 +1,4 @@
-//! Which launcher there is, where its library may lie, and what to tell people who lack it.
+//! Detection of the launcher, search for its library, and advice for users who lack it.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -6,24 +6,24 @@ use std::{fs, process};
 
 use super::ffi::{Library, Which};
 
-/// Names the library's file, and then no other is tried.
+/// The variable that names the library's file. No other file is then tried.
 pub(super) const VARIABLE: &str = "DECK_PMIX_LIBRARY";
 const NAME: &str = "libpmix.so.2";
-/// Where an installation lies, as Open MPI and PRRTE tell their processes.
+/// Variables in which Open MPI and PRRTE give their processes the folder of the installation.
 const PREFIXES: [&str; 4] = ["PMIX_PREFIX", "PMIX_INSTALL_PREFIX", "OPAL_PREFIX", "PRTE_PREFIX"];
-/// The folder of libraries, as Open MPI tells its processes.
+/// The variable in which Open MPI gives its processes the folder of libraries.
 const LIBRARY_FOLDER: &str = "OMPI_LIBDIR_LOC";
-/// How far up the launcher is looked for: shells and wrappers may stand between.
+/// Maximum number of ancestors among which the launcher is searched: shells and wrappers may stand between.
 const ANCESTORS: usize = 8;
 
 /// Reads an environment variable.
 pub(super) type Vars<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Who started this process, as far as the variables tell.
+/// Returns the launcher's name, as far as the variables tell.
 pub(super) fn launcher(vars: Vars<'_>) -> &'static str {
     let namespace = vars("PMIX_NAMESPACE").unwrap_or_default();
     if namespace.starts_with("slurm.") {
-        // Not by Slurm's variables: an mpirun inside an allocation inherits those.
+        // Slurm's variables do not count: an mpirun inside an allocation inherits them.
         "Slurm"
     } else if vars("OMPI_COMM_WORLD_SIZE").is_some() {
         "Open MPI"
@@ -34,7 +34,7 @@ pub(super) fn launcher(vars: Vars<'_>) -> &'static str {
     }
 }
 
-/// The variables that say so, with their values.
+/// Returns the decisive variables, with their values.
 pub(super) fn found(vars: Vars<'_>) -> String {
     let said = ["PMIX_NAMESPACE", "PMIX_RANK"].map(|name| match vars(name) {
         Some(value) => format!("{name}={}", value.escape_debug()),
@@ -43,7 +43,7 @@ pub(super) fn found(vars: Vars<'_>) -> String {
     said.join(", ")
 }
 
-/// What to type where there is no library.
+/// Returns advice for a system without the library.
 pub(super) fn advice_to_install(vars: Vars<'_>) -> String {
     format!(
         "Install libpmix2, or say by {VARIABLE} where libpmix.so.2 lies, or start the program {}",
@@ -51,7 +51,7 @@ pub(super) fn advice_to_install(vars: Vars<'_>) -> String {
     )
 }
 
-/// What to type where the library finds no job.
+/// Returns advice for a process whose library finds no job.
 pub(super) fn advice_to_start(vars: Vars<'_>) -> String {
     format!("Start it by its launcher as a rank, or {}", instead(vars))
 }
@@ -60,12 +60,12 @@ fn instead(vars: Vars<'_>) -> &'static str {
     if launcher(vars) == "Slurm" { "by `srun --mpi=pmi2`" } else { "by deckrun" }
 }
 
-/// Loads the library: the one that [`VARIABLE`] names; or the one that is in this process, which MPI may have brought; or
-/// the launcher's own; or the system's. A server of PMIx 5 understands a library of 4.2, but writes errors about it on its
-/// stderr: so the launcher's own comes first.
+/// Loads the library: the one that [`VARIABLE`] names; or the one that is in this process, which MPI may have
+/// brought; or the launcher's own; or the system's. The launcher's own comes before the system's because a
+/// server of PMIx 5 understands a library of 4.2, but writes errors about it on its stderr.
 ///
 /// # Errors
-/// What was tried, in words.
+/// The files that were tried, in words.
 pub(super) fn library(vars: Vars<'_>) -> Result<Library, String> {
     if let Some(named) = vars(VARIABLE).filter(|named| !named.is_empty()) {
         let opened = Library::open(&Which::File(Path::new(&named)));
@@ -86,7 +86,7 @@ pub(super) fn library(vars: Vars<'_>) -> Result<Library, String> {
     Err(format!("its library cannot be loaded ({})", tried.join("; ")))
 }
 
-/// Where the launcher's own library may lie, by what it tells.
+/// Returns the places where the launcher's own library may lie, according to its variables.
 pub(super) fn places(vars: Vars<'_>) -> Vec<PathBuf> {
     let said = |name: &&str| vars(name).filter(|value| value.starts_with('/')).map(PathBuf::from);
     let mut folders: Vec<PathBuf> = Vec::new();
@@ -104,7 +104,8 @@ pub(super) fn places(vars: Vars<'_>) -> Vec<PathBuf> {
     places
 }
 
-/// The library that the launcher itself has loaded: it is an ancestor of this process. (PRRTE's `prterun` says nothing by variables.)
+/// Returns the library that the launcher itself has loaded: the launcher is an ancestor of this process.
+/// (PRRTE's `prterun` sets no variables for it.)
 fn launchers_own() -> Option<PathBuf> {
     let mut processes = VecDeque::from([process::id()]);
     for _ in 0..ANCESTORS {
@@ -119,7 +120,7 @@ fn launchers_own() -> Option<PathBuf> {
     None
 }
 
-/// The library's file in a table of mappings.
+/// Returns the library's file in a table of mappings.
 pub(super) fn mapped(maps: &str) -> Option<PathBuf> {
     let files = maps.lines().filter_map(|line| Some(Path::new(&line[line.find('/')?..])));
     files

@@ -1,8 +1,9 @@
-//! What this process has joined: once, and until it ends.
+//! The PMIx session of this process: joined once, and left when the process ends.
 //!
-//! PMIx can be left and joined again, by its documentation. Tried, it cannot: in 5.0.11 the second `PMIx_Finalize` frees what the
-//! first one has freed, and with 4.2.2 Open MPI 4.1's `MPI_Init` fails after somebody else has left. So this process leaves when
-//! it exits, and worlds that follow each other share what the first one has joined.
+//! By its documentation PMIx can be left and joined again. In tests it cannot: in 5.0.11 the second
+//! `PMIx_Finalize` frees memory that the first one has freed, and with 4.2.2 Open MPI 4.1's `MPI_Init` fails
+//! after other code has left. This process therefore leaves when it exits, and worlds that follow each other
+//! share the session of the first one.
 //!
 //! ```text
 //!   New ──► Joining ──► Joined ◄──► InOrder ── the process exits: PMIx_Finalize
@@ -10,7 +11,8 @@
 //!              └──────► Failed, for ever: the library counts a failed call, and answers the next one with "done"
 //! ```
 //!
-//! A process that exits in between has not left, and its launcher ends the job. That is what a rank does that ends too early.
+//! A process that exits in between has not left, and its launcher ends the job: this is the fate of a rank that
+//! ends too early.
 
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -23,10 +25,10 @@ use super::ask::ask;
 use super::ffi::{Library, Proc, at_exit};
 use crate::start::StartError;
 
-/// How long the end of the process may take longer where the launcher's daemon does not answer.
+/// Additional time for the end of the process if the launcher's daemon does not answer.
 const LEAVING: Duration = Duration::from_secs(5);
 
-/// Who this process is, and by which library.
+/// This process's rank, and the library that it joined by.
 #[derive(Clone, Debug)]
 pub(super) struct Joined {
     pub(super) library: Library,
@@ -35,15 +37,15 @@ pub(super) struct Joined {
     pub(super) title: String,
 }
 
-/// Of this process. Tests have others.
+/// The session of this process. Tests have others.
 pub(super) static SESSION: Session = Session::new();
 
 #[derive(Debug)]
 pub(super) struct Session {
     state: Mutex<State>,
-    /// A call has not returned: the process does not wait for another one when it exits.
+    /// A call has not returned: at its exit the process does not wait for another one.
     stuck: AtomicBool,
-    /// How many worlds have joined.
+    /// Number of worlds that have joined.
     worlds: AtomicU32,
 }
 
@@ -62,10 +64,11 @@ impl Session {
         Session { state: Mutex::new(State::New), stuck: AtomicBool::new(false), worlds: AtomicU32::new(0) }
     }
 
-    /// What was joined before; otherwise `join` is called, once. Also the number of the world that joins, from 1.
+    /// Returns the earlier session; without one calls `join`, once. Also returns the number of the world that
+    /// joins, from 1.
     ///
     /// # Errors
-    /// `join`'s, now or then. `None`: another thread is joining, or the process exits.
+    /// The error of `join`, now or earlier; `None` if another thread is joining, or the process exits.
     pub(super) fn join(
         &self,
         join: impl FnOnce() -> Result<Joined, StartError>,
@@ -85,7 +88,7 @@ impl Session {
         Ok((joined, 1 + self.worlds.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// `Ok(None)`: nothing yet, and the caller is to join.
+    /// Returns `Ok(None)` if there is no session yet, and the caller is to join.
     fn joined_before(&self) -> Result<Option<Joined>, Option<StartError>> {
         let mut state = self.state.lock();
         let joined = match &*state {
@@ -101,7 +104,7 @@ impl Session {
         Ok(Some(joined))
     }
 
-    /// This rank has ended in order, unless it joins again.
+    /// Notes that this rank has ended in order, unless it joins again.
     pub(super) fn end_in_order(&self) {
         let mut state = self.state.lock();
         if let State::Joined(joined) = &*state {
@@ -115,7 +118,7 @@ impl Session {
 
     /// Leaves the job, if this rank has ended in order.
     pub(super) fn leave(&self, until: Deadline) {
-        // Not when the exit comes in the middle of a change, on the very thread that makes it.
+        // The lock is taken if the exit comes in the middle of a change, on the very thread that makes it.
         let Some(mut state) = self.state.try_lock() else { return };
         if self.stuck.load(Ordering::Relaxed) {
             return;
@@ -133,7 +136,7 @@ pub(super) fn leave_at_exit() {
     at_exit(exits);
 }
 
-/// Who has joined: a child that it forks has not.
+/// The process that has joined: a child that it forks has not.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn exits() {

@@ -1,4 +1,5 @@
-//! Which library is taken, and what is made of a server's answers, good and bad. What real servers answer, whole jobs show.
+//! Choice of the library, and treatment of a server's good and bad answers. Tests with whole jobs have real
+//! servers.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,12 +7,12 @@ use std::time::Duration;
 use super::ffi::fake::{self, Gives};
 use super::*;
 
-/// For what is not to end by its deadline.
+/// A deadline for calls that end by themselves.
 fn long() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
 
-/// For what would not end otherwise.
+/// A deadline for calls that would not end otherwise.
 fn short() -> Deadline {
     Deadline::after(Duration::from_millis(20))
 }
@@ -25,7 +26,7 @@ fn fake_job(name: &str) -> Option<String> {
     }
 }
 
-/// As of a process of its own.
+/// Makes a session as of a process of its own.
 fn session() -> &'static Session {
     Box::leak(Box::new(Session::new()))
 }
@@ -214,7 +215,7 @@ fn an_exit_waits_for_no_server_that_hangs() {
     let mut pmix = Pmix::with(Library::hanging_in_both(), stuck, &fake_job, long()).unwrap();
     assert!(matches!(pmix.fence(short()), Err(StartError::Late { .. })));
     pmix.finalize(long()).unwrap();
-    // Without end, if it called.
+    // The call would never end, if it called the library.
     stuck.leave(Deadline::after(Duration::from_secs(1 << 20)));
 }
 

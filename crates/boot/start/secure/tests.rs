@@ -4,14 +4,14 @@ use super::*;
 
 const SECRET: [u8; 32] = [7; 32];
 
-/// Passes on what one side has to say. `cut`: so many bytes at a time.
+/// Passes the bytes of one side on to the other, in pieces of `cut` bytes.
 fn pass(from: &mut Secure, to: &mut Secure, cut: usize) -> Result<Vec<u8>, Broken> {
     let mut plain = Vec::new();
     let bytes = std::mem::take(&mut from.outgoing);
     bytes.chunks(cut).try_for_each(|piece| to.receive(piece, &mut plain)).map(|()| plain)
 }
 
-/// A rank and the root, as far as they come.
+/// Makes a rank and the root, and lets them prove themselves as far as they can.
 fn meet(rank: u32, secret: [u8; 32], cut: usize) -> Result<(Secure, Secure), Broken> {
     let (mut rank, mut root) = (Secure::rank(rank, secret, [1; 32]), Secure::root(4, SECRET, [2; 32]));
     pass(&mut rank, &mut root, cut)?;
@@ -41,7 +41,7 @@ fn who_does_not_know_the_secret_is_noticed_by_either_side() {
     assert_eq!(meet(3, [8; 32], 100).err(), Some(Broken::Secret));
     let (mut rank, mut root) = (Secure::rank(1, [8; 32], [1; 32]), Secure::root(4, SECRET, [2; 32]));
     pass(&mut rank, &mut root, 100).unwrap();
-    // It goes on all the same.
+    // The rank goes on all the same.
     rank.greeted(&root.outgoing[..HELLO].try_into().unwrap()).unwrap();
     rank.seal_frame(&[]);
     assert_eq!(pass(&mut rank, &mut root, 100).err(), Some(Broken::Secret));
@@ -84,7 +84,7 @@ proptest! {
         rank.send(&words);
         let at = at.min(rank.outgoing.len() - 1);
         rank.outgoing[at] ^= 1 << bit;
-        // A length that grew leaves the frame waiting for more.
+        // If a length has grown, the frame waits for more bytes.
         let heard = pass(&mut rank, &mut root, 100);
         prop_assert!(heard == Err(Broken::Secret) || heard == Ok(Vec::new()), "{heard:?}");
     }

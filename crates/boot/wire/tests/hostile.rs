@@ -1,5 +1,5 @@
-//! Frames of liars, from ranks to the name service and back: nothing panics, the buffer stays bounded, and what is
-//! understood says itself the same way again.
+//! Hostile frames, from ranks to the name service and back: nothing panics, the buffer stays bounded, and a
+//! message that is accepted has the same encoding again.
 
 use std::time::Instant;
 
@@ -65,7 +65,7 @@ fn answers() -> Vec<Vec<u8>> {
     replies.chain(events.into_iter().map(|event| framed(&FromServer::Event(event)))).collect()
 }
 
-/// Spoilt, with a length that is right nevertheless in most cases: a wrong one is found at once.
+/// Spoils a frame. Its length is right nevertheless in most cases: a wrong one is found at once.
 fn frame(hostile: &mut Hostile, right: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = hostile.frame(right);
     if bytes.len() >= HEADER && !hostile.one_in(4) {
@@ -75,7 +75,7 @@ fn frame(hostile: &mut Hostile, right: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Feeds it in two pieces; all messages that it has.
+/// Decodes bytes, fed in two pieces, and returns all messages.
 fn messages<T: DeserializeOwned + Serialize + PartialEq + fmt::Debug>(
     hostile: &mut Hostile,
     bytes: &[u8],
@@ -134,7 +134,7 @@ fn nothing_that_a_launcher_sends_upsets_a_rank() {
         for message in messages::<FromServer>(&mut hostile, &bytes) {
             hostile.understood();
             if let FromServer::Reply { reply: Reply::Welcome(welcome), .. } = message {
-                // Whatever its numbers are.
+                // The numbers may have any values.
                 let _ = welcome.is_consistent();
                 let _ = welcome.is_neighbour(welcome.rank);
             }

@@ -15,7 +15,7 @@ fn pair() -> (Channel, Channel) {
     (Channel::new(a), Channel::new(b))
 }
 
-/// A pipe that is open both ways: what is said is heard.
+/// Makes a pipe that is open both ways: a reader gets what it has written itself.
 fn pipe() -> Channel {
     let (end, _other) = std::io::pipe().unwrap();
     let path = format!("/proc/self/fd/{}", end.as_raw_fd());
@@ -39,7 +39,7 @@ fn bytes_travel_both_ways_over_sockets_and_tcp() {
         drop(a);
         let Err(Broken::Gone(why)) = b.hear(&mut Inbox::default(), soon()) else { panic!("no end") };
         assert_eq!(why, "the launcher's service has closed the connection");
-        // TCP takes what is said first, and answers by a reset.
+        // TCP takes the first bytes, and answers by a reset.
         let said = (0..).map(|_| b.say(b"x", soon())).find_map(Result::err);
         assert_eq!(said, Some(Broken::closed()));
     }
@@ -72,12 +72,12 @@ fn nobody_at_an_address_is_said_in_words() {
         panic!("somebody is there")
     };
     assert!(why.contains(&format!("127.0.0.1:{port}: Connection refused")), "{why}");
-    // Not even a name: the resolver is not asked.
+    // The text is not even a name: the resolver is not asked.
     let Err(Broken::Gone(why)) = Channel::connect("no port", soon()) else { panic!("somebody is there") };
     assert!(why.contains("its address is not found"), "{why}");
 }
 
-/// The queue of a listener that accepts nobody is full after a few.
+/// The queue of a listener that accepts no connection is full after a few.
 #[test]
 fn who_does_not_accept_is_late() {
     let listener =

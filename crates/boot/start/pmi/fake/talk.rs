@@ -1,4 +1,5 @@
-//! What a rank and its launcher's service say to each other in a protocol, as its tests write it down, and what holds in each.
+//! Dialogues of a rank and its launcher's service in one protocol, as its tests write them down, and the checks
+//! that all protocols share.
 
 use std::os::unix::net::UnixStream;
 
@@ -10,17 +11,17 @@ use crate::start::{
     pmi::{Channel, Service},
 };
 
-/// Rank 1 of 4 puts `10-20-x` under `root`, and finds `A-7` there of rank 0.
+/// A dialogue: rank 1 of 4 puts `10-20-x` under `root`, and finds `A-7` there from rank 0.
 pub(crate) struct Talk<E> {
     pub title: &'static str,
-    /// While it joins.
+    /// The steps of joining.
     pub joining: Vec<Step>,
-    /// It puts, meets, reads, meets and leaves.
+    /// The steps of a put, a fence, a get, a fence and the goodbye.
     pub calls: Vec<Step>,
     pub join: fn(Service, Deadline) -> Result<E, StartError>,
 }
 
-/// Everything that a rank asks for.
+/// Makes every call of a rank.
 pub(crate) fn use_it(pmi: &mut impl Environment, until: Deadline) -> Result<(), StartError> {
     pmi.put("root", "10-20-x", until)?;
     pmi.fence(until)?;
@@ -40,7 +41,7 @@ impl<E: Environment> Talk<E> {
         ((self.join)(service, soon()), rest)
     }
 
-    /// A rank that has joined, and what it says and hears then.
+    /// Returns a rank that has joined, with a service that plays `then`.
     pub fn joined(&self, then: &[Step]) -> (E, Rest) {
         let (joined, rest) = self.join_in([&self.joining[..], then].concat(), Manner::AtOnce);
         (joined.unwrap(), rest)
@@ -57,7 +58,7 @@ impl<E: Environment> Talk<E> {
         }
     }
 
-    /// Another answer at one step of joining, and what the error says.
+    /// Checks that another answer at one step of joining leads to an error with these words.
     pub fn fails_to_join<'a>(&self, cases: impl IntoIterator<Item = (usize, impl Into<String>, &'a str)>) {
         for (at, answer, words) in cases {
             let mut steps = self.joining[..=at].to_vec();
@@ -73,7 +74,7 @@ impl<E: Environment> Talk<E> {
         }
     }
 
-    /// Another answer to one call, and what the error says. It is the last call.
+    /// Checks that another answer to one call leads to an error with these words. It is the last call.
     pub fn fails_to_go_on<'a>(&self, cases: impl IntoIterator<Item = (usize, impl Into<String>, &'a str)>) {
         for (at, answer, words) in cases {
             let mut calls = self.calls[..=at].to_vec();
@@ -88,7 +89,7 @@ impl<E: Environment> Talk<E> {
         }
     }
 
-    /// Keys and values that are not put, and what the error says. The service hears nothing of them.
+    /// Checks that these keys and values are refused with these words. The service gets none of them.
     pub fn does_not_put(&self, cases: &[(&str, &str, &str)]) {
         let (mut pmi, rest) = self.joined(&[]);
         for (key, value, words) in cases {
@@ -134,7 +135,7 @@ impl<E: Environment> Talk<E> {
         }
     }
 
-    /// After its goodbye a rank says no more.
+    /// Checks that a rank sends nothing after its goodbye.
     pub fn has_said_goodbye(&self) {
         let (mut pmi, rest) = self.joined(&self.calls[self.calls.len() - 1..]);
         pmi.finalize(soon()).unwrap();
@@ -143,7 +144,7 @@ impl<E: Environment> Talk<E> {
         assert_eq!(rest.join().unwrap(), "");
     }
 
-    /// Every call returns, whatever follows these answers to joining.
+    /// Checks that every call returns, whatever follows these answers to joining.
     pub fn returns_after(&self, answers: usize, bytes: Vec<u8>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let answers = self.joining[..answers].iter().flat_map(|(_, says)| says.bytes());

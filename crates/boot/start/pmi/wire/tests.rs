@@ -87,7 +87,8 @@ fn a_field_that_is_missing_or_no_number_is_said_in_words() {
 }
 
 proptest! {
-    /// As the channel uses it: pushed by 2048 bytes at most, and only after a `None`.
+    /// The test uses the inbox as the channel does: pushes have 2048 bytes at most, and come only after a
+    /// `None`.
     #[test]
     fn prop_any_bytes_are_messages_or_errors_and_the_buffer_stays_bounded(
         bytes in hostile(),
@@ -118,7 +119,7 @@ proptest! {
             [("cmd", "x")].into_iter().chain(fields.iter().map(|(key, value)| (key.as_str(), value.as_str()))).collect();
         let message = next(&command(&all), Framing::Command).unwrap().unwrap();
         let read: Vec<(&str, &str)> = message.fields.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        // A `;` at a key's beginning would be an escape to who reads it; there are none.
+        // A `;` at a key's beginning would be an escape to the reader; there are none.
         prop_assert_eq!(read, all);
     }
 }

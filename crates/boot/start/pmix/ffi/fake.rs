@@ -1,6 +1,6 @@
 //! A PMIx server in Rust functions: good answers, and each kind of bad one.
 //!
-//! Functions of C have no state, so that the values of all tests lie in one table. Their keys are their own.
+//! C functions have no state, and so the values of all tests lie in one table. Each test has its own keys.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -16,7 +16,7 @@ pub(in crate::start::pmix) const JOB: &str = "fake-job";
 const NOT_FOUND: c_int = -46;
 const LOST: c_int = -61;
 const UNREACH: c_int = -25;
-/// No status: the call does not return.
+/// Stands for no status: the call does not return.
 const NEVER: c_int = 1;
 
 static PUT: LazyLock<Mutex<HashMap<CString, CString>>> = LazyLock::new(Mutex::default);
@@ -24,17 +24,17 @@ static COMMITTED: LazyLock<Mutex<HashMap<CString, CString>>> = LazyLock::new(Mut
 /// The codes and reasons of all `abort`s.
 pub(in crate::start::pmix) static ABORTED: Mutex<Vec<(c_int, CString)>> = Mutex::new(Vec::new());
 
-/// One for each [`Library::counted`] that was left.
+/// One item for each [`Library::counted`] that was left.
 pub(in crate::start::pmix) static LEFT: Mutex<Vec<()>> = Mutex::new(Vec::new());
 
 impl Library {
-    /// A server that answers as it should.
+    /// Makes a server that answers as it should.
     pub(in crate::start::pmix) fn good() -> Self {
         let calls = Calls { init, finalize, put, commit, fence, get, abort, error_string, get_version };
         Self::with(calls)
     }
 
-    /// All calls return errors, as after the death of the server.
+    /// Makes a server whose calls all return errors, as after its death.
     pub(in crate::start::pmix) fn lost() -> Self {
         let calls = Calls {
             finalize: answer_finalize::<LOST>,
@@ -68,7 +68,7 @@ impl Library {
         Self::with(calls)
     }
 
-    /// Keeps count of who has left, in [`LEFT`].
+    /// Makes a server that counts the calls to leave, in [`LEFT`].
     pub(in crate::start::pmix) fn counted() -> Self {
         Self::with(Calls { finalize: counted_finalize, ..Self::good().calls })
     }
@@ -77,12 +77,12 @@ impl Library {
         Self::with(Calls { commit: answer_commit::<-1>, ..Self::good().calls })
     }
 
-    /// Makes this process a job of its own, as PMIx does where it finds no server.
+    /// Makes a server that makes this process a job of its own, as PMIx does where it finds no server.
     pub(in crate::start::pmix) fn alone() -> Self {
         Self::with(Calls { init: init_alone, ..Self::good().calls })
     }
 
-    /// The job's name has no end.
+    /// Makes a server whose job name has no end.
     pub(in crate::start::pmix) fn endless_name() -> Self {
         Self::with(Calls { init: init_endless, ..Self::good().calls })
     }
@@ -109,19 +109,19 @@ impl Library {
     }
 }
 
-/// What is wrong with the values that are got.
+/// Faults of the values that are read.
 pub(in crate::start::pmix) enum Gives {
-    /// Success, and no value.
+    /// The call succeeds without a value.
     Nothing,
     OtherType,
     NoBytes,
     Huge,
     NoUtf8,
-    /// The job has fewer ranks than this one's number says.
+    /// The job has fewer ranks than this rank's number needs.
     SmallJob,
 }
 
-/// Functions that return always the same, or never.
+/// Declares functions that always return the same status, or never return.
 macro_rules! answers {
     ($($name:ident($($kind:ty),*);)*) => {$(
         unsafe extern "C" fn $name<const STATUS: c_int>($(_: $kind),*) -> c_int {
@@ -203,7 +203,7 @@ unsafe extern "C" fn commit() -> c_int {
     0
 }
 
-/// All ranks, and one directive: the data are collected.
+/// Expects all ranks, and one directive: the data are collected.
 unsafe extern "C" fn fence(procs: *const Proc, count: usize, info: *const Info, infos: usize) -> c_int {
     assert_eq!((count, infos), (1, 1));
     // SAFETY: one of each, as was said.
@@ -247,7 +247,8 @@ unsafe fn give(value: *mut *mut Value, kind: u16, data: Data) -> c_int {
     0
 }
 
-/// The number of ranks as it should be, so that the job can be joined; then `spoilt`.
+/// Declares functions that return the correct number of ranks, with which the job can be joined, and then the
+/// spoilt value.
 macro_rules! gives {
     ($($name:ident: $kind:expr, $data:expr;)*) => {$(
         unsafe extern "C" fn $name(

@@ -1,4 +1,4 @@
-//! Our structures beside the header's, and what happens with libraries that are none.
+//! Comparison of our structures with the header's, and tests with files that are no such library.
 
 use std::env;
 use std::ffi::OsString;
@@ -9,9 +9,9 @@ use std::process::Command;
 
 use super::*;
 
-/// Names the folder of another pmix.h.
+/// The variable that names the folder of another pmix.h.
 const INCLUDE: &str = "PMIX_INCLUDE";
-/// Where the header is otherwise; Debian's has a folder for each architecture.
+/// Folders in which the header may lie; Debian has one for each architecture.
 const FOLDERS: [&str; 3] =
     ["/usr/lib/x86_64-linux-gnu/pmix2/include", "/usr/lib/aarch64-linux-gnu/pmix2/include", "/usr/include"];
 
@@ -85,7 +85,8 @@ const OURS: &[(&str, usize)] = &[
 const OUR_KEYS: [(&str, &CStr); 3] =
     [("PMIX_JOB_SIZE", JOB_SIZE), ("PMIX_COLLECT_DATA", COLLECT_DATA), ("PMIX_IMMEDIATE", IMMEDIATE)];
 
-/// A program that prints what the header says; and our functions' types have to be the header's, or it does not compile.
+/// Returns a program that prints the header's values. It compiles only if our functions' types are the
+/// header's.
 fn question() -> String {
     let mut body = String::new();
     for (what, _) in OURS {
