@@ -1,4 +1,4 @@
-//! Outbox and landing: the segments behind this process's arenas.
+//! Memory of this process's arenas: the segments of the outbox and of the landing arena.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,13 +9,14 @@ use udeck_sys::segment::{self, CHUNK, Mapping, PeerAccess};
 use udeck_via::mem::{Arena, Backing};
 use udeck_via::{Error, Result};
 
-/// Most bytes of an arena, of ours and of those that we map of peers: agreed on by [`crate::peer_socket_wire::VERSION`].
+/// Upper bound of an arena's length in bytes, for ours and for those of peers that we map. The two processes agree
+/// on it by [`crate::peer_socket_wire::VERSION`].
 pub(crate) const MAX_ARENA: usize = 1 << 40;
 
 const REMEDY: &str = "post less at a time, drop received messages sooner, or raise DECK_ARENA";
 
-/// What messages of this process are sent from, and what peers write. Each device has its own, unless several are opened
-/// over the same.
+/// The outbox, from which this process sends its messages, and the landing arena, which peers write. Each device has
+/// its own arenas, unless several devices are opened over the same ones.
 #[derive(Clone, Debug)]
 pub struct Arenas {
     pub(crate) outbox: Segment,
@@ -23,7 +24,7 @@ pub struct Arenas {
 }
 
 impl Arenas {
-    /// Of at most `limit` bytes each: reserved as address space, taken from the kernel as needed.
+    /// Reserves two arenas of at most `limit` bytes each. The kernel gives memory to them only as it is needed.
     ///
     /// # Errors
     /// The operating system's: no descriptors, no address space, no memfd.
@@ -32,7 +33,7 @@ impl Arenas {
     }
 }
 
-/// One of our arenas, and the descriptor that peers are given.
+/// One of our arenas, with the file descriptor that is passed to peers.
 #[derive(Clone, Debug)]
 pub struct Segment {
     pub arena: Arc<Arena>,
@@ -60,12 +61,12 @@ unsafe impl Backing for Memory {
 }
 
 impl Segment {
-    /// The memory that messages are sent from.
+    /// Creates the outbox: messages are sent from it.
     pub fn outbox(limit: usize) -> Result<Self> {
         Self::new("outbox", limit, PeerAccess::Read)
     }
 
-    /// The memory that peers write.
+    /// Creates the landing arena: peers write it.
     pub fn landing(limit: usize) -> Result<Self> {
         Self::new("landing", limit, PeerAccess::Write)
     }
@@ -90,7 +91,7 @@ impl Segment {
         self.memory.fd.as_fd()
     }
 
-    /// All of it is taken, as what was once lent is.
+    /// Commits all memory of the segment, as if all of it had been lent once.
     #[cfg(test)]
     pub fn commit_all(&self) {
         self.memory.commit(0, self.memory.len()).unwrap();
@@ -102,11 +103,12 @@ impl Segment {
     }
 }
 
-/// Least bytes of an arena that limits of the process make smaller.
+/// Lower bound of an arena in bytes when resource limits of the process make it smaller.
 const LEAST: u64 = 16 << 20;
 
-/// Half of the machine's memory, at most 4 GiB. Less if limits of this process ask for it: an arena is a file to them
-/// (`RLIMIT_FSIZE`), and this process has those of all `ranks` of the host in half of its address space (`RLIMIT_AS`).
+/// Returns half of the machine's memory, at most 4 GiB. Resource limits of this process make it less: an arena
+/// counts as a file (`RLIMIT_FSIZE`), and the arenas of all `ranks` of the host take at most half of this process's
+/// address space (`RLIMIT_AS`).
 pub fn default_limit(ranks: usize) -> usize {
     let share = udeck_sys::spare_address_space().map(|spare| (spare / 4 / ranks as u64).max(LEAST));
     let longest = udeck_sys::longest_file().map(|longest| longest.max(CHUNK as u64));

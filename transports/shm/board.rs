@@ -1,4 +1,5 @@
-//! The board: what a process shows to all its peers. Its doorbells, and the table of its windows.
+//! The board: the shared memory that a process shows to all its peers. It has the process's doorbells and the table
+//! of its windows.
 //!
 //! ```text
 //! 0          2048 doorbells of 640 bytes
@@ -16,22 +17,22 @@ use udeck_sys::segment::{self, Mapping, PeerAccess, SharedRef};
 use udeck_sys::window::{Entry, Exposed};
 use udeck_via::{Error, MemHandle, Ptag, Result, Rights};
 
-/// Completion queues of a process.
+/// Number of doorbells, one per completion queue of the process.
 pub const DOORBELLS: u32 = 2048;
-/// Windows of a process.
+/// Upper bound of the windows of a process.
 pub const WINDOWS: u32 = 512;
 
-/// The rights of a window, as its entry has them.
+/// Rights bit of a window entry: peers may write.
 pub const WRITABLE: u32 = 1;
 pub const READABLE: u32 = 2;
-/// Set where an entry is about outbox memory instead of landing memory.
+/// Rights bit of a window entry: the window lies in the outbox instead of the landing arena.
 pub const IN_OUTBOX: u32 = 4;
 
 const WINDOWS_AT: usize = DOORBELLS as usize * size_of::<Doorbell>();
 /// Bytes of a board.
 pub const BOARD_BYTES: usize = (WINDOWS_AT + WINDOWS as usize * size_of::<Entry>()).next_multiple_of(4096);
 
-/// A board as its peers see it.
+/// A board, mapped by a peer or by its owner.
 #[derive(Clone, Debug)]
 pub struct BoardView(Arc<Mapping>);
 
@@ -50,12 +51,12 @@ impl BoardView {
         self.0.structure((number % DOORBELLS) as usize * size_of::<Doorbell>())
     }
 
-    /// As [`BoardView::doorbell`], checked once for many looks.
+    /// Returns [`BoardView::doorbell`] as a reference that keeps the mapping, so that `number` is checked only once.
     pub fn keep_doorbell(&self, number: u32) -> SharedRef<Doorbell> {
         SharedRef::new(self.0.clone(), (number % DOORBELLS) as usize * size_of::<Doorbell>())
     }
 
-    /// The entry that `handle` would have.
+    /// Returns the table entry that `handle` names.
     pub fn window(&self, handle: MemHandle) -> &Entry {
         self.0.structure(WINDOWS_AT + (handle.0 % WINDOWS) as usize * size_of::<Entry>())
     }
@@ -73,7 +74,7 @@ pub struct Board {
 struct Free {
     doorbells: Vec<u32>,
     windows: Vec<u32>,
-    /// What was exposed, to draw fresh handles.
+    /// Number of windows that were exposed so far. Fresh handles are made from it.
     drawn: u32,
 }
 
@@ -109,8 +110,8 @@ impl Board {
             .map_err(|e| Error::os("taking memory for the board", e))
     }
 
-    /// A doorbell of our own. Fresh ones are silent; a recycled one may still be rung by old peers, which wakes its
-    /// owner for nothing.
+    /// Takes a free doorbell of this process. A fresh one is silent. A recycled one may still be rung by former
+    /// peers, which wakes its owner for nothing.
     pub fn take_doorbell(&self) -> Result<u32> {
         let Some(number) = self.free.lock().doorbells.pop() else {
             return Err(Error::Full {
@@ -137,7 +138,7 @@ impl Board {
         self.publish(Exposed { tag: ptag.0, offset, len: len as u64, rights })
     }
 
-    /// As [`Board::expose`], outbox memory, to be read.
+    /// Publishes outbox memory for reading, otherwise as [`Board::expose`].
     pub fn expose_outbox(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
         self.publish(Exposed { tag: ptag.0, offset, len: len as u64, rights: READABLE | IN_OUTBOX })
     }
@@ -162,7 +163,7 @@ impl Board {
         self.view.window(handle).withdraw();
     }
 
-    /// The entry may be reused: no writer is inside.
+    /// Frees the entry of a window. No writer is inside any more.
     pub fn forget_window(&self, handle: MemHandle) {
         self.free.lock().windows.push(handle.0 % WINDOWS);
     }

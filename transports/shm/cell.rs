@@ -1,4 +1,4 @@
-//! What a ring cell says. Everything here comes from the peer and is checked.
+//! Encoding of ring cells. Every decoded value comes from the peer and is checked.
 //!
 //! ```text
 //! meta   0      8       16      24      32
@@ -32,16 +32,17 @@ pub enum Content {
     Inline(Inline),
     /// A message in the sender's outbox.
     Lent { segments: [(u64, usize); MAX_SEGMENTS], count: usize, head: Inline, token: u16 },
-    /// The immediate data of an RDMA write, and under which token its sender waits for the receipt.
+    /// The end of an RDMA write: its length in bytes, and the token under which its sender waits for the receipt, if
+    /// it does.
     Written(usize, Option<u16>),
 }
 
-/// A cell that no correct peer writes.
+/// Error: the peer wrote a cell that no correct peer writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the peer wrote a malformed cell (meta {0:#010x})")]
 pub struct MalformedCell(pub u32);
 
-/// What goes into a cell: meta, aux, and how many words of the payload.
+/// Contents of an encoded cell: meta, aux, the payload, and how many words of the payload are used.
 pub type Encoded = (u32, u64, [u64; PAYLOAD_WORDS], usize);
 
 #[inline]
@@ -55,7 +56,7 @@ fn aux(immediate: Option<u32>, token: u16) -> u64 {
     u64::from(immediate.unwrap_or(0)) | u64::from(token) << 32
 }
 
-/// The immediate data and the length of a message that is inline, if this is one.
+/// Returns the immediate data and the length in bytes of an inline message; `None` if the cell is of another kind.
 #[inline]
 pub fn as_inline(message: &Lying<'_>) -> Option<(Option<u32>, usize)> {
     let [kind, count, _, flags] = message.meta.to_le_bytes();
@@ -64,7 +65,7 @@ pub fn as_inline(message: &Lying<'_>) -> Option<(Option<u32>, usize)> {
     is_inline.then(|| ((flags & HAS_IMMEDIATE != 0).then(|| message.aux() as u32), len))
 }
 
-/// What a lent message of one piece says besides its words.
+/// Fields of a lent message of one segment, without its payload words.
 #[derive(Clone, Copy)]
 pub struct LentOne {
     pub immediate: Option<u32>,
@@ -72,7 +73,8 @@ pub struct LentOne {
     pub token: u16,
 }
 
-/// A lent message of one piece, if this is one: offset and length are its first words, its head is in those behind them.
+/// Decodes a lent message of one segment; `None` if the cell is of another kind. Its first two words are offset and
+/// length, the words behind them are its head.
 #[inline]
 pub fn as_lent_one(message: &Lying<'_>) -> Option<LentOne> {
     let [kind, count, head, flags] = message.meta.to_le_bytes();
@@ -85,7 +87,7 @@ pub fn as_lent_one(message: &Lying<'_>) -> Option<LentOne> {
     Some(LentOne { immediate, head_len, token: (aux >> 32) as u16 })
 }
 
-/// Copies a message's first bytes, as far as they reach.
+/// Copies the first bytes of a message into `to`, as many as both have.
 #[inline]
 pub fn unpack(message: &Lying<'_>, to: &mut [u8]) {
     let (whole, rest) = to.as_chunks_mut::<8>();
@@ -100,19 +102,19 @@ pub fn unpack(message: &Lying<'_>, to: &mut [u8]) {
     }
 }
 
-/// Meta and aux of an inline message of `len` bytes.
+/// Returns meta and aux of an inline message of `len` bytes.
 #[inline]
 pub fn inline(len: usize, immediate: Option<u32>) -> (u32, u64) {
     (meta(INLINE, len, 0, immediate), aux(immediate, 0))
 }
 
-/// Meta and aux of a lent message of one piece.
+/// Returns meta and aux of a lent message of one segment.
 #[inline]
 pub fn lent_one(head: usize, token: u16, immediate: Option<u32>) -> (u32, u64) {
     (meta(LENT, 1, head, immediate), aux(immediate, token))
 }
 
-/// A lent message. The caller has checked that segments and head fit.
+/// Encodes a lent message. The caller has checked that segments and head fit.
 pub fn lent(segments: &[(u64, usize)], head: &[u8], token: u16, immediate: Option<u32>) -> Encoded {
     let mut words = [0u64; PAYLOAD_WORDS];
     for (pair, &(offset, len)) in words.chunks_exact_mut(2).zip(segments) {
@@ -125,7 +127,7 @@ pub fn lent(segments: &[(u64, usize)], head: &[u8], token: u16, immediate: Optio
     (meta(LENT, segments.len(), head.len(), immediate), aux(immediate, token), words, used)
 }
 
-/// The end of an RDMA write of `len` bytes, whose sender waits for the receipt if there is a token.
+/// Encodes the end of an RDMA write of `len` bytes. With a token in `receipt`, the sender waits for the receipt.
 pub fn written(len: usize, immediate: Option<u32>, receipt: Option<u16>) -> Encoded {
     let mut words = [0u64; PAYLOAD_WORDS];
     words[0] = len as u64;
@@ -135,7 +137,7 @@ pub fn written(len: usize, immediate: Option<u32>, receipt: Option<u16>) -> Enco
     (meta, aux(immediate, receipt.unwrap_or(0)), words, 1)
 }
 
-/// Reads a cell.
+/// Decodes a cell.
 ///
 /// # Errors
 /// [`MalformedCell`]: an unknown kind, or counts that do not fit the cell.
@@ -176,7 +178,7 @@ fn decode_lent(taken: &Taken, count: usize, head_len: usize) -> Option<Content> 
 
 const _: () = assert!(MAX_SEGMENTS * 16 <= PAYLOAD_BYTES);
 const _: () = {
-    // A lent message keeps its pieces without allocation.
+    // A lent message keeps its segments without allocation.
     assert!(MAX_SEGMENTS <= Lent::MAX_PARTS);
 };
 

@@ -1,4 +1,4 @@
-//! One connection as this process sees it: shared memory, the peer's doorbells, and who holds which lent buffer.
+//! One connection as this process sees it: its shared memory, the peer's doorbells, and the table of lent buffers.
 
 mod lent_memory;
 #[cfg(test)]
@@ -23,32 +23,32 @@ use crate::peer_socket::PeerSocket;
 use crate::peer_socket_wire::{Datagram, Doorbells};
 use crate::waiter::Attached;
 
-/// A connection. Shared by its endpoint, the waiters that watch it, messages lent over it, and its peer socket.
+/// A connection, shared by its endpoint, the waiters that watch it, messages lent over it, and its peer socket.
 pub struct Connection {
-    /// What we write.
+    /// Ring from us to the peer.
     pub outgoing: Direction,
-    /// What we read.
+    /// Ring from the peer to us.
     pub incoming: Direction,
     pub peer_socket: Arc<PeerSocket>,
-    /// Where the peer listens for news.
+    /// Doorbells on which the peer listens for news.
     peer_doorbells: Doorbells,
-    /// The peer's protection tag, if we may write its windows, and if we may read them.
+    /// The peer's protection tag for writing its windows and for reading them. `None` where we may not.
     pub writable_ptag: Option<u32>,
     pub readable_ptag: Option<u32>,
-    /// Our consumer's position, modulo 2^32, for waiters ([`Connection::has_arrival`]). They ask whether the cell there has it,
-    /// and how many messages a burst has taken: who is wrong by 2^32 of them lets a ring go first once too often.
+    /// Our consumer's position, modulo 2^32, for waiters ([`Connection::has_arrival`]). They ask whether the cell
+    /// there holds a message, and how many messages a burst has taken. Wrap-around costs at most one unfair poll.
     pub position: AtomicU32,
-    /// How many messages we have sent: what the peer's word of what it has read is widened beside.
+    /// Number of messages that we have sent. The peer's 32-bit count of messages read is widened to 64 bits by it.
     sent: AtomicU64,
     returner: Returner<Direction>,
     lent: Mutex<LentBooks>,
     lost: AtomicBool,
     why_lost: OnceLock<String>,
-    /// The peer's process has left, or is dead: it touches nothing of ours any more.
+    /// The peer's process has left, or is dead: it no longer accesses our memory.
     gone: AtomicBool,
-    /// The program's callback for errors is told over this.
+    /// Reports the loss of the connection to the program's error callback.
     reporter: Arc<Reporter>,
-    /// Our own queues' places on our doorbells, to be told of the connection's end.
+    /// Places of our two queues on our doorbells. They are rung when the connection ends.
     own: Mutex<Own>,
 }
 
@@ -61,42 +61,45 @@ struct Own {
 /// Buffers that the peer holds, by token.
 struct LentBooks {
     collector: Collector<Direction>,
-    /// As long as the highest token that was ever out: most connections lend nothing, and none of them needs room for it.
+    /// Lent buffers by token, as long as the highest token that was ever lent: most connections lend nothing and
+    /// need no room here.
     held: Vec<Option<PostedBuffer>>,
-    /// By token: the position in the ring of the message that it is part of. As long as `held`.
+    /// Ring position of the message that each buffer is part of, by token. As long as `held`.
     position: Vec<Position>,
     free: u64,
-    /// Ends of [`PostedBuffer::Caller`]s that were not reported yet.
+    /// Completions of [`PostedBuffer::Caller`]s that were not reported yet.
     returned: VecDeque<(u64, TransferStatus)>,
 }
 
 const _: () = assert!(SLOTS == u64::BITS);
 
-/// How a peer came to be lost.
+/// Kind of a peer's loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// Its process is dead, or has closed its peer socket.
+    /// The peer's process is dead, or has closed its peer socket.
     Dead,
-    /// It broke the protocol. Its process lives, and may be inside our windows; what it reads of ours it loses.
+    /// The peer broke the protocol. Its process lives and may be inside our windows. The buffers of ours that it
+    /// reads are taken back.
     Lied,
-    /// It does not read its peer socket. Stopped, perhaps: it may go on with what it was doing, and keeps what it has.
+    /// The peer does not read its peer socket. It may only be stopped and go on later, so it keeps the buffers that
+    /// it has.
     Stuck,
 }
 
-/// Set in a token that comes back with word that its message found no place.
+/// Bit of a returned token: the receiver had no place for the message.
 const REFUSED: u16 = 1 << 15;
 const _: () = assert!(SLOTS <= REFUSED as u32);
 
-/// Why a connection is over whose peer says [`BROKEN`].
+/// Reason of a connection's end when the peer's state is [`BROKEN`].
 pub const BROKEN_BY_PEER: &str = "the peer found no receive descriptor for a message, or one too short";
 
-/// The peer returned a buffer that it does not hold.
+/// Error: the peer returned a buffer that it does not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the peer returned a buffer that it does not hold (token {0})")]
 pub struct ForeignToken(u16);
 
 impl Connection {
-    /// `side`: 0 for the requester, 1 for the acceptor.
+    /// Builds this side's view of a connection. `side` is 0 for the requester, 1 for the acceptor.
     pub fn new(
         control: Arc<Mapping>,
         side: usize,
@@ -133,17 +136,17 @@ impl Connection {
         })
     }
 
-    /// The places on our own doorbells; they are silent from [`Connection::detach`] on.
+    /// Stores the places of both queues on our doorbells. Nothing rings them from [`Connection::detach`] on.
     pub fn attach(&self, send: Attached, receive: Attached) {
         *self.own.lock() = Own { send: Some(send), receive: Some(receive) };
     }
 
-    /// Our receive queue no longer wants to hear of this connection.
+    /// Stops ringing our receive queue for this connection.
     pub fn detach_receive(&self) {
         self.own.lock().receive = None;
     }
 
-    /// Neither queue does.
+    /// Stops ringing both queues.
     pub fn detach(&self) {
         *self.own.lock() = Own::default();
     }
@@ -155,21 +158,21 @@ impl Connection {
         }
     }
 
-    /// Whether our ring has a message, for waiters.
+    /// Whether the incoming ring has a message. For waiters.
     #[inline]
     pub fn has_arrival(&self) -> bool {
         ready_at(&self.incoming, self.position.load(Ordering::Relaxed))
     }
 
-    /// A writer of the incoming direction: tells the peer's receive queue.
+    /// Rings the doorbell of the peer's receive queue.
     #[cold]
     pub fn ring_receiver(&self) {
         let doorbell = self.peer_doorbells.receive;
         self.peer_socket.peer_board().doorbell(doorbell.doorbell).ring(doorbell.bit);
     }
 
-    /// Tells the peer's send queue, if it waits, that there is room or that a buffer came back. Called after the
-    /// news was published; the fence pairs with the one in `ViEndpoint::request_send_notify`.
+    /// Rings the peer's send queue, if it waits, because there is room or a buffer came back. The caller has
+    /// published the news before; the fence pairs with the one in `ViEndpoint::request_send_notify`.
     #[inline]
     pub fn notify_sender(&self) {
         fence(Ordering::SeqCst);
@@ -197,17 +200,18 @@ impl Connection {
         Ok(token)
     }
 
-    /// Whether the next [`Connection::lend`] finds a token: nobody else takes them.
+    /// Whether the next [`Connection::lend`] finds a free token. Only this endpoint takes tokens.
     pub fn has_token(&self) -> Result<bool, ForeignToken> {
         let mut books = self.lent.lock();
         books.collect()?;
         Ok(books.free != 0)
     }
 
-    /// A caller's number whose buffer nobody reads any more, and what became of its message.
+    /// Returns the next completion: the caller's number of a buffer that the peer reads no more, and the status of
+    /// its message.
     ///
     /// # Errors
-    /// [`ForeignToken`]: the peer lies.
+    /// [`ForeignToken`]: the peer returned a token that it does not hold.
     pub fn poll_completion(&self) -> Result<Option<(u64, TransferStatus)>, ForeignToken> {
         let mut books = self.lent.lock();
         if let Some(returned) = books.returned.pop_front() {
@@ -220,7 +224,8 @@ impl Connection {
         Ok(books.returned.pop_front())
     }
 
-    /// Puts `owner` in the place of the caller that was to be told of `number`; gives it back if there is none.
+    /// Lets `owner` hold the buffer of the send `number` instead of the caller, who is then not told of its
+    /// completion. Gives `owner` back if no such send is pending.
     pub fn keep(&self, number: u64, owner: Owner) -> Result<(), Owner> {
         let mut books = self.lent.lock();
         let is_this = |held: &&mut Option<PostedBuffer>| matches!(held, Some(PostedBuffer::Caller(other)) if *other == number);
@@ -233,8 +238,8 @@ impl Connection {
         }
     }
 
-    /// Collects what came back. Returns whether the peer still holds something. A lying peer only keeps what it
-    /// holds.
+    /// Collects returned tokens. Returns whether the peer still holds a buffer. A peer that returns a false token
+    /// only keeps the buffers that it holds.
     pub fn reclaim(&self) -> bool {
         let mut books = self.lent.lock();
         let _ = books.collect();
@@ -244,16 +249,19 @@ impl Connection {
         books.free != u64::MAX
     }
 
-    /// A message is about to be sent, and there are so many then. By the endpoint, which alone sends, *before* the message can be
-    /// seen: so whoever sees the peer's word that it was read sees this.
+    /// Stores the number of messages sent, including the one that is about to be sent. Only the endpoint sends. It
+    /// calls this *before* the message becomes visible, so whoever sees that the peer has read the message also sees
+    /// this count.
     #[inline]
     pub fn count_sent(&self, sent: Position) {
         self.sent.store(sent.since(Position::START).unwrap_or_default(), Ordering::Relaxed);
     }
 
-    /// How many messages the peer says that it has read. A number that cannot be counts as all: the endpoint finds the lie.
+    /// Returns how many messages the peer has read, by its own word. An impossible number counts as all: the
+    /// endpoint finds the lie.
     fn read_by_peer(&self) -> Position {
-        // First the peer's word (Acquire), then ours: it cannot have read what was not sent by then.
+        // The peer's count is loaded first (Acquire), then ours: the peer cannot have read a message that was not
+        // sent by then.
         let read = credit_of(&self.outgoing);
         let sent = Position::START.plus(self.sent.load(Ordering::Relaxed));
         sent.widen(read).unwrap_or(sent)
@@ -261,7 +269,7 @@ impl Connection {
 
     // ---- buffers that we borrow ----
 
-    /// How many of the peer's buffers we have given back, modulo 2^32.
+    /// Number of the peer's buffers that we have given back, modulo 2^32.
     #[inline]
     pub fn returned(&self) -> u32 {
         self.returner.returned()
@@ -283,28 +291,28 @@ impl Connection {
         Some(self.why_lost.get().map_or("", String::as_str))
     }
 
-    /// Whether the peer's process touches nothing of ours any more. Not the same as [`Connection::lost`]: a connection
-    /// may be lost to a peer that lives.
+    /// Whether the peer's process no longer accesses our memory. This differs from [`Connection::lost`]: a
+    /// connection may be lost while its peer lives.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// Whether the peer may be in the middle of an access to our windows, on a connection that we have closed. Once not,
-    /// never again: after the fence, either its gate is seen occupied here, or it sees the connection closed inside its gate
-    /// (`ShmEndpoint::inside_gate`) and turns back.
+    /// Whether the peer may be in the middle of an access to our windows, on a connection that we have closed. Once
+    /// false, the answer stays false: after the fence, either the peer's gate is seen occupied here, or the peer
+    /// sees the connection closed inside its gate (`ShmEndpoint::inside_gate`) and turns back.
     pub fn has_visitor(&self) -> bool {
         fence(Ordering::SeqCst);
         !self.is_gone() && self.incoming.sender().gate.is_occupied()
     }
 
-    /// Ends the connection for this process. What we lent to a peer that is dead is ours again. Wakes whoever waits on
-    /// it. A peer that had closed in order before it died has left: that is no loss. May be called again when a peer
-    /// that was lost alive has died.
+    /// Ends the connection for this process, and wakes whoever waits on it. Buffers that we lent to a dead peer are
+    /// ours again. A peer that had closed in order before it died has left: that is no loss. May be called again
+    /// when a peer that was lost alive has died.
     pub fn lose(&self, why: &str, how: Loss) {
         if how == Loss::Dead && !matches!(self.peer_state(), OPEN | BROKEN) {
             return self.part();
         }
-        // First: whoever finds the loss by looking knows less about it.
+        // The report comes first: a thread that finds the loss by polling knows less about it.
         self.reporter.lost(why);
         let _ = self.why_lost.set(why.to_owned());
         self.lost.store(true, Ordering::Release);
@@ -319,7 +327,7 @@ impl Connection {
         self.announce_to_own();
     }
 
-    /// The peer's process has left in order without closing this connection: closes it in its name.
+    /// Closes the connection in the peer's name: its process has left in order without closing it.
     pub fn part(&self) {
         let theirs = &self.incoming.sender().state;
         if theirs.load(Ordering::Relaxed) == OPEN {
@@ -330,45 +338,46 @@ impl Connection {
         self.announce_to_own();
     }
 
-    /// The peer says that it ended one of the peer socket's connections by an error. If it is this one, the program is told,
-    /// which may not look at it; the connection ends when it does, after what came before.
+    /// Reports to the program that the peer ended this connection by an error, if it was this one. The program may
+    /// not poll the connection. The connection itself ends when it is polled, after the messages sent before.
     pub fn report_broken(&self) {
         if self.peer_state() == BROKEN {
             self.reporter.lost(BROKEN_BY_PEER);
         }
     }
 
-    /// Whether the peer has said that nothing more comes, and how.
+    /// Returns the state that the peer has set: [`OPEN`], [`CLOSED`] or [`BROKEN`].
     #[inline]
     pub fn peer_state(&self) -> u32 {
         self.incoming.sender().state.load(Ordering::Acquire)
     }
 
-    /// Whether what is in the ring is the last of it.
+    /// Whether no message follows those in the ring.
     pub fn has_ended(&self) -> bool {
         self.peer_state() != OPEN || self.lost.load(Ordering::Acquire)
     }
 
-    /// Tells the peer that nothing more comes.
+    /// Tells the peer that no more messages follow. `state` is [`CLOSED`] or [`BROKEN`].
     pub fn close(&self, state: u32) {
         debug_assert!(state >= CLOSED);
         let ours = &self.outgoing.sender().state;
         if ours.load(Ordering::Relaxed) == OPEN {
             ours.store(state, Ordering::Release);
             self.ring_receiver();
-            // The peer may wait for room that will never come.
+            // The peer may be waiting for room, which will never come.
             let doorbell = self.peer_doorbells.send;
             self.peer_socket.peer_board().doorbell(doorbell.doorbell).ring(doorbell.bit);
             if state == BROKEN {
-                // For its callback. A peer socket that cannot take this is at its end, or holds another datagram that its
-                // reactor has yet to read; either way the state is there for who looks.
+                // The datagram is for the peer's error callback. A peer socket that cannot take it is at its end, or
+                // holds another datagram that the peer's reactor has yet to read. In both cases the state itself is
+                // visible to the peer.
                 let _ = self.peer_socket.send(&Datagram::Broken, &[]);
             }
         }
     }
 }
 
-/// Why [`Connection::lend`] failed.
+/// Why [`Connection::lend`] failed. The buffer is given back.
 pub enum LendError {
     Busy(PostedBuffer),
     Foreign(ForeignToken, PostedBuffer),
@@ -414,8 +423,8 @@ impl LentBooks {
         (self.held[token], self.position[token]) = (Some(held), position);
     }
 
-    /// The peer has closed after reading the messages before `read`: it never looks at the others, which may have been sent
-    /// before we could know. A peer that looks all the same spoils its own reading.
+    /// Takes back the messages from position `read` on: the peer has closed and will not read them. Some may have
+    /// been sent before we could know. A peer that reads them all the same only spoils its own data.
     fn collect_unread(&mut self, read: Position) {
         for token in 0..self.held.len() {
             if self.position[token] >= read
@@ -429,9 +438,9 @@ impl LentBooks {
         }
     }
 
-    /// The connection is lost: callers learn that no receiver will return their buffers.
+    /// Ends all pending callers' sends as lost: no receiver will return their buffers.
     fn report_lost(&mut self) {
-        // What came home before is not lost. A peer that lies here loses nothing that it has not lost anyway.
+        // Buffers that came back before are not lost. A peer that returns a false token here is lost in any case.
         let _ = self.collect();
         for held in &mut self.held {
             if let Some(PostedBuffer::Caller(number)) = *held {
@@ -441,7 +450,7 @@ impl LentBooks {
         }
     }
 
-    /// The borrower is dead: everything comes home.
+    /// Takes every buffer back: the borrower is dead.
     fn forget(&mut self) {
         self.report_lost();
         self.held.fill_with(|| None);

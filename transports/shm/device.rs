@@ -1,11 +1,11 @@
-//! The NIC: what this process shows to its peers.
+//! The shared-memory NIC: windows, listeners and connections of this process.
 //!
 //! | file | what it is |
 //! |---|---|
-//! | here | windows, listeners, connecting, what comes home |
+//! | here | windows, listeners, connecting, returned buffers |
 //! | `accept` | the listening socket: processes that connect to this one |
-//! | `peer_sockets` | the sockets to them, and what comes over those |
-//! | `request` | a connection request, at who is asked |
+//! | `peer_sockets` | the sockets to other processes, and the datagrams on them |
+//! | `request` | an incoming connection request |
 
 mod accept;
 mod peer_sockets;
@@ -57,26 +57,27 @@ pub struct ShmDevice {
     reactor: Arc<Reactor>,
     listeners: Mutex<HashMap<Vec<u8>, Arc<Mutex<OnRequest>>>>,
     peer_sockets: Mutex<PeerSockets>,
-    /// Of the arenas of peers.
+    /// Address space that the arenas of peers take.
     space: Arc<Space>,
-    /// Connections whose endpoint is gone while the peer still reads something of ours, or is inside one of our windows.
+    /// Connections whose endpoint is gone while the peer still reads a buffer of ours, or is inside one of our windows.
     retired: Mutex<Vec<Arc<Connection>>>,
-    /// Windows that are taken back while a peer is inside.
+    /// Windows that are revoked while a peer is inside.
     revoking: Revoking,
-    /// The last few connections over which something was lent, most recent first.
+    /// The last few connections over which a buffer was lent, most recent first.
     recent: Mutex<VecDeque<Weak<Connection>>>,
-    /// The first of them, whose place nobody else has as long as it is: so the usual lender takes no lock.
+    /// The first entry of `recent`. Its `Weak` keeps the address unique, so the usual lender is recognised without a
+    /// lock.
     last_lender: AtomicPtr<Connection>,
     copied: AtomicU64,
     this: Weak<ShmDevice>,
 }
 
-/// Connections that [`Device::reclaim_recent`] looks at.
+/// Number of connections that [`Device::reclaim_recent`] examines.
 const RECENT: usize = 4;
-/// Connections with one peer that we have closed and over which it still has something of ours, when we make no more with it
-/// until it has let go of one.
+/// Upper bound of the connections with one peer that we have closed and over which it still uses our memory. At the
+/// bound, no connection to this peer is made until it has let go of one.
 pub(crate) const MAX_RETIRED: usize = 1024;
-/// How often it is looked whether a writer has left that takes long.
+/// Poll interval while a writer is still inside a window that is being revoked.
 const VISIT_PAUSE: Duration = Duration::from_micros(100);
 
 impl ShmDevice {
@@ -139,7 +140,7 @@ impl ShmDevice {
         Ok(device)
     }
 
-    /// The reactor serves nobody any more.
+    /// Ends all peer sockets and listeners: the reactor has failed.
     fn fail(&self, why: &str) {
         let listeners = std::mem::take(&mut *self.listeners.lock());
         let peer_sockets: Vec<_> =
@@ -162,12 +163,12 @@ impl ShmDevice {
         self.copied.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// The address of a piece of our outbox.
+    /// Returns the address of a piece of our outbox.
     pub fn outbox_at(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
         self.arenas.outbox.at(offset, len)
     }
 
-    /// Something was lent over `connection`.
+    /// Notes that a buffer was lent over `connection`.
     #[inline]
     pub fn note_lender(&self, connection: &Arc<Connection>) {
         if !std::ptr::eq(self.last_lender.load(Ordering::Relaxed), Arc::as_ptr(connection)) {
@@ -181,12 +182,13 @@ impl ShmDevice {
         recent.retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(connection)));
         recent.truncate(RECENT - 1);
         recent.push_front(Arc::downgrade(connection));
-        // Under the lock: it names the first entry, whose `Weak` keeps its address from being another's.
+        // The store happens under the lock: the pointer names the first entry, whose `Weak` keeps its address from
+        // being reused.
         self.last_lender.store(Arc::as_ptr(connection).cast_mut(), Ordering::Relaxed);
     }
 
-    /// An endpoint is gone, and has closed its connection. Keeps that while the peer reads something of ours, or is inside
-    /// one of our windows: who takes the window back has to see it there.
+    /// Keeps the connection of a dropped endpoint while the peer reads a buffer of ours or is inside one of our
+    /// windows: whoever revokes the window has to see the peer there. The endpoint has closed the connection.
     pub fn retire(&self, connection: &Arc<Connection>) {
         let mut retired = self.retired.lock();
         retired.retain(|connection| is_in_use(connection));
@@ -195,8 +197,8 @@ impl ShmDevice {
         }
     }
 
-    /// Whether a process that we connect to still uses too much of what we have closed: those that it made count as its own
-    /// in the VI layer.
+    /// Fails if a process that we connect to still uses the memory of too many connections that we have closed.
+    /// Connections that the process itself made count as its own in the VI layer.
     fn check_retired(&self, peer_socket: &PeerSocket) -> Result {
         let mut retired = self.retired.lock();
         retired.retain(|connection| is_in_use(connection));
@@ -214,7 +216,7 @@ impl ShmDevice {
         Err(Error::Full { what, bound: bound.into() })
     }
 
-    /// Takes a window off the board. Who may be inside: as it was when that was first done.
+    /// Takes a window off the board. Returns the peers that were inside when it was first withdrawn.
     fn withdraw(&self, handle: MemHandle) -> Vec<Visitor> {
         self.revoking.resume(handle).unwrap_or_else(|| {
             self.board.withdraw(handle);
@@ -229,19 +231,19 @@ impl ShmDevice {
     }
 }
 
-/// Mappings that this process may have. Each connection is one.
+/// Upper bound of this process's memory mappings. Each connection is one.
 fn mappings() -> usize {
     const USUAL: usize = 65_530;
     let told = std::fs::read_to_string("/proc/sys/vm/max_map_count");
     told.ok().and_then(|told| told.trim().parse().ok()).unwrap_or(USUAL)
 }
 
-/// Whether the peer still uses something of ours over a connection that we have closed.
+/// Whether the peer still uses our memory over a connection that we have closed.
 fn is_in_use(connection: &Connection) -> bool {
     !connection.is_gone() && (connection.reclaim() || connection.has_visitor())
 }
 
-/// A control segment, and the places of its two queues on our doorbells.
+/// Reserves places for a connection's two queues on our doorbells.
 fn attach(board: &Arc<Board>, queues: Queues<'_>) -> Result<(Attached, Attached, Doorbells)> {
     let reserve = |notifier: &Arc<dyn Notifier>| {
         let shm = notifier.clone().into_any().downcast::<ShmNotifier>();
@@ -255,7 +257,7 @@ fn attach(board: &Arc<Board>, queues: Queues<'_>) -> Result<(Attached, Attached,
     Ok((send, receive, doorbells))
 }
 
-/// The parts of a connection come together.
+/// Makes the endpoint of a connection from its parts.
 fn establish(
     device: &Arc<ShmDevice>,
     connection: &Arc<Connection>,
@@ -270,7 +272,7 @@ fn establish(
     Box::new(ShmEndpoint::new(connection.clone(), device.clone(), reliability))
 }
 
-// SAFETY: the arenas are fixed when it opens; peers map the outbox for reading only, and enter the landing arena by a
+// SAFETY: the arenas are fixed when the NIC opens; peers map the outbox for reading only, and enter the landing arena by a
 // window that `board` still lists; a window is quiet once no connection has a visitor in it. `open` gives out the NIC only.
 unsafe impl Device for ShmDevice {
     fn attributes(&self) -> &NicAttributes {
@@ -302,7 +304,8 @@ unsafe impl Device for ShmDevice {
     fn revoke(&self, handle: MemHandle, deadline: Deadline) -> Result {
         let start = Instant::now();
         let mut visitors = self.withdraw(handle);
-        // A writer is inside for as long as its copy takes; one that is stopped there, until the deadline.
+        // A writer is inside for as long as its copy takes. A writer that is stopped there is waited for until the
+        // deadline.
         let mut spinner = Spinner::new(false);
         while let Some(visitor) = visitors.last() {
             if !visitor.is_inside() {
@@ -373,8 +376,8 @@ unsafe impl Device for ShmDevice {
             })
             .map_err(|e| Error::os("creating a connection's control segment", e))?;
         let (send, receive, doorbells) = attach(&self.board, queues)?;
-        // The peer may be inside our windows before we have its answer, and still when we no longer wait for it. Who
-        // takes a window back sees it by this, which nothing else is done with.
+        // The peer may be inside our windows before we have its answer, and still when we no longer wait for it.
+        // This object serves only to show the peer to whoever revokes a window.
         let asked =
             Connection::new(control.clone(), 0, peer_socket.clone(), doorbells, hello, queues.reporter);
         peer_socket.carry(&asked);

@@ -1,4 +1,4 @@
-//! The two work queues of a connected VI. Their RDMA is in `rdma`.
+//! The two work queues of a connected VI over shared memory. `rdma` has their RDMA.
 
 mod rdma;
 
@@ -19,29 +19,29 @@ use crate::connection::{BROKEN_BY_PEER, Connection, LendError, Loss};
 use crate::device::ShmDevice;
 use crate::layout::{BROKEN, CLOSED, Direction, OPEN};
 
-/// Buffers of one peer that we hold before further ones are copied out and returned at once: a receiver that
-/// hoards messages must not starve its sender of buffers. Half of what the peer can lend.
+/// Upper bound of the peer's buffers that we hold. Beyond it, messages are copied out and their buffers returned at
+/// once: a receiver that hoards messages must not starve its sender. It is half of what the peer can lend.
 const HELD_QUOTA: u32 = udeck_sys::tokens::SLOTS / 2;
 
-/// Bytes of the usual head: the message layer's. One word.
+/// Bytes of the usual head, which is the message layer's: one word.
 const HEAD: usize = 8;
 
-/// Messages that are written before a receiver that sleeps is woken, and before the connection is looked at again.
+/// Messages written in a row before a sleeping receiver is woken and the connection is checked again.
 const RUN: usize = 16;
 
-/// A connected endpoint. Belongs to its VI.
+/// A connected endpoint, owned by its VI.
 pub struct ShmEndpoint {
     connection: Arc<Connection>,
     producer: Producer<Direction>,
     consumer: Consumer<Direction>,
     device: Arc<ShmDevice>,
     reliability: Reliability,
-    /// Buffers of the peer that we were given, modulo 2^32, as those are counted that we have given back: of more than a quota
-    /// ([`ShmEndpoint::may_hold_more`]) each is given back before the next one is taken.
+    /// Number of the peer's buffers lent to us so far, modulo 2^32, counted like those that we have given back.
+    /// Beyond the quota ([`ShmEndpoint::may_hold_more`]), each buffer is given back before the next one is taken.
     borrowed: u32,
-    /// What the sender of the last arrival waits for, if that was no lent message.
+    /// Receipt that the sender of the last arrival waits for, if the arrival was not a lent message.
     receipt: Option<Lent>,
-    /// Whether our `waiting` flag is up.
+    /// Whether our `waiting` flag is set.
     waiting: bool,
     closed: bool,
 }
@@ -61,7 +61,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Why the connection does not stand, if it does not.
+    /// Fails with the reason if the connection is lost or ended.
     fn usable(&mut self) -> Result<(), Refused> {
         if let Some(why) = self.connection.lost() {
             return Err(Refused::Lost(why.to_owned()));
@@ -76,11 +76,11 @@ impl ShmEndpoint {
     /// Whether one more message can be sent.
     #[inline]
     fn room(&mut self) -> Result<(), Refused> {
-        // Nearly always.
+        // The first test holds nearly always.
         if self.stands() && self.producer.has_known_room() { Ok(()) } else { self.room_if_any() }
     }
 
-    /// Whether these bytes can be sent by a few stores: nobody waits, there is room, and they make whole words.
+    /// Whether `body` can be sent by a few stores: nobody waits, there is room, and the length is whole words.
     #[inline]
     fn is_ready_for(&self, body: &[u8]) -> bool {
         let is_usual = self.stands() && self.producer.has_known_room() && !self.waiting;
@@ -112,14 +112,14 @@ impl ShmEndpoint {
         }
     }
 
-    /// As [`Producer::push_with`], counted.
+    /// Publishes a message by [`Producer::push_with`] and counts it.
     #[inline]
     fn publish(&mut self, meta: u32, aux: u64, write: impl FnOnce(Payload<'_>)) -> bool {
         self.connection.count_sent(self.producer.position().plus(1));
         self.producer.push_with(meta, aux, write)
     }
 
-    /// Any message that travels inside its cell.
+    /// Sends any message that travels inside its cell.
     #[inline(never)]
     fn send_otherwise(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         self.room()?;
@@ -140,7 +140,7 @@ impl ShmEndpoint {
         self.send_otherwise(Some(immediate), &head, body).is_ok()
     }
 
-    /// As many of these bodies as there is room for.
+    /// Sends as many of these bodies as there is room for.
     fn send_whole_words(&mut self, immediate: u32, head: [u8; HEAD], bodies: &[u8], each: usize) -> usize {
         let (meta, aux) = cell::inline(HEAD + each, Some(immediate));
         let (head, mut sent) = (u64::from_ne_bytes(head), 0);
@@ -149,7 +149,7 @@ impl ShmEndpoint {
                 break;
             }
             let wanted = (some.len() / each) as u32;
-            // The next single message says what the peer lied about.
+            // An error is left to the next single message, which reports it.
             let Ok(room) = self.producer.room_for(wanted) else { break };
             if self.waiting && room > 0 {
                 self.wait_no_more();
@@ -180,8 +180,8 @@ impl ShmEndpoint {
         self.connection.outgoing.sender().waiting.store(0, Ordering::Relaxed);
     }
 
-    /// The peer broke the protocol: the connection is over, here and there. It is told how far we have read: what we
-    /// have read we may be holding, and it takes back the rest only.
+    /// Ends the connection on both sides: the peer broke the protocol. The peer is told how far we have read. It
+    /// takes back only the later messages, because we may be holding earlier ones.
     #[cold]
     fn corrupt(&mut self, what: &dyn std::fmt::Display) -> Refused {
         let why = format!("the peer broke the protocol: {what}");
@@ -195,18 +195,19 @@ impl ShmEndpoint {
         Refused::Lost(BROKEN_BY_PEER.into())
     }
 
-    /// Whether more may come. (Results that hold an arrival are large: who polls an empty ring does not move one.)
+    /// Whether more messages may come. (Results that hold an arrival are large: a caller that polls an empty ring
+    /// does not move one.)
     #[inline]
     fn stands(&self) -> bool {
         self.connection.peer_state() == OPEN && self.connection.lost().is_none()
     }
 
-    /// The ring is empty: is there an end?
+    /// Returns the connection's end, if it has ended. The ring is empty.
     #[cold]
     fn end(&mut self) -> Result<Option<Arrival>, Refused> {
         let peer_state = self.connection.peer_state();
         if peer_state != OPEN {
-            // What was sent before the state was set is in the ring now.
+            // The messages sent before the state was set are in the ring by now.
             return match self.next()? {
                 Some(arrival) => Ok(Some(arrival)),
                 None if peer_state == BROKEN => Err(self.broken()),
@@ -223,7 +224,8 @@ impl ShmEndpoint {
         Ok(None)
     }
 
-    /// The next message in the ring. None once we have closed: then the peer takes back what we had not read.
+    /// Takes the next message out of the ring. `None` once we have closed: then the peer takes back the messages
+    /// that we had not read.
     #[inline]
     fn next(&mut self) -> Result<Option<Arrival>, Refused> {
         if self.closed {
@@ -235,8 +237,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// A message has been taken out of the ring. The waiters have a word of their own for that: the one in shared memory
-    /// is for the peer, which could write there whatever it likes.
+    /// Notes that a message has been taken out of the ring. Waiters read a word of this process: the one in shared
+    /// memory is for the peer, which could write any value there.
     #[inline]
     fn popped(&mut self) {
         self.connection.position.store(self.consumer.position(), Ordering::Relaxed);
@@ -246,7 +248,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// What was taken.
+    /// Turns a taken cell into an arrival.
     #[inline]
     fn arrival(&mut self, taken: &Taken) -> Result<Arrival, Refused> {
         self.popped();
@@ -270,13 +272,13 @@ impl ShmEndpoint {
         Ok(Arrival { immediate, body })
     }
 
-    /// Nobody asked for it: the message is in place.
+    /// Gives back a receipt that nobody asked for: the message is in place.
     #[cold]
     fn forget_receipt(&mut self) {
         self.receipt = None;
     }
 
-    /// What was taken.
+    /// Turns a taken cell into a landed message.
     #[inline(never)]
     fn landed(&mut self, taken: &Taken) -> Result<Option<Landed>, Refused> {
         self.arrival(taken).map(|arrival| Some(Landed::Arrival(arrival)))
@@ -288,7 +290,8 @@ impl ShmEndpoint {
         self.borrowed.wrapping_sub(self.connection.returned()) < HELD_QUOTA
     }
 
-    /// The peer's memory that a cell names, checked; copied if we hold too much of it, or do not trust it.
+    /// Returns the peer's memory that a cell names, after checking it. It is copied if we hold too many buffers, or
+    /// do not trust the peer.
     fn borrow(&mut self, segments: &[(u64, usize)], token: u16) -> Result<Lent, Refused> {
         let mut parts = [(std::ptr::NonNull::dangling(), 0); MAX_SEGMENTS];
         for (part, &(offset, len)) in parts.iter_mut().zip(segments) {
@@ -311,7 +314,7 @@ impl ShmEndpoint {
         if may_keep && self.device.is_trusting() {
             return Ok(lent);
         }
-        // Several pieces may be the same one, again and again.
+        // Several segments may name the same memory, again and again.
         let most = self.device.max_transfer();
         if lent.len() > most {
             return Err(
@@ -320,10 +323,10 @@ impl ShmEndpoint {
         }
         self.device.count_copied(lent.len());
         if may_keep && self.reliability == Reliability::Reception {
-            // The sender waits for word that the message is in place: a copy is not that yet.
+            // The sender waits for word that the message is in place, and a copy alone does not mean that yet.
             return Ok(PrivateCopy::keeping(lent).into());
         }
-        // SAFETY: mapped and readable, as above; `copy_in` allows for a writer. Then `lent` goes home.
+        // SAFETY: mapped and readable, as above; `copy_in` allows for a concurrent writer. Then `lent` is given back.
         Ok(unsafe { PrivateCopy::take(parts) }.into())
     }
 
@@ -337,11 +340,12 @@ impl ShmEndpoint {
     }
 }
 
-// SAFETY: what is lent is noted in private memory before its descriptor is published, and ends when the peer gives it back
-// or is gone (`connection`); RDMA copies before it returns, and what it holds for a receipt nobody accesses.
+// SAFETY: each lent buffer is noted in private memory before its descriptor is published, and the loan ends when the
+// peer gives the buffer back or is gone (`connection`). RDMA copies before it returns, and nobody accesses the
+// memory that it keeps for a receipt.
 unsafe impl ViEndpoint for ShmEndpoint {
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
-        // Whatever is not usual goes elsewhere, with all that there is in registers: so nothing has to be kept here.
+        // Unusual messages take another function, with all arguments still in registers, so nothing has to be saved here.
         if !head.is_empty() || !self.is_ready_for(body) {
             return self.send_otherwise(immediate, head, body);
         }
@@ -453,7 +457,7 @@ unsafe impl ViEndpoint for ShmEndpoint {
             self.forget_receipt();
         }
         if self.closed {
-            // Then the peer takes back what we had not read.
+            // The peer has taken back the messages that we had not read.
             return self.end().map(|last| last.map(Landed::Arrival));
         }
         let popped = self.consumer.pop_with(|message| match cell::as_inline(message) {
@@ -482,7 +486,7 @@ unsafe impl ViEndpoint for ShmEndpoint {
         }
         let look = self.consumer.pop_if(|message| {
             let (immediate, len) = cell::as_inline(message)?;
-            // All of it, which is quicker than as much as there is.
+            // All words are copied, which is quicker than copying only those in use.
             to.set(message.all_words(), len);
             Some(immediate)
         });
@@ -519,7 +523,7 @@ unsafe impl ViEndpoint for ShmEndpoint {
 
     #[inline]
     fn receive_lent(&mut self, head: &mut Inline) -> Option<(Option<u32>, LentSlice)> {
-        // What is to be copied, and what is wrong, goes the longer way.
+        // A message that must be copied, or is wrong, takes the slow path.
         if self.receipt.is_some() || self.closed || !self.may_hold_more() || !self.device.is_trusting() {
             return None;
         }
@@ -562,7 +566,7 @@ unsafe impl ViEndpoint for ShmEndpoint {
     fn request_send_notify(&mut self) {
         self.waiting = true;
         self.connection.outgoing.sender().waiting.store(1, Ordering::Relaxed);
-        // Pairs with the fence in `Connection::notify_sender`: the flag is up before the caller's last look.
+        // The fence pairs with the one in `Connection::notify_sender`: the flag is set before the caller's last poll.
         fence(Ordering::SeqCst);
     }
 
@@ -572,7 +576,7 @@ unsafe impl ViEndpoint for ShmEndpoint {
     }
 
     fn unread(&mut self) -> Result<u32, Refused> {
-        // First: a peer that has closed reads no more, so that what is said of it then is the last word.
+        // The state is read first: a peer that has closed reads no more, so its count is final then.
         let usable = self.usable();
         match self.producer.unread() {
             Ok(0) => Ok(0),
@@ -586,7 +590,7 @@ unsafe impl ViEndpoint for ShmEndpoint {
             return;
         }
         self.closed = true;
-        // The last word on what was read here: the peer takes back the rest.
+        // The final read position: the peer takes back the messages behind it.
         self.consumer.publish_credit();
         self.connection.close(if broken.is_some() { BROKEN } else { CLOSED });
     }

@@ -1,22 +1,22 @@
-//! Two processes of one job meet: both prove who they are before anything is shared.
+//! The hand-shake of two processes of one job: both prove their identity before anything is shared.
 //!
 //! ```text
 //! connector                      acceptor
 //!   Meet(version, boot, nonce c, claim) ->
 //!                                <- Prove(nonce a, proof "acceptor" of c and a)
 //!   Join(proof "connector" of c and a) + descriptors ->
-//!                                <- Welcome + descriptors, or Refuse(what it is short of)
+//!                                <- Welcome + descriptors, or Refuse(the shortage)
 //! ```
-//! The claim: which rank calls which, or that somebody of the job calls. The proofs are by what the two of them share
-//! ([`udeck_via::auth`]), over the claim and all the rest that both have said.
+//! The claim says which rank calls which, or that any process of the job calls. The proofs use the key that the two
+//! share ([`udeck_via::auth`]), and cover the claim and all the other values that both have sent.
 //!
-//! Sans-I/O: a [`Handshake`] is fed datagrams and says what to send.
+//! Sans-I/O: a [`Handshake`] is fed datagrams and returns the datagrams to send.
 
 use udeck_via::auth::{Claim, Keys, Nonce, Pair, Proof};
 
 use crate::peer_socket_wire::{Datagram, VERSION};
 
-/// Where a meeting stands.
+/// State of one hand-shake.
 #[derive(Debug)]
 pub struct Handshake {
     boot_id: [u8; 16],
@@ -33,22 +33,23 @@ enum Expects {
     Nothing,
 }
 
-/// What to do next.
+/// Action that the caller takes next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Send this.
+    /// Send this datagram.
     Send(Datagram),
-    /// Send this, with our descriptors.
+    /// Send this datagram, with our descriptors.
     SendSegments(Datagram),
-    /// The peer is one of us, and this datagram carries its descriptors. Send the answer, with ours, if there is one.
+    /// The peer has proved its identity, and this datagram carries its descriptors. Send `answer`, if there is one,
+    /// with ours.
     Met {
         answer: Option<Datagram>,
-        /// Which rank it has proved to be; `None`: somebody of the job.
+        /// Rank that the peer has proved to be; `None`: any process of the job.
         peer: Option<u32>,
     },
 }
 
-/// Why it ended.
+/// Why a hand-shake failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error(
@@ -68,13 +69,13 @@ pub enum Refusal {
 }
 
 impl Handshake {
-    /// The connector's side, and its first datagram.
+    /// Starts the connector's side. Returns its first datagram, too.
     pub fn connect(pair: Pair, boot_id: [u8; 16], nonce: Nonce) -> (Self, Datagram) {
         let meet = Datagram::Meet { version: VERSION, boot_id, nonce, claim: pair.claim() };
         (Handshake { boot_id, own_nonce: nonce, expects: Expects::Prove(pair) }, meet)
     }
 
-    /// The acceptor's side.
+    /// Starts the acceptor's side.
     pub fn accept(keys: Keys, boot_id: [u8; 16], nonce: Nonce) -> Self {
         Handshake { boot_id, own_nonce: nonce, expects: Expects::Meet(keys) }
     }
@@ -107,7 +108,7 @@ impl Handshake {
             (Expects::Welcome(pair), Datagram::Welcome) => {
                 Ok(Step::Met { answer: None, peer: pair.callee() })
             }
-            // The peer has proved itself, and cannot have our descriptors.
+            // The peer has proved its identity, but is short of room for our descriptors.
             (Expects::Welcome(_), Datagram::Refuse { text, .. }) => Err(Refusal::Short(text.clone())),
             _ => Err(Refusal::Protocol),
         }
@@ -152,7 +153,7 @@ mod tests {
         Keys::from([secret; 32]).call(None).unwrap()
     }
 
-    /// The keys of a rank that has a ticket for rank 5.
+    /// Returns the keys of a rank that has a ticket for rank 5.
     fn rank(rank: u32) -> Keys {
         let host = HostKey::from_bytes([9; 32]);
         let keys = Keys::of_rank([7; 32], rank, host.rank(rank));
@@ -186,17 +187,17 @@ mod tests {
         let to_5 = rank(2).call(Some(5)).unwrap();
         assert_eq!(run(to_5.clone(), &rank(5)), Ok((Some(2), Some(5))));
         assert_eq!(run(to_5.clone(), &rank(4)), Err(Refusal::OtherProcess));
-        // Rank 1 with all it has, as rank 5 and as rank 2.
+        // Rank 1 poses as rank 5 and as rank 2, with all the keys that it has.
         let host = HostKey::from_bytes([9; 32]);
         let posing = |as_rank| {
             let keys = Keys::of_rank([7; 32], as_rank, host.rank(1));
             keys.learn(5, &SealedTicket::new((1, &host.rank(1)), (5, &host.rank(5))));
             keys
         };
-        // Each is refused by the side that it deceives: the words are that side's.
+        // The side that would be deceived refuses, with its own error text.
         let refused = |why: &str| Err(Refusal::Proof(why.into()));
         assert_eq!(run(to_5, &posing(5)), refused("it does not prove to be rank 5 of this job"));
-        // Who is called proves itself first, so a caller that has made up its ticket has to look away.
+        // The called process proves itself first, so a caller with a forged ticket must skip that check.
         let (_, meet) = Handshake::connect(posing(2).call(Some(5)).unwrap(), BOOT, [1; 32]);
         let (mut acceptor, posing) =
             (Handshake::accept(rank(5), BOOT, [2; 32]), posing(2).call(Some(5)).unwrap());
@@ -224,7 +225,7 @@ mod tests {
 
     #[test]
     fn an_echoed_proof_is_refused() {
-        // The acceptor's own words sent back: the role is part of the proof.
+        // The acceptor's own proof is sent back. The role is part of the proof.
         let mut acceptor = fresh();
         let Step::Send(Datagram::Prove { mac, .. }) = acceptor.input(&meet(VERSION, BOOT, [2; 32])).unwrap()
         else {

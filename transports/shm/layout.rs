@@ -1,4 +1,4 @@
-//! What lies where in the control segment of a connection.
+//! Layout of a connection's control segment.
 //!
 //! ```text
 //! 0       cells of direction 0 (requester to acceptor), 64 × 64 bytes
@@ -18,9 +18,9 @@ use udeck_sys::segment::{Mapping, SharedRef};
 use udeck_sys::tokens::{Lane, SLOTS};
 use udeck_sys::window::Gate;
 
-/// Messages that may lie unread in one direction.
+/// Capacity of a ring, in messages of one direction that are not yet read.
 pub const CELLS: u32 = 64;
-/// Bytes of a control segment: what an idle connection costs.
+/// Bytes of a control segment, which is the memory cost of an idle connection.
 pub const CONTROL_BYTES: usize = 12_288;
 
 const LINES: usize = 2 * CELLS as usize * size_of::<Cell>();
@@ -31,26 +31,26 @@ const SENDER: usize = TOKENS + SLOTS as usize * 4;
 const _: () = assert!(SENDER + size_of::<SenderLine>() <= DIRECTION_LINES);
 const _: () = assert!(LINES + 2 * DIRECTION_LINES <= CONTROL_BYTES);
 
-/// What the writer of a direction tells the reader.
+/// Words that the writer of a direction shares with the reader.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct SenderLine {
-    /// Not 0: the writer waits for room or for a lent buffer; ring its doorbell.
+    /// Not 0 while the writer waits for room or for a lent buffer; then the reader rings its doorbell.
     pub waiting: AtomicU32,
     /// [`OPEN`], [`CLOSED`] or [`BROKEN`].
     pub state: AtomicU32,
-    /// Which of the reader's windows the writer is inside, by RDMA.
+    /// The window of the reader that the writer is inside, by RDMA.
     pub gate: Gate,
 }
 
 // SAFETY: atomics only.
 unsafe impl Shared for SenderLine {}
 
-/// More may come.
+/// State of a direction: more messages may come.
 pub const OPEN: u32 = 0;
-/// Nothing comes after what is in the ring.
+/// State of a direction: nothing follows the messages in the ring.
 pub const CLOSED: u32 = 1;
-/// Likewise, because the writer found a descriptor missing or too short.
+/// State of a direction: as [`CLOSED`], because the writer found a receive descriptor missing or too short.
 pub const BROKEN: u32 = 2;
 
 /// One direction of a connection, as seen from either side.
@@ -63,7 +63,7 @@ pub struct Direction {
 }
 
 impl Direction {
-    /// Direction 0 is written by the requester, 1 by the acceptor.
+    /// Maps one direction. Direction 0 is written by the requester, 1 by the acceptor.
     pub fn new(control: &Arc<Mapping>, number: usize) -> Self {
         assert!(number < 2 && control.len() == CONTROL_BYTES);
         let lines = LINES + number * DIRECTION_LINES;

@@ -1,9 +1,9 @@
-//! Shared memory between processes of one host.
+//! Transport over shared memory, between processes of one host.
 //!
-//! Per connection one sealed *control* segment with a ring each way; per process one *outbox* (we write, peers
-//! read: hand-off comes from here), one *landing* (peers RDMA-write) and one *board* (doorbells and windows). A *peer socket*
-//! is the Unix socket between two processes over which segments and connection requests travel; its end, or the
-//! death of the process behind it, ends every connection made over it.
+//! Each connection has one sealed *control* segment with a ring each way. Each process has one *outbox* (we write,
+//! peers read: hand-off comes from here), one *landing* arena (peers RDMA-write) and one *board* (doorbells and
+//! windows). A *peer socket* is the Unix socket between two processes over which segments and connection requests
+//! travel. Its end, or the death of the process behind it, ends every connection made over it.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -13,11 +13,11 @@
 //! | `endpoint`, `cell` | the two work queues of a VI on it |
 //! | `waiter` | completion queues: polls the busy rings, finds the others by their doorbell, sleeps |
 //! | `board`, `arenas` | windows and doorbells; outbox and landing memory |
-//! | `space` | how much address space the arenas of peers may take |
-//! | `revoking` | windows that are taken back while a peer is inside |
+//! | `space` | bounds of the address space that peers' arenas take |
+//! | `revoking` | windows that are revoked while a peer is inside |
 //!
-//! Threads: the reactor handles peer sockets; endpoints and waiters run on the program's threads. No shared lock has a holder
-//! that can die: what processes share are rings, doorbells and windows (`udeck-sys`), all lock-free.
+//! Threads: the reactor handles peer sockets; endpoints and waiters run on the program's threads. Processes share no
+//! lock, so no holder can die with one: rings, doorbells and windows (`udeck-sys`) are lock-free.
 
 #![allow(unsafe_code, reason = "it implements the transport contract over memory that other processes write")]
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
@@ -47,23 +47,24 @@ use udeck_via::{Nic, Result};
 
 pub use arenas::{Arenas, default_limit as default_arena_limit};
 
-/// How to open the device.
+/// Options of [`open`].
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What this process proves by that it is of the job, and which of its ranks: only who does is let in.
+    /// Keys by which this process proves that it belongs to the job, and which rank it is. Only peers that can do
+    /// the same are admitted.
     pub keys: Keys,
-    /// Most memory that messages of this process may take, and most that peers may write, in bytes each. Reserved
-    /// as address space, taken from the kernel as needed.
+    /// Upper bound in bytes of the outbox, and of the landing arena. Both are reserved as address space and take
+    /// memory from the kernel as needed.
     pub arena_limit: usize,
-    /// Memory that another device of this process has too: then `arena_limit` says only how long a message may be.
+    /// Arenas that another device of this process uses, too. If given, `arena_limit` bounds only the length of a message.
     pub arenas: Option<Arenas>,
     /// Whether admitted peers are trusted not to write memory that they gave away (SAFETY.md). If not, there is no
-    /// hand-off and no RDMA, and everything is copied before it is shown.
+    /// hand-off and no RDMA, and every message is copied before the program sees it.
     pub trusting: bool,
 }
 
 impl Options {
-    /// Trusting, with arenas of half of the machine's memory, at most 4 GiB each.
+    /// Options with trust, and arenas of half of the machine's memory each, at most 4 GiB.
     pub fn new(keys: impl Into<Keys>) -> Self {
         Options { keys: keys.into(), arena_limit: arenas::default_limit(1), arenas: None, trusting: true }
     }

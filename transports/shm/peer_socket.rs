@@ -1,4 +1,4 @@
-//! A peer socket: the Unix socket between two processes, and what the peer has shown us over it.
+//! A peer socket: the Unix socket between two processes, and the segments that the peer has passed over it.
 //!
 //! A peer socket is made by the first connection request in its direction, and is used for the requests of its maker only
 //! (so two processes may have two). It is up once both have proved the job's secret; it goes down when the socket
@@ -27,19 +27,20 @@ use crate::handshake::{Handshake, Refusal, Step};
 use crate::peer_socket_wire::{Datagram, Doorbells, Why};
 use crate::space::{Space, Taken};
 
-/// Chunks that enter our page tables at one look; the others when they are first touched.
+/// Upper bound of chunks that are entered into our page tables at one access; the others follow when they are first
+/// touched.
 const POPULATED_AT_ONCE: usize = 64;
 
-/// The socket to another process, and what that process has shown us.
+/// The socket to another process, and the memory that this process shares with us.
 pub struct PeerSocket {
     socket: Endpoint,
     made: Instant,
-    /// The peer's process, where it lies in our pid namespace.
+    /// Process id of the peer; `None` if it is in another pid namespace.
     pub pid: Option<i32>,
-    /// Which rank the peer has proved to be, if any, once the peer socket is up.
+    /// Rank that the peer has proved to be, if any. Set once the peer socket is up.
     peer: OnceLock<Option<u32>>,
     segments: OnceLock<PeerSegments>,
-    /// Where theirs comes from.
+    /// Bounds of the address space that peers' arenas take.
     space: Arc<Space>,
     state: Mutex<State>,
     changed: Condvar,
@@ -48,12 +49,12 @@ pub struct PeerSocket {
 
 struct State {
     phase: Phase,
-    /// Our requests that wait for an answer.
+    /// Our requests that wait for an answer, by id.
     requests: HashMap<u32, Option<Answer>>,
     connections: Vec<Weak<Connection>>,
-    /// The peer said goodbye: its end is no loss.
+    /// The peer has said goodbye: its end is no loss.
     parted: bool,
-    /// Its process is dead, or has closed the peer socket.
+    /// The peer's process is dead, or has closed the peer socket.
     gone: bool,
 }
 
@@ -63,17 +64,17 @@ enum Phase {
     Down(Ended),
 }
 
-/// Why a peer socket has ended, in words.
+/// Why a peer socket has ended, as text.
 #[derive(Clone, Debug)]
 pub enum Ended {
     /// The peer is dead or stuck, or broke the protocol.
     Lost(String),
-    /// One of the two processes is short of something, and both live.
+    /// One of the two processes is short of a resource, and both live.
     Short(String),
 }
 
 impl Ended {
-    /// A system call of this process failed.
+    /// Makes the reason from a failed system call of this process.
     pub fn by_call(what: &str, error: &io::Error) -> Self {
         use io::ErrorKind::{OutOfMemory, QuotaExceeded};
         let words = format!("{what}: {error}");
@@ -122,18 +123,18 @@ struct PeerSegments {
     board: BoardView,
     outbox: PeerMemory,
     landing: PeerMemory,
-    /// Given back behind them.
+    /// Share of the address space, given back after the mappings are dropped.
     _space: Taken,
 }
 
-/// An arena of the peer, mapped here. Chunks enter our page tables when they are first used. The peer says how long it is,
-/// and may have put no memory behind that: what it has not, we do not read by a load, which would take the memory, on our
-/// account.
+/// An arena of the peer, mapped here. Chunks are entered into our page tables when they are first used. The peer
+/// says how long the arena is, and may have put no memory behind it. Missing memory is not read by a load, which
+/// would take the memory on our account.
 struct PeerMemory {
     mapping: Mapping,
     fd: OwnedFd,
     access: PeerAccess,
-    /// A bit for each chunk that was used.
+    /// Bitmap of the chunks that were used.
     used: Vec<AtomicU64>,
 }
 
@@ -145,7 +146,7 @@ impl PeerMemory {
         Ok(PeerMemory { mapping, fd, access, used })
     }
 
-    /// The address of a piece of it. `None`: not all of that is there.
+    /// Returns the address of a piece of the arena; `None` if some of it has no memory.
     fn at(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
         let at = self.mapping.at(offset, len)?;
         if len == 0 {
@@ -153,7 +154,7 @@ impl PeerMemory {
         }
         let start = offset as usize;
         let chunks = start / CHUNK..(start + len).div_ceil(CHUNK);
-        // Nearly always one, which was used before.
+        // The piece nearly always lies in one chunk, which was used before.
         match chunks.clone().find(|chunk| !self.is_used(*chunk)) {
             Some(fresh) => self.use_first(fresh..chunks.end).then_some(at),
             None => Some(at),
@@ -164,12 +165,12 @@ impl PeerMemory {
         self.used[chunk / 64].load(Ordering::Relaxed) & 1 << (chunk % 64) != 0
     }
 
-    /// Some of these chunks are used for the first time. Whether they are there: a peer takes memory by chunks.
+    /// Marks chunks as used. Returns whether their memory exists: a peer takes memory by chunks.
     #[cold]
     fn use_first(&self, chunks: Range<usize>) -> bool {
         let within = |chunk: usize| (chunk * CHUNK).min(self.mapping.len());
         let (start, end) = (within(chunks.start), within(chunks.end));
-        // The chunks of an outbox stay once they are there.
+        // The chunks of an outbox stay once they exist.
         let is_outbox = self.access == PeerAccess::Read;
         if is_outbox && !segment::is_present(self.fd.as_fd(), start, end).unwrap_or(false) {
             return false;
@@ -188,7 +189,7 @@ impl PeerMemory {
     }
 }
 
-/// What a handled datagram asks of the device.
+/// Action that a handled datagram asks of the device.
 pub enum Event {
     Nothing,
     /// The peer has ended a connection by an error.
@@ -204,7 +205,7 @@ pub enum Event {
 }
 
 impl PeerSocket {
-    /// A peer socket over a fresh socket.
+    /// Makes a peer socket over a fresh Unix socket.
     pub fn new(socket: Endpoint, pid: Option<i32>, handshake: Handshake, space: &Arc<Space>) -> Arc<Self> {
         let state = State {
             phase: Phase::Meeting(handshake),
@@ -230,7 +231,7 @@ impl PeerSocket {
         self.socket.as_fd()
     }
 
-    /// Which rank the peer has proved to be; `None`: somebody of the job.
+    /// Rank that the peer has proved to be; `None`: any process of the job.
     pub fn peer(&self) -> Option<u32> {
         self.peer.get().copied().flatten()
     }
@@ -247,17 +248,19 @@ impl PeerSocket {
         self.segments().outbox.at(offset, len)
     }
 
-    /// Where we may write. (A load from there would take memory that the peer has not, or has no more: [`PeerSocket::read_landing`].)
+    /// Returns an address in the peer's landing arena for writing. (A load from there would take memory that the
+    /// peer never had, or has given up: [`PeerSocket::read_landing`].)
     pub fn landing_at(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
         self.segments().landing.at(offset, len)
     }
 
-    /// Reads what lies there. `None`: it is outside, or the system cannot read it.
+    /// Reads from the peer's landing arena. `None` if the range is outside, or the system cannot read it.
     pub fn read_landing(&self, offset: u64, to: &mut [u8]) -> Option<()> {
         segment::read_at(self.segments().landing.fd.as_fd(), offset, to).ok()
     }
 
-    /// Sends a datagram. The peer's reactor always reads: a peer whose socket is full is stuck, and the peer socket ends.
+    /// Sends a datagram. The peer's reactor always reads, so a peer whose socket is full is stuck, and the peer
+    /// socket ends.
     pub fn send(&self, datagram: &Datagram, fds: &[BorrowedFd<'_>]) -> std::result::Result<(), Ended> {
         match socket::send(self.socket(), &datagram.encode(), fds) {
             Ok(true) => Ok(()),
@@ -304,7 +307,7 @@ impl PeerSocket {
                 return Ok(Event::Nothing);
             }
             Phase::Up => {}
-            // Another thread ended the peer socket after this datagram was read: its sender is not believed any more.
+            // Another thread ended the peer socket after this datagram was read, so its sender is no longer believed.
             Phase::Down(_) => return Ok(Event::Nothing),
         }
         match datagram {
@@ -326,7 +329,7 @@ impl PeerSocket {
             }
             Datagram::Accept { id, doorbells, hello } => match state.requests.get_mut(&id) {
                 Some(answer) => *answer = Some(Answer::Accepted { doorbells, hello }),
-                // The requester gave up, and marked the control segment closed: let the acceptor look.
+                // The requester gave up, and marked the control segment closed. The ring makes the acceptor find that.
                 None => self.peer_board().doorbell(doorbells.receive.doorbell).ring(doorbells.receive.bit),
             },
             Datagram::Refuse { id, why, text } => {
@@ -362,7 +365,8 @@ impl PeerSocket {
     /// Waits until the peer socket is up.
     ///
     /// # Errors
-    /// [`Error::Lost`] when it went down, [`Error::Unavailable`] if a shortage was why, [`Error::Timeout`].
+    /// [`Error::Lost`] when the peer socket went down, [`Error::Unavailable`] if a shortage was the reason,
+    /// [`Error::Timeout`].
     pub fn wait_up(&self, until: &Until) -> Result {
         let start = Instant::now();
         let mut state = self.state.lock();
@@ -379,22 +383,22 @@ impl PeerSocket {
         }
     }
 
-    /// For how long the hand-shake has been going on, unless it is over.
+    /// How long the hand-shake has been going on; `None` once it is over.
     pub fn meeting_for(&self) -> Option<Duration> {
         matches!(self.state.lock().phase, Phase::Meeting(_))
             .then(|| job_time().saturating_duration_since(self.made))
     }
 
-    /// Whether connections can be made over it (or soon can).
+    /// Whether connections can be made over the peer socket, now or when the hand-shake ends.
     pub fn is_usable(&self) -> bool {
         let state = self.state.lock();
         !state.parted && !matches!(state.phase, Phase::Down(_))
     }
 
-    /// Asks for a connection and waits for the answer.
+    /// Sends a connection request and waits for the answer.
     ///
     /// # Errors
-    /// As [`PeerSocket::wait_up`].
+    /// Those of [`PeerSocket::wait_up`].
     pub fn request(
         &self,
         doorbells: Doorbells,
@@ -424,14 +428,15 @@ impl PeerSocket {
             }
             if self.changed.wait_until(&mut state, until.instant()).timed_out() && until.passed() {
                 state.requests.remove(&id);
-                // Not at which discriminator: who asked knows, and it may be a name that no user has given.
+                // The text leaves out the discriminator: the caller knows it, and it may be a name that no user has
+                // given.
                 let what = format!("an answer from process {} to a connection request", process(self.pid));
                 return Err(Error::Timeout { what, waited: start.elapsed() });
             }
         }
     }
 
-    /// The connection ends with this peer socket.
+    /// Makes the connection end with this peer socket.
     pub fn carry(&self, connection: &Arc<Connection>) {
         let mut state = self.state.lock();
         state.connections.retain(|connection| connection.strong_count() > 0);
@@ -443,18 +448,19 @@ impl PeerSocket {
         }
     }
 
-    /// The connections made over it that still exist.
+    /// Returns the connections made over this peer socket that still exist.
     pub fn connections(&self) -> Vec<Arc<Connection>> {
         self.state.lock().connections.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Whether it is down.
+    /// Whether the peer socket is down.
     pub fn is_down(&self) -> bool {
         matches!(self.state.lock().phase, Phase::Down(_))
     }
 
-    /// Ends the peer socket and its connections. The first reason counts. A peer socket whose peer lives keeps its connections: they
-    /// are told once more when it is dead, which is when it is certain to have left our memory.
+    /// Ends the peer socket and its connections. The first reason counts. A peer socket whose peer lives keeps its
+    /// connections. They are ended once more when the peer is dead, because only then it has certainly left our
+    /// memory.
     pub fn down(&self, why: impl Into<Ended>, how: Loss) {
         let mut state = self.state.lock();
         let was_down = matches!(state.phase, Phase::Down(_));
@@ -476,7 +482,7 @@ impl PeerSocket {
         for connection in connections {
             match (parted, how) {
                 (true, Loss::Dead) => connection.part(),
-                // It has said so, and not left yet.
+                // The peer has said goodbye, but has not left yet.
                 (true, Loss::Lied | Loss::Stuck) => {}
                 (false, how) => connection.lose(ended.words(), how),
             }
@@ -489,7 +495,7 @@ impl std::fmt::Debug for PeerSocket {
         write!(f, "Link(process {})", process(self.pid))
     }
 }
-/// A peer's process, for error texts.
+/// Names a peer's process in error texts.
 pub(crate) fn process(pid: Option<i32>) -> String {
     pid.map_or("(in another pid namespace)".into(), |pid| pid.to_string())
 }

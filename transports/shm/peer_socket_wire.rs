@@ -1,4 +1,4 @@
-//! Datagrams on a peer socket. Everything decoded here comes from another process and is checked.
+//! Datagrams on a peer socket: encoding, and checked decoding of what another process sent.
 //!
 //! ```text
 //! byte 0  kind
@@ -10,18 +10,18 @@ use udeck_via::auth::Claim;
 use udeck_via::transport::Hello;
 use udeck_via::{Ptag, Reliability};
 
-/// Version of everything that processes share: peer sockets, cells, control segments, boards.
+/// Version of all formats that processes share: peer sockets, cells, control segments, boards.
 pub const VERSION: u32 = 5;
-/// Longest discriminator.
+/// Upper bound of a discriminator in bytes.
 pub const MAX_DISCRIMINATOR: usize = 512;
-/// Longest private data.
+/// Upper bound of private data in bytes.
 pub const MAX_PRIVATE: usize = 1024;
-/// Longest refusal text.
+/// Upper bound of a refusal text in bytes.
 const MAX_TEXT: usize = 512;
-/// Longest datagram.
+/// Upper bound of a datagram in bytes.
 pub const MAX_DATAGRAM: usize = 4096;
 
-/// A doorbell and a bit on it, on the board of whoever sends this.
+/// A doorbell on the sender's board, and a bit of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoorbellBit {
     pub doorbell: u32,
@@ -46,33 +46,33 @@ pub enum Why {
 /// A datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Datagram {
-    /// Connector's first word.
+    /// The connector's first datagram.
     Meet { version: u32, boot_id: [u8; 16], nonce: [u8; 32], claim: Claim },
-    /// Acceptor's answer, which proves who it is.
+    /// The acceptor's answer, which proves its identity.
     Prove { nonce: [u8; 32], mac: [u8; 32] },
-    /// Connector's proof. Carries its board, outbox and landing.
+    /// The connector's proof. It carries the connector's board, outbox and landing arena.
     Join { mac: [u8; 32] },
-    /// Acceptor's welcome. Carries its board, outbox and landing.
+    /// The acceptor's welcome. It carries the acceptor's board, outbox and landing arena.
     Welcome,
-    /// A connection request. Carries the control segment.
+    /// A connection request. It carries the control segment.
     Request { id: u32, doorbells: Doorbells, hello: Hello, discriminator: Vec<u8> },
-    /// Its acceptance.
+    /// Acceptance of the request `id`.
     Accept { id: u32, doorbells: Doorbells, hello: Hello },
-    /// Its refusal.
+    /// Refusal of the request `id`.
     Refuse { id: u32, why: Why, text: String },
     /// The process ends in order.
     Goodbye,
-    /// A connection of this peer socket was ended by an error: its state says so.
+    /// The sender ended a connection of this peer socket by an error. The connection's state says which.
     Broken,
 }
 
-/// Not a datagram of ours.
+/// Error: the bytes are no valid datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed datagram on a link")]
 pub struct MalformedDatagram;
 
 impl Datagram {
-    /// How many descriptors it carries.
+    /// Number of descriptors that the datagram carries.
     pub fn descriptors(&self) -> usize {
         match self {
             Datagram::Join { .. } | Datagram::Welcome => 3,

@@ -1,8 +1,9 @@
-//! Windows that are taken back and not quiet yet: a peer was in the middle of an access when their owner let them go.
+//! Windows that are revoked and not quiet yet: a peer was in the middle of an access when their owner dropped them.
 //!
-//! Each keeps its memory and its entry on the board until every peer that was inside *that window* has left or is gone.
-//! Nobody waits for that: the device looks again when a peer socket goes down, at the next window, and when memory is short.
-//! Bounds: the entries of the board, and one window per connection, because a gate names one at a time.
+//! Each keeps its memory and its entry on the board until every peer that was inside *that window* has left or is
+//! gone. No thread waits for that: the device checks again when a peer socket goes down, at the next window, and
+//! when memory is short. The number of such windows is bounded by the entries of the board, and by one window per
+//! connection, because a gate names one at a time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,14 +16,14 @@ use udeck_via::transport::Owner;
 use crate::board::Board;
 use crate::connection::Connection;
 
-/// A peer that was inside a window, and its stay there.
+/// A peer that was inside a window, and the visit that it was making.
 pub struct Visitor {
     pub connection: Arc<Connection>,
     stay: Stay,
 }
 
 impl Visitor {
-    /// The peers inside `window` at this moment. It was withdrawn before: who comes now does not find it.
+    /// Returns the peers inside `window` at this moment. The window was withdrawn before, so later peers do not find it.
     pub fn all_of(window: MemHandle, connections: impl IntoIterator<Item = Arc<Connection>>) -> Vec<Visitor> {
         let visitor = |connection: Arc<Connection>| {
             let stay = connection.incoming.sender().gate.stay_in(window.0)?;
@@ -31,7 +32,7 @@ impl Visitor {
         connections.into_iter().filter_map(visitor).filter(Visitor::is_inside).collect()
     }
 
-    /// Whether it may be in the middle of what it began then.
+    /// Whether the peer may still be making the same visit.
     pub fn is_inside(&self) -> bool {
         !self.connection.incoming.sender().gate.is_over(self.stay) && !self.connection.is_gone()
     }
@@ -41,8 +42,8 @@ impl Visitor {
 #[derive(Default)]
 pub struct Revoking {
     abandoned: Mutex<Vec<Window>>,
-    /// Those whose owner waited in vain, and will come back: who was inside when it first asked. Later visitors do not
-    /// find the window, and are not waited for, however many they are.
+    /// Visitors of the windows whose owner waited in vain and will come back: the peers that were inside when it
+    /// first asked. Later peers do not find the window, and are not waited for, however many they are.
     awaited: Mutex<HashMap<u32, Vec<Visitor>>>,
 }
 
@@ -53,12 +54,12 @@ struct Window {
 }
 
 impl Revoking {
-    /// Whom the owner of a window waited for in vain.
+    /// Takes the visitors for which the owner of a window waited in vain.
     pub fn resume(&self, handle: MemHandle) -> Option<Vec<Visitor>> {
         self.awaited.lock().remove(&handle.0)
     }
 
-    /// The owner of a window has waited for these in vain.
+    /// Stores the visitors for which the owner of a window has waited in vain.
     pub fn interrupt(&self, handle: MemHandle, visitors: Vec<Visitor>) {
         self.awaited.lock().insert(handle.0, visitors);
     }
@@ -68,7 +69,7 @@ impl Revoking {
         self.abandoned.lock().push(Window { handle, visitors, memory });
     }
 
-    /// Lets go of those that are quiet now.
+    /// Releases the windows that are quiet now.
     pub fn sweep(&self, board: &Board) {
         let mut quiet = Vec::new();
         self.abandoned.lock().retain_mut(|window| {
@@ -79,6 +80,6 @@ impl Revoking {
             }
             !window.visitors.is_empty()
         });
-        drop(quiet); // goes to its arena: outside the lock
+        drop(quiet); // dropping returns memory to its arena, so it happens outside the lock
     }
 }

@@ -1,4 +1,5 @@
-//! Address space that the arenas of peers take here. A peer says how long they are, and needs no memory for that.
+//! Bounds of the address space that the arenas of peers take here. A peer says how long its arenas are, and needs no
+//! memory for that.
 
 use std::io;
 use std::sync::Arc;
@@ -10,21 +11,21 @@ use udeck_sys::say;
 use crate::peer_socket::process;
 
 const TIB: u64 = 1 << 40;
-/// For all peers of a NIC: half of what a process has (47 bits).
+/// Upper bound for all peers of a NIC, in bytes: half of the address space of a process (47 bits).
 pub const MOST: u64 = 64 * TIB;
-/// For one other process: two peer sockets with the longest arenas, and as much again.
+/// Upper bound for one other process, in bytes: two peer sockets with the longest arenas, and as much again.
 pub const MOST_OF_ONE: u64 = 8 * TIB;
-/// For all processes of other pid namespaces, which cannot be told apart.
+/// Upper bound for all processes of other pid namespaces together, in bytes: they cannot be told apart.
 pub const MOST_OF_OTHERS: u64 = 32 * TIB;
 
-/// See the module.
+/// Quotas of address space, by process id.
 #[derive(Debug)]
 pub struct Space {
     quota: Arc<Quota<Option<i32>>>,
     told: AtomicBool,
 }
 
-/// What the arenas behind one peer socket take.
+/// Address space that the arenas behind one peer socket take.
 pub type Taken = Share<Option<i32>>;
 
 impl Default for Space {
@@ -34,10 +35,11 @@ impl Default for Space {
 }
 
 impl Space {
-    /// Takes so much for a process's arenas. The ranks of `run_local` are in this process, and share what there is.
+    /// Takes `bytes` for a process's arenas. The ranks of `run_local` are in this process, which has no bound of its own.
     ///
     /// # Errors
-    /// Why not, in words. That is said on stderr, too, once: the process learns only that its peer socket was closed.
+    /// The reason as text. It is printed on stderr, too, once: the other process learns only that its peer socket
+    /// was closed.
     pub fn take(&self, pid: Option<i32>, bytes: u64) -> io::Result<Taken> {
         let own = i32::try_from(std::process::id()).ok();
         let most = match pid {

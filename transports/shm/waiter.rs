@@ -1,8 +1,8 @@
-//! Completion queues of shared memory: poll the few busy rings, find the others by the doorbell, sleep on the doorbell.
+//! Completion queues over shared memory: they poll the few busy rings, find the others by the doorbell, and sleep on it.
 //!
-//! A ring is *hot* while its waiter polls it; posting to it is then one store. All others are *cold*: their
-//! posters set a bit. At most [`HOT`] rings are hot; one that has been idle makes place for one that has news. To
-//! sleep, the waiter makes all rings cold, looks at each once more, and parks at the doorbell.
+//! A ring is *hot* while its waiter polls it; posting to it is then one store. All other rings are *cold*: their
+//! posters set a bit of the doorbell. At most [`HOT`] rings are hot. A hot ring that has been idle makes place for
+//! one that has news. To sleep, the waiter makes all rings cold, checks each once more, and parks at the doorbell.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -21,25 +21,25 @@ use crate::board::Board;
 use crate::connection::Connection;
 use crate::peer_socket_wire::DoorbellBit;
 
-/// Rings polled at a time: their head lines stay in the first-level cache.
+/// Upper bound of the rings polled at a time: their head lines stay in the first-level cache.
 const HOT: usize = 8;
-/// Messages taken from one ring before the others are looked at (a few more, if they are taken several at a time).
+/// Messages taken from one ring before the others are polled (a few more, if several are taken at a time).
 const BURST: u32 = 16;
 /// Polls without a message after which a hot ring may be displaced.
 const IDLE_POLLS: u64 = 1024;
 
-/// Work queues of one completion queue. The last bit of a doorbell is no queue's.
+/// Work queues of one completion queue. The last bit of a doorbell belongs to no queue.
 pub const QUEUES: u32 = BITS - 1;
-/// Rung to wake the waiter, news or not: so a wake-up that finds it awake waits for it as news would.
+/// Bit that wakes the waiter without news of a queue. It stays set, so a waiter that is awake finds it before it sleeps.
 const WAKE: u32 = BITS - 1;
 
-/// The side that connections attach to.
+/// The half of a completion queue to which connections attach.
 pub struct ShmNotifier {
     board: Arc<Board>,
     doorbell: u32,
     own: SharedRef<Doorbell>,
     places: Mutex<Places>,
-    /// Grows with `places` locked when a place is vacated: the waiter drops what it knew of it.
+    /// Counts vacated places. It grows with `places` locked, and the waiter then drops its copies of those places.
     vacated: AtomicU32,
 }
 
@@ -56,13 +56,13 @@ struct Place {
 }
 
 impl Place {
-    /// How far the connection's ring has been read.
+    /// Read position of the connection's ring, modulo 2^32.
     fn position(&self) -> u32 {
         self.connection.position.load(Ordering::Relaxed)
     }
 }
 
-/// A connection's queue, attached to a waiter. Detached when dropped.
+/// A connection's queue, attached to a waiter. Dropping it detaches the queue.
 pub struct Attached {
     notifier: Arc<ShmNotifier>,
     bit: u32,
@@ -74,7 +74,7 @@ impl ShmNotifier {
         &self.own
     }
 
-    /// Whether the queue is of the NIC that shows `board`.
+    /// Whether the queue belongs to the NIC of `board`.
     pub fn is_on(&self, board: &Arc<Board>) -> bool {
         Arc::ptr_eq(&self.board, board)
     }
@@ -98,18 +98,18 @@ impl ShmNotifier {
 }
 
 impl Attached {
-    /// Where peers announce news for this queue.
+    /// Doorbell and bit at which peers announce news for this queue.
     pub fn doorbell_bit(&self) -> DoorbellBit {
         DoorbellBit { doorbell: self.notifier.doorbell, bit: self.bit }
     }
 
-    /// From now on, news are of `connection`. Announces once, for what came before.
+    /// Assigns the bit to `connection`. Announces once, for the messages that came before.
     pub fn occupy(&self, ready: Ready, connection: Arc<Connection>) {
         self.notifier.places.lock().taken[self.bit as usize] = Some(Place { ready, connection });
         self.announce();
     }
 
-    /// News from within this process.
+    /// Announces news from within this process.
     pub fn announce(&self) {
         self.notifier.doorbell().ring(self.bit);
     }
@@ -123,10 +123,11 @@ impl Drop for Attached {
         let mut places = self.notifier.places.lock();
         let place = places.taken[self.bit as usize].take();
         places.free.push(self.bit);
-        // Under the lock: whoever sees the bit's next connection knows that this one went.
+        // The count grows under the lock: a waiter that sees the bit's next connection then knows that the former
+        // one went.
         self.notifier.vacated.fetch_add(1, Ordering::Relaxed);
         drop(places);
-        drop(place); // may end a connection: outside the lock
+        drop(place); // may end a connection, so it happens outside the lock
     }
 }
 
@@ -157,30 +158,31 @@ impl std::fmt::Debug for ShmNotifier {
     }
 }
 
-/// The side that polls.
+/// The half of a completion queue that polls.
 pub struct ShmWaiter {
     notifier: Arc<ShmNotifier>,
     hot: Vec<HotRing>,
-    /// Where the scan of `hot` starts (a place in it, or 0); how often it found something there since the others were
-    /// looked at, and how far that ring had been read then. Who was named a ring may take several messages at a time.
+    /// Ring of the current burst, as an index into `hot` (or 0). `burst` counts how often this ring was returned
+    /// since the others were polled, and `burst_from` is its read position when the burst began. Both are needed
+    /// because the caller may take several messages of a ring at a time.
     turn: usize,
     burst: u32,
     burst_from: u32,
     /// Cold rings and send queues with news.
     news: VecDeque<News>,
-    /// By bit: whether it stands in `news`.
+    /// Whether each bit is in `news`.
     listed: Vec<Listed>,
-    /// Bits of the doorbell, while it is looked at.
+    /// Scratch list of the doorbell's set bits.
     rung: Vec<u32>,
     polls: u64,
-    /// What the hot rings have coming of the looks (see [`ShmWaiter::is_turn_of_hot`]).
+    /// Share of the polls that is due to the hot rings (see [`ShmWaiter::is_turn_of_hot`]).
     share: usize,
-    /// How often [`ShmWaiter::poll_hot`] was called.
+    /// Number of calls of [`ShmWaiter::poll_hot`].
     looks: u32,
     vacated_seen: u32,
 }
 
-/// The ring that was busy last is not all that there is to look at.
+/// The busiest ring alone does not answer the poll: other queues may have news.
 struct Unsettled;
 
 struct HotRing {
@@ -192,7 +194,7 @@ struct HotRing {
 struct News {
     bit: u32,
     place: Place,
-    /// How often it was named, and how far its ring had been read before.
+    /// How often the queue was returned, and the read position of its ring before the first time.
     served: u32,
     served_from: u32,
 }
@@ -202,7 +204,8 @@ struct News {
 enum Listed {
     No,
     Yes,
-    /// And was named when its ring was empty: whoever looked has seen the connection's end, if that was the news.
+    /// In the list, and returned when its ring was empty: the caller has then seen the connection's end, if that was
+    /// the news.
     Named,
 }
 
@@ -218,7 +221,7 @@ impl ShmWaiter {
         };
         Ok(ShmWaiter {
             notifier: Arc::new(notifier),
-            // Every postbox has a waiter, and most of them lie idle: room is made when a ring becomes hot.
+            // Every postbox has a waiter, and most of them stay idle, so memory is taken when a ring becomes hot.
             hot: Vec::new(),
             turn: 0,
             burst: 0,
@@ -233,7 +236,7 @@ impl ShmWaiter {
         })
     }
 
-    /// The ring that was busy last; `Err` if that does not settle it.
+    /// Polls the ring that was busy last. `Err` if this ring alone does not settle the poll.
     #[inline]
     fn poll_first(&mut self) -> std::result::Result<Option<Ready>, Unsettled> {
         self.polls += 1;
@@ -249,7 +252,7 @@ impl ShmWaiter {
             if rings > 1 || self.notifier.doorbell().has_news() {
                 return Err(Unsettled);
             }
-            // There are no others.
+            // There are no other rings.
             (self.burst, self.burst_from) = (0, position);
         }
         if ready_at(&ring.place.connection.incoming, position) {
@@ -260,7 +263,7 @@ impl ShmWaiter {
         if rings == 1 && !self.notifier.doorbell().has_news() { Ok(None) } else { Err(Unsettled) }
     }
 
-    /// The ring that was busy last.
+    /// Polls the ring that was busy last.
     fn poll_turn(&mut self) -> Option<Ready> {
         let ring = self.hot.get_mut(self.turn)?;
         if !ring.place.connection.has_arrival() {
@@ -288,7 +291,7 @@ impl ShmWaiter {
         self.look_around().or_else(|| self.poll())
     }
 
-    /// Everything that may have news, each ring as often as any other.
+    /// Polls every queue that may have news, each ring as often as any other.
     fn look_around(&mut self) -> Option<Ready> {
         if self.has_vacated() || self.notifier.doorbell().has_news() {
             self.refresh();
@@ -300,8 +303,9 @@ impl ShmWaiter {
         }
     }
 
-    /// Shares out the looks evenly (Bresenham's line): of `hot` hot rings and `cold` queues with news, the hot ones have
-    /// `hot` of every `hot + cold`. Half for each kind would serve a thousand that flood as often as the eight.
+    /// Shares out the polls evenly (Bresenham's line): with `hot` hot rings and `cold` queues with news, the hot
+    /// ones have `hot` of every `hot + cold` polls. Half for each kind would serve a thousand flooding peers only as
+    /// often as the eight.
     fn is_turn_of_hot(&mut self) -> bool {
         let hot = self.hot.len();
         let in_both = self.hot.iter().filter(|ring| self.is_listed(ring.bit)).count();
@@ -320,7 +324,8 @@ impl ShmWaiter {
         self.hot.iter().any(|ring| ring.bit == bit)
     }
 
-    /// The ring that was busy last, but not for ever; the others after it, or sometimes.
+    /// Polls the ring that was busy last, while its burst lasts. Polls the others after it, and also on every second
+    /// call.
     fn poll_hot(&mut self) -> Option<Ready> {
         self.looks = self.looks.wrapping_add(1);
         let may_stay = self.may_stay();
@@ -329,7 +334,7 @@ impl ShmWaiter {
         }
         let sometimes = self.looks.is_multiple_of(2);
         if may_stay && !sometimes {
-            // The burst goes on: what was found before it came here counts, however the finds fall on the looks.
+            // The burst goes on: messages found before this call count, whichever function found them.
             return None;
         }
         self.begin_burst();
@@ -360,7 +365,8 @@ impl ShmWaiter {
             let connection = &news.place.connection;
             let has_arrival = ready.queue == Queue::Receive && connection.has_arrival();
             if has_arrival && self.is_hot(bit) {
-                // Served among the hot ones, and its end, which rings after it can be seen, is found by the doorbell.
+                // The ring is served among the hot ones. Its end rings the doorbell after it can be seen, and is
+                // found by that.
                 if connection.has_ended() {
                     self.news.rotate_left(1)
                 } else {
@@ -370,7 +376,7 @@ impl ShmWaiter {
             }
             let listed = &mut self.listed[bit as usize];
             if *listed == Listed::Named && !has_arrival {
-                // Cold, and found empty: the next post rings again.
+                // The ring is cold and was found empty: the next post rings again.
                 self.forget_oldest_news();
                 continue;
             }
@@ -400,7 +406,7 @@ impl ShmWaiter {
         self.notifier.vacated.load(Ordering::Relaxed) != self.vacated_seen
     }
 
-    /// Looks at the doorbell and at vacated places.
+    /// Collects the doorbell's bits, and drops vacated places.
     #[cold]
     fn refresh(&mut self) {
         let mut rung = std::mem::take(&mut self.rung);
@@ -438,7 +444,7 @@ impl ShmWaiter {
         });
     }
 
-    /// A queue has news: polls its ring from now on, if there is place, and names it once in any case.
+    /// Handles news of a queue: makes its ring hot if there is place, and returns the queue once in any case.
     fn admit(&mut self, bit: u32, place: Place) {
         if place.ready.queue == Queue::Receive && !self.is_hot(bit) {
             if self.hot.len() == HOT {
@@ -452,7 +458,7 @@ impl ShmWaiter {
         self.list(bit, place);
     }
 
-    /// What is listed already is to be named once more.
+    /// Puts a queue into `news`. A queue that is in the list already will be returned once more.
     fn list(&mut self, bit: u32, place: Place) {
         let before = std::mem::replace(&mut self.listed[bit as usize], Listed::Yes);
         if before == Listed::No {
@@ -461,7 +467,7 @@ impl ShmWaiter {
     }
 
     fn cool_one_idle(&mut self) {
-        // In a flood a ring's turn may come later than that: what waits is not idle.
+        // In a flood a ring's turn may come later than that, so a ring with a message is not idle.
         let is_idle = |ring: &HotRing| {
             self.polls - ring.last_served > IDLE_POLLS && !ring.place.connection.has_arrival()
         };
@@ -472,7 +478,7 @@ impl ShmWaiter {
         }
     }
 
-    /// Stops polling a ring. A message that came before its poster could know stays in the news.
+    /// Stops polling a ring. A message whose poster did not know yet that the ring is cold stays in the news.
     fn cool(&mut self, ring: HotRing) {
         attend(&ring.place.connection.incoming, ring::COLD);
         if ring.place.connection.has_arrival() && !self.is_listed(ring.bit) {
@@ -482,7 +488,8 @@ impl ShmWaiter {
 }
 
 impl Waiter for ShmWaiter {
-    /// Whoever waits for an answer gets it soonest: the ring that was busy last is looked at first, but not for ever.
+    /// Polls the ring that was busy last before all others, so a caller that waits for an answer gets it soonest.
+    /// After [`BURST`] messages the others have their turn.
     #[inline]
     fn poll(&mut self) -> Option<Ready> {
         self.poll_first().unwrap_or_else(|Unsettled| self.look_around())
@@ -490,7 +497,7 @@ impl Waiter for ShmWaiter {
 
     #[inline]
     fn poll_all(&mut self) -> Option<Ready> {
-        // Where nothing else can have news, one look is enough.
+        // Where no other queue can have news, one poll is enough.
         self.poll_first().unwrap_or_else(|Unsettled| self.look_twice())
     }
 
@@ -503,7 +510,7 @@ impl Waiter for ShmWaiter {
         if before.iter().chain(&*after).any(|other| other.place.connection.has_arrival()) {
             return None;
         }
-        // Whoever looks at it there does not poll: it is not idle.
+        // The caller reads this ring without polling here, so the ring counts as busy.
         ring.last_served = self.polls;
         Some(ring.place.ready)
     }

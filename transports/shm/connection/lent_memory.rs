@@ -1,4 +1,4 @@
-//! What the peer has of ours, added up on demand.
+//! Bytes that the peer holds of our memory, added up on demand.
 
 use udeck_via::transport::{LinkReport, PostedBuffer};
 
@@ -7,7 +7,7 @@ use super::Connection;
 impl LinkReport for Connection {
     fn lent(&self) -> usize {
         let mut books = self.lent.lock();
-        // What came back is not out. A liar is found out by who sends to it.
+        // Returned buffers are not counted. A false token is reported by the next send.
         let _ = books.collect();
         books.held.iter().flatten().map(PostedBuffer::bytes).sum()
     }

@@ -3,8 +3,8 @@ use udeck_sys::segment::{PeerAccess, create};
 use super::*;
 use crate::layout::CONTROL_BYTES;
 
-/// 2^31 messages are minutes: counts of 32 bits took such a buffer for one that its closed peer had not read, and it was
-/// freed under the reader.
+/// 2^31 messages take only minutes. With counts of 32 bits, such a buffer was taken for one that the closed peer had
+/// not read, and was freed under its reader.
 #[test]
 fn a_buffer_that_a_closed_peer_has_read_long_ago_stays_lent() {
     let (_fd, control) = create("positions", CONTROL_BYTES, PeerAccess::Write).unwrap();

@@ -1,4 +1,4 @@
-//! The listening socket: accepts processes that connect to this one, until their peer sockets are up.
+//! The listening socket: accepts processes that connect to this one, and bounds their hand-shakes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,23 +15,24 @@ use crate::connection::Loss;
 use crate::handshake::Handshake;
 use crate::peer_socket::{PeerSocket, process};
 
-/// Sockets accepted before the peer sockets that exist are looked at: a burst of strangers does not starve them.
+/// Sockets accepted in a row before existing peer sockets are served: a burst of strangers does not starve them.
 const ACCEPTS: usize = 16;
-/// Descriptors of a peer socket beside its socket: the death of the process behind it, both again for the reactor, and the three
-/// segments of the peer, of which the outbox stays.
+/// Descriptors of a peer socket beside the socket itself: the watch for its process's death, both duplicated for the
+/// reactor, and the three segments of the peer, of which the outbox's stays.
 const LINK_DESCRIPTORS: usize = 6;
-/// A process without descriptors leaves those who connect in the backlog for so long, and tries again.
+/// Pause before a process without descriptors accepts again. Callers stay in the backlog meanwhile.
 pub(super) const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
-/// Hand-shakes that may be under way, and how long one may take. All ranks of a large job may call on one at the same time,
-/// and on few processors each answers late.
+/// Upper bound of hand-shakes under way. All ranks of a large job may call on one rank at the same time, and on few
+/// processors each answers late.
 const MAX_MEETING: usize = 1024;
 const MEETING_TIME: Duration = Duration::from_secs(10);
-/// Peer sockets with one other process. A NIC makes one, and so do we to each of its NICs; those that went down are kept until that
-/// process has left our memory. Each takes descriptors, and address space for the arenas of the peer.
+/// Upper bound of the peer sockets with one other process. A NIC makes one, and we make one to each of its NICs.
+/// Those that went down are kept until that process has left our memory. Each takes descriptors, and address space
+/// for the arenas of the peer.
 pub(crate) const MAX_PEER_SOCKETS: usize = 32;
 
 impl ShmDevice {
-    /// Accepts peer sockets.
+    /// Registers the listening socket with the reactor.
     pub(super) fn serve(&self, listener: Endpoint) -> io::Result<()> {
         let weak = self.this.clone();
         let listener = Arc::new(listener);
@@ -53,11 +54,12 @@ impl ShmDevice {
         Ok(())
     }
 
-    /// Accepts peer sockets that wait.
+    /// Accepts the peer sockets that wait.
     ///
     /// # Errors
-    /// The process, or the system, is short of descriptors, or has too many to close. Callers stay in the backlog meanwhile. A
-    /// peer socket's descriptors are reserved first, so that nobody is accepted for whom only the socket is left.
+    /// The process, or the system, is short of descriptors, or has too many to close. Callers stay in the backlog
+    /// meanwhile. A peer socket's descriptors are reserved before the socket is accepted, so that no caller is
+    /// accepted without room for the rest.
     fn accept(&self, listener: BorrowedFd<'_>) -> io::Result<()> {
         for _ in 0..ACCEPTS {
             if closer::is_behind() {
@@ -69,14 +71,14 @@ impl ShmDevice {
             drop(reserve);
             match self.admit(socket) {
                 Err(error) if is_shortage(&error) => return Err(error),
-                // A stranger's socket is simply closed.
+                // An accepted stranger, or a failed socket, does not end the round.
                 Ok(()) | Err(_) => {}
             }
         }
         Ok(())
     }
 
-    /// A process connects to us.
+    /// Begins the hand-shake with a process that has connected.
     fn admit(&self, socket: Endpoint) -> io::Result<()> {
         if !self.has_room_to_meet() {
             return Err(io::Error::other("too many processes are in the middle of a hand-shake"));
@@ -92,12 +94,13 @@ impl ShmDevice {
         self.watch(&mut self.peer_sockets.lock(), &PeerSocket::new(socket, pid, handshake, &self.space))
     }
 
-    /// Whether a process has as many peer sockets with us as it may have: another one, for the ranks of
-    /// `run_local` are in the same.
+    /// Whether another process has as many peer sockets with us as it may have. This process is exempt: the ranks of
+    /// `run_local` are in it.
     fn has_enough_of(&self, pid: Option<i32>) -> bool {
         let own = i32::try_from(std::process::id()).ok();
         let mut peer_sockets = self.peer_sockets.lock();
-        // Processes of other pid namespaces cannot be told apart: there may be as many as may meet at a time.
+        // Processes of other pid namespaces cannot be told apart, so together they may have as many as hand-shakes
+        // under way.
         let most = if pid.is_none() { MAX_MEETING } else { MAX_PEER_SOCKETS };
         let has = peer_sockets.all.iter().filter(|(peer_socket, _)| peer_socket.pid == pid).count();
         if pid == own || has < most {
@@ -109,7 +112,7 @@ impl ShmDevice {
         true
     }
 
-    /// No call of the program is there to return it: those who connect wait, and only they would say so. Says it once.
+    /// Prints the shortage on stderr, once. No call of the program could return it, and callers only wait.
     #[cold]
     pub(super) fn report_shortage(&self, error: &io::Error) {
         if std::mem::replace(&mut self.peer_sockets.lock().told_of_shortage, true) {
@@ -139,14 +142,15 @@ impl ShmDevice {
     }
 }
 
-/// As [`ShmDevice::report_shortage`]: the other process is told no more than that its peer socket was closed.
+/// Prints on stderr that a process has too many peer sockets. The other process learns only that its peer socket was
+/// closed.
 #[cold]
 fn report_peer_socket_limit(pid: Option<i32>, has: usize) {
     let pid = process(pid);
     say!("process {pid} has {has} links with this NIC; no more of them are accepted (said once)");
 }
 
-/// A name that nobody else has: random, so that it cannot be squatted.
+/// Makes an address that no other NIC has: it is random, so that it cannot be squatted.
 pub(super) fn own_address() -> Result<Vec<u8>> {
     let mut random = [0u8; 16];
     getrandom::fill(&mut random).map_err(|e| Error::os("drawing a random address", io::Error::other(e)))?;

@@ -1,4 +1,4 @@
-//! Peer sockets: one with each process that we connected to, or that connected to us, and what comes over them.
+//! Peer sockets of a NIC: one to each process that we connected to, and one from each that connected to us.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,27 +19,27 @@ use crate::handshake::Handshake;
 use crate::peer_socket::{Ended, Event, PeerSocket, process};
 use crate::peer_socket_wire::{Datagram, MAX_DATAGRAM, Why};
 
-/// How a peer socket ends whose socket does.
+/// Reason of a peer socket's end when its socket was closed.
 const CLOSED_OR_DIED: &str = "closed its link or died";
 
-/// A peer's address, and the rank that it is to be; `None`: anybody of the job.
+/// A peer's address, and the rank that it must prove to be; `None`: any process of the job.
 pub(super) type Whom = (Vec<u8>, Option<u32>);
 
 #[derive(Default)]
 pub(super) struct PeerSockets {
-    /// Made by us: by the peer's address, and by the rank that it has proved to be.
+    /// Peer sockets made by us, by the peer's address and the rank that it has proved to be.
     pub made: HashMap<Whom, Arc<PeerSocket>>,
-    /// All, with what runs on the reactor for them.
+    /// All peer sockets, with their registrations at the reactor.
     pub all: Vec<(Arc<PeerSocket>, Vec<Token>)>,
     pub listening: Option<Token>,
-    /// The user knows that a process wants more peer sockets than it may have.
+    /// Whether stderr was told that a process wants more peer sockets than it may have.
     pub told_of_enough: bool,
-    /// The user knows that this process lacks descriptors.
+    /// Whether stderr was told that this process lacks descriptors.
     pub told_of_shortage: bool,
 }
 
 impl ShmDevice {
-    /// The peer socket that our requests to `peer` at `address` take, made if need be.
+    /// Returns the peer socket for our requests to `peer` at `address`, and makes it if need be.
     pub(super) fn peer_socket_to(
         &self,
         address: &[u8],
@@ -53,7 +53,7 @@ impl ShmDevice {
             peer_socket.wait_up(until)?;
             return Ok(peer_socket);
         }
-        // May wait: without the lock, which the reactor takes, and whoever takes a window back.
+        // The connect may wait, so it runs without the lock, which the reactor and revocation take.
         let socket = connect_socket(address, until)?;
         let (uid, pid) =
             socket::peer_identity(socket.as_fd()).map_err(|e| Error::os("asking who the peer is", e))?;
@@ -71,7 +71,7 @@ impl ShmDevice {
             return Ok(others);
         }
         let peer_socket = PeerSocket::new(socket, pid, handshake, &self.space);
-        // Under the same lock: nobody finds a peer socket that the reactor does not run.
+        // The peer socket is watched under the same lock: nobody finds one that the reactor does not run.
         self.watch(&mut peer_sockets, &peer_socket).map_err(|e| Error::os("watching a new link", e))?;
         peer_sockets.made.insert(whom, peer_socket.clone());
         drop(peer_sockets);
@@ -87,7 +87,8 @@ impl ShmDevice {
         self.peer_sockets.lock().made.get(whom).filter(|peer_socket| peer_socket.is_usable()).cloned()
     }
 
-    /// Lets the reactor run a peer socket: its datagrams, and the death of the process behind it. Both, or nothing is left of it.
+    /// Registers a peer socket with the reactor: its datagrams, and the death of its process. Either both are
+    /// registered or neither.
     pub(super) fn watch(
         &self,
         peer_sockets: &mut PeerSockets,
@@ -95,7 +96,7 @@ impl ShmDevice {
     ) -> io::Result<()> {
         let death = self.watch_death(peer_socket)?;
         let (weak, served) = (self.this.clone(), peer_socket.clone());
-        // It may be called at once; to forget the peer socket, it waits for the lock.
+        // The callback may run at once. To forget the peer socket, it waits for the lock.
         let datagrams = self.reactor.add(
             peer_socket.socket(),
             Box::new(move || match weak.upgrade() {
@@ -115,7 +116,8 @@ impl ShmDevice {
         }
     }
 
-    /// Where there is no such watch (a process in another pid namespace, a system without it), the socket's end tells.
+    /// Watches for the death of the peer's process. Where there is no such watch (a process in another pid
+    /// namespace, a system without it), the socket's end reports the death.
     fn watch_death(&self, peer_socket: &Arc<PeerSocket>) -> io::Result<Option<Token>> {
         let Some(pid) = peer_socket.pid else { return Ok(None) };
         let death = match socket::death_of(pid) {
@@ -126,7 +128,7 @@ impl ShmDevice {
         let (weak, peer_socket) = (self.this.clone(), peer_socket.clone());
         let died = move || {
             peer_socket.down(format!("process {pid} died"), Loss::Dead);
-            // A child that it forked may have its end of the socket still.
+            // A child that the peer forked may still hold its end of the socket.
             if let Some(device) = weak.upgrade() {
                 device.forget_peer_socket(&peer_socket);
                 device.revoking.sweep(&device.board);
@@ -136,9 +138,10 @@ impl ShmDevice {
         self.reactor.add(&death, Box::new(died)).map(Some)
     }
 
-    /// A peer socket has something to read. One that went down while its process lives is read no more, because nobody would believe
-    /// it: what it carries stays in it, and goes with it. It is watched for that process's end. A round of datagrams is taken
-    /// before the others are looked at; what is left keeps the peer socket readable.
+    /// Handles the datagrams of a readable peer socket. One that went down while its process lives is read no more,
+    /// because nobody would believe it: its datagrams stay in it and go with it, and it is watched for the end of
+    /// that process only. One round takes a bounded number of datagrams before other sockets are served; the rest
+    /// keep the socket readable.
     fn on_peer_socket(&self, peer_socket: &Arc<PeerSocket>) -> Interest {
         let mut buffer = [0; MAX_DATAGRAM];
         let mut budget = PollBudget::once();
@@ -181,7 +184,7 @@ impl ShmDevice {
                 self.end_peer_socket(peer_socket, CLOSED_OR_DIED.into(), Loss::Dead);
                 Interest::Done
             }
-            // There is the watch for its death.
+            // The watch for the process's death remains.
             Err(_) => Interest::Done,
         }
     }
@@ -190,7 +193,7 @@ impl ShmDevice {
         let why = match why {
             Ended::Lost(why) => Ended::Lost(format!("process {}: {why}", process(peer_socket.pid))),
             Ended::Short(text) => {
-                // The request waits for the end of the hand-shake, and may be gone.
+                // The request that we refuse waits for the end of the hand-shake, and may be gone.
                 let refusal = Datagram::Refuse { id: 0, why: Why::Rejected, text: text.clone() };
                 let _ = peer_socket.send(&refusal, &[]);
                 Ended::Short(text)
@@ -203,7 +206,7 @@ impl ShmDevice {
         }
     }
 
-    /// Forgets peer sockets that are down and were kept for connections, which are gone now.
+    /// Forgets peer sockets that are down and were kept for connections that are gone now.
     pub(super) fn forget_spent(&self, peer_sockets: &[Arc<PeerSocket>]) {
         for peer_socket in peer_sockets
             .iter()
@@ -257,7 +260,7 @@ impl ShmDevice {
     }
 }
 
-/// Connects, waiting while the peer's backlog is full.
+/// Connects to `address`. Waits while the peer's backlog is full.
 fn connect_socket(address: &[u8], until: &Until) -> Result<Endpoint> {
     loop {
         match socket::connect_to(address) {
@@ -273,8 +276,9 @@ fn connect_socket(address: &[u8], until: &Until) -> Result<Endpoint> {
     }
 }
 
-/// Nobody is met who could decide anything: by another transport they may well meet. (Two containers may share a network
-/// namespace, and with it the names of sockets, but not a user namespace.)
+/// Error for a listener of another user: the address cannot be reached over shared memory, but perhaps by another
+/// transport. (Two containers may share a network namespace, and with it the names of sockets, but not a user
+/// namespace.)
 fn another_user(uid: u32, pid: Option<i32>) -> Error {
     let what = format!("shared memory with process {}", process(pid));
     let own = socket::own_uid();

@@ -1,4 +1,4 @@
-//! A connection request, at the process that is asked.
+//! An incoming connection request, at the process that is asked.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::connection::{Connection, Loss};
 use crate::peer_socket::PeerSocket;
 use crate::peer_socket_wire::{Datagram, Doorbells, Why};
 
-/// A request that waits for its answer.
+/// A request that waits for this process's answer.
 pub(super) struct IncomingRequest {
     pub(super) device: Arc<ShmDevice>,
     pub(super) peer_socket: Arc<PeerSocket>,
@@ -53,8 +53,9 @@ impl Incoming for IncomingRequest {
         let endpoint =
             establish(&self.device, &connection, (send, receive), queues.context, hello.reliability);
         self.answered = true;
-        // The peer socket may be down, and forgotten: then nobody would see the peer inside our windows, so it must not hear of this.
-        // One that goes down from now on has this connection, and is remembered.
+        // The peer socket may be down and forgotten. Then nobody would see the peer inside our windows, so the peer
+        // must not learn of this connection. A peer socket that goes down from now on has this connection, and is
+        // remembered.
         if let Some(why) = connection.lost() {
             return Err(Error::Lost(why.to_owned()));
         }

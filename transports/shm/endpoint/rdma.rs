@@ -1,4 +1,4 @@
-//! RDMA between processes that share memory: the caller copies, inside the peer's window and past its gate.
+//! RDMA between processes that share memory: the caller copies, inside the peer's window and with its own gate occupied.
 
 use udeck_sys::fault;
 use udeck_sys::window::Visit;
@@ -10,9 +10,9 @@ use crate::board::{IN_OUTBOX, READABLE, WRITABLE};
 use crate::cell;
 
 impl ShmEndpoint {
-    /// Does `access` inside the peer's window `handle`, and says so at our gate, so that the peer does not reuse that
-    /// memory under us. A peer that has closed the connection looks at the gate once more and then no longer: so we look
-    /// whether it has.
+    /// Runs `access` inside the peer's window `handle`. Our gate names the window meanwhile, so that the peer does
+    /// not reuse the memory under us. A peer that has closed the connection examines the gate once more and then
+    /// never again, so we check here whether it has closed.
     pub(super) fn inside_window(
         &mut self,
         handle: MemHandle,
@@ -28,14 +28,14 @@ impl ShmEndpoint {
         result
     }
 
-    /// Writes into the peer's window; returns how much.
+    /// Writes into the peer's window. Returns the number of bytes.
     fn write(&mut self, segments: &[(u64, usize)], to: RemoteBuffer) -> Result<usize, Refused> {
         let total = segments.iter().map(|segment| segment.1).sum();
         self.inside_window(to.handle, |endpoint, visit| endpoint.write_inside(visit, segments, to, total))?;
         Ok(total)
     }
 
-    /// Writes, and tells the receiver if there is something to tell: over when it returns.
+    /// Writes, and sends immediate data to the receiver if there are any. The write is complete when this returns.
     pub(super) fn write_announced(
         &mut self,
         segments: &[(u64, usize)],
@@ -50,7 +50,7 @@ impl ShmEndpoint {
         Ok(())
     }
 
-    /// Writes; over when the receiver has taken the immediate data.
+    /// Writes. The write is complete when the receiver has taken the immediate data.
     pub(super) fn write_awaited(
         &mut self,
         segments: &[(u64, usize)],
@@ -61,7 +61,7 @@ impl ShmEndpoint {
         if let Err(refused) = self.room() {
             return Err((refused, held));
         }
-        // Nothing is written that cannot be announced.
+        // The data are not written unless they can be announced.
         match self.connection.has_token() {
             Ok(true) => {}
             Ok(false) => return Err((Refused::Busy, held)),
@@ -77,8 +77,8 @@ impl ShmEndpoint {
         Ok(None)
     }
 
-    /// Where `total` bytes of a peer's window begin in its landing, or in its outbox if they are of what it shares of that (`true`), if
-    /// it allows the access to us. `visit` is to the window of `at`.
+    /// Returns where `total` bytes of a peer's window begin, if the peer allows us the access. The offset is in its
+    /// landing arena, or in its outbox if the flag is `true`. `visit` must be to the window of `at`.
     fn exposed(
         &self,
         visit: &Visit<'_>,
@@ -97,7 +97,7 @@ impl ShmEndpoint {
         Some((start, exposed.rights & IN_OUTBOX != 0))
     }
 
-    /// Checks the source, and copies.
+    /// Checks the source, and copies from it.
     pub(super) fn read_inside(
         &mut self,
         visit: &Visit<'_>,
@@ -116,8 +116,8 @@ impl ShmEndpoint {
             let to = unsafe { std::slice::from_raw_parts_mut(target.as_ptr(), len) };
             if in_outbox {
                 let source = peer_socket.outbox_at(start, len).ok_or(Refused::Protection)?;
-                // SAFETY: `source` lies in the peer's outbox, mapped while the peer socket lives and checked for `len` bytes: another
-                // mapping. That somebody may be writing there is what `copy_in` is for.
+                // SAFETY: `source` lies in the peer's outbox, mapped while the peer socket lives and checked for
+                // `len` bytes: it is another mapping. `copy_in` allows for a concurrent writer.
                 unsafe { udeck_sys::copy_in(to, source) };
             } else {
                 peer_socket.read_landing(start, to).ok_or(Refused::Protection)?;
@@ -128,7 +128,7 @@ impl ShmEndpoint {
         Ok(())
     }
 
-    /// Checks the target, and copies.
+    /// Checks the target, and copies into it.
     fn write_inside(
         &mut self,
         visit: &Visit<'_>,

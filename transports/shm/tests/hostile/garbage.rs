@@ -1,4 +1,4 @@
-//! A hundred thousand random writes into everything that a peer can write, while the prey's program goes on.
+//! A hundred thousand random writes into all memory that a peer can write, while the prey's program goes on.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use super::rogue::{Grip, LANDING, OUTBOX, PTAG, Rogue};
 use crate::layout::Direction;
 
 const STEPS: u64 = 100_000;
-/// Steps between two looks at whether the honest peer is served.
+/// Steps between two checks that the honest peer is served.
 const LOOK: u64 = 2_000;
 
 /// Xorshift: the same seed gives the same run.
@@ -40,7 +40,7 @@ impl Random {
         self.next() % bound
     }
 
-    /// Small, near the end of something, or anything.
+    /// Draws a small number, one near the end of a structure, or any number.
     fn value(&mut self) -> u64 {
         match self.below(5) {
             0 => self.below(130),
@@ -69,7 +69,7 @@ struct Attack {
     position: u32,
     random: Random,
     connections: u32,
-    /// Messages that were taken by runs.
+    /// Number of messages that were taken several at a time.
     in_runs: usize,
 }
 
@@ -129,13 +129,13 @@ impl Attack {
         }
     }
 
-    /// A cell that says it is the next, of any contents.
+    /// Writes a cell of any contents at the next position.
     fn write_cell(&mut self) {
         let random = &mut self.random;
-        // Most could be true, so that a connection lives long enough for the others to meet it in many states.
+        // Most cells could be true, so that a connection lives long enough for the others to meet it in many states.
         let odd = random.below(16) == 0;
         let kind = if odd { random.below(6) } else { 1 + random.below(4) } as u8;
-        // As long as a header, or longer, where it is bytes.
+        // Inline cells count bytes: as many as a header has, or more.
         let usual = if kind == 1 { 7 + random.below(42) as u8 } else { 1 };
         let (count, head) =
             if odd { (random.next() as u8, random.next() as u8) } else { (usual, random.below(33) as u8) };
@@ -145,7 +145,7 @@ impl Attack {
         for word in 0..PAYLOAD_WORDS {
             let value = match word {
                 _ if odd => random.value(),
-                // A header's first byte.
+                // First byte of a header.
                 0 if kind == 1 => random.below(3),
                 _ => random.below(4096),
             };
@@ -201,7 +201,7 @@ impl Attack {
                 Error::Full { .. }
                 | Error::NoMemory { .. }
                 | Error::RdmaProtection { .. }
-                // Revoking a window while the rogue says that it is writing.
+                // A window is revoked while the rogue says that it is writing.
                 | Error::Timeout { .. },
             ) => {}
             Err(Error::Closed | Error::Lost(_)) => self.connect_again(),
@@ -209,7 +209,7 @@ impl Attack {
         }
     }
 
-    /// Takes an arrival, and reads all of it.
+    /// Takes an arrival, and reads all of its bytes.
     fn take(&mut self) -> udeck_via::Result {
         let Some(arrival) = self.vi.arrival()? else { return Ok(()) };
         let sum = |bytes: &[u8]| bytes.iter().map(|byte| u64::from(*byte)).sum::<u64>();
@@ -223,7 +223,7 @@ impl Attack {
         Ok(())
     }
 
-    /// Takes short messages of one kind, by one call.
+    /// Takes short messages of one kind by one call.
     fn take_run(&mut self) {
         let mut run = [ShortArrival::NONE; 16];
         let (first, most) = (self.random.below(3) as u8, self.random.below(17) as usize);

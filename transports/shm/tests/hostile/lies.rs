@@ -1,4 +1,4 @@
-//! One lie at a time, each well formed but for that.
+//! Lies, one at a time, each well formed otherwise.
 
 use std::sync::atomic::Ordering;
 
@@ -38,7 +38,7 @@ impl Scene {
         self.prey.nic.outbox().usage().blocks
     }
 
-    /// The rogue's connection is over, for this reason, and no other.
+    /// Asserts that the rogue's connection is over for this reason and no other.
     fn assert_lost_because(mut self, error: &Error, reason: &str) {
         assert!(matches!(error, Error::Lost(why) if why.contains(reason)), "{error}");
         assert!(matches!(self.vi.send_inline(None, &[], b"more"), Err(Error::Lost(_))));
@@ -72,7 +72,8 @@ fn more_read_than_was_sent() {
     }
 }
 
-/// What the prey says of its own reading lies in memory that the rogue can write: it does not read there itself.
+/// The prey publishes its read position in memory that the rogue can write, so it must not read the position back
+/// from there.
 #[test]
 fn a_word_put_into_the_readers_mouth() {
     let mut scene = Scene::new();
@@ -84,7 +85,8 @@ fn a_word_put_into_the_readers_mouth() {
     }
 }
 
-/// It takes back what we have not read when we hang up on it: so it learns what we have read, and may be holding.
+/// The prey tells the rogue how far it has read when it hangs up: the rogue takes back the other messages, and the
+/// prey may be holding those that it has read.
 #[test]
 fn a_liar_is_told_what_was_read_of_it() {
     let mut scene = Scene::new();
@@ -104,7 +106,7 @@ fn a_liar_is_told_what_was_read_of_it() {
     scene.assert_lost_because(&error, "malformed cell");
 }
 
-/// It may only be stopped, and go on later in the middle of a message.
+/// The peer may only be stopped, and go on later in the middle of a message.
 #[test]
 fn a_peer_that_is_stuck_keeps_what_it_reads() {
     let Scene { prey, rogue, grip, mut vi } = Scene::new();
@@ -120,7 +122,7 @@ fn a_peer_that_is_stuck_keeps_what_it_reads() {
     assert_eq!(vi.send_wait(soon()).unwrap().status, Status::TransportError);
 }
 
-/// Into a descriptor, where short messages go straight from the cell.
+/// The message goes into a descriptor, where short messages are copied straight from the cell.
 #[test]
 fn a_short_message_longer_than_its_cell() {
     for len in [PAYLOAD_BYTES + 1, 200, 255] {
@@ -147,7 +149,7 @@ fn a_short_message_longer_than_its_cell() {
     }
 }
 
-/// One that must be copied here, and would take more memory than any message may.
+/// The message must be copied here, and would take more memory than any message may.
 #[test]
 fn a_message_longer_than_any_is_not_copied() {
     let mut scene = Scene::new();
@@ -172,7 +174,7 @@ fn a_message_longer_than_any_is_not_copied() {
 fn the_end_is_named_after_the_last_message() {
     for sent in 1..=3 {
         let mut scene = Scene::new();
-        // What was named when the connection was made is not what this is about.
+        // The announcement from when the connection was made is not under test.
         while scene.prey.cq.poll().is_some() {}
         let (meta, aux) = cell::inline(4, None);
         (0..sent).for_each(|_| scene.grip.push(meta, aux, &[0]));
@@ -192,7 +194,7 @@ fn the_end_is_named_after_the_last_message() {
     }
 }
 
-/// Whoever sleeps on a completion queue has nobody else to learn it from.
+/// A program that sleeps on a completion queue learns of a peer's end only there.
 #[test]
 fn the_end_of_a_process_is_named() {
     let Scene { mut prey, rogue, grip, mut vi } = Scene::new();
@@ -216,7 +218,8 @@ fn a_token_that_was_never_lent() {
     }
 }
 
-/// What the lost peer still had is one send's error; those behind it are flushed, and all come back.
+/// The first send over the lost connection fails with the error; the sends behind it are flushed, and all buffers
+/// come back.
 #[test]
 fn a_lost_link_is_a_transport_error() {
     let Scene { prey, rogue, grip, mut vi } = Scene::new();
@@ -260,7 +263,7 @@ fn a_message_outside_the_outbox() {
     }
 }
 
-/// A read of it would take that memory from the system, on our account, and a look at it all takes its time.
+/// A read of the message would take that memory from the system, on our account, and checking it all takes time.
 #[test]
 fn a_message_without_memory_behind_it() {
     const SPARSE: usize = 64 << 20;
@@ -280,7 +283,8 @@ fn a_message_without_memory_behind_it() {
     }
 }
 
-/// Most of a window that the prey writes to has no memory: what it writes takes that, and no more.
+/// Most of a window that the prey writes to has no memory. The prey's writes take memory for what they write, and no
+/// more.
 #[test]
 fn a_window_without_memory_behind_it() {
     let mut scene = Scene::new();
@@ -291,7 +295,7 @@ fn a_window_without_memory_behind_it() {
     let mut block = scene.block();
     block.bytes_mut().fill(0xee);
     scene.vi.rdma_write(block, to, None).unwrap();
-    // Where the system is set to give huge pages to all shared memory, one page is a chunk.
+    // If the system gives huge pages to all shared memory, one page is a whole chunk.
     let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
     if setting.is_ok_and(|setting| setting.contains("[never]") || setting.contains("[advise]")) {
         assert!(scene.rogue.landing_memory() < CHUNK as u64 / 8, "{} bytes", scene.rogue.landing_memory());
@@ -299,7 +303,7 @@ fn a_window_without_memory_behind_it() {
     assert_eq!(scene.rogue.bytes_in_landing(), 500);
 }
 
-/// The rogue's landing has no memory where the prey reads it, or no more: the read takes none.
+/// The rogue's landing arena has no memory where the prey reads it, or has given it up: the read takes none.
 #[test]
 fn a_window_to_read_without_memory_behind_it() {
     for punched in [false, true] {
@@ -364,7 +368,7 @@ fn a_window_outside_the_landing() {
         block = back;
         assert!(matches!(error, Error::RdmaProtection { len: LEN, .. }), "{error}");
     }
-    // The connection goes on, and nothing was written.
+    // The connection goes on, and no byte was written.
     let exposed = Exposed { tag: PTAG.0, offset: end - 500, len: 500, rights: WRITABLE };
     assert_eq!(scene.rogue.bytes_in_landing(), 0);
     scene.rogue.board.view().window(handle).expose(handle.0, exposed);

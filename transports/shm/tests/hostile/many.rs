@@ -12,19 +12,19 @@ use crate::arenas::{MAX_ARENA, Segment};
 use crate::peer_socket_wire::{Datagram, Why};
 use crate::space::MOST;
 
-/// How many control segments of rogues are mapped.
+/// Counts the mapped control segments of rogues.
 fn mapped() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains("rogue-control")).count()
 }
 
-/// It says that it is inside a window, for ever, over each connection that it makes, and the prey closes each.
+/// The rogue says that it stays inside a window, over each connection that it makes, and the prey closes each connection.
 #[test]
 fn connections_that_a_peer_never_leaves_have_a_bound() {
     const MOST: usize = 1000;
     let mut prey = Prey::with(|nic| wrapped(&nic, Disguise::named("shm0").taking(MOST)));
     let mut rogue = Rogue::admitted(prey.address());
-    // The honest peer is no rank, either, and has one.
+    // The honest peer has no rank either, and uses one connection.
     for _ in 1..MOST {
         let (grip, vi) = rogue.connect(&prey);
         grip.stay_at(MemHandle(0x12345));
@@ -43,7 +43,7 @@ fn connections_that_a_peer_never_leaves_have_a_bound() {
             other => panic!("{other:?}"),
         }
     }
-    // (The answer to the last one may be here before its mapping is gone there.)
+    // (The answer to the last request may be here before the prey has dropped its mapping.)
     let deadline = soon();
     while mapped() > before {
         assert!(!deadline.passed(), "what is refused is not kept");
@@ -51,7 +51,7 @@ fn connections_that_a_peer_never_leaves_have_a_bound() {
     }
     prey.serves_the_honest(1);
     drop(rogue);
-    // Once it is dead it has left.
+    // A dead process has left the window.
     let mut next = Rogue::admitted(prey.address());
     let deadline = soon();
     loop {
@@ -65,7 +65,7 @@ fn connections_that_a_peer_never_leaves_have_a_bound() {
     drop(next.connect(&prey));
 }
 
-/// Arenas of the longest kind, without memory.
+/// The arenas have the greatest length, and no memory.
 #[test]
 fn the_arenas_of_peers_take_so_much_address_space_and_no_more() {
     let mut prey = Prey::new();
@@ -79,14 +79,14 @@ fn the_arenas_of_peers_take_so_much_address_space_and_no_more() {
         let answer = rogue.meet(SECRET, Some(segments));
         answer.is_some_and(|answer| matches!(answer.datagram, Datagram::Welcome)).then_some(rogue)
     };
-    // The honest peer has some.
+    // The honest peer's arenas take some of the address space.
     let room = MOST as usize / (2 * MAX_ARENA) - 1;
     let mut peer_sockets: Vec<_> = (0..room).map(|_| peer_socket().expect("so many are let in")).collect();
     assert!(peer_socket().is_none(), "more than there is room for");
     prey.serves_the_honest(1);
     drop(Rogue::admitted(prey.address()));
     peer_sockets.pop();
-    // The prey hears of its end in its own time.
+    // The prey hears of its end some time later.
     let deadline = soon();
     while peer_sockets.len() < room {
         assert!(!deadline.passed());

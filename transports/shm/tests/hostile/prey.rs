@@ -17,7 +17,7 @@ pub const SECRET: [u8; 32] = [7; 32];
 pub const NAME: &[u8] = b"prey";
 const ARENA: usize = 8 << 20;
 
-/// Ends a hang.
+/// Deadline that ends a hang.
 pub fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
@@ -52,12 +52,12 @@ pub fn vi(nic: &Nic) -> Vi {
 }
 
 impl Prey {
-    /// One at a time: they count this process's descriptors.
+    /// Opens the NIC. Only one prey exists at a time: the tests count this process's descriptors.
     pub fn new() -> Self {
         Prey::with(|nic| nic)
     }
 
-    /// One that is like this.
+    /// Opens the NIC, after `changed` was applied to it.
     pub fn with(changed: impl FnOnce(Nic) -> Nic) -> Self {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock();
@@ -72,26 +72,26 @@ impl Prey {
         &self.nic.attributes().address
     }
 
-    /// The next connection that was asked for, with a VI of this context.
+    /// Accepts the next connection request with a VI of this context.
     pub fn accept(&self, context: u64) -> Vi {
         let mut vi = vi(&self.nic);
         vi.set_attributes(ViAttributes { context, ..*vi.attributes() }).unwrap();
         self.accept_by(vi)
     }
 
-    /// The next connection that was asked for, by this VI.
+    /// Accepts the next connection request with this VI.
     pub fn accept_by(&self, mut vi: Vi) -> Vi {
         let request = self.next_request();
         request.accept(&mut vi, &self.cq.handle(), &self.cq.handle(), &[]).unwrap();
         vi
     }
 
-    /// The next connection that was asked for, not answered yet.
+    /// Returns the next connection request, not answered yet.
     pub fn next_request(&self) -> Request {
         self.listener.wait(soon()).unwrap()
     }
 
-    /// The honest connection still carries messages, both ways.
+    /// Asserts that the honest connection still carries messages, both ways.
     pub fn serves_the_honest(&mut self, number: u64) {
         let Honest { theirs, ours, .. } = &mut self.honest;
         exchange(theirs, ours, number);
@@ -99,7 +99,7 @@ impl Prey {
     }
 }
 
-/// One message.
+/// Sends one message and checks its arrival.
 fn exchange(from: &mut Vi, to: &mut Vi, number: u64) {
     let mut block = from.nic().outbox().block(5000, Fill::Keep).unwrap();
     block.bytes_mut().chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&number.to_le_bytes()));
@@ -128,12 +128,12 @@ impl Honest {
     }
 }
 
-/// Descriptors of this process.
+/// Counts the descriptors of this process.
 pub fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Waits until no more than `before` are left: the reactor closes them.
+/// Waits until at most `before` descriptors are left: the reactor closes them.
 pub fn await_descriptors(before: usize) {
     let deadline = soon();
     while descriptors() > before {

@@ -1,4 +1,4 @@
-//! A peer that knows the secret and the formats, and has no manners.
+//! A peer that knows the secret and the formats, and breaks the rules.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
@@ -28,9 +28,9 @@ pub const OUTBOX: usize = 4 << 20;
 pub const LANDING: usize = 2 << 20;
 pub const PTAG: Ptag = Ptag(5);
 
-/// Where the credit for what the prey sends lies (see `layout`): the consumer's line of direction 1.
+/// Offset of the credit for the prey's messages (see `layout`): the consumer's line of direction 1.
 const CREDIT: usize = 9216;
-/// And the word on how far the rogue has read.
+/// Offset of the count of messages that the rogue has read.
 const READ: usize = CREDIT + 128;
 
 /// A peer socket to the prey.
@@ -43,17 +43,17 @@ pub struct Rogue {
     requests: u32,
 }
 
-/// A connection over it, of which the rogue is the requester.
+/// A connection over the rogue's peer socket. The rogue is its requester.
 pub struct Grip {
     pub control: Arc<Mapping>,
     pub producer: Producer<Direction>,
     pub returner: Returner<Direction>,
-    /// Where the prey listens.
+    /// Doorbells on which the prey listens.
     pub doorbells: Doorbells,
 }
 
 impl Rogue {
-    /// Connects without a word.
+    /// Connects and sends no datagram.
     pub fn silent(address: &[u8]) -> Self {
         Self::over(socket::connect_to(address).unwrap())
     }
@@ -71,7 +71,7 @@ impl Rogue {
         }
     }
 
-    /// Lets the prey, which asks at `listener`, in, and receives its request: the control segment of that.
+    /// Admits the prey, which connects to `listener`, and receives its request. Returns the control segment of that, too.
     pub fn asked(listener: &Endpoint) -> (Self, Arc<Mapping>) {
         socket::wait_readable(listener.as_fd(), Duration::from_secs(60)).unwrap();
         let socket = socket::accept_from(listener.as_fd()).unwrap().expect("the prey comes");
@@ -97,12 +97,12 @@ impl Rogue {
         }
     }
 
-    /// Connects and is let in.
+    /// Connects and completes the hand-shake.
     pub fn admitted(address: &[u8]) -> Self {
         Self::silent(address).let_in()
     }
 
-    /// As [`Rogue::admitted`], with an outbox of so many bytes, of which it has the first chunk.
+    /// Connects as [`Rogue::admitted`], with an outbox of `len` bytes of which only the first chunk has memory.
     pub fn sparse(address: &[u8], len: usize) -> Self {
         let mut rogue = Self::silent(address);
         rogue.outbox = Segment::outbox(len).unwrap();
@@ -118,17 +118,17 @@ impl Rogue {
         rogue
     }
 
-    /// Goes through the hand-shake, with segments other than its own if told so. The prey's last word: `None` if it
-    /// hung up.
+    /// Goes through the hand-shake, with `segments` instead of its own if given. Returns the prey's last datagram;
+    /// `None` if the prey hung up.
     pub fn meet(&mut self, secret: [u8; 32], segments: Option<[BorrowedFd<'_>; 3]>) -> Option<Received> {
         let (mut handshake, meet) =
             Handshake::connect(Keys::from(secret).call(None).unwrap(), boot_id().unwrap(), [1; 32]);
-        // It may have hung up on us already, here and below.
+        // The prey may have hung up already, here and below.
         let _ = socket::send(self.socket.as_fd(), &meet.encode(), &[]);
         let Received { datagram, .. } = self.receive()?;
         let join = match (handshake.input(&datagram), &datagram) {
             (Ok(Step::SendSegments(join)), _) => join,
-            // Without the secret nothing can be checked, and nothing proved.
+            // Without the secret the rogue can check and prove nothing, so it echoes the proof.
             (Err(_), Datagram::Prove { mac, .. }) => Datagram::Join { mac: *mac },
             other => panic!("{other:?}"),
         };
@@ -146,7 +146,7 @@ impl Rogue {
         self.socket.as_fd()
     }
 
-    /// The next datagram of the prey's; `None` once it hung up.
+    /// Returns the prey's next datagram; `None` once the prey has hung up.
     pub fn receive(&self) -> Option<Received> {
         let mut buffer = [0; MAX_DATAGRAM];
         loop {
@@ -163,7 +163,7 @@ impl Rogue {
         }
     }
 
-    /// Asks for a connection with this control segment.
+    /// Sends a connection request with this control segment.
     pub fn request(&mut self, control: BorrowedFd<'_>) {
         let bit = DoorbellBit { doorbell: 0, bit: 0 };
         let hello = Hello {
@@ -178,7 +178,7 @@ impl Rogue {
         self.send(&request, &[control]);
     }
 
-    /// Asks for a connection to nobody, if the prey's queue has room for that, and does not read the answer.
+    /// Sends a request to an unknown discriminator, if the prey's queue has room, and does not read the answer.
     pub fn ask_in_vain(&self) {
         let (fd, _) = segment::create("rogue-control", CONTROL_BYTES, PeerAccess::Write).unwrap();
         let bit = DoorbellBit { doorbell: 0, bit: 0 };
@@ -193,17 +193,17 @@ impl Rogue {
         let _ = socket::send(self.socket(), &request.encode(), &[fd.as_fd()]);
     }
 
-    /// Gets a connection: its end, and the prey's.
+    /// Makes a connection. Returns its own end, and the prey's.
     pub fn connect(&mut self, prey: &Prey) -> (Grip, Vi) {
         self.connect_to(prey, 0)
     }
 
-    /// As [`Rogue::connect`], to a VI of this context.
+    /// Makes a connection as [`Rogue::connect`], to a VI of this context.
     pub fn connect_to(&mut self, prey: &Prey, context: u64) -> (Grip, Vi) {
         self.connect_by(|| prey.accept(context))
     }
 
-    /// As [`Rogue::connect`], to whom accepts it.
+    /// Makes a connection as [`Rogue::connect`]. The closure `accept` accepts it.
     pub fn connect_by(&mut self, accept: impl FnOnce() -> Vi) -> (Grip, Vi) {
         let (fd, control) = segment::create("rogue-control", CONTROL_BYTES, PeerAccess::Write).unwrap();
         self.request(fd.as_fd());
@@ -211,7 +211,7 @@ impl Rogue {
         let doorbells = loop {
             match self.receive().expect("an answer").datagram {
                 Datagram::Accept { doorbells, .. } => break doorbells,
-                // The prey ended a former connection by an error.
+                // The prey has ended an earlier connection by an error.
                 Datagram::Broken => {}
                 other => panic!("not accepted: {other:?}"),
             }
@@ -219,7 +219,7 @@ impl Rogue {
         let control = Arc::new(control);
         let grip = Grip {
             producer: Producer::new(Direction::new(&control, 0)),
-            // What the prey lends comes back in the lane of its own direction.
+            // Buffers that the prey lends come back in the lane of its own direction.
             returner: Returner::new(Direction::new(&control, 1)),
             control,
             doorbells,
@@ -227,7 +227,7 @@ impl Rogue {
         (grip, vi)
     }
 
-    /// How many bytes of memory its outbox has taken.
+    /// Bytes of memory that its outbox has taken.
     pub fn outbox_memory(&self) -> u64 {
         memory_of(&self.outbox)
     }
@@ -236,26 +236,26 @@ impl Rogue {
         memory_of(&self.landing)
     }
 
-    /// Writes 0xee all over its landing.
+    /// Fills its landing arena with 0xee.
     pub fn fill_landing(&self) {
         let file = std::fs::File::from(self.landing.fd().try_clone_to_owned().unwrap());
         file.write_all_at(&vec![0xee; LANDING], 0).unwrap();
     }
 
-    /// Gives all memory of its landing back to the system.
+    /// Gives all memory of its landing arena back to the system.
     pub fn punch_landing(&self) {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(self.landing.fd(), hole, 0, LANDING as u64).unwrap();
     }
 
-    /// How many bytes of its landing are not zero.
+    /// Counts the bytes of its landing arena that are not zero.
     pub fn bytes_in_landing(&self) -> usize {
         let view = segment::adopt(self.landing.fd(), LANDING..=LANDING, PeerAccess::Write).unwrap();
         let word = |at: usize| view.structure::<AtomicU64>(at).load(Ordering::Relaxed);
         (0..LANDING).step_by(8).flat_map(|at| word(at).to_ne_bytes()).filter(|byte| *byte != 0).count()
     }
 
-    /// The board of the prey, mapped here.
+    /// Returns the prey's board, mapped by the rogue.
     pub fn prey_board(&self) -> &BoardView {
         self.prey_board.as_ref().expect("admitted")
     }
@@ -271,12 +271,12 @@ impl Grip {
         self.control.structure::<AtomicU64>(word % (CONTROL_BYTES / 8) * 8).store(value, Ordering::Release);
     }
 
-    /// The rogue's own direction.
+    /// Returns the direction that the rogue writes.
     pub fn direction(&self) -> Direction {
         Direction::new(&self.control, 0)
     }
 
-    /// Goes inside a window of the prey's, as a process that is stopped in the middle of a copy.
+    /// Enters a window of the prey, like a process that is stopped in the middle of a copy.
     pub fn stay_in(&self, window: &Window) {
         self.stay_at(window.remote().handle);
     }
@@ -285,12 +285,12 @@ impl Grip {
         std::mem::forget(self.direction().sender().gate.enter(handle.0));
     }
 
-    /// Goes out: by way of nowhere.
+    /// Leaves the window: the gate names no window any more.
     pub fn leave(&self) {
         drop(self.direction().sender().gate.enter(0));
     }
 
-    /// Claims to have read so many of the prey's messages.
+    /// Claims to have read `credit` of the prey's messages.
     pub fn claim_credit(&self, credit: u32) {
         self.control.structure::<AtomicU32>(CREDIT).store(credit, Ordering::Release);
     }
@@ -299,19 +299,19 @@ impl Grip {
         self.control.structure::<AtomicU32>(READ).store(read, Ordering::Release);
     }
 
-    /// Overwrites what the prey says of its own reading.
+    /// Overwrites the prey's published count of messages that it has read.
     pub fn forge_read(&self, read: u32) {
         self.control.structure::<AtomicU32>(READ - 1024).store(read, Ordering::Release);
     }
 
-    /// Sends a cell of the rogue's making. (The doorbell is not rung: the prey looks by itself.)
+    /// Sends a cell of the rogue's making. (The doorbell is not rung: the prey polls by itself.)
     pub fn push(&mut self, meta: u32, aux: u64, words: &[u64]) {
         assert!(self.producer.has_room().unwrap());
         let _ = self.producer.push(meta, aux, words);
     }
 }
 
-/// A datagram of the prey's.
+/// A datagram of the prey.
 #[derive(Debug)]
 pub struct Received {
     pub datagram: Datagram,

@@ -1,5 +1,6 @@
-//! A process whose table of descriptors is full leaves those who connect waiting, says once what it is short of, and serves
-//! them when there is room. It is a process of its own here: this one needs its descriptors.
+//! A process whose table of descriptors is full: callers wait in the backlog, the shortage is printed once, and
+//! callers are served when there is room. The short process is a child, because the test process needs its
+//! descriptors.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,12 +18,12 @@ use super::rogue::Rogue;
 use crate::peer_socket_wire::{Datagram, Why};
 
 const NAME: &str = "tests::hostile::shortage::a_process_without_descriptors_serves_later";
-/// Set in the process that runs out of them.
+/// Set in the process that runs out of descriptors.
 const IS_SHORT: &str = "UDECK_TEST_IS_SHORT_OF_DESCRIPTORS";
 const DESCRIPTORS: u64 = 64;
 
 const CONNECTS: &str = "tests::hostile::shortage::a_connect_without_descriptors_leaves_nothing_behind";
-/// Set in the process that connects: to whom.
+/// Set in the process that connects: the address.
 const CONNECTS_TO: &str = "UDECK_TEST_CONNECTS_TO";
 
 #[test]
@@ -46,7 +47,7 @@ fn a_process_without_descriptors_serves_later() {
 
 const KEEPS: &str = "tests::hostile::shortage::a_request_without_descriptors_waits";
 
-/// A request whose control segment there is no room for ends nothing: it waits.
+/// A request without room for the descriptor of its control segment ends nothing: it waits.
 #[test]
 fn a_request_without_descriptors_waits() {
     if std::env::var_os(IS_SHORT).is_some() {
@@ -66,9 +67,9 @@ fn a_request_without_descriptors_waits() {
     short.end_without_another_word();
 }
 
-/// In the other process, as its lines of input say.
+/// Runs in the child process, as its lines of input say.
 fn run_out_and_recover() {
-    // Ends a hang.
+    // The process exits after a minute, which ends a hang.
     std::thread::spawn(|| {
         std::thread::sleep(Duration::from_secs(60));
         std::process::exit(2);
@@ -87,9 +88,9 @@ fn run_out_and_recover() {
     drop(hoard);
 }
 
-/// A process that connects with too few descriptors to spare gets an error, and keeps nothing of the attempt: as soon as it
-/// has enough, it connects. With each further one something else is missing: the socket, the watch for the peer's death, the
-/// reactor's hold on either, the control segment, the peer's segments.
+/// A process that connects with too few descriptors to spare gets an error and keeps nothing of the attempt. As soon
+/// as it has enough, it connects. Each further descriptor lets the attempt fail at a later step: the socket, the
+/// watch for the peer's death, the reactor's duplicate of either, the control segment, the peer's segments.
 #[test]
 fn a_connect_without_descriptors_leaves_nothing_behind() {
     if let Some(address) = std::env::var_os(CONNECTS_TO) {
@@ -105,7 +106,7 @@ fn a_connect_without_descriptors_leaves_nothing_behind() {
     prey.serves_the_honest(1);
 }
 
-/// In the other process.
+/// Runs in the child process.
 fn connect_with_few(address: &[u8]) {
     let limit = Rlimit { current: Some(DESCRIPTORS), ..getrlimit(Resource::Nofile) };
     setrlimit(Resource::Nofile, limit).unwrap();
@@ -124,7 +125,7 @@ fn connect_with_few(address: &[u8]) {
         hoard.truncate(hoard.len() - spare);
         let error = connect();
         drop(hoard);
-        // The peer says so: they have met.
+        // The peer has answered, so the two have met.
         if matches!(error, Error::NoMatch(_)) {
             assert!(spare > 3, "with {spare} to spare");
             break;

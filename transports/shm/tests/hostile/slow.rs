@@ -1,4 +1,5 @@
-//! Descriptors whose last close takes long, passed where none belong, and where segments do: nobody waits for that.
+//! Descriptors whose last close takes long, passed where none belong, and where segments do: no thread waits for the
+//! close.
 
 use std::io::Write;
 use std::mem::MaybeUninit;
@@ -20,7 +21,7 @@ use crate::peer_socket_wire::Datagram;
 const LONG: Duration = Duration::from_secs(90);
 const MANY: usize = 100;
 
-/// A socket whose last close waits for its other end, and that.
+/// Returns a socket whose last close waits for its other end, and that other end.
 fn lingering() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -35,7 +36,7 @@ fn meet() -> Datagram {
     Handshake::connect(Keys::from(SECRET).call(None).unwrap(), boot_id().unwrap(), [1; 32]).1
 }
 
-/// Whether it was sent: the prey may have hung up.
+/// Sends a datagram. Returns whether it was sent: the prey may have hung up.
 fn send(rogue: &Rogue, datagram: &Datagram, fds: &[BorrowedFd<'_>]) -> bool {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MANY))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -44,7 +45,7 @@ fn send(rogue: &Rogue, datagram: &Datagram, fds: &[BorrowedFd<'_>]) -> bool {
     sendmsg(rogue.socket(), &[std::io::IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).is_ok()
 }
 
-/// What `pass` passes holds up nobody, and is closed.
+/// Asserts that the descriptors passed by `pass` hold up nobody and are closed.
 fn holds_up_nobody(pass: impl FnOnce(&Prey, BorrowedFd<'_>) -> Option<Rogue>) {
     let mut prey = Prey::new();
     let before = descriptors();
@@ -55,7 +56,7 @@ fn holds_up_nobody(pass: impl FnOnce(&Prey, BorrowedFd<'_>) -> Option<Rogue>) {
     drop(honest.connect(&prey));
     prey.serves_the_honest(1);
     drop((honest, rogue));
-    // Not for its other end.
+    // This does not wait for the socket's other end.
     await_descriptors(before + 1);
     drop(other);
     await_descriptors(before);
@@ -116,7 +117,7 @@ fn with_a_datagram_that_carries_none() {
     });
 }
 
-/// Its peer socket is kept for the connection: what comes over it is not read, and goes with it.
+/// The rogue's peer socket is kept for its connection. Datagrams that arrive there are not read, and go with it.
 #[test]
 fn after_a_lie() {
     let mut prey = Prey::new();
@@ -130,7 +131,7 @@ fn after_a_lie() {
     let mut honest = Rogue::admitted(prey.address());
     drop(honest.connect(&prey));
     drop((honest, rogue));
-    // The end of the peer socket is seen behind all that.
+    // The end of the peer socket is seen behind all those datagrams.
     let (grip, mut vi) = connection;
     while !vi.send_inline(None, &[], b"").is_err_and(|error| matches!(error, udeck_via::Error::Lost(_))) {
         std::thread::yield_now();
@@ -142,7 +143,7 @@ fn after_a_lie() {
     await_descriptors(before);
 }
 
-/// A child of it has its socket, and its end is known all the same.
+/// A process has passed its socket on before it died, and its end is known all the same.
 #[test]
 fn a_link_is_forgotten_when_its_process_has_died() {
     if let Some(address) = std::env::var_os(LINKS_TO) {
@@ -150,7 +151,7 @@ fn a_link_is_forgotten_when_its_process_has_died() {
         let rogue = Rogue::admitted(prey.as_bytes());
         let heir = socket::connect_to(test.as_bytes()).unwrap();
         assert!(socket::send(heir.as_fd(), b"take this", &[rogue.socket()]).unwrap());
-        // Without a drop of its socket, which would be the end of the duplicate, too.
+        // The process exits without a drop of its socket, which would be the end of the duplicate, too.
         std::process::exit(1);
     }
     let mut prey = Prey::new();
@@ -169,11 +170,11 @@ fn a_link_is_forgotten_when_its_process_has_died() {
         panic!("no word of it")
     };
     assert_eq!(fds.len(), 1);
-    // The listener, its heir, and the socket.
+    // Three descriptors remain: the listener, the connection to it, and the passed socket.
     await_descriptors(before + 3);
     prey.serves_the_honest(1);
 }
 
 const DIES: &str = "tests::hostile::slow::a_link_is_forgotten_when_its_process_has_died";
-/// Set in the process that dies: to whom it connects, and to whom it passes its socket.
+/// Set in the process that dies: the address to which it connects, and the one to which it passes its socket.
 const LINKS_TO: &str = "UDECK_TEST_LINKS_AND_DIES";

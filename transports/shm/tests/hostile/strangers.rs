@@ -1,4 +1,4 @@
-//! Whoever connects to the socket where peers find the NIC: without the secret, with nonsense, with wrong segments.
+//! Strangers that connect to the NIC's socket: without the secret, with nonsense, with wrong segments.
 
 use std::ffi::OsStr;
 use std::io::{ErrorKind, IoSlice};
@@ -30,18 +30,18 @@ use crate::peer_socket::{Event, PeerSocket};
 use crate::peer_socket_wire::{Datagram, DoorbellBit, Doorbells, MAX_DATAGRAM, VERSION, Why};
 
 const ANOTHER_USER: &str = "tests::hostile::strangers::another_user_is_no_way";
-/// Set in the process of the other user: to whom it connects.
+/// Set in the process of the other user: the address to which it connects.
 const CONNECTS_TO: &str = "UDECK_TEST_OTHER_USER_CONNECTS_TO";
 
 const LINKS_OFTEN: &str = "tests::hostile::strangers::an_admitted_process_has_so_many_links_and_no_more";
-/// Set in the process that makes many peer sockets: to whom.
+/// Set in the process that makes many peer sockets: the address.
 const LINKS_TO: &str = "UDECK_TEST_LINKS_TO";
 
 fn meet() -> Datagram {
     Datagram::Meet { version: VERSION, boot_id: boot_id().unwrap(), nonce: [1; 32], claim: Claim::NOBODY }
 }
 
-/// `act` changes nothing for others, and leaves no descriptor behind.
+/// Asserts that `act` changes nothing for others and leaves no descriptor behind.
 fn leaves_no_trace(act: impl FnOnce(&Prey)) {
     let mut prey = Prey::new();
     let before = descriptors();
@@ -50,7 +50,7 @@ fn leaves_no_trace(act: impl FnOnce(&Prey)) {
     await_descriptors(before);
 }
 
-/// It says no word of "rejected": by another transport they may meet.
+/// The error does not say "rejected", because the two may meet by another transport.
 #[test]
 fn another_user_is_no_way() {
     if let Some(address) = std::env::var_os(CONNECTS_TO) {
@@ -83,7 +83,8 @@ fn another_user_is_no_way() {
     });
 }
 
-/// It knows the secret, and each of its peer sockets takes descriptors and address space here. When some end, others are let in.
+/// The process knows the secret, and each of its peer sockets takes descriptors and address space here. When some
+/// end, others are let in.
 #[test]
 fn an_admitted_process_has_so_many_links_and_no_more() {
     if let Some(address) = std::env::var_os(LINKS_TO) {
@@ -99,7 +100,7 @@ fn an_admitted_process_has_so_many_links_and_no_more() {
     });
 }
 
-/// In the other process.
+/// Runs in the child process.
 fn link_often(address: &[u8]) {
     let peer_socket = || {
         let mut rogue = Rogue::silent(address);
@@ -109,7 +110,7 @@ fn link_often(address: &[u8]) {
         (0..MAX_PEER_SOCKETS).map(|_| peer_socket().expect("so many are let in")).collect();
     assert!((0..3).all(|_| peer_socket().is_none()), "more than {MAX_PEER_SOCKETS}");
     peer_sockets.truncate(MAX_PEER_SOCKETS / 2);
-    // The prey hears of their end in its own time.
+    // The prey hears of their end some time later.
     let deadline = soon();
     while peer_sockets.len() < MAX_PEER_SOCKETS {
         assert!(!deadline.passed(), "{} are let in again", peer_sockets.len());
@@ -133,7 +134,7 @@ fn ten_thousand_random_datagrams() {
         let mut bytes = [0; 200];
         for number in 0..10_000usize {
             getrandom::fill(&mut bytes).unwrap();
-            // Half of them begin like one of ours.
+            // Half of the datagrams begin like valid ones.
             bytes[0] = if number.is_multiple_of(2) { (number / 2 % 9) as u8 } else { bytes[0] };
             let len = 1 + usize::from(bytes[199]);
             let socket = loop {
@@ -147,7 +148,7 @@ fn ten_thousand_random_datagrams() {
             assert!(socket::send(socket.as_fd(), &bytes[..len.min(200)], &[]).unwrap());
             drop(socket);
             if number.is_multiple_of(100) {
-                // Each holds a few descriptors of the prey's until that has read it.
+                // Each stranger holds a few descriptors of the prey until the prey has read its datagram.
                 await_descriptors(before);
             }
         }
@@ -189,7 +190,8 @@ fn a_second_hand_shake_ends_the_link() {
     });
 }
 
-/// Nobody watches such a peer socket any more: nobody would see the peer inside a window, so it must not hear of one.
+/// Nobody watches such a peer socket any more, so nobody would see the peer inside a window. The peer must not learn
+/// of a window over it.
 #[test]
 fn a_request_over_a_link_that_has_ended_is_not_accepted() {
     leaves_no_trace(|prey| {
@@ -198,7 +200,7 @@ fn a_request_over_a_link_that_has_ended_is_not_accepted() {
         rogue.request(fd.as_fd());
         let request = prey.next_request();
         rogue.send(&meet(), &[]);
-        // Who has been let in by the thread that hears both came later than that lie.
+        // The same reactor thread admitted this second rogue, so it has handled the earlier datagram.
         drop(Rogue::admitted(prey.address()));
         let (mut vi, queue) = (vi(&prey.nic), prey.cq.handle());
         let error = request.accept(&mut vi, &queue, &queue, &[]).unwrap_err();
@@ -207,9 +209,9 @@ fn a_request_over_a_link_that_has_ended_is_not_accepted() {
     });
 }
 
-/// A peer socket can go down (its greeting was not sent, its hand-shake took too long) between the look whether it is down
-/// and the handling of a datagram that the reactor has read. No such datagram may count, and none may need the segments that
-/// only a proof brings.
+/// A peer socket can go down (its greeting was not sent, its hand-shake took too long) between the check whether it
+/// is down and the handling of a datagram that the reactor has read. No such datagram may count, and none may need
+/// the segments that only a proof brings.
 #[test]
 fn nothing_counts_over_a_link_that_went_down_before_it_was_up() {
     let bit = DoorbellBit { doorbell: 0, bit: 0 };
@@ -245,7 +247,7 @@ fn nothing_counts_over_a_link_that_went_down_before_it_was_up() {
     }
 }
 
-/// They hold a descriptor or two each while they are there, and hold up nobody.
+/// Each stranger holds a descriptor or two while it is there, and holds up nobody.
 #[test]
 fn many_that_stop_in_the_middle_of_the_hand_shake() {
     let mut prey = Prey::new();
@@ -261,7 +263,7 @@ fn many_that_stop_in_the_middle_of_the_hand_shake() {
     await_descriptors(before);
 }
 
-/// A segment of this size and with these seals, or with none.
+/// Creates a segment of this size, with the seals of `access` or with none.
 fn segment(len: usize, access: Option<PeerAccess>) -> OwnedFd {
     match access {
         Some(access) => segment::create("rogue", len, access).unwrap().0,
@@ -281,14 +283,14 @@ fn segments_that_are_not_what_they_should_be() {
         (0, (BOARD_BYTES - 4096, Some(Write))),
         (0, (BOARD_BYTES + 4096, Some(Write))),
         (0, (BOARD_BYTES, None)),
-        // Not sealed against writing: its owner could hand out descriptors that write it.
+        // The segment is not sealed against writing: its owner could hand out descriptors that write it.
         (1, (OUTBOX, Some(Write))),
         (1, (OUTBOX, None)),
         (2, (LANDING, None)),
-        // Larger than any arena: each costs address space, and a bit for each chunk.
+        // The segment is larger than any arena: each costs address space, and a bit for each chunk.
         (1, (MAX_ARENA + CHUNK, Some(Read))),
         (2, (1 << 44, Some(Write))),
-        // Peers could not write it.
+        // Peers could not write this one.
         (2, (LANDING, Some(Read))),
     ];
     leaves_no_trace(|prey| {

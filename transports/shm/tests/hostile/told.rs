@@ -1,4 +1,4 @@
-//! What the error callback is told of peers that fail, though the program never looks at its VIs.
+//! Errors that the error callback is told of failing peers, though the program never polls its VIs.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -12,7 +12,7 @@ use super::rogue::{Grip, Rogue};
 use crate::layout::{BROKEN, CLOSED};
 use crate::peer_socket_wire::Datagram;
 
-/// The context of the VI under attack, and of the one that ends what a test waits for.
+/// Contexts of the VI under attack, and of the one whose loss ends a test's wait.
 const CONTEXT: u64 = 7;
 const LAST: u64 = u64::MAX;
 
@@ -34,7 +34,7 @@ fn told(tell: Sender<ErrorEvent>) -> impl Fn(&ErrorEvent) + Send {
     move |event| drop(tell.send(event.clone()))
 }
 
-/// Everything that was told until now: up to the loss of one more connection, made for that.
+/// Returns all events until now: it waits for the loss of one more connection, made for that.
 fn all(events: &Receiver<ErrorEvent>, prey: &Prey) -> Vec<ErrorEvent> {
     let mut last = Rogue::admitted(prey.address());
     let connection = last.connect_to(prey, LAST);
@@ -63,18 +63,18 @@ impl Scene {
         self.grip.direction().sender().state.store(state, Ordering::Release);
     }
 
-    /// One event of the connection was told, for this reason, and none afterwards: neither when its program looks, nor
-    /// when the peer is gone.
+    /// Asserts that one event of the connection was reported, for this reason, and none afterwards: neither when its
+    /// program polls, nor when the peer is gone.
     fn assert_told_once(mut self, reason: &str) {
         let event = self.events.recv_timeout(Duration::from_secs(60)).expect("told");
         assert_eq!((event.context, event.resource), (CONTEXT, Resource::Vi));
         assert_eq!(event.code, ErrorCode::ConnectionLost);
         assert!(event.why.contains(reason), "{}", event.why);
-        // The event is told first: the end may be seen a moment later.
+        // The event is reported first: the end may be visible a moment later.
         let deadline = soon();
         let error = loop {
             match self.vi.send_inline(None, &[], b"more") {
-                // Nobody reads: the ring may be full before that.
+                // Nobody reads, so the ring may be full before the end is visible.
                 Ok(()) | Err(Error::Full { .. }) => std::thread::yield_now(),
                 Err(error) => break error,
             }
@@ -86,7 +86,7 @@ impl Scene {
         self.prey.serves_the_honest(1);
     }
 
-    /// No event was told, and none is when the peer is gone.
+    /// Asserts that no event was reported, and that none is when the peer is gone.
     fn assert_not_told(mut self) {
         assert_eq!(all(&self.events, &self.prey).len(), 0);
         drop(self.rogue);
@@ -166,7 +166,7 @@ fn a_process_that_ends_in_order() {
 #[test]
 fn a_peer_that_dies_after_our_own_end() {
     let mut scene = Scene::new();
-    // It holds a buffer of ours: so the connection is there still.
+    // The peer holds a buffer of ours, so the connection still exists.
     let block = scene.prey.nic.outbox().block(500, Fill::Zero).unwrap();
     scene.vi.hand_off(None, &[], block).unwrap();
     scene.vi.disconnect();
@@ -194,7 +194,7 @@ fn a_callback_that_panics_is_called_again() {
     prey.serves_the_honest(1);
 }
 
-/// It waits for the very thread that found the error.
+/// The callback waits for the very thread that found the error.
 #[test]
 fn a_callback_connects() {
     let mut prey = Prey::new();
@@ -204,7 +204,7 @@ fn a_callback_connects() {
         let (mut vi, cq) = (vi(&nic), Cq::new(&nic).unwrap());
         let to = NetAddress { host: address.clone(), discriminator: NAME.to_vec() };
         vi.connect(&to, &cq.handle(), &cq.handle(), &[], soon()).unwrap();
-        // The last callback that this NIC needs; it holds the NIC.
+        // No further callback is needed, and this one holds the NIC.
         nic.clear_on_error();
         tell.send(vi).unwrap();
     };
@@ -219,7 +219,7 @@ fn a_callback_connects() {
     prey.serves_the_honest(1);
 }
 
-/// The callback is gone, and was told nothing more.
+/// Asserts that the callback was dropped, and that no event was reported to it since.
 fn assert_dropped(events: &Receiver<ErrorEvent>) {
     let end = events.recv_timeout(Duration::from_secs(60));
     assert!(matches!(end, Err(RecvTimeoutError::Disconnected)), "{end:?}");

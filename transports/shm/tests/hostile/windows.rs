@@ -1,4 +1,5 @@
-//! Windows that are taken back while a peer is in the middle of a write: nothing is lost for good, nothing too early.
+//! Windows that are revoked while a peer is in the middle of a write: no memory is lost for good, and none is reused
+//! too early.
 
 use udeck_sys::socket;
 use udeck_via::mem::Fill;
@@ -10,7 +11,7 @@ use crate::board::WINDOWS;
 use crate::layout::Direction;
 use crate::peer_socket_wire::Datagram;
 
-const LEN: usize = 5 << 20; // more than half of the prey's landing
+const LEN: usize = 5 << 20; // more than half of the prey's landing arena
 
 struct Scene {
     rogue: Rogue,
@@ -20,7 +21,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// The prey has a window, and the rogue is inside.
+    /// Makes a window of the prey, with the rogue inside.
     fn new() -> (Self, Window) {
         let prey = Prey::new();
         let mut rogue = Rogue::admitted(prey.address());
@@ -47,15 +48,15 @@ impl Scene {
         }
     }
 
-    /// No entry of the board is lost either.
+    /// Asserts that no entry of the board is lost.
     fn assert_all_windows_are_there(&self) {
         let all: Vec<_> = (0..WINDOWS).map(|_| self.window(64).unwrap()).collect();
         assert_eq!(self.blocks(), all.len());
     }
 }
 
-/// A process that is stopped in the middle of a copy is inside one window. Those of others are taken back at once, more of
-/// them than the board has entries, whether their owner waits or not; so is a block that peers read.
+/// A process that is stopped in the middle of a copy is inside one window only. Windows of others are revoked at
+/// once, more of them than the board has entries, whether their owner waits or not; so is a block that peers read.
 #[test]
 fn who_is_inside_a_window_holds_up_no_other() {
     let (mut scene, held) = Scene::new();
@@ -104,7 +105,7 @@ fn a_window_dropped_while_a_writer_is_inside_comes_home_when_it_leaves() {
     scene.assert_all_windows_are_there();
 }
 
-/// A writer that is always inside when one looks, though not with what it found then, holds nothing up.
+/// A writer that is inside at every poll, but on a new visit each time, holds nothing up.
 #[test]
 fn a_later_visit_is_another_one() {
     let (scene, window) = Scene::new();
@@ -129,7 +130,7 @@ fn a_window_revoked_in_vain_comes_home() {
     scene.assert_all_windows_are_there();
 }
 
-/// Else a window would never be quiet where many write.
+/// Otherwise a window would never be quiet where many write.
 #[test]
 fn a_window_that_is_asked_for_again_waits_for_nobody_else() {
     let (mut scene, mut window) = Scene::new();
@@ -144,7 +145,7 @@ fn a_window_that_is_asked_for_again_waits_for_nobody_else() {
     scene.assert_all_windows_are_there();
 }
 
-/// The connection that the writer uses is gone, for its owner, before the window is.
+/// The writer's connection is gone for its owner before the window is.
 #[test]
 fn a_window_is_not_quiet_because_its_vi_is_gone() {
     let (scene, window) = Scene::new();
@@ -170,7 +171,7 @@ fn memory_that_a_writer_has_left_is_found_when_it_is_short() {
     scene.window(LEN).expect("what the first one held");
 }
 
-/// It has what it needs as soon as it is asked, and we have yet to hear from it.
+/// The writer can enter a window as soon as it has received the connection request, before its answer arrives.
 #[test]
 fn a_window_is_not_quiet_because_its_writer_has_not_answered() {
     let prey = Prey::new();
@@ -192,7 +193,7 @@ fn a_window_is_not_quiet_because_its_writer_has_not_answered() {
     });
 }
 
-/// It broke the protocol elsewhere, and is in the middle of a write as before.
+/// The writer broke the protocol elsewhere, and is still in the middle of a write.
 #[test]
 fn a_window_is_not_quiet_because_its_writer_lied() {
     let (mut scene, window) = Scene::new();
@@ -206,7 +207,7 @@ fn a_window_is_not_quiet_because_its_writers_link_is_down() {
     let (mut scene, window) = Scene::new();
     scene.rogue.send(&Datagram::Welcome, &[]);
     let deadline = soon();
-    // (The ring may be full before that.)
+    // (The ring may be full before the link is down.)
     while scene.vi.send_inline(None, &[], b"?").is_ok() || scene.vi.state() == State::Connected {
         assert!(!deadline.passed(), "the link is up still");
         std::thread::yield_now();

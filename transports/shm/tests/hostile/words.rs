@@ -1,4 +1,4 @@
-//! What a program's user reads of a peer.
+//! Error texts about a peer, as a program's user reads them.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn a_process_is_named_by_its_number_and_nothing_of_the_library_is() {
         let to = NetAddress { host: address.clone(), discriminator: discriminator.to_vec() };
         vi(&from).connect(&to, &cq.handle(), &cq.handle(), &[], deadline).unwrap_err()
     };
-    // From then on the two know each other, and the time goes to the request alone.
+    // The two have met now, so the time of the next call goes to the request alone.
     assert!(matches!(connect(b"nobody", soon()), Error::NoMatch(_)));
     let name = b"\x01deck/barrier/0";
     let _answers_nobody = Listener::new(&prey.nic, name).unwrap();
