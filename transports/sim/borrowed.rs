@@ -1,4 +1,4 @@
-//! What a program has of its peer's: a buffer that it reads, or a receipt that it owes.
+//! Loans of a peer that a program holds: a buffer that it reads, or a receipt that it owes.
 
 #![allow(unsafe_code, reason = "memory that the NIC at the other end reads or writes")]
 
@@ -13,7 +13,7 @@ use crate::frame::{copy_of, parts};
 use crate::memory::Memory;
 use crate::world::Shared;
 
-/// Whose it is.
+/// Identity of a loan: its connection, its lender and its token.
 pub struct Loaned {
     pub shared: Arc<Shared>,
     pub connection: u64,
@@ -21,11 +21,11 @@ pub struct Loaned {
     pub token: u16,
 }
 
-/// Where its bytes lie.
+/// Bytes of a message or an RDMA write, in the sender's memory or in a copy.
 pub enum Bytes {
-    /// In the lender's memory, which is kept whatever becomes of its NIC.
+    /// In the lender's memory, which is kept even if the lender's NIC goes away.
     InPlace(Arc<Memory>, Vec<(u64, usize)>),
-    /// Copied on the way.
+    /// Copied in transit.
     Copied(LentSlice),
 }
 
@@ -40,7 +40,7 @@ impl Bytes {
 
 struct Borrowed {
     loaned: Loaned,
-    /// Kept while they are read.
+    /// Keeps the bytes while the program reads them.
     _bytes: Option<Bytes>,
 }
 
@@ -59,7 +59,7 @@ impl Loaned {
         self.shared.with(|world| world.give_back(self.connection, self.lender, self.token, status));
     }
 
-    /// The bytes for a program to read, until it is done with the loan.
+    /// Makes a message that the program reads in place. The loan ends when the program drops it.
     pub fn read(self, bytes: Bytes) -> Lent {
         let parts = match &bytes {
             Bytes::InPlace(memory, segments) => parts(memory, segments),
@@ -68,7 +68,7 @@ impl Loaned {
         self.lend(&parts, Some(bytes))
     }
 
-    /// The bytes for a program to keep as long as it likes: the loan is over.
+    /// Makes a message that the program may keep as long as it likes. The loan ends at once.
     pub fn keep(self, bytes: Bytes) -> Lent {
         let copy = match bytes {
             Bytes::InPlace(memory, segments) => copy_of(&memory, &segments),
@@ -78,7 +78,7 @@ impl Loaned {
         copy.into()
     }
 
-    /// Nothing to read: the receipt that its message, which lies elsewhere, has been placed.
+    /// Makes a message without bytes. Dropping it sends the receipt for a message that has been placed elsewhere.
     pub fn receipt(self) -> Lent {
         self.lend(&[], None)
     }
@@ -86,8 +86,8 @@ impl Loaned {
     fn lend(self, parts: &[(NonNull<u8>, usize)], bytes: Option<Bytes>) -> Lent {
         let token = self.token;
         let borrowed = Borrowed { loaned: self, _bytes: bytes };
-        // SAFETY: the parts lie in what `borrowed` keeps, at stable addresses; the sender's loan, which ends by
-        // `give_back` or `refuse`, keeps its blocks from being written, and nobody writes a copy.
+        // SAFETY: the parts lie in memory that `borrowed` keeps, at stable addresses; the sender's loan, which ends
+        // by `give_back` or `refuse`, keeps its blocks from being written, and nobody writes a copy.
         unsafe { Lent::new(parts, Arc::new(borrowed), token) }
     }
 }

@@ -1,6 +1,6 @@
-//! The checksum of a frame: CRC-32 as Ethernet has it (IEEE 802.3), which finds every single flipped bit.
+//! Checksum of a frame: CRC-32 as in Ethernet (IEEE 802.3), which finds every single flipped bit.
 
-/// The reversed polynomial.
+/// The generator polynomial, bit-reversed.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 const TABLE: [u32; 256] = table();
 
@@ -19,7 +19,7 @@ const fn table() -> [u32; 256] {
     table
 }
 
-/// A checksum in the making.
+/// Running checksum.
 pub struct Crc32(u32);
 
 impl Crc32 {

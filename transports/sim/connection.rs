@@ -1,4 +1,4 @@
-//! Connections: what has arrived, who holds which lent buffer, and how it all ends.
+//! Connections: their two ends, the messages that have arrived, lent buffers, and how a connection ends.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::trace::Happening;
 use crate::waiter::Watch;
 use crate::world::{Due, World};
 
-/// Which end of a connection: 0 asked for it, 1 accepted.
+/// Number of a connection's end: 0 for the requester, 1 for the acceptor.
 pub type Side = usize;
 
-/// Messages that may be sent and not read yet, and buffers that may be lent and not returned, each way.
+/// Upper bound of messages sent and not yet read, and of buffers lent and not yet returned, in each direction.
 pub const WINDOW: usize = 64;
 
 pub struct Connection {
@@ -26,46 +26,46 @@ pub struct Connection {
     pub lost: Option<String>,
 }
 
-/// One end: what it has sent, and what has come to it.
+/// One end of a connection: its sends, and the messages that have come to it.
 pub struct End {
     pub node: usize,
-    /// Its send and its receive queue's places at waiters.
+    /// Places of its send queue and its receive queue at waiters.
     pub watches: [Option<Watch>; 2],
-    /// Its program's callback for errors is told over this.
+    /// Reports the loss of the connection to the program's error callback.
     reporter: Option<Arc<Reporter>>,
-    /// The tag of the windows that it may write, and of those that it may read.
+    /// Protection tags of the peer's windows that this end may write and read.
     pub writable: Option<Ptag>,
     pub readable: Option<Ptag>,
     pub sequence: u64,
-    /// Sent and not arrived, by sequence number.
+    /// Frames sent and not arrived, by sequence number.
     pub under_way: BTreeMap<u64, Frame>,
-    /// When the last of what was sent arrives.
+    /// Virtual time at which the last of the sent frames arrives.
     pub last_arrival: Duration,
-    /// Sent, and not read by the peer.
+    /// Messages sent, and not read by the peer.
     pub unread: u32,
-    /// By token.
+    /// Loans by token.
     pub loans: Vec<Option<Loan>>,
-    /// Reads that are not over, by token.
+    /// RDMA reads that are not complete, by token.
     pub reads: BTreeMap<u16, Reading>,
-    /// What waits for them.
+    /// Messages and fences that wait for reads.
     pub behind: VecDeque<Behind>,
     pub returned: VecDeque<(u64, TransferStatus)>,
     pub wants_room: bool,
     pub expected: u64,
-    /// Arrived before those that come first.
+    /// Messages that arrived before earlier ones, by sequence number.
     pub early: BTreeMap<u64, Message>,
     pub inbox: VecDeque<Message>,
-    /// How the peer ended it: `Some` of words when by an error.
+    /// How the peer ended the connection; the inner `Some` gives the reason of an error.
     pub ended: Option<Option<String>>,
     pub closed: bool,
-    /// Its endpoint was dropped.
+    /// The endpoint was dropped.
     gone: bool,
-    /// Buffers of the peer that its program reads.
+    /// Number of the peer's buffers that the program reads.
     pub holds: usize,
 }
 
 impl End {
-    /// An end whose peer has said this of itself.
+    /// Makes an end on `node` whose peer has sent this `Hello`.
     pub fn new(node: usize, peer: &Hello) -> Self {
         End {
             node,
@@ -92,7 +92,7 @@ impl End {
         }
     }
 
-    /// The number of the next frame that it sends.
+    /// Returns the sequence number of the next frame.
     pub fn next_sequence(&mut self) -> u64 {
         self.sequence += 1;
         self.sequence - 1
@@ -112,7 +112,8 @@ impl Connection {
         self.level != Reliability::Unreliable
     }
 
-    /// Whether something of a NIC's is still to come. (What has come is copied if that dies.)
+    /// Whether messages that a NIC has sent are still undelivered. (Messages that have arrived are copied if the NIC
+    /// dies.)
     pub fn has_undelivered(&self, node: usize) -> bool {
         let is_left = |end: &End| !end.behind.is_empty() || (self.is_reliable() && !end.under_way.is_empty());
         self.lost.is_none() && self.ends.iter().any(|end| end.node == node && is_left(end))
@@ -123,21 +124,21 @@ impl Connection {
         self.ends.iter().all(|end| end.gone)
     }
 
-    /// `side` has a program from now on.
+    /// Sets the reporter of `side`'s program, and reports a loss that has happened already.
     pub fn report_to(&mut self, side: Side, reporter: &Arc<Reporter>) {
         self.ends[side].reporter = Some(reporter.clone());
         self.report_loss(side);
     }
 
-    /// Tells the program of `side` if the connection is over by an error. Before it can find it by looking: that would
-    /// tell it less.
+    /// Tells the program of `side` if the connection is over by an error. The report comes before the program can
+    /// find the end by polling, which would tell it less.
     fn report_loss(&self, side: Side) {
         if let (Some(reporter), Some(Refused::Lost(why))) = (&self.ends[side].reporter, self.end(side)) {
             reporter.lost(&why);
         }
     }
 
-    /// How the connection is over for `side`, if it is.
+    /// Returns how the connection is over for `side`; `None` while it stands.
     pub fn end(&self, side: Side) -> Option<Refused> {
         match (&self.ends[side].ended, &self.lost) {
             (Some(Some(why)), _) => Some(Refused::Lost(format!("the peer ended it: {why}"))),
@@ -147,7 +148,7 @@ impl Connection {
         }
     }
 
-    /// Whether it stands for `side`.
+    /// Fails if the connection is over for `side`.
     pub fn stands(&self, side: Side) -> Result<(), Refused> {
         match self.end(side) {
             Some(end) => Err(end),
@@ -155,7 +156,7 @@ impl Connection {
         }
     }
 
-    /// Whether `side` can send one more message.
+    /// Fails if `side` cannot send one more message.
     pub fn room(&self, side: Side) -> Result<(), Refused> {
         self.stands(side)?;
         let end = &self.ends[side];
@@ -164,7 +165,8 @@ impl Connection {
 }
 
 impl World {
-    /// `side` closes. What it sent still arrives; what it has not read, its peer learns with the end.
+    /// Closes the connection for `side`. Messages that it has sent still arrive. The peer learns with the end that
+    /// its unread messages stay unread.
     pub fn close(&mut self, number: u64, side: Side, broken: Option<&str>) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         if std::mem::replace(&mut connection.ends[side].closed, true) {
@@ -192,7 +194,7 @@ impl World {
             let message = Message { immediate: None, content: Content::End(broken) };
             end.under_way.insert(sequence, Frame::new(sequence, message));
             let travels = self.travel_time(link);
-            // No frame of the link's count: the number is one that no trace has.
+            // An end is not counted as a frame of the link, so its number is one that no trace has.
             self.schedule(travels, Due::Frame { connection: number, to, sequence, number: u64::MAX });
         } else {
             let travels = self.travel_time(link).max(last);
@@ -200,7 +202,8 @@ impl World {
         }
     }
 
-    /// The peer has ended it: it reads nothing any more, but may still wait for receipts, and for an end.
+    /// Handles the peer's end of the connection. The peer reads no more, but may still wait for receipts, and for
+    /// our end.
     pub fn end_arrives(&mut self, number: u64, to: Side, broken: Option<String>) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         connection.ends[to].ended.get_or_insert(broken);
@@ -216,8 +219,8 @@ impl World {
         self.announce(number, to, Queue::Send);
     }
 
-    /// The connection breaks, for both. What has arrived can still be read, from copies: whoever lent it is told at
-    /// once. A receipt that has not arrived never does.
+    /// Breaks the connection for both ends. Messages that have arrived can still be read, from copies, so their
+    /// lenders' loans end at once. A receipt that has not arrived never does.
     pub fn lose(&mut self, number: u64, why: &str) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         if connection.lost.is_some() {
@@ -241,8 +244,8 @@ impl World {
         }
     }
 
-    /// Nothing that lies in `side`'s inbox needs its lender any more. Below reliable reception it has arrived, and that
-    /// is all there is to say.
+    /// Copies the lent messages in `side`'s inbox, so that they no longer need their lender. Below reliable
+    /// reception such a message counts as arrived.
     fn copy_inbox(&mut self, number: u64, side: Side) {
         let connection = self.connections.get_mut(&number).expect("just seen");
         let (node, acknowledged) = (connection.ends[side].node, connection.level == Reliability::Reception);
@@ -255,7 +258,7 @@ impl World {
                     message.content = Content::Copied { head: *head, copy, token: None };
                 }
                 Content::Copied { token, .. } | Content::Written { token, .. } => *token = None,
-                // The others are in no inbox.
+                // Contents of other kinds are never in an inbox.
                 _ => {}
             }
         }
@@ -267,7 +270,7 @@ impl World {
         }
     }
 
-    /// A dead NIC's program reads nothing any more.
+    /// Drops the unread messages of a dead NIC's program.
     pub fn forget_inbox_of(&mut self, number: u64, node: usize) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         for end in connection.ends.iter_mut().filter(|end| end.node == node) {
@@ -275,7 +278,7 @@ impl World {
         }
     }
 
-    /// An endpoint is gone: forgets what nobody will ask for any more.
+    /// Notes that an endpoint is dropped.
     pub fn endpoint_gone(&mut self, number: u64, side: Side) {
         if let Some(connection) = self.connections.get_mut(&number) {
             connection.ends[side].gone = true;
@@ -284,7 +287,8 @@ impl World {
         self.news();
     }
 
-    /// A connection without endpoints is kept for those who still read something only.
+    /// Drops the rest of a connection without endpoints. The connection itself is kept while a program still reads a
+    /// loan of it.
     pub fn tidy(&mut self, number: u64) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         if !connection.is_abandoned() {

@@ -1,4 +1,4 @@
-//! A NIC of the fabric.
+//! The simulated NIC.
 
 #![allow(unsafe_code, reason = "it implements the transport contract")]
 
@@ -28,7 +28,7 @@ use crate::world::{Due, Exposed, Node, Shared, World};
 const WINDOWS: usize = 512;
 const MAX_DISCRIMINATOR: usize = 256;
 const MAX_PRIVATE: usize = 4096;
-/// How long a request's deadline waits for a listener that is at work.
+/// How long a request waits, beyond its deadline, for a listener that is at work.
 const LISTENER_GRACE: Duration = Duration::from_secs(1);
 
 /// An opened NIC.
@@ -38,7 +38,7 @@ pub struct SimDevice {
     attributes: NicAttributes,
     outbox: Arc<Arena>,
     landing: Arc<Arena>,
-    /// The outbox's.
+    /// Memory of the outbox.
     pub memory: Arc<Memory>,
     copied: Arc<AtomicU64>,
 }
@@ -88,7 +88,7 @@ impl SimDevice {
         Err(Error::Unsupported { what, needed: Caps::RDMA_READ, have: self.attributes.caps })
     }
 
-    /// An entry in the table of windows, under a fresh handle.
+    /// Adds an entry to the table of windows, under a fresh handle.
     fn publish(&self, exposed: Exposed) -> Result<MemHandle> {
         self.shared.with(|world| {
             if world.nodes[self.node].windows.len() == WINDOWS {
@@ -108,7 +108,7 @@ impl SimDevice {
         })
     }
 
-    /// Sends a request on its way.
+    /// Sends a connection request.
     fn request(&self, to: &NetAddress, peer: Option<u32>, hello: &Hello, waiters: [u64; 2]) -> Result<u64> {
         self.shared.with(|world| {
             let name = String::from_utf8_lossy(&to.host).into_owned();
@@ -131,7 +131,7 @@ impl SimDevice {
     }
 }
 
-/// What networks do by a hand-shake: which rank the asking NIC proves to be, if that is what it wants.
+/// Simulates a network's hand-shake. Returns the rank that the asking NIC proves to be, if any.
 fn meet(asks: &Keys, peer: Option<u32>, answers: &Keys) -> Result<Option<u32>> {
     let asked = asks.call(peer).map_err(|error| Error::InvalidParameter(error.to_string()))?;
     let answered = answers.answer(asked.claim()).map_err(|error| Error::NoMatch(error.to_string()))?;
@@ -160,7 +160,7 @@ fn attributes(name: &str, options: &Options) -> NicAttributes {
     attributes
 }
 
-/// The fabric's own notifiers behind `queues`: send, receive.
+/// Returns the fabric's own notifiers of the two queues: send, receive.
 pub fn waiters_of(shared: &Arc<Shared>, node: usize, queues: &Queues<'_>) -> Result<[Arc<SimNotifier>; 2]> {
     let own = |notifier: &Arc<dyn Notifier>| match notifier.clone().into_any().downcast::<SimNotifier>() {
         Ok(sim) if sim.node == node && Arc::ptr_eq(&sim.shared, shared) => Ok(sim),
@@ -169,7 +169,7 @@ pub fn waiters_of(shared: &Arc<Shared>, node: usize, queues: &Queues<'_>) -> Res
     Ok([own(queues.send)?, own(queues.receive)?])
 }
 
-/// The endpoint of one side.
+/// Makes the endpoint of one side.
 pub fn endpoint(
     device: Arc<SimDevice>,
     connection: u64,
@@ -179,8 +179,8 @@ pub fn endpoint(
     Box::new(SimEndpoint { device, connection, side, receipt: None, notifiers })
 }
 
-// SAFETY: the arenas are fixed when it opens; RDMA looks up the window and copies under the world's one lock, so that
-// nobody is inside a window when `revoke` has the lock. `Fabric::nic` gives out the NIC only.
+// SAFETY: the arenas are fixed when the NIC opens; RDMA looks up the window and copies under the world's one lock,
+// so nobody is inside a window when `revoke` has the lock. `Fabric::nic` gives out the NIC only.
 unsafe impl Device for SimDevice {
     fn attributes(&self) -> &NicAttributes {
         &self.attributes
@@ -210,7 +210,7 @@ unsafe impl Device for SimDevice {
         self.publish(Exposed { offset, len, ptag, rights: Rights::READ, in_outbox: true })
     }
 
-    /// Writes and reads happen under the fabric's lock: none is under way when this returns.
+    /// Removes the window. Writes and reads happen under the fabric's lock: none is under way when this returns.
     fn revoke(&self, handle: MemHandle, _: Deadline) -> Result {
         self.shared.with(|world| world.nodes[self.node].windows.remove(&handle.0));
         Ok(())
@@ -244,7 +244,7 @@ unsafe impl Device for SimDevice {
 
     fn unlisten(&self, discriminator: &[u8]) {
         let listener = self.shared.with(|world| world.nodes[self.node].listeners.remove(discriminator));
-        drop(listener); // may drop what the program put into it: outside the lock
+        drop(listener); // dropping may run the program's code, so it happens outside the lock
     }
 
     fn connect(
@@ -271,7 +271,7 @@ unsafe impl Device for SimDevice {
         if answered.is_none() {
             self.shared.await_listeners(Instant::now() + LISTENER_GRACE);
         }
-        // The last look and the end of the waiting are one: an answer that comes later finds nobody.
+        // The last check and the end of the wait are one step: an answer that comes later finds no waiting requester.
         let device = self.shared.with(|world| {
             let answer = world.pending.remove(&number).and_then(|pending| pending.answer);
             if let Some(Verdict::Accepted { connection, .. }) = &answer {
@@ -293,7 +293,7 @@ unsafe impl Device for SimDevice {
         }
     }
 
-    /// Buffers are home as soon as they are given back.
+    /// Does nothing: buffers are free as soon as they are given back.
     fn reclaim(&self) {}
 
     fn reclaim_recent(&self) {}

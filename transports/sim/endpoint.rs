@@ -1,4 +1,4 @@
-//! The two work queues of a connected VI.
+//! The two work queues of a connected VI on the simulated fabric.
 
 #![allow(unsafe_code, reason = "it implements the transport contract")]
 
@@ -17,18 +17,18 @@ use crate::frame::{Content, Message, copy_of};
 use crate::waiter::SimNotifier;
 use crate::world::World;
 
-/// Buffers of one peer that a program may read where they lie; further ones are copied and go home at once: a
-/// receiver that hoards messages must not starve its sender.
+/// Upper bound of one peer's buffers that a program may read in place. Beyond it, messages are copied and their
+/// buffers returned at once: a receiver that hoards messages must not starve its sender.
 const HELD_QUOTA: usize = WINDOW / 2;
 
-/// A connected endpoint. Belongs to its VI.
+/// A connected endpoint, owned by its VI.
 pub struct SimEndpoint {
     pub device: Arc<SimDevice>,
     pub connection: u64,
     pub side: Side,
-    /// What the sender of the last arrival waits for, if that was no lent message.
+    /// Receipt that the sender of the last arrival waits for, if the arrival was not a lent message.
     pub receipt: Option<Lent>,
-    /// Keeps the waiters that news go to.
+    /// Keeps the waiters of the two queues alive.
     pub notifiers: [Arc<SimNotifier>; 2],
 }
 
@@ -37,7 +37,7 @@ impl SimEndpoint {
         self.device.shared.with(work)
     }
 
-    /// Whether there is room to send, now or when time has passed.
+    /// Fails if there is no room to send, even after virtual time has passed.
     pub fn room(&self, world: &mut World) -> Result<(), Refused> {
         let room = |world: &mut World| match world.connections[&self.connection].room(self.side) {
             Err(Refused::Busy) => None,
@@ -54,16 +54,16 @@ impl SimEndpoint {
         world.connections[&self.connection].ends[self.side].node
     }
 
-    /// Our end, of a connection that was looked at before.
+    /// Returns our end of a connection that is known to exist.
     pub fn end<'a>(&self, world: &'a mut World) -> &'a mut End {
         &mut world.connections.get_mut(&self.connection).expect("just seen").ends[self.side]
     }
 
-    /// What has come next, if anything has.
+    /// Takes the next message of the inbox.
     fn next(&self, world: &mut World) -> Option<Taken> {
         let end = &mut world.connections.get_mut(&self.connection)?.ends[self.side];
         let Message { immediate, content } = end.inbox.pop_front()?;
-        // The end may have been named while this lay before it.
+        // The connection's end may have been reported while this message lay before it.
         if end.inbox.is_empty() && self.over(world).is_some() {
             world.announce(self.connection, self.side, Queue::Receive);
         }
@@ -95,7 +95,7 @@ impl SimEndpoint {
         Some(Taken { immediate, body })
     }
 
-    /// A loan that the program has from now on, and whether it has as many as it may.
+    /// Starts the program's loan of `token`. The flag is true if the program has more loans than it may read in place.
     fn loaned(&self, world: &mut World, token: u16) -> (Loaned, bool) {
         let lender = 1 - self.side;
         let beyond = world.borrow(self.connection, lender, token) > HELD_QUOTA;
@@ -116,7 +116,7 @@ impl SimEndpoint {
     }
 }
 
-/// A message out of its inbox; [`Lent`]s are made when the lock is free, because dropping one takes it.
+/// A message taken from the inbox. [`Lent`]s are made outside the lock, because dropping one takes it.
 struct Taken {
     immediate: Option<u32>,
     body: Found,
@@ -128,8 +128,8 @@ enum Found {
     Lent { head: Inline, bytes: Bytes, loaned: Loaned, beyond: bool },
 }
 
-// SAFETY: what is lent, written or read into ends when the receiver has dropped it, its data are in place, or neither can be
-// any more (`loans`): what is not a loan by then is accessed by no frame.
+// SAFETY: a loan, a write or a read ends when the receiver has dropped the buffer, the data are in place, or neither
+// can happen any more (`loans`): memory that is no loan by then is accessed by no frame.
 unsafe impl ViEndpoint for SimEndpoint {
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         let content = Content::Inline(Inline::gather(head, body));
@@ -158,7 +158,7 @@ unsafe impl ViEndpoint for SimEndpoint {
             let token = if in_place || awaited {
                 Some(self.end(world).lend(held).map_err(|held| (Refused::Busy, held))?)
             } else {
-                // The data leave the sender: it has its memory back whatever becomes of them.
+                // The data leave the sender, so it has its memory back whatever becomes of them.
                 if let PostedBuffer::Caller(number) = held {
                     self.end(world).returned.push_back((number, TransferStatus::Arrived));
                 }
@@ -258,7 +258,7 @@ unsafe impl ViEndpoint for SimEndpoint {
                 let end = &connection.ends[self.side];
                 (end.unread + end.held_back() as u32, connection.room(self.side))
             };
-            // An end that is under way decides what becomes of the unread.
+            // An end in transit decides what becomes of the unread messages.
             world.look(|world| {
                 matches!(connection(world), (0, _) | (_, Err(Refused::Closed | Refused::Lost(_))))
                     .then_some(())

@@ -1,4 +1,4 @@
-//! RDMA reads under way, and what waits behind a fence until they are over.
+//! RDMA reads under way, and the messages that wait behind a fence until the reads are complete.
 
 use udeck_via::transport::TransferStatus;
 
@@ -6,17 +6,17 @@ use crate::connection::{End, Side};
 use crate::frame::{Content, Message};
 use crate::world::World;
 
-/// A read that is not over.
+/// An RDMA read that is not complete.
 pub struct Reading {
-    /// Where its data go, in the outbox.
+    /// Target of the data, as pieces of the outbox: offset and length in bytes.
     pub segments: Vec<(u64, usize)>,
-    /// Whether its question was sent: a fence holds it back like anything else.
+    /// Whether the read's question was sent: a fence holds it back like any other message.
     pub is_asked: bool,
 }
 
-/// What was posted behind a fence, and the fences themselves.
+/// A message that was posted behind a fence, or a fence itself.
 pub enum Behind {
-    /// Nothing passes while a read is under way that was asked before.
+    /// A fence: nothing behind it is sent while a read is under way whose question was sent before.
     Fence,
     Message(Message),
 }
@@ -29,7 +29,7 @@ impl End {
 }
 
 impl World {
-    /// What `side` sends from now on waits until all reads that it has posted are over.
+    /// Adds a fence: messages that `side` sends from now on wait until all reads that it has posted are complete.
     pub fn fence(&mut self, number: u64, side: Side) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         let end = &mut connection.ends[side];
@@ -38,7 +38,7 @@ impl World {
         }
     }
 
-    /// Notes that a question is sent.
+    /// Notes that the question of a read is sent.
     pub fn note_asked(&mut self, number: u64, side: Side, content: &Content) {
         if let Content::Ask { token, .. } = content
             && let Some(connection) = self.connections.get_mut(&number)
@@ -48,7 +48,7 @@ impl World {
         }
     }
 
-    /// A read of `side` is over: sends what waited for it.
+    /// Sends the messages that waited for a read of `side`, which is now complete.
     pub fn pass_fences(&mut self, number: u64, side: Side) {
         while let Some(connection) = self.connections.get_mut(&number) {
             let end = &mut connection.ends[side];
@@ -58,7 +58,7 @@ impl World {
             }
             match end.behind.pop_front() {
                 Some(Behind::Fence) => {}
-                // It was given up.
+                // This read was given up.
                 Some(Behind::Message(Message { content: Content::Ask { token, .. }, .. }))
                     if !end.reads.contains_key(&token) => {}
                 Some(Behind::Message(message)) => self.launch(number, side, message),
@@ -67,11 +67,12 @@ impl World {
         }
     }
 
-    /// No read of `side` is answered any more, nor is written what they were to read into. What was posted behind them goes
-    /// on its way.
+    /// Gives up all reads of `side`: none is answered any more, and their targets are not written. Messages posted
+    /// behind them are sent.
     pub fn give_reads_up(&mut self, number: u64, side: Side, status: TransferStatus) {
         let Some(connection) = self.connections.get(&number) else { return };
-        // The oldest first, so that none is asked that is to be given up anyway.
+        // Reads whose questions were not sent go first. Otherwise passing a fence would send a question that is
+        // about to be given up.
         let end = &connection.ends[side];
         let mut tokens: Vec<(bool, u16)> =
             end.reads.iter().map(|(token, reading)| (reading.is_asked, *token)).collect();

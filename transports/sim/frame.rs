@@ -1,4 +1,4 @@
-//! What travels: messages, receipts and ends, in frames whose checksum the receiver verifies.
+//! Frames: messages, receipts and ends in transit, with a checksum that the receiver verifies.
 
 #![allow(unsafe_code, reason = "memory that the NIC at the other end reads or writes")]
 
@@ -18,50 +18,50 @@ pub struct Message {
     pub content: Content,
 }
 
-/// What a message is. A `token` names the loan whose end its sender waits for.
+/// Content of a message. A `token` names the loan whose completion its sender waits for.
 pub enum Content {
     Inline(Inline),
-    /// An RDMA write.
+    /// RDMA write.
     Write {
         to: RemoteBuffer,
         bytes: Bytes,
         token: Option<u16>,
     },
-    /// One that has arrived, of so many bytes, which are in place.
+    /// RDMA write of `len` bytes that has arrived and is in place.
     Written {
         len: usize,
         token: Option<u16>,
     },
-    /// The question of an RDMA read: for so many bytes.
+    /// Question of an RDMA read: it asks for `len` bytes.
     Ask {
         from: RemoteBuffer,
         len: usize,
         token: u16,
     },
-    /// Its answer.
+    /// Answer of an RDMA read.
     Answer {
         copy: LentSlice,
         token: u16,
     },
-    /// In the sender's memory.
+    /// Message in the sender's memory.
     Lent {
         head: Inline,
         memory: Arc<Memory>,
         segments: Vec<(u64, usize)>,
         token: u16,
     },
-    /// Copied on the way.
+    /// Message that was copied in transit.
     Copied {
         head: Inline,
         copy: LentSlice,
         token: Option<u16>,
     },
-    /// What became, at its receiver, of the message with that token.
+    /// Receipt: the status that the receiver gave the message of this token.
     Receipt {
         token: u16,
         status: TransferStatus,
     },
-    /// Nothing more comes: `Some` of words when because of an error.
+    /// End of the connection, after which nothing follows. `Some` gives the reason of an error.
     End(Option<String>),
 }
 
@@ -78,7 +78,7 @@ impl Content {
         }
     }
 
-    /// Bytes that travel behind a frame's header.
+    /// Number of bytes that travel behind the frame's header.
     pub fn on_the_wire(&self) -> usize {
         match self {
             Content::Lent { head, .. } | Content::Copied { head, .. } => head.bytes().len() + self.len(),
@@ -87,7 +87,7 @@ impl Content {
         }
     }
 
-    /// Whether it is for the other engine, and not for a program to read.
+    /// Whether the content is for the peer's engine, not for its program.
     pub fn is_control(&self) -> bool {
         matches!(
             self,
@@ -127,13 +127,13 @@ impl Content {
     }
 }
 
-/// A message under way.
+/// A message in transit.
 pub struct Frame {
     sequence: u64,
     message: Message,
-    /// Over header and payload, as they were sent.
+    /// Checksum over header and payload, as they were sent.
     checksum: u32,
-    /// Header and payload as they arrive, where a bit of them flipped.
+    /// Header and payload as they arrive, if one of their bits flipped.
     damaged: Option<Vec<u8>>,
 }
 
@@ -148,7 +148,7 @@ impl Frame {
         &self.message.content
     }
 
-    /// Flips one bit of what arrives: which, `dice` says.
+    /// Flips one bit of the frame's copy in transit. `dice` chooses the bit.
     pub fn damage(&mut self, dice: u64) {
         let mut bytes = Vec::new();
         self.each_piece(|piece| bytes.extend_from_slice(piece));
@@ -157,12 +157,12 @@ impl Frame {
         self.damaged = Some(bytes);
     }
 
-    /// The message, if the checksum is that of what arrived.
+    /// Returns the message, if the checksum matches the bytes that arrived.
     pub fn open(self) -> Option<Message> {
         (self.sum() == self.checksum).then_some(self.message)
     }
 
-    /// The checksum of what is under way.
+    /// Checksum of the bytes in transit.
     fn sum(&self) -> u32 {
         let mut sum = Crc32::new();
         match &self.damaged {
@@ -172,7 +172,7 @@ impl Frame {
         sum.sum()
     }
 
-    /// Header and payload, piece by piece.
+    /// Calls `take` with header and payload, piece by piece.
     fn each_piece(&self, mut take: impl FnMut(&[u8])) {
         let Message { immediate, content } = &self.message;
         take(&self.sequence.to_le_bytes());
@@ -206,7 +206,7 @@ impl Frame {
     }
 }
 
-/// A place in the peer's memory, and how much of it.
+/// Encodes a place in the peer's memory, and a length in bytes.
 fn question(place: RemoteBuffer, len: usize) -> [u8; 28] {
     let mut question = [0; 28];
     let [offset, most, len] = [place.offset, place.len, len].map(|number| (number as u64).to_le_bytes());
@@ -215,7 +215,7 @@ fn question(place: RemoteBuffer, len: usize) -> [u8; 28] {
     question
 }
 
-/// What a frame under way has of its sender's memory.
+/// Calls `take` with each piece of the sender's memory that a frame refers to.
 fn each_part(memory: &Memory, segments: &[(u64, usize)], mut take: impl FnMut(&[u8])) {
     for (at, len) in parts(memory, segments) {
         // SAFETY: inside `memory`, checked by `parts`; a frame does not outlive the loan, which keeps the blocks from
@@ -224,14 +224,14 @@ fn each_part(memory: &Memory, segments: &[(u64, usize)], mut take: impl FnMut(&[
     }
 }
 
-/// Copies what `memory` holds at `segments`.
+/// Copies the bytes of `memory` at `segments`.
 pub fn copy_of(memory: &Memory, segments: &[(u64, usize)]) -> LentSlice {
     // SAFETY: `parts` checks the bounds; the sender's loan, or its endpoint in the middle of a post, keeps the blocks from
     // being written.
     unsafe { PrivateCopy::take(&parts(memory, segments)) }
 }
 
-/// Where `segments` lie.
+/// Returns address and length of each segment.
 pub fn parts(memory: &Memory, segments: &[(u64, usize)]) -> Vec<(NonNull<u8>, usize)> {
     let part =
         |&(offset, len): &(u64, usize)| (memory.at(offset, len).expect("blocks lie in their arena"), len);

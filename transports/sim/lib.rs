@@ -1,5 +1,5 @@
-//! A simulated fabric: several NICs in one process, on links that lose, duplicate, reorder, corrupt, delay and stall
-//! frames, and NICs that die, where a test wants it or a seed says so. Its NICs have every ability of VIA.
+//! A simulated fabric: several NICs in one process, with every ability of VIA. Its links lose, duplicate, reorder,
+//! corrupt, delay and stall frames, and its NICs die, where a test wants it or a seed decides it.
 //!
 //! ```
 //! use udeck_sim::{Fabric, Link, Options, When};
@@ -10,46 +10,47 @@
 //! # Ok::<(), udeck_via::Error>(())
 //! ```
 //!
-//! **Time is virtual.** What is under way arrives at its moment; the clock goes from moment to moment whenever somebody
-//! has nothing to do ([`Pace`]), or by [`Fabric::advance`]. A program driven by one thread does the same for the same
-//! seed, down to the [`Fabric::trace`]; [`replay`] runs a test over seeds and says which one failed.
+//! **Time is virtual.** A frame in transit arrives at its moment. The clock advances from event to event whenever a
+//! thread has nothing to do ([`Pace`]), or by [`Fabric::advance`]. A program driven by one thread does the same for
+//! the same seed, down to the [`Fabric::trace`]; [`replay`] runs a test over seeds and says which one failed.
 //!
 //! **Guarantees hold, or the connection breaks.** A reliable connection puts frames in order, drops duplicates, and
-//! breaks at both ends when a frame is lost (VIA: "loss detected, connection broken"). An unreliable one delivers what
-//! comes, as it comes, each at most once. A frame carries a checksum of its header and payload; corruption flips a bit
-//! of the copy under way, and the receiver's sum does not match: on an unreliable connection the frame is dropped, a
-//! reliable one breaks.
+//! breaks at both ends when a frame is lost (VIA: "loss detected, connection broken"). An unreliable one delivers
+//! messages as they come, each at most once. A frame carries a checksum of its header and payload; corruption flips
+//! a bit of the copy in transit, and the receiver's sum does not match. On an unreliable connection the frame is
+//! dropped; a reliable one breaks.
 //!
-//! **Reliable reception takes a way back.** When a program has placed a message (copied it, dropped what it was lent,
-//! or found no descriptor), the receipt travels to the sender as a frame of the other direction, with all that can
-//! happen to one. Until it is back, the send is not done; lost or corrupt, it breaks the connection, and the sender ends
-//! with a transport error although the message arrived: it cannot know. Where nobody waits (a hand-off), none is sent.
+//! **Reliable reception has a way back.** When a program has placed a message (copied it, dropped what it was lent,
+//! or found no descriptor), the receipt travels to the sender as a frame of the other direction, with all the faults
+//! of that link. The send is not complete until the receipt is back. A lost or corrupt receipt breaks the
+//! connection, and the send ends with a transport error although the message arrived: the sender cannot know. Where
+//! nobody waits (a hand-off), no receipt is sent.
 //!
-//! **RDMA takes the way that messages take.** A write is a frame with its data, in order with the messages of a reliable
-//! connection; a read is a question and an answer, with the data as they are when the question comes. What is behind a
-//! fence waits at its sender until the reads before it are over.
+//! **RDMA travels like messages.** A write is a frame with its data, in order with the messages of a reliable
+//! connection. A read is a question and an answer, with the data as they are when the question comes. Messages
+//! behind a fence wait at their sender until the reads before it are complete.
 //!
-//! What it does not simulate:
+//! Simplifications:
 //! * Credits take no time, nor do returned buffers for which no receipt is owed.
-//! * That RDMA is not allowed is noticed by the target when it comes, and by both ends of a reliable connection, which
-//!   breaks, at that same moment.
+//! * A refusal of RDMA takes no way back: the target notices forbidden RDMA when it comes, and both ends of a
+//!   reliable connection break at that same moment.
 //! * Requests, answers and ends of connections are delayed and stalled but never lost or corrupted.
 //!
-//! Nothing blocks but a connection request, a sleep on a completion queue, and [`Fabric::advance`] while a listener works.
+//! Only these block: a connection request, a sleep on a completion queue, and [`Fabric::advance`] while a listener works.
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `world/turns` | ranks of which one runs at a time, and networks that decide when frames arrive |
-//! | `world` | everything under one lock: time, NICs, what is due |
-//! | `link` | what becomes of a frame |
-//! | `frame`, `checksum` | what travels |
-//! | `transit` | the way of a message: posted, under way, arrived |
-//! | `loans` | lent buffers, and receipts for those who wait for them |
+//! | `world/turns` | ranks that take turns, one running at a time, and networks that decide when frames arrive |
+//! | `world` | all state, under one lock: time, NICs, due events |
+//! | `link` | the faults that a link does to frames |
+//! | `frame`, `checksum` | frames and their contents |
+//! | `transit` | the way of a message: posted, in transit, arrived |
+//! | `loans` | lent buffers, and receipts for senders that wait for them |
 //! | `connection` | the two ends, and how they end |
-//! | `rdma`, `fence` | RDMA, and what waits for reads |
+//! | `rdma`, `fence` | RDMA, and messages that wait for reads |
 //! | `endpoint`, `borrowed`, `waiter`, `device`, `request` | the contract of `udeck_via::transport` |
 //! | `memory` | heap-backed arenas |
-//! | `trace`, `replay` | what happened, and how to see it again |
+//! | `trace`, `replay` | the record of events, and how to repeat a run |
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
@@ -84,25 +85,25 @@ use world::Shared;
 use world::turns;
 pub use world::turns::{Network, Turn};
 
-/// NICs, and what lies between them. Clones are the same fabric.
+/// A fabric: NICs, and the links between them. Clones are the same fabric.
 #[derive(Clone)]
 pub struct Fabric {
     shared: Arc<Shared>,
 }
 
-/// How to open a NIC.
+/// Options of a NIC ([`Fabric::nic`]).
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What it proves by that it is of the job, and which of its ranks: only NICs of one job connect.
+    /// Keys by which the NIC proves that it belongs to the job, and which rank it is. Only NICs of one job connect.
     pub keys: Keys,
-    /// Most memory that its messages may take, and most that peers may write, in bytes each.
+    /// Upper bound in bytes of its outbox, and of its landing arena.
     pub arena_limit: usize,
-    /// Its abilities: all that there are, or some of them. Without hand-off, messages are copied on the way.
+    /// Abilities of the NIC, all or some of them. Without hand-off, messages are copied in transit.
     pub caps: Caps,
 }
 
 impl Options {
-    /// All that a simulated NIC can do.
+    /// All abilities that a simulated NIC can have.
     pub fn all_caps() -> Caps {
         let levels = Caps::UNRELIABLE | Caps::RELIABLE_DELIVERY | Caps::RELIABLE_RECEPTION;
         Caps::RDMA_WRITE | Caps::RDMA_READ | Caps::HAND_OFF | levels
@@ -116,32 +117,32 @@ impl Default for Options {
     }
 }
 
-/// When virtual time passes by itself.
+/// Condition under which virtual time passes by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Pace {
-    /// Whenever somebody looks for news and there are none: until there are, or nothing is under way any more.
+    /// When a thread polls and finds nothing: until it finds something, or nothing is in transit any more.
     #[default]
     Looks,
-    /// Only while a thread is blocked, in `connect` or asleep on a completion queue. For tests that look at what has
+    /// Only while a thread is blocked, in `connect` or asleep on a completion queue. For tests that check what has
     /// not happened yet.
     Blocked,
 }
 
 impl Fabric {
-    /// An empty fabric on which all links are perfect. What chance decides, `seed` decides.
+    /// Makes an empty fabric whose links are all perfect. `seed` decides all random events.
     ///
     /// # Panics
-    /// When the system has no thread left.
+    /// When the system cannot start a thread.
     pub fn new(seed: u64) -> Self {
         let (jobs, requests) = mpsc::channel::<RequestJob>();
-        // Ends when the fabric does, which holds the sender.
+        // The thread ends when the fabric does, because the fabric holds the sender.
         let work = move || requests.into_iter().for_each(RequestJob::run);
-        // Listeners' handlers catch their panics; one of ours meets the next request, in a test.
+        // Listeners' handlers catch their panics. A panic of our own code makes the next request fail, in a test.
         thread::spawn("sim-listeners", work, |_| {}).expect("a thread");
         Fabric { shared: Shared::new(seed, jobs) }
     }
 
-    /// What decides about chance.
+    /// Seed of the random numbers.
     pub fn seed(&self) -> u64 {
         self.shared.with(|world| world.seed)
     }
@@ -154,7 +155,7 @@ impl Fabric {
         Ok(Nic::new(SimDevice::open(&self.shared, name, &options)?))
     }
 
-    /// Sets what happens to frames from one NIC to another from now on; its frames are counted from 0 again.
+    /// Sets the faults and delays of the link from one NIC to another from now on. Its frames are counted from 0 again.
     ///
     /// # Panics
     /// When there is no such NIC.
@@ -166,12 +167,12 @@ impl Fabric {
         });
     }
 
-    /// Sets what links are like that nothing has travelled on yet.
+    /// Sets the faults and delays of links that have carried no frame yet.
     pub fn set_default_link(&self, link: Link) {
         self.shared.with(|world| world.default_link = link);
     }
 
-    /// A NIC dies: its connections break at once, at all ends, and it takes no requests.
+    /// Kills a NIC: its connections break at once, at all ends, and it takes no requests.
     ///
     /// # Panics
     /// When there is no such NIC.
@@ -182,16 +183,17 @@ impl Fabric {
         });
     }
 
-    /// Sets when time passes by itself.
+    /// Sets when virtual time passes by itself.
     pub fn set_pace(&self, pace: Pace) {
         self.shared.with(|world| world.pace = pace);
     }
 
-    /// The NICs that are opened from now on, so many of them, belong to ranks that take turns from [`Fabric::enter`] on: a thread for each,
-    /// of which one runs at a time. Frames arrive then when `network` says, if there is one. To be called before any NIC is opened.
+    /// Gives the next `ranks` opened NICs to ranks that take turns from [`Fabric::enter`] on: each has a thread, and
+    /// one thread runs at a time. If there is a `network`, it decides when frames arrive. Call this before any NIC
+    /// is opened.
     ///
     /// # Errors
-    /// [`udeck_via::Error::Os`]: the system has no memory for a clock, or this process goes by a launcher's.
+    /// [`udeck_via::Error::Os`]: the system has no memory for a clock, or this process uses its launcher's clock.
     pub fn take_turns(&self, ranks: usize, network: Option<Box<dyn Network>>) -> Result<()> {
         let turns = turns::Turns::new(ranks, network)
             .map_err(|error| udeck_via::Error::os("a clock of one's own", error))?;
@@ -202,12 +204,12 @@ impl Fabric {
         Ok(())
     }
 
-    /// Waits until each of those that [take turns](Fabric::take_turns) has entered, and it is this one's turn. The trace
-    /// begins anew then, and ends when all have left.
+    /// Waits until every rank that [takes turns](Fabric::take_turns) has entered, and it is this one's turn. The
+    /// trace begins anew then, and ends when all have left.
     ///
     /// # Panics
-    /// When there is no such NIC, or it takes no turns. When another one does not come, or keeps its turn, for two minutes. When ranks of another
-    /// fabric of this process take turns.
+    /// When there is no such NIC, or it takes no turns. When another rank does not enter, or keeps its turn, for two
+    /// minutes. When ranks of another fabric of this process take turns.
     pub fn enter(&self, name: &str) -> Turn {
         let node = self.shared.with(|world| world.node(name));
         Turn::enter(&self.shared, node.unwrap_or_else(|| panic!("no NIC is named {name:?}")))
@@ -218,22 +220,23 @@ impl Fabric {
         self.shared.with(|world| world.now)
     }
 
-    /// Lets virtual time pass, and what is due in it happen. (Not from a listener's handler: time stands still in it.)
+    /// Lets `time` of virtual time pass, with all events that are due in it. (Not from a listener's handler: time
+    /// stands still in it.)
     pub fn advance(&self, time: Duration) {
         self.shared.advance(time);
     }
 
-    /// Whether something waits at the end of a stalled link.
+    /// Whether a frame waits at the end of a stalled link.
     pub fn has_stalled(&self) -> bool {
         self.shared.with(|world| world.has_stalled())
     }
 
-    /// Keeps a record from now on, for [`Fabric::trace`].
+    /// Records events from now on, for [`Fabric::trace`].
     pub fn record_trace(&self) {
         self.shared.with(|world| world.record_trace());
     }
 
-    /// What has happened.
+    /// Events recorded so far.
     pub fn trace(&self) -> Vec<trace::Event> {
         self.shared.with(|world| world.trace().to_vec())
     }

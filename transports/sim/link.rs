@@ -1,57 +1,58 @@
-//! What one direction between two NICs does to frames.
+//! Faults and delays of one direction between two NICs.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use rand_xoshiro::{SplitMix64, rand_core::Rng};
 
-/// Which frames of a link something happens to.
+/// Selects the frames of a link that a fault hits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum When {
-    /// None.
+    /// No frame.
     #[default]
     Never,
-    /// Each with this probability.
+    /// Each frame with this probability.
     Chance(f64),
-    /// These, counted from 0 over all connections of the link, from when the link was last set.
+    /// The frames with these numbers. They are counted from 0 over all connections of the link, from when it was
+    /// last set.
     Frames(Vec<u64>),
 }
 
-/// One direction between two NICs. The default is a perfect one without delay: a frame arrives before the post
-/// returns.
+/// Settings of one direction between two NICs. The default is a perfect link without delay: a frame arrives before
+/// the post returns.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Link {
-    /// Frames that vanish. Reliable connections break of it; unreliable ones do not notice.
+    /// Frames that are lost. Reliable connections break; unreliable ones do not notice.
     pub lose: When,
     /// Frames that arrive twice. Every level delivers them once.
     pub duplicate: When,
     /// Frames that are held back until later ones may have overtaken them. Reliable connections put them back
     /// in order; unreliable ones deliver them as they come.
     pub reorder: When,
-    /// Frames of which one bit flips; the duplicate of one has it too. The receiver's checksum notices: reliable
-    /// connections break of it; unreliable ones drop the frame.
+    /// Frames of which one bit flips; a duplicate of the frame has the same flip. The receiver's checksum notices:
+    /// reliable connections break; unreliable ones drop the frame.
     pub corrupt: When,
-    /// How long a frame travels.
+    /// Range of the time that a frame travels.
     pub delay: Range<Duration>,
-    /// Nothing arrives until the link is set again without this.
+    /// While set, nothing arrives. Setting the link again without it delivers the frames that waited.
     pub stalled: bool,
 }
 
-/// What happens to one frame.
+/// Faults and times of one frame.
 #[derive(Debug, PartialEq)]
 pub struct FramePlan {
     pub number: u64,
     pub lost: bool,
     pub held_back: bool,
-    /// Which bit flips, modulo their number.
+    /// The bit that flips, modulo the number of bits.
     pub flipped: Option<u64>,
-    /// When it arrives, from now.
+    /// Time until the frame arrives.
     pub travels: Duration,
-    /// When its duplicate does.
+    /// Time until its duplicate arrives.
     pub again: Option<Duration>,
 }
 
-/// A link, and how far it is.
+/// A link, and its count of frames.
 #[derive(Debug, Default)]
 pub struct Wire {
     pub link: Link,
@@ -63,8 +64,8 @@ impl Wire {
         Wire { link, frames: 0 }
     }
 
-    /// Throws the dice for the next frame: equally often whatever comes of it, so that one setting does not shift
-    /// what another one hits.
+    /// Draws the faults of the next frame. It draws equally many random numbers whatever comes of them, so that one
+    /// setting does not shift the frames that another one hits.
     pub fn next_plan(&mut self, random: &mut SplitMix64) -> FramePlan {
         let number = self.frames;
         self.frames += 1;
@@ -86,18 +87,18 @@ impl Wire {
         FramePlan { number, lost, held_back, flipped, travels, again }
     }
 
-    /// Longer than any frame travels.
+    /// Delay of a frame that is held back, which is longer than any frame travels.
     pub fn held_back(&self) -> Duration {
         2 * self.link.delay.start.max(self.link.delay.end) + Duration::from_micros(10)
     }
 }
 
-/// A time in `range`; its start where it is empty.
+/// Draws a time in `range`; an empty range gives its start.
 pub fn time(random: &mut SplitMix64, range: &Range<Duration>) -> Duration {
     range.start + range.end.saturating_sub(range.start).mul_f64(unit(random))
 }
 
-/// A number in `[0, 1)`.
+/// Draws a number in `[0, 1)`.
 fn unit(random: &mut SplitMix64) -> f64 {
     (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }

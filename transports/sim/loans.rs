@@ -1,8 +1,8 @@
-//! Buffers that an end has lent, or reads into, and sends of which it waits for the end: under one token each, until they
-//! are settled.
+//! Loans of an end: buffers that it has lent or reads into, and sends whose completion it waits for. Each has one
+//! token until it is settled.
 //!
-//! Below reliable reception a buffer is home the moment its reader is done. On reliable reception its sender waits for
-//! a receipt, which travels over the link like any other frame; where nobody waits, none is sent.
+//! Below reliable reception a loan ends the moment its reader is done. With reliable reception its sender waits for
+//! a receipt, which travels over the link like any other frame. Where nobody waits, no receipt is sent.
 
 use udeck_via::Reliability;
 use udeck_via::transport::{Owner, PostedBuffer, TransferStatus};
@@ -11,25 +11,25 @@ use crate::connection::{Connection, End, Side};
 use crate::frame::{Content, Message};
 use crate::world::World;
 
-/// A buffer that is out.
+/// A buffer that is lent or read into, and the stage of its message.
 pub struct Loan {
     held: PostedBuffer,
     stage: Stage,
 }
 
-/// How far the message of a loan is.
+/// Stage of a loan's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Not taken by the receiver's program.
+    /// The receiver's program has not taken the message.
     Sent,
     /// The receiver's program reads it.
     Read,
-    /// The receiver is done with it, which the sender is yet to learn.
+    /// The receiver is done with the message, and its receipt is in transit to the sender.
     Acknowledged,
 }
 
 impl End {
-    /// Notes a loan under a free token.
+    /// Stores a loan under a free token. Gives the buffer back if there is none.
     pub fn lend(&mut self, held: PostedBuffer) -> Result<u16, PostedBuffer> {
         match self.loans.iter().position(Option::is_none) {
             Some(token) => {
@@ -40,7 +40,7 @@ impl End {
         }
     }
 
-    /// Puts `owner` in the place of the caller who was to be told of `number`.
+    /// Lets `owner` hold the buffer of the send `number` instead of the caller, who is then not told of its completion.
     pub fn keep(&mut self, number: u64, owner: Owner) -> Result<(), Owner> {
         let is_this = |loan: &&mut Loan| matches!(loan.held, PostedBuffer::Caller(other) if other == number);
         match self.loans.iter_mut().flatten().find(is_this) {
@@ -66,7 +66,7 @@ impl Connection {
 }
 
 impl World {
-    /// The program at the other end reads the buffer from now on; how many that makes.
+    /// Starts the loan at the other end's program. Returns how many loans that program has.
     pub fn borrow(&mut self, number: u64, lender: Side, token: u16) -> usize {
         let connection = self.connections.get_mut(&number).expect("just seen");
         if let Some(loan) = connection.loan(lender, token) {
@@ -76,7 +76,7 @@ impl World {
         connection.ends[1 - lender].holds
     }
 
-    /// The program at the other end is done with a buffer.
+    /// Ends the loan at the other end's program.
     pub fn give_back(&mut self, number: u64, lender: Side, token: u16, status: TransferStatus) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         connection.ends[1 - lender].holds -= 1;
@@ -92,7 +92,7 @@ impl World {
         self.news();
     }
 
-    /// Sends the receipt for the message of `token` on its way to its lender.
+    /// Sends the receipt for the message of `token` to its lender.
     pub fn acknowledge(&mut self, number: u64, lender: Side, token: u16, status: TransferStatus) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         if let Some(loan) = connection.loan(lender, token) {
@@ -102,7 +102,7 @@ impl World {
         self.launch(number, 1 - lender, Message { immediate: None, content });
     }
 
-    /// The lender of `token` has it back, and knows what became of its message.
+    /// Settles the loan of `token`: its lender has the buffer back, and learns the status of its message.
     pub fn settle(&mut self, number: u64, lender: Side, token: u16, status: TransferStatus) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         let end = &mut connection.ends[lender];
@@ -119,7 +119,7 @@ impl World {
         self.news();
     }
 
-    /// Settles all loans of `lender` that are so far.
+    /// Settles all loans of `lender` whose stage satisfies `is_over`.
     pub fn settle_all(
         &mut self,
         number: u64,

@@ -1,4 +1,4 @@
-//! Outbox and landing: heap memory, shared by the arena that hands it out and those who read what was lent.
+//! Outbox and landing arena: heap memory, shared by the arena that hands it out and those who read lent buffers.
 
 #![allow(unsafe_code, reason = "memory that the NIC at the other end reads or writes")]
 
@@ -10,8 +10,8 @@ use std::sync::Arc;
 use udeck_via::mem::{Arena, Backing, LentSlice, PrivateCopy};
 
 const ALIGN: usize = 64;
-/// What the system's allocator aligns to by itself: only then it takes fresh pages from the kernel, which are
-/// zero already, instead of clearing all of an arena that a test uses a page of.
+/// Alignment that the system's allocator has by default. Only with it, the allocator takes fresh pages from the
+/// kernel, which are zero already, instead of clearing a whole arena of which a test uses one page.
 const CHEAP_ALIGN: usize = 16;
 const REMEDY: &str = "post less at a time, drop received messages sooner, or raise DECK_ARENA";
 
@@ -24,7 +24,7 @@ pub struct Memory {
     len: usize,
 }
 
-// SAFETY: an allocation of our own; who may touch which bytes is the business of arenas, windows and loans.
+// SAFETY: an allocation of our own; arenas, windows and loans decide who may access which bytes.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -42,13 +42,13 @@ impl Memory {
         Arc::new(Memory { allocation, layout, base, len })
     }
 
-    /// The address of a piece.
+    /// Returns the address of a piece.
     pub fn at(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
         let offset = usize::try_from(offset).ok()?;
         if offset.checked_add(len)? > self.len {
             return None;
         }
-        // SAFETY: inside, just checked.
+        // SAFETY: inside the allocation, just checked.
         Some(unsafe { self.base.add(offset) })
     }
 }
@@ -63,7 +63,7 @@ impl Drop for Memory {
 struct BackingMemory(Arc<Memory>);
 
 // SAFETY: `Memory` is valid, 64-byte aligned and zeroed for `len` bytes while an `Arc` lives; inside the fabric only
-// RDMA touches it, in landing memory, of which the arena makes no slices.
+// RDMA accesses it, in landing memory, of which the arena makes no slices.
 unsafe impl Backing for BackingMemory {
     fn base(&self) -> NonNull<u8> {
         self.0.base
@@ -76,18 +76,18 @@ unsafe impl Backing for BackingMemory {
     }
 }
 
-/// The arena that messages are sent from.
+/// Makes the outbox: messages are sent from it.
 pub fn outbox(memory: &Arc<Memory>) -> Arc<Arena> {
     Arc::new(Arena::new("outbox", REMEDY, false, Box::new(BackingMemory(memory.clone()))))
 }
 
-/// The arena that peers write.
+/// Makes the landing arena: peers write it.
 pub fn landing(memory: &Arc<Memory>) -> Arc<Arena> {
     Arc::new(Arena::new("landing", REMEDY, true, Box::new(BackingMemory(memory.clone()))))
 }
 
-/// Copies pieces of `from`, one after another, to one place in `to`; both checked. `false` when a piece lies
-/// outside, and then nothing was copied.
+/// Copies pieces of `from`, one after another, to `offset` of `to`. Returns `false`, and copies nothing, when a
+/// piece or the target lies outside.
 pub fn write_remote(from: &Memory, pieces: &[(u64, usize)], to: &Memory, offset: u64) -> bool {
     let total = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.1));
     let target = total.and_then(|total| to.at(offset, total));
@@ -95,8 +95,8 @@ pub fn write_remote(from: &Memory, pieces: &[(u64, usize)], to: &Memory, offset:
         pieces.iter().map(|&(offset, len)| Some((from.at(offset, len)?, len))).collect();
     let (Some(mut target), Some(sources)) = (target, sources) else { return false };
     for (source, len) in sources {
-        // SAFETY: both checked above; different allocations. The source belongs to blocks that the caller holds,
-        // the target to a window, of which nobody has a slice: it is read by racy copies only.
+        // SAFETY: both checked above; different allocations. The source belongs to blocks that the caller holds, the
+        // target to a window, of which nobody has a slice: it is read by racy copies only.
         unsafe {
             std::ptr::copy_nonoverlapping(source.as_ptr(), target.as_ptr(), len);
             target = target.add(len);
@@ -105,25 +105,25 @@ pub fn write_remote(from: &Memory, pieces: &[(u64, usize)], to: &Memory, offset:
     true
 }
 
-/// Copies `from` to one place in `to`; checked. `false` when that lies outside, and then nothing was copied.
+/// Copies `from` to `offset` of `to`. Returns `false`, and copies nothing, when the target lies outside.
 pub fn write_copy(from: &LentSlice, to: &Memory, offset: u64) -> bool {
     let Some(target) = to.at(offset, from.len()) else { return false };
-    // SAFETY: checked above; a private copy is another allocation than the target, which is a window's, of which nobody has
-    // a slice: it is read by racy copies only.
+    // SAFETY: checked above; a private copy is another allocation than the target, which is a window's, of which
+    // nobody has a slice: it is read by racy copies only.
     unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), target.as_ptr(), from.len()) };
     true
 }
 
-/// Copies `len` bytes at `offset` of memory that its owner exposes; `None` when they lie outside.
+/// Copies `len` bytes at `offset` of exposed memory; `None` when they lie outside.
 pub fn snapshot(from: &Memory, offset: u64, len: usize) -> Option<LentSlice> {
     let at = from.at(offset, len)?;
-    // SAFETY: inside, just checked; it belongs to a window, which its program may be writing at this moment, or to
-    // a block that nobody writes.
+    // SAFETY: inside the allocation, just checked; the bytes belong to a window, which its program may be writing at
+    // this moment, or to a block that nobody writes.
     Some(unsafe { PrivateCopy::take(&[(at, len)]) })
 }
 
-/// Copies `bytes` to pieces of `to`, one after another, which hold that much together. `false` when they do not, or when
-/// one lies outside, and then nothing was copied.
+/// Copies `bytes` to pieces of `to`, one after another. Returns `false`, and copies nothing, when the pieces
+/// together have another length, or one lies outside.
 pub fn scatter(bytes: &[u8], to: &Memory, pieces: &[(u64, usize)]) -> bool {
     let total = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.1));
     let targets: Option<Vec<_>> =
@@ -132,8 +132,8 @@ pub fn scatter(bytes: &[u8], to: &Memory, pieces: &[(u64, usize)]) -> bool {
     let mut rest = bytes;
     for (target, len) in targets {
         let (piece, later) = rest.split_at(len);
-        // SAFETY: inside, checked above; it belongs to blocks that the caller owns and nobody else reads or writes
-        // (`ViEndpoint::rdma_read`), and `piece` is a private copy: another allocation.
+        // SAFETY: inside the allocation, checked above; the target belongs to blocks that the caller owns and nobody
+        // else reads or writes (`ViEndpoint::rdma_read`), and `piece` is a private copy: another allocation.
         unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), target.as_ptr(), len) };
         rest = later;
     }

@@ -1,8 +1,8 @@
-//! RDMA: a write travels with its data, a read is a question and an answer. The target looks at its windows when a frame
-//! arrives, and again for nobody: under the fabric's one lock the data are in place, or copied, at that moment.
+//! RDMA: a write travels with its data, a read is a question and an answer. The target checks its windows once, when
+//! a frame arrives: under the fabric's one lock the data are placed or copied at that moment.
 //!
-//! Only the target knows what it allows. What it does not breaks a reliable connection at both ends, at that moment; on an
-//! unreliable one the write is dropped.
+//! Only the target knows what it allows. A forbidden access breaks a reliable connection at both ends, at that
+//! moment. On an unreliable one the write is dropped.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::memory::{Memory, scatter, snapshot, write_copy, write_remote};
 use crate::world::World;
 
 impl SimEndpoint {
-    /// Sends a write on its way.
+    /// Sends an RDMA write.
     pub fn write(
         &self,
         world: &mut World,
@@ -37,7 +37,7 @@ impl SimEndpoint {
         let token = if in_place || awaited {
             Some(self.end(world).lend(held).map_err(|held| (Refused::Busy, held))?)
         } else {
-            // The data leave the sender: it has its memory back whatever becomes of them.
+            // The data leave the sender, so it has its memory back whatever becomes of them.
             world.bury_held(held);
             None
         };
@@ -52,7 +52,7 @@ impl SimEndpoint {
         Ok(if token.is_some() { None } else { Some(TransferStatus::Arrived) })
     }
 
-    /// Sends the question of a read on its way.
+    /// Sends the question of an RDMA read.
     pub fn read(
         &self,
         world: &mut World,
@@ -78,7 +78,8 @@ fn total(segments: &[(u64, usize)]) -> usize {
 }
 
 impl World {
-    /// Where `len` bytes of a window lie that the peer of `asker` has, in its landing memory or outbox, if it allows this.
+    /// Returns where `len` bytes of a window begin, in the landing arena or outbox of `asker`'s peer, if the window
+    /// allows the access.
     fn exposed(
         &self,
         number: u64,
@@ -101,7 +102,7 @@ impl World {
         Some((memory.clone(), window.offset + place.offset as u64))
     }
 
-    /// A write has come to `to`, which stands.
+    /// Handles a write that has come to `to`. The end `to` is not closed.
     pub fn write_arrives(
         &mut self,
         number: u64,
@@ -126,7 +127,7 @@ impl World {
             token => (None, token),
         };
         if let Some(token) = unasked {
-            // Its memory is not needed any more, and nobody waits to hear more.
+            // The data are in place, and nobody waits for a receipt.
             self.settle(number, 1 - to, token, TransferStatus::Arrived);
         }
         if immediate.is_some() {
@@ -141,7 +142,7 @@ impl World {
         }
     }
 
-    /// The question of a read has come to `to`, which stands.
+    /// Handles the question of a read that has come to `to`. The end `to` is not closed.
     pub fn question_arrives(&mut self, number: u64, to: Side, from: RemoteBuffer, len: usize, token: u16) {
         let place = self.exposed(number, 1 - to, from, len, Rights::READ);
         match place.and_then(|(memory, at)| snapshot(&memory, at, len)) {
@@ -153,7 +154,7 @@ impl World {
         }
     }
 
-    /// The answer to a read has come to `to`, which stands.
+    /// Handles the answer to a read that has come to `to`. The end `to` is not closed.
     pub fn answer_to_read_arrives(&mut self, number: u64, to: Side, copy: &udeck_via::LentSlice, token: u16) {
         let end = &self.connections[&number].ends[to];
         let Some(reading) = end.reads.get(&token) else { return };
@@ -164,7 +165,7 @@ impl World {
         self.settle(number, to, token, TransferStatus::Arrived);
     }
 
-    /// The peer of `to` has asked for RDMA that is not allowed.
+    /// Handles RDMA that the peer of `to` has sent and that `to` does not allow.
     fn forbid(&mut self, number: u64, to: Side, token: Option<u16>, what: &str) {
         let connection = &self.connections[&number];
         if !connection.is_reliable() {

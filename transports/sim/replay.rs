@@ -1,4 +1,4 @@
-//! Running a test over seeds, and a failing one again.
+//! Replay: runs a test over many seeds, and repeats a failing one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -6,14 +6,14 @@ use udeck_via::stderr_line;
 
 use crate::Fabric;
 
-/// Names the only seed to run, in the environment.
+/// Environment variable that names the only seed to run.
 pub const VARIABLE: &str = "DECK_SIM_SEED";
 
-/// Runs `test` on a fabric of each seed below `count`, or only on the one that `DECK_SIM_SEED` names. When it panics,
-/// prints the seed and how to run it again, and goes on panicking.
+/// Runs `test` on a fabric of each seed below `count`, or only on the seed that `DECK_SIM_SEED` names. When the test
+/// panics, prints the seed and how to run it again, and resumes the panic.
 ///
 /// # Panics
-/// As `test` does, and when the variable is no number.
+/// When `test` does, and when the variable is no number.
 pub fn seeds(count: u64, test: impl Fn(&Fabric)) {
     let chosen = std::env::var(VARIABLE).ok();
     let chosen =

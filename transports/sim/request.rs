@@ -11,17 +11,17 @@ use crate::device::{SimDevice, endpoint, waiters_of};
 use crate::trace::Happening;
 use crate::world::{Due, Shared, World};
 
-/// A requester that waits.
+/// A requester that waits for its answer.
 pub struct Pending {
     pub link: (usize, usize),
-    /// Which rank the requester has proved to be.
+    /// Rank that the requester has proved to be.
     pub peer: Option<u32>,
     pub hello: Hello,
     pub discriminator: Vec<u8>,
     pub answer: Option<Verdict>,
 }
 
-/// An answer on its way.
+/// An answer in transit.
 pub struct Answer {
     pub link: (usize, usize),
     pub verdict: Verdict,
@@ -32,7 +32,7 @@ pub enum Verdict {
     Refused(Error),
 }
 
-/// A request for its listener's hands, in which time stands still.
+/// A request for a listener's handler. Virtual time stands still while the handler runs.
 pub struct RequestJob {
     shared: Arc<Shared>,
     listener: Arc<Mutex<OnRequest>>,
@@ -43,7 +43,7 @@ impl RequestJob {
     pub fn run(self) {
         let RequestJob { shared, listener, request } = self;
         (listener.lock())(request);
-        drop(listener); // may be the last, after an `unlisten`: what the program put into it may end here
+        drop(listener); // this may be the last reference, after an `unlisten`: dropping it may run the program's code
         shared.with(|world| {
             world.handling -= 1;
             world.news();
@@ -75,7 +75,7 @@ impl World {
         assert!(self.jobs.send(job).is_ok(), "the listeners' thread lives as long as the fabric");
     }
 
-    /// Sends an answer on its way.
+    /// Sends the answer to the request `number`.
     pub fn answer(&mut self, number: u64, verdict: Verdict) {
         let Some(pending) = self.pending.get(&number) else { return };
         let link = (pending.link.1, pending.link.0);
@@ -102,25 +102,25 @@ impl World {
         self.pending.get(&number).is_some_and(|pending| pending.answer.is_none())
     }
 
-    /// The requester has given up: the side that accepted learns it.
+    /// Closes a connection whose requester has given up: the side that accepted it learns that.
     pub fn abandon(&mut self, connection: u64) {
         self.close(connection, 0, None);
         self.endpoint_gone(connection, 0);
     }
 
-    /// A NIC is gone: nobody will answer the requests to it, or wait for answers to those from it.
+    /// Fails the requests to and from a NIC that is gone: nobody will answer them, or wait for their answers.
     pub fn refuse_pending_at(&mut self, node: usize) {
         let concerned = |p: &&mut Pending| (p.link.0 == node || p.link.1 == node) && p.answer.is_none();
         for pending in self.pending.values_mut().filter(concerned) {
             let why = format!("{} is gone", self.nodes[node].name);
             pending.answer = Some(Verdict::Refused(Error::Lost(why)));
         }
-        // Any of them may have asked.
+        // Any of the NICs may have asked.
         (0..self.nodes.len()).for_each(|node| self.wake(node));
     }
 }
 
-/// A request that waits for its answer.
+/// A connection request that waits for its answer.
 struct IncomingRequest {
     shared: Arc<Shared>,
     number: u64,
@@ -136,7 +136,7 @@ impl IncomingRequest {
         self.shared.with(|world| world.answer(self.number, Verdict::Refused(error)));
     }
 
-    /// The connection, with the acceptor's side in place.
+    /// Makes the connection, with the acceptor's end in place.
     fn establish(
         &self,
         world: &mut World,
@@ -173,7 +173,7 @@ impl Incoming for IncomingRequest {
         let connection = self.shared.with(|world| {
             let made = self.establish(world, hello, waiters, &queues);
             match &made {
-                // Whom nobody waits for is told as by a requester that closes at once.
+                // The requester has given up meanwhile. The acceptor is told as by a requester that closes at once.
                 Ok(connection) if !world.is_awaited(self.number) => world.abandon(*connection),
                 Ok(connection) => {
                     let verdict = Verdict::Accepted { connection: *connection, hello: hello.clone() };

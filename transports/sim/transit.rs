@@ -1,4 +1,4 @@
-//! The way of a message: posted, under way in a frame, arrived, in its receiver's inbox.
+//! The way of a message: posted, in transit in a frame, arrived, in its receiver's inbox.
 
 use std::time::Duration;
 
@@ -10,15 +10,16 @@ use crate::frame::{Content, Frame, Message};
 use crate::trace::Happening;
 use crate::world::{Due, World};
 
-/// How long after its arrival was due the loss of a frame is noticed.
+/// Time from a frame's due arrival until its loss is noticed.
 const NOTICE: Duration = Duration::from_millis(1);
 
-/// What may become of a frame, for those who ask why a connection broke.
+/// Fates of a frame, for the text that says why a connection broke.
 pub const WAS_LOST: &str = "was lost";
 const WAS_CORRUPT: &str = "arrived corrupt: its checksum is wrong";
 
 impl World {
-    /// Sends a message from `side`, once no fence holds it back; there is room. What arrives at this moment has, when it returns.
+    /// Sends a message from `side`, once no fence holds it back. The caller has checked that there is room. Events
+    /// that are due at this moment have happened when this returns.
     pub fn transmit(&mut self, number: u64, side: Side, message: Message) {
         let end = &mut self.connections.get_mut(&number).expect("just seen").ends[side];
         if end.behind.is_empty() {
@@ -30,7 +31,7 @@ impl World {
         self.run_due();
     }
 
-    /// As [`World::transmit`], for who is in the middle of what happens at this moment.
+    /// Sends a message as [`World::transmit`], but runs no due events: for callers that handle one.
     pub fn launch(&mut self, number: u64, side: Side, message: Message) {
         let connection = &self.connections[&number];
         let (link, reliable) = (connection.link_to(1 - side), connection.is_reliable());
@@ -101,7 +102,7 @@ impl World {
         }
     }
 
-    /// The checksum of a frame is wrong.
+    /// Handles a frame whose checksum is wrong.
     fn came_corrupt(&mut self, number: u64, to: Side, frame: u64) {
         let connection = &self.connections[&number];
         let (link, reliable) = (connection.link_to(to), connection.is_reliable());
@@ -114,7 +115,7 @@ impl World {
         }
     }
 
-    /// `frame 3 from a to b was lost (seed 7)`.
+    /// Text of a frame's fate, such as `frame 3 from a to b was lost (seed 7)`.
     pub fn what_became(&self, frame: u64, link: (usize, usize), what: &str) -> String {
         let (from, to) = (&self.nodes[link.0].name, &self.nodes[link.1].name);
         format!("frame {frame} from {from} to {to} {what} (seed {})", self.seed)
@@ -156,17 +157,18 @@ impl World {
         }
     }
 
-    /// Something comes to an end that has closed. It reads nothing any more, but still learns what became of its sends.
+    /// Handles a message that comes to an end that has closed. That end reads no more, but still learns what became
+    /// of its sends.
     pub fn arrives_late(&mut self, number: u64, to: Side, message: Message) {
         match message.content {
             Content::Receipt { token, status } => self.settle(number, to, token, status),
             Content::End(broken) => self.end_arrives(number, to, broken),
-            // Who has closed is not accessed any more, and has given its reads up.
+            // A closed end is not accessed any more, and has given up its reads.
             _ => {}
         }
     }
 
-    /// A message that `side` was sent needs no room any more.
+    /// Releases the room of a message that was sent to `side`.
     pub fn taken(&mut self, number: u64, side: Side) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         connection.ends[1 - side].unread -= 1;

@@ -1,4 +1,4 @@
-//! What completion queues are made of.
+//! Waiters and notifiers of completion queues on the fabric.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -11,18 +11,18 @@ use udeck_via::{Error, Result};
 use crate::connection::Side;
 use crate::world::{Shared, World};
 
-/// Work queues that one completion queue can watch.
+/// Upper bound of the work queues that one completion queue can watch.
 pub const QUEUES: usize = 4096;
-/// Completion queues of one NIC.
+/// Upper bound of the completion queues of one NIC.
 pub const WAITERS: usize = 2048;
 
 /// A work queue's place at a waiter.
 pub struct Watch {
     pub waiter: u64,
     pub context: u64,
-    /// Stands in the waiter's list.
+    /// Is in the waiter's list.
     listed: bool,
-    /// Has news that were not named yet.
+    /// Has news that were not reported yet.
     news: bool,
 }
 
@@ -32,26 +32,26 @@ impl Watch {
     }
 }
 
-/// A waiter as the fabric sees it.
+/// State of a waiter in the world.
 #[derive(Default)]
 pub struct Watching {
-    /// Whose it is.
+    /// The NIC of the waiter.
     node: usize,
-    /// Places taken.
+    /// Number of places taken.
     queues: usize,
-    /// Queues that have something, or had it a moment ago: looked at in turn.
+    /// Queues that have news, or had them a moment ago. They are polled in turn.
     list: VecDeque<(u64, Side, Queue)>,
     woken: bool,
 }
 
-/// The side that endpoints attach to.
+/// The half of a completion queue to which endpoints attach.
 pub struct SimNotifier {
     pub shared: Arc<Shared>,
     pub node: usize,
     pub number: u64,
 }
 
-/// The side that polls.
+/// The half of a completion queue that polls.
 #[derive(Debug)]
 pub struct SimWaiter(Arc<SimNotifier>);
 
@@ -126,7 +126,7 @@ impl std::fmt::Debug for SimNotifier {
     }
 }
 
-/// Where a queue's [`Watch`] stands.
+/// Index of a queue's [`Watch`].
 fn place(queue: Queue) -> usize {
     match queue {
         Queue::Send => 0,
@@ -135,7 +135,7 @@ fn place(queue: Queue) -> usize {
 }
 
 impl World {
-    /// Takes a place for each queue.
+    /// Takes a place at the waiter of each queue.
     pub fn reserve(&mut self, waiters: [u64; 2]) -> Result {
         for (taken, waiter) in waiters.iter().enumerate() {
             let watching = self.waiters.entry(*waiter).or_default();
@@ -155,8 +155,8 @@ impl World {
         }
     }
 
-    /// The queues of `side` report to `waiters`, and its end by an error is told, from now on. Announces once, for what
-    /// came before.
+    /// Attaches the queues of `side` to `waiters`, and its reporter. Announces each queue once, for news that came
+    /// before.
     pub fn attach(&mut self, connection: u64, side: Side, waiters: [u64; 2], queues: &Queues<'_>) {
         if let Some(connection) = self.connections.get_mut(&connection) {
             connection.ends[side].watches = waiters.map(|waiter| Some(Watch::new(waiter, queues.context)));
@@ -166,7 +166,7 @@ impl World {
         self.announce(connection, side, Queue::Receive);
     }
 
-    /// One of them no longer does.
+    /// Detaches one queue of `side`.
     pub fn detach(&mut self, connection: u64, side: Side, queue: Queue) {
         let Some(connection) = self.connections.get_mut(&connection) else { return };
         if let Some(watch) = connection.ends[side].watches[place(queue)].take() {
@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// A queue has news.
+    /// Announces news of a queue.
     pub fn announce(&mut self, number: u64, side: Side, queue: Queue) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         let Some(watch) = &mut connection.ends[side].watches[place(queue)] else { return };
@@ -189,7 +189,7 @@ impl World {
         self.news();
     }
 
-    /// Puts what waiters look at into the order of those at the other ends: which connection came first, threads have decided.
+    /// Sorts the waiters' lists by the peers' NICs: the order in which threads made the connections is not repeatable.
     pub fn sort_watched(&mut self) {
         let connections = &self.connections;
         let peer = |number: &u64, side: Side| connections.get(number).map(|c| c.ends[1 - side].node);
@@ -201,7 +201,7 @@ impl World {
         }
     }
 
-    /// The next queue in turn that has something.
+    /// Returns the next queue in turn that has news.
     fn poll(&mut self, waiter: u64) -> Option<Ready> {
         let watching = self.waiters.get_mut(&waiter)?;
         while let Some((number, side, queue)) = watching.list.pop_front() {

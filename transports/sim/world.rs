@@ -1,6 +1,6 @@
-//! Everything of a fabric, under one lock: virtual time, what is due when, NICs, links.
+//! All state of a fabric, under one lock: virtual time, due events, NICs, links.
 //!
-//! One lock, because a simulation is judged by whether it repeats itself, not by how fast it is.
+//! There is one lock because a simulation must repeat itself; it need not be fast.
 
 pub mod turns;
 
@@ -28,10 +28,10 @@ use crate::waiter::Watching;
 
 use turns::Turns;
 
-/// Longest sleep: nobody trusts a wake-up to come.
+/// Upper bound of one sleep, so that a missed wake-up only delays.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
-/// A fabric, shared by its handle, its NICs and what is lent over it.
+/// A fabric, shared by its handle, its NICs and the buffers lent over it.
 pub struct Shared {
     world: Mutex<World>,
     changed: Condvar,
@@ -42,13 +42,13 @@ pub struct World {
     pub now: Duration,
     pub pace: Pace,
     pub seed: u64,
-    /// The fabric's dice: the same everywhere for a seed.
+    /// Random numbers of the fabric: the same everywhere for a seed.
     pub random: SplitMix64,
     pub due: BTreeMap<(Duration, u64), Due>,
     scheduled: u64,
-    /// What came to a stalled link, in order.
+    /// Events that reached the end of a stalled link, in order.
     parked: Vec<((usize, usize), Due)>,
-    /// Connection requests in the hands of listeners: time stands still meanwhile.
+    /// Number of connection requests that listeners are handling. Virtual time stands still meanwhile.
     pub handling: usize,
     pub jobs: mpsc::Sender<RequestJob>,
     pub nodes: Vec<Node>,
@@ -59,15 +59,15 @@ pub struct World {
     pub waiters: HashMap<u64, Watching>,
     numbers: u64,
     pub trace: Option<Vec<Event>>,
-    /// Who runs, where only one does at a time.
+    /// Turns of the ranks, where only one runs at a time.
     pub turns: Option<Turns>,
-    /// Counts what others may wait for.
+    /// Counts changes for which other threads may wait.
     epoch: u64,
-    /// Dropped once the lock is free: dropping it may come back here.
+    /// Objects to drop once the lock is free, because dropping one may take it.
     graves: Vec<Box<dyn Any + Send>>,
 }
 
-/// A NIC as the fabric sees it.
+/// State of a NIC in the world.
 pub struct Node {
     pub name: String,
     pub keys: Keys,
@@ -75,26 +75,26 @@ pub struct Node {
     pub outbox: Arc<Memory>,
     pub landing: Arc<Memory>,
     pub windows: HashMap<u32, Exposed>,
-    /// Completion queues that it has.
+    /// Number of its completion queues.
     pub waiters: usize,
     pub listeners: HashMap<Vec<u8>, Arc<Mutex<OnRequest>>>,
     pub copied: Arc<AtomicU64>,
-    /// Closed or dead.
+    /// The NIC is closed or dead.
     pub gone: bool,
 }
 
-/// A window.
+/// A window of a NIC.
 #[derive(Clone, Copy)]
 pub struct Exposed {
     pub offset: u64,
     pub len: usize,
     pub ptag: Ptag,
     pub rights: Rights,
-    /// It lies in the outbox, not in landing memory.
+    /// The window lies in the outbox, not in the landing arena.
     pub in_outbox: bool,
 }
 
-/// What happens at a moment.
+/// An event that is due at some moment.
 pub enum Due {
     Frame {
         connection: u64,
@@ -102,13 +102,13 @@ pub enum Due {
         sequence: u64,
         number: u64,
     },
-    /// The end of an unreliable connection, which has no order that would bring it last.
+    /// The end of an unreliable connection. Such a connection has no order by which its end would come last.
     End {
         connection: u64,
         to: Side,
         broken: Option<String>,
     },
-    /// A reliable connection misses a frame.
+    /// A reliable connection misses a frame that was lost.
     Missed {
         connection: u64,
         to: Side,
@@ -148,7 +148,8 @@ impl Shared {
         })
     }
 
-    /// Works on the world; wakes who waits for changes, and buries the dead, when the lock is free again.
+    /// Runs `work` on the world. Then, outside the lock, wakes the threads that wait for changes, and drops what
+    /// `work` has buried.
     pub fn with<R>(&self, work: impl FnOnce(&mut World) -> R) -> R {
         let mut world = self.world.lock();
         let epoch = world.epoch;
@@ -166,8 +167,8 @@ impl Shared {
         self.world.lock()
     }
 
-    /// Looks until there is something for a NIC's program, letting virtual time pass, and sleeping when nothing is due. `None` after
-    /// `limit`, or sooner: of real time, unless ranks take turns.
+    /// Polls with `look` until it finds something for a NIC's program. Lets virtual time pass meanwhile, and sleeps
+    /// when nothing is due. Returns `None` after `limit` or sooner; `limit` is real time, unless ranks take turns.
     pub fn wait<T>(
         &self,
         node: usize,
@@ -198,8 +199,9 @@ impl Shared {
         }
     }
 
-    /// Waits until no listener is at work, at most until `until`, and lets happen what is due then. Time stands still in a
-    /// listener's hands: without this, a thread that the system starts late would decide what the network does.
+    /// Waits at most until `until` for listeners that are at work, and then runs the due events. Virtual time stands
+    /// still while a listener works: without this wait, a thread that the system starts late would decide what the
+    /// network does.
     pub fn await_listeners(&self, until: Instant) {
         let mut world = self.world.lock();
         while world.handling > 0 && !self.changed.wait_until(&mut world, until).timed_out() {}
@@ -207,7 +209,7 @@ impl Shared {
         while self.with(World::step) {}
     }
 
-    /// Lets virtual time pass, and what is due in it happen; waits for listeners that are at work.
+    /// Lets `time` of virtual time pass, with the events that are due in it. Waits for listeners that are at work.
     pub fn advance(&self, time: Duration) {
         let mut world = self.world.lock();
         let until = world.now + time;
@@ -226,7 +228,7 @@ impl Shared {
 }
 
 impl World {
-    /// A number that nothing else on this fabric has.
+    /// Returns a number that nothing else on this fabric has.
     pub fn fresh_number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
@@ -240,14 +242,14 @@ impl World {
         self.news(); // a sleeping thread may be the one that lets time pass
     }
 
-    /// What is due at this moment happens.
+    /// Runs the events that are due at this moment.
     pub fn run_due(&mut self) {
         while self.handling == 0 && self.due.first_key_value().is_some_and(|(&(at, _), _)| at <= self.now) {
             self.step();
         }
     }
 
-    /// Time passes to what is due next, and that happens. `false` when nothing is due, or a listener is at work.
+    /// Advances the time to the next event, and runs it. Returns `false` when nothing is due, or a listener is at work.
     pub fn step(&mut self) -> bool {
         if self.handling > 0 {
             return false;
@@ -258,7 +260,7 @@ impl World {
         true
     }
 
-    /// As [`World::step`], but not beyond `until`, where time stays at the end.
+    /// Does [`World::step`] for an event up to `until`. Otherwise advances the time to `until` and returns `false`.
     fn step_until(&mut self, until: Duration) -> bool {
         if self.handling > 0 {
             return true;
@@ -270,8 +272,8 @@ impl World {
         false
     }
 
-    /// Looks; while there is nothing, and if that is its pace, time passes: until there is something for whom looks, or
-    /// nothing is due.
+    /// Polls with `look`. While it finds nothing, and if the pace is [`Pace::Looks`], lets time pass, until `look`
+    /// finds something or nothing is due.
     pub fn look<T>(&mut self, mut look: impl FnMut(&mut World) -> Option<T>) -> Option<T> {
         loop {
             let found = look(self);
@@ -306,7 +308,7 @@ impl World {
         self.news();
     }
 
-    /// The link that something travels on; `None` when whom it concerns is gone.
+    /// Returns the link on which an event travels; `None` when its connection or request is gone.
     fn link_of(&self, due: &Due) -> Option<(usize, usize)> {
         match due {
             Due::Frame { connection, to, .. }
@@ -343,7 +345,7 @@ impl World {
         !self.parked.is_empty()
     }
 
-    /// How long what is not a message takes: it is neither lost nor duplicated nor held back.
+    /// Draws the travel time of a transfer that is no message: it is neither lost nor duplicated nor held back.
     pub fn travel_time(&mut self, link: (usize, usize)) -> Duration {
         let default = &self.default_link;
         let wire = self.wires.entry(link).or_insert_with(|| Wire::new(default.clone()));
@@ -361,12 +363,12 @@ impl World {
         self.nodes[node].copied.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Connections on which something of this NIC's would be lost if it died now.
+    /// Number of connections on which messages of this NIC would be lost if it died now.
     pub fn undelivered(&self, node: usize) -> usize {
         self.connections.values().filter(|connection| connection.has_undelivered(node)).count()
     }
 
-    /// A NIC is no more: by its program's will, or because it was killed.
+    /// Removes a NIC that was closed by its program, or killed (`died`).
     pub fn remove_node(&mut self, node: usize, died: bool) {
         if std::mem::replace(&mut self.nodes[node].gone, true) {
             return;
@@ -402,24 +404,25 @@ impl World {
 
     pub fn note(&mut self, link: (usize, usize), what: Happening) {
         let at = self.now;
-        // How threads come to their first turn, and what they do after the last one, repeats in no order.
+        // The order of events before the ranks' first turns and after their last ones is not repeatable, so they are
+        // left out.
         let repeats = self.turns.as_ref().is_none_or(Turns::are_taken);
         if let Some(trace) = self.trace.as_mut().filter(|_| repeats) {
             trace.push(Event { at, link, what });
         }
     }
 
-    /// Something happened that others may wait for.
+    /// Notes a change for which other threads may wait.
     pub fn news(&mut self) {
         self.epoch += 1;
     }
 
-    /// Drops it once the lock is free.
+    /// Drops `dead` once the lock is free.
     pub fn bury(&mut self, dead: impl Any + Send) {
         self.graves.push(Box::new(dead));
     }
 
-    /// Drops what an endpoint held, once the lock is free.
+    /// Drops a buffer that an endpoint held, once the lock is free.
     pub fn bury_held(&mut self, held: PostedBuffer) {
         match held {
             PostedBuffer::Block(block) => self.bury(block),

@@ -1,5 +1,5 @@
-//! Completion queues: each has a poller that watches the sockets of its links. Its owner sleeps in it; while that
-//! neither polls nor sleeps there, the helper watches it.
+//! Completion queues: each has a poller that watches the sockets of its links. Its owner sleeps in the poller. While
+//! the owner neither polls nor sleeps there, the helper watches it.
 
 use std::io;
 use std::sync::{Arc, OnceLock, Weak};
@@ -16,37 +16,37 @@ use crate::socket::Socket;
 
 pub type CompletionQueue = completion_queue::CompletionQueue<Sockets>;
 
-/// What became of a look at a completion queue's sockets.
+/// Result of one pass over a completion queue's sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// All that had something were read.
+    /// All readable sockets were read.
     All,
-    /// There may be more that have something.
+    /// More sockets may be readable.
     Some,
-    /// Somebody else was at work on one, and it was left to them.
+    /// Another thread was at work on a link, and its socket was left to that thread.
     NotAlone,
 }
 
 /// The sockets of one completion queue.
 pub struct Sockets {
     core: Arc<Core>,
-    /// The completion queue's.
+    /// Number of the completion queue.
     number: u64,
-    /// Made with the first place: many completion queues never have one.
+    /// Poller of the sockets, made with the first place: many completion queues never have one.
     poller: OnceLock<Arc<Poller>>,
-    /// The owner's looks when the helper was asked last.
+    /// The owner's poll count when the helper was last asked to watch.
     looks_when_asked: AtomicU64,
-    /// Receive queues that have a place: so many sockets.
+    /// Number of receive queues that have a place here, which is the number of sockets.
     count: AtomicU32,
-    /// Grows when a receive queue's place is given back.
+    /// Count of the receive queues' places that were given back.
     vacated: AtomicU32,
 }
 
-/// Takes places for a connection that is to be made by the NIC of `core`. All descriptors that it needs beside its socket are there
-/// afterwards: a want of them is found before the peer is told of the connection.
+/// Takes places for a connection that the NIC of `core` is about to make. Afterwards all its descriptors exist,
+/// except the socket's, so a shortage is found before the peer is told of the connection.
 ///
 /// # Errors
-/// As [`Slots::take`]; the kernel's.
+/// Those of [`Slots::take`]; the kernel's.
 pub fn take_slots(core: &Arc<Core>, queues: &Queues<'_>) -> Result<Slots<Sockets>> {
     let slots = Slots::take(queues, |sockets: &Sockets| Arc::ptr_eq(&sockets.core, core))?;
     for slot in [&slots.send, &slots.receive] {
@@ -58,10 +58,10 @@ pub fn take_slots(core: &Arc<Core>, queues: &Queues<'_>) -> Result<Slots<Sockets
     Ok(slots)
 }
 
-/// From now on, what is announced at this place is of this link.
+/// Assigns the place to `link`: news at the place are its news from now on.
 ///
 /// # Errors
-/// The kernel's: its socket cannot be watched.
+/// The kernel's: the socket cannot be watched.
 pub fn occupy(
     slot: &Slot<Sockets>,
     ready: Ready,
@@ -75,13 +75,13 @@ pub fn occupy(
     socket.watch_by(poller)
 }
 
-/// Reads what a link's socket has, unless somebody is at it.
+/// Reads what a link's socket has, unless another thread is at it. Returns whether the link still exists.
 pub fn serve_link(link: &TcpLink) -> bool {
     link.try_with(|connection, driver| driver.serve(connection)).unwrap_or(true)
 }
 
 impl Sockets {
-    /// None yet, of the completion queue of this number.
+    /// Makes an empty set of sockets for completion queue `number`.
     pub fn new(core: &Arc<Core>, number: u64) -> Self {
         Sockets {
             core: core.clone(),
@@ -93,13 +93,13 @@ impl Sockets {
         }
     }
 
-    /// The poller, made if need be and shown to the helper.
+    /// Returns the poller. Makes it first if need be, and registers it with the helper.
     fn poller(&self) -> io::Result<&Arc<Poller>> {
         if let Some(poller) = self.poller.get() {
             return Ok(poller);
         }
         let poller = Arc::new(Poller::new()?);
-        // Of two threads that get here at once, one's is dropped.
+        // If two threads get here at once, one of the pollers is dropped.
         if self.poller.set(poller.clone()).is_ok() {
             let events = EventFlags::IN | EventFlags::ONESHOT;
             self.core.control.add(&*poller, Token::CompletionQueue(self.number).encode(), events)?;
@@ -107,7 +107,8 @@ impl Sockets {
         Ok(self.poller.get().expect("just set"))
     }
 
-    /// The helper is told, once, when something lies in one of them, or lies there already. `looks`: the owner's so far.
+    /// Asks the helper to watch the sockets: it is woken once, by the next arrival or by one that is there already.
+    /// `looks` is the owner's poll count.
     pub fn ask_helper(&self, looks: u64) {
         self.looks_when_asked.store(looks, Ordering::Relaxed);
         if let Some(poller) = self.poller.get() {
@@ -116,13 +117,12 @@ impl Sockets {
         }
     }
 
-    /// The owner's looks when the helper was asked last.
+    /// The owner's poll count when the helper was last asked to watch.
     pub fn looks_when_asked(&self) -> u64 {
         self.looks_when_asked.load(Ordering::Relaxed)
     }
 
-    /// Reads what has come on sockets that have something, as many as one look names; waits for up to `limit` until there
-    /// is one.
+    /// Reads the readable sockets, as many as one call of epoll names. Waits for up to `limit` until there is one.
     pub fn serve(&self, found: &mut Found, limit: Duration) -> Served {
         let Some(poller) = self.poller.get() else { return Served::All };
         poller.look(found, limit);
@@ -142,12 +142,12 @@ impl Sockets {
         served
     }
 
-    /// How many there are.
+    /// Number of sockets.
     pub fn count(&self) -> u32 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// How many have left so far.
+    /// Count of the sockets that have left so far.
     pub fn vacated(&self) -> u32 {
         self.vacated.load(Ordering::Relaxed)
     }
@@ -160,7 +160,7 @@ impl Backend for Sockets {
     fn sleep(&self, bell: &Bell, limit: Duration) {
         match self.poller() {
             Ok(poller) => _ = bell.sleep(Some(&**poller), limit),
-            // Without descriptors there is nothing to be woken by: not for long.
+            // Without descriptors no event can wake the sleeper, so it sleeps for a short time only.
             Err(_) => std::thread::sleep(limit.min(Duration::from_millis(1))),
         }
     }
@@ -171,9 +171,9 @@ impl Backend for Sockets {
         }
         self.count.fetch_sub(1, Ordering::Relaxed);
         self.vacated.fetch_add(1, Ordering::Relaxed);
-        // The program has left. What is still to be sent, and the peer's last words, are the helper's.
+        // The program has left. The helper sends the remaining data and reads the peer's last frames.
         if let Some(socket) = socket.upgrade() {
-            // Otherwise it stays with this poller, which the helper serves as well.
+            // If this fails, the socket stays with this poller, which the helper serves as well.
             let _ = socket.hand_to(&self.core.control);
         }
     }

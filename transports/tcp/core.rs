@@ -1,5 +1,4 @@
-//! What the objects of a NIC share: its links, its completion queues, its listeners. Lives as long as any of
-//! them.
+//! Shared state of a NIC's objects: its links, its completion queues, its listeners. It lives as long as any of them.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,9 +25,9 @@ use crate::socket::Socket;
 /// A VI's connection.
 pub type TcpLink = Link<TcpDriver>;
 
-/// What a connection carries.
+/// Protocol that admission checks at both ends of a connection.
 pub const PROTOCOL: Protocol = Protocol::new("tcp", wire::VERSION);
-/// What a descriptor in a poller is: the upper byte of its token; the rest is a number.
+/// Kind and number of a descriptor in a poller, encoded as its token: the upper byte is the kind, the rest is the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
     Bell,
@@ -50,7 +49,7 @@ impl Token {
         kind << KIND | number
     }
 
-    /// Of one of ours: they come from the kernel only.
+    /// Decodes a token that [`Token::encode`] made. Tokens come from the kernel only.
     pub fn decode(token: u64) -> Token {
         let number = token & ((1 << KIND) - 1);
         match token >> KIND {
@@ -62,25 +61,25 @@ impl Token {
     }
 }
 
-/// See the module.
+/// Shared state of a NIC's objects.
 pub struct Core {
     pub admission: Admission,
     pub memory: Memory,
     pub windows: Arc<Windows>,
     pub max_transfer: usize,
-    /// What the helper sleeps on.
+    /// Poller in which the helper sleeps.
     pub control: Arc<Poller>,
     bell: Bell,
     next: AtomicU64,
     links: Mutex<HashMap<u64, Arc<TcpLink>>>,
     pub send_blocked: SendBlocked,
-    /// Where levels have shares.
+    /// Send order of the service levels; `None` where levels have no shares.
     pub send_order: Option<SendOrder<Socket>>,
     pub completion_queues: CompletionQueues<Sockets>,
     pub listeners: Listeners,
-    /// The NIC is closed: what is left is to be sent, and forgotten then.
+    /// The NIC is closed: remaining data are sent, then the links are forgotten.
     closing: AtomicBool,
-    /// Changes with each send of any link.
+    /// Send counter over all links; it may miss concurrent sends.
     sends: AtomicU32,
 }
 
@@ -114,7 +113,7 @@ impl Core {
         }))
     }
 
-    /// A number that nobody else of this NIC has.
+    /// Returns a number that is unique within this NIC.
     pub fn fresh(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
@@ -131,7 +130,7 @@ impl Core {
         !self.links.lock().is_empty()
     }
 
-    /// A link is over. Called with its lock held: by one who holds it itself.
+    /// Forgets a link that is over. The caller holds the link's lock, and a reference to the link.
     pub fn forget_link(&self, number: u64) {
         if let Some(order) = &self.send_order {
             order.remove(number);
@@ -141,26 +140,26 @@ impl Core {
         self.end_order();
     }
 
-    /// When nobody will send any more, the thread that orders has nothing to do.
+    /// Stops the thread of the send order once no link will send any more.
     fn end_order(&self) {
         if let Some(order) = self.send_order.as_ref().filter(|_| self.is_closing() && !self.has_links()) {
             order.stop();
         }
     }
 
-    /// Something was sent by one of the links. (Of two at once one may be forgotten: who compares sees a change all the same.)
+    /// Counts a send. (One of two concurrent sends may not be counted, but the counter changes all the same.)
     #[inline]
     pub fn note_send(&self) {
         self.sends.store(self.sends.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Differs from what it was if something was sent since.
+    /// The send counter: a changed value means that a link has sent since.
     #[inline]
     pub fn sends(&self) -> u32 {
         self.sends.load(Ordering::Relaxed)
     }
 
-    /// The NIC's last object is gone.
+    /// Closes the NIC: its last object is gone.
     pub fn shut(&self) {
         self.closing.store(true, Ordering::Release);
         self.listeners.clear();
@@ -168,7 +167,7 @@ impl Core {
         self.rouse();
     }
 
-    /// The helper has panicked: nothing of this NIC works any more.
+    /// Fails all links and listeners: the helper has panicked.
     pub fn fail(&self, thread: &str, why: &str) {
         let why = self.listeners.fail(thread, why);
         for link in self.links() {
@@ -189,8 +188,7 @@ impl Core {
         self.bell.hush();
     }
 
-    /// Makes an endpoint of what is left of an admission, and of the places that its queues shall have. Returns what the peer
-    /// said, too.
+    /// Makes an endpoint from a finished admission and the places of its two queues. Returns the peer's `Hello`, too.
     ///
     /// # Errors
     /// The kernel's: no descriptors left.
@@ -219,7 +217,7 @@ impl Core {
             order.add(number, queues.level, &socket);
         }
         self.links.lock().insert(number, link.clone());
-        // Later ones are told by `fail`.
+        // Links that are made later are told by `fail`.
         if let Some(why) = self.listeners.failure() {
             link.with(|connection, driver| driver.fail(connection, why));
         }

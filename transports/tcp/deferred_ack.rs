@@ -1,38 +1,39 @@
-//! Messages that are not long are acknowledged after they were answered.
+//! Deferred acknowledgements: a short message is acknowledged after the program has answered it.
 //!
-//! A mailbox's messages come by a connection on which nothing goes back: no answer carries TCP's acknowledgement. So the
-//! kernel sends one by itself for every second message, before the read that takes that message returns: a whole packet's way
-//! through both ends' stacks, while the program waits for its message. It does so only when the socket has been emptied.
-//! A thread that has been waiting for one that is not long therefore peeks at it, and takes it out of the socket when it looks the
-//! next time: the program has answered by then, and waits.
+//! A mailbox's messages come by a connection on which nothing goes back, so no answer carries TCP's acknowledgement.
+//! The kernel therefore sends an acknowledgement of its own for every second message, before the read that takes the
+//! message returns. This packet passes both ends' stacks while the program waits for its message. The kernel does so
+//! only when the socket has been emptied. A thread that waits for a short message therefore peeks at it, and takes
+//! it out of the socket at its next poll: by then the program has answered, and waits.
 //!
-//! Until then the socket looks as if there were something to read. Whoever is told of that takes it out: an epoll, the
-//! helper if the program does not look again, a thread that goes to sleep. The kernel's timer acknowledges meanwhile.
+//! Until then the socket still looks readable. Whoever is told of that takes the message out: an epoll, the helper
+//! if the program does not poll again, a thread that goes to sleep. Meanwhile the kernel's timer may acknowledge.
 //!
-//! It pays only where messages are answered: a stream of messages would take a second call for each. So a thread peeks only if
-//! this NIC has sent something since the message before.
+//! Peeking pays only where messages are answered: a stream of messages would need a second call for each. So a
+//! thread peeks only if this NIC has sent data since the message before.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use crate::sys;
 
-/// The longest that may come of a peek and stay with the kernel: of more, a second copy costs what is won.
+/// Upper bound in bytes of a read that may be peeked and stay with the kernel. For more bytes, a second copy costs
+/// what is won.
 const SHORT: usize = 16 << 10;
 
-/// What a driver knows of that.
+/// ACK-deferral state of one socket.
 #[derive(Default)]
 pub struct DeferredAck {
-    /// Bytes that were taken in and are still with the kernel.
+    /// Bytes that were peeked and are still with the kernel.
     peeked: usize,
-    /// What came last was short.
+    /// The last read was short.
     short: bool,
-    /// A look found nothing since, so there is time for one call more; and the NIC has sent something since a look found nothing
-    /// before the last message, so that was answered.
+    /// The last message was answered: a poll found nothing since, so there is time for one more call, and the NIC
+    /// had sent data between the poll that found nothing before and that one.
     answered: bool,
-    /// It is looked at by somebody who looks again soon.
+    /// The caller is busy-polling this socket.
     hot: bool,
-    /// The NIC's sends ([`crate::core::Core::sends`]) when a look found nothing.
+    /// The NIC's send counter ([`crate::core::Core::sends`]) when a poll last found nothing new.
     sends: u32,
 }
 
@@ -47,7 +48,7 @@ impl DeferredAck {
         self.hot & self.answered & self.short
     }
 
-    /// Takes what was peeked at out of the socket: before every read.
+    /// Takes the peeked bytes out of the socket. Called before every read.
     ///
     /// # Errors
     /// The kernel's.
@@ -61,14 +62,14 @@ impl DeferredAck {
         Ok(())
     }
 
-    /// So much came.
+    /// Notes a read of `len` bytes.
     #[inline]
     pub fn on_read(&mut self, by_peek: bool, len: usize) {
         self.peeked = if by_peek { len } else { 0 };
         (self.short, self.answered) = (len <= SHORT, false);
     }
 
-    /// Nothing came. `sends`: the NIC's so far.
+    /// Notes a poll that found nothing. `sends` is the NIC's send counter.
     #[inline]
     pub fn on_idle(&mut self, sends: u32) {
         if self.sends != sends {
@@ -97,7 +98,7 @@ mod tests {
         (near, far)
     }
 
-    /// The next read's bytes, whenever they come.
+    /// Returns the bytes of the next read, whenever they come.
     fn read(far: &TcpStream, peek: bool) -> Vec<u8> {
         loop {
             let mut bytes = Vec::new();
@@ -109,7 +110,8 @@ mod tests {
         }
     }
 
-    /// Of many messages, most: a timer, or a kernel that takes the connection for a new one, may acknowledge some at once.
+    /// The test asks this of most messages only: a timer, or a kernel that takes the connection for a new one, may
+    /// acknowledge some at once.
     #[test]
     fn what_was_peeked_at_is_acknowledged_when_it_is_settled() {
         const MESSAGES: u32 = 200;

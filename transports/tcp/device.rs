@@ -1,4 +1,4 @@
-//! The NIC.
+//! The TCP NIC: opening it, and its part of `Network`.
 
 #![allow(unsafe_code, reason = "it implements the transport contract")]
 
@@ -50,8 +50,8 @@ pub fn open(options: &Options) -> Result<Arc<TcpDevice>> {
     Ok(device)
 }
 
-// SAFETY: both are fields that are set once, and what `Core::establish` makes each connection of; nothing else of this crate
-// writes the arenas, and `open` gives out the NIC only.
+// SAFETY: memory and windows are fields that are set once, and `Core::establish` gives them to each connection;
+// nothing else of this crate writes the arenas, and `open` gives out the NIC only.
 unsafe impl Network for Core {
     fn memory(&self) -> &Memory {
         &self.memory
@@ -82,7 +82,7 @@ unsafe impl Network for Core {
         self.establish(admitted, hello, Side::Asked, slots, &queues)
     }
 
-    /// What was sent is given back when the kernel has it, by whoever looks at the link.
+    /// Polls the links: the buffers of sends are given back when the kernel has the data.
     fn reclaim(self: &Arc<Self>) {
         for link in self.links() {
             link.try_with(|connection, driver| driver.serve(connection));

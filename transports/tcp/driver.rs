@@ -1,7 +1,7 @@
-//! A link's two streams on its socket.
+//! Driver of a link: moves its two streams over its socket.
 //!
-//! Everything here happens with the link's lock held, on whichever thread has work for it: the one that posts, the one
-//! that polls, the helper. No call waits.
+//! Every call holds the link's lock, on whichever thread has work for the link: the one that posts, the one that
+//! polls, the helper. No call waits.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,37 +20,37 @@ use crate::liveness;
 use crate::socket::{INCOMING, Socket};
 use crate::sys::{self, Read};
 
-/// Bytes given to the kernel at a time: others may want the lock.
+/// Bytes given to the kernel by one write: other threads may want the lock.
 const WRITE: usize = 1 << 20;
 /// Reads in a row before the lock is given back.
 const READS: usize = 16;
-/// Rounds without a full socket after which nobody need be told of room in it any more: asking the kernel for that and
-/// taking it back are a call each.
+/// Rounds without a full socket after which pollers no longer ask for room: asking the kernel for that and taking it
+/// back cost a call each.
 const CALM: u32 = 64;
 
-/// See the module.
+/// The socket of a link, and how far its two streams are.
 pub struct TcpDriver {
     core: Arc<Core>,
     number: u64,
-    /// None when the link is over.
+    /// The socket; `None` when the link is over.
     socket: Option<Arc<Socket>>,
     peer: SocketAddr,
-    /// The outgoing stream is with the kernel up to here.
+    /// Stream offset up to which the kernel has the outgoing stream.
     written: u64,
-    /// The socket was full.
+    /// The last write found the socket full.
     stalled: bool,
-    /// Rounds since then, while pollers still ask for room.
+    /// Rounds since the socket was full, while pollers still ask for room.
     calm: Option<u32>,
-    /// It is in the core's list of such links.
+    /// The link is in the core's list of send-blocked links.
     is_send_blocked: bool,
-    /// It waits for its turn ([`udeck_session::SendOrder`]).
+    /// The link waits for its turn ([`udeck_session::SendOrder`]).
     waits_for_turn: bool,
     deferred_ack: DeferredAck,
     /// The peer's direction has ended.
     ended: bool,
-    /// Since when the program is gone and the peer is waited for.
+    /// When the helper first saw that the program is gone and only the peer's end is missing.
     waits_since: Option<Instant>,
-    /// What `written` was when the peer's host was last known to have everything.
+    /// Value of `written` when the peer's host was last known to have everything.
     confirmed: u64,
 }
 
@@ -73,13 +73,14 @@ impl TcpDriver {
         }
     }
 
-    /// Reads what has come, and writes what there is room for now. Returns whether the link is still there.
+    /// Reads what has come, and writes as much as there is room for. Returns whether the link still exists.
     pub fn serve(&mut self, connection: &mut Connection) -> bool {
         self.deferred_ack.expect(false);
         self.serve_now(connection)
     }
 
-    /// The same for somebody who waits for this link before all others, and most likely looks again soon.
+    /// Serves as [`TcpDriver::serve`], for a thread that waits for this link before all others, and most likely
+    /// polls again soon.
     pub fn serve_hot(&mut self, connection: &mut Connection) -> bool {
         self.deferred_ack.expect(true);
         self.serve_now(connection)
@@ -87,7 +88,7 @@ impl TcpDriver {
 
     fn serve_now(&mut self, connection: &mut Connection) -> bool {
         if !self.take_in(connection) && !self.stalled && self.calm.is_none() {
-            return self.socket.is_some(); // as it was
+            return self.socket.is_some(); // unchanged
         }
         if self.stalled {
             self.stalled = false;
@@ -102,11 +103,12 @@ impl TcpDriver {
         self.socket.is_some()
     }
 
-    /// The helper's look at what no event tells of.
+    /// Checks for conditions that no event reports: a silent host, and a peer that does not answer the end. Called
+    /// by the helper.
     pub fn check(&mut self, connection: &mut Connection, now: Instant, patience: Duration) {
         let Some(socket) = &self.socket else { return };
         if self.written != self.confirmed {
-            // The last probe may have been sent well before: what is left of the time is for that.
+            // The last probe may have been sent well before; the remaining 30 % of the time is for that.
             if liveness::is_dead(socket.as_fd(), self.core.admission.detect * 7 / 10) {
                 let seconds = self.core.admission.detect.as_secs();
                 connection.lost(&format!("the host of {} has been silent for {seconds} seconds", self.peer));
@@ -117,20 +119,20 @@ impl TcpDriver {
         if connection.is_closed() && has_sent_all {
             let since = *self.waits_since.get_or_insert(now);
             if now.duration_since(since) >= patience {
-                // The kernel has everything, and delivers it.
+                // The kernel has all data, and delivers them.
                 connection.lost("the peer does not answer the end of the connection");
             }
         }
         self.settle(connection);
     }
 
-    /// The NIC has failed.
+    /// Ends the link: the NIC has failed.
     pub fn fail(&mut self, connection: &mut Connection, why: &str) {
         connection.lost(why);
         self.settle(connection);
     }
 
-    /// Whether the peer's host has everything that was written, or there is nothing to be asked about it any more.
+    /// Whether the peer's host has confirmed everything that was written, or the socket can no longer be asked.
     fn is_confirmed(&mut self) -> bool {
         let Some(socket) = &self.socket else { return true };
         if self.written != self.confirmed
@@ -141,13 +143,13 @@ impl TcpDriver {
         self.written == self.confirmed
     }
 
-    /// Returns whether anything has come, the end included.
+    /// Reads from the socket. Returns whether anything has come, the end included.
     fn take_in(&mut self, connection: &mut Connection) -> bool {
         for read in 0..READS {
             let Some(socket) = self.socket.as_ref().filter(|_| !self.ended) else { return true };
             let (fd, deferred_ack) = (socket.as_fd(), &mut self.deferred_ack);
-            // What was peeked at is noted before the connection has it: a panic there (of the program's code, when its
-            // memory is dropped) does not let the same bytes come twice.
+            // The peek is noted before the connection takes the bytes. If the connection panics (in the program's
+            // code, when its memory is dropped), the same bytes do not come twice.
             let found = if connection.is_between_frames() && !connection.expects_body() {
                 let peek = deferred_ack.may_peek();
                 deferred_ack.settle(fd).and_then(|()| {
@@ -189,7 +191,7 @@ impl TcpDriver {
         true
     }
 
-    /// Writes what there is, when it is this link's turn.
+    /// Writes the queued data when it is this link's turn.
     #[inline]
     fn send(&mut self, connection: &mut Connection) {
         match self.core.send_order.is_some() {
@@ -211,11 +213,11 @@ impl TcpDriver {
         }
     }
 
-    /// It is its turn: it may write so many bytes.
+    /// Writes up to `bytes` bytes: it is the link's turn.
     pub fn take_turn(&mut self, connection: &mut Connection, bytes: usize) {
         self.waits_for_turn = false;
         if self.stalled {
-            return; // when there is room, it asks again
+            return; // the link asks again when there is room
         }
         let before = self.written;
         self.write(connection, before + bytes as u64);
@@ -228,7 +230,7 @@ impl TcpDriver {
         self.settle(connection);
     }
 
-    /// Writes what there is before `upto`.
+    /// Writes the stream up to offset `upto`, as far as there is room.
     fn write(&mut self, connection: &mut Connection, upto: u64) {
         loop {
             let Some(socket) = &self.socket else { return };
@@ -252,7 +254,7 @@ impl TcpDriver {
                 Err(error) if is_later(&error) => return self.stall(),
                 Err(error) => {
                     self.stalled = false;
-                    // What it said before counts, the end of the connection in order among it.
+                    // Frames that the peer sent before count, the orderly end of the connection among them.
                     self.take_in(connection);
                     connection.lost(&self.words(&error));
                     return;
@@ -261,7 +263,7 @@ impl TcpDriver {
         }
     }
 
-    /// The socket is full: whoever watches it shall say when there is room.
+    /// Notes that the socket is full, and asks the pollers to report room.
     fn stall(&mut self) {
         self.stalled = true;
         if self.calm.is_none() {
@@ -278,7 +280,7 @@ impl TcpDriver {
         }
     }
 
-    /// Ends the socket's life when the connection's is over.
+    /// Closes the socket when the connection is over.
     #[inline]
     fn settle(&mut self, connection: &mut Connection) {
         if !connection.is_calm() || self.stalled || self.is_send_blocked {
@@ -299,7 +301,7 @@ impl TcpDriver {
         self.update_send_blocked(connection);
     }
 
-    /// Lets other threads look at it while something that was posted waits for the socket.
+    /// Lets other threads poll this link while posted data wait for the socket.
     fn update_send_blocked(&mut self, connection: &Connection) {
         let is_send_blocked = self.socket.is_some() && (self.stalled || connection.holds_back());
         if is_send_blocked == std::mem::replace(&mut self.is_send_blocked, is_send_blocked) {
@@ -313,7 +315,7 @@ impl TcpDriver {
 
     fn close(&mut self, abruptly: bool) {
         let Some(socket) = self.socket.take() else { return };
-        // The kernel resets what is closed with something unread.
+        // The kernel resets a socket that is closed with unread bytes.
         let _ = self.deferred_ack.settle(socket.as_fd());
         if abruptly {
             reset_when_closed(socket.as_fd());
@@ -329,7 +331,7 @@ impl TcpDriver {
 
 impl Driver for TcpDriver {
     fn pump(&mut self, connection: &mut Connection) {
-        // A socket that was full is looked at when there is room.
+        // A full socket is served when there is room.
         if !self.stalled {
             self.send(connection);
         }
@@ -345,8 +347,8 @@ impl Driver for TcpDriver {
         Some(Retransmissions { connection: self.number, packets })
     }
 
-    /// The kernel goes on sending when this process has ended, but forgets what the peer's has not confirmed as soon as
-    /// anything comes for a process that is no more. So that is waited for, too.
+    /// The kernel goes on sending when this process has ended, but forgets the data that the peer's host has not
+    /// confirmed as soon as anything comes for the ended process. So confirmation is waited for, too.
     fn is_done(&mut self, connection: &mut Connection) -> bool {
         self.serve(connection);
         connection.is_all_sent() && self.is_confirmed()

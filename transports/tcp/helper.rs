@@ -1,9 +1,9 @@
-//! The thread that works while nobody looks.
+//! The helper thread: it works for a NIC while no other thread polls.
 //!
-//! Callers and links whose program has left are its own. A completion queue's sockets are its business only while the
-//! queue's owner neither polls nor sleeps beside them. It cannot ask the kernel to be told only then; so it is told of the
-//! first arrival, and then naps as long as the owner looks by itself ([`udeck_session::nap`]). A process in which nothing
-//! comes costs no more than a look every two seconds, at hosts that may have died.
+//! The helper serves callers, and links whose program has left. It serves a completion queue's sockets only while
+//! the queue's owner neither polls nor sleeps beside them. It cannot ask the kernel to be told only then. So it is
+//! told of the first arrival, and then naps as long as the owner polls by itself ([`udeck_session::nap`]). A process
+//! in which nothing comes costs only a check every two seconds, for hosts that may have died.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -19,19 +19,19 @@ use crate::completion_queue::{CompletionQueue, Served, serve_link};
 use crate::core::{Core, Token};
 use crate::incoming::IncomingRequest;
 
-/// Looks at one completion queue's sockets before others have their turn.
+/// Rounds over one completion queue's sockets before others have their turn.
 const ROUNDS: usize = 16;
-/// How often links are checked for what no event tells.
+/// Interval between two checks of the links for conditions that no event reports.
 const CHECK: Duration = Duration::from_secs(2);
-/// The same when the NIC is closed and the thread shall end.
+/// Check interval after the NIC was closed, when the thread shall end.
 const LAST_CHECK: Duration = Duration::from_millis(50);
-/// How long a closed NIC's links may take to end.
+/// Upper bound of the time that the links of a closed NIC may take to end.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 struct Helper {
     core: Arc<Core>,
     listener: Option<RequestListener>,
-    /// Completion queues on whose sockets something came, and that are not watched until they are served.
+    /// Completion queues on whose sockets something came. They are not watched until they are served.
     due: Vec<Due>,
     next_check: Instant,
     found: Found,
@@ -39,18 +39,18 @@ struct Helper {
 }
 
 struct Due {
-    /// The completion queue's number.
+    /// Number of the completion queue.
     number: u64,
     cq: Weak<CompletionQueue>,
-    /// Its owner's looks when it was last seen.
+    /// The owner's poll count at the last check.
     looks: u64,
-    /// Its owner was asleep beside its sockets then.
+    /// The owner was asleep beside its sockets at the last check.
     parked: bool,
-    /// Until when its owner is left alone.
+    /// Time during which the owner is left alone.
     nap: Nap,
 }
 
-/// Starts the thread, `tcp-PORT`. It ends when the NIC is closed and its links are over.
+/// Starts the helper thread, `tcp-PORT`. It ends when the NIC is closed and its links are over.
 ///
 /// # Errors
 /// The kernel's.
@@ -85,7 +85,7 @@ impl Helper {
         }
     }
 
-    /// How long it may sleep.
+    /// How long the helper may sleep.
     fn limit(&mut self) -> Duration {
         let now = job_time();
         let listener = self.listener.as_mut().and_then(|listener| listener.tick(now));
@@ -105,7 +105,7 @@ impl Helper {
             Token::CompletionQueue(number) => {
                 if let Some(cq) = self.core.completion_queues.get(number) {
                     let (looks, cq) = (cq.backend.looks_when_asked(), Arc::downgrade(&cq));
-                    // Its owner has asked again, perhaps before it went to sleep.
+                    // The owner has asked again, perhaps before it went to sleep.
                     self.due.retain(|due| due.number != number);
                     self.due.push(Due { number, cq, looks, parked: false, nap: Nap::over(job_time()) });
                 }
@@ -118,7 +118,7 @@ impl Helper {
         }
     }
 
-    /// Serves the completion queues whose owners do not look, and has them watched again.
+    /// Serves the completion queues whose owners do not poll, and has their sockets watched again.
     fn serve_due(&mut self) {
         let found = &mut self.cq_found;
         let now = job_time();
@@ -134,7 +134,7 @@ impl Helper {
                     due.nap.lengthen(now);
                     return true;
                 }
-                // It has woken up beside what came, or is about to: a nap is time enough for that.
+                // The owner has been woken by the arrival, or is about to be: a nap is time enough for that.
                 Sleep::Parked if !std::mem::replace(&mut due.parked, true) => {
                     due.nap.shorten(now);
                     return true;
@@ -142,8 +142,8 @@ impl Helper {
                 Sleep::Parked => {}
                 Sleep::Awake | Sleep::Armed => {
                     let mut rounds = (0..ROUNDS).map(|_| cq.backend.serve(found, Duration::ZERO));
-                    // Who is at work there may be waiting for this thread's processor: asked at once, it would be told
-                    // of the same socket at once.
+                    // The thread at work there may be waiting for this processor. If the helper asked for news at
+                    // once, it would be told of the same socket at once.
                     if rounds.find(|served| *served != Served::Some) == Some(Served::NotAlone) {
                         due.nap.shorten(now);
                         return true;

@@ -1,4 +1,4 @@
-//! A request that waits for its answer.
+//! Incoming connection requests that wait for the program's answer.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use udeck_via::transport::{Hello, Incoming, Queues, ViEndpoint};
 use crate::completion_queue::take_slots;
 use crate::core::Core;
 
-/// See the module. Dropped, it is rejected.
+/// A connection request. Dropping it rejects it.
 pub struct IncomingRequest {
     core: Arc<Core>,
     pending: PendingRequest,
 }
 
 impl IncomingRequest {
-    /// Gives a request to whoever listens.
+    /// Gives a request to the listener of its discriminator. Without one, the requester is told that there is no match.
     pub fn deliver(core: &Arc<Core>, pending: PendingRequest) {
         match core.listeners.get(pending.discriminator()) {
             Some(listener) => (listener.lock())(Box::new(IncomingRequest { core: core.clone(), pending })),

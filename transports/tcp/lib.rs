@@ -1,20 +1,22 @@
-//! TCP: a NIC whose VIs reach other hosts.
+//! Transport over TCP: a NIC whose VIs reach other hosts.
 //!
-//! **One TCP connection for each VI.** A VI's stream then waits for nobody else's: a message that finds no memory, or a
-//! slow receiver, holds up its own VI only. The kernel finds the socket with news by itself, reads go straight into the
-//! posted buffer, and how a connection ends is told by its own socket. The price is a descriptor, about 4 KiB of the kernel's
-//! memory at each end, and a set-up of two round trips for each. That nothing goes back on a mailbox's connections, and so
-//! nothing carries TCP's acknowledgements, need not be waited for: `deferred_ack`.
+//! **One TCP connection for each VI.** A VI's stream then waits for no other VI: a message that finds no memory, or
+//! a slow receiver, holds up its own VI only. The kernel itself finds the socket with news, reads go straight into
+//! the posted buffer, and a connection's own socket reports how the connection ends. The price for each VI is a
+//! descriptor, about 4 KiB of the kernel's memory at each end, and a set-up of two round trips. Nothing goes back on
+//! a mailbox's connections, so no answer carries TCP's acknowledgements: `deferred_ack` keeps the program from
+//! waiting for them.
 //!
-//! **Who does the work.** The thread that polls a completion queue reads its sockets itself: the one that was busy last by
-//! a plain `recv`, the others as epoll names them; it parks in epoll. Spinning never involves a second thread. While nobody
-//! looks, the NIC's one helper thread does it: it sleeps until something comes for a queue that nobody looks at.
-//! Posts write to the socket themselves. What the kernel does not take, or the peer has no room for, is written when there
-//! is room, by whoever looks, at this completion queue or at another (`send_blocked`). No call on a socket ever waits.
+//! **Who does the work.** The thread that polls a completion queue reads its sockets itself: the one that was busy
+//! last by a plain `recv`, the others as epoll names them. It parks in epoll. Spinning never involves a second
+//! thread. While no thread polls, the NIC's one helper thread does the work: it sleeps until something comes for
+//! such a queue. Posts write to the socket themselves. Data that the kernel does not take, or that the peer has no
+//! room for, are written when there is room, by any thread that polls this completion queue or another
+//! (`send_blocked`). No call on a socket ever waits.
 //!
-//! **Trust.** Both sides of every connection prove who they are before anything else is read, and strangers get five
-//! seconds and no memory to speak of ([`udeck_session::admission`]). What comes after is `udeck-session`'s to check, too. TCP protects against
-//! nobody on the network in between: it may read and change what travels.
+//! **Trust.** Both sides of every connection prove their identity before anything else is read, and strangers get
+//! five seconds and very little memory ([`udeck_session::admission`]). `udeck-session` also checks the frames that
+//! follow. TCP does not protect against somebody on the network in between, who may read and change the data.
 //!
 //! **The end.** An End frame goes before the FIN, so that an orderly end can be told from a death. When both sides have
 //! sent theirs, the socket is reset instead of closed: there is nothing left to protect, and no TIME_WAIT stays. A process
@@ -26,15 +28,15 @@
 //! |---|---|
 //! | `options` | how a NIC is opened |
 //! | `device` | the NIC: windows, listeners, requests |
-//! | `core` | what the NIC's objects share: its links, its completion queues |
-//! | `incoming` | a request that waits for its answer |
-//! | `deferred_ack` | short messages are acknowledged after they were answered |
-//! | `driver` | a link's two streams on its socket |
-//! | `send_blocked` | links that wait for their socket to say something |
+//! | `core` | shared state of the NIC's objects: its links, its completion queues |
+//! | `incoming` | connection requests that wait for an answer |
+//! | `deferred_ack` | short messages are acknowledged after the program has answered them |
+//! | `driver` | moves a link's two streams over its socket |
+//! | `send_blocked` | links with posted data that wait for their socket |
 //! | `completion_queue`, `waiter` | completion queues |
-//! | `helper` | the thread that works while nobody looks |
-//! | `socket` | sockets, and who watches them |
-//! | `sys`, `liveness` | system calls on raw memory; whether the peer's host is there |
+//! | `helper` | the thread that works while no other thread polls |
+//! | `socket` | sockets, and the pollers that watch them |
+//! | `sys`, `liveness` | system calls on raw memory; whether the peer's host answers |
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 

@@ -1,18 +1,19 @@
-//! Whether the peer's host is still there while something is under way to it.
+//! Liveness of the peer's host while data are in flight to it.
 //!
-//! The kernel's own time limit (TCP_USER_TIMEOUT) would not do: it also ends connections whose peer has stopped reading
-//! for so long, although its host answers every probe; and a process that is stopped, by a debugger say, is not dead.
-//! So we ask the kernel what it knows. (While nothing is under way, the kernel's keep-alive probes find out by themselves.)
+//! The kernel's own time limit (TCP_USER_TIMEOUT) would not do: it also ends connections whose peer has stopped
+//! reading for so long, although the peer's host answers every probe. A process that is stopped, by a debugger say,
+//! is not dead. So this file asks the kernel for its counters. (While nothing is in flight, the kernel's keep-alive
+//! probes find a dead host.)
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::sys::{self, Liveness};
 
-/// Unanswered tries that make a silence a death: one may be under way at any moment.
+/// Unanswered tries in a row that make a silent host dead: one may be under way at any moment.
 const UNANSWERED: u8 = 2;
 
-/// Whether the host at the other end has been silent for `detect` although it was asked.
+/// Whether the host at the other end has been silent for `detect` although probes were sent.
 pub fn is_dead(socket: BorrowedFd<'_>, detect: Duration) -> bool {
     sys::liveness(socket).is_ok_and(|liveness| has_stopped(liveness, detect))
 }

@@ -1,4 +1,4 @@
-//! How a NIC is opened.
+//! Options of a TCP NIC.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -6,26 +6,30 @@ use std::time::Duration;
 use udeck_session::{LEVELS_IN_FLIGHT, Levels, Source};
 use udeck_via::auth::Keys;
 
-/// How to open the device.
+/// Options of [`crate::open`].
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What this process proves by that it is of the job, and which of its ranks: only who does is let in.
+    /// Keys by which this process proves that it belongs to the job, and which rank it is. Only peers that can do
+    /// the same are admitted.
     pub keys: Keys,
-    /// Where messages are sent from, and where peers write.
+    /// Memory of the outbox and of the landing arena.
     pub memory: Source,
-    /// The address that it listens at, and that peers are given: of one interface, never of all. Port 0: a free one.
+    /// Address at which the NIC listens, and which peers are given. It is one interface's address, never the
+    /// wildcard address. Port 0 takes a free port.
     pub bind: SocketAddr,
-    /// How long a peer's host may be silent before it is taken for dead; from two seconds on.
+    /// How long a peer's host may be silent before it counts as dead. At least two seconds.
     pub detect: Duration,
-    /// The shares of service levels ([`udeck_via::ViAttributes::level`]); `None`: the kernel sends as it likes.
+    /// Shares of the service levels ([`udeck_via::ViAttributes::level`]). With `None` the kernel decides the order.
     pub levels: Option<Levels>,
-    /// Where levels have shares: bytes that may be in flight at a time, of all connections. Less makes a high level wait less
-    /// behind what was sent before; below rate times round trip, the link is not filled any more.
+    /// Upper bound of the bytes in flight over all connections, used where levels have shares. With less, a high
+    /// level waits less behind data that were sent before. Below rate times round trip, the link is no longer
+    /// filled.
     pub in_flight: usize,
 }
 
 impl Options {
-    /// Within this host, with memory of its own (1 GiB of address space each way); a silent host is dead after ten seconds.
+    /// Options for use within this host: memory of its own (1 GiB of address space each way); a silent host counts
+    /// as dead after ten seconds.
     pub fn new(keys: impl Into<Keys>) -> Self {
         Options {
             keys: keys.into(),

@@ -1,16 +1,16 @@
-//! Links on which something that was posted waits for the socket to say something: for room in it, or for the peer's word
-//! that it has taken what came before.
+//! Send-blocked links: posted data wait for the socket, either for room in it or for the peer's word that it has
+//! taken earlier data.
 //!
-//! The thread that posted usually waits for something else then, at another completion queue: an answer to what it posted.
-//! So whoever looks and finds nothing looks at one of these links, in turn. The helper would do it, too, but a spinning
-//! thread leaves it the processor late: it is for when nobody looks.
+//! The thread that posted usually waits at another completion queue then, for an answer. So any thread whose poll
+//! finds nothing serves one of these links, in turn. The helper would serve them, too, but a spinning thread leaves
+//! it the processor late. The helper is for when no thread polls.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-/// The numbers of such links, each at most once.
+/// Numbers of the send-blocked links, each at most once.
 #[derive(Default)]
 pub struct SendBlocked {
     count: AtomicUsize,
@@ -18,7 +18,7 @@ pub struct SendBlocked {
 }
 
 impl SendBlocked {
-    /// Once per link, until it is taken out.
+    /// Adds a link. The caller adds each link once, until it is removed.
     pub fn add(&self, link: u64) {
         let mut links = self.links.lock();
         links.push_back(link);
@@ -31,7 +31,7 @@ impl SendBlocked {
         self.count.store(links.len(), Ordering::Relaxed);
     }
 
-    /// Whose turn it is.
+    /// Returns the link whose turn it is.
     #[inline]
     pub fn next(&self) -> Option<u64> {
         if self.count.load(Ordering::Relaxed) == 0 {

@@ -1,4 +1,4 @@
-//! Sockets, and who watches them.
+//! Sockets, and the pollers that watch them.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,11 +10,11 @@ use udeck_session::{Outstanding, SendBuffer};
 
 use crate::sys;
 
-/// What a socket is watched for while nothing of ours waits for room in it.
+/// Events for which a socket is watched while no data of ours wait for room in it.
 pub const INCOMING: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 
-/// A connected socket, and the pollers that watch it. The pollers change from thread to thread; the socket stays open,
-/// and its number its own, as long as somebody may still take it out of a poller.
+/// A connected socket, and the pollers that watch it. The pollers change from thread to thread. The socket stays
+/// open, and its descriptor number stays its own, as long as some thread may still remove it from a poller.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
@@ -26,12 +26,12 @@ pub struct Socket {
 struct Watch {
     by: Vec<Arc<Poller>>,
     events: EventFlags,
-    /// Nothing more comes of it, and nobody shall watch it.
+    /// No more events are wanted, and no poller may be added.
     over: bool,
 }
 
 impl Socket {
-    /// Pollers will name it `token`.
+    /// Wraps a socket. Pollers name it by `token`.
     pub fn new(fd: OwnedFd, token: u64) -> Self {
         Socket { fd, token, watch: Mutex::new(Watch { by: Vec::new(), events: INCOMING, over: false }) }
     }
@@ -48,10 +48,10 @@ impl Socket {
         Ok(())
     }
 
-    /// By this poller, and by no other any more.
+    /// Moves the socket to this poller, away from all others.
     ///
     /// # Errors
-    /// The kernel's: then it stays as it was.
+    /// The kernel's: then the pollers are unchanged.
     pub fn hand_to(&self, poller: &Arc<Poller>) -> io::Result<()> {
         self.watch_by(poller)?;
         let mut watch = self.watch.lock();
@@ -62,7 +62,7 @@ impl Socket {
         Ok(())
     }
 
-    /// What it is watched for.
+    /// Sets the events for which the socket is watched.
     pub fn want(&self, events: EventFlags) {
         let mut watch = self.watch.lock();
         if watch.events != events {
@@ -71,7 +71,7 @@ impl Socket {
         }
     }
 
-    /// By nobody any more.
+    /// Removes the socket from all pollers for good.
     pub fn unwatch(&self) {
         let mut watch = self.watch.lock();
         watch.over = true;

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::net::RecvFlags;
 use udeck_session::{Direct, Outstanding, Piece, PieceMut, Pieces};
 
-/// Bytes that are read beside what is read in place.
+/// Size in bytes of the buffer for data around the pieces that are read in place.
 const SCRATCH: usize = 64 << 10;
 
 /// `udeck-session` promises pieces that are laid out as C's `struct iovec`.
@@ -23,17 +23,17 @@ const _: () = {
 };
 
 thread_local! {
-    /// One for each thread that reads, not for each connection.
+    /// Read buffer: one for each thread that reads, not for each connection.
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into_boxed_slice());
 }
 
-/// Segments that the kernel has sent again on this connection.
+/// Number of segments that the kernel has retransmitted on this connection.
 pub fn retransmitted(socket: BorrowedFd<'_>) -> io::Result<u64> {
-    // SAFETY: `tcp_info` is a plain structure of the kernel's, for which zeros are valid.
+    // SAFETY: `tcp_info` is a plain structure of the kernel, for which zeros are valid.
     let mut info: libc::tcp_info = unsafe { zeroed() };
     let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
     let at = (&raw mut info).cast();
-    // SAFETY: `at` points to `length` writable bytes, more than which the kernel does not write.
+    // SAFETY: `at` points to `length` writable bytes, and the kernel writes no more.
     match unsafe {
         libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, at, &raw mut length)
     } {
@@ -42,14 +42,14 @@ pub fn retransmitted(socket: BorrowedFd<'_>) -> io::Result<u64> {
     }
 }
 
-/// Sends what lies in `pieces`, as far as there is room; never waits.
+/// Sends the bytes of `pieces`, as far as there is room. Never waits.
 ///
 /// # Errors
-/// [`io::ErrorKind::WouldBlock`] when there is none; the kernel's.
+/// [`io::ErrorKind::WouldBlock`] when there is no room; the kernel's.
 pub fn send(socket: BorrowedFd<'_>, pieces: &Pieces<'_>) -> io::Result<usize> {
     let (fd, flags) = (socket.as_raw_fd(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
     let sent = match pieces.as_slice() {
-        // What a small message is, and a shorter way through the kernel.
+        // A small message has one piece, and `send` is a shorter way through the kernel.
         // SAFETY: the connection keeps the piece readable while it is borrowed; the kernel copies it.
         [one] => unsafe { libc::send(fd, one.at.cast(), one.len, flags) },
         many => {
@@ -65,22 +65,22 @@ pub fn send(socket: BorrowedFd<'_>, pieces: &Pieces<'_>) -> io::Result<usize> {
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// What one read has found.
+/// Result of one read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Read {
-    /// Less than there was room for: at that moment there was no more.
+    /// Fewer bytes than there was room for: at that moment there were no more.
     All,
-    /// As many bytes as there was room for.
+    /// All the room was filled: there may be more bytes.
     Some,
     /// The stream has ended.
     End,
 }
 
-/// Reads into `direct`'s pieces, and what comes before and behind them into a buffer, which it gives to `on_read` together with
-/// what lies in the pieces. Never waits. `peek`: what was read stays with the kernel, too ([`consume`]).
+/// Reads into `direct`'s pieces, and the bytes before and behind them into a buffer. Gives `on_read` the buffer and
+/// the number of bytes in the pieces. Never waits. With `peek` the bytes stay with the kernel, too ([`consume`]).
 ///
 /// # Errors
-/// [`io::ErrorKind::WouldBlock`] when there is nothing; the kernel's.
+/// [`io::ErrorKind::WouldBlock`] when there are no bytes; the kernel's.
 #[inline]
 pub fn receive(
     socket: BorrowedFd<'_>,
@@ -89,7 +89,8 @@ pub fn receive(
     on_read: impl FnOnce(Direct, usize, &[u8]),
 ) -> io::Result<Read> {
     let mut work = Some((direct, on_read));
-    // The thread may be ending, and its buffer gone; or it is in use: `on_read` drops what may do anything.
+    // The thread may be ending and its buffer gone, or the buffer is in use: `on_read` drops things whose code may
+    // do anything.
     let in_buffer = BUFFER.try_with(|buffer| {
         let mut buffer = buffer.try_borrow_mut().ok()?;
         let (direct, on_read) = work.take()?;
@@ -102,10 +103,10 @@ pub fn receive(
     }
 }
 
-/// As [`receive`], into the buffer alone.
+/// Reads into the buffer alone, otherwise as [`receive`].
 ///
 /// # Errors
-/// As there.
+/// Those of [`receive`].
 #[inline]
 pub fn receive_beside(socket: BorrowedFd<'_>, peek: bool, on_read: impl FnOnce(&[u8])) -> io::Result<Read> {
     let mut work = Some(on_read);
@@ -156,19 +157,19 @@ fn receive_by(
     Ok(if len < room { Read::All } else { Read::Some })
 }
 
-/// Takes bytes that were peeked at out of the kernel's queue. It may then acknowledge them, and does so before this
-/// returns.
+/// Takes peeked bytes out of the kernel's queue. The kernel may then acknowledge them, and does so before this returns.
 ///
 /// # Errors
 /// The kernel's.
 pub fn consume(socket: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-    // SAFETY: TCP throws away what is read with this flag, and writes nothing.
+    // SAFETY: TCP discards the bytes that are read with this flag, and writes none.
     let taken = unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), len, flags) };
     usize::try_from(taken).map_err(|_| io::Error::last_os_error())
 }
 
-/// Without the C library, whose `recv` is prepared for threads that are cancelled: it takes longer than what is around it.
+/// Reads by a bare system call. The C library's `recv` is prepared for threads that are cancelled, which takes
+/// longer than the code around it.
 #[inline]
 fn read_beside(socket: BorrowedFd<'_>, peek: bool, scratch: &mut [u8]) -> io::Result<usize> {
     let flags = if peek { RecvFlags::DONTWAIT | RecvFlags::PEEK } else { RecvFlags::DONTWAIT };
@@ -190,20 +191,20 @@ fn read_into(socket: BorrowedFd<'_>, direct: &Direct, scratch: &mut [u8]) -> io:
     let mut header: libc::msghdr = unsafe { zeroed() };
     header.msg_iov = list.as_mut_ptr();
     header.msg_iovlen = used as _;
-    // SAFETY: `direct` keeps its pieces writable while it lives, and lets no slice of them exist; the first and the last piece
-    // are of our slice.
+    // SAFETY: `direct` keeps its pieces writable while it lives, and lets no slice of them exist; the first and the
+    // last piece are of our slice.
     let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut header, libc::MSG_DONTWAIT) };
     usize::try_from(len).map_err(|_| io::Error::last_os_error())
 }
 
-/// What the kernel knows of a connection's peer.
+/// Kernel counters about a connection's peer.
 #[derive(Debug, Clone, Copy)]
 pub struct Liveness {
-    /// Something was sent, or waits to be, that the peer's host has not confirmed.
+    /// Data were sent, or wait to be sent, that the peer's host has not confirmed.
     pub outstanding: bool,
-    /// Milliseconds since its host last said anything.
+    /// Milliseconds since the peer's host last sent anything.
     pub silent: u32,
-    /// Tries in a row that it has not answered.
+    /// Unanswered tries in a row.
     pub unanswered: u8,
 }
 
@@ -228,12 +229,12 @@ pub fn liveness(socket: BorrowedFd<'_>) -> io::Result<Liveness> {
     })
 }
 
-/// What the kernel has of a socket. One that cannot tell any more has nothing.
+/// Bytes of a socket's stream that the kernel holds. A socket that cannot tell any more holds none.
 pub fn outstanding(socket: impl AsFd) -> Outstanding {
     Outstanding { all: bytes(socket.as_fd(), libc::TIOCOUTQ), unsent: bytes(socket.as_fd(), SIOCOUTQNSD) }
 }
 
-/// `linux/sockios.h`.
+/// Value from `linux/sockios.h`.
 const SIOCOUTQNSD: libc::Ioctl = 0x894b;
 
 fn bytes(socket: BorrowedFd<'_>, what: libc::Ioctl) -> usize {

@@ -1,4 +1,4 @@
-//! What the conformance suite cannot ask: strangers at the door, peers that are killed, stopped, or lie.
+//! Tests that the conformance suite cannot have: strangers that connect, peers that are killed, stopped, or lie.
 
 mod ends;
 mod idle;

@@ -1,4 +1,4 @@
-//! Completion queues as their owner sees them: look at what was announced, read the sockets, sleep.
+//! Owner's side of a completion queue: takes announced queues, reads the sockets, sleeps.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,41 +12,41 @@ use udeck_via::transport::{Armed, Notifier, Queue, Ready, Waiter};
 use crate::completion_queue::{CompletionQueue, Sockets, serve_link};
 use crate::core::{Core, TcpLink};
 
-/// While there are announced queues, sockets are looked at once in so many looks: what lies in them has a right to be
-/// found, but what is announced was there before.
+/// While queues are announced, sockets are read in one of this many polls: arrivals in the sockets must be found in
+/// bounded time, but announced queues were there before.
 const BURST: u64 = 16;
 
-/// See the module.
+/// Owner's side of a completion queue.
 pub struct TcpWaiter {
     core: Arc<Core>,
     cq: Arc<CompletionQueue>,
     hot: Option<Hot>,
-    /// [`Sockets::vacated`] when `hot` was looked at.
+    /// [`Sockets::vacated`] when `hot` was last polled.
     vacated: u32,
     found: Found,
 }
 
-/// The link that something came on last: whoever waits for an answer waits for it there. Its receive queue is at this
-/// completion queue.
+/// The hot link: the last one on which something came, because a thread that waits for an answer waits for it there.
+/// Its receive queue is at this completion queue.
 struct Hot {
     link: Arc<TcpLink>,
-    /// Its receive queue, and the place of that here.
+    /// The link's receive queue, and its place at this completion queue.
     ready: Ready,
     place: u32,
-    /// What came was taken in by this thread and announced to nobody.
+    /// This thread took in messages, and announced them to nobody.
     unlisted: bool,
 }
 
 impl TcpWaiter {
     /// # Errors
-    /// [`udeck_via::Error::Full`] when the NIC has no more.
+    /// [`udeck_via::Error::Full`] when the NIC has no completion queue left.
     pub fn open(core: &Arc<Core>) -> Result<Self> {
         let cq = core.completion_queues.open(|number| Sockets::new(core, number))?;
         Ok(TcpWaiter { core: core.clone(), cq, hot: None, vacated: 0, found: Found::default() })
     }
 
-    /// A queue with news. Those that were announced take turns, the hot link's among them; while there are none, the hot
-    /// link need not be listed.
+    /// Returns a queue with news. Announced queues take turns, the hot link's among them. While there are none, the
+    /// hot link need not be listed.
     #[inline]
     fn take(&mut self) -> Option<Ready> {
         if self.cq.has_news() {
@@ -67,8 +67,8 @@ impl TcpWaiter {
         Some(ready)
     }
 
-    /// Announces what this thread alone knows of, unless the program has taken it: others have news, too, or somebody
-    /// sleeps or is about to.
+    /// Announces messages that only this thread knows of, unless the program has taken them. It is called when other
+    /// queues have news, too, or when a thread sleeps or is about to.
     fn announce_hot(&mut self) {
         if let Some(Hot { link, place, unlisted, .. }) = &mut self.hot
             && std::mem::take(unlisted)
@@ -78,12 +78,12 @@ impl TcpWaiter {
         }
     }
 
-    /// Reads the hot link's socket. What has come there, if that is all the news there are.
+    /// Reads the hot link's socket. Returns its queue if it has messages and no other queue has news.
     #[inline]
     fn look_at_hot(&mut self) -> Option<Ready> {
         let vacated = self.cq.backend.vacated();
         if vacated != self.vacated {
-            // It may be the one that left.
+            // The hot link may be the one that left.
             self.vacated = vacated;
             self.cool();
         }
@@ -95,25 +95,25 @@ impl TcpWaiter {
         if !is_there {
             self.cool();
         } else if self.cq.sleeps() != Sleep::Awake {
-            // The owner has armed the queue, and looks nevertheless: who sleeps in its place is woken by any news.
+            // The owner has armed the queue, and polls nevertheless: the sleeper in its place is woken by any news.
             self.announce_hot();
         }
         (arrived && !self.cq.has_news()).then_some(ready)
     }
 
-    /// There is no hot link any more.
+    /// Forgets the hot link.
     #[cold]
     fn cool(&mut self) {
         self.announce_hot();
         self.hot = None;
     }
 
-    /// Reads all sockets that have something.
+    /// Reads all readable sockets.
     fn look_at_all(&mut self) {
         self.cq.backend.serve(&mut self.found, Duration::ZERO);
     }
 
-    /// Whoever waits here may wait for the answer to something that has not left yet.
+    /// Serves a send-blocked link: a thread that waits here may wait for the answer to a message that has not left yet.
     #[cold]
     fn look_at_send_blocked(&mut self, number: u64) {
         if let Some(link) = self.core.link(number) {
@@ -123,8 +123,8 @@ impl TcpWaiter {
 }
 
 impl Waiter for TcpWaiter {
-    /// Of two fruitless looks, one at least asks epoll for all sockets, unless the hot link's receive queue is the only
-    /// one here. (The socket of a send queue is watched at its receive queue's completion queue, too.)
+    /// Polls. At least one of two fruitless polls asks epoll for all sockets, unless the hot link's receive queue is
+    /// the only one here. (A send queue's socket is watched at the completion queue of its receive queue, too.)
     fn poll(&mut self) -> Option<Ready> {
         let looks = self.cq.note_look();
         let in_burst = !looks.is_multiple_of(BURST);
@@ -165,7 +165,7 @@ impl Waiter for TcpWaiter {
         if !self.cq.lie_down(Sleep::Armed) {
             return Armed::News;
         }
-        // The helper watches from here on; what came before lies there for it, too, but we are awake.
+        // The helper watches from here on. It is also told of earlier arrivals, but this thread is awake and reads them.
         self.look_at_all();
         self.cq.backend.ask_helper(self.cq.looks());
         if self.cq.has_news() {

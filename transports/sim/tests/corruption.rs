@@ -1,4 +1,4 @@
-//! Frames that arrive with a flipped bit: noticed on every level, and no byte of them reaches a program.
+//! Frames that arrive with a flipped bit: every level notices, and none of their bytes reaches a program.
 
 mod common;
 
@@ -102,7 +102,8 @@ fn a_read_whose_question_or_answer_is_lost_or_corrupt_reads_nothing() {
     }
 }
 
-/// Two hundred messages over an unreliable link that does everything: what came, whole, and what happened.
+/// Sends two hundred messages over an unreliable link with all faults. Returns the numbers of the messages that came
+/// whole, and the trace.
 fn wild(seed: u64) -> (Vec<u32>, Vec<Event>) {
     let (fabric, mut pair) = Pair::new(seed, Reliability::Unreliable);
     let some = When::Chance(0.2);

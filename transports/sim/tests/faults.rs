@@ -1,4 +1,4 @@
-//! Each fault where it is wanted, what VIA promises under it, and that a seed repeats itself.
+//! Each fault at a chosen frame, the guarantees of VIA under it, and the repeatability of a seed.
 
 mod common;
 
@@ -207,7 +207,7 @@ fn what_a_program_reads_stays_whole_when_its_nic_dies() {
     assert_eq!(outbox.usage().blocks, 0);
 }
 
-/// The reasons of the lost connections that a NIC's error callback is told of; over when the NIC is.
+/// Returns the reasons of lost connections that a NIC's error callback is told of. The channel ends with the NIC.
 fn watch(nic: &Nic) -> Receiver<String> {
     let (tell, told) = channel();
     let callback = move |event: &udeck_via::ErrorEvent| {
@@ -218,7 +218,7 @@ fn watch(nic: &Nic) -> Receiver<String> {
     told
 }
 
-/// What both ends of a pair were told, which is gone then.
+/// Returns the reasons that both ends of a pair were told. The pair is dropped first.
 fn told(pair: Pair, events: [Receiver<String>; 2]) -> [Vec<String>; 2] {
     drop(pair);
     events.map(|events| events.into_iter().collect())
@@ -259,7 +259,7 @@ fn the_death_of_who_has_ended_in_order_is_told_to_nobody() {
     assert!(told(pair, events).iter().all(Vec::is_empty));
 }
 
-/// Two hundred messages over a link that does everything: what came, and what happened.
+/// Sends two hundred messages over a link with all faults. Returns the messages that came, and the trace.
 fn wild(seed: u64, level: Reliability, lose: When) -> (Vec<u32>, Vec<udeck_sim::trace::Event>) {
     let (fabric, mut pair) = Pair::new(seed, level);
     let delay = Duration::from_micros(1)..Duration::from_micros(90);

@@ -1,4 +1,5 @@
-//! RDMA takes time: what is under way can be waited for, fenced, given up, and refused by whom it reaches too late.
+//! RDMA that takes time: operations in transit can be waited for, fenced, given up, and refused by a target that
+//! they reach too late.
 
 mod common;
 
@@ -13,7 +14,7 @@ use udeck_via::{Block, Descriptor, Error, Reading, Reliability, Rights, State, S
 const LEN: usize = 3000;
 const RELIABLE: [Reliability; 2] = [Reliability::Delivery, Reliability::Reception];
 
-/// Each way takes 3 ms, and time passes by `advance` only.
+/// Makes a pair whose links take 3 ms each way. Time passes by `advance` only.
 fn slow(level: Reliability) -> (Fabric, Pair) {
     let (fabric, pair) = Pair::new(7, level);
     let delay = || Link { delay: 3 * MILLISECOND..Duration::ZERO, ..Link::default() };
@@ -23,7 +24,7 @@ fn slow(level: Reliability) -> (Fabric, Pair) {
     (fabric, pair)
 }
 
-/// A window of `b` with message 1.
+/// Returns a window of `b` with message 1 in it.
 fn window(pair: &Pair, rights: Rights) -> Window {
     let mut window = pair.b.nic().window_for(LEN, pair.b.attributes().ptag, rights).unwrap();
     window.write(0, &body(1, LEN)).unwrap();
@@ -52,7 +53,7 @@ fn post_write(pair: &mut Pair, number: u32, window: &Window, immediate: Option<u
     pair.a.post_send(immediate.into_iter().fold(write, Descriptor::immediate)).unwrap();
 }
 
-/// How the next send of `a` has ended, and what is in its memory; `None` while it is under way.
+/// Returns the status of `a`'s next completed send, and the contents of its memory; `None` while it is under way.
 fn over(pair: &mut Pair) -> Option<(Status, Vec<u8>)> {
     let completion = pair.a.send_done()?;
     assert_eq!(completion.length, if completion.status == Status::Done { LEN } else { 0 });
@@ -144,7 +145,7 @@ fn a_fenced_read_is_asked_when_the_one_before_it_is_over() {
         came.extend(pair.numbers().into_iter().map(|number| (number, millisecond)));
         fabric.advance(MILLISECOND);
     }
-    // Read 0..6; read 6..12; send 12..15; read 12..18; send 18..21.
+    // The order of events in ms: read 0..6; read 6..12; send 12..15; read 12..18; send 18..21.
     assert_eq!(came, [(4, 15), (5, 21)]);
     assert_eq!(std::iter::from_fn(|| over(&mut pair)).count(), 5);
 }
@@ -325,7 +326,7 @@ fn a_wait_for_a_read_ends_with_the_answer() {
     while pair.a_cq.poll().is_some() {}
     pair.a.request_send_notify();
     assert!(pair.a.read_done().is_none());
-    // A sleeper lets time pass, until it is named.
+    // A sleeper lets time pass, until its queue is returned.
     pair.a_cq.wait(common::soon(), || false).expect("the send queue is named");
     assert!(pair.a.read_done().unwrap().block.is_ok());
     drop(fabric);
@@ -363,7 +364,7 @@ fn a_block_is_kept_while_a_read_of_a_dropped_vi_is_under_way() {
     a.rdma_read(nic.outbox().block(LEN, Fill::Keep).unwrap(), window.remote()).unwrap();
     fabric.advance(4 * MILLISECOND);
     drop(a);
-    // Whatever has the memory now keeps what it writes there.
+    // Blocks that take the memory now keep the bytes that are written to them.
     let mut others: Vec<Block> = (0..2).map(|_| nic.outbox().block(LEN, Fill::Keep).unwrap()).collect();
     others.iter_mut().for_each(|block| block.bytes_mut().fill(0xee));
     fabric.advance(6 * MILLISECOND);

@@ -1,5 +1,5 @@
-//! Reliable reception: a send is done when the receipt for it has come back, and whatever happens to a receipt leaves
-//! its sender not knowing.
+//! Reliable reception: a send is complete when its receipt has come back, and a fault that hits a receipt leaves its
+//! sender not knowing.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn reception(seed: u64) -> (Fabric, Pair) {
     Pair::new(seed, Reliability::Reception)
 }
 
-/// Messages take 3 ms, receipts 5 ms, and time passes by `advance` only.
+/// Makes a pair where messages take 3 ms, receipts 5 ms, and time passes by `advance` only.
 fn slow(seed: u64) -> (Fabric, Pair) {
     let (fabric, pair) = reception(seed);
     let delay = |count: u32| Link { delay: count * MILLISECOND..Duration::ZERO, ..Link::default() };
@@ -26,7 +26,7 @@ fn slow(seed: u64) -> (Fabric, Pair) {
     (fabric, pair)
 }
 
-/// The next message at `b`, whole.
+/// Takes the next message at `b`, and checks that it is whole.
 fn taken(pair: &mut Pair, number: u32) -> Lent {
     let arrival = pair.b.arrival().expect("the connection stands").expect("a message");
     assert_eq!(arrival.immediate, Some(number));
@@ -272,7 +272,7 @@ fn an_rdma_read_waits_for_both_ways() {
     }
 }
 
-/// A hundred posts over links that do everything but lose, both ways: how they ended, and what happened.
+/// Posts a hundred messages over links with all faults but loss, both ways. Returns their statuses, and the trace.
 fn wild(seed: u64) -> (Vec<Status>, Vec<Event>) {
     let (fabric, mut pair) = reception(seed);
     let delay = Duration::from_micros(1)..Duration::from_micros(90);

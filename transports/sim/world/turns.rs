@@ -1,13 +1,15 @@
-//! Ranks that take turns: of all threads one runs at a time, and time passes when all of them sleep.
+//! Ranks that take turns: one of all threads runs at a time, and virtual time passes when all of them sleep.
 //!
-//! A thread that sleeps on a completion queue hands its turn on. Who has news stands in line for it, in the order in which they came.
-//! When nobody stands there, time passes to what happens next: a frame arrives, or somebody has slept for as long as it wanted. So what
-//! happens depends neither on the system's scheduler nor on how long anything takes to compute: it takes no time.
+//! A thread that sleeps on a completion queue hands its turn on. Ranks with news queue for the turn, in the order in
+//! which the news came. When no rank queues, time advances to the next event: a frame arrives, or a sleep has lasted
+//! as long as it should. So the order of events depends neither on the system's scheduler nor on how long a
+//! computation takes: computing takes no virtual time.
 //!
-//! Deadlines are moments of virtual time meanwhile: the process goes by a clock ([`JobClock`]) that passes as the fabric's time does.
+//! Deadlines are moments of virtual time meanwhile: the process uses a clock ([`JobClock`]) that passes as the
+//! fabric's time does.
 //!
-//! Connections are made before that, by threads that run in real time, as name services do. Ranks take turns from when all have called
-//! `Fabric::enter` until the last [`Turn`] has ended.
+//! Connections are made before the turns, by threads that run in real time, as with name services. Ranks take turns
+//! from when all have called `Fabric::enter` until the last [`Turn`] has ended.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -20,33 +22,34 @@ use udeck_sys::JobClock;
 
 use super::{Due, LONGEST_SLEEP, Shared, World};
 
-/// So long the one whose turn it is may compute, or wait for what is no part of the fabric, in real time.
+/// Real time that the rank whose turn it is may compute, or wait for something outside the fabric.
 const STALL: Duration = Duration::from_secs(120);
 
-/// What decides when frames arrive, while ranks take turns: in place of links' delays.
+/// Decides when frames arrive, in place of the links' delays, while ranks take turns.
 pub trait Network: Send {
-    /// A frame of so many bytes, without its header, sets out now. NICs are counted in the order in which they were opened, and frames are by
-    /// numbers that are given back when they arrive.
+    /// Starts a frame of `bytes` bytes, without its header, at time `now`. NICs are counted in the order in which
+    /// they were opened. `frame` is a number that [`Network::next`] returns when the frame arrives.
     fn send(&mut self, now: Duration, frame: u64, from: usize, to: usize, bytes: usize);
 
-    /// The next frame that arrives, and when: none after `until`. The network has played all that is before then.
+    /// Returns the time and the number of the next frame that arrives, but none after `until`. The network has
+    /// simulated everything before that time.
     fn next(&mut self, until: Option<Duration>) -> Option<(Duration, u64)>;
 }
 
-/// Who runs, and who waits for what.
+/// The turns: which rank runs, and what the others wait for.
 pub struct Turns {
-    /// By NIC: those that were opened first.
+    /// State of each rank, by NIC: those that were opened first.
     seats: Vec<Seat>,
-    /// Of those that have entered, until all have left.
+    /// Clock of the process, held from when all ranks have entered until all have left.
     clock: Option<Held>,
-    /// Whether somebody runs.
+    /// Whether a rank runs.
     running: bool,
     ready: VecDeque<usize>,
     alarms: BTreeSet<(Duration, usize)>,
     network: Option<Box<dyn Network>>,
     under_way: HashMap<u64, Due>,
     began: Duration,
-    /// Counts turns: one that lasts is noticed.
+    /// Counts turns, so that a turn that lasts is noticed.
     turns: u64,
 }
 
@@ -57,18 +60,18 @@ struct Seat {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It runs when the system lets it.
+    /// The thread runs when the system lets it.
     Free,
-    /// It has entered, and waits for the others.
+    /// The rank has entered, and waits for the others.
     Entered,
     Ready,
     Running,
     Asleep {
         until: Duration,
     },
-    /// It has left, and waits for the others.
+    /// The rank has left, and waits for the others.
     Left,
-    /// Its NIC is closed.
+    /// The rank's NIC is closed.
     Gone,
 }
 
@@ -89,12 +92,12 @@ impl Turns {
         })
     }
 
-    /// Whether all have entered, and not all have left.
+    /// Whether all ranks have entered, and not all have left.
     pub fn are_taken(&self) -> bool {
         self.clock.is_some()
     }
 
-    /// Whether no seat's rank is still to come to this state, and one has.
+    /// Whether all ranks whose NIC is open are in this state. False without any.
     fn all_are(&self, state: State) -> bool {
         let there = || self.seats.iter().filter(|seat| seat.state != State::Gone);
         there().next().is_some() && there().all(|seat| seat.state == state)
@@ -105,12 +108,13 @@ impl Turns {
     }
 }
 
-/// The process's clock, while a fabric has it.
+/// The process's clock, stopped for a fabric.
 struct Held(&'static JobClock);
 
 static IS_HELD: AtomicBool = AtomicBool::new(false);
 
-/// The process goes by it from the first call on: it runs as the machine's does, but while it is held.
+/// Returns the clock that the process uses from the first call on. It runs as the machine's clock does, unless a
+/// fabric has stopped it.
 fn clock() -> io::Result<&'static JobClock> {
     static CLOCK: OnceLock<JobClock> = OnceLock::new();
     if let Some(clock) = CLOCK.get() {
@@ -126,7 +130,7 @@ fn clock() -> io::Result<&'static JobClock> {
 
 impl Held {
     /// # Panics
-    /// Another fabric has it.
+    /// Another fabric holds the clock.
     fn stop() -> Self {
         let clock = clock().expect("it was made before");
         let is_held = IS_HELD.swap(true, Ordering::Relaxed);
@@ -143,7 +147,7 @@ impl Drop for Held {
     }
 }
 
-/// That a rank takes turns with the others.
+/// Guard of a rank that takes turns with the others.
 pub struct Turn {
     pub(crate) shared: Arc<Shared>,
     pub(crate) node: usize,
@@ -158,7 +162,7 @@ impl Turn {
         Turn { shared: shared.clone(), node, left: false }
     }
 
-    /// Its part is done; waits until that of all is. How long it took in virtual time, from when all had entered.
+    /// Ends this rank's part, and waits until all ranks have left. Returns the virtual time since all had entered.
     pub fn leave(mut self) -> Duration {
         self.end()
     }
@@ -174,7 +178,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         match self.left {
-            // Nobody waits for it, and it for nobody.
+            // A panicking rank waits for no other, and the others do not wait for it.
             false if std::thread::panicking() => self.shared.with(|world| world.gets_up(self.node)),
             false => {
                 self.end();
@@ -191,7 +195,7 @@ impl std::fmt::Debug for Turn {
 }
 
 impl Shared {
-    /// As [`Shared::wait`], for one of those that take turns.
+    /// Waits as [`Shared::wait`], for a rank that takes turns.
     pub fn wait_in_turn<T>(
         &self,
         node: usize,
@@ -226,7 +230,7 @@ impl Shared {
     }
 
     /// # Panics
-    /// Nothing moves, for [`STALL`].
+    /// When nothing moves for [`STALL`].
     fn await_state(&self, node: usize, mut is_it: impl FnMut(State) -> bool) {
         let mut world = self.lock();
         loop {
@@ -258,12 +262,12 @@ impl Turns {
 }
 
 impl World {
-    /// What wakes the thread of a NIC that takes turns.
+    /// Returns the condition variable that wakes the thread of a NIC that takes turns.
     pub fn bell(&self, node: usize) -> Option<Arc<Condvar>> {
         Some(self.turns.as_ref()?.seats.get(node)?.bell.clone())
     }
 
-    /// There are news for a NIC.
+    /// Wakes the rank of a NIC: it has news.
     pub fn wake(&mut self, node: usize) {
         let Some(turns) = &mut self.turns else { return };
         let Some(seat) = turns.seats.get_mut(node) else { return };
@@ -280,7 +284,7 @@ impl World {
         }
     }
 
-    /// A frame sets out.
+    /// Sends a frame on its way. The event `due` happens when it arrives.
     pub fn travels(&mut self, link: (usize, usize), bytes: usize, delay: Duration, due: Due) {
         let number = self.fresh_number();
         if let Some(turns) = &mut self.turns
@@ -306,7 +310,7 @@ impl World {
         self.begins();
     }
 
-    /// If all have entered.
+    /// Begins the turns if all ranks have entered.
     fn begins(&mut self) {
         let now = self.now;
         let turns = self.seats();
@@ -323,7 +327,7 @@ impl World {
         self.go_on();
     }
 
-    /// Whether it does: it has had its turn.
+    /// Puts a rank to sleep if it is its turn. Returns whether it was.
     fn falls_asleep(&mut self, node: usize, limit: Duration) -> bool {
         let until = self.now.saturating_add(limit);
         let turns = self.seats();
@@ -350,7 +354,7 @@ impl World {
         took
     }
 
-    /// If all have left: what is under way arrives, and the threads are free.
+    /// Ends the turns if all ranks have left: frames in transit arrive, and the threads run freely.
     fn ends(&mut self) {
         if !self.seats().all_are(State::Left) {
             return;
@@ -364,7 +368,7 @@ impl World {
         }
     }
 
-    /// A NIC is closed: nobody waits for it to enter, or to leave.
+    /// Takes the rank of a closed NIC out: nobody waits for it to enter, or to leave.
     pub fn gets_up(&mut self, node: usize) {
         let Some(turns) = &mut self.turns else { return };
         let Some(seat) = turns.seats.get_mut(node) else { return };
@@ -380,7 +384,7 @@ impl World {
         }
     }
 
-    /// Gives the next one its turn; time passes until there is one.
+    /// Gives the turn to the next rank. Virtual time passes until there is one.
     pub fn go_on(&mut self) {
         while self.handling == 0 {
             let Some(turns) = &mut self.turns else { return };
@@ -409,7 +413,7 @@ impl World {
         }
     }
 
-    /// The next frame arrives, unless that is after `until`.
+    /// Delivers the next frame, unless it arrives after `until`. Returns whether there was one.
     fn arrives(&mut self, until: Option<Duration>) -> bool {
         let turns = self.seats();
         let next = turns.network.as_mut().and_then(|network| network.next(until));

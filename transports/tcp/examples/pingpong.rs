@@ -1,9 +1,10 @@
-//! A ping-pong over TCP on this host, by VIs and by bare sockets that spin, in turns; one way, in microseconds.
+//! A ping-pong over TCP on this host, by VIs and by bare sockets that spin, in turns. Times are one way, in microseconds.
 //!
 //! ```sh
 //! cargo run --release -p udeck-tcp --example pingpong [ROUNDS]
 //! ```
-//! Two threads, pinned to two processors. The best of the rounds counts on each side: others disturb, nobody helps.
+//! The two threads are pinned to two processors. The best round counts on each side: disturbances only make a round
+//! slower.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -28,7 +29,7 @@ fn main() {
     }
 }
 
-/// One end: sends, or receives.
+/// One end of a ping-pong: sends (`true`) or receives (`false`).
 type Move = Box<dyn FnMut(bool) + Send>;
 
 fn measure(turns: u32, (mut asker, mut answerer): (Move, Move)) -> f64 {

@@ -1,4 +1,4 @@
-//! How connections end, and what is left of them.
+//! Ends of connections, and what is left of them.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use udeck_via::{Error, State};
 
 use super::{LentEnd, check, listen, nic, nic_with, pair, rogue};
 
-/// A rogue that is connected to an end of `nic`'s.
+/// Connects a rogue to an end of `nic`.
 fn connected(nic: &udeck_via::Nic) -> (std::net::TcpStream, LentEnd) {
     let (listener, _) = listen(nic);
     let mut end = LentEnd::new(nic);
@@ -21,7 +21,7 @@ fn connected(nic: &udeck_via::Nic) -> (std::net::TcpStream, LentEnd) {
     })
 }
 
-/// As the kernel of a process that was killed does it: no End, only the end of the stream.
+/// The rogue does as the kernel of a killed process does: it sends no End frame, only the end of the stream.
 #[test]
 fn a_peer_that_is_killed_is_lost() {
     let nic = nic();
@@ -56,7 +56,7 @@ fn any_bytes_on_a_connection_end_it_at_most() {
     check(&mut left, &mut right);
 }
 
-/// Loopback loses nothing: the kernel is asked, and says 0.
+/// Loopback loses nothing: the kernel is asked, and reports 0 retransmissions.
 #[test]
 fn the_kernel_tells_what_it_has_sent_again() {
     let (a, b) = (nic(), nic());
@@ -66,13 +66,13 @@ fn the_kernel_tells_what_it_has_sent_again() {
     assert_eq!(report.retransmissions().expect("the kernel counts them").packets, 0);
 }
 
-/// It reads nothing for longer than a silent host would live, and its kernel says so: then it reads all.
+/// The peer reads nothing for longer than a silent host would live, and its kernel answers probes. Then it reads all.
 #[test]
 fn a_stopped_peer_is_not_dead() {
     let detect = Duration::from_secs(2);
     let nic = nic_with(|options| options.detect = detect);
     let (mut socket, mut end) = connected(&nic);
-    // More than the kernel takes at both ends.
+    // More bytes than the kernels at both ends take.
     const LEN: usize = 16 << 20;
     let mut block = nic.outbox().block(LEN, Fill::Zero).unwrap();
     block.bytes_mut().fill(3);
@@ -84,7 +84,7 @@ fn a_stopped_peer_is_not_dead() {
     assert!(bytes[1024..].iter().all(|&byte| byte == 3));
 }
 
-/// Sockets of this host in TIME_WAIT, one end of which is at `port`.
+/// Counts this host's sockets in TIME_WAIT with one end at `port`.
 fn in_time_wait(port: u16) -> usize {
     let table = std::fs::read_to_string("/proc/net/tcp").expect("a mounted /proc");
     let port = format!(":{port:04X}");

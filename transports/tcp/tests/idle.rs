@@ -1,4 +1,4 @@
-//! What many connections cost while little happens on them.
+//! Cost of many connections on which little happens.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use udeck_via::{Cq, Nic, Receive, Vi, ViAttributes};
 use super::{check, listen, nic, options, pair, soon};
 use crate::device;
 
-/// The NIC's helper, below /proc.
+/// Directory of the NIC's helper thread in /proc.
 fn helper(nic: &Nic) -> PathBuf {
     let address = String::from_utf8(nic.attributes().address.clone()).unwrap();
     let name = format!("tcp-{}", address.rsplit(':').next().unwrap());
@@ -18,7 +18,7 @@ fn helper(nic: &Nic) -> PathBuf {
     let deadline = soon();
     loop {
         let tasks = std::fs::read_dir("/proc/self/task").expect("a mounted /proc");
-        // The list may leave some out while others end.
+        // The list may leave out some threads while others end.
         if let Some(helper) = tasks.map(|task| task.unwrap().path()).find(is_it) {
             return helper;
         }
@@ -26,14 +26,15 @@ fn helper(nic: &Nic) -> PathBuf {
     }
 }
 
-/// How often it has gone to sleep.
+/// How often the helper has gone to sleep.
 fn sleeps(helper: &Path) -> usize {
     let status = std::fs::read_to_string(helper.join("status")).expect("it runs");
     let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// It looks every two seconds, at hosts that may have died; asleep in between, whether or not the owner sleeps too.
+/// An idle helper checks every two seconds for hosts that may have died. It sleeps in between, whether or not the
+/// owner sleeps too.
 #[test]
 fn an_idle_helper_sleeps() {
     let (a, b) = (nic(), nic());
@@ -51,14 +52,15 @@ fn an_idle_helper_sleeps() {
     check(&mut left, &mut right);
 }
 
-/// Its naps grow: 16 ranks that wait for each other on two processors would else wake helpers 16,000 times a second.
+/// The helper's naps grow: otherwise 16 ranks that wait for each other on two processors would wake helpers 16,000
+/// times a second.
 #[test]
 fn a_helper_leaves_an_owner_that_looks_alone() {
     let (a, b) = (nic(), nic());
     let (mut left, mut right) = pair(&a, &b);
     check(&mut left, &mut right);
     let helper = helper(&a);
-    // The helper has served what there was, and the owner has looked since.
+    // The helper has served the arrival, and the owner has polled since.
     std::thread::sleep(Duration::from_millis(100));
     while left.cq.poll().is_some() {}
     let (told, deadline) = (sleeps(&helper), soon());
@@ -76,7 +78,7 @@ fn a_helper_leaves_an_owner_that_looks_alone() {
     assert!(slept as u128 <= most, "{slept} naps in {looked:?}");
 }
 
-/// It may have taken the processor from who is at work there, and would wait for it in a circle.
+/// The helper may have taken the processor from the thread at work there, and would wait for it in a circle.
 #[test]
 fn a_helper_that_meets_somebody_at_work_sleeps() {
     let device = device::open(&options()).unwrap();
@@ -96,7 +98,7 @@ fn a_helper_that_meets_somebody_at_work_sleeps() {
     assert_eq!(left.arrival().unwrap().immediate, Some(9));
 }
 
-/// As many as there are descriptors for, at most a thousand, on one completion queue; each is heard.
+/// The queue hears a thousand VIs, or as many as there are descriptors for.
 #[test]
 fn a_thousand_vis_on_one_queue_are_heard() {
     const VIS: usize = 1000;
@@ -121,7 +123,7 @@ fn a_thousand_vis_on_one_queue_are_heard() {
         }
         asking.join().unwrap();
     });
-    // In another order than they were made in.
+    // The senders post in another order than they were made in.
     (0..VIS).for_each(|at| senders[at * 7 % VIS].send_inline(Some(1), b"", b"here").unwrap());
     let mut heard = 0;
     while heard < VIS {

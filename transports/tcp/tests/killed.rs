@@ -1,4 +1,4 @@
-//! A real process, and what its end or its silence looks like from here.
+//! A real peer process that is killed or stopped, as its peer sees it.
 
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::{LentEnd, check, listen, nic, nic_with, pair, soon};
 
 const ADDRESS: &str = "UDECK_TCP_TEST_PEER";
 
-/// Not a test of its own: the process that the others start, which connects, says so, and waits.
+/// The peer process that the other tests start: it connects, prints a line, and waits. Not a test of its own.
 #[test]
 fn peer() {
     let Ok(address) = std::env::var(ADDRESS) else { return };
@@ -23,7 +23,7 @@ fn peer() {
     let _ = end.arrival();
 }
 
-/// That process, connected to an end of `nic`'s.
+/// Starts the peer process, and connects it to an end of `nic`.
 fn start(nic: &Nic) -> (Child, LentEnd) {
     let (listener, to) = listen(nic);
     let mut end = LentEnd::new(nic);
@@ -42,7 +42,7 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-/// Stops all threads of the process, and waits until they have.
+/// Stops all threads of the process, and waits until they have stopped.
 fn stop(child: &Child) {
     signal(child, Signal::STOP);
     let tasks = format!("/proc/{}/task", child.id());
@@ -66,7 +66,7 @@ fn a_killed_process_is_lost() {
     check(&mut left, &mut right);
 }
 
-/// Stopped for longer than a silent host would live, with a message under way to it; then it goes on.
+/// The process is stopped for longer than a silent host would live, with a message in flight to it. Then it goes on.
 #[test]
 fn a_stopped_process_goes_on() {
     let detect = Duration::from_secs(2);

@@ -1,4 +1,5 @@
-//! What a completion queue's owner reads by itself is announced to nobody, and yet named as any other news.
+//! Messages that a completion queue's owner reads by itself: they are announced to nobody, and yet returned like any
+//! other news.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -14,7 +15,7 @@ fn post(end: &mut LentEnd, number: u32) {
     end.vi.send_inline(Some(number), b"", b"short").unwrap();
 }
 
-/// Looks until something is named.
+/// Polls until a queue is returned.
 fn named(end: &mut LentEnd) -> Source {
     let deadline = soon();
     loop {
@@ -25,7 +26,7 @@ fn named(end: &mut LentEnd) -> Source {
     }
 }
 
-/// Two ends, of which the second has read a message by itself before.
+/// Two connected ends, of which the second has read a message by itself before.
 fn hot_pair() -> (LentEnd, LentEnd) {
     let (a, b) = (nic(), nic());
     let (mut left, mut right) = pair(&a, &b);
@@ -52,7 +53,7 @@ fn what_its_owner_has_read_is_named_until_it_was_taken() {
     while right.cq.poll().is_some() {}
 }
 
-/// Otherwise it would lie there until the deadline.
+/// A message that the owner slept over would lie there until the deadline.
 #[test]
 fn what_its_owner_has_read_keeps_it_from_sleeping() {
     let (mut left, mut right) = hot_pair();
@@ -71,7 +72,7 @@ fn who_is_read_first_does_not_keep_others_from_being_named() {
     let (a, b) = (nic(), nic());
     let (mut busy, mut right) = pair(&a, &b);
     check(&mut busy, &mut right);
-    // A second connection whose queues are at the same completion queue.
+    // A second connection has its queues at the same completion queue.
     let (listener, to) = super::listen(&b);
     let mut quiet = LentEnd::new(&a);
     let attributes = ViAttributes { context: 1, ..*right.vi.attributes() };
@@ -98,7 +99,7 @@ fn who_is_read_first_does_not_keep_others_from_being_named() {
     }
 }
 
-/// A queue is named again as long as something lies there; what was taken before the queue was armed does not.
+/// A queue is returned again as long as a message lies there. A message taken before the queue was armed does not count.
 #[test]
 fn what_was_taken_is_not_named_again() {
     let (mut left, mut right) = hot_pair();
@@ -108,7 +109,7 @@ fn what_was_taken_is_not_named_again() {
         assert_eq!(named(&mut right), Source::Receive);
         assert_eq!(right.arrival().unwrap().immediate, Some(number));
         let _ = right.cq.arm();
-        // Disarms it: while it is armed, what its owner reads is announced.
+        // The event disarms the queue: while it is armed, messages that its owner reads are announced.
         events.post_event(1).unwrap();
         while let Some(entry) = right.cq.poll() {
             assert_eq!(entry.source, Source::Software);
@@ -116,7 +117,7 @@ fn what_was_taken_is_not_named_again() {
     }
 }
 
-/// A NIC whose helper can be held up: only the owner of a completion queue reads what comes there then.
+/// A NIC whose helper can be held up: then only the owner of a completion queue reads its sockets.
 struct Stoppable {
     nic: Nic,
     door: NetAddress,
@@ -139,11 +140,11 @@ impl Stoppable {
         Stoppable { nic, door, is_held, release }
     }
 
-    /// Holds the helper up for the time of `work`. `asking`: another NIC.
+    /// Holds the helper up while `work` runs. `asking` is another NIC.
     fn without_helper(self, asking: &Nic, work: impl FnOnce()) {
         let Stoppable { nic: _nic, door, is_held, release } = self;
         std::thread::scope(|scope| {
-            // Dropped before the thread is joined, also by a panic.
+            // The release is dropped before the thread is joined, also by a panic.
             let release = release;
             scope.spawn(|| LentEnd::new(asking).connect(&door));
             is_held.recv_timeout(Duration::from_secs(60)).expect("the helper calls");
@@ -161,7 +162,7 @@ impl Wake for Woken {
     }
 }
 
-/// The owner looks although somebody sleeps in its place, and finds two messages in one read. It takes one of them: the
+/// The owner polls although a sleeper is armed, and finds two messages in one read. It takes one of them, and the
 /// sleeper is woken for the other.
 #[test]
 fn what_its_owner_reads_while_it_is_armed_wakes_the_sleeper() {
@@ -172,7 +173,7 @@ fn what_its_owner_reads_while_it_is_armed_wakes_the_sleeper() {
     let watch = watcher.watch(&right.cq.handle()).unwrap();
     b.without_helper(&a, || {
         for number in 0..20 {
-            // The connection is read first from here on, and is not on the list of announced ones.
+            // From here on the connection is read first, and is not on the list of announced ones.
             post(&mut left, number);
             let _ = right.arrival().unwrap();
             let deadline = soon();
@@ -194,8 +195,8 @@ fn what_its_owner_reads_while_it_is_armed_wakes_the_sleeper() {
     });
 }
 
-/// Of one VI only the send queue is at the completion queue, and something lies in its receive queue elsewhere. What comes
-/// for the other VI is read nevertheless.
+/// One VI has only its send queue at the completion queue, and a message lies in its receive queue elsewhere.
+/// Messages for the other VI are read nevertheless.
 #[test]
 fn who_only_sends_here_does_not_keep_others_from_being_read() {
     let (a, b) = (nic(), Stoppable::new());
@@ -221,7 +222,7 @@ fn who_only_sends_here_does_not_keep_others_from_being_read() {
         while there.poll().is_none() {
             assert!(!deadline.passed(), "what came is not named at the other queue");
         }
-        // The first news of the send queue.
+        // The loop takes the first news of the send queue.
         while here.poll().is_some() {}
         post(&mut both, 2);
         while here.poll().is_none_or(|entry| (entry.context, entry.source) != (2, Source::Receive)) {

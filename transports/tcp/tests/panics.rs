@@ -1,4 +1,4 @@
-//! A helper that panics, and a listener's handler.
+//! Panics of a helper, and of a listener's handler.
 
 use std::sync::mpsc;
 use std::time::Duration;

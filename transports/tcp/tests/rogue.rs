@@ -1,4 +1,4 @@
-//! A peer that is a bare socket: it knows the secret, and what it says then is the test's.
+//! A rogue peer on a bare socket: it knows the secret, and each test decides what it sends next.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -26,7 +26,7 @@ pub fn hello() -> Hello {
     }
 }
 
-/// Asks for a connection at the door and gets it.
+/// Requests a connection and gets it.
 pub fn connect(nic: &Nic) -> TcpStream {
     let hello = hello();
     let request = Request { discriminator: b"door".to_vec(), hello, parameters: Vec::new() };

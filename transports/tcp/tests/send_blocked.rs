@@ -1,5 +1,5 @@
-//! What waits for a socket to say something, while the program waits for something else. The helper is kept busy in all
-//! of these: whatever happens is done by a thread that looks.
+//! Posted data that wait for a socket while the program waits for something else. The helper is kept busy in all of
+//! these tests, so a polling thread does all the work.
 
 use std::sync::mpsc;
 use std::thread;
@@ -10,7 +10,7 @@ use udeck_via::{Cq, Listener, NetAddress, Nic, Vi, ViAttributes};
 
 use super::{LentEnd, nic, pair, soon};
 
-/// As long as nobody drops it, the NIC's helper waits in a listener's handler.
+/// Holds the NIC's helper in a listener's handler until it is dropped.
 struct Busy {
     _release: mpsc::Sender<()>,
     _listener: Listener,
@@ -20,7 +20,7 @@ fn keep_busy(helper_of: &Nic, caller: &Nic) -> Busy {
     let (release, released) = mpsc::channel::<()>();
     let (caught, is_caught) = mpsc::channel();
     let listener = Listener::with_handler(helper_of, b"trap", move |request| {
-        // Nobody minds: the caller has given up.
+        // The send may fail: then the caller has given up.
         let _ = caught.send(());
         let _ = released.recv();
         drop(request);
@@ -51,7 +51,7 @@ fn take(end: &mut LentEnd, len: usize, times: usize) {
     }
 }
 
-/// The room for what is not taken, in messages of this length.
+/// Length of a message in bytes, and the peer's room for messages of this length that are not taken.
 const LONG: usize = 256 << 10;
 const ROOM: usize = udeck_session::BYTES / LONG;
 
@@ -62,13 +62,13 @@ fn a_post_finds_the_room_that_the_peer_has_told_of() {
     let busy = keep_busy(&a, &b);
     post(&a, &mut left, LONG, ROOM);
     take(&mut right, LONG, ROOM);
-    // It has told of that by now, and nobody has looked.
+    // The peer has announced the room by now, and no thread has polled.
     post(&a, &mut left, LONG, 1);
     take(&mut right, LONG, 1);
     drop(busy);
 }
 
-/// Looks at a queue that has nothing to do with it, until all is taken.
+/// Polls a completion queue without this connection until all messages are taken.
 fn wait_elsewhere(nic: &Nic, taker: impl FnOnce() + Send) {
     let mut elsewhere = Cq::new(nic).unwrap();
     thread::scope(|scope| {

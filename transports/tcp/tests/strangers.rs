@@ -1,4 +1,4 @@
-//! Whoever can reach the port may say anything there: it opens nothing, and disturbs nobody.
+//! Strangers that send anything to the port: they get nothing, and disturb nobody.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -14,10 +14,10 @@ use udeck_via::auth::Claim;
 use super::{LentEnd, SECRET, check, nic, pair, rogue, soon};
 use crate::core::PROTOCOL;
 
-/// Says `bytes` and waits until it is hung up on: what was answered.
+/// Sends `bytes` and waits until the NIC hangs up. Returns its answer.
 fn say(nic: &udeck_via::Nic, bytes: &[u8]) -> Vec<u8> {
     let mut socket = rogue::call(nic);
-    // It may have hung up before it has heard all.
+    // The NIC may have hung up before it has read everything.
     let _ = socket.write_all(bytes).and_then(|()| socket.shutdown(Shutdown::Write));
     let mut answer = Vec::new();
     let _ = socket.read_to_end(&mut answer);
@@ -34,7 +34,7 @@ fn any_bytes_are_hung_up_on() {
         .run(&(bytes, any::<bool>()), |(bytes, met)| {
             let words = if met { [&meet[..], &bytes].concat() } else { bytes };
             let answer = say(&b, &words);
-            // A greeting is answered, and nothing else: nobody gets further without the secret.
+            // Only a greeting is answered: nobody gets further without the secret.
             prop_assert!(answer.len() <= if met { PROVE } else { 0 }, "{} bytes", answer.len());
             Ok(())
         })
@@ -50,7 +50,7 @@ fn another_version_is_told_ours() {
     let ours = Versions { admission: VERSION, protocol: PROTOCOL.version() };
     let mut meet = Meet { protocol: PROTOCOL, claim: Claim::NOBODY, nonce: [7; 32] }.encode();
     meet[4] += 1;
-    // Its greeting may be of another length, too: the first bytes are enough.
+    // A greeting of another version may have another length, too: the first bytes are enough.
     for words in [&meet[..], &meet[..FRONT]] {
         let answer = say(&nic, words);
         let front = answer.first_chunk().expect("an answer");
@@ -62,7 +62,7 @@ fn another_version_is_told_ours() {
     assert_eq!((answer.len(), theirs.protocol), (PROVE, PROTOCOL));
 }
 
-/// Both ways: the transports of a job have the same secret, and an address is only text.
+/// The two transports of a job share the secret, and an address is only text, so each may call the other.
 #[test]
 fn a_nic_of_another_transport_is_told_so() {
     let nic = nic();
@@ -90,7 +90,7 @@ fn a_nic_of_another_transport_is_told_so() {
     assert!(error.contains("it is a NIC of the verbs transport, and this one of tcp"), "{error}");
 }
 
-/// More than are let in at a time, and all of them silent: those who prove themselves get in all the same.
+/// The silent callers are more than are admitted at a time. Peers that prove themselves get in all the same.
 #[test]
 fn silent_callers_keep_nobody_out() {
     let (a, b) = (nic(), nic());

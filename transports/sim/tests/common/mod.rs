@@ -16,17 +16,18 @@ use udeck_via::{
 
 pub const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// The safety net of every wait.
+/// Deadline of every wait, as a safety net.
 pub fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
 
-/// How often something happened.
+/// Counts the recorded events that match `what`.
 pub fn happened(fabric: &Fabric, what: impl Fn(Happening) -> bool) -> usize {
     fabric.trace().iter().filter(|event| what(event.what)).count()
 }
 
-/// `a` asked, `b` accepted; both receive lent, and allow RDMA. Messages carry their number as immediate data.
+/// Two connected VIs: `a` requested, `b` accepted. Both receive lent, and allow RDMA. Messages carry their number as
+/// immediate data.
 pub struct Pair {
     pub a: Vi,
     pub b: Vi,
@@ -35,7 +36,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// NICs `a` and `b` on perfect links, and a trace from before they connect.
+    /// Makes NICs `a` and `b` on perfect links, and starts the trace before they connect.
     pub fn new(seed: u64, reliability: Reliability) -> (Fabric, Self) {
         let fabric = Fabric::new(seed);
         fabric.record_trace();
@@ -72,33 +73,33 @@ impl Pair {
         self.a.send_inline(Some(number), b"", &body(number, 8)).expect("there is room");
     }
 
-    /// Sends a message where it lies.
+    /// Sends a message by hand-off.
     pub fn hand_off(&mut self, number: u32, len: usize) {
         let mut block = self.a.nic().outbox().block(len, Fill::Keep).expect("memory");
         block.bytes_mut().copy_from_slice(&body(number, len));
         self.a.hand_off(Some(number), b"", block).expect("there is room");
     }
 
-    /// Posts a descriptor that holds message `number`.
+    /// Posts a send descriptor with message `number`.
     pub fn post_numbered(&mut self, number: u32, len: usize) {
         let mut region = self.a.nic().region(len, self.a.attributes().ptag).expect("memory");
         region.copy_from_slice(&body(number, len));
         self.a.post_send(Descriptor::new([region]).immediate(number)).expect("there is room");
     }
 
-    /// How the next send of `a` that is over ended.
+    /// Returns the status of the next completed send of `a`.
     pub fn end_of_send(&mut self) -> Status {
         self.a.send_wait(soon()).expect("every send is reported").status
     }
 
-    /// Posts a descriptor.
+    /// Posts a send descriptor with `bytes`.
     pub fn post(&mut self, bytes: &[u8]) {
         let mut region = self.a.nic().region(bytes.len(), self.a.attributes().ptag).expect("memory");
         region.copy_from_slice(bytes);
         self.a.post_send(Descriptor::new([region])).expect("there is room");
     }
 
-    /// The numbers of all that has come to `b`, whose contents must be right.
+    /// Returns the numbers of all messages that have come to `b`, and checks their contents.
     pub fn numbers(&mut self) -> Vec<u32> {
         let arrivals = std::iter::from_fn(|| self.b.arrival().expect("the connection stands"));
         let number = |arrival: udeck_via::Arrival| {
@@ -113,7 +114,7 @@ impl Pair {
         arrivals.map(number).collect()
     }
 
-    /// Both ends have learnt why their connection is lost.
+    /// Asserts that both ends have learnt why their connection is lost.
     pub fn assert_lost(&mut self, why: &str) {
         for vi in [&mut self.a, &mut self.b] {
             let error = vi.arrival().unwrap_err();
@@ -123,7 +124,7 @@ impl Pair {
     }
 }
 
-/// What message `number` contains.
+/// Returns the contents of message `number`.
 pub fn body(number: u32, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at as u32 ^ number.wrapping_mul(31)) as u8).collect()
 }
