@@ -1,12 +1,13 @@
-//! Buffers for bytes that QUIC holds for a while: what was gathered to be sent, until it is acknowledged, and received datagrams,
+//! Buffers for bytes that QUIC holds for a while: gathered bytes until they are acknowledged, and received datagrams
 //! until their bytes are read.
 //!
-//! Given back to the allocator, long ones would go back to the kernel: glibc returns the free end of its heap. Each message of 1 MiB
-//! would then pay for fresh pages, zeroed by the kernel, on both sides; that took half of its time. A short one would pay for two
-//! allocations, the bytes and their reference count. So a buffer is kept, and used again once QUIC has dropped it.
+//! If long buffers were given back to the allocator, they would go back to the kernel: glibc returns the free end of
+//! its heap. Each message of 1 MiB would then pay for fresh pages, zeroed by the kernel, on both sides; that took
+//! half of its time. A short buffer would cost two allocations, the bytes and their reference count. So a buffer is
+//! kept, and used again once QUIC has dropped it.
 //!
-//! There are two sizes, because a peer that sends many short datagrams must not hold a long buffer by each. What fits neither, or comes
-//! while all buffers are held, has an allocation of its own length.
+//! There are two sizes, because a peer that sends many short datagrams must not hold a long buffer by each. Bytes
+//! that fit neither size, or that come while all buffers are held, get an allocation of their own length.
 
 use std::collections::VecDeque;
 
@@ -14,19 +15,20 @@ use bytes::BytesMut;
 
 /// Bytes of a long buffer.
 pub const BUFFER: usize = 64 << 10;
-/// Shorter runs have no long buffer: QUIC counts a buffer as what it holds, so a peer must not make us hold much more than that.
-/// The longest datagrams within a host are longer than this.
+/// Shortest run of bytes that gets a long buffer. A shorter run must not: QUIC counts a buffer by the bytes that it
+/// holds in it, so a peer must not make us hold much more memory than that. The longest datagrams within a host are
+/// longer than this.
 const SHORTEST: usize = BUFFER - (1 << 10);
-/// Long buffers that are kept, at most: as much as a sender may be ahead of the program that receives, and a few.
+/// Upper bound of long buffers that are kept: as much as a sender may be ahead of the receiving program, and a few more.
 const MOST: usize = 40;
 /// Bytes of a short buffer: a datagram of a network with the usual MTU, or a short message.
 const SHORT: usize = 2 << 10;
-/// Short buffers that are kept, at most: two batches of datagrams.
+/// Upper bound of short buffers that are kept: two batches of datagrams.
 const MOST_SHORT: usize = 16;
-/// Buffers that are looked at for one that is free, the oldest first.
+/// Number of buffers that are tried in the search for a free one, the oldest first.
 const LOOKS: usize = 4;
 
-/// See the module.
+/// Pool of buffers of two sizes.
 pub struct BufferPool {
     long: Buffers,
     short: Buffers,
@@ -36,7 +38,7 @@ pub struct BufferPool {
 struct Buffers {
     size: usize,
     most: usize,
-    /// The oldest first. What was cut off one of them may be in use.
+    /// Kept buffers, the oldest first. Pieces that were cut off a buffer may still be in use.
     kept: VecDeque<BytesMut>,
     was_used: bool,
 }
@@ -46,7 +48,7 @@ impl BufferPool {
         BufferPool { long: Buffers::new(BUFFER, MOST), short: Buffers::new(SHORT, MOST_SHORT) }
     }
 
-    /// Bytes that `fill` writes.
+    /// Returns `len` bytes, which `fill` writes.
     pub fn filled(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> BytesMut {
         self.with(len, |buffer| {
             buffer.resize(len, 0);
@@ -54,12 +56,12 @@ impl BufferPool {
         })
     }
 
-    /// A copy.
+    /// Returns a copy of `bytes`.
     pub fn copy_of(&mut self, bytes: &[u8]) -> BytesMut {
         self.with(bytes.len(), |buffer| buffer.extend_from_slice(bytes))
     }
 
-    /// The periodic check: gives all of a size back if none was used since the last one.
+    /// Periodic check: gives back all buffers of a size that was not used since the last check.
     pub fn check(&mut self) {
         self.long.check();
         self.short.check();
@@ -98,7 +100,7 @@ impl Buffers {
         filled
     }
 
-    /// One that nobody holds any more.
+    /// Returns a buffer of which no piece is in use any more.
     fn free(&mut self) -> Option<BytesMut> {
         let size = self.size;
         let at = self.kept.iter_mut().take(LOOKS).position(|buffer| buffer.try_reclaim(size))?;
@@ -138,7 +140,7 @@ mod tests {
         }
     }
 
-    /// A peer that leaves a gap in a stream makes us hold what is behind it.
+    /// A peer that leaves a gap in a stream makes us hold the bytes behind the gap.
     #[test]
     fn a_buffer_that_is_held_for_long_does_not_stop_the_others() {
         let mut pool = BufferPool::new();
@@ -175,7 +177,7 @@ mod tests {
         assert!(pool.long.kept.is_empty());
     }
 
-    /// The bytes of a short datagram that a peer makes us hold while all short buffers are held.
+    /// A peer can make us hold the bytes of a short datagram while all short buffers are held.
     #[test]
     fn a_short_run_beyond_those_that_are_kept_has_no_more_than_its_length() {
         let mut pool = BufferPool::new();

@@ -1,4 +1,5 @@
-//! The completion queues of a UDP NIC. Their owners sleep beside the NIC's socket. While one is armed, the helper watches the socket.
+//! Completion queues of a UDP NIC. Their owners sleep beside the NIC's socket. While one is armed, the helper
+//! watches the socket.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +14,13 @@ use crate::core::{Core, ViLink};
 pub type CompletionQueue = completion_queue::CompletionQueue<SocketBackend>;
 pub type Slots = completion_queue::Slots<SocketBackend>;
 
-/// See the module.
+/// Backend of the NIC's completion queues: the NIC itself, because all of them read its one socket.
 pub struct SocketBackend(pub Arc<Core>);
 
 /// Takes places for a new connection of the NIC of `core`.
 ///
 /// # Errors
-/// As [`completion_queue::Slots::take`].
+/// Those of [`completion_queue::Slots::take`].
 pub fn take_slots(core: &Arc<Core>, queues: &Queues<'_>) -> Result<Slots> {
     Slots::take(queues, |beside: &SocketBackend| Arc::ptr_eq(&beside.0, core))
 }
@@ -32,6 +33,6 @@ impl Backend for SocketBackend {
         self.0.socket_wait.wait(&self.0, bell, limit);
     }
 
-    /// Timers drive what its link still has to send.
+    /// Does nothing: timers drive the data that the link still has to send.
     fn vacated(&self, _queue: Queue, _link: Arc<ViLink>, (): ()) {}
 }

@@ -1,5 +1,5 @@
-//! The connecting side of a connection request. It runs on the calling thread, which waits until its deadline at most. The thread that
-//! reads the socket handles the answer, so that the frames behind the answer find their link.
+//! Connecting side of a connection request. It runs on the calling thread, which waits until its deadline at most.
+//! The thread that reads the socket handles the answer, so that the frames behind the answer find their link.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,16 +23,18 @@ use crate::peer::{ConnectionStatus, Peer, PendingRequest, RequestOutcome};
 use crate::peer_table::prefers_incoming;
 use crate::wire::OURS;
 
-/// A wait polls at least that often, whatever wakes it.
+/// Upper bound of the time between two polls of a wait.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a connection request waits for a connection that the peer is opening at the same time.
 const SIMULTANEOUS_OPEN: Duration = Duration::from_millis(500);
-/// An established connection may belong to a process that has ended. Then the request is repeated over a new connection, so
-/// many times.
+/// Upper bound of repeated requests. An established connection may belong to a process that has ended; then the
+/// request is repeated over a new connection.
 const MAX_RECONNECTS: usize = 1;
 
+/// Sends a connection request and waits for its answer.
+///
 /// # Errors
-/// As [`udeck_via::transport::Device::connect`].
+/// Those of [`udeck_via::transport::Device::connect`].
 pub fn connect(
     core: &Arc<Core>,
     to: &NetAddress,
@@ -69,7 +71,7 @@ pub fn connect(
     }
 }
 
-/// A connection attempt.
+/// A connection attempt: the NIC, the deadline, and the eventfd on which it sleeps.
 struct Connector<'a> {
     core: &'a Arc<Core>,
     at: SocketAddr,
@@ -100,7 +102,7 @@ impl Connector<'_> {
         answered
     }
 
-    /// The connection that both sides prefer, if the peer has opened one at the same time as this side.
+    /// Returns the connection that both sides prefer, if the peer has opened one at the same time as this side.
     fn preferred(&self, established: &Peer, rank: Option<u32>) -> Option<Arc<Peer>> {
         if !established.is_client || !prefers_incoming(self.core.address, self.at) {
             return None;
@@ -109,15 +111,15 @@ impl Connector<'_> {
         self.core.peers.usable(self.at, rank).filter(|peer| peer.is_established())
     }
 
-    /// Before this side opens a connection: if the peer is opening one, waits for that.
+    /// Waits for the connection that the peer is opening, if there is one. Called before this side opens one.
     fn await_simultaneous_open(&self, rank: Option<u32>) {
         if self.core.peers.usable(self.at, rank).is_none() {
             self.await_handshake_from_peer();
         }
     }
 
-    /// Waits until the handshake of a connection that the peer has opened is over, for a limited time: an idle connection
-    /// more is no harm.
+    /// Waits until the handshake of a connection that the peer has opened is over, for a limited time: a second,
+    /// idle connection does no harm.
     fn await_handshake_from_peer(&self) {
         let until = Instant::now() + SIMULTANEOUS_OPEN.min(self.until.remaining());
         while let Some(incoming) = self.core.peers.handshake_from(self.at) {
@@ -133,7 +135,7 @@ impl Connector<'_> {
         }
     }
 
-    /// Waits until the connection is established. Returns the status of one that is not going to be.
+    /// Waits until the connection is established. Returns the connection's status if it will not be.
     fn wait_established(&self, peer: &Arc<Peer>) -> Result<Option<ConnectionStatus>> {
         self.wait("the hand-shake with the process", peer, || {
             let mut state = peer.lock();
@@ -151,7 +153,7 @@ impl Connector<'_> {
         })
     }
 
-    /// Waits until a stream can be opened. `None`: the connection has ended.
+    /// Waits until a stream can be opened. Returns `None` if the connection has ended.
     fn wait_for_stream(
         &self,
         peer: &Arc<Peer>,
@@ -200,7 +202,7 @@ impl Connector<'_> {
     }
 
     fn os_error(&self, error: io::Error) -> Error {
-        // A narrow path is told as either of them.
+        // The kernel reports a path with a small MTU by either of these errors.
         let is_too_long = matches!(Errno::from_io_error(&error), Some(Errno::MSGSIZE | Errno::NOBUFS));
         let advice = if is_too_long { self.advice() } else { String::new() };
         let what = format!("connecting to the process at {}{advice}", self.at);
@@ -247,9 +249,9 @@ impl Connector<'_> {
     }
 }
 
-/// The kernel's errors of sending.
+/// Errors of the kernel while sending.
 impl crate::peer::State {
-    /// Why a handshake cannot succeed: the kernel refuses to send, or has had no route for `detect`.
+    /// Returns why a handshake cannot succeed: the kernel refuses to send, or has had no route for `detect`.
     fn failure(&mut self, detect: Duration) -> Option<io::Error> {
         let transmit = self.transmit();
         let lasts = |(since, _): &mut (Instant, io::Error)| job_time().duration_since(*since) >= detect;

@@ -1,5 +1,5 @@
-//! The state that the objects of a NIC share: the socket, the QUIC endpoint, the peers, the completion queues, the listeners. It
-//! lives as long as any of them.
+//! Shared state of a NIC's objects: the socket, the QUIC endpoint, the peers, the completion queues, the listeners.
+//! It lives as long as any of them.
 //!
 //! # Who reads the socket
 //! Any thread that polls calls [`Core::progress`]. One thread at a time does the work; another one returns at once. QUIC processes
@@ -48,24 +48,24 @@ use crate::unauthenticated::{self, Admission};
 use crate::unreliable::Unreliable;
 use crate::wire::Process;
 
-/// Connections that a batch of datagrams is for, and packets for one of them. A short message needs one of each, without an
-/// allocation.
+/// Connections that a batch of datagrams is for, and below, packets for one of them. A short message needs one of
+/// each, without an allocation.
 type Peers = SmallVec<[Arc<Peer>; 2]>;
 type Events = SmallVec<[ConnectionEvent; 1]>;
 
 /// A VI's connection.
 pub type ViLink = Link<StreamDriver>;
 
-/// Batches that are received in a row before links are driven.
+/// Upper bound of batches that are received in a row.
 const MAX_BATCHES: usize = 16;
-/// QUIC connections of a NIC.
+/// Upper bound of a NIC's QUIC connections.
 const MAX_PEERS: usize = 16_384;
-/// Addresses whose refused calls are reported, once each.
+/// Upper bound of the addresses whose refused calls are reported, once each.
 const MAX_REPORTED: usize = 64;
 /// First number of a link's timer. A peer's timer has the number of its connection handle.
 const FIRST_LINK_TIMER: u64 = 1 << 32;
 
-/// See the module.
+/// Shared state of a NIC's objects.
 pub struct Core {
     pub keys: Keys,
     pub detect: Duration,
@@ -74,23 +74,23 @@ pub struct Core {
     pub windows: Arc<Windows>,
     pub max_transfer: usize,
     pub socket: Socket,
-    /// That of the socket.
+    /// Address of the socket.
     pub address: SocketAddr,
-    /// This process, as peers of this host can recognise it.
+    /// Identity of this process, for peers on this host.
     pub process: Process,
     pub socket_wait: SocketWait,
     pub timers: Timers,
     pub endpoint: Mutex<Endpoint>,
     server: ByPath<Arc<ServerConfig>>,
     client: ByPath<ClientConfig>,
-    /// Limits of a peer that has proved who it is.
+    /// Limits of an authenticated peer.
     proven_limits: TransportLimits,
     /// Held from reading the socket until all ready links are driven.
     progress_lock: Mutex<()>,
     receive_buffers: Mutex<ReceiveBuffers>,
     pub peers: PeerTable<Peer>,
     links: RwLock<HashMap<u64, Arc<ViLink>>>,
-    /// Where levels have shares.
+    /// Send order of the service levels; `None` where levels have no shares.
     pub send_order: Option<SendOrder<SendMeter>>,
     /// Links whose streams have news.
     ready: Mutex<Vec<Arc<ViLink>>>,
@@ -100,7 +100,7 @@ pub struct Core {
     requests: Mutex<Requests>,
     reported: Mutex<HashSet<IpAddr>>,
     next_link: AtomicU64,
-    /// The NIC is closed. Its links still send what is left.
+    /// The NIC is closed. Its links still send their remaining data.
     closing: AtomicBool,
 }
 
@@ -152,8 +152,8 @@ impl Core {
 
     // ---- datagrams ----
 
-    /// Receives datagrams, drives ready links and fires timers. The caller holds no link's lock. Returns whether anything was
-    /// received; `false` also if another thread is at it.
+    /// Receives datagrams, drives ready links and fires timers. The caller holds no link's lock. Returns whether
+    /// datagrams were received; `false` also if another thread does the work.
     pub fn progress(self: &Arc<Self>) -> bool {
         match self.progress_lock.try_lock() {
             Some(_guard) => self.progress_locked(),
@@ -161,7 +161,8 @@ impl Core {
         }
     }
 
-    /// As [`Core::progress`], but waits for its turn: what another thread has received by now is processed on return.
+    /// Does [`Core::progress`], but waits for its turn: datagrams that another thread has received by now are
+    /// processed on return.
     pub fn progress_all(self: &Arc<Self>) {
         let _guard = self.progress_lock.lock();
         self.progress_locked();
@@ -177,7 +178,7 @@ impl Core {
             self.fire_timers(now);
         }
         self.drive_ready();
-        // Links that became ready meanwhile.
+        // The helper drives links that became ready meanwhile.
         if self.ready_count.load(Ordering::Acquire) > 0 {
             self.socket_wait.wake_helper();
         }
@@ -196,7 +197,7 @@ impl Core {
             let full = messages == buffers.batch_size();
             drop(buffers);
             any = true;
-            // First drive, then flush: the acknowledgement travels with the answer.
+            // Links are driven before the packets are sent, so that the acknowledgement travels with the answer.
             self.drive_ready();
             touched.iter().for_each(Peer::flush);
             if !full {
@@ -206,7 +207,7 @@ impl Core {
         any
     }
 
-    /// Processes datagrams. Consecutive ones of a connection are dispatched together.
+    /// Processes datagrams. Consecutive datagrams of one connection are dispatched together.
     fn on_datagrams<'a>(
         self: &Arc<Self>,
         now: Instant,
@@ -229,7 +230,7 @@ impl Core {
                     }
                 },
                 Some(DatagramEvent::NewConnection(incoming)) => {
-                    // Before the handle can be reused for another connection.
+                    // The events are dispatched before their handle can be reused for another connection.
                     self.dispatch(run.take(), &mut touched);
                     self.on_new_connection(now, incoming);
                 }
@@ -252,7 +253,7 @@ impl Core {
         }
     }
 
-    /// A peer opens a connection.
+    /// Handles a connection that a peer opens.
     #[cold]
     fn on_new_connection(self: &Arc<Self>, now: Instant, incoming: Incoming) {
         let mut answer = Vec::new();
@@ -284,7 +285,7 @@ impl Core {
         }
     }
 
-    /// Whether one more unauthenticated peer is accepted. May evict another one.
+    /// Makes room for one more unauthenticated peer, perhaps by evicting another one. Returns whether there is room.
     pub fn make_room(&self, from: IpAddr, now: Instant) -> bool {
         let callers = self.peers.unauthenticated();
         match unauthenticated::admit(&callers, from, now) {
@@ -299,14 +300,14 @@ impl Core {
         }
     }
 
-    /// The periodic check: gives back buffers that nobody uses.
+    /// Periodic check: gives back buffers that nobody uses.
     pub fn check_buffers(&self) {
         if let Some(mut buffers) = self.receive_buffers.try_lock() {
             buffers.check();
         }
     }
 
-    /// Reads ICMP messages, a bounded number: anybody can send more of them.
+    /// Reads a bounded number of ICMP messages: anybody can send more of them.
     #[cold]
     fn read_icmp(self: &Arc<Self>) {
         let mut budget = PollBudget::once();
@@ -320,7 +321,8 @@ impl Core {
         self.socket.set_error_pending();
     }
 
-    /// An ICMP message counts if it quotes a connection id: an attacker off the path does not know it.
+    /// Handles an ICMP port unreachable message. It counts if it quotes a connection id, which an attacker off the
+    /// path does not know.
     pub fn on_port_unreachable(self: &Arc<Self>, report: &PortUnreachable) {
         let peers = self.peers.at(report.to);
         peers.iter().for_each(|peer| peer.on_port_unreachable(&report.quote));
@@ -330,8 +332,8 @@ impl Core {
         if self.ready_count.load(Ordering::Acquire) == 0 {
             return;
         }
-        // Links that become ready meanwhile are driven the next time: peers that send without end must not keep the caller
-        // here.
+        // Links that become ready meanwhile are driven the next time, so that peers that send without end do not
+        // keep the caller here.
         let ready = {
             let mut ready = self.ready.lock();
             self.ready_count.store(0, Ordering::Relaxed);
@@ -342,10 +344,10 @@ impl Core {
         }
     }
 
-    /// Takes a link off the ready list: its driver runs without it.
+    /// Removes a link from the ready list: its driver runs without it.
     fn remove_ready(&self, link: &Arc<ViLink>) {
         let mut ready = self.ready.lock();
-        // Usually the last one, or the only one.
+        // The link is usually the last one, or the only one.
         if let Some(at) = ready.iter().rposition(|other| Arc::ptr_eq(other, link)) {
             ready.swap_remove(at);
         }
@@ -359,10 +361,10 @@ impl Core {
         self.ready_count.store(ready.len(), Ordering::Release);
     }
 
-    /// For a thread that holds the lock of a link: receives datagrams, and waits at most `timeout` for another thread that
-    /// receives now. Returns whether that link was ready; the caller drives it.
+    /// Receives datagrams, for a thread that holds the lock of a link. Waits at most `timeout` for another thread
+    /// that receives now. Returns whether that link was ready; the caller drives it.
     pub fn poll_for(self: &Arc<Self>, peer: &Arc<Peer>, stream: StreamId, timeout: Duration) -> bool {
-        // The thread that receives now is done soon, and may have received what this one waits for.
+        // The other thread's receive is short, and it may receive the datagram that this thread waits for.
         let now = job_time();
         let touched = self.receive_buffers.try_lock_for(timeout).and_then(|mut buffers| {
             let messages = self.socket.receive(&mut buffers).len();
@@ -396,8 +398,8 @@ impl Core {
         }
     }
 
-    /// For a thread that holds a link's lock: fires the timers of connections, pacing among them. Those of links are left to
-    /// the helper.
+    /// Fires the timers of connections, pacing among them, for a thread that holds a link's lock. Timers of links
+    /// are left to the helper.
     #[cold]
     fn fire_peer_timers(self: &Arc<Self>, now: Instant) {
         for number in self.timers.pop_due(now) {
@@ -430,7 +432,8 @@ impl Core {
 
     // ---- peers ----
 
-    /// The connection with the NIC of `rank` (`None`: of any process of the job) at that address: an existing one, or a new one.
+    /// Returns the connection with the NIC of `rank` (`None`: of any process of the job) at this address, an
+    /// existing or a new one.
     ///
     /// # Errors
     /// [`Error::InvalidParameter`]: this process has no ticket for that rank. The system's, for an invalid address.
@@ -458,12 +461,12 @@ impl Core {
         Ok(peer)
     }
 
-    /// Limits of a peer that has proved who it is.
+    /// Limits of an authenticated peer.
     pub fn proven_limits(&self) -> TransportLimits {
         self.proven_limits
     }
 
-    /// The endpoint has forgotten the connection.
+    /// Removes a connection that the endpoint has forgotten.
     pub fn remove_peer(&self, peer: &Arc<Peer>) {
         if self.peers.remove(peer) {
             self.timers.remove(peer.number());
@@ -495,7 +498,7 @@ impl Core {
         !self.links.read().is_empty()
     }
 
-    /// A link has ended. Its lock is held, by a caller that has its own reference.
+    /// Removes a link that has ended. The caller holds its lock, and a reference of its own.
     pub fn remove_link(&self, number: u64) {
         if let Some(order) = &self.send_order {
             order.remove(number);
@@ -506,14 +509,14 @@ impl Core {
         self.end_order();
     }
 
-    /// When nobody will send any more, the thread that orders has nothing to do.
+    /// Stops the thread of the send order once no link will send any more.
     fn end_order(&self) {
         if let Some(order) = self.send_order.as_ref().filter(|_| self.is_closing() && !self.has_links()) {
             order.stop();
         }
     }
 
-    /// Makes the link of a VI's connection that both sides have agreed on.
+    /// Makes the link of a VI's connection on which both sides have agreed.
     pub fn new_link(
         self: &Arc<Self>,
         peer: &Arc<Peer>,
@@ -542,7 +545,7 @@ impl Core {
 
     /// Makes the endpoint of a link; `slots` are its places in completion queues.
     pub fn vi_endpoint(&self, link: Arc<ViLink>, slots: Slots, queues: &Queues<'_>) -> Box<dyn ViEndpoint> {
-        // Links that are made later hear of it from `fail`.
+        // Links that are made later are failed by `fail`.
         if let Some(why) = self.listeners.failure() {
             link.with(|connection, driver| driver.fail(connection, why));
         }
@@ -557,7 +560,7 @@ impl Core {
 
     // ---- completion queues and requests ----
 
-    /// Polls of all completion queues so far, approximately, and whether one of them is armed.
+    /// Returns the number of polls of all completion queues so far, approximately, and whether one of them is armed.
     pub fn activity(&self) -> (u64, bool) {
         self.completion_queues.fold((0, false), |(looks, armed), cq| {
             (looks.wrapping_add(cq.looks()), armed || cq.sleeps() == Sleep::Armed)
@@ -581,7 +584,7 @@ impl Core {
         self.requests.lock().pop_front()
     }
 
-    /// The NIC's last object was dropped.
+    /// Closes the NIC: its last object was dropped.
     pub fn shut(&self) {
         self.closing.store(true, Ordering::Release);
         self.listeners.clear();
@@ -589,7 +592,7 @@ impl Core {
         self.socket_wait.wake_helper();
     }
 
-    /// The helper thread has panicked: the NIC has failed.
+    /// Fails the NIC: its helper thread has panicked.
     pub fn fail(self: &Arc<Self>, thread: &str, why: &str) {
         let why = self.listeners.fail(thread, why);
         let requests = std::mem::take(&mut *self.requests.lock());
@@ -631,13 +634,14 @@ mod tests {
     use super::*;
     use crate::fixture::{End, connect, open, works};
 
-    /// A thread that waits for its own link takes it off the list. What stays there would wake the helper for nothing.
+    /// A thread that waits for its own link removes it from the list. Links that stay there would wake the helper
+    /// for nothing.
     #[test]
     fn a_link_that_is_driven_by_its_own_thread_does_not_stay_on_the_ready_list() {
         let ((core_a, a), (core_b, b)) = (open(), open());
         let (mut a, mut b) = (End::new(&a, Reliability::Delivery), End::new(&b, Reliability::Delivery));
         connect(&mut a, &mut b);
-        // Nobody else drives links of this NIC meanwhile.
+        // No other thread drives links of this NIC meanwhile.
         let _helper_waits = core_b.progress_lock.lock();
         (0..10).for_each(|_| works(&mut a, &mut b));
         let count = core_b.ready.lock().len();

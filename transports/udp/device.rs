@@ -1,4 +1,4 @@
-//! Opens the NIC.
+//! The UDP NIC: opening it, and its part of `Network`.
 
 #![allow(unsafe_code, reason = "it implements the transport contract")]
 
@@ -19,7 +19,7 @@ use crate::path_mtu;
 use crate::socket::Socket;
 use crate::waiter::QuicWaiter;
 
-/// Longest message: a fragment has 32 bits for its offset, and a header counts.
+/// Longest message in bytes: a fragment has 32 bits for its offset, and a header counts.
 const LONGEST: usize = u32::MAX as usize - 63;
 
 /// The UDP NIC of a process.
@@ -50,8 +50,8 @@ pub fn open(options: &Options) -> Result<Arc<QuicDevice>> {
     Ok(device)
 }
 
-// SAFETY: both are fields that are set once, and what `Core::establish` makes each connection of; nothing else of this crate
-// writes the arenas, and `open` gives out the NIC only.
+// SAFETY: memory and windows are fields that are set once, and `Core::establish` gives them to each connection;
+// nothing else of this crate writes the arenas, and `open` gives out the NIC only.
 unsafe impl Network for Core {
     fn memory(&self) -> &Memory {
         &self.memory
@@ -80,7 +80,7 @@ unsafe impl Network for Core {
         connect(self, to, peer, hello, &queues, deadline)
     }
 
-    /// A buffer is free again when QUIC has its bytes. Acknowledgements make room for that.
+    /// Polls: a buffer is free again when QUIC has its bytes, and acknowledgements make room for them in QUIC.
     fn reclaim(self: &Arc<Self>) {
         self.progress_all();
     }

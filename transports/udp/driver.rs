@@ -1,4 +1,5 @@
-//! Moves a VI's frames through its QUIC stream. (Messages of an unreliable VI travel in datagrams: [`crate::unreliable`].)
+//! Driver of a link: moves a VI's frames through its QUIC stream. (Messages of an unreliable VI travel in datagrams:
+//! [`crate::unreliable`].)
 //!
 //! All functions run with the link's lock held, on any thread that has work for the link: one that posts, one that polls, the helper.
 //! No call blocks.
@@ -19,17 +20,19 @@ use crate::peer::{ConnectionStatus, Peer, ReadEnd, State};
 use crate::unreliable::Unreliable;
 use crate::wire::RESET_CANCELLED;
 
-/// How long a poll waits for another thread that reads the socket. Short: that thread may wait for this link's lock.
+/// How long a poll waits for another thread that reads the socket. It is short, because that thread may wait for
+/// this link's lock.
 const LOCK_WAIT: Duration = Duration::from_micros(50);
-/// The same for the last poll before a deadline. The reading thread may be descheduled, with a datagram for this link.
+/// How long the last poll before a deadline waits for it. The reading thread may be descheduled, with a datagram for
+/// this link.
 const LAST_LOCK_WAIT: Duration = Duration::from_millis(100);
-/// Bytes that are gathered for one write to the stream.
+/// Upper bound of the bytes gathered for one write to the stream.
 const GATHER_BYTES: usize = BUFFER;
 
-/// See the module.
+/// The stream of a link, and how far its bytes are.
 pub struct StreamDriver {
     pub core: Arc<Core>,
-    /// The link's number in the NIC.
+    /// Number of the link in the NIC.
     pub number: u64,
     pub peer: Arc<Peer>,
     pub stream: StreamId,
@@ -40,17 +43,17 @@ pub struct StreamDriver {
     gathered: u64,
     /// The peer has sent STOP_SENDING.
     stopped: bool,
-    /// It waits for its turn ([`udeck_session::SendOrder`]).
+    /// The link waits for its turn ([`udeck_session::SendOrder`]).
     waits_for_turn: bool,
     chunks: Vec<Bytes>,
     has_received: bool,
-    /// Since when the VI is closed and waits for the peer's end.
+    /// When the VI was closed and everything was written: from then on only the peer's end is missing.
     closing_since: Option<Instant>,
     is_over: bool,
 }
 
 impl StreamDriver {
-    /// `unreliable`: for a connection whose messages go outside the stream.
+    /// Makes the driver. `unreliable` is given for a connection whose messages travel outside the stream.
     pub fn new(
         core: Arc<Core>,
         (number, peer, stream): (u64, Arc<Peer>, StreamId),
@@ -73,7 +76,7 @@ impl StreamDriver {
         }
     }
 
-    /// Reads what the stream and the datagrams have for this link, then sends what waits.
+    /// Reads the stream and the datagrams of this link, then sends queued data.
     pub fn drive(&mut self, connection: &mut Connection) {
         if self.is_over {
             return;
@@ -103,13 +106,14 @@ impl StreamDriver {
         self.finish_if_over(connection);
     }
 
-    /// The NIC has failed.
+    /// Ends the link: the NIC has failed.
     pub fn fail(&mut self, connection: &mut Connection, why: &str) {
         connection.lost(why);
         self.finish_if_over(connection);
     }
 
-    /// The helper's periodic check: gives up a closed VI whose peer does not answer the end. `closing`: the NIC is closed.
+    /// Periodic check by the helper: gives up a closed VI whose peer does not answer the end. `closing` says that
+    /// the NIC is closed.
     pub fn check_close(
         &mut self,
         connection: &mut Connection,
@@ -124,7 +128,7 @@ impl StreamDriver {
         let gives_up = if self.is_all_written(connection) {
             let since = *self.closing_since.get_or_insert(now);
             let is_late = now.duration_since(since) >= timeout;
-            // QUIC still retransmits to a silent peer. That peer exists, or its connection would be lost.
+            // QUIC still retransmits to a silent peer. The peer exists, or its connection would be lost.
             let is_silent = last_received < since + timeout / 2;
             if is_late && is_silent && !closing {
                 self.closing_since = Some(now);
@@ -153,7 +157,7 @@ impl StreamDriver {
         peer.drive(&mut state);
     }
 
-    /// Gives QUIC what there is: so many bytes at most, but for the end of a datagram. Returns how many.
+    /// Gives queued bytes to QUIC: at most `most`, rounded up to the end of a datagram. Returns their number.
     fn write(&mut self, connection: &mut Connection, state: &mut State, most: usize) -> usize {
         let mut written = 0;
         while !self.stopped && written < most && self.fill(connection, state, most - written) {
@@ -172,16 +176,17 @@ impl StreamDriver {
         written + self.send_fragments(connection, state, most.saturating_sub(written))
     }
 
-    /// Level by which its messages are sent, where levels have shares. Until then, they are sent when they are posted.
+    /// Sets the level by which the link's messages are sent, where levels have shares. Before this call they are
+    /// sent when they are posted.
     pub fn order_by(&mut self, level: ServiceLevel) {
         if let (Some(order), Some(meter), false) = (&self.core.send_order, &self.peer.meter, self.is_over) {
             order.add(self.number, level, meter);
         }
     }
 
-    /// Writes what there is while it is this link's turn.
+    /// Writes queued bytes while it is this link's turn.
     fn send_in_order(&mut self, connection: &mut Connection, state: &mut State) {
-        // Of datagrams, `waiting` counts one message at a time.
+        // `waiting` counts one datagram message at a time, so the loop goes on until none is left.
         loop {
             let bytes = self.waiting(connection);
             if bytes == 0 || self.waits_for_turn {
@@ -195,7 +200,7 @@ impl StreamDriver {
         }
     }
 
-    /// It is its turn: it may write so many bytes.
+    /// Writes up to `bytes` bytes: it is the link's turn.
     pub fn take_turn(&mut self, connection: &mut Connection, bytes: usize) {
         self.waits_for_turn = false;
         if self.is_over {
@@ -207,7 +212,7 @@ impl StreamDriver {
         if let Some(order) = &self.core.send_order {
             order.sent(self.number, written);
         }
-        // If flow control takes nothing, an event says when it does.
+        // If flow control takes nothing, an event reports when it does.
         if written > 0 {
             self.send_in_order(connection, &mut state);
         }
@@ -224,7 +229,7 @@ impl StreamDriver {
         written
     }
 
-    /// Bytes that QUIC does not have yet; of datagrams, those of the first message.
+    /// Bytes that QUIC does not have yet. Of datagram messages only the first one counts.
     fn waiting(&self, connection: &Connection) -> usize {
         let stream = (connection.queued() - self.gathered) as usize + self.unwritten.len();
         stream + self.unreliable.as_ref().map_or(0, |unreliable| unreliable.waiting(connection))
@@ -290,12 +295,12 @@ impl Driver for StreamDriver {
     }
 
     fn retransmissions(&mut self) -> Option<Retransmissions> {
-        // The lock of the link is held, and that of the peer comes after it.
+        // The link's lock is held, and the peer's lock comes after it in the lock order.
         let packets = self.peer.lock().quic.stats().path.lost_packets;
         Some(Retransmissions { connection: Arc::as_ptr(&self.peer).addr() as u64, packets })
     }
 
-    /// The caller has called [`Core::progress_all`].
+    /// Whether the peer has everything. The caller has called [`Core::progress_all`].
     fn is_done(&mut self, connection: &mut Connection) -> bool {
         if self.is_over {
             return true;
@@ -317,7 +322,7 @@ mod tests {
 
     use crate::fixture::{End, connect, open_with, soon};
 
-    /// Of datagrams, `waiting` counts one message at a time, and all of them are sent.
+    /// `waiting` counts one datagram message at a time, and yet all of them are sent.
     #[test]
     fn all_messages_go_that_the_peer_has_room_for() {
         let open = || open_with(|options| options.levels = Some("5:50,0:50".parse().unwrap()));
@@ -325,7 +330,7 @@ mod tests {
         let (mut a, mut b) = (End::new(&a, Reliability::Unreliable), End::new(&b, Reliability::Unreliable));
         connect(&mut a, &mut b);
         let link = core_a.links()[0].clone();
-        // The peer has room for some of them only.
+        // The peer has room for some of the messages only.
         let (len, mut posted, mut came) = (4000, 0, 0);
         loop {
             let mut region = a.nic.region(len, a.ptag).unwrap();

@@ -1,4 +1,4 @@
-//! Connections of one process, for tests.
+//! Test fixture: connections within one process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use udeck_via::{
 use crate::core::Core;
 use crate::{Options, Source, device};
 
-/// Bytes of a long message, which is full of its lowest 8 bits.
+/// Bytes of a long message. Each of its bytes is the lowest 8 bits of its number.
 pub const LONG: usize = 20_000;
 
-/// A NIC with little memory, and what its objects share.
+/// Opens a NIC with little memory. Returns its `Core`, too.
 pub fn open() -> (Arc<Core>, Nic) {
     open_with(|_| {})
 }
 
-/// As [`open`], with options that are not the usual ones.
+/// Opens a NIC as [`open`], with changed options.
 pub fn open_with(change: impl FnOnce(&mut Options)) -> (Arc<Core>, Nic) {
     let mut options = Options::new([7; 32]);
     options.memory = Source::Fresh(8 << 20);
@@ -47,7 +47,7 @@ impl End {
     }
 }
 
-/// Ends a hang; nothing takes so long.
+/// Deadline that ends a hang; nothing takes so long.
 pub fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
@@ -57,7 +57,7 @@ pub fn connect(a: &mut End, b: &mut End) {
     connect_to(a, b, host, b"here");
 }
 
-/// Connects `a` to `b`, which listens under this name, and is called at this address.
+/// Connects `a` to `b`, which listens under `name` and is called at the address `host`.
 pub fn connect_to(a: &mut End, b: &mut End, host: Vec<u8>, name: &[u8]) {
     let listener = Listener::new(&b.nic, name).unwrap();
     let to = NetAddress { host, discriminator: name.to_vec() };
@@ -70,7 +70,7 @@ pub fn connect_to(a: &mut End, b: &mut End, host: Vec<u8>, name: &[u8]) {
     });
 }
 
-/// A connection works: a short message, and one of several datagrams.
+/// Asserts that a connection works: sends a short message, and one of several datagrams.
 pub fn works(a: &mut End, b: &mut End) {
     for len in [8, LONG] {
         let mut region = a.nic.region(len, a.ptag).unwrap();

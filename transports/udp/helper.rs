@@ -1,8 +1,9 @@
-//! The NIC's helper thread.
+//! The helper thread of a NIC.
 //!
-//! It runs listeners' handlers. It calls [`Core::progress`] while no other thread polls: it sleeps beside the socket, or beside its
-//! own eventfd while other threads sleep beside the socket ([`crate::socket_wait`]). While another thread polls, it naps
-//! ([`udeck_session::nap`]). An idle process only sends the keep-alives of its connections.
+//! The helper runs listeners' handlers. It calls [`Core::progress`] while no other thread polls: it sleeps beside
+//! the socket, or beside its own eventfd while other threads sleep beside the socket ([`crate::socket_wait`]). While
+//! another thread polls, it naps ([`udeck_session::nap`]). An idle process only sends the keep-alives of its
+//! connections.
 
 use std::io;
 use std::sync::Arc;
@@ -18,12 +19,12 @@ use crate::peer::ConnectionStatus;
 const NAME: &str = "udp-helper";
 /// Interval of periodic checks of links and peers.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// The same when the NIC is closed.
+/// Interval of periodic checks when the NIC is closed.
 const CLOSING_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a closed NIC's links may take to end once QUIC has all of their bytes.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Starts the thread. It ends when the NIC is closed and its links are over.
+/// Starts the helper thread. It ends when the NIC is closed and its links are over.
 ///
 /// # Errors
 /// The kernel's.
@@ -70,7 +71,7 @@ fn run(core: &Arc<Core>) {
     core.clear_peers();
 }
 
-/// Returns when the next check is due.
+/// Checks links and peers if that is due. Returns when the next check is due.
 fn check(core: &Arc<Core>, now: Instant) -> Instant {
     let closing = core.is_closing();
     let timeout = if closing { CLOSING_TIMEOUT } else { core.detect };

@@ -1,8 +1,9 @@
 //! ICMP messages for datagrams that this NIC has sent. The kernel keeps them in the socket's error queue (`IP_RECVERR`).
 //!
-//! Anybody may send one, and the kernel compares only addresses and ports. One kind is believed: *port unreachable*, from the
-//! peer's own host, if it quotes a connection id that an attacker off the path cannot know. QUIC finds the path MTU by itself. All
-//! other errors (host or network unreachable, a packet filter's) may be temporary: then only silence shows that a peer is gone.
+//! Anybody may send one, and the kernel compares only addresses and ports. One kind is believed: *port unreachable*,
+//! from the peer's own host, if it quotes a connection id that an attacker off the path cannot know. QUIC finds the
+//! path MTU by itself. All other errors (host or network unreachable, a packet filter's) may be temporary: then only
+//! silence shows that a peer is gone.
 
 #![allow(unsafe_code, reason = "system calls that rustix lacks")]
 
@@ -10,28 +11,29 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Bytes of a quoted datagram that are looked at: what hosts quote at most over IPv4.
+/// Upper bound of a quoted datagram in bytes: hosts quote no more over IPv4.
 pub const QUOTE: usize = 576;
-/// Bytes of control messages: one of these, with room to spare.
+/// Bytes of the buffer for control messages: one of these, with room to spare.
 const CONTROL: usize = 256;
 
-/// A port unreachable message. It is believed if its quote is of a packet that was sent.
+/// A port unreachable message. It is believed if it quotes a packet that was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortUnreachable {
-    /// Where the datagram went.
+    /// Destination of the datagram.
     pub to: SocketAddr,
-    /// The beginning of the datagram, as far as the message quotes it.
+    /// Beginning of the datagram, as far as the message quotes it.
     pub quote: Vec<u8>,
 }
 
-/// Takes a message out of the socket's error queue. `None`: there was none. `Some(None)`: one that is ignored.
+/// Takes a message out of the socket's error queue. Returns `None` if there was none, `Some(None)` for a message
+/// that is ignored.
 pub fn next(socket: BorrowedFd<'_>) -> Option<Option<PortUnreachable>> {
     let mut raw = Raw::default();
     raw.receive(socket).ok()?;
     Some(raw.port_unreachable())
 }
 
-/// As the kernel gives it.
+/// A message of the error queue, as the kernel gives it.
 struct Raw {
     name: [u8; 128],
     name_len: usize,
@@ -60,7 +62,7 @@ impl Raw {
         header.msg_control = self.control.as_mut_ptr().cast();
         header.msg_controllen = self.control.len() as _;
         let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-        // SAFETY: all that the header points at is ours, and as long as it says.
+        // SAFETY: all buffers that the header points at are ours, and as long as it says.
         let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) };
         self.quote_len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?.min(QUOTE);
         self.name_len = (header.msg_namelen as usize).min(self.name.len());
@@ -72,13 +74,13 @@ impl Raw {
         let to = address(&self.name[..self.name_len])?;
         let (error, offender) = extended_error(&self.control[..self.control_len])?;
         let from = address(offender).map(|from| from.ip());
-        // Only the peer's own host knows whether the port is open.
+        // Only the peer's own host knows whether its port is open.
         let is_believed = error.is_closed_port() && from == Some(to.ip());
         is_believed.then(|| PortUnreachable { to, quote: self.quote[..self.quote_len].to_vec() })
     }
 }
 
-/// `struct sock_extended_err`, as far as it matters.
+/// Fields of `struct sock_extended_err` that are needed.
 struct ExtendedError {
     origin: u8,
     kind: u8,
@@ -92,7 +94,8 @@ impl ExtendedError {
     }
 }
 
-/// The control message of an error, and what follows it: the address of who tells of it.
+/// Finds the control message of an error. Returns it, and the bytes behind it: the address of the host that sent the
+/// ICMP message.
 fn extended_error(mut control: &[u8]) -> Option<(ExtendedError, &[u8])> {
     const LEN: usize = size_of::<usize>();
     let align = |len: usize| len.next_multiple_of(LEN);
@@ -101,7 +104,7 @@ fn extended_error(mut control: &[u8]) -> Option<(ExtendedError, &[u8])> {
         let len = usize::from_ne_bytes(*control.first_chunk()?);
         let level = i32::from_ne_bytes(*control.get(LEN..)?.first_chunk()?);
         let kind = i32::from_ne_bytes(*control.get(LEN + 4..)?.first_chunk()?);
-        // Also the end of a message that is shorter than its own front.
+        // This also ends at a control message that is shorter than its own header.
         let data = control.get(front..len)?;
         let matches = matches!(
             (level, kind),
@@ -116,7 +119,7 @@ fn extended_error(mut control: &[u8]) -> Option<(ExtendedError, &[u8])> {
     }
 }
 
-/// A socket address of the kernel's.
+/// Decodes a socket address of the kernel.
 fn address(name: &[u8]) -> Option<SocketAddr> {
     let family = u16::from_ne_bytes(*name.first_chunk()?);
     let port = u16::from_be_bytes(*name.get(2..)?.first_chunk()?);

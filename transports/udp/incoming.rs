@@ -13,18 +13,18 @@ use crate::completion_queue::take_slots;
 use crate::core::Core;
 use crate::peer::Peer;
 
-/// Requests that the helper delivers before it reads the socket again.
+/// Upper bound of the requests that the helper delivers before it reads the socket again.
 pub const MAX_REQUESTS: usize = 1024;
 
-/// Requests that wait for the helper. The limit of streams bounds how many a peer has.
+/// Requests that wait for the helper. The limit of streams bounds the number of each peer's requests.
 pub type Requests = VecDeque<Box<IncomingRequest>>;
 
-/// A request. If it is dropped unanswered, it is refused.
+/// A connection request. Dropping it unanswered refuses it.
 pub struct IncomingRequest {
     core: Arc<Core>,
     peer: Arc<Peer>,
     stream: StreamId,
-    /// The rank that requests.
+    /// Rank of the requester.
     rank: Option<u32>,
     request: Request,
     answered: bool,
@@ -41,7 +41,7 @@ impl IncomingRequest {
         IncomingRequest { core, peer, stream, rank, request, answered: false }
     }
 
-    /// Gives it to the listener of its discriminator.
+    /// Gives the request to the listener of its discriminator.
     pub fn deliver(self: Box<Self>) {
         match self.core.listeners.get(&self.request.discriminator) {
             Some(listener) => (listener.lock())(self),

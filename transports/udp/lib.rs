@@ -1,46 +1,49 @@
-//! UDP: a NIC that reaches other hosts through one UDP socket. QUIC encrypts and authenticates everything.
+//! Transport over UDP: a NIC that reaches other hosts through one UDP socket. QUIC encrypts and authenticates everything.
 //!
-//! **Connections.** Two NICs share one QUIC connection (RFC 9000, by quinn-proto). Each VI has a stream of it. `udeck-session`
-//! defines what the stream carries. QUIC does loss recovery, congestion control, path MTU discovery and encryption.
+//! **Connections.** Two NICs share one QUIC connection (RFC 9000, by quinn-proto). Each VI has a stream of this
+//! connection. `udeck-session` defines what the stream carries. QUIC does loss recovery, congestion control, path
+//! MTU discovery and encryption.
 //!
 //! **Threads.** The thread that polls a completion queue reads the socket, for all connections, and sleeps beside the socket. The
 //! NIC's one helper thread does the same while no other thread polls. Posts transmit on the calling thread. No call on the
 //! socket blocks.
 //!
-//! **Unreliable VIs** send their messages in QUIC datagrams (RFC 9221). Their stream carries the rest: connection set-up, credits,
-//! the end, and which messages were lost. Such a message is never retransmitted. The receiver drops and counts incomplete messages
-//! ([`Dropped`]).
+//! **Unreliable VIs** send their messages in QUIC datagrams (RFC 9221). Their stream carries the rest: connection
+//! set-up, credits, the end, and reports of lost messages. Such a message is never retransmitted. The receiver drops
+//! and counts incomplete messages ([`Dropped`]).
 //!
-//! **End of a connection.** Streams end as `udeck-session` says. A peer that answers nothing for [`Options::detect`] is lost. A
-//! stopped process cannot answer: over TCP its kernel acknowledges in its place, over UDP nothing does. If the peer is on this host,
-//! the kernel says whether its process and its socket still exist (`liveness`).
+//! **End of a connection.** Streams end as `udeck-session` defines. A peer that answers nothing for
+//! [`Options::detect`] is lost. A stopped process cannot answer: over TCP its kernel acknowledges in its place, over
+//! UDP nothing does. If the peer is on this host, the kernel says whether its process and its socket still exist
+//! (`liveness`).
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `tls` | keys, and the configuration of QUIC |
 //! | `wire` | messages of the control stream; fragments of unreliable messages |
-//! | `core` | the state that the NIC's objects share: socket, endpoint, peers, links |
+//! | `core` | shared state of the NIC's objects: socket, endpoint, peers, links |
 //! | `peer` | a QUIC connection and its streams; it has its own table of files |
-//! | `peer_table` | the NIC's QUIC connections, and which one to use |
+//! | `peer_table` | the NIC's QUIC connections, and the choice among them |
 //! | `connect`, `incoming` | the two sides of a connection request |
-//! | `unauthenticated` | bounds for callers that have not proved who they are |
+//! | `unauthenticated` | bounds for unauthenticated callers |
 //! | `driver` | moves a VI's frames through its stream |
 //! | `unreliable`, `reassembly`, `range_set`, `dropped` | messages of unreliable VIs, in datagrams |
 //! | `buffer_pool` | memory for long runs of bytes that QUIC holds |
-//! | `send_meter` | what QUIC has and has not sent, where service levels have shares |
+//! | `send_meter` | bytes that QUIC has in flight and unsent, where service levels have shares |
 //! | `timers` | the timer queue of the NIC |
 //! | `completion_queue`, `waiter`, `socket_wait` | completion queues, and how threads sleep beside the socket |
 //! | `helper` | the NIC's helper thread |
 //! | `options`, `device`, `socket` | the NIC, and its socket |
 //! | `liveness` | whether a silent peer of this host still exists |
-//! | `icmp` | ICMP port unreachable messages for what was sent |
+//! | `icmp` | ICMP port unreachable messages for datagrams that were sent |
 //!
 //! # Trust
-//! A caller proves its address by a Retry before the NIC keeps any state for it. Until it has proved who it is, it has little time
-//! and memory. Both sides prove who they are over this TLS session, before anything else of them is read. From then on everything is
-//! encrypted and authenticated (TLS 1.3). An attacker on the path can delay and drop packets, and sees their number and length. It
-//! can also end a connection: the NIC believes an ICMP port unreachable message that quotes a connection id which was sent there. A
-//! rank of the job that sees a connection id can make a stateless reset.
+//! A caller proves its address by a Retry before the NIC keeps any state for it. Until it has authenticated itself,
+//! it has little time and memory. Both sides authenticate over this TLS session before anything else of them is
+//! read. From then on everything is encrypted and authenticated (TLS 1.3). An attacker on the path can delay and
+//! drop packets, and sees their number and length. It can also end a connection: the NIC believes an ICMP port
+//! unreachable message that quotes a connection id which was sent there. A rank of the job that sees a connection id
+//! can make a stateless reset.
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
@@ -94,11 +97,11 @@ pub fn open(options: &Options) -> Result<Nic> {
     Ok(Nic::new(device::open(options)?))
 }
 
-/// What the kernel and the processor do for this transport.
+/// Offloads of the kernel, and instructions of the processor, that this transport uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offloads {
-    /// Generic segmentation offload: one system call sends a batch of datagrams. A network device may still refuse it; each
-    /// datagram has a call of its own then.
+    /// Generic segmentation offload: one system call sends a batch of datagrams. A network device may still refuse
+    /// it; then each datagram has a call of its own.
     pub gso: bool,
     /// Generic receive offload: the kernel joins datagrams of one sender into a longer message.
     pub gro: bool,
@@ -106,7 +109,7 @@ pub struct Offloads {
     pub aes: bool,
 }
 
-/// Asks the kernel, by a socket, and the processor.
+/// Finds the offloads of the kernel, by a socket, and of the processor.
 ///
 /// # Errors
 /// The operating system's: no socket can be opened.

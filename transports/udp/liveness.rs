@@ -1,10 +1,11 @@
-//! Whether a silent peer of this host still exists. The kernel is asked, not the clock.
+//! Liveness of a silent peer on this host: the kernel is asked, not the clock.
 //!
-//! A process that a debugger has stopped answers nothing, and is not dead. Over TCP its kernel acknowledges in its place. Over UDP
-//! nothing does. If the peer runs on this host (in this network namespace), this host's kernel knows its socket: whether it still
-//! exists at the peer's address, and whether our datagrams lie unread in it. A child that the peer has forked keeps the socket open. So
-//! the kernel is also asked for the peer's process, whose number the peer tells in the handshake. Its start time is recorded at the
-//! beginning of the connection, and compared later.
+//! A process that a debugger has stopped answers nothing, and is not dead. Over TCP its kernel acknowledges in its
+//! place. Over UDP nothing does. If the peer runs on this host (in this network namespace), this host's kernel knows
+//! its socket: whether it still exists at the peer's address, and whether our datagrams lie unread in it. A child
+//! that the peer has forked keeps the socket open. So the kernel is also asked for the peer's process, whose number
+//! the peer sends in the handshake. The process's start time is recorded at the beginning of the connection, and
+//! compared later.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -19,13 +20,13 @@ use crate::wire::Process;
 /// A UDP socket of this host, as `/proc/net/udp` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalSocket {
-    /// No other socket has the same number while the host runs.
+    /// Inode number: no other socket has the same one while the host runs.
     pub inode: u64,
     /// Bytes received and not read.
     pub unread: u64,
 }
 
-/// The socket that is bound at that address of this host, if there is one.
+/// Finds the socket that is bound at this address of this host.
 pub fn find_socket(address: SocketAddr) -> Option<LocalSocket> {
     let table = if address.is_ipv4() { "/proc/net/udp" } else { "/proc/net/udp6" };
     // Without the table only the clock decides.
@@ -37,11 +38,11 @@ pub fn find_socket(address: SocketAddr) -> Option<LocalSocket> {
 /// Judges the silence of one peer.
 #[derive(Debug, Default)]
 pub struct LivenessProbe {
-    /// Inode of its socket, when it was first looked up.
+    /// Inode of the peer's socket, when it was first looked up.
     inode: Option<u64>,
-    /// At the last probe the peer had read everything, and did not answer.
+    /// At the last probe the peer had read everything, and had not answered.
     answer_overdue: bool,
-    /// Its process, if it is visible here.
+    /// Process of the peer, if it is visible here.
     owner: Option<LocalProcess>,
 }
 
@@ -53,34 +54,34 @@ struct LocalProcess {
     start: u64,
 }
 
-/// This process, as it is told to peers.
+/// Returns the identity of this process that peers are sent.
 pub fn local_process() -> Process {
     let inode = fs::metadata("/proc/self/ns/pid").ok().map(|found| found.ino());
     let namespace = inode.zip(boot_id().ok()).map_or(0, |(inode, host)| namespace(inode, host));
     Process { namespace, pid: std::process::id() }
 }
 
-/// A number for a pid namespace that is unique across hosts. The inode alone is not: that of the first namespace is the same
-/// on every host.
+/// Returns a number for a pid namespace that is unique across hosts. The inode alone is not: the first namespace has
+/// the same inode on every host.
 fn namespace(inode: u64, host: [u8; 16]) -> u64 {
     let [random, _] = host.as_chunks().0 else { return 0 };
     inode ^ u64::from_le_bytes(*random)
 }
 
 impl LocalProcess {
-    /// `None`: there is no such process, or it is hidden.
+    /// Looks up a process. Returns `None` if there is none, or it is hidden.
     fn new(pid: u32) -> Option<Self> {
         let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
         let Some(Ok(Stat { start, .. })) = stat(pid) else { return None };
         Some(LocalProcess { pid, start })
     }
 
-    /// Whether it has ended, for certain.
+    /// Whether the process has certainly ended.
     fn is_gone(&self) -> bool {
         match stat(self.pid) {
             Some(Ok(Stat { start, ended })) => start != self.start || ended,
             Some(Err(())) => false,
-            // Or hidden from us.
+            // The process may also be hidden from us.
             None => test_kill_process(self.pid) == Err(Errno::SRCH),
         }
     }
@@ -88,14 +89,14 @@ impl LocalProcess {
 
 struct Stat {
     start: u64,
-    /// It is a zombie, and no thread of it is left.
+    /// The process is a zombie without threads.
     ended: bool,
 }
 
-/// `/proc/PID/stat`. `None`: there is none; an error: it cannot be parsed.
+/// Reads `/proc/PID/stat`. Returns `None` if there is none, an error if it cannot be parsed.
 fn stat(pid: Pid) -> Option<Result<Stat, ()>> {
     let text = fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // `pid (name) state ppid ...`; the name may have anything in it.
+    // The format is `pid (name) state ppid ...`; the name may contain any characters.
     let fields = text.iter().rposition(|byte| *byte == b')').and_then(|at| text.get(at + 1..));
     let fields = fields.and_then(|fields| std::str::from_utf8(fields).ok()).unwrap_or_default();
     let fields: Vec<_> = fields.split_whitespace().collect();
@@ -106,7 +107,8 @@ fn stat(pid: Pid) -> Option<Result<Stat, ()>> {
 }
 
 impl LivenessProbe {
-    /// For a peer that says that it is `theirs`. The pid is ignored if it is of another pid namespace or host.
+    /// Makes the probe of a peer that calls itself `theirs`. The pid is ignored if it is of another pid namespace or
+    /// host.
     pub fn new(ours: Process, theirs: Process) -> Self {
         let seen = ours.namespace == theirs.namespace && ours.namespace != 0;
         LivenessProbe {
@@ -115,13 +117,14 @@ impl LivenessProbe {
         }
     }
 
-    /// The peer sent something.
+    /// Notes that the peer sent something.
     pub fn on_received(&mut self) {
         self.answer_overdue = false;
     }
 
-    /// The peer has not answered several keep-alives. Returns whether it counts as alive: its process exists and has not read
-    /// them. A peer that has read them gets the same time once more to answer. After that it does not know the connection.
+    /// Judges a peer that has not answered several keep-alives. Returns whether it counts as alive: its process
+    /// exists and has not read them. A peer that has read them gets the same time once more to answer. If it stays
+    /// silent then, it does not know the connection.
     pub fn is_alive(&mut self, found: Option<LocalSocket>) -> bool {
         let Some(LocalSocket { inode, unread }) = found else { return false };
         if *self.inode.get_or_insert(inode) != inode {
@@ -146,7 +149,8 @@ fn procfs_address(address: SocketAddr) -> String {
     format!("{ip}:{:04X}", address.port())
 }
 
-/// `sl local_address rem_address st tx_queue:rx_queue tr:when retrnsmt uid timeout inode ref pointer drops`
+/// Parses a line `sl local_address rem_address st tx_queue:rx_queue tr:when retrnsmt uid timeout inode ref pointer
+/// drops`.
 fn parse_line(line: &str, wanted: &str) -> Option<LocalSocket> {
     let mut columns = line.split_whitespace().skip(1);
     if columns.next()? != wanted {

@@ -1,4 +1,4 @@
-//! How a NIC is opened.
+//! Options of a UDP NIC.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -9,32 +9,35 @@ use udeck_via::auth::Keys;
 
 use crate::dropped::Dropped;
 
-/// How to open the device.
+/// Options of [`crate::open`].
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What this process proves by that it is of the job, and which of its ranks: only who does is let in.
+    /// Keys by which this process proves that it belongs to the job, and which rank it is. Only peers that can do
+    /// the same are admitted.
     pub keys: Keys,
-    /// Where messages are sent from, and where peers write.
+    /// Memory of the outbox and of the landing arena.
     pub memory: Source,
-    /// The address of its socket, which peers are given: of one interface, never of all. Port 0: a free one.
+    /// Address of the NIC's socket, which peers are given. It is one interface's address, never the wildcard
+    /// address. Port 0 takes a free port.
     pub bind: SocketAddr,
-    /// How long a peer may be silent before it is taken for dead.
+    /// How long a peer may be silent before it counts as dead.
     pub detect: Duration,
-    /// Longest datagram to try to another host, as UDP payload in bytes; QUIC finds out what the path carries. Within a host
-    /// the loopback device's MTU counts.
+    /// Longest datagram that is tried to another host, as UDP payload in bytes; QUIC finds out what the path
+    /// carries. Within a host the loopback device's MTU counts.
     pub max_datagram: usize,
-    /// The shares of service levels ([`udeck_via::ViAttributes::level`]); `None`: QUIC sends as it likes.
+    /// Shares of the service levels ([`udeck_via::ViAttributes::level`]). With `None` QUIC decides the order.
     pub levels: Option<Levels>,
-    /// Where levels have shares: bytes that may be in flight at a time, of all connections. Less makes a high level wait less
-    /// behind what was sent before; below rate times round trip, the link is not filled any more.
+    /// Upper bound of the bytes in flight over all connections, used where levels have shares. With less, a high
+    /// level waits less behind data that were sent before. Below rate times round trip, the link is no longer
+    /// filled.
     pub in_flight: usize,
-    /// Counts what is dropped of unreliable messages.
+    /// Counters of dropped unreliable messages.
     pub dropped: Arc<Dropped>,
 }
 
 impl Options {
-    /// Within this host, with memory of its own (1 GiB of address space each way); a silent peer is dead after ten seconds;
-    /// datagrams as long as jumbo frames carry.
+    /// Options for use within this host: memory of its own (1 GiB of address space each way); a silent peer counts
+    /// as dead after ten seconds; datagrams as long as jumbo frames carry.
     pub fn new(keys: impl Into<Keys>) -> Self {
         Options {
             keys: keys.into(),

@@ -1,5 +1,5 @@
-//! Whether a path takes QUIC's packets. A datagram of the hand-shake has 1,200 bytes, and nothing shorter will do (RFC 9000, section
-//! 14): over a path that takes shorter packets only, no connection is ever made.
+//! Path MTU: whether a path takes QUIC's packets. A datagram of the handshake has 1,200 bytes, and nothing shorter
+//! will do (RFC 9000, section 14): over a path that takes only shorter packets, no connection is ever made.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -7,16 +7,17 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
 use udeck_via::{Error, Result};
 
-/// Shortest longest UDP payload of a path that QUIC works over.
+/// Longest UDP payload that a path must carry at least, in bytes, so that QUIC works over it.
 pub const LEAST_DATAGRAM: usize = 1200;
 
-/// Smallest MTU with which this transport works at an address, in bytes: that of a packet that carries such a datagram.
+/// Smallest MTU in bytes with which this transport works at an address: that of a packet with such a datagram.
 pub fn needed(ip: IpAddr) -> usize {
     let header = if ip.is_ipv4() { 20 } else { 40 };
     LEAST_DATAGRAM + header + 8
 }
 
-/// Before a NIC is opened: whether the interface that has its address takes such packets. One that does not say its MTU does.
+/// Checks, before a NIC is opened, that the interface of its address takes such packets. An interface that does not
+/// report its MTU passes.
 ///
 /// # Errors
 /// [`Error::Unavailable`]: another transport may do.
@@ -35,23 +36,24 @@ pub fn check_interface(bind: SocketAddr) -> Result {
     })
 }
 
-/// The name of the interface that has the address, and its MTU.
+/// Returns the name and the MTU of the interface that has the address.
 fn interface(ip: IpAddr) -> Option<(String, usize)> {
     let name = udeck_sys::interfaces().ok()?.into_iter().find(|one| one.address == ip)?.name;
     let mtu = fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok()?.trim().parse().ok()?;
     Some((name, mtu))
 }
 
-/// The MTU of the way from `local` to `to`, if the kernel knows it.
+/// Returns the MTU of the route from `local` to `to`, if the kernel knows it.
 fn known(local: IpAddr, to: SocketAddr) -> Option<usize> {
     let probe = UdpSocket::bind((local, 0)).ok()?;
-    // Sends nothing.
+    // This sends nothing.
     probe.connect(to).ok()?;
     let mtu = if to.is_ipv4() { ip_mtu(&probe) } else { ipv6_mtu(&probe) };
     mtu.ok().map(|mtu| mtu as usize)
 }
 
-/// Advice for a hand-shake that nobody answers: the path's MTU, or how to find it out. Empty between addresses of one host.
+/// Returns advice for a handshake that nobody answers: the path's MTU, or how to find it out. Empty between
+/// addresses of one host.
 #[cold]
 pub fn advice(local: IpAddr, to: SocketAddr) -> String {
     let needed = needed(to.ip());

@@ -1,12 +1,12 @@
 //! A QUIC connection with another NIC, and its streams: one for control, and one for each VI.
 //!
-//! A NIC uses an established connection whichever side opened it. [`State`] is behind one lock. It is taken after the lock of a VI's
-//! link, and before the endpoint's. News for links goes on the ready list under this lock ([`crate::core::Core::push_ready`]); a
-//! thread that holds no link's lock drives them afterwards.
+//! A NIC uses an established connection whichever side opened it. [`State`] is behind one lock. This lock is taken
+//! after the lock of a VI's link, and before the endpoint's. News for links goes on the ready list under this lock
+//! ([`crate::core::Core::push_ready`]); a thread that holds no link's lock drives them afterwards.
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `handshake` | both sides prove who they are |
+//! | `handshake` | both sides authenticate |
 //! | `streams` | requests, answers, and the bytes of VIs |
 //! | `events` | the events of QUIC: new streams, readable and writable ones, the end |
 //! | `transmit` | sends packets, and arms the connection's timer |
@@ -45,7 +45,7 @@ pub use streams::{PendingRequest, ReadEnd, RequestOutcome, Stream};
 /// How long a connection without VIs is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// A QUIC connection with another NIC.
 pub struct Peer {
     pub core: Arc<Core>,
     pub handle: ConnectionHandle,
@@ -53,25 +53,26 @@ pub struct Peer {
     /// Whether this side opened the connection (QUIC's client).
     pub is_client: bool,
     pub created: Instant,
-    /// Where levels have shares.
+    /// Meter of bytes in flight and unsent; `None` where levels have no shares.
     pub meter: Option<Arc<SendMeter>>,
-    /// Both sides have proved who they are.
+    /// Both sides have authenticated.
     is_established: AtomicBool,
-    /// It is closed or lost.
+    /// The connection is closed or lost.
     is_over: AtomicBool,
     state: Mutex<State>,
 }
 
-/// What the lock protects.
+/// State of the connection, behind its lock.
 pub struct State {
     pub quic: Connection,
     pub status: ConnectionStatus,
-    /// Which rank calls which, and their ticket. On the server's side it is known once the client has claimed its rank.
+    /// The ranks of caller and callee, and the key that they share. On the server's side it is known once the client
+    /// has claimed its rank.
     pub pair: Option<Pair>,
     pub streams: HashMap<StreamId, Stream>,
-    /// Rest of a request or answer that flow control has blocked. It precedes everything else of its stream.
+    /// Rest of a request or answer that flow control has blocked, by stream. It precedes all other bytes of its stream.
     unsent: HashMap<StreamId, Vec<u8>>,
-    /// Rung when the handshake succeeds or fails, and when a stream can be opened.
+    /// Eventfds that are rung when the handshake succeeds or fails, and when a stream can be opened.
     waiters: Vec<Arc<Bell>>,
     control: ControlStream,
     transmit: transmit::Transmitter,
@@ -81,7 +82,7 @@ pub struct State {
     received: Received,
     /// The endpoint has forgotten the connection.
     forgotten: bool,
-    /// Since when it has no streams.
+    /// Since when the connection has no streams.
     idle_since: Option<Instant>,
 }
 
@@ -92,35 +93,35 @@ struct ControlStream {
     outgoing: Vec<u8>,
 }
 
-/// When the peer sent something last.
+/// Time and count of the peer's last frames.
 struct Received {
-    /// Frames received by then.
+    /// Number of frames received by then.
     frames: u64,
     last: Instant,
-    /// Start of its silence: `last`, or when it was last found alive.
+    /// Start of the peer's silence: `last`, or when it was last found alive.
     silent_since: Instant,
 }
 
 impl State {
-    /// `bell` is rung once, at the next change.
+    /// Rings `bell` once, at the next change.
     pub fn notify(&mut self, bell: &Arc<Bell>) {
         if !self.waiters.iter().any(|other| Arc::ptr_eq(other, bell)) {
             self.waiters.push(bell.clone());
         }
     }
 
-    /// Whether a connection request of this side waits for it.
+    /// Whether a connection request of this side waits for this connection.
     fn is_awaited(&mut self) -> bool {
         self.waiters.retain(|bell| Arc::strong_count(bell) > 1);
         !self.waiters.is_empty()
     }
 
-    /// When the peer sent something last, as of the helper's last check.
+    /// When the peer last sent something, as of the helper's last check.
     pub fn last_received(&self) -> Instant {
         self.received.last
     }
 
-    /// The sending state.
+    /// State of sending.
     pub fn transmit(&mut self) -> &mut transmit::Transmitter {
         &mut self.transmit
     }
@@ -153,7 +154,7 @@ impl Entry for Peer {
 }
 
 impl Peer {
-    /// `pair`: of a connection that this side opens.
+    /// Makes the object of a connection. `pair` is given if this side opens it.
     pub fn new(
         core: &Arc<Core>,
         (handle, quic): (ConnectionHandle, Connection),
@@ -193,17 +194,17 @@ impl Peer {
         })
     }
 
-    /// Whether it is closed or lost.
+    /// Whether the connection is closed or lost.
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }
 
-    /// Whether the peer opened the connection and has not proved yet who it is.
+    /// Whether the peer opened the connection and has not authenticated itself yet.
     pub fn is_unauthenticated(&self) -> bool {
         !self.is_client && !self.is_established()
     }
 
-    /// Whether both sides have proved who they are.
+    /// Whether both sides have authenticated.
     pub fn is_established(&self) -> bool {
         self.is_established.load(Ordering::Acquire)
     }
@@ -216,14 +217,14 @@ impl Peer {
         }
     }
 
-    /// Processes received packets. [`Peer::flush`] follows, when the links were driven.
+    /// Processes received packets. The caller drives the links and then calls [`Peer::flush`].
     pub fn on_events(self: &Arc<Self>, events: impl IntoIterator<Item = ConnectionEvent>) {
         let mut state = self.lock();
         events.into_iter().for_each(|event| state.quic.handle_event(event));
         self.process_events(&mut state);
     }
 
-    /// Transmits what QUIC has to send.
+    /// Transmits the packets that QUIC has to send.
     pub fn flush(self: &Arc<Self>) {
         self.transmit(&mut self.lock(), job_time());
     }
@@ -240,14 +241,14 @@ impl Peer {
         result
     }
 
-    /// Processes QUIC's events and transmits. The last step of all work under the lock.
+    /// Processes QUIC's events and transmits. This is the last step of all work under the lock.
     pub fn drive(self: &Arc<Self>, state: &mut State) {
         let now = job_time();
         self.process_events(state);
         self.transmit(state, now);
     }
 
-    /// Its timer has fired.
+    /// Handles the connection's timer, which has fired.
     pub fn on_timeout(self: &Arc<Self>, now: Instant) {
         let mut state = self.lock();
         state.transmit.timer = None;
@@ -262,7 +263,7 @@ impl Peer {
         self.transmit(&mut state, now);
     }
 
-    /// The rank that the other side has proved to be.
+    /// Rank that the other side has proved to be.
     pub fn rank(&self, state: &State) -> Option<u32> {
         let pair = state.pair.as_ref()?;
         if self.is_client { pair.callee() } else { pair.caller() }
@@ -274,7 +275,7 @@ impl Peer {
         self.terminate(state, why);
     }
 
-    /// Closes it and forgets it at once, unless the peer has authenticated itself meanwhile.
+    /// Closes the connection and forgets it at once, unless the peer has authenticated itself meanwhile.
     pub fn evict(self: &Arc<Self>) {
         let mut state = self.lock();
         if self.is_unauthenticated() {
@@ -291,7 +292,7 @@ impl Peer {
         }
     }
 
-    /// Arms its timer: for QUIC's timeout, or the end of the handshake's time.
+    /// Arms the connection's timer: for QUIC's timeout, or the end of the handshake's time.
     fn set_timer(&self, state: &mut State, wanted: Option<Instant>) {
         if !state.forgotten {
             let proof = self.is_unauthenticated().then(|| self.created + unauthenticated::HANDSHAKE_TIMEOUT);
@@ -300,19 +301,19 @@ impl Peer {
         }
     }
 
-    /// It has ended: tells all its users.
+    /// Ends the connection, and tells all its users why.
     fn terminate(self: &Arc<Self>, state: &mut State, why: ConnectionStatus) {
         if self.is_over.swap(true, Ordering::AcqRel) {
             return;
         }
         state.status = why;
         self.core.peers.remove_usable(self, self.rank(state));
-        // VIs keep this object until the program closes them. Nothing else stays in it.
+        // VIs keep this object until the program closes them. Only their streams stay in it.
         state.streams.retain(|_, stream| stream.end(&self.core, &state.status));
         state.waiters.drain(..).for_each(|bell| bell.ring());
     }
 
-    /// The helper's periodic check: silence, abandoned handshakes, idle connections.
+    /// Periodic check by the helper: silence, abandoned handshakes, idle connections.
     pub fn check(self: &Arc<Self>, now: Instant, detect: Duration) {
         let mut state = self.lock();
         state.gathered.check();
@@ -361,7 +362,8 @@ impl Peer {
         self.close(state, CloseReason::Done, ConnectionStatus::Lost(why));
     }
 
-    /// An ICMP message says that the peer's port is closed. `quote`: the beginning of the datagram that it answers.
+    /// Handles an ICMP message that says that the peer's port is closed. `quote` is the beginning of the datagram
+    /// that it answers.
     pub fn on_port_unreachable(self: &Arc<Self>, quote: &[u8]) {
         let mut state = self.lock();
         if state.transmit.has_sent(quote) {
@@ -377,14 +379,14 @@ impl Peer {
         }
     }
 
-    /// The NIC is closed or has failed.
+    /// Closes the connection: the NIC is closed or has failed.
     pub fn shutdown(self: &Arc<Self>, why: ConnectionStatus) {
         let mut state = self.lock();
         self.close(&mut state, CloseReason::Done, why);
         self.drive(&mut state);
     }
 
-    /// The peer has told its process.
+    /// Starts the liveness probe with the process that the peer has sent.
     fn start_liveness(&self, state: &mut State, theirs: Process) {
         state.liveness = LivenessProbe::new(self.core.process, theirs);
         state.received.silent_since = job_time();
@@ -402,7 +404,7 @@ mod tests {
 
     type Ends = [(Arc<Core>, End); 2];
 
-    /// Two connected ends, and each side's object of their connection.
+    /// Returns two connected ends, and each side's object of their connection.
     fn pair() -> (Ends, [Arc<Peer>; 2]) {
         let ((core_a, a), (core_b, b)) = (open(), open());
         let (mut a, mut b) = (End::new(&a, Reliability::Delivery), End::new(&b, Reliability::Delivery));
@@ -412,7 +414,7 @@ mod tests {
         ([(core_a, a), (core_b, b)], peers)
     }
 
-    /// One VI may use all that flow control allows, while another one connects: neither the request nor the answer is lost.
+    /// One VI uses all that flow control allows while another one connects: neither the request nor the answer is lost.
     #[test]
     fn what_flow_control_holds_up_of_a_connect_goes_later() {
         for held_up in [0, 1] {
@@ -421,7 +423,7 @@ mod tests {
             peers[held_up].with(|state| state.quic.set_send_window(0));
             let freed = peers[held_up].clone();
             let free = std::thread::spawn(move || {
-                // Until something waits to be sent: a few bytes first, so that it goes in parts.
+                // The window opens for a few bytes first, once bytes wait to be sent, so that they go in parts.
                 while freed.with(|state| state.unsent.is_empty()) {
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -437,7 +439,7 @@ mod tests {
         }
     }
 
-    /// It was ignored for so long that the token of its Retry became too old: it calls again.
+    /// The peer was ignored until the token of its Retry had expired: it calls again.
     #[test]
     fn whoever_was_ignored_for_long_is_not_lost() {
         let (_ends, [a, _b]) = pair();
@@ -459,7 +461,7 @@ mod tests {
         }
     }
 
-    /// A request of this side's that is never answered.
+    /// Adds a request of this side that is never answered.
     fn calling(state: &mut State) -> (StreamId, Arc<PendingRequest>) {
         let ours = Hello {
             reliability: Reliability::Delivery,
@@ -475,7 +477,7 @@ mod tests {
         (stream, call)
     }
 
-    /// VIs of a process that has died keep the connection, perhaps for long; not what called meanwhile.
+    /// VIs of a process that has died may keep the connection for long, but not the requests that were pending.
     #[test]
     fn nothing_is_kept_of_a_request_that_the_end_of_the_connection_has_answered() {
         let (ends, [a, _b]) = pair();

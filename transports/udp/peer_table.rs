@@ -1,8 +1,8 @@
-//! The table of a NIC's QUIC connections: by handle, and the usable ones by the peer's address and rank.
+//! Table of a NIC's QUIC connections: by handle, and the usable ones by the peer's address and rank.
 //!
-//! **Simultaneous open.** Two NICs that call each other at the same time get two connections. Both sides then prefer the same one,
-//! the one that the smaller address opened, so that data one way carry the acknowledgements of the other way. The other
-//! connection stays idle, and is closed.
+//! **Simultaneous open.** Two NICs that call each other at the same time get two connections. Both sides then prefer
+//! the same one, which the smaller address opened, so that data one way carry the acknowledgements of the other way.
+//! The other connection stays idle, and is closed.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -14,25 +14,25 @@ use udeck_via::Result;
 
 use crate::unauthenticated::Unauthenticated;
 
-/// What the table has to know of a connection.
+/// Properties of a connection that the table needs.
 pub trait Entry {
-    /// The endpoint's number of it.
+    /// The endpoint's number of the connection.
     fn handle(&self) -> usize;
-    /// The peer's address.
+    /// Address of the peer.
     fn remote(&self) -> SocketAddr;
-    /// Whether this side opened it.
+    /// Whether this side opened the connection.
     fn is_client(&self) -> bool;
     fn created(&self) -> Instant;
-    /// Whether the peer opened it and has not proved yet who it is.
+    /// Whether the peer opened the connection and has not authenticated itself yet.
     fn is_unauthenticated(&self) -> bool;
-    /// Whether it is closed or lost.
+    /// Whether the connection is closed or lost.
     fn is_over(&self) -> bool;
 }
 
 /// Connections by the peer's address and rank.
 type ByAddress<P> = HashMap<(SocketAddr, Option<u32>), Arc<P>>;
 
-/// See the module. Locks: `usable` before `by_handle`.
+/// Table of a NIC's QUIC connections. Lock order: `usable` before `by_handle`.
 pub struct PeerTable<P> {
     by_handle: RwLock<HashMap<usize, Arc<P>>>,
     usable: Mutex<ByAddress<P>>,
@@ -74,17 +74,17 @@ impl<P: Entry> PeerTable<P> {
         callers.map(entry).collect()
     }
 
-    /// A connection that the NIC at `address` has opened, and whose handshake is not finished.
+    /// Returns a connection that the NIC at `address` has opened, and whose handshake is not complete.
     pub fn handshake_from(&self, address: SocketAddr) -> Option<Arc<P>> {
         self.at(address).into_iter().find(|peer| peer.is_unauthenticated() && !peer.is_over())
     }
 
-    /// A connection of the endpoint. Called with the endpoint's lock held.
+    /// Adds a connection of the endpoint. The caller holds the endpoint's lock.
     pub fn insert(&self, peer: &Arc<P>) {
         self.by_handle.write().insert(peer.handle(), peer.clone());
     }
 
-    /// The endpoint has forgotten the connection. Returns whether it was in the table.
+    /// Removes a connection that the endpoint has forgotten. Returns whether it was in the table.
     pub fn remove(&self, peer: &Arc<P>) -> bool {
         let mut peers = self.by_handle.write();
         let is_known = peers.get(&peer.handle()).is_some_and(|known| Arc::ptr_eq(known, peer));
@@ -94,12 +94,12 @@ impl<P: Entry> PeerTable<P> {
         is_known
     }
 
-    /// The connection to use for requests to `rank` at that address, if there is one.
+    /// Returns the connection to use for requests to `rank` at this address, if there is one.
     pub fn usable(&self, at: SocketAddr, rank: Option<u32>) -> Option<Arc<P>> {
         self.usable.lock().get(&(at, rank)).filter(|peer| !peer.is_over()).cloned()
     }
 
-    /// As [`PeerTable::usable`], or one that `open` makes. Returns whether it was made.
+    /// Returns the connection of [`PeerTable::usable`], or else one that `open` makes. Returns also whether it was made.
     ///
     /// # Errors
     /// Those of `open`.
@@ -118,8 +118,8 @@ impl<P: Entry> PeerTable<P> {
         Ok((peer, true))
     }
 
-    /// The peer has opened this connection and authenticated itself: requests of this side may use it, too. `local`: the
-    /// address of this NIC.
+    /// Makes a connection usable for requests of this side: the peer has opened it and authenticated itself. `local`
+    /// is the address of this NIC.
     pub fn add_incoming(&self, peer: &Arc<P>, rank: Option<u32>, local: SocketAddr) {
         let mut usable = self.usable.lock();
         let entry = usable.entry((peer.remote(), rank)).or_insert_with(|| peer.clone());
@@ -128,7 +128,7 @@ impl<P: Entry> PeerTable<P> {
         }
     }
 
-    /// The connection is closed: later requests need another one.
+    /// Makes a closed connection unusable: later requests need another one.
     pub fn remove_usable(&self, peer: &Arc<P>, rank: Option<u32>) {
         let mut usable = self.usable.lock();
         if usable.get(&(peer.remote(), rank)).is_some_and(|known| Arc::ptr_eq(known, peer)) {
@@ -143,7 +143,8 @@ impl<P: Entry> PeerTable<P> {
     }
 }
 
-/// Of two connections that were opened at the same time, both sides prefer the one that the smaller address opened.
+/// Whether to prefer the connection that the peer opened, of two that were opened at the same time: it is the one
+/// that the smaller address opened.
 pub fn prefers_incoming(local: SocketAddr, remote: SocketAddr) -> bool {
     (remote.ip(), remote.port()) < (local.ip(), local.port())
 }

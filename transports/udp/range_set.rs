@@ -1,9 +1,9 @@
-//! A set of numbers, as sorted ranges. For few ranges: its users bound how many.
+//! A set of numbers, as sorted ranges. It is for few ranges: its users bound their number.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Sorted ranges, none empty, none touching another.
+/// Sorted ranges; none is empty, none touches another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeSet(VecDeque<Range<u64>>);
 
@@ -17,7 +17,7 @@ impl RangeSet {
         self.0.front()
     }
 
-    /// How many ranges there would be after [`RangeSet::insert`].
+    /// Number of ranges that there would be after [`RangeSet::insert`].
     pub fn len_with(&self, range: &Range<u64>) -> usize {
         let (from, to) = self.touching(range);
         self.0.len() + 1 - (to - from)
@@ -36,7 +36,7 @@ impl RangeSet {
         self.0.drain(from + 1..to);
     }
 
-    /// The places of those that `range`, not empty, would melt together with.
+    /// Indices of the ranges that `range` would merge with. `range` is not empty.
     fn touching(&self, range: &Range<u64>) -> (usize, usize) {
         let from = self.0.partition_point(|other| other.end < range.start);
         let to = self.0.partition_point(|other| other.start <= range.end);

@@ -1,11 +1,13 @@
-//! Reassembly of messages of unreliable VIs from datagrams. Each arrives whole and at most once, or not at all; in any order.
+//! Reassembly of messages of unreliable VIs from datagrams. Each message arrives whole and at most once, or not at
+//! all; in any order.
 //!
-//! A message that is longer than a datagram travels in fragments. The receiver reassembles them in a buffer that the user provides
-//! when the first fragment arrives. A message that fits a datagram is delivered out of it. Nothing is retransmitted. A message that
-//! misses a fragment is *missed*: when its sender gives it up, when none of its fragments arrives for long, or when newer messages need
-//! its place. Each message either arrives or is missed, once.
+//! A message that is longer than a datagram travels in fragments. The receiver reassembles them in a buffer that the
+//! user provides when the first fragment arrives. A message that fits a datagram is delivered out of it. Nothing is
+//! retransmitted. A message without all its fragments is *missed* when its sender gives it up, when none of its
+//! fragments arrives for long, or when newer messages need its place. Each message either arrives or is missed,
+//! once.
 //!
-//! The datagrams are QUIC's: they count for its congestion control (RFC 9221).
+//! The datagrams are QUIC's, so its congestion control counts them (RFC 9221).
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,24 +17,24 @@ use udeck_session::{Content, Landing};
 use crate::range_set::RangeSet;
 use crate::wire::Fragment;
 
-/// Separate ranges of a message that may have arrived at a time. A fragment that makes one more ends the message.
+/// Upper bound of the separate ranges of one message that have arrived. A fragment that makes one more ends the message.
 pub const MAX_GAPS: usize = 256;
 
 /// Bounds of a [`Reassembly`].
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Bytes of a message.
+    /// Upper bound of a message in bytes.
     pub message: usize,
-    /// Incomplete messages at a time.
+    /// Upper bound of the incomplete messages.
     pub messages: usize,
-    /// Bytes of all of them together.
+    /// Upper bound of all incomplete messages together, in bytes.
     pub bytes: usize,
-    /// How long no fragment of a message may arrive.
+    /// Time without a fragment after which a message is missed.
     pub timeout: Duration,
 }
 
 impl Default for Limits {
-    /// 1 MiB, 64 messages, 4 MiB, 1 s.
+    /// Limits of 1 MiB a message, 64 messages, 4 MiB in all, and 1 s.
     fn default() -> Self {
         Limits { message: 1 << 20, messages: 64, bytes: 4 << 20, timeout: Duration::from_secs(1) }
     }
@@ -40,7 +42,7 @@ impl Default for Limits {
 
 /// A buffer in which a message is reassembled.
 pub trait ReassemblyBuffer {
-    /// Writes bytes of the message at its offset `at`. `false`: they may not lie there.
+    /// Writes bytes of the message at its offset `at`. Returns `false` if they may not be written there.
     fn land(&mut self, at: usize, bytes: &[u8]) -> bool;
 }
 
@@ -57,45 +59,45 @@ impl ReassemblyBuffer for Vec<u8> {
     }
 }
 
-/// A message that arrived.
+/// A message that has arrived whole.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Message<'a, B> {
-    /// In the datagram.
+    /// The message lies in the datagram.
     Whole(&'a [u8]),
-    /// In a buffer of the user's.
+    /// The message lies in a buffer of the user.
     Assembled(B),
 }
 
-/// Why a fragment was dropped; but for the first two, its message is missed.
+/// Why a fragment was dropped. Except for the first two, its message is missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FragmentError {
-    /// Its message arrived before, or was missed.
+    /// The message arrived before, or was missed.
     #[error("a fragment of a message that is done with")]
     Stale,
-    /// Its message may not have been sent yet.
+    /// The message's number is not one that the peer may use yet.
     #[error("a fragment of a message that may not have been sent yet")]
     OutOfWindow,
-    /// It contradicts the other pieces.
+    /// The fragment contradicts earlier fragments of its message.
     #[error("a fragment that does not fit its message")]
     Contradiction,
-    /// Its message is longer than is taken.
+    /// The message is longer than the limit.
     #[error("a fragment of a message that is too long")]
     TooLong,
-    /// There is no memory for its message, or it may not go there.
+    /// There is no memory for the message, or its bytes may not be written there.
     #[error("a fragment of a message that there is no buffer for")]
     NoBuffer,
-    /// Too many separate ranges of its message have arrived.
+    /// Too many separate ranges of the message have arrived.
     #[error("a fragment that would leave too many gaps")]
     TooManyGaps,
 }
 
-/// The messages of a connection that have not arrived whole.
+/// Incomplete messages of a connection.
 #[derive(Debug)]
 pub struct Reassembly<B> {
     limits: Limits,
-    /// Messages with smaller numbers are done with.
+    /// Number below which every message is done with: it arrived or was missed.
     floor: u64,
-    /// Those from there that are known of; the first is not done with.
+    /// Messages from `floor` on, as far as they are known. The first is not done with.
     slots: VecDeque<MessageSlot<B>>,
     partial: usize,
     bytes: usize,
@@ -104,7 +106,7 @@ pub struct Reassembly<B> {
 
 #[derive(Debug)]
 enum MessageSlot<B> {
-    /// Newer ones have arrived.
+    /// Newer messages have arrived, but no fragment of this one.
     Expected(Instant),
     Partial(Box<Partial<B>>),
     Done,
@@ -112,7 +114,7 @@ enum MessageSlot<B> {
 
 #[derive(Debug)]
 struct Partial<B> {
-    /// When a fragment of it arrived last.
+    /// When the last fragment arrived.
     since: Instant,
     total: u32,
     content: Content,
@@ -121,16 +123,17 @@ struct Partial<B> {
 }
 
 impl<B: ReassemblyBuffer> Reassembly<B> {
-    /// Takes so much.
+    /// Makes an empty reassembly with these limits.
     pub fn new(limits: Limits) -> Self {
         Reassembly { limits, floor: 0, slots: VecDeque::new(), partial: 0, bytes: 0, missed: VecDeque::new() }
     }
 
-    /// A fragment arrived. `end`: the first number that the peer may not use yet; at most a few hundred after the first that is
-    /// not done with. `allocate` returns a buffer for a message of so many bytes, if there is one. [`Reassembly::next_missed`] has to
+    /// Handles a fragment. `end` is the first number that the peer may not use yet, at most a few hundred above the
+    /// first message that is not done with. `allocate` returns a buffer for a message of the given length, if there
+    /// is one. The caller must call [`Reassembly::next_missed`] afterwards.
     /// be asked after this.
     ///
-    /// # Errors
+    /// Why the fragment was dropped.
     /// Why it was dropped.
     pub fn receive<'a>(
         &mut self,
@@ -178,7 +181,7 @@ impl<B: ReassemblyBuffer> Reassembly<B> {
         }
     }
 
-    /// Takes a buffer for a message. The oldest incomplete ones are given up for it.
+    /// Takes a buffer for a message. The oldest incomplete messages are given up for it if need be.
     fn begin(
         &mut self,
         now: Instant,
@@ -192,14 +195,14 @@ impl<B: ReassemblyBuffer> Reassembly<B> {
         let memory = allocate(content, len).ok_or(FragmentError::NoBuffer)?;
         let received = RangeSet::default();
         let partial = Partial { since: now, total: fragment.total, content, memory, received };
-        // Only older messages were given up, so it is not below the floor.
+        // Only older messages were given up, so this one is not below the floor.
         self.slots[(fragment.message - self.floor) as usize] = MessageSlot::Partial(Box::new(partial));
         self.partial += 1;
         self.bytes += len;
         Ok(())
     }
 
-    /// The incomplete message with the smallest number.
+    /// Number of the oldest incomplete message.
     fn oldest(&self) -> Option<u64> {
         let at = self.slots.iter().position(|slot| matches!(slot, MessageSlot::Partial(_)))?;
         Some(self.floor + at as u64)
@@ -212,7 +215,7 @@ impl<B: ReassemblyBuffer> Reassembly<B> {
         }
     }
 
-    /// The messages below `upto`, which is [`Reassembly::receive`]'s `end` at most, will not come if they have not.
+    /// Gives up all messages below `upto` that have not arrived. `upto` is at most [`Reassembly::receive`]'s `end`.
     pub fn give_up(&mut self, now: Instant, upto: u64) {
         while self.floor < upto {
             if self.slots.is_empty() {
@@ -222,25 +225,25 @@ impl<B: ReassemblyBuffer> Reassembly<B> {
         }
     }
 
-    /// Gives up the messages that nothing has come of for too long.
+    /// Gives up the messages of which no fragment has come for too long.
     pub fn on_timeout(&mut self, now: Instant) {
         while self.next_timeout().is_some_and(|due| due <= now) {
             self.miss(self.floor);
         }
     }
 
-    /// When [`Reassembly::on_timeout`] has something to do.
+    /// When [`Reassembly::on_timeout`] is due next.
     pub fn next_timeout(&self) -> Option<Instant> {
         let since = match self.slots.front()? {
             MessageSlot::Expected(since) => *since,
             MessageSlot::Partial(partial) => partial.since,
-            // None lies in front.
+            // A message that is done with is never the first.
             MessageSlot::Done => return None,
         };
         Some(since + self.limits.timeout)
     }
 
-    /// A message that was missed, and what there is of it.
+    /// Takes the next missed message: its number, and its buffer if it had one.
     pub fn next_missed(&mut self) -> Option<(u64, Option<B>)> {
         self.missed.pop_front()
     }
@@ -252,7 +255,7 @@ impl<B: ReassemblyBuffer> Reassembly<B> {
     }
 
     #[cfg(test)]
-    /// Incomplete messages.
+    /// Number of incomplete messages.
     pub fn len(&self) -> usize {
         self.partial
     }
@@ -264,7 +267,7 @@ impl<B: ReassemblyBuffer> Reassembly<B> {
     }
 
     #[cfg(test)]
-    /// Messages that are known of, from the first that is not done with.
+    /// Number of known messages, from the first that is not done with.
     pub fn span(&self) -> usize {
         self.slots.len()
     }
@@ -274,7 +277,7 @@ impl<B: ReassemblyBuffer> Reassembly<B> {
         self.missed.push_back((number, memory));
     }
 
-    /// What there was of it.
+    /// Marks a message as done with. Returns its buffer if it had one.
     fn done(&mut self, number: u64) -> Option<B> {
         let slot = self.slots.get_mut(number.checked_sub(self.floor)? as usize)?;
         let memory = match std::mem::replace(slot, MessageSlot::Done) {
@@ -294,7 +297,7 @@ impl<B: ReassemblyBuffer> Reassembly<B> {
 }
 
 impl<B: ReassemblyBuffer> Partial<B> {
-    /// Whether the message is whole now.
+    /// Writes a fragment. Returns whether the message is complete now.
     fn add(&mut self, now: Instant, fragment: &Fragment<'_>) -> Result<bool, FragmentError> {
         if fragment.total != self.total || fragment.content != self.content {
             return Err(FragmentError::Contradiction);
@@ -303,7 +306,7 @@ impl<B: ReassemblyBuffer> Partial<B> {
         if self.received.len_with(&range) > MAX_GAPS {
             return Err(FragmentError::TooManyGaps);
         }
-        // `Fragment::decode` has checked that it lies within the message.
+        // `Fragment::decode` has checked that the fragment lies within the message.
         if !self.memory.land(fragment.offset as usize, fragment.payload) {
             return Err(FragmentError::NoBuffer);
         }

@@ -1,14 +1,15 @@
-//! What QUIC has of a connection's data: bytes in flight, and bytes that it was given and has not sent. [`udeck_session::SendOrder`] asks
-//! for both, where service levels have shares.
+//! Meter of a QUIC connection: bytes in flight, and bytes that QUIC was given and has not sent.
+//! [`udeck_session::SendOrder`] asks for both, where service levels have shares.
 //!
-//! quinn-proto does not say. But it tells its congestion controller what it sends and how much is in flight, and asks it for the window
-//! each time it has something to send. So the [controller](Metered) of such a connection is the usual one behind a meter.
+//! quinn-proto does not report these numbers. But it tells its congestion controller what it sends and how much is
+//! in flight, and asks it for the window each time it has something to send. So the [controller](Metered) of such a
+//! connection is the usual one behind a meter.
 //!
-//! Bytes in flight are QUIC's own. Of the unsent ones the meter keeps count: what is written, and what was lost and is sent again, less
-//! what left in packets. Packets' headers are taken for somewhat longer than they are, so the count is never too low for long. It is
-//! exact again whenever QUIC has nothing left to send.
+//! The bytes in flight are QUIC's own number. The meter counts the unsent bytes: the written ones, and lost ones
+//! that are sent again, less those that left in packets. It takes the packets' headers for somewhat longer than they
+//! are, so the count is never too low for long. It is exact again whenever QUIC has nothing left to send.
 //!
-//! Everything but [`SendMeter::outstanding`] is called with the connection's lock held.
+//! The caller holds the connection's lock for everything except [`SendMeter::outstanding`].
 
 use std::any::Any;
 use std::sync::Arc;
@@ -19,32 +20,32 @@ use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use quinn_proto::{Connection, RttEstimator};
 use udeck_session::{Outstanding, SendBuffer};
 
-/// Bytes of a packet that are not of a stream, at most: its header (with a connection id of 8 bytes and 4 of its number), a stream
-/// frame's (with a number of 4 bytes and an offset of 8), and the seal.
+/// Upper bound of the bytes of a packet that are not stream data: its header (with a connection id of 8 bytes and 4
+/// of its number), a stream frame's header (with a number of 4 bytes and an offset of 8), and the seal.
 const OVERHEAD: u64 = 13 + 17 + 16;
 
-/// See the module.
+/// Counters of a connection.
 #[derive(Debug, Default)]
 pub struct SendMeter {
     in_flight: AtomicU64,
     unsent: AtomicU64,
-    /// QUIC has asked whether it may send something that is to be acknowledged, and has not sent.
+    /// QUIC has asked whether it may send an ack-eliciting packet, and has not sent it yet.
     has_asked: AtomicBool,
 }
 
 impl SendMeter {
-    /// That of a connection with a [`MeteredFactory`].
+    /// Returns the meter of a connection that was made with a [`MeteredFactory`].
     pub fn of(quic: &Connection) -> Option<Arc<SendMeter>> {
         let controller = quic.congestion_state().clone_box().into_any();
         controller.downcast::<Metered>().ok().map(|metered| metered.meter)
     }
 
-    /// QUIC was given so many bytes.
+    /// Counts bytes that QUIC was given.
     pub fn on_written(&self, bytes: usize) {
         self.set_unsent(|unsent| unsent + bytes as u64);
     }
 
-    /// QUIC says that it sends nothing more now.
+    /// Corrects the count: QUIC says that it sends nothing more now.
     pub fn on_no_transmit(&self) {
         if !self.has_asked.load(Ordering::Relaxed) {
             self.unsent.store(0, Ordering::Relaxed);
@@ -52,7 +53,7 @@ impl SendMeter {
     }
 
     fn on_sent(&self, bytes: u64, mtu: u64) {
-        // A packet of acknowledgements is never in flight.
+        // The packet has only acknowledgements, which are never in flight.
         if !self.has_asked.swap(false, Ordering::Relaxed) {
             return;
         }
@@ -67,7 +68,7 @@ impl SendMeter {
         self.in_flight.store(in_flight.saturating_sub(bytes), Ordering::Relaxed);
     }
 
-    /// The lock is held: nobody else changes it.
+    /// Changes the count. The caller holds the lock, so no other thread changes it.
     fn set_unsent(&self, change: impl FnOnce(u64) -> u64) {
         self.unsent.store(change(self.unsent.load(Ordering::Relaxed)), Ordering::Relaxed);
     }
@@ -80,7 +81,7 @@ impl SendBuffer for SendMeter {
     }
 }
 
-/// Makes controllers with a meter.
+/// Makes congestion controllers with a meter.
 pub struct MeteredFactory<F>(pub Arc<F>);
 
 impl<F: ControllerFactory + Send + Sync + 'static> ControllerFactory for MeteredFactory<F> {
@@ -176,7 +177,7 @@ mod tests {
         assert_eq!(meter.outstanding(), Outstanding { all: 10_000, unsent: 3000 }, "it is sent again");
     }
 
-    /// Of a connection of quinn-proto, which tells no more than the meter relies on.
+    /// The connection is one of quinn-proto, which reports no more than the meter relies on.
     #[test]
     fn a_connection_has_what_was_written_until_it_is_acknowledged() {
         let open = || open_with(|options| options.levels = Some("5:50,0:50".parse().unwrap()));

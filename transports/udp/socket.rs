@@ -1,7 +1,8 @@
-//! The NIC's socket. It sends and receives datagrams in batches.
+//! The NIC's socket, which sends and receives datagrams in batches.
 //!
-//! `quinn-udp` does what is the kernel's business: segmentation offload (GSO), so that one call sends many datagrams to one
-//! peer; its counterpart (GRO) and `recvmmsg`, so that one call receives many from all; and that nothing is fragmented.
+//! `quinn-udp` does the work with the kernel: segmentation offload (GSO), so that one call sends many datagrams to
+//! one peer; its counterpart (GRO) and `recvmmsg`, so that one call receives many from all peers; and no
+//! fragmentation.
 
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
@@ -17,22 +18,22 @@ use crate::icmp::{self, PortUnreachable};
 #[cfg(test)]
 use crate::socket_fault::SocketFault;
 
-/// Messages that one `recvmmsg` receives. With GRO a message holds several datagrams of one sender.
+/// Upper bound of the messages that one `recvmmsg` receives. With GRO a message holds several datagrams of one sender.
 const BATCH_SIZE: usize = 8;
-/// Bytes of such a message, at most.
+/// Upper bound of such a message in bytes.
 const GRO_BUFFER: usize = 64 << 10;
-/// Size that is asked for the socket's buffers; the system may grant less.
+/// Requested size of the socket's buffers in bytes; the system may grant less.
 const SOCKET_BUFFER: usize = 4 << 20;
 
-/// A pending ICMP error makes the next call on the socket fail, which then does nothing. So a call is repeated; an error of its
-/// own comes again.
+/// Number of attempts of a call on the socket. A pending ICMP error makes the next call fail without doing anything,
+/// so the call is repeated. An error of the call itself comes again.
 const ATTEMPTS: usize = 4;
 
-/// See the module.
+/// The NIC's socket.
 pub struct Socket {
     socket: UdpSocket,
     state: UdpSocketState,
-    /// The error queue may hold something.
+    /// Whether the error queue may hold a message.
     error_pending: AtomicBool,
     /// A fault that a test injects.
     #[cfg(test)]
@@ -45,10 +46,10 @@ impl Socket {
     pub fn bind(at: SocketAddr) -> io::Result<(Self, SocketAddr)> {
         let socket = above_stdio(UdpSocket::bind(at))?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        // As much as the system allows. What does not fit is lost, and retransmitted.
+        // The system may grant less. Datagrams that do not fit are lost, and retransmitted.
         let _ = state.set_recv_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER);
         let _ = state.set_send_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER);
-        // ICMP errors, for closed ports. Without them only silence shows that a peer is gone.
+        // ICMP errors report closed ports. Without them only silence shows that a peer is gone.
         let _ = state.enable_transport_errors(UdpSockRef::from(&socket));
         let at = socket.local_addr()?;
         let socket = Socket {
@@ -61,7 +62,7 @@ impl Socket {
         Ok((socket, at))
     }
 
-    /// Sends datagrams of `segment_size` bytes each, the last of which may be shorter; or one.
+    /// Sends one datagram, or several of `segment_size` bytes each, of which the last may be shorter.
     ///
     /// # Errors
     /// The kernel's, [`io::ErrorKind::WouldBlock`] among them.
@@ -94,17 +95,18 @@ impl Socket {
         self.error_pending.load(Ordering::Relaxed) && self.error_pending.swap(false, Ordering::Relaxed)
     }
 
-    /// The next message of the error queue. `None`: it is empty. `Some(None)`: one that is ignored.
+    /// Takes the next message of the error queue. Returns `None` if it is empty, `Some(None)` for a message that is
+    /// ignored.
     pub fn next_icmp(&self) -> Option<Option<PortUnreachable>> {
         icmp::next(self.as_fd())
     }
 
-    /// Bytes of datagrams that the receive buffer holds: half of its size, the rest is the kernel's overhead.
+    /// Bytes of datagrams that the receive buffer holds: half of its size, because the rest is the kernel's overhead.
     pub fn receive_capacity(&self) -> usize {
         self.state.recv_buffer_size(UdpSockRef::from(&self.socket)).map_or(0, |size| size / 2)
     }
 
-    /// Datagrams that one GSO batch may hold.
+    /// Upper bound of the datagrams in one GSO batch.
     pub fn max_segments(&self) -> usize {
         self.state.max_gso_segments()
     }
@@ -114,7 +116,7 @@ impl Socket {
         (self.max_segments() > 1, self.state.gro_segments() > 1)
     }
 
-    /// Receives what one `recvmmsg` gives.
+    /// Receives the messages of one `recvmmsg`.
     pub fn receive<'a>(&self, buffers: &'a mut ReceiveBuffers) -> &'a [RecvMeta] {
         let ReceiveBuffers { bytes, metas, .. } = buffers;
         let mut slices = bytes.chunks_exact_mut(GRO_BUFFER).map(IoSliceMut::new);
@@ -141,7 +143,7 @@ impl AsFd for Socket {
 pub struct ReceiveBuffers {
     bytes: Box<[u8]>,
     metas: [RecvMeta; BATCH_SIZE],
-    /// For what QUIC keeps.
+    /// Buffers for the copies that QUIC keeps.
     pool: BufferPool,
 }
 
@@ -154,12 +156,12 @@ impl ReceiveBuffers {
         }
     }
 
-    /// Messages that one call receives at most.
+    /// Upper bound of the messages that one call receives.
     pub fn batch_size(&self) -> usize {
         BATCH_SIZE
     }
 
-    /// The datagrams of the first `messages` received messages, and buffers for their copies.
+    /// Returns the datagrams of the first `messages` received messages, and the pool for their copies.
     pub fn datagrams(&mut self, messages: usize) -> (impl Iterator<Item = Datagram<'_>>, &mut BufferPool) {
         let ReceiveBuffers { bytes, metas, pool } = self;
         let (metas, bytes) = (&metas[..messages], bytes.chunks_exact(GRO_BUFFER));
@@ -170,7 +172,7 @@ impl ReceiveBuffers {
         (datagrams, pool)
     }
 
-    /// The periodic check.
+    /// Periodic check of the pool.
     pub fn check(&mut self) {
         self.pool.check();
     }

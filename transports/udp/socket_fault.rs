@@ -1,19 +1,19 @@
-//! A fault for tests: sends that would block.
+//! Injected fault for tests: sends that would block.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// What the kernel refuses, as a test wants it.
+/// The sends that are refused, as a test sets it.
 #[derive(Default)]
 pub struct SocketFault(Mutex<Fault>);
 
 #[derive(Default)]
 struct Fault {
-    /// All of it.
+    /// Every send is refused.
     always: bool,
-    /// After every so many calls, for that long; 0: never.
+    /// Number of calls between two pauses; 0: no pauses.
     every: u32,
     pause: Duration,
     calls: u32,
@@ -21,20 +21,20 @@ struct Fault {
 }
 
 impl SocketFault {
-    /// Refuses everything from now on, or nothing.
+    /// Refuses all sends from now on, or none.
     pub fn block_all(&self, always: bool) {
         *self.0.lock() = Fault { always, ..Fault::default() };
     }
 
-    /// Refuses for `pause` after each `every`th call.
+    /// Refuses sends for `pause` after each `every`th call.
     pub fn block_every(&self, every: u32, pause: Duration) {
         *self.0.lock() = Fault { every, pause, ..Fault::default() };
     }
 
-    /// Whether the kernel takes what is given to it now.
+    /// Checks whether a send is accepted now.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`]: it does not.
+    /// [`io::ErrorKind::WouldBlock`] if it is refused.
     pub fn check(&self) -> io::Result<()> {
         let mut refused = self.0.lock();
         let now = Instant::now();

@@ -1,9 +1,10 @@
-//! How threads sleep beside the socket.
+//! Sleep of threads beside the NIC's socket.
 //!
-//! A thread that parks in a completion queue, or that waits for the answer to a connection request, polls the socket and its own
-//! eventfd. The helper polls the socket only while no other thread does. Otherwise it *follows*: it sleeps beside its own eventfd, and
-//! the last sleeper that leaves wakes it. [`LeaderFollower`] decides who polls the socket, and has the proof that somebody always does.
-//! Of the requests that wait at a time only one polls it, so that a datagram wakes one and not all.
+//! A thread that parks in a completion queue, or that waits for the answer to a connection request, polls the socket
+//! and its own eventfd. The helper polls the socket only while no other thread does. Otherwise it *follows*: it
+//! sleeps beside its own eventfd, and the last sleeper that leaves wakes it. [`LeaderFollower`] decides which thread
+//! polls the socket, and has the proof that one always does. Of several waiting requests only one polls it, so that
+//! a datagram wakes one thread and not all.
 
 use std::io;
 use std::time::Duration;
@@ -16,17 +17,17 @@ use udeck_sys::leader_follower::LeaderFollower;
 
 use crate::core::Core;
 
-/// Longest sleep beside the socket.
+/// Upper bound of one sleep beside the socket.
 const MAX_SLEEP: Duration = Duration::from_millis(100);
 
-/// See the module.
+/// Threads that sleep beside the socket.
 pub struct SocketWait {
-    /// Wakes the helper.
+    /// Eventfd of the helper.
     bell: Bell,
     leader_follower: LeaderFollower,
-    /// The helper sleeps beside the socket or its eventfd; it does not merely pause.
+    /// The helper sleeps beside the socket or its eventfd, and does not merely pause.
     helper_asleep: AtomicBool,
-    /// One that waits for the answer to a connection request polls the socket.
+    /// A thread that waits for the answer to a connection request polls the socket.
     an_asker_polls: AtomicBool,
 }
 
@@ -47,9 +48,10 @@ impl SocketWait {
         self.bell.ring();
     }
 
-    /// A timer was armed that is due before all others.
+    /// Notes that a timer was armed that is due before all others.
     pub fn on_earlier_deadline(&self) {
-        // A helper that naps beside a thread that polls, which serves timers too, is not woken. One that sleeps has a later timeout.
+        // A helper that naps beside a polling thread, which fires timers too, is not woken. A helper that sleeps has
+        // a later timeout.
         if self.helper_asleep.load(Ordering::Relaxed) {
             self.wake_helper();
         }
@@ -67,11 +69,12 @@ impl SocketWait {
         }
     }
 
-    /// As [`SocketWait::wait`], of one that asks for a connection. Of many that do so at a time, one polls the socket: otherwise each
-    /// datagram of the process would wake them all. Whoever reads the socket rings the bell of the one whose answer it finds.
+    /// Sleeps as [`SocketWait::wait`], for a thread that waits for the answer to a connection request. Of many such
+    /// threads, one polls the socket: otherwise each datagram of the process would wake them all. The thread that
+    /// reads the socket rings the bell of the thread whose answer it finds.
     pub fn wait_for_answer(&self, core: &Core, bell: &Bell, limit: Duration) {
         if self.an_asker_polls.swap(true, Ordering::Relaxed) {
-            // If that one leaves meanwhile, the helper polls.
+            // If the polling thread leaves meanwhile, the helper polls.
             bell.sleep(None::<&Bell>, limit);
         } else {
             self.wait(core, bell, limit);
@@ -79,7 +82,7 @@ impl SocketWait {
         }
     }
 
-    /// The helper's sleep: beside the socket, unless other threads sleep there.
+    /// Sleeps as the helper: beside the socket, unless other threads sleep there.
     pub fn helper_wait(&self, core: &Core, limit: Duration) {
         self.helper_asleep.store(true, Ordering::Relaxed);
         let others = self.leader_follower.follow();
@@ -91,7 +94,7 @@ impl SocketWait {
         self.helper_asleep.store(false, Ordering::Relaxed);
     }
 
-    /// The helper's nap while another thread polls. That thread may cease to poll before a timer is due.
+    /// Naps as the helper while another thread polls. That thread may stop polling before a timer is due.
     pub fn helper_pause(&self, core: &Core, limit: Duration) {
         let limit = core.timers.wait(job_time(), limit).max(nap::SHORTEST);
         self.bell.sleep(None::<&Bell>, limit);
@@ -103,7 +106,7 @@ mod tests {
     use super::*;
     use crate::fixture::open;
 
-    /// Datagrams and timers are for the one that polls.
+    /// Datagrams and timers wake only the thread that polls.
     #[test]
     fn of_many_that_ask_one_polls_the_socket() {
         let (core, _nic) = open();

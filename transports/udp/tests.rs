@@ -1,4 +1,4 @@
-//! What the conformance suite cannot ask: one connection for many VIs, who listens or meddles on the way, and silence.
+//! Tests that the conformance suite cannot have: one connection for many VIs, attackers on the path, and silence.
 
 mod authentication;
 mod panics;
@@ -22,7 +22,7 @@ fn ends(a: &Nic, b: &Nic) -> (End, End) {
     (End::new(a, Reliability::Delivery), End::new(b, Reliability::Delivery))
 }
 
-/// Long enough never to be found in random bytes.
+/// Name long enough never to be found in random bytes.
 const NAME: &[u8] = b"a name that nobody may read";
 
 /// Connects by way of a relay.
@@ -30,7 +30,7 @@ fn connect_by(relay: &Relay, a: &mut End, b: &mut End) {
     connect_to(a, b, relay.address(), NAME);
 }
 
-/// A relay to `b`, and a connection that works by way of it.
+/// Returns a relay to `b`, and a connection that works by way of it.
 fn by_relay(a: &Nic, b: &Nic) -> (Relay, End, End) {
     let relay = Relay::to(b);
     let (mut left, mut right) = ends(a, b);
@@ -46,7 +46,7 @@ fn call(nic: &Nic, to: &[u8], deadline: Deadline) -> Error {
     end.vi.connect(&to, &cq, &cq, b"", deadline).unwrap_err()
 }
 
-/// The end of its connection, and how long that took.
+/// Returns the end of its connection, and how long that took.
 fn end_of(end: &mut End) -> (Error, Duration) {
     let (since, limit) = (Instant::now(), soon());
     loop {
@@ -78,7 +78,7 @@ fn all_vis_of_two_nics_share_a_connection_whoever_calls() {
     assert_eq!((established(&core_a), established(&core_b)), (1, 1));
 }
 
-/// Both sides prefer the same one of two connections: acknowledgements travel with the data of the other way.
+/// Both sides prefer the same one of two connections, so that acknowledgements travel with the data of the other way.
 #[test]
 fn nics_that_call_each_other_at_the_same_time_use_one_connection() {
     let ((core_a, a), (core_b, b)) = (open(), open());
@@ -117,7 +117,7 @@ fn nothing_that_is_sent_can_be_read_on_the_way() {
     let seen = relay.seen();
     let bytes = seen.iter().map(Vec::len).sum::<usize>();
     assert!(bytes > text.len(), "{bytes} bytes in {} datagrams went by the relay", seen.len());
-    // Neither is whom it calls readable: that would say which program runs.
+    // The discriminator is not readable either: it would say which program runs.
     for (number, datagram) in seen.iter().enumerate() {
         let readable = |len: usize, is_ours: &dyn Fn(&[u8]) -> bool| {
             let at = datagram.windows(len).position(is_ours)?;
@@ -168,8 +168,8 @@ fn messages_come_over_a_network_that_loses_doubles_and_reorders() {
     assert!(again(&left) + again(&right) > 0, "and they were sent again");
 }
 
-/// A relay that ends both connections is two sessions: neither side takes the other's proof. It is played by two NICs that do
-/// not know the secret; the first one is called in place of the one that was meant.
+/// A relay that ends both connections has two sessions, and neither side accepts the other's proof. Two NICs that do
+/// not know the secret play the relay; the first one is called in place of the intended NIC.
 #[test]
 fn a_process_in_the_middle_proves_nothing() {
     let ((_, a), (_, middle)) = (open(), open_with(|options| options.keys = [8; 32].into()));
@@ -178,7 +178,7 @@ fn a_process_in_the_middle_proves_nothing() {
     assert!(error.to_string().contains("does not know its job's secret"), "{error}");
 }
 
-/// Where nobody is.
+/// Returns an address without a socket.
 fn gone() -> std::net::SocketAddr {
     UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -227,7 +227,7 @@ const DETECT: Duration = Duration::from_millis(400);
 fn a_peer_that_is_cut_off_is_lost() {
     let ((_, a), (_, b)) = (open_with(|options| options.detect = DETECT), open());
     let (relay, mut left, _right) = by_relay(&a, &b);
-    // It is read, and never answered.
+    // Packets to the relay are read, and never answered.
     relay.cut();
     let (error, _) = end_of(&mut left);
     assert!(error.to_string().contains("nothing was heard"), "{error}");
@@ -263,14 +263,14 @@ fn a_nic_that_is_closed_ends_its_connections_in_order_and_can_be_called_again() 
     works(&mut left, &mut right);
 }
 
-/// A process that is killed and another one of the job that gets its address: the first packet that goes there tells.
+/// A process is killed and another one of the job gets its address: the first packet to that address reveals it.
 #[test]
 fn a_process_that_takes_the_place_of_another_one_says_so_at_once() {
     for killed_calls in [false, true] {
         let never = |options: &mut crate::Options| options.detect = Duration::from_secs(3600);
         let ((_, a), (core_b, b)) = (open_with(never), open_with(never));
         let address = host_of(&b);
-        // Without it, the kernel would say that nobody is there while there is none.
+        // Without the relay, the kernel would report a closed port while there is no process.
         let relay = Relay::to(if killed_calls { &a } else { &b });
         let (mut left, mut right) = ends(&a, &b);
         if killed_calls {
@@ -295,7 +295,7 @@ fn host_of(nic: &Nic) -> std::net::SocketAddr {
     std::str::from_utf8(&nic.attributes().address).unwrap().parse().unwrap()
 }
 
-/// A NIC at an address that another one has had, as soon as that is gone.
+/// Opens a NIC at the address of another one, as soon as that NIC is gone.
 fn open_again_at(address: std::net::SocketAddr) -> (Arc<Core>, Nic) {
     let limit = soon();
     loop {
@@ -309,7 +309,7 @@ fn open_again_at(address: std::net::SocketAddr) -> (Arc<Core>, Nic) {
     }
 }
 
-/// What a VI has posted before it was closed is kept for a peer that is stopped, as long as it is: until it has read it.
+/// Messages that a VI has posted before it was closed are kept for a stopped peer, until the peer has read them.
 #[test]
 fn what_was_posted_to_a_stopped_peer_comes_although_its_vi_was_closed() {
     let ((_, a), (_, b)) = (open_with(|options| options.detect = DETECT), open());
@@ -339,7 +339,7 @@ fn until_it_has_no_links(core: &Core) {
     }
 }
 
-/// Its transport answers, its program does not.
+/// The peer's transport answers, its program does not.
 #[test]
 fn a_peer_that_answers_no_end_is_not_waited_for_without_end() {
     let ((core_a, a), (_, b)) = (open_with(|options| options.detect = DETECT), open());
@@ -351,7 +351,7 @@ fn a_peer_that_answers_no_end_is_not_waited_for_without_end() {
     drop(right);
 }
 
-/// What QUIC does not take any more, because the peer is stopped, does not keep the NIC's thread.
+/// Data that QUIC does not take any more, because the peer is stopped, do not keep the NIC's thread alive.
 #[test]
 fn a_nic_that_is_closed_forgets_a_stopped_peer() {
     let ((core_a, a), (_, b)) = (open_with(|options| options.detect = DETECT), open());

@@ -1,5 +1,5 @@
-//! The timer queue of a NIC. Each link and each peer has at most one timer in it, for the earliest time that it asked for. The
-//! thread that reads the socket also fires timers.
+//! Timer queue of a NIC. Each link and each peer has at most one timer in it, for the earliest time that it asked
+//! for. The thread that reads the socket also fires timers.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -9,26 +9,27 @@ use parking_lot::Mutex;
 use udeck_sys::atomic::{AtomicU64, Ordering};
 use udeck_sys::job_time;
 
-/// See the module.
+/// Timer queue of a NIC.
 pub struct Timers {
     start: Instant,
-    /// Nanoseconds from `start` to the earliest time.
+    /// Earliest time, in nanoseconds from `start`.
     next: AtomicU64,
     queue: Mutex<TimerQueue>,
 }
 
-/// A heap. An entry that an earlier one has replaced stays until it reaches the top, or until such entries are more than half.
+/// A heap of timers. An entry that an earlier one has replaced stays until it reaches the top, or until such entries
+/// are more than half.
 #[derive(Default)]
 struct TimerQueue {
     heap: BinaryHeap<Reverse<(Instant, Entry)>>,
-    /// Each timer's valid entry, and its time.
+    /// Time and id of each timer's valid entry.
     live: HashMap<u64, (Instant, u64)>,
     entries: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
-    /// Each has another one.
+    /// Number of the entry, which no other entry has.
     id: u64,
     link: u64,
 }
@@ -61,7 +62,7 @@ impl TimerQueue {
         self.sweep();
     }
 
-    /// The earliest time.
+    /// Returns the earliest time.
     fn first(&mut self) -> Option<Instant> {
         while let Some(Reverse((at, entry))) = self.heap.peek() {
             if Self::is_live(&self.live, entry) {
@@ -112,8 +113,8 @@ impl Timers {
         Duration::from_nanos(next.saturating_sub(self.nanos(now))).min(limit)
     }
 
-    /// Takes all timers that are due. One that is armed again meanwhile fires the next time: a timer that is always due must
-    /// not keep the caller here.
+    /// Takes all timers that are due. A timer that is armed again meanwhile fires at the next call, so that one that
+    /// is always due does not keep the caller here.
     pub fn pop_due(&self, now: Instant) -> Vec<u64> {
         let mut queue = self.queue.lock();
         let due = std::iter::from_fn(|| queue.pop(now)).collect();
@@ -121,7 +122,7 @@ impl Timers {
         due
     }
 
-    /// Entries, those that count no more included.
+    /// Number of entries, replaced ones included.
     #[cfg(test)]
     pub fn entries(&self) -> usize {
         self.queue.lock().heap.len()
@@ -179,7 +180,7 @@ mod tests {
         for round in 0..1000 {
             let now = start + 10 * round * ms;
             for link in 0..4 {
-                // One that is far away, replaced by one that is near.
+                // A distant entry is replaced by a near one.
                 timers.set(now + 2000 * ms, link);
                 timers.set(now + ms, link);
                 assert!(timers.entries() <= 8, "{} entries", timers.entries());

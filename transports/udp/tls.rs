@@ -1,4 +1,4 @@
-//! TLS 1.3 with raw public keys (RFC 7250), and what QUIC is configured with.
+//! TLS 1.3 with raw public keys (RFC 7250), and the configuration of QUIC.
 //!
 //! The server has a key pair that is made when its NIC is opened. The client accepts any key whose owner signs the handshake. So TLS alone keeps out who only listens. Who is at the other end is proven above it:
 //! both sides prove that they are of the job, by a message authentication code over this session's exporter ([`exporter`]). A
@@ -30,19 +30,19 @@ use crate::options::Options;
 use crate::path_mtu::LEAST_DATAGRAM;
 use crate::send_meter::MeteredFactory;
 
-/// The ALPN protocol. Its version is in the [`crate::wire::AuthMessage`], so that an error can name both sides' versions.
+/// ALPN protocol. Its version is in the [`crate::wire::AuthMessage`], so that an error can name both sides' versions.
 const ALPN: &[u8] = b"udeck";
-/// The server name of the TLS handshake. Raw public keys carry none.
+/// Server name of the TLS handshake. Raw public keys carry none.
 pub const NAME: &str = "udeck";
 
 /// Bytes of a connection id.
 pub const CONNECTION_ID: usize = 8;
-/// Streams that a peer may have open: its VIs and its requests.
+/// Upper bound of the streams that a peer may have open: its VIs and its requests.
 const MAX_STREAMS: u32 = 4096;
-/// Flow control window of a peer's connection, at most; and of an unauthenticated peer's.
+/// Upper bound of the flow control window of a peer's connection, in bytes; below, that of an unauthenticated peer.
 const WINDOW: u32 = 16 << 20;
 const UNAUTHENTICATED_WINDOW: u32 = 64 << 10;
-/// Bytes of QUIC's buffers for received and for unsent datagrams.
+/// Bytes of QUIC's buffer for received datagrams, and of its buffer for unsent ones.
 const DATAGRAMS: usize = 1 << 20;
 /// Longest datagram to a peer on this host, as UDP payload in bytes.
 const HOST_DATAGRAM: usize = 65_000;
@@ -52,36 +52,37 @@ const MOST_DATAGRAM: usize = 65_527;
 const IP_AND_UDP: usize = 40 + 8;
 /// Free space of the send buffer above which no datagram waits in it.
 pub const DATAGRAMS_FREE: usize = DATAGRAMS - 64;
-/// Bytes that are sent before anything is known of the path. The search for the path's MTU sends packets of 9,000 bytes: with
+/// Bytes that are sent before the path is known. The search for the path's MTU sends packets of 9,000 bytes: with
 /// the usual ten short ones, the first message would wait for their acknowledgement.
 const INITIAL_WINDOW: u64 = 64 << 10;
-/// Packets that a peer on another host may receive before it has to acknowledge them (draft-ietf-quic-ack-frequency). With QUIC's
-/// usual 1 it sends a packet for every two of ours, which may be as short as 1,200 bytes.
+/// Number of packets that a peer on another host may receive before it has to acknowledge them
+/// (draft-ietf-quic-ack-frequency). With QUIC's usual 1 it sends a packet for every two of ours, which may be as
+/// short as 1,200 bytes.
 const UNACKNOWLEDGED: u32 = 9;
-/// Round trip time before one was measured.
+/// Assumed round trip time before one was measured.
 const INITIAL_RTT: Duration = Duration::from_millis(50);
 
-/// The configuration of a NIC's endpoint.
+/// Configuration of a NIC's endpoint.
 pub struct TlsSetup {
     pub endpoint: EndpointConfig,
-    /// Both grant an unauthenticated peer what it needs to authenticate itself.
+    /// Server's configuration. Server and client grant an unauthenticated peer only what it needs to authenticate itself.
     pub server: ByPath<Arc<ServerConfig>>,
     pub client: ByPath<ClientConfig>,
-    /// What it is granted afterwards.
+    /// Limits of an authenticated peer.
     pub proven_limits: TransportLimits,
 }
 
 /// Limits of a peer.
 #[derive(Clone, Copy, Debug)]
 pub struct TransportLimits {
-    /// Streams that it may have open.
+    /// Upper bound of the streams that it may have open.
     pub streams: VarInt,
-    /// Flow control window: unread bytes of all its streams.
+    /// Flow control window in bytes: unread bytes of all its streams.
     pub window: VarInt,
 }
 
-/// `reset_key`: of stateless resets. `window`: bytes that the kernel holds of what has come. More than that is not asked of a
-/// peer at a time: it would be lost, and sent again.
+/// Makes the configuration. `reset_key` is the key of stateless resets. `window` is the number of received bytes
+/// that the kernel holds. A peer may not send more at a time: the rest would be lost, and sent again.
 ///
 /// # Errors
 /// The system has no random numbers.
@@ -120,7 +121,8 @@ pub fn setup(options: &Options, reset_key: &[u8; 32], window: usize) -> io::Resu
     Ok(TlsSetup { endpoint: endpoint(longest, reset_key)?, server, client, proven_limits })
 }
 
-/// The cryptography, with AES-128 first where the processor has instructions for AES, and ChaCha20 first elsewhere.
+/// Returns the cryptography, with AES-128 first where the processor has instructions for AES, and ChaCha20 first
+/// elsewhere.
 fn provider() -> CryptoProvider {
     use ring_provider::cipher_suite::{
         TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
@@ -143,22 +145,23 @@ pub fn has_aes() -> bool {
     false
 }
 
-/// Lengths of datagrams on a path.
+/// Lengths of datagrams on a path, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct PathMtu {
-    /// Where QUIC begins.
+    /// Length with which QUIC begins.
     initial: usize,
-    /// How far it searches.
+    /// Longest length that QUIC searches for.
     longest: usize,
-    /// Bytes that are sent before anything is known of the path: several datagrams.
+    /// Bytes that are sent before the path is known: several datagrams.
     initial_window: u64,
-    /// Packets that the peer may receive before it has to acknowledge them; `None`: as is usual.
+    /// Number of packets that the peer may receive before it has to acknowledge them; `None`: the usual number.
     unacknowledged: Option<u32>,
 }
 
 impl PathMtu {
-    /// That of the loopback device is known and need not be searched for. If it shrinks, QUIC notices (black hole detection).
-    /// Datagrams are so long that few acknowledgements are sent; fewer of them make a short message's round trip 5 % longer.
+    /// Returns the lengths on the loopback device. They are known and need not be searched for. If the MTU shrinks,
+    /// QUIC notices (black hole detection). Datagrams are so long that few acknowledgements are sent; fewer of them
+    /// make a short message's round trip 5 % longer.
     fn of_loopback() -> Option<Self> {
         let mtu: usize = std::fs::read_to_string("/sys/class/net/lo/mtu").ok()?.trim().parse().ok()?;
         let longest = mtu.saturating_sub(IP_AND_UDP).clamp(LEAST_DATAGRAM, HOST_DATAGRAM);
@@ -178,15 +181,17 @@ impl<T> ByPath<T> {
         ByPath { network: make(network), host: make(host) }
     }
 
-    /// The one for a connection between these addresses. What goes to an address of this host takes the loopback device.
+    /// Returns the configuration for a connection between these addresses. Packets to an address of this host take
+    /// the loopback device.
     pub fn get(&self, local: SocketAddr, remote: SocketAddr) -> &T {
         if remote.ip().is_loopback() || remote.ip() == local.ip() { &self.host } else { &self.network }
     }
 }
 
-/// A process that has the address of one that has died, and the same reset key, answers packets for that one's connections
-/// by a stateless reset (RFC 9000, section 10.3), so that their other ends notice. All of the job have the key. A token follows
-/// from the key and a connection id, so nobody may guess those: they are all random. (quinn's usual ones have 24 random bits.)
+/// Makes the endpoint's configuration. A process that has the address of a dead one, and the same reset key, answers
+/// packets for the dead process's connections by a stateless reset (RFC 9000, section 10.3), so that their other
+/// ends notice. All processes of the job have the key. A token follows from the key and a connection id, so nobody
+/// may guess connection ids: they are all random. (quinn's usual ones have 24 random bits.)
 fn endpoint(max_datagram: usize, reset_key: &[u8; 32]) -> io::Result<EndpointConfig> {
     let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, reset_key)));
     config.cid_generator(|| Box::new(RandomConnectionIdGenerator::new(CONNECTION_ID)));
@@ -195,7 +200,7 @@ fn endpoint(max_datagram: usize, reset_key: &[u8; 32]) -> io::Result<EndpointCon
     Ok(config)
 }
 
-/// `metered`: whether a [`crate::send_meter::SendMeter`] counts what is sent.
+/// Makes the transport configuration. `metered` says whether a [`crate::send_meter::SendMeter`] counts the sent bytes.
 fn transport(
     (detect, metered): (Duration, bool),
     mtu: PathMtu,
@@ -338,7 +343,7 @@ mod tests {
 
     use super::*;
 
-    /// Both sides' lists decide: a cipher that both prefer is what a connection gets.
+    /// Both sides' lists decide: a cipher that both prefer is chosen.
     #[test]
     fn two_nics_agree_on_the_cipher_that_the_processor_has_instructions_for() {
         let provider = Arc::new(provider());
@@ -347,7 +352,7 @@ mod tests {
         let name = ServerName::try_from(NAME).unwrap();
         let mut client = ClientConnection::new(client, Version::V1, name, Vec::new()).unwrap();
         let mut server = ServerConnection::new(server, Version::V1, Vec::new()).unwrap();
-        // What is written before new keys is read before them, too.
+        // Bytes that were written before new keys are read before them, too.
         while client.is_handshaking() || server.is_handshaking() {
             let mut flight = Vec::new();
             let keys = client.write_hs(&mut flight).is_some();

@@ -1,38 +1,40 @@
-//! Bounds for callers that have not proved who they are: how many are kept, and which of them is evicted for another one.
+//! Bounds for unauthenticated callers: how many are kept, and which of them is evicted for another one.
 //!
-//! Anybody may call. So at most [`MAX_UNAUTHENTICATED`] callers are kept, each for at most [`HANDSHAKE_TIMEOUT`]. While there is a
-//! free place, nobody is refused: all ranks of a host may call at once. When there is none, a newcomer evicts a caller of the source
-//! that has most places, if that source has more than the newcomer's would have then. Between sources with equal shares, and within
+//! Anybody may call. So at most [`MAX_UNAUTHENTICATED`] callers are kept, each for at most [`HANDSHAKE_TIMEOUT`].
+//! While there is a free place, nobody is refused: all ranks of a host may call at once. When there is none, a
+//! newcomer evicts a caller of the source that has most places, if that source has more places than the newcomer's
+//! source would have then. Between sources with equal shares, and within one source, nobody is evicted before
+//! [`GRACE`].
 //! one source, nobody is evicted before [`GRACE`].
 
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-/// Unauthenticated callers that are kept.
+/// Upper bound of the unauthenticated callers that are kept.
 pub const MAX_UNAUTHENTICATED: usize = 64;
 /// How long a caller may take to authenticate itself.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a caller is safe from eviction by one whose source has no smaller share.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-/// A caller that has not proved who it is.
+/// A caller that has not authenticated itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Unauthenticated {
-    /// The number of its connection handle.
+    /// Number of the connection handle.
     pub number: usize,
     pub at: IpAddr,
     pub since: Instant,
 }
 
-/// Whether a newcomer is admitted.
+/// Decision about a newcomer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Yes: there is a free place.
+    /// The newcomer takes a free place.
     Free,
-    /// Yes, and this caller is evicted.
+    /// The newcomer is admitted, and this caller is evicted.
     Evict(usize),
-    /// No. It is ignored, and retransmits.
+    /// The newcomer is ignored. It retransmits.
     Refuse,
 }
 
@@ -53,7 +55,8 @@ pub fn admit(known: &[Unauthenticated], at: IpAddr, now: Instant) -> Admission {
     }
 }
 
-/// Whom a share is counted for: an IPv4 address, or the network of an IPv6 address (/64, of which a host may take any address).
+/// Returns the source to which a share is counted: an IPv4 address, or the network of an IPv6 address (/64, of which
+/// a host may take any address).
 fn source(at: IpAddr) -> IpAddr {
     match at.to_canonical() {
         IpAddr::V6(at) => Ipv6Addr::from_bits(at.to_bits() >> 64 << 64).into(),
@@ -92,7 +95,7 @@ mod tests {
         let mut all = all_from(|_| v4(1), now);
         all[5].since = now.checked_sub(Duration::from_millis(1)).unwrap();
         assert_eq!(admit(&all, v4(2), now), Admission::Evict(5), "the one that has had most time");
-        // Its own newcomers wait until one has had a fair time.
+        // Newcomers of the same source wait until the oldest caller has had a fair time.
         assert_eq!(admit(&all, v4(1), now), Admission::Refuse);
         assert_eq!(admit(&all, v4(1), now + GRACE), Admission::Evict(5));
     }

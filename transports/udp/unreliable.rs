@@ -1,8 +1,9 @@
 //! Messages of unreliable VIs: each travels in QUIC datagrams of its own (RFC 9221), beside the link's stream.
 //!
-//! A send completes when QUIC has all of the message's datagrams. A message is sent when the peer has granted a credit for it
-//! and QUIC's datagram buffer has space. Until then it stays in the send queue. Nothing is retransmitted. Some time after the
-//! last message was sent, the stream tells the peer that what has not arrived will not ([`FLIGHT_TIME`]).
+//! A send completes when QUIC has all of the message's datagrams. A message is sent when the peer has granted a
+//! credit for it and QUIC's datagram buffer has space. Until then it stays in the send queue. Nothing is
+//! retransmitted. Some time after the last message was sent, the stream tells the peer that messages which have not
+//! arrived will not ([`FLIGHT_TIME`]).
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -17,29 +18,30 @@ use crate::peer::{Peer, State, Stream};
 use crate::reassembly::{Limits, Message, Reassembly};
 use crate::wire::Fragment;
 
-/// How long no fragment of a message may arrive. A sender that lives gives its message up much sooner.
+/// Time without a fragment after which a message is missed. A sender that lives gives its message up much sooner.
 const REASSEMBLY_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a datagram may travel after QUIC has sent it, in addition to three round trips.
+/// Time that a datagram may travel after QUIC has sent it, in addition to three round trips.
 const FLIGHT_TIME: Duration = Duration::from_millis(20);
-/// Messages of one connection that are incomplete at a time.
+/// Upper bound of the incomplete messages of one connection.
 const MAX_INCOMPLETE: usize = 64;
 
 /// The additional state of an unreliable VI's driver.
 pub struct Unreliable {
     reassembly: Reassembly<Landing>,
     received_datagrams: VecDeque<Bytes>,
-    /// Bytes of the next message that were sent.
+    /// Number of bytes of the next message that were sent.
     next_offset: u32,
-    /// When messages below that number were sent.
+    /// Times at which all messages below a number had been sent.
     sent: VecDeque<(Instant, u64)>,
     /// When the link's timer is due.
     timer: Option<Instant>,
 }
 
 impl Unreliable {
-    /// Takes messages of up to `max_transfer` bytes.
+    /// Makes the state for messages of up to `max_transfer` bytes.
     pub fn new(max_transfer: usize) -> Self {
-        // A peer that keeps its credits never has so many bytes under way. Another one gets no buffer: `Connection::land`.
+        // A peer that keeps to its credits never has so many bytes in flight. Another peer gets no buffer:
+        // `Connection::land`.
         let bytes = max_transfer.saturating_add(2 * udeck_session::DATAGRAM_BYTES);
         let limits = Limits { message: bytes, messages: MAX_INCOMPLETE, bytes, timeout: REASSEMBLY_TIMEOUT };
         let (received_datagrams, sent) = (VecDeque::new(), VecDeque::new());
@@ -52,13 +54,13 @@ impl Unreliable {
         }
     }
 
-    /// Bytes of the next message that were not sent; a message without any counts as one.
+    /// Bytes of the next message that were not sent. An empty message counts as one byte.
     pub fn waiting(&self, connection: &Connection) -> usize {
         let next = connection.next_datagram(0);
         next.map_or(0, |message| message.len.saturating_sub(self.next_offset as usize).max(1))
     }
 
-    /// When a message is to be given up.
+    /// When the next message is to be given up.
     fn next_timeout(&self, flight: Duration) -> Option<Instant> {
         let forgotten = self.sent.front().map(|(at, _)| *at + flight);
         self.reassembly.next_timeout().into_iter().chain(forgotten).min()
@@ -73,7 +75,7 @@ impl Peer {
     }
 }
 
-/// Three round trips, and some more.
+/// Time after which a sent datagram counts as lost: three round trips and [`FLIGHT_TIME`].
 fn flight(state: &State) -> Duration {
     3 * state.quic.rtt() + FLIGHT_TIME
 }
@@ -164,7 +166,8 @@ impl StreamDriver {
         self.core.dropped.count(count, 0);
     }
 
-    /// Gives messages to QUIC, as far as credits and its datagram buffer allow, until so many bytes or more went. Returns how many.
+    /// Gives messages to QUIC, as far as credits and its datagram buffer allow, until at least `most` bytes went.
+    /// Returns their number.
     pub fn send_fragments(&mut self, connection: &mut Connection, state: &mut State, most: usize) -> usize {
         let stream = self.stream.into();
         let Some(unreliable) = &mut self.unreliable else { return 0 };
@@ -193,9 +196,9 @@ impl StreamDriver {
             let bytes = datagram.len();
             match state.quic.datagrams().send(datagram.into(), false) {
                 Ok(()) => went += bytes,
-                // The event `DatagramsUnblocked` continues it.
+                // The event `DatagramsUnblocked` continues the message.
                 Err(SendDatagramError::Blocked(_)) => break,
-                // The path has become narrower: the next attempt asks again how long one may be.
+                // The path MTU has become smaller: the next attempt asks again for the longest datagram.
                 Err(_) => break,
             }
             unreliable.next_offset += len as u32;
@@ -203,7 +206,7 @@ impl StreamDriver {
                 unreliable.next_offset = 0;
                 let now = job_time();
                 match unreliable.sent.back_mut() {
-                    // One entry a millisecond is enough.
+                    // One entry per millisecond is enough.
                     Some((at, upto)) if now.duration_since(*at) < Duration::from_millis(1) => {
                         *upto = leaving.number + 1;
                     }
@@ -221,7 +224,7 @@ impl StreamDriver {
     }
 }
 
-/// Appends bytes of the first message that is to leave.
+/// Appends bytes of the first message to send.
 fn append(connection: &Connection, from: usize, len: usize, to: &mut Vec<u8>) {
     let start = to.len();
     to.resize(start + len, 0);
@@ -229,7 +232,7 @@ fn append(connection: &Connection, from: usize, len: usize, to: &mut Vec<u8>) {
     while done < len {
         let mut pieces = Pieces::new();
         if connection.gather_unreliable(0, from + done, len - done, &mut pieces) == 0 {
-            // The message is as long as announced: this is not reached.
+            // The message is as long as announced, so this is not reached.
             return;
         }
         done += pieces.copy_to(&mut to[start + done..]);

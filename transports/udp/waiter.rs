@@ -11,10 +11,10 @@ use udeck_via::transport::{Armed, Notifier, Ready, Waiter};
 use crate::completion_queue::{CompletionQueue, SocketBackend};
 use crate::core::Core;
 
-/// While there are announced queues, one poll in so many reads the socket all the same.
+/// While queues are announced, one poll in this many reads the socket all the same.
 const BURST: u32 = 16;
 
-/// See the module.
+/// The waiter of a completion queue.
 pub struct QuicWaiter {
     core: Arc<Core>,
     cq: Arc<CompletionQueue>,
@@ -23,7 +23,7 @@ pub struct QuicWaiter {
 
 impl QuicWaiter {
     /// # Errors
-    /// [`udeck_via::Error::Full`] when the NIC has no more.
+    /// [`udeck_via::Error::Full`] when the NIC has no completion queue left.
     pub fn open(core: &Arc<Core>) -> Result<Self> {
         let cq = core.completion_queues.open(|_| SocketBackend(core.clone()))?;
         Ok(QuicWaiter { core: core.clone(), cq, looks: 0 })

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Every other stream is a VI's. It begins with a request one way and an answer the other way
-//! ([`udeck_session::admission::wire`]); what follows is `udeck_session::framed`'s.
+//! ([`udeck_session::admission::wire`]); `udeck_session::framed` defines the bytes behind them.
 
 use udeck_via::auth::{Claim, Proof};
 
@@ -17,7 +17,7 @@ mod fragment;
 
 pub use fragment::Fragment;
 
-/// The version of all that is in here.
+/// Version of all formats in this file.
 pub const VERSION: u16 = 3;
 /// Bytes of an [`AuthMessage`] without a claim.
 pub const AUTH_MESSAGE: usize = 4 + 12 + 32;
@@ -32,9 +32,9 @@ pub const RESET_CANCELLED: u32 = 1;
 /// Why a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// It is not needed any more, its NIC was closed, or the caller has not proved in time who it is.
+    /// The connection is not needed any more, its NIC was closed, or the caller has not authenticated itself in time.
     Done,
-    /// The peer has not proved who it is.
+    /// The peer's proof of identity is wrong.
     NotAuthenticated,
     /// The client calls another rank.
     WrongProcess,
@@ -72,10 +72,10 @@ pub struct Versions {
 /// Protocol versions of this build.
 pub const OURS: Versions = Versions { datagrams: VERSION, frames: udeck_session::framed::wire::VERSION };
 
-/// Which process a side is, for a peer on the same host.
+/// Identity of a side's process, for a peer on the same host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// Its pid namespace; 0: it does not know.
+    /// Number of the pid namespace; 0: unknown.
     pub namespace: u64,
     pub pid: u32,
 }
@@ -85,9 +85,9 @@ pub struct Process {
 pub struct AuthMessage {
     pub versions: Versions,
     pub process: Process,
-    /// The caller's; not in the other side's.
+    /// Claim of the caller; `None` in the callee's message.
     pub claim: Option<Claim>,
-    /// All zero: none is given, because the versions differ.
+    /// Proof of identity. All zero: none is given, because the versions differ.
     pub proof: Proof,
 }
 
@@ -101,12 +101,12 @@ impl AuthMessage {
         out
     }
 
-    /// Bytes of it.
+    /// Number of bytes of such a message.
     pub fn len(with_claim: bool) -> usize {
         AUTH_MESSAGE + if with_claim { Claim::LEN } else { 0 }
     }
 
-    /// `None`: these are not so many bytes.
+    /// Decodes a message. Returns `None` if the number of bytes is wrong.
     pub fn decode(bytes: &[u8], with_claim: bool) -> Option<Self> {
         let (datagrams, rest) = bytes.split_first_chunk()?;
         let (frames, rest) = rest.split_first_chunk()?;
@@ -141,9 +141,9 @@ impl Process {
 /// A message about one VI's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlMessage {
-    /// Requests a confirmation when so many bytes of that stream were read.
+    /// Requests a confirmation once `offset` bytes of the stream were read.
     Confirm { stream: u64, offset: u64 },
-    /// So many bytes of that stream have come.
+    /// Confirms that `offset` bytes of the stream were read.
     Confirmed { stream: u64, offset: u64 },
 }
 
@@ -159,7 +159,7 @@ impl ControlMessage {
         out
     }
 
-    /// `None`: there is no such message.
+    /// Decodes a message. Returns `None` for an unknown kind.
     pub fn decode(bytes: &[u8; CONTROL]) -> Option<Self> {
         let number = |at: usize| bytes[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         let (stream, offset) = (number(1), number(9));

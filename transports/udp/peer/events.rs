@@ -1,4 +1,4 @@
-//! The events of QUIC.
+//! Events of QUIC: new streams, readable and writable ones, the end of the connection.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ impl Peer {
         self.set_timer(state, wanted);
     }
 
-    /// Number of its timer.
+    /// Number of the connection's timer.
     pub fn number(&self) -> u64 {
         self.handle.0 as u64
     }
@@ -31,7 +31,7 @@ impl Peer {
                 continue;
             }
             if event.is_drained() {
-                // Before the handle can be reused.
+                // The peer is removed before its handle can be reused.
                 self.core.remove_peer(self);
                 state.forgotten = true;
             }

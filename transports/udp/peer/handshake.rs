@@ -1,5 +1,5 @@
-//! Authentication: both sides prove who they are, by a key that only they share and over this TLS session. Nothing else of a side is
-//! read before.
+//! Authentication: both sides prove their identity by a key that only the two share, and over this TLS session.
+//! Nothing else of a side is read before.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,21 +14,21 @@ use crate::wire::{AuthMessage, CloseReason, OURS, Versions};
 /// Status of a connection.
 #[derive(Clone, Debug)]
 pub enum ConnectionStatus {
-    /// TLS, or the authentication, is not finished.
+    /// TLS, or the authentication, is not complete.
     Handshaking,
-    /// Both have proved who they are.
+    /// Both sides have authenticated.
     Established,
     /// Closed in order, by either NIC, or evicted.
     Closed,
-    /// An ICMP message says that no socket is bound there.
+    /// An ICMP message says that no socket is bound at the peer's address.
     PortUnreachable,
-    /// A side has not proved who it is.
+    /// A side did not prove its identity.
     NotAuthenticated(String),
-    /// The server is another rank than was called.
+    /// The server is another rank than the one that was called.
     WrongProcess,
-    /// The peer speaks another version; `None`: an unknown one.
+    /// The peer has other protocol versions; `None`: unknown ones.
     VersionMismatch(Option<Versions>),
-    /// It was lost, or the peer broke the protocol.
+    /// The connection was lost, or the peer broke the protocol.
     Lost(String),
 }
 
@@ -36,9 +36,9 @@ pub const CLIENT: &[u8] = b"caller";
 pub const SERVER: &[u8] = b"callee";
 
 impl Peer {
-    /// The TLS handshake is finished.
+    /// Starts the authentication: the TLS handshake is complete.
     pub(super) fn on_connected(self: &Arc<Self>, state: &mut State) {
-        // If it has ended already, the next event says why.
+        // If the connection has ended already, the next event says why.
         if !self.is_client || state.quic.is_closed() {
             return;
         }
@@ -57,7 +57,7 @@ impl Peer {
         self.send_control(state, &hello.encode());
     }
 
-    /// Bytes arrived on the control stream during the handshake.
+    /// Reads the peer's message from the control stream during the handshake.
     pub(super) fn on_auth_message(self: &Arc<Self>, state: &mut State) {
         let len = AuthMessage::len(!self.is_client);
         if state.control.incoming.len() < len {
@@ -72,7 +72,7 @@ impl Peer {
         }
     }
 
-    /// Server: checks the client's message, and answers.
+    /// Checks the client's message on the server, and answers.
     fn authenticate_client(self: &Arc<Self>, state: &mut State, theirs: &AuthMessage) {
         let mut ours =
             AuthMessage { versions: OURS, process: self.core.process, claim: None, proof: [0; 32] };
@@ -97,7 +97,7 @@ impl Peer {
         self.establish(state, theirs);
     }
 
-    /// Client: checks the server's message.
+    /// Checks the server's message on the client.
     fn authenticate_server(self: &Arc<Self>, state: &mut State, theirs: &AuthMessage) {
         if theirs.versions != OURS {
             let why = ConnectionStatus::VersionMismatch(Some(theirs.versions));
@@ -126,7 +126,7 @@ impl Peer {
         state.waiters.drain(..).for_each(|bell| bell.ring());
     }
 
-    /// The status that a connection error of QUIC means.
+    /// Returns the status that a connection error of QUIC means.
     pub(super) fn status_of(&self, state: &State, reason: &ConnectionError) -> ConnectionStatus {
         match reason {
             ConnectionError::ApplicationClosed(close) => {
@@ -153,7 +153,7 @@ impl Peer {
             {
                 ConnectionStatus::Closed
             }
-            // The server ignored it until the token of the Retry had expired.
+            // The server ignored this connection until the token of the Retry had expired.
             ConnectionError::ConnectionClosed(close)
                 if close.error_code == TransportErrorCode::INVALID_TOKEN =>
             {
@@ -185,13 +185,13 @@ impl Peer {
 /// TLS alert: no common ALPN protocol.
 const NO_APPLICATION_PROTOCOL: u8 = 120;
 
-/// What a proof covers besides the TLS session.
+/// Returns the bytes that a proof covers besides the TLS session.
 pub fn proof_context(hello: &AuthMessage) -> Vec<u8> {
     [&hello.versions.encode()[..], &hello.process.encode()].concat()
 }
 
 impl ConnectionStatus {
-    /// The error of the VIs of a connection that ended so; `None`: it ended in order, as far as this side knows.
+    /// Returns the error that VIs of this connection get; `None` if it ended in order, as far as this side knows.
     pub fn error(&self) -> Option<String> {
         match self {
             ConnectionStatus::Handshaking | ConnectionStatus::Established | ConnectionStatus::Closed => None,
@@ -203,7 +203,7 @@ impl ConnectionStatus {
     }
 }
 
-/// An application error code.
+/// Makes an application error code.
 pub fn code(number: u32) -> VarInt {
     VarInt::from_u32(number)
 }

@@ -17,20 +17,20 @@ use super::{ConnectionStatus, Peer, State};
 use crate::core::{Core, ViLink};
 use crate::wire::{ControlMessage, RESET_CANCELLED, RESET_CLOSED};
 
-/// Bytes that wait for the control stream's flow control, at most.
+/// Upper bound in bytes of the data that wait for the control stream's flow control.
 const MAX_CONTROL_BACKLOG: usize = 64 << 10;
-/// Datagrams of one unreliable VI that wait for its link, at most.
+/// Upper bound of the datagrams of one unreliable VI that wait for its link.
 const MAX_DATAGRAMS: usize = 1024;
 
 /// A stream, by its state.
 pub enum Stream {
-    /// This side has sent a request. These bytes of the answer have arrived.
+    /// This side has sent a request; the bytes of the answer that have arrived.
     Outgoing(Arc<PendingRequest>, Vec<u8>),
-    /// The peer sends a request. These bytes of it have arrived.
+    /// The peer sends a request; the bytes of it that have arrived.
     Incoming(Vec<u8>),
     /// The peer's request is complete and not answered yet.
     Unanswered,
-    /// It carries a VI's frames.
+    /// The stream carries a VI's frames.
     Vi(Box<ViStream>),
 }
 
@@ -39,14 +39,14 @@ pub struct ViStream {
     pub link: Arc<ViLink>,
     /// The link is on the ready list.
     pub is_queued: bool,
-    /// Bytes read after the request or answer.
+    /// Number of bytes read behind the request or answer.
     read: u64,
-    /// The peer wants a confirmation when so many bytes were read.
+    /// Offset at which the peer wants a confirmation, once the bytes before it were read.
     confirm_at: Option<u64>,
-    /// The offset of the last confirmation that was requested of the peer, and of the last that arrived.
+    /// Offset of the last confirmation that was requested of the peer, and below, of the last that arrived.
     confirm_requested: u64,
     confirmed: u64,
-    /// Whether it is an unreliable VI's.
+    /// Whether the VI is unreliable.
     unreliable: bool,
     /// Datagrams that wait for the link of an unreliable VI.
     pub datagrams: VecDeque<Bytes>,
@@ -56,26 +56,27 @@ pub struct ViStream {
 pub struct PendingRequest {
     pub ours: Hello,
     pub outcome: Mutex<Option<RequestOutcome>>,
-    /// The peer has accepted, and wants a confirmation of bytes behind its answer, which has not arrived yet.
+    /// Offset behind the answer at which the peer wants a confirmation. It has accepted, but its answer has not
+    /// arrived yet.
     pub confirm_at: Mutex<Option<u64>>,
     pub bell: Arc<Bell>,
 }
 
-/// The end of a request.
+/// Result of a connection request.
 pub enum RequestOutcome {
     Accepted(Arc<ViLink>, Hello),
     Refused(Answer),
     Ended(ConnectionStatus),
 }
 
-/// Why reading a stream stopped.
+/// Why reading of a stream stopped.
 #[derive(Debug)]
 pub enum ReadEnd {
-    /// No more data now.
+    /// No more bytes are there now.
     Blocked,
     /// The peer has finished the stream.
     Finished,
-    /// The peer has reset the stream, with this code.
+    /// The peer has reset the stream with this code.
     Reset(u32),
     /// The connection is over.
     Closed(ConnectionStatus),
@@ -103,7 +104,7 @@ impl ViStream {
         }
     }
 
-    /// Queues a datagram. `false`: the queue is full, or the VI is reliable.
+    /// Queues a datagram. Returns `false` if the queue is full, or the VI is reliable.
     pub fn add(&mut self, core: &Core, datagram: Bytes) -> bool {
         if !self.unreliable {
             return false;
@@ -118,7 +119,7 @@ impl ViStream {
 }
 
 impl Stream {
-    /// The connection has ended. Returns whether the stream is a VI's.
+    /// Ends the stream with its connection. Returns whether it is a VI's.
     pub(super) fn end(&mut self, core: &Core, why: &ConnectionStatus) -> bool {
         match self {
             Stream::Outgoing(call, _) => call.end(RequestOutcome::Ended(why.clone())),
@@ -136,9 +137,9 @@ impl PendingRequest {
     }
 }
 
-/// This side's requests.
+/// Requests of this side.
 impl Peer {
-    /// Sends a request. `None`: the peer's limit of streams is reached.
+    /// Sends a request. Returns `None` if the peer's limit of streams is reached.
     pub fn open_request(
         &self,
         state: &mut State,
@@ -152,7 +153,7 @@ impl Peer {
         Some(stream)
     }
 
-    /// The caller does not wait any longer.
+    /// Cancels a request whose caller waits no longer.
     pub fn cancel_request(&self, state: &mut State, stream: StreamId) {
         if matches!(state.streams.get(&stream), Some(Stream::Outgoing(..))) {
             state.streams.remove(&stream);
@@ -162,7 +163,7 @@ impl Peer {
         }
     }
 
-    /// The stream of a request of this side is readable.
+    /// Reads the answer to a request of this side.
     fn on_answer_readable(self: &Arc<Self>, state: &mut State, stream: StreamId) {
         let Some(Stream::Outgoing(call, mut bytes)) = state.streams.remove(&stream) else { return };
         let refused = match take_message(state, stream, &mut bytes, Answer::len_of) {
@@ -186,7 +187,7 @@ impl Peer {
         call.end(RequestOutcome::Refused(refused));
     }
 
-    /// Gives the stream to a link. `confirm_at`: the peer already wants a confirmation of so many bytes.
+    /// Gives the stream to a link. `confirm_at` is an offset at which the peer wants a confirmation already.
     pub fn attach(
         &self,
         state: &mut State,
@@ -196,13 +197,13 @@ impl Peer {
     ) {
         let mut flow = Box::new(ViStream::new(link.clone(), level == Reliability::Unreliable));
         flow.confirm_at = confirm_at;
-        // Data or the end may have arrived before: QUIC does not report them again.
+        // Bytes or the end may have arrived before, and QUIC does not report them again.
         flow.mark_ready(&self.core);
         state.streams.insert(stream, Stream::Vi(flow));
     }
 }
 
-/// The other side's requests.
+/// Requests of the other side.
 impl Peer {
     /// Accepts new streams.
     pub(super) fn on_streams_opened(self: &Arc<Self>, state: &mut State) {
@@ -232,7 +233,7 @@ impl Peer {
         }
     }
 
-    /// Answers a request. `false`: the peer has cancelled it.
+    /// Answers a request. Returns `false` if the peer has cancelled it.
     pub fn send_answer(&self, state: &mut State, stream: StreamId, answer: &Answer) -> bool {
         if !matches!(state.streams.get(&stream), Some(Stream::Unanswered)) {
             return false;
@@ -259,16 +260,16 @@ impl Peer {
     }
 }
 
-/// Reading and writing.
+/// Reading and writing of streams.
 impl Peer {
-    /// A stream may be readable.
+    /// Handles a stream that may be readable.
     pub(super) fn on_readable(self: &Arc<Self>, state: &mut State, stream: StreamId) {
         if state.control.stream == Some(stream) {
             return self.on_control_readable(state, stream);
         }
         match state.streams.get_mut(&stream) {
             Some(Stream::Outgoing(..)) => self.on_answer_readable(state, stream),
-            // Only of an authenticated peer. It is repeated when the handshake is finished.
+            // Requests are read of an authenticated peer only. When the handshake is complete, this is called again.
             Some(Stream::Incoming(_)) if matches!(state.status, ConnectionStatus::Established) => {
                 self.on_request_readable(state, stream);
             }
@@ -277,7 +278,7 @@ impl Peer {
         }
     }
 
-    /// Reads a VI's stream, and appends to `chunks`.
+    /// Reads a VI's stream, and appends the bytes to `chunks`.
     pub fn read(&self, state: &mut State, stream: StreamId, chunks: &mut Vec<Bytes>) -> ReadEnd {
         let (before, end) = (chunks.len(), read(state, stream, chunks));
         let came: u64 = chunks[before..].iter().map(|chunk| chunk.len() as u64).sum();
@@ -297,7 +298,7 @@ impl Peer {
         }
     }
 
-    /// Writes as much as flow control allows. `false`: the peer has stopped the stream.
+    /// Writes as much as flow control allows. Returns `false` if the peer has stopped the stream.
     pub fn write(&self, state: &mut State, stream: StreamId, bytes: &mut Bytes) -> bool {
         if !flush_unsent(state, stream) {
             return true;
@@ -312,7 +313,7 @@ impl Peer {
         true
     }
 
-    /// Closes a VI's stream. `whole`: by FIN, so that everything that was written arrives; otherwise by a reset.
+    /// Closes a VI's stream: by FIN if `whole`, so that all written bytes arrive, otherwise by a reset.
     pub fn close_stream(&self, state: &mut State, stream: StreamId, whole: bool) {
         let whole = whole && state.unsent.remove(&stream).is_none();
         let finished = whole && state.quic.send_stream(stream).finish().is_ok();
@@ -323,7 +324,7 @@ impl Peer {
         state.streams.remove(&stream);
     }
 
-    /// Whether the peer has confirmed so many bytes of a VI's stream. If not, a confirmation is requested.
+    /// Whether the peer has confirmed `written` bytes of a VI's stream. If not, requests a confirmation.
     pub fn is_delivered(&self, state: &mut State, stream: StreamId, written: u64) -> bool {
         let Some(Stream::Vi(flow)) = state.streams.get_mut(&stream) else { return true };
         if flow.confirmed >= written || self.is_over() {
@@ -341,7 +342,7 @@ impl Peer {
 
     /// Sends bytes on the control stream.
     pub(super) fn send_control(&self, state: &mut State, bytes: &[u8]) {
-        // Bounded: a peer may send requests and never read the answers.
+        // The backlog is bounded: a peer may send requests and never read the answers.
         if state.control.outgoing.len() < MAX_CONTROL_BACKLOG {
             state.control.outgoing.extend(bytes);
         }
@@ -359,7 +360,7 @@ impl Peer {
     }
 
     fn on_control_readable(self: &Arc<Self>, state: &mut State, stream: StreamId) {
-        // The stream of any other connection is not read: its flow control window stays closed.
+        // The control stream is not read on a connection in any other state: its flow control window stays closed.
         if !matches!(state.status, ConnectionStatus::Handshaking | ConnectionStatus::Established) {
             return;
         }
@@ -369,7 +370,7 @@ impl Peer {
         if matches!(state.status, ConnectionStatus::Handshaking) {
             self.on_auth_message(state);
             if matches!(state.status, ConnectionStatus::Established) {
-                // Requests that arrived during the handshake.
+                // Requests may have arrived during the handshake.
                 let streams: Vec<StreamId> = state.streams.keys().copied().collect();
                 streams.into_iter().for_each(|stream| self.on_readable(state, stream));
             }
@@ -410,14 +411,14 @@ impl Peer {
     }
 }
 
-/// Writes what is left of a stream's request or answer. Returns whether all of it was written.
+/// Writes the rest of a stream's request or answer. Returns whether all of it was written.
 pub fn flush_unsent(state: &mut State, stream: StreamId) -> bool {
     let Some(rest) = state.unsent.get_mut(&stream) else { return true };
     while !rest.is_empty() {
         match state.quic.send_stream(stream).write(rest) {
             Ok(written) => drop(rest.drain(..written)),
             Err(WriteError::Blocked) => return false,
-            // Another event reports that.
+            // Another event reports this end.
             Err(WriteError::Stopped(_) | WriteError::ClosedStream) => break,
         }
     }
@@ -425,14 +426,14 @@ pub fn flush_unsent(state: &mut State, stream: StreamId) -> bool {
     true
 }
 
-/// Finishes the stream of a refused request once its answer was written.
+/// Finishes the stream of a refused request once its answer is written.
 pub fn finish_sent(state: &mut State, stream: StreamId) {
     if flush_unsent(state, stream) && !state.streams.contains_key(&stream) {
         let _ = state.quic.send_stream(stream).finish();
     }
 }
 
-/// The stream id of that number, if it is one.
+/// Converts a number to a stream id, if it is a valid one.
 pub fn stream_id(number: u64) -> Option<StreamId> {
     VarInt::from_u64(number).ok().map(StreamId::from)
 }
@@ -443,7 +444,7 @@ enum MessageRead {
     Ended,
 }
 
-/// Reads more of a message whose head tells its length, and nothing behind it.
+/// Reads more of a message whose head has its length, and no bytes behind it.
 fn take_message<E>(
     state: &mut State,
     stream: StreamId,

@@ -11,26 +11,26 @@ use super::{Peer, State};
 use crate::path_mtu::LEAST_DATAGRAM;
 use crate::tls::CONNECTION_ID;
 
-/// When a send that would block is tried again.
+/// Interval before a send that would have blocked is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
-/// Bytes of a GSO batch, at most.
+/// Upper bound of a GSO batch in bytes.
 const BATCH_BYTES: usize = 63 << 10;
-/// Batches that are sent in one call, at most.
+/// Upper bound of the batches that are sent in one call.
 const MAX_BATCHES: usize = 64;
-/// Destination connection ids that are kept, to recognise what an ICMP message quotes.
+/// Number of destination connection ids that are kept, to recognise quotes in ICMP messages.
 const MAX_IDS: usize = 4;
 
-/// The sending state of a connection.
+/// Sending state of a connection.
 #[derive(Default)]
 pub struct Transmitter {
     batch: Vec<u8>,
-    /// The send of `batch` would have blocked.
+    /// The batch whose send would have blocked.
     blocked: Option<quinn_proto::Transmit>,
-    /// When it is tried again.
+    /// When the blocked send is tried again.
     retry_at: Option<Instant>,
     /// When the connection's timer is due.
     pub timer: Option<Instant>,
-    /// Destination connection ids of packets that were sent last.
+    /// Destination connection ids of the packets that were sent last.
     recent_ids: Vec<Vec<u8>>,
     /// Since when the kernel has no route, and its error.
     pub outage: Option<(Instant, io::Error)>,
@@ -39,7 +39,8 @@ pub struct Transmitter {
 }
 
 impl Transmitter {
-    /// Whether `quote` begins a packet that was sent: it has one of its connection ids, which only the path sees.
+    /// Whether `quote` begins a packet that was sent: it must have one of the peer's connection ids, which only the
+    /// path sees.
     pub fn has_sent(&self, quote: &[u8]) -> bool {
         destination(quote).is_some_and(|id| self.recent_ids.iter().any(|sent| sent == id))
     }
@@ -62,7 +63,8 @@ impl Transmitter {
     }
 }
 
-/// The destination connection id of a QUIC packet (RFC 9000, section 17). That of a short header has our own length.
+/// Returns the destination connection id of a QUIC packet (RFC 9000, section 17). In a short header its length is
+/// our own.
 fn destination(packet: &[u8]) -> Option<&[u8]> {
     const LONG: u8 = 0x80;
     match packet.first()? & LONG {
@@ -105,7 +107,7 @@ impl Peer {
         self.rearm_timer(state);
     }
 
-    /// Sends a batch. `false`: the socket would have blocked.
+    /// Sends a batch. Returns `false` if the socket would have blocked.
     fn send_batch(&self, state: &mut State, next: quinn_proto::Transmit, now: Instant) -> bool {
         let transmit = &mut state.transmit;
         transmit.record_id();
@@ -117,11 +119,12 @@ impl Peer {
                 transmit.retry_at = Some(now + RETRY_INTERVAL);
                 return false;
             }
-            // A packet for which the kernel or the interface's queue has no room is lost, and QUIC sends it again.
+            // The kernel or the interface's queue has no room for the packet. It is lost, and QUIC retransmits it.
             Err(error) if is_outage(&error) || is_shortage(&error) => {
                 _ = transmit.outage.get_or_insert((now, error))
             }
-            // Longer than the interface's MTU: QUIC treats it as lost. It has nothing shorter than its shortest.
+            // The packet is longer than the interface's MTU, and QUIC treats it as lost. QUIC has no packets below
+            // its shortest length.
             Err(error)
                 if Errno::from_io_error(&error) == Some(Errno::MSGSIZE)
                     && next.segment_size.unwrap_or(next.size) > LEAST_DATAGRAM => {}
@@ -132,7 +135,8 @@ impl Peer {
         true
     }
 
-    /// Arms the timer for QUIC's timeout. While the socket blocks, for the next attempt: nothing could be sent before.
+    /// Arms the timer for QUIC's timeout. While the socket blocks, arms it for the next attempt: nothing could be
+    /// sent before.
     fn rearm_timer(&self, state: &mut State) {
         let wanted = state.transmit.retry_at.or_else(|| state.quic.poll_timeout());
         self.set_timer(state, wanted);

@@ -7,7 +7,7 @@ type Heap = Reassembly<Vec<u8>>;
 const MESSAGE: Content = Content::Message { immediate: None, lent: true, head: 0 };
 const END: u64 = 256;
 
-/// A message whose bytes tell which it is.
+/// Returns a message whose bytes depend on its number.
 fn message(number: u64, len: u32) -> Vec<u8> {
     (0..len).map(|at| (number as u8).wrapping_mul(31) ^ at as u8 ^ (at >> 8) as u8).collect()
 }
@@ -23,7 +23,7 @@ fn datagram(fragment: &Fragment<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Message `number` in datagrams of at most `size` bytes.
+/// Returns message `number` in datagrams of at most `size` bytes.
 fn datagrams(number: u64, bytes: &[u8], size: usize) -> Vec<Vec<u8>> {
     let total = bytes.len() as u32;
     if bytes.is_empty() {
@@ -178,8 +178,8 @@ fn a_short_write_lands_too() {
     assert_eq!(got, Err(FragmentError::Contradiction), "another place");
 }
 
-/// One step of a wild network: how long until the datagram comes, relative to its place in the sequence; how often; and
-/// whether one of its bits is turned over.
+/// Draws for each datagram: how late it comes, relative to its place in the sequence, how many copies come, and
+/// whether one of its bits is flipped.
 fn ways() -> impl Strategy<Value = Vec<(u32, u8, bool)>> {
     let late = prop_oneof![4 => Just(0u32), 1 => 0u32..200];
     let copies = prop_oneof![6 => Just(1u8), 2 => Just(0u8), 2 => Just(2u8)];
@@ -187,7 +187,7 @@ fn ways() -> impl Strategy<Value = Vec<(u32, u8, bool)>> {
 }
 
 proptest! {
-    /// Loss, doubling and disorder of a fifth of the datagrams each, and spoilt ones.
+    /// A fifth of the datagrams each is lost, duplicated and reordered, and some are corrupted.
     #[test]
     fn prop_messages_arrive_whole_and_at_most_once_or_not_at_all(
         lengths in prop::collection::vec(0u32..20_000, 1..60),
@@ -208,7 +208,7 @@ proptest! {
                 let (late, copies, spoilt) = *ways.next().unwrap();
                 untouched &= late == 0 && copies > 0 && !spoilt;
                 for copy in 0..u32::from(copies) {
-                    // QUIC takes none that is spoilt.
+                    // QUIC takes no corrupted datagram.
                     if !spoilt {
                         under_way.insert((place + late + copy, place, copy), bytes.clone());
                     }
@@ -233,7 +233,7 @@ proptest! {
         missed(&mut reassembly).into_iter().for_each(|number| got[number as usize] += 10);
         prop_assert!(got.iter().all(|times| [1, 10].contains(times)), "arrived or missed, once: {:?}", got);
         prop_assert_eq!((reassembly.len(), reassembly.bytes(), reassembly.span()), (0, 0, 0));
-        // Short enough that nothing displaces it, and no fragment was touched: it is there.
+        // A message that is short enough not to be displaced, and whose fragments all came, has arrived.
         for (number, len) in lengths.iter().enumerate() {
             prop_assert!(got[number] == 1 || !whole[number] || *len as usize > datagram - Fragment::header_len(&MESSAGE), "{number}");
         }
@@ -253,7 +253,7 @@ proptest! {
         prop_assert!(reassembly.is_empty());
     }
 
-    /// A peer that keeps to the wire format and to nothing else.
+    /// The peer keeps to the wire format and to no other rule.
     #[test]
     fn prop_a_hostile_peer_takes_bounded_memory(
         pieces in prop::collection::vec((prop_oneof![0u64..4, 0u64..300, 0u64..u64::MAX], 0u32..3000, 0u32..5000, 0u16..1400), 1..300),

@@ -1,4 +1,4 @@
-//! What each side takes for a proof of who is there: one right one, and none of those that are nearly right.
+//! Proofs of identity: each side accepts the right one, and none of those that are nearly right.
 
 use bytes::Bytes;
 use quinn_proto::ConnectionError;
@@ -16,7 +16,7 @@ fn rank_key(rank: u32) -> RankKey {
     HostKey::from_bytes([5; 32]).rank(rank)
 }
 
-/// The keys of a process that says it is `rank`, and has the key of `of`, with that one's ticket for rank 0.
+/// Returns the keys of a process that claims to be `rank`, and has the key of `of`, with that one's ticket for rank 0.
 fn keys(rank: u32, of: u32) -> Keys {
     let keys = Keys::of_rank([7; 32], rank, rank_key(of));
     keys.learn(0, &SealedTicket::new((of, &rank_key(of)), (0, &rank_key(0))));
@@ -27,12 +27,12 @@ fn prove(raw: &mut Raw, pair: &Pair, role: &[u8], hello: &AuthMessage) -> [u8; 3
     pair.prove(b"udp", role, &[&proof_context(hello), &exporter(raw.quic())])
 }
 
-/// What a caller says; the proof is still to come.
+/// Returns a caller's message without the proof.
 fn without_proof(claim: Option<Claim>) -> AuthMessage {
     AuthMessage { versions: OURS, process: Process { namespace: 1, pid: 2 }, claim, proof: [0; 32] }
 }
 
-/// The right words of rank 1 to rank 0, in that session.
+/// Returns the right message of rank 1 to rank 0 in that session.
 fn right(raw: &mut Raw) -> AuthMessage {
     let pair = keys(1, 1).call(Some(0)).unwrap();
     let mut hello = without_proof(Some(pair.claim()));
@@ -40,7 +40,8 @@ fn right(raw: &mut Raw) -> AuthMessage {
     hello
 }
 
-/// Calls a NIC of rank 0 and says that. `Err`: why it ends the connection.
+/// Calls a NIC of rank 0 and sends the message that `words` makes. `Err` has the reason for which the NIC ends the
+/// connection.
 fn call(nic: &Nic, words: impl FnOnce(&mut Raw) -> AuthMessage) -> Result<Raw, CloseReason> {
     let mut raw = Raw::new();
     raw.call(host_of(nic));
@@ -135,7 +136,8 @@ fn a_caller_is_taken_for_who_it_proves_to_be_in_this_session() {
     assert_eq!(super::established(&core), 1);
 }
 
-/// Rank 1 calls rank 0, and this answers. The error that the caller gets; `None`: it took the answer.
+/// Rank 1 calls rank 0, and `words` makes the answer. Returns the error that the caller gets; `None` if it accepted
+/// the answer.
 fn answer(words: impl FnOnce(&mut Raw, AuthMessage) -> AuthMessage) -> Option<Error> {
     let (core, nic) = open_with(|options| options.keys = keys(1, 1));
     let mut raw = Raw::new();
@@ -223,7 +225,7 @@ fn one_that_is_called_is_taken_for_who_it_proves_to_be_in_this_session() {
     }
 }
 
-/// The caller is at fault, and is told so.
+/// The caller's proof is wrong, and the error tells the caller so.
 #[test]
 fn a_caller_whose_proof_is_not_accepted_is_told_that_it_is_its_own() {
     let ((_, a), (_, b)) =

@@ -1,4 +1,4 @@
-//! A helper that panics.
+//! Panics of a helper.
 
 use udeck_via::{Error, Listener, NetAddress, Nic, Reliability};
 
@@ -9,7 +9,7 @@ fn assert_told(error: Error) {
     assert!(error.to_string().contains("has panicked: no luck"), "{error}");
 }
 
-/// The end of its connection.
+/// Returns the error by which its connection ends.
 fn end_of(end: &mut End) -> Error {
     let deadline = soon();
     loop {

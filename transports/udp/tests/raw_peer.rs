@@ -1,4 +1,4 @@
-//! A QUIC endpoint that says what a test wants, in place of a NIC.
+//! A bare QUIC endpoint in place of a NIC: each test decides what it sends.
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
@@ -15,18 +15,18 @@ use crate::Options;
 use crate::fixture::soon;
 use crate::tls::{self, TlsSetup};
 
-/// See the module. It has one connection.
+/// A bare QUIC endpoint with one connection.
 pub struct Raw {
     socket: UdpSocket,
     endpoint: Endpoint,
     client: ClientConfig,
     connection: Option<(ConnectionHandle, Connection)>,
-    /// The TLS hand-shake is over.
+    /// The TLS handshake is complete.
     pub is_connected: bool,
-    /// Why it has ended.
+    /// Why the connection has ended.
     pub lost: Option<ConnectionError>,
     control: Option<StreamId>,
-    /// What has come on the control stream.
+    /// Bytes that have come on the control stream.
     heard: VecDeque<u8>,
 }
 
@@ -65,7 +65,7 @@ impl Raw {
         &mut self.connection.as_mut().expect("it has called, or was called").1
     }
 
-    /// Says something on the control stream.
+    /// Sends bytes on the control stream.
     pub fn send_control(&mut self, bytes: &[u8]) {
         let stream = match self.control {
             Some(stream) => stream,
@@ -81,18 +81,18 @@ impl Raw {
         self.control.expect("it was opened")
     }
 
-    /// Bytes that have come on it.
+    /// Number of bytes that have come on the control stream.
     pub fn heard(&self) -> usize {
         self.heard.len()
     }
 
-    /// So many bytes of the control stream.
+    /// Takes `len` bytes of the control stream.
     pub fn hear(&mut self, len: usize) -> Vec<u8> {
         self.until("bytes on the control stream", |raw| raw.heard.len() >= len);
         self.heard.drain(..len).collect()
     }
 
-    /// Goes on until that is so.
+    /// Receives and sends until `done` holds.
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut Raw) -> bool) {
         let limit = soon();
         while !done(self) {
@@ -102,7 +102,7 @@ impl Raw {
         }
     }
 
-    /// Takes what has come, and sends what there is to send.
+    /// Receives what has come, and sends what QUIC has to send.
     pub fn look(&mut self) {
         let mut buffer = vec![0; 65536];
         while let Ok((len, from)) = self.socket.recv_from(&mut buffer) {

@@ -1,4 +1,4 @@
-//! A way between two NICs that records what goes by, and can lose, double and hold it up.
+//! A relay between two NICs that records datagrams, and can lose, duplicate and delay them.
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use udeck_faults::SplitMix64;
 use udeck_via::Nic;
 
-/// Dropped, it ends.
+/// A relay. Dropping it ends it.
 pub struct Relay {
     at: SocketAddr,
     shared: Arc<Shared>,
@@ -21,7 +21,7 @@ pub struct Relay {
 #[derive(Default)]
 struct Shared {
     seen: Mutex<Vec<Vec<u8>>>,
-    /// Of so many datagrams, one is lost, one doubled and one late; 0: none.
+    /// Number of datagrams of which one is lost, one duplicated and one delayed; 0: none.
     meddles: AtomicU32,
     lost: AtomicU32,
     cut: AtomicBool,
@@ -31,7 +31,7 @@ struct Shared {
 }
 
 impl Relay {
-    /// A way to `nic`.
+    /// Makes a relay to `nic`.
     pub fn to(nic: &Nic) -> Relay {
         let to: SocketAddr = std::str::from_utf8(&nic.attributes().address).unwrap().parse().unwrap();
         let [front, back] = [(); 2].map(|()| {
@@ -52,17 +52,17 @@ impl Relay {
         Relay { at, shared, threads }
     }
 
-    /// Where it is called.
+    /// Address of the relay.
     pub fn address(&self) -> Vec<u8> {
         self.at.to_string().into_bytes()
     }
 
-    /// What has gone by.
+    /// Returns the datagrams that have passed.
     pub fn seen(&self) -> Vec<Vec<u8>> {
         self.shared.seen.lock().clone()
     }
 
-    /// From now on, of so many datagrams one is lost, one doubled and one late.
+    /// Loses one, duplicates one and delays one of every `of` datagrams from now on.
     pub fn meddle(&self, of: u32) {
         self.shared.meddles.store(of, Ordering::Relaxed);
     }
@@ -71,12 +71,12 @@ impl Relay {
         self.shared.lost.load(Ordering::Relaxed)
     }
 
-    /// Takes everything and forwards nothing.
+    /// Reads all datagrams from now on, and forwards none.
     pub fn cut(&self) {
         self.shared.cut.store(true, Ordering::Relaxed);
     }
 
-    /// Reads nothing, as a process that is stopped.
+    /// Stops or resumes reading, like a process that is stopped.
     pub fn stop(&self, stopped: bool) {
         self.shared.stopped.store(stopped, Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
-//! A NIC whose socket takes nothing for a while, as one does whose interface is slower than its program: nobody is held
-//! longer than it asked for, and what was refused goes later.
+//! A NIC whose socket refuses sends for a while, as when an interface is slower than its program: no call exceeds
+//! its deadline, and refused data go later.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn a_socket_that_refuses_everything_keeps_nobody_beyond_its_deadline() {
         let (mut a, mut b) = pair(&a, &b);
         works(&mut a, &mut b);
         core_a.socket.fault.block_all(true);
-        // It owes the peer an acknowledgement, and has something to say itself.
+        // Each side owes its peer an acknowledgement, and has a message to send.
         for end in [&mut a, &mut b] {
             end.vi.post_send(Descriptor::new([end.nic.region(8, end.ptag).unwrap()])).unwrap();
         }
@@ -79,7 +79,7 @@ fn a_link_has_one_time_to_be_called_at_however_many_messages_it_carries() {
             works(a, b);
             works(b, a);
         }
-        // The links rest in between: what they had to acknowledge is.
+        // The links rest in between, so that all acknowledgements are sent.
         std::thread::sleep(Duration::from_millis(2));
         for core in [&core_a, &core_b] {
             core.progress();

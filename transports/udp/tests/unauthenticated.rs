@@ -1,4 +1,4 @@
-//! Who has not proved who it is: what it is granted, how long, and beside how many others.
+//! Unauthenticated callers: how much they are granted, how long, and beside how many others.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::{connect, ends, host_of, open, open_with, soon, works};
 use crate::fixture::End;
 use crate::unauthenticated::{HANDSHAKE_TIMEOUT, MAX_UNAUTHENTICATED};
 
-/// What QUIC would be called for comes much later.
+/// Makes QUIC's own timers late.
 fn quiet(options: &mut crate::Options) {
     options.detect = Duration::from_secs(3600);
 }
@@ -21,14 +21,14 @@ fn quiet(options: &mut crate::Options) {
 fn a_caller_that_proves_nothing_is_sent_away_in_time_and_forgotten() {
     let (core, b) = open_with(quiet);
     let long = Duration::from_secs(60);
-    // On a busy machine its time may be over before QUIC is quiet: then there is another caller.
+    // On a busy machine the caller's time may be over before QUIC is quiet: then another caller is made.
     let limit = soon();
     let (mut raw, peer) = loop {
         assert!(!limit.passed(), "every caller's time was over before QUIC was quiet");
         let mut raw = Raw::new();
         raw.call(host_of(&b));
         raw.until("a TLS session", |raw| raw.is_connected);
-        // Until QUIC has nothing more to do: then the NIC calls it for this.
+        // QUIC has nothing more to do now, so the NIC's timer is for the end of the caller's time.
         raw.until("the end of its time", |_| core.timers.wait(job_time(), long) > Duration::from_secs(1));
         let wait = core.timers.wait(job_time(), long);
         if let [peer] = &core.peers.all()[..] {
@@ -44,7 +44,7 @@ fn a_caller_that_proves_nothing_is_sent_away_in_time_and_forgotten() {
     raw.until("its end", |raw| raw.lost.is_some());
 }
 
-/// The one that calls is granted more by the one that is called when that has proved who it is, and the other way round.
+/// Each side grants the other one more once that one has authenticated itself.
 #[test]
 fn who_has_proved_nothing_has_one_stream_and_little_room() {
     let (_, b) = open_with(quiet);
@@ -74,7 +74,7 @@ fn who_has_proved_nothing_has_one_stream_and_little_room() {
     });
 }
 
-/// Bytes that QUIC lets it send on that stream, before anything is answered.
+/// Number of bytes that QUIC lets it send on that stream before anything is answered.
 fn room(raw: &mut Raw, stream: quinn_proto::StreamId) -> usize {
     let (mut sent, bytes) = (0, vec![0; 8 << 10]);
     while let Ok(written) = raw.quic().send_stream(stream).write(&bytes) {
@@ -89,7 +89,7 @@ fn whoever_holds_all_places_keeps_nobody_at_another_address_out() {
     let ((core_b, b), (_, a)) = (open_with(quiet), open_with(other));
     let unauthenticated = || core_b.peers.all().iter().filter(|peer| peer.is_unauthenticated()).count();
     let mut flood: Vec<Raw> = Vec::new();
-    // On a slow machine the first of them may have been sent away meanwhile.
+    // On a slow machine the NIC may have ended the first of them meanwhile.
     while unauthenticated() < MAX_UNAUTHENTICATED {
         let mut raw = Raw::new();
         raw.call(host_of(&b));
@@ -103,7 +103,7 @@ fn whoever_holds_all_places_keeps_nobody_at_another_address_out() {
     works(&mut left, &mut right);
 }
 
-/// Who had to make place for another one tries again.
+/// A caller that was evicted for another one tries again.
 #[test]
 fn who_is_sent_away_before_it_has_proved_who_it_is_calls_again() {
     let ((core_b, b), (_, a)) = (open(), open());

@@ -1,4 +1,4 @@
-//! A fragment of an unreliable message: a QUIC datagram (RFC 9221).
+//! Fragments of unreliable messages: a fragment is a QUIC datagram (RFC 9221).
 //!
 //! ```text
 //!       0         1         2         3         4         5         6         7
@@ -9,42 +9,42 @@
 //!   24 | immediate data                        | bytes of header (WRITE: handle)       |
 //!   32 | flags   | bytes of the message; before them, WRITE: offset in the window (8)  |
 //! ```
-//! Every fragment says all of its message, because any may be the first that comes.
+//! Every fragment describes its whole message, because any fragment may be the first that comes.
 
 use udeck_session::Content;
 use udeck_via::transport::Inline;
 
-/// Bytes before the message's; 8 more for a write's.
+/// Bytes before the message's; a write has 8 more.
 const HEADER: usize = 33;
 
 const IMMEDIATE: u8 = 1;
 const LENT: u8 = 1 << 1;
 const WRITE: u8 = 1 << 2;
 
-/// A fragment that was received, or that is to be sent.
+/// A fragment that was received, or is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment<'a> {
-    /// Whose it is.
+    /// Number of the VI's stream.
     pub stream: u64,
-    /// Which message.
+    /// Number of the message.
     pub message: u64,
-    /// Where in the message.
+    /// Offset in the message, in bytes.
     pub offset: u32,
-    /// The message's length.
+    /// Length of the message in bytes.
     pub total: u32,
-    /// What the message is.
+    /// Kind of the message, and its header.
     pub content: Content,
-    /// The bytes: within the message, and some, unless the message has none.
+    /// Bytes of the fragment. They lie within the message, and are empty only if the message is.
     pub payload: &'a [u8],
 }
 
 impl<'a> Fragment<'a> {
-    /// Which stream a datagram is for.
+    /// Returns the stream that a datagram is for.
     pub fn stream_of(datagram: &[u8]) -> Option<u64> {
         datagram.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// `None`: it is no fragment of any message.
+    /// Decodes a fragment. Returns `None` if the bytes are none.
     pub fn decode(datagram: &'a [u8]) -> Option<Self> {
         let (header, mut rest) = datagram.split_first_chunk::<HEADER>()?;
         let u64_at = |at: usize| header[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
@@ -64,7 +64,7 @@ impl<'a> Fragment<'a> {
         })
     }
 
-    /// Whether it is a message by itself.
+    /// Whether the fragment is a message by itself.
     pub fn is_whole(&self) -> bool {
         self.payload.len() == self.total as usize
     }
@@ -74,7 +74,7 @@ impl<'a> Fragment<'a> {
         HEADER + if matches!(content, Content::Write { .. }) { 8 } else { 0 }
     }
 
-    /// Appends its header; the payload is not looked at.
+    /// Appends the fragment's header, without the payload.
     pub fn put_header(&self, out: &mut Vec<u8>) {
         let (mut flags, immediate, word, at) = match self.content {
             Content::Message { immediate, lent, head } => {
