@@ -17,14 +17,14 @@ fn complaint(value: Argument<'_, '_>, name: &str, wanted: &str) -> String {
     format!("{name}={shown}: {wanted}")
 }
 
-/// The error where a number is wanted: of its value, or of its type.
+/// Error for an argument that is not the wanted number: its value or its type is wrong.
 #[cold]
 fn refuse_number(value: Argument<'_, '_>, name: &str, wanted: &str) -> PyErr {
     let text = complaint(value, name, wanted);
     if is_number(value) { PyValueError::new_err(text) } else { PyTypeError::new_err(text) }
 }
 
-/// The error of another type than the one that is wanted.
+/// Error for an argument whose type is not the wanted one.
 #[cold]
 fn refuse_type(value: Argument<'_, '_>, name: &str, wanted: &str) -> PyErr {
     PyTypeError::new_err(complaint(value, name, wanted))
@@ -34,7 +34,7 @@ fn is_number(value: Argument<'_, '_>) -> bool {
     value.hasattr("__index__").unwrap_or(false)
 }
 
-/// A number, of the type's range.
+/// Converts an argument to a number, and checks the range of the type.
 #[inline]
 fn number<'a, 'py, T: FromPyObject<'a, 'py>>(
     value: &'a Bound<'py, PyAny>,
@@ -52,7 +52,7 @@ fn optional<'py, T>(
     if value.is_none() { Ok(None) } else { read(value).map(Some) }
 }
 
-/// The items of a list or of another sequence that is no text.
+/// Items of a list or of another sequence that is not text.
 pub fn items<'py>(value: Argument<'_, 'py>, name: &str, wanted: &str) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let is_list = value.hasattr("__getitem__")? && value.hasattr("__len__")?;
     let is_text = value.is_instance_of::<PyString>()

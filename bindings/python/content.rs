@@ -16,19 +16,19 @@ use crate::wire::{Head, Layout, MAX_DIMS, TEXT};
 
 static HELPERS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
 
-/// `udeck/_helpers.py`: what is quicker said in Python, and seldom done.
+/// Returns a function of `udeck/_helpers.py`: rare work that is shorter in Python.
 pub fn helper<'py>(py: Python<'py>, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
     let module = HELPERS.get_or_try_init(py, || py.import("udeck._helpers").map(Bound::unbind))?;
     module.bind(py).getattr(name)
 }
 
-/// From which length on an array is copied without the interpreter's lock.
+/// Length in bytes from which an array is copied without the interpreter's lock.
 pub const LONG: usize = 1 << 16;
 
-/// What is to be posted, as an array.
+/// Returns the array to be posted.
 ///
 /// # Errors
-/// It is none, and has none to look at.
+/// `value` is not an array and offers no elements to view.
 #[inline]
 pub fn array<'py>(value: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
     match Array::of(value) {
@@ -38,7 +38,7 @@ pub fn array<'py>(value: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
     }
 }
 
-/// Refuses an array that is more than its elements.
+/// Refuses an array that is more than its elements (a masked array, for example).
 fn subclass(array: Array<'_>) -> PyResult<Array<'_>> {
     static MASKED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let py = array.object().py();
@@ -51,7 +51,7 @@ fn subclass(array: Array<'_>) -> PyResult<Array<'_>> {
     Ok(array)
 }
 
-/// Whether it is something of which numpy makes a view.
+/// Whether numpy can make a view of `value`.
 #[cold]
 pub fn has_elements(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(Array::was(value)
@@ -79,13 +79,13 @@ fn other<'py>(value: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
     Array::of(&viewed).ok_or_else(|| PyTypeError::new_err("numpy made no array of it"))
 }
 
-/// What numpy calls a type that has no number.
+/// numpy's name of an element type that has no number.
 pub type Text<'py> = Option<Bound<'py, PyString>>;
 
-/// The description of a type without a number. `None`: it has one.
+/// Description of an element type without a number. `None`: the type has a number.
 ///
 /// # Errors
-/// Its elements are objects or have no bytes, or the description would be that of another type.
+/// The elements are objects or have no bytes, or the description would be that of another type.
 #[inline]
 pub fn text<'py>(array: &Array<'py>) -> PyResult<Text<'py>> {
     if array.type_number().is_some() { Ok(None) } else { describe(&array.dtype()).map(Some) }
@@ -100,14 +100,14 @@ pub fn describe<'py>(dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>
 /// The name by which members of a group compare a type that has no number.
 ///
 /// # Errors
-/// Its elements are objects, or have no bytes.
+/// The elements are objects, or have no bytes.
 #[cold]
 pub fn name_of<'py>(dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>> {
     let py = dtype.py();
     Ok(helper(py, intern!(py, "name_of"))?.call1((dtype,))?.cast_into()?)
 }
 
-/// How an array of this type is described on its way.
+/// Header that describes an array of this type in its message.
 #[inline]
 pub fn head<'a>(number: Option<u8>, text: Option<&'a str>, dims: &'a [isize]) -> PyResult<Head<'a>> {
     if dims.len() > MAX_DIMS {
@@ -119,7 +119,7 @@ pub fn head<'a>(number: Option<u8>, text: Option<&'a str>, dims: &'a [isize]) ->
     Ok(Head { type_number: number.unwrap_or(TEXT), text: text.unwrap_or(""), dims })
 }
 
-/// Copies an array's elements, in C order, to `to`, which has as many bytes.
+/// Copies an array's elements, in C order, to `to`, which has the same length in bytes.
 pub fn copy_elements(array: &Array<'_>, to: &mut [u8]) -> PyResult<()> {
     if to.is_empty() {
         return Ok(());
@@ -142,7 +142,7 @@ pub fn copy_elements(array: &Array<'_>, to: &mut [u8]) -> PyResult<()> {
     Ok(())
 }
 
-/// A new array of these bytes, which can be written.
+/// Returns a new, writeable array that holds a copy of these bytes.
 pub fn copy_of<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Array<'py>> {
     let made = numpy::new(numpy::dtype_of_number(py, UINT8)?, &[bytes.len() as isize])?;
     let Some(data) = NonNull::new(made.data()).filter(|_| !bytes.is_empty()) else { return Ok(made) };
@@ -167,14 +167,14 @@ unsafe impl Send for Address {}
 unsafe impl Sync for Address {}
 
 /// # Safety
-/// So many bytes are readable there, and are not `to`.
+/// `to.len()` bytes are readable at `from`, and do not overlap with `to`.
 unsafe fn copy_in(to: &mut [u8], from: Address) {
     let Some(from) = NonNull::new(from.0) else { return };
     // SAFETY: our contract.
     unsafe { udeck_sys::copy_in(to, from) };
 }
 
-/// By numpy, into an array of the message's memory.
+/// Copies a strided array by numpy, into an array over the message's memory.
 fn copy_strided(array: &Array<'_>, to: &mut [u8]) -> PyResult<()> {
     let py = array.object().py();
     // SAFETY: `to` has the bytes of an array of this type and shape, and outlives this array: nobody else has it, and it is dropped here.
@@ -183,7 +183,7 @@ fn copy_strided(array: &Array<'_>, to: &mut [u8]) -> PyResult<()> {
     target.copy_from(array)
 }
 
-/// A pickled object, and the buffers that are sent beside it.
+/// A pickled object, and the buffers that are sent beside the pickle.
 pub struct Pickled<'py> {
     pickle: Bound<'py, PyBytes>,
     buffers: Vec<Array<'py>>,
@@ -211,7 +211,7 @@ impl Pickled<'_> {
         Ok(Layout::new(self.pickle.as_bytes().len(), lengths.into_iter()))
     }
 
-    /// Writes all of it.
+    /// Writes the pickle, the buffers and the description.
     pub fn write(&self, layout: &Layout, message: &mut [u8]) -> PyResult<()> {
         let pickle = self.pickle.as_bytes();
         message[..pickle.len()].copy_from_slice(pickle);
@@ -227,13 +227,15 @@ impl Pickled<'_> {
 /// `METH_FASTCALL | METH_KEYWORDS`: in all versions from 3.7 on, and in the stable ABI from 3.10 on.
 const FLAGS: c_int = 0x80 | 0x02;
 
-/// A method that gets its arguments as the interpreter has them, in no tuple of their own: PyO3 has this for version 3.10 and later.
+/// A method that gets its arguments as the interpreter holds them, without a tuple of their own. PyO3 supports this for version
+/// 3.10 and later.
 ///
-/// A tuple would be one more reference to each argument in some calls (`post(array)`), and the only one in others (`post(*arguments)`): nobody could tell what
-/// else refers to an array. Without it, each argument has the reference of whatever it was taken from.
+/// In some calls a tuple would be one more reference to each argument (`post(array)`), in others the only one
+/// (`post(*arguments)`): the references to an array could not be told apart. Without a tuple, each argument has the reference of
+/// the object from which it was taken.
 pub trait Method {
     const NAME: &CStr;
-    /// The signature after the name, a line `--`, an empty line, and what is for people.
+    /// Docstring: the signature after the name, a line `--`, an empty line, and the text for users.
     const DOC: &CStr;
     /// Names of the arguments.
     const ARGUMENTS: &[&str];
@@ -241,7 +243,7 @@ pub trait Method {
     fn call<'py>(this: &Bound<'py, PyAny>, arguments: &Arguments<'_, 'py>) -> PyResult<Bound<'py, PyAny>>;
 }
 
-/// The most arguments of a method here.
+/// Largest number of arguments of a method in this module.
 const MOST: usize = 3;
 
 /// Values given to a method, in the order of its arguments.
@@ -254,7 +256,7 @@ type Function = unsafe extern "C" fn(
     *mut ffi::PyObject,
 ) -> *mut ffi::PyObject;
 
-/// Adds a method to a class of this module's.
+/// Adds a method to a class of this module.
 ///
 /// # Errors
 /// The interpreter has no memory.
@@ -278,7 +280,7 @@ pub fn add_method<M: Method>(class: &Bound<'_, PyType>) -> PyResult<()> {
 /// The function that the interpreter calls.
 ///
 /// # Safety
-/// As of [`call`].
+/// Same as for [`call`].
 unsafe extern "C" fn enter<M: Method>(
     this: *mut ffi::PyObject,
     given: *const *mut ffi::PyObject,
@@ -352,10 +354,10 @@ fn place_of<M: Method>(name: Option<Bound<'_, PyAny>>) -> PyResult<usize> {
     })
 }
 
-/// The argument that has to be there.
+/// Returns the first argument, which is required.
 ///
 /// # Errors
-/// It is not.
+/// The argument is missing.
 pub fn first_argument<'b, 'a, 'py, M: Method>(
     arguments: &'b Arguments<'a, 'py>,
 ) -> PyResult<&'b Borrowed<'a, 'py, PyAny>> {

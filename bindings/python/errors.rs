@@ -25,7 +25,7 @@ pub fn raise(py: Python<'_>, class: &str, text: String, rank: Option<usize>, mai
     make().unwrap_or_else(|error| error)
 }
 
-/// For a lock that a thread of the parent's held when it forked this process.
+/// Exception for a lock that a thread of the parent process held when it forked this process.
 #[cold]
 pub fn forked(py: Python<'_>) -> PyErr {
     let why = udeck::via::check_process().err().map_or_else(String::new, |error| error.to_string());
@@ -42,7 +42,7 @@ pub fn exception(py: Python<'_>, error: &Error, mailbox: Option<&str>) -> PyErr 
     raise(py, class, error.to_string(), rank, name.or(mailbox))
 }
 
-/// The class of an error, and the rank and the mailbox that it names.
+/// Exception class for an error, with the rank and the mailbox that the error names.
 fn meaning(error: &Error) -> (&'static str, Option<usize>, Option<&str>) {
     match error {
         Error::PeerLost { rank, .. } => ("PeerLost", Some(*rank), None),
@@ -81,9 +81,9 @@ fn meaning(error: &Error) -> (&'static str, Option<usize>, Option<&str>) {
     }
 }
 
-/// A result of the library's as one of Python's.
+/// Converts a result of the library into one of Python.
 pub trait OrRaise<T> {
-    /// `mailbox`: that the call concerns, if the error does not say.
+    /// `mailbox`: the mailbox that the call concerns, if the error does not name it.
     fn or_raise(self, py: Python<'_>, mailbox: Option<&str>) -> PyResult<T>;
 }
 

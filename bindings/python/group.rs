@@ -18,26 +18,26 @@ use crate::numpy::{self, Array};
 use crate::reduction::{self, element, operator};
 use crate::wait::{self, Timeout};
 
-/// Ranks that do something together: each call is made by all members, in the same order. Made by World.all(), World.group()
-/// and split().
+/// Ranks that make collective calls together: each call is made by all members, in the same order. Made by World.all(),
+/// World.group() and split().
 ///
-/// Members are numbered from 0 in the group; root and the numbers of neighbours() are these. Arrays are of numpy's, in C order,
-/// and used where they lie: no other thread may touch them meanwhile. Those that are written are writeable, and overlap with
-/// none that is read. All members pass arrays of the same dtype and as many bytes (neighbours() compares the bytes only).
+/// Members are numbered from 0 in the group; root and the numbers of neighbours() are member numbers. Arrays are numpy's, in C
+/// order, and used in place: no other thread may touch them meanwhile. Arrays that are written must be writeable, and must not
+/// overlap with one that is read. All members pass arrays of the same dtype and length in bytes (neighbours() compares only the
+/// bytes).
 ///
 /// op is "sum", "product" (or "prod"), "min", "max", "and", "or" or "xor": integers and truth values have all of them,
 /// floating-point numbers the first four, complex numbers sum and product. Integers wrap around.
 ///
-/// Each call waits for the other members, at most the timeout (seconds; None: DECK_DEADLINE), and raises PeerLost,
-/// RankFinished, Deadline, CallMismatch if members make different calls, and GroupFailed after one that failed: the group
-/// cannot be used any more. ValueError and TypeError tell of an array or an operator that cannot be taken, before anything is
-/// sent.
+/// Each call waits for the other members, at most the timeout (seconds; None: DECK_DEADLINE). It raises PeerLost,
+/// RankFinished, Deadline, CallMismatch if members make different calls, and GroupFailed after a call that failed: the group
+/// cannot be used any more. ValueError and TypeError report an unsuitable array or operator before anything is sent.
 #[pyclass(frozen, module = "udeck")]
 pub struct Group {
     group: Arc<udeck::Group>,
 }
 
-/// Memory of an array that the caller keeps.
+/// Memory of an array. The caller keeps the array alive.
 #[derive(Clone, Copy)]
 struct Bytes {
     data: *mut u8,
@@ -79,7 +79,7 @@ fn check_rows(array: &Array<'_>, what: &str) -> PyResult<()> {
     }
 }
 
-/// An array that is read.
+/// Checks an array that a call reads, and returns its memory.
 fn read<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<(Array<'py>, Bytes)> {
     let array = content::array(value)?;
     check_rows(&array, what)?;
@@ -91,7 +91,7 @@ fn read<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<(Array<'py>, Byt
     Ok((array, bytes))
 }
 
-/// An array that is written.
+/// Checks an array that a call writes, and returns its memory.
 fn written<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<(Array<'py>, Bytes)> {
     let is_seen = Array::of(value).is_some() || content::has_elements(value)?;
     if !is_seen {
@@ -130,7 +130,8 @@ fn elements(array: &Array<'_>) -> isize {
     array.dims().iter().product()
 }
 
-/// One array is as long as the parts of all members together. The arguments are called so.
+/// Checks that `whole` has as many elements as the parts of all members together. Each array comes with the
+/// name of its argument.
 fn check_whole(whole: (&str, &Array<'_>), part: (&str, &Array<'_>), members: usize) -> PyResult<()> {
     let (all, each) = (elements(whole.1), elements(part.1));
     if each.checked_mul(members as isize) == Some(all) {
@@ -142,7 +143,7 @@ fn check_whole(whole: (&str, &Array<'_>), part: (&str, &Array<'_>), members: usi
     )))
 }
 
-/// Elements of the program's, which become the result.
+/// A reduction in place: the program's elements become the result.
 struct InPlace<'a> {
     group: &'a udeck::Group,
     data: Bytes,
@@ -207,7 +208,7 @@ impl Group {
         done.or_raise(py, None)
     }
 
-    /// Runs a call that moves the elements of arrays as bytes. Members compare what these are.
+    /// Runs a call that moves the elements of arrays as bytes. The members compare the element types.
     fn moving<R: Send>(
         &self,
         array: &Array<'_>,
@@ -227,7 +228,7 @@ impl Group {
         self.call(array.object().py(), timeout, |group| op.for_elements(InPlace { group, data, which }))
     }
 
-    /// An array for what `n` members have, if the program gives none.
+    /// Returns the output array for the elements of `n` members: the given one, or a new one.
     fn room<'py>(
         given: Option<&Bound<'py, PyAny>>,
         like: &Array<'py>,
@@ -256,7 +257,7 @@ impl Group {
         self.group.rank()
     }
 
-    /// How many members there are.
+    /// Number of members.
     #[getter]
     fn size(&self) -> usize {
         self.group.size()
@@ -268,7 +269,7 @@ impl Group {
         self.group.ranks().to_vec()
     }
 
-    /// The same group, whose calls wait at most so many seconds where they give no timeout of their own. Does not wait.
+    /// Returns the same group with another default timeout (seconds), for calls that give none. Does not wait.
     fn within(&self, timeout: Timeout) -> Group {
         match timeout.0 {
             Some(limit) => Group::new(self.group.within(limit)),
@@ -276,9 +277,10 @@ impl Group {
         }
     }
 
-    /// Parts the group: members of one colour are together in a new one. A member without one (None) gets None.
+    /// Splits the group: members of one colour form a new group. A member without a colour (None) gets None.
     ///
-    /// They are numbered by key, and by their numbers here where keys are equal. Waits for all members.
+    /// Members of the new group are ordered by key, and by their numbers in this group where keys are equal.
+    /// Waits for all members.
     #[pyo3(signature = (colour, key=0))]
     fn split(
         &self,
@@ -290,13 +292,13 @@ impl Group {
         Ok(part.map(Group::new))
     }
 
-    /// Waits until all members have come here.
+    /// Waits until all members have entered this barrier.
     #[pyo3(signature = (timeout=Timeout::USUAL), text_signature = "($self, timeout=None)")]
     fn barrier(&self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
         self.call(py, timeout, udeck::Group::barrier)
     }
 
-    /// All get the root's elements, in place. The arrays have the same number of bytes.
+    /// Copies the root's elements to all members, in place. All arrays have the same number of bytes.
     #[pyo3(signature = (array, root=0, timeout=Timeout::USUAL), text_signature = "($self, array, root=0, timeout=None)")]
     fn broadcast(
         &self,
@@ -309,8 +311,8 @@ impl Group {
         self.moving(&array, timeout, |group| group.broadcast(root, unsafe { bytes.write::<u8>() }))
     }
 
-    /// The root's elements become the combination of all members', in place; the others' stay. The arrays have the same
-    /// dtype and size.
+    /// Combines the elements of all members into the root's array, in place; the other arrays stay as they are. The
+    /// arrays have the same dtype and size.
     #[pyo3(signature = (array, op=Named::Sum, root=0, timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', root=0, timeout=None)")]
     fn reduce(
         &self,
@@ -322,8 +324,8 @@ impl Group {
         self.in_place(array, op, timeout, Which::Reduce(root))
     }
 
-    /// Everybody's elements become the combination of all members', in place, the same to the last bit. The arrays have the
-    /// same dtype and size.
+    /// Combines the elements of all members into every member's array, in place, with results equal to the last bit. The
+    /// arrays have the same dtype and size.
     #[pyo3(signature = (array, op=Named::Sum, timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', timeout=None)")]
     fn allreduce(
         &self,
@@ -334,7 +336,7 @@ impl Group {
         self.in_place(array, op, timeout, Which::AllReduce)
     }
 
-    /// Member k's elements become the combination of members 0 to k, in place.
+    /// Replaces member k's elements by the combination of members 0 to k, in place.
     #[pyo3(signature = (array, op=Named::Sum, timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', timeout=None)")]
     fn scan(
         &self,
@@ -345,7 +347,7 @@ impl Group {
         self.in_place(array, op, timeout, Which::Scan)
     }
 
-    /// Member k's elements become the combination of members 0 to k - 1, in place; member 0 keeps its own.
+    /// Replaces member k's elements by the combination of members 0 to k - 1, in place; member 0 keeps its own.
     #[pyo3(signature = (array, op=Named::Sum, timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', timeout=None)")]
     fn exscan(
         &self,
@@ -356,8 +358,8 @@ impl Group {
         self.in_place(array, op, timeout, Which::ExScan)
     }
 
-    /// Member k gets the k-th part of the combination of all members' arrays, in `out`: array has as many elements as all
-    /// outs together.
+    /// Combines all members' arrays, and gives member k the k-th part of the result in `out`: array has as many elements
+    /// as all outs together.
     #[pyo3(signature = (array, out, op=Named::Sum, timeout=Timeout::USUAL), text_signature = "($self, array, out, op='sum', timeout=None)")]
     fn reduce_scatter(
         &self,
@@ -375,9 +377,10 @@ impl Group {
         self.call(array.object().py(), timeout, |group| op.for_elements(Scattered { group, from, to }))
     }
 
-    /// The root gets what all members have: an array of shape (size, *array.shape), with a row for each. The others get None.
+    /// Collects the arrays of all members at the root: an array of shape (size, *array.shape), with a row for each member.
+    /// The others get None.
     ///
-    /// out: an array of as many bytes and the same dtype for it; None: a new one.
+    /// out: an array for the result, of the same dtype and as many bytes; None: a new array.
     #[pyo3(signature = (array, root=0, out=None, timeout=Timeout::USUAL), text_signature = "($self, array, root=0, out=None, timeout=None)")]
     fn gather<'py>(
         &self,
@@ -402,9 +405,10 @@ impl Group {
         Ok(Some(out.into_object()))
     }
 
-    /// Everybody gets what all members have: an array of shape (size, *array.shape), with a row for each.
+    /// Collects the arrays of all members at every member: an array of shape (size, *array.shape), with a row
+    /// for each member.
     ///
-    /// out: an array of as many bytes and the same dtype for it; None: a new one.
+    /// out: an array for the result, of the same dtype and as many bytes; None: a new array.
     #[pyo3(signature = (array, out=None, timeout=Timeout::USUAL), text_signature = "($self, array, out=None, timeout=None)")]
     fn allgather<'py>(
         &self,
@@ -423,8 +427,8 @@ impl Group {
         Ok(out.into_object())
     }
 
-    /// Each member gets its part of the root's array, in `out`. The others pass None for the array, which has size times as
-    /// many elements.
+    /// Gives each member its part of the root's array, in `out`. The root's array has size times as many elements; the
+    /// others pass None for it.
     #[pyo3(signature = (array, out, root=0, timeout=Timeout::USUAL), text_signature = "($self, array, out, root=0, timeout=None)")]
     fn scatter(
         &self,
@@ -449,10 +453,10 @@ impl Group {
         })
     }
 
-    /// Member k gets the k-th part of everybody's array; the k-th part of the result is of member k. The result has the
-    /// array's shape.
+    /// Exchanges parts among all members: part k of the array goes to member k, and part k of the result comes from
+    /// member k. The result has the array's shape.
     ///
-    /// out: an array of as many bytes and the same dtype for it; None: a new one.
+    /// out: an array for the result, of the same dtype and as many bytes; None: a new array.
     #[pyo3(signature = (array, out=None, timeout=Timeout::USUAL), text_signature = "($self, array, out=None, timeout=None)")]
     fn alltoall<'py>(
         &self,
@@ -487,7 +491,8 @@ impl Group {
 
     /// A halo exchange: sends arrays to some members, and receives into arrays from some.
     ///
-    /// to and from_ are pairs of a member and an array. Each has as many bytes as what the member receives or sends.
+    /// to and from_ are lists of pairs of a member and an array. Each array has as many bytes as its counterpart at
+    /// the other member.
     #[pyo3(signature = (to, from_, timeout=Timeout::USUAL), text_signature = "($self, to, from_, timeout=None)")]
     fn neighbours(
         &self,

@@ -1,4 +1,4 @@
-//! The world that the objects of a job have in common.
+//! The world that all objects of one job share.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::wait::{self, Timeout};
 /// The library's world, until it is finished.
 pub struct Handle {
     pub world: RwLock<Option<udeck::World>>,
-    /// Its deadline, and that of making mailboxes and postboxes.
+    /// Deadline of the world (`DECK_DEADLINE`), and of making mailboxes and postboxes (`DECK_SETUP_TIMEOUT`).
     pub deadline: Duration,
     pub setup: Duration,
 }
 
 /// Why there is no memory for a message.
 pub enum Unavailable {
-    /// Receivers have it, and may give it back.
+    /// Receivers hold the memory, and may give it back.
     Now,
     Failed(PyErr),
 }
@@ -46,8 +46,8 @@ impl Handle {
         Handle { world: RwLock::new(Some(world)), deadline, setup }
     }
 
-    /// The world, which is nobody's any more: `None` if it was taken before. Ends the calls of other threads that wait for something in it,
-    /// and waits until they have left it.
+    /// Takes the world out of the handle; `None` if it was taken before. Ends the calls of other threads that wait in the world,
+    /// and waits until these threads have left it.
     pub fn take(&self, limit: Duration) -> udeck::Result<Option<udeck::World>> {
         match self.world.try_read_recursive().as_deref() {
             Some(Some(world)) => world.shutdown(),
@@ -60,7 +60,7 @@ impl Handle {
         Ok(world.take())
     }
 
-    /// Runs what does not wait.
+    /// Runs a call that does not wait.
     #[inline]
     pub fn with<R>(&self, py: Python<'_>, body: impl FnOnce(&udeck::World) -> R) -> PyResult<R> {
         match self.world.try_read_recursive().as_deref() {
@@ -69,7 +69,7 @@ impl Handle {
         }
     }
 
-    /// Runs what may wait, without the interpreter's lock.
+    /// Runs a call that may wait, without the interpreter's lock.
     pub fn wait<R: Send>(
         &self,
         py: Python<'_>,
@@ -79,7 +79,7 @@ impl Handle {
         done.ok_or_else(|| finished(py))?.or_raise(py, None)
     }
 
-    /// Memory for a message of so many bytes, which is waited for.
+    /// Returns memory for a message of `len` bytes, and waits for it if there is none.
     #[inline]
     pub fn buffer(&self, py: Python<'_>, len: usize, timeout: Timeout) -> PyResult<Buffer> {
         match self.try_buffer(py, len) {
@@ -92,7 +92,7 @@ impl Handle {
         }
     }
 
-    /// As [`Handle::buffer`], without waiting.
+    /// Returns memory for a message of `len` bytes, without waiting.
     #[inline]
     pub fn try_buffer(&self, py: Python<'_>, len: usize) -> Result<Buffer, Unavailable> {
         match self.with(py, |world| world.try_buf_reused(len))? {

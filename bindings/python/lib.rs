@@ -5,11 +5,11 @@
 //! | `world`, `mailbox`, `postbox`, `group` | the classes of the same names |
 //! | `select` | waiting at several mailboxes at once |
 //! | `slot` | a mailbox or postbox that threads and tasks share |
-//! | `handle` | the library's world, which they have in common |
-//! | `message` | what was received, as a view of where it lies |
+//! | `handle` | the library's world, which all objects of a job share |
+//! | `message` | a received message, as a view of its memory |
 //! | `memory` | arrays in registered memory, and how they become messages |
-//! | `references` | whether anything else can have the memory of an array |
-//! | `content` | what is posted: arrays, and objects with their buffers; and how calls are given it |
+//! | `references` | whether anything else can reach the memory of an array |
+//! | `content` | contents of posts: arrays, and objects with their buffers; and how calls receive them |
 //! | `arguments` | arguments of calls, with errors that name them |
 //! | `wire` | how an array or object is described behind its bytes |
 //! | `numpy` | numpy's C interface, as far as it is needed |
@@ -18,9 +18,9 @@
 //! | `wait` | waits: without the interpreter's lock, and ended by signals |
 //! | `errors` | errors as exceptions |
 //!
-//! Two rules hold everywhere. Nobody waits for anything with the interpreter's lock held: a call tries first, and gives the lock up if
-//! that was not enough. And nobody waits for the interpreter's lock with a lock of this module held, but for the look at signals in a
-//! wait: so those who have the interpreter's lock only *try* to take one.
+//! Two rules hold everywhere. No call waits while it holds the interpreter's lock: a call tries first, and releases the lock if
+//! the attempt was not enough. No thread waits for the interpreter's lock while it holds a lock of this module, except to check
+//! for signals during a wait. Therefore a thread that holds the interpreter's lock only *tries* to take a lock of this module.
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 #![allow(missing_docs, reason = "classes are documented for Python, in their docstrings")]

@@ -1,4 +1,4 @@
-//! Mailboxes: where a rank retrieves.
+//! Mailboxes: the objects from which a rank retrieves.
 
 use std::time::Duration;
 
@@ -16,26 +16,28 @@ use crate::tasks::{self, End, Task};
 use crate::wait::{self, Timeout};
 use crate::wire::PythonValues;
 
-/// How long a call that does not wait for a message does so for other threads.
+/// Longest wait for another thread's use of the mailbox, in a call that does not wait for a message.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// A mailbox of the library's.
+/// The library's mailbox.
 pub type Inner = udeck::Mailbox<PythonValues>;
 
-/// A named mailbox of this rank's. Made by World.mailbox() and World.mailboxes().
+/// A named mailbox of this rank. Made by World.mailbox() and World.mailboxes().
 ///
-/// Iterating over it (`for`, `async for`) gives what retrieve() gives, until nobody is left who could post. It is a context
-/// manager, whose end is close(). Threads may retrieve from it at the same time, also by source and tag: each waits for its own message, and
-/// at most its own timeout. A task that retrieves has it alone, and who comes meanwhile gets Busy.
+/// Iterating over it (`for`, `async for`) gives what retrieve() gives, until no rank is left that could post. A mailbox is a
+/// context manager; the end of the block is close(). Threads may retrieve from it at the same time, also by source and tag: each
+/// waits for its own message, and at most its own timeout. A task that retrieves has exclusive use; other callers get Busy
+/// meanwhile.
 ///
-/// source is the rank whose message is wanted, tag the tag; None: any. Messages of one postbox come in the order of their posts.
+/// source is the rank whose message is wanted, tag is its tag; None: any. Messages of one postbox arrive in the order of their
+/// posts.
 #[pyclass(frozen, generic, module = "udeck")]
 pub struct Mailbox {
     pub slot: Slot<Inner>,
     objects: Objects,
 }
 
-/// What a call without waiting came to.
+/// Result of an attempt to retrieve without waiting.
 enum Now {
     Message(Arrived),
     Nothing,
@@ -43,7 +45,7 @@ enum Now {
     Busy,
 }
 
-/// Which messages a call is for.
+/// Source and tag of the messages that a call accepts.
 #[derive(Clone, Copy)]
 struct Wanted {
     source: Option<usize>,
@@ -89,7 +91,7 @@ impl Mailbox {
         Ok(found.or_raise(py, Some(&self.slot.name))?.map_or(Now::Nothing, Now::Message))
     }
 
-    /// The next message.
+    /// Retrieves the next message, and waits for it.
     #[inline]
     fn next(&self, py: Python<'_>, wanted: Wanted, timeout: Timeout) -> PyResult<Arrived> {
         match self.now(py, wanted)? {
@@ -103,7 +105,7 @@ impl Mailbox {
         self.waited(py, wanted, timeout)?.or_raise(py, Some(&self.slot.name))
     }
 
-    /// As above, with the library's error.
+    /// Same as [`Mailbox::next`] after the first attempt, with the library's error.
     fn waited(&self, py: Python<'_>, wanted: Wanted, timeout: Timeout) -> PyResult<udeck::Result<Arrived>> {
         let matching = wanted.matching();
         self.in_turn(py, matching, timeout, |mailbox, limit| {
@@ -111,7 +113,8 @@ impl Mailbox {
         })
     }
 
-    /// Makes a call that waits for a message. Threads that do so wait for nobody's deadline but their own.
+    /// Makes a call that waits for a message. A thread in such a call waits at most its own deadline, never
+    /// another thread's.
     fn in_turn<R: Send>(
         &self,
         py: Python<'_>,
@@ -136,7 +139,7 @@ impl Mailbox {
         }
     }
 
-    /// Looks as [`Mailbox::now`] does, when another thread waits at the mailbox. That thread gives the mailbox up for a moment.
+    /// Tries to retrieve while another thread waits at the mailbox. The waiting thread releases the mailbox for a moment.
     #[cold]
     fn now_between(&self, py: Python<'_>, wanted: Wanted) -> PyResult<Option<Arrived>> {
         let found = wait::detached(py, || Ok(wanted.now(&*self.slot.wait_for_use(MOMENT)?)));
@@ -150,11 +153,13 @@ impl Mailbox {
 
 #[pymethods]
 impl Mailbox {
-    /// The next message: a read-only array where it lies, of the shape and dtype that were posted, or an object. Waits for it.
+    /// Returns the next message: a read-only array in place, with the shape and dtype that were posted, or an object. Waits
+    /// for it.
     ///
-    /// Over shared memory the array is a view of the sender's memory, which goes back with the last view. One of at most
-    /// 512 bytes is a copy. timeout: seconds; None: DECK_DEADLINE. Raises Deadline, PeerLost once for each rank that died,
-    /// RankFinished or NobodyLeft when nobody is left who could post, SetAsideFull, WrongType, Closed, and Busy.
+    /// Over shared memory the array is a view of the sender's memory, which returns to the sender with the last view. A
+    /// message of at most 512 bytes is a copy. timeout: seconds; None: DECK_DEADLINE. Raises Deadline, PeerLost once for
+    /// each rank that died, RankFinished or NobodyLeft when no rank is left that could post, SetAsideFull, WrongType,
+    /// Closed, and Busy.
     #[pyo3(signature = (source=None, tag=None, timeout=Timeout::USUAL), text_signature = "($self, source=None, tag=None, timeout=None)")]
     fn retrieve<'py>(
         &self,
@@ -167,7 +172,7 @@ impl Mailbox {
         message::value(py, message, &self.of())
     }
 
-    /// As retrieve(), with the message's source and tag.
+    /// Returns the next message with its source and tag. Waits, and raises, as retrieve().
     #[pyo3(signature = (source=None, tag=None, timeout=Timeout::USUAL), text_signature = "($self, source=None, tag=None, timeout=None)")]
     fn retrieve_message(
         &self,
@@ -180,8 +185,8 @@ impl Mailbox {
         Message::new(message, &self.of(), py)
     }
 
-    /// The next message, with its source and tag, if one is there; None otherwise. Does not wait, but for a moment where another thread
-    /// uses the mailbox.
+    /// Returns the next message, with its source and tag, if one has arrived; None otherwise. Waits only for a moment, if another
+    /// thread uses the mailbox.
     ///
     /// Raises PeerLost once for each rank that died, SetAsideFull, WrongType, Closed, and Busy.
     #[pyo3(signature = (source=None, tag=None))]
@@ -200,11 +205,12 @@ impl Mailbox {
         message.map(|message| Message::new(message, &self.of(), py)).transpose()
     }
 
-    /// Copies the next message into an array of the same dtype, and returns the number of its elements. Waits for it, as
+    /// Copies the next message into an array of the same dtype, and returns the number of its elements. Waits as
     /// retrieve().
     ///
-    /// The array is writeable and in C order; its shape may be another one, with room for more elements, which stay.
-    /// Raises as retrieve(), and TooSmall or WrongType if the message does not fit: it stays the next one.
+    /// The array is writeable and in C order. Its shape may differ, and it may have room for more elements, which
+    /// stay as they are. Raises as retrieve(), and TooSmall or WrongType if the message does not fit: the message
+    /// stays the next one.
     #[pyo3(signature = (array, source=None, tag=None, timeout=Timeout::USUAL), text_signature = "($self, array, source=None, tag=None, timeout=None)")]
     fn retrieve_into(
         &self,
@@ -231,7 +237,8 @@ impl Mailbox {
         };
         let copied = match now {
             Some(Err(Error::Deadline { .. })) | None => {
-                // While there is a view, no other thread can post the array, whose memory would be another message then.
+                // While this view exists, no other thread can post the array, which would turn its memory into another
+                // message.
                 let _view = to.object().call_method0("view")?;
                 self.in_turn(py, matching, timeout, offer)?
             }
@@ -240,7 +247,8 @@ impl Mailbox {
         copied.or_raise(py, Some(&self.slot.name))?.map_err(|misfit| misfit.raise(&to, &self.of()))
     }
 
-    /// Declares that these ranks post here: the loss of one ends a wait, although it has made no postbox yet. Does not wait.
+    /// Declares that these ranks post here: the loss of one ends a wait, even if that rank has made no postbox yet. Does not
+    /// wait.
     #[pyo3(signature = (*ranks))]
     fn expect(&self, py: Python<'_>, ranks: &Bound<'_, PyTuple>) -> PyResult<()> {
         let ranks = arguments::ranks(ranks.as_any())?;
@@ -251,14 +259,15 @@ impl Mailbox {
         expected.map_err(|why| self.slot.raise(py, why))
     }
 
-    /// Destroys the mailbox: its postboxes then fail with MailboxGone. Arrays that were received stay.
+    /// Destroys the mailbox: its postboxes then fail with MailboxGone. Received arrays stay valid.
     ///
-    /// Raises Busy when a task has it, and Deadline when another thread's call does not end (DECK_DEADLINE).
+    /// Raises Busy when a task uses the mailbox, and Deadline when another thread's call does not end
+    /// (DECK_DEADLINE).
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.slot.close(py)
     }
 
-    /// The name that it was made by.
+    /// The name that the mailbox was created with.
     #[getter]
     fn name(&self) -> &str {
         &self.slot.name
@@ -277,7 +286,7 @@ impl Mailbox {
         slf
     }
 
-    /// Messages until nobody is left who could post.
+    /// Returns the next message, until no rank is left that could post.
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let found = match self.now(py, Wanted::ANY)? {
             Now::Message(message) => Ok(message),
@@ -289,9 +298,10 @@ impl Mailbox {
         }
     }
 
-    /// The next message, in a task of asyncio: `await inbox.retrieve_async()`. The task's timeouts are asyncio's.
+    /// Returns the next message, in a task of asyncio: `await inbox.retrieve_async()`. The task's timeouts are
+    /// asyncio's.
     ///
-    /// Raises as retrieve(), but for Deadline. A task that is cancelled loses no message.
+    /// Raises as retrieve(), except Deadline. A cancelled task loses no message.
     fn retrieve_async<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         tasks::run(slf.py(), Mailbox::task(slf), false)
     }
@@ -310,7 +320,7 @@ impl Mailbox {
 }
 
 impl Mailbox {
-    /// A retrieve in a task, which has the mailbox from its first poll to its end.
+    /// A retrieve in a task, which uses the mailbox exclusively from its first poll to its end.
     fn task(slf: &Bound<'_, Self>) -> Task {
         let mailbox = slf.clone().unbind();
         Task::new(move |py| {

@@ -1,13 +1,14 @@
 //! Arrays in registered memory: what `World.empty` gives, and how it becomes a message without a copy.
 //!
-//! Such an array is a view of another array, its *root*, whose base is a [`Memory`]. numpy makes each further view of its class (a slice, a
-//! transpose) a view of the root. So the root's references tell whether the array is the only one of its class that uses the memory, and an array
-//! that is not is not posted.
+//! Such an array is a view of another array, its *root*, whose base is a [`Memory`]. numpy makes each further view of the same
+//! class (a slice, a transpose) a view of the root. The root's reference count therefore tells whether the array is the only one
+//! of its class that uses the memory. An array that shares its memory with another one is not posted.
 //!
-//! Whatever else can write the memory holds a reference to the array: a view of another class (`numpy.asarray`), a buffer, an iterator, a
-//! tensor, a call in another thread. So the memory moves only if the call itself and one variable explain all references to the array (`references`);
-//! otherwise the message is a copy. What gives the address out as a number marks the memory as exposed: it is copied from then on. Either way the
-//! array is left without elements, in a class that says why, before the interpreter's lock is given up.
+//! Anything else that can write the memory holds a reference to the array: a view of another class (`numpy.asarray`), a buffer,
+//! an iterator, a tensor, a call in another thread. The memory therefore moves only if the call itself and one variable explain
+//! all references to the array (`references`); otherwise the message is a copy. An operation that gives the address out as a
+//! number marks the memory as exposed: from then on the array is copied. In both cases the array is left without elements, in a
+//! class whose error says why, before the interpreter's lock is released.
 #![allow(unsafe_code, reason = "arrays over message memory")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +26,7 @@ use crate::wire::{Head, PythonValues, bytes_mut};
 
 pub type Buffer = Buf<PythonValues>;
 
-/// Beside the elements: for the description of another shape than the first.
+/// Bytes beside the elements, for the description of another shape than the first.
 const ROOM: usize = 64;
 
 /// The memory of an array, until it is posted.
@@ -34,9 +35,9 @@ pub struct Memory {
     buffer: Mutex<Option<Buffer>>,
     /// Bytes of the array's elements, at the beginning.
     len: usize,
-    /// Whether there may be addresses of it that keep nothing.
+    /// Whether addresses of the memory were given out that hold no reference.
     exposed: AtomicBool,
-    /// Keeps the memory mapped, also while the buffer is a message that may come back.
+    /// Keeps the memory mapped, even while the buffer travels as a message that may come back.
     _nic: Nic,
 }
 
@@ -52,12 +53,12 @@ pub fn expose(array: &Bound<'_, PyAny>) {
     }
 }
 
-/// How many bytes the buffer for such an array has.
+/// Length in bytes of the buffer for an array with `elements` bytes of elements.
 pub fn len_for(elements: usize, head: &Head<'_>) -> usize {
     elements + head.len().max(ROOM)
 }
 
-/// An array of all `elements` bytes at the beginning of the buffer.
+/// An array over the first `elements` bytes of the buffer.
 pub fn array<'py>(
     mut buffer: Buffer,
     nic: Nic,
@@ -81,13 +82,13 @@ pub fn array<'py>(
     unsafe { numpy::movable_view(dtype.clone(), dims, data, root.into_object()) }
 }
 
-/// The memory that an array is all of, and its root.
+/// The memory that an array covers completely, and the root of that array.
 pub struct Owned<'py> {
     memory: Bound<'py, Memory>,
     root: Array<'py>,
 }
 
-/// The memory that is posted with the array, if it is one of `World.empty`, or a view of all of it.
+/// Memory that is posted with the array, if the array is from `World.empty` or is a view of all of it.
 #[inline]
 pub fn owned<'py>(array: &Array<'py>, elements: usize) -> Option<Owned<'py>> {
     let root = array.base_array()?;
@@ -100,14 +101,14 @@ pub fn owned<'py>(array: &Array<'py>, elements: usize) -> Option<Owned<'py>> {
 }
 
 impl<'py> Owned<'py> {
-    /// How many other arrays of its class use the memory.
+    /// Number of other arrays of this class that use the memory.
     fn views(&self) -> isize {
-        // One reference is the array's, the other one is held here.
+        // One reference belongs to the array; this object holds the other.
         self.root.references() - 2
     }
 
     /// # Errors
-    /// Other arrays of its class use the memory.
+    /// Other arrays of this class use the memory.
     pub fn check_views(&self, mailbox: &str) -> PyResult<()> {
         let views = self.views();
         if views <= 0 {
@@ -120,7 +121,8 @@ impl<'py> Owned<'py> {
         Err(raise(self.memory.py(), "ArrayInUse", text, None, Some(mailbox)))
     }
 
-    /// Takes the buffer out, with the description of `array`. `None`: the description does not fit, or something else may know the memory.
+    /// Takes the buffer out, with the description of `array`. `None`: the description does not fit, or other code may know the
+    /// address.
     pub fn take(&self, array: &Array<'_>, explained: Explained, head: &Head<'_>) -> Option<Buffer> {
         let this = self.memory.get();
         if !explained.all(array) || self.views() > 0 || this.exposed.load(Ordering::Relaxed) {
@@ -132,31 +134,31 @@ impl<'py> Owned<'py> {
         taken.take()
     }
 
-    /// Marks the array. `moved`: its buffer was taken.
+    /// Marks the array as posted. `moved`: its buffer was taken.
     pub fn posted(&self, array: Array<'py>, moved: bool) -> Posted<'py> {
         let before = array.mark_posted();
         Posted { array, before, memory: self.memory.clone(), moved }
     }
 }
 
-/// An array of `World.empty` that is being posted, and is marked as such.
+/// An array of `World.empty` during its post, marked as posted.
 pub struct Posted<'py> {
     array: Array<'py>,
     before: Before,
     memory: Bound<'py, Memory>,
-    /// Whether its buffer is the message.
+    /// Whether the array's buffer is the message.
     moved: bool,
 }
 
 impl Posted<'_> {
-    /// The array was posted, and is nobody's any more.
+    /// Ends the post: the array no longer belongs to the program.
     pub fn done(self) {
         if self.moved {
             self.array.forget_base();
         }
     }
 
-    /// The array was not posted, and is what it was.
+    /// Restores the array, which was not posted.
     pub fn undo(self, buffer: Buffer) {
         if self.moved {
             *self.memory.get().buffer.lock() = Some(buffer);
@@ -165,7 +167,7 @@ impl Posted<'_> {
     }
 }
 
-/// The bytes of so many elements, and the text of their type.
+/// Bytes of the elements, and the text of their type.
 pub fn measure<'py>(
     dtype: &Bound<'py, PyAny>,
     number: Option<u8>,

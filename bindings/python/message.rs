@@ -1,4 +1,4 @@
-//! What was received: an array where it lies, or an object.
+//! Received messages: an array in place, or an object.
 #![allow(unsafe_code, reason = "arrays over message memory")]
 
 use std::ptr::NonNull;
@@ -17,23 +17,23 @@ use crate::wire::{self, Content, Malformed, PythonValues};
 
 pub type Arrived = Received<PythonValues>;
 
-/// So short an array is copied: making an object that keeps the message takes longer.
+/// Longest array in bytes that is copied: making an object that holds the message takes longer.
 const SHORT: usize = 512;
 
-/// A message that arrays are views of. It goes back to its sender with the last of them.
+/// A message of which arrays are views. It returns to its sender with the last of them.
 #[pyclass(frozen, module = "udeck")]
 pub struct Held(Arrived);
 
 /// A message with its source and tag. Made by Mailbox.retrieve_message() and Mailbox.try_retrieve().
 #[pyclass(frozen, generic, module = "udeck", name = "Message")]
 pub struct Message {
-    /// What was posted: a read-only array, or an object.
+    /// The received value: a read-only array, or an object.
     #[pyo3(get)]
     value: Py<PyAny>,
-    /// The rank that has posted it.
+    /// The rank that posted the message.
     #[pyo3(get)]
     source: usize,
-    /// What its sender has marked it with: 0 to 2**32 - 1.
+    /// The tag that the sender gave the message: 0 to 2**32 - 1.
     #[pyo3(get)]
     tag: u32,
 }
@@ -59,19 +59,19 @@ pub struct Mailbox<'a> {
     pub objects: Objects,
 }
 
-/// A mailbox's way with pickled objects.
+/// Treatment of pickled objects by a mailbox.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Objects {
     Refuse,
-    /// Their buffers are copied, and can be written.
+    /// Copies the buffers, which are then writeable.
     Copy,
-    /// Their buffers are read-only views of the message.
+    /// Passes the buffers as read-only views of the message.
     View,
 }
 
 impl Objects {
     /// # Errors
-    /// Views of what is not taken.
+    /// `views` is set without `objects`.
     pub fn of(objects: bool, views: bool) -> PyResult<Self> {
         match (objects, views) {
             (true, true) => Ok(Objects::View),
@@ -84,10 +84,10 @@ impl Objects {
     }
 }
 
-/// What the message is to the program.
+/// Value of a message for the program.
 ///
 /// # Errors
-/// It is an object, and the mailbox takes none; or it is none of Python's.
+/// The message is an object, and the mailbox takes none; or its sender is not Python's.
 #[inline]
 pub fn value<'py>(py: Python<'py>, arrived: Arrived, of: &Mailbox<'_>) -> PyResult<Bound<'py, PyAny>> {
     let bytes = wire::bytes(&arrived);
@@ -108,7 +108,7 @@ pub fn value<'py>(py: Python<'py>, arrived: Arrived, of: &Mailbox<'_>) -> PyResu
         made.make_read_only();
         return Ok(made.into_object());
     }
-    // The bytes lie elsewhere than in the message itself, because they are many; but this does not depend on it.
+    // The bytes lie outside the message object, because they are many; this code does not depend on it.
     let held = Bound::new(py, Held(arrived))?;
     let data = held.get().0.as_ptr().cast::<u8>().cast_mut();
     // SAFETY: the elements are the first bytes of the message, and were counted. The message is kept by the array, and stays where it
@@ -125,7 +125,8 @@ fn malformed(py: Python<'_>, arrived: &Arrived, of: &Mailbox<'_>, why: &Malforme
     raise(py, "WrongType", text, Some(rank), Some(of.name))
 }
 
-/// A type that came as a text. It is read as data: a name, or a list of fields; nothing of it is run.
+/// Element type that came as a text. The text is read as data, a name or a list of fields; none of it is
+/// executed.
 #[cold]
 fn named_dtype<'py>(
     py: Python<'py>,
@@ -143,7 +144,7 @@ fn named_dtype<'py>(
     Ok((dtype, size))
 }
 
-/// Unpickles it.
+/// Unpickles the object of a message.
 fn object<'py>(py: Python<'py>, arrived: Arrived, of: &Mailbox<'_>) -> PyResult<Bound<'py, PyAny>> {
     static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if of.objects == Objects::Refuse {
@@ -180,13 +181,13 @@ fn object<'py>(py: Python<'py>, arrived: Arrived, of: &Mailbox<'_>) -> PyResult<
     loads.bind(py).call((view(pickle)?.into_object(),), Some(&options))
 }
 
-/// An array of the program's that a message is to be copied into: what is compared without the interpreter.
+/// The program's array into which a message is copied: the facts that are compared without the interpreter.
 pub struct Room {
     data: NonNull<u8>,
     len: usize,
     /// Bytes of an element.
     size: usize,
-    /// numpy's number of its type, or what the type is called.
+    /// numpy's number of the element type, or the name of the type.
     kind: Kind,
 }
 
@@ -211,11 +212,12 @@ enum Why {
     Malformed(Malformed),
     Object,
     Type(Kind),
-    /// Bytes of its elements.
+    /// Bytes of the message's elements.
     Long(usize),
 }
 
-/// One number for types that are equal: `long long` and `long` have 64 bits on all systems that µDECK runs on.
+/// Maps types that are equal to one number: `long long` and `long` have 64 bits on all systems that µDECK
+/// supports.
 fn one_of_equals(number: u8) -> u8 {
     match number {
         9 => 7,
@@ -226,7 +228,7 @@ fn one_of_equals(number: u8) -> u8 {
 
 impl Room {
     /// # Errors
-    /// The array's elements are none that are sent.
+    /// Elements of this type cannot be sent.
     pub fn of(array: &numpy::Array<'_>) -> PyResult<Self> {
         let kind = match array.type_number() {
             Some(number) => Kind::Number(one_of_equals(number)),
@@ -236,16 +238,16 @@ impl Room {
         Ok(Room { data, len: array.len_bytes()?, size: array.item_size()?.max(1), kind })
     }
 
-    /// Whether copying into it takes no longer than giving the interpreter's lock up.
+    /// Whether copying into the array takes no longer than releasing the interpreter's lock.
     pub fn is_short(&self) -> bool {
         self.len < content::LONG
     }
 
-    /// Copies a message's elements. The number of them. The caller keeps the array, which is writeable, has its elements in a row, and
-    /// is left alone by the program meanwhile.
+    /// Copies a message's elements, and returns their number. The caller keeps the array. The array is writeable, has its
+    /// elements in a row, and is not touched by the program meanwhile.
     ///
     /// # Errors
-    /// It does not fit.
+    /// The message does not fit into the array.
     pub fn fill(&self, message: &[u8], rank: usize) -> Result<usize, Misfit> {
         let refuse = |why| Err(Misfit { rank, why });
         let array = match wire::read(message) {

@@ -1,4 +1,4 @@
-//! numpy's C interface, as far as it is needed: looking at arrays, and making views of memory.
+//! numpy's C interface, as far as the module needs it: inspecting arrays, and making views of memory.
 //!
 //! The entries and structures here are those of numpy's stable ABI, the same in all versions from 1.21 to 2.x. They are found when the
 //! module is loaded, so a build needs no numpy, and one wheel serves all versions. (`docs/decisions` says why not another crate.)
@@ -13,8 +13,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 use pyo3::{ffi, intern};
 
-/// `PyArrayObject_fields`, up to what is used. An object's head has the same size in all interpreters that load a module of the
-/// stable ABI: a count and a type.
+/// `PyArrayObject_fields`, up to the last field in use. The head of an object has the same size in all interpreters that load a
+/// module of the stable ABI: a count and a type.
 #[repr(C)]
 struct Fields {
     count: isize,
@@ -45,7 +45,7 @@ const C_CONTIGUOUS: c_int = 0x1;
 const ALIGNED: c_int = 0x100;
 const WRITEABLE: c_int = 0x400;
 
-/// Bytes of an element, by numpy's number of its type; 0: none that is sent by number.
+/// Bytes of an element, by numpy's number of its type; 0: a type that is not sent by number.
 const SIZES: [u8; 24] = [1, 1, 1, 2, 2, 4, 4, 8, 8, 8, 8, 4, 8, 16, 8, 16, 32, 0, 0, 0, 0, 0, 0, 2];
 pub const FLOAT64: u8 = 12;
 pub const UINT8: u8 = 2;
@@ -88,7 +88,7 @@ static API: OnceLock<Api> = OnceLock::new();
 /// Finds numpy.
 ///
 /// # Errors
-/// It is not installed, or is none that this module knows.
+/// numpy is not installed, or its version is unknown to this module.
 pub fn load(py: Python<'_>) -> PyResult<()> {
     let module = py
         .import("numpy._core._multiarray_umath")
@@ -126,14 +126,15 @@ fn api() -> &'static Api {
     API.get().expect("the module was loaded")
 }
 
-/// The class of arrays in message memory, and what one becomes when it is posted (`udeck/_array.py`). They live as long as the process.
+/// Class of arrays in message memory, and class of such an array after its post (`udeck/_array.py`). Both live as long as the
+/// process.
 static MOVABLE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
 static POSTED: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Says which these classes are: of arrays in message memory, and of posted ones.
+/// Sets the classes of arrays in message memory and of posted arrays.
 ///
 /// # Errors
-/// Their objects do not have the same layout.
+/// Objects of the two classes have different layouts.
 #[pyfunction]
 pub fn set_classes(movable: &Bound<'_, PyType>, posted: &Bound<'_, PyType>) -> PyResult<()> {
     for layout in ["__basicsize__", "__dictoffset__", "__weakrefoffset__"] {
@@ -141,7 +142,7 @@ pub fn set_classes(movable: &Bound<'_, PyType>, posted: &Bound<'_, PyType>) -> P
             return Err(PyImportError::new_err(format!("udeck: the classes of arrays differ in {layout}")));
         }
     }
-    // The collector has a head of its own in front of each object of the classes that it looks at.
+    // The collector puts a head of its own in front of each object of the classes that it tracks.
     let is_collected =
         |class: &Bound<'_, PyType>| PyResult::Ok(class.getattr("__flags__")?.extract::<u64>()? & (1 << 14));
     if is_collected(movable)? != is_collected(posted)? {
@@ -152,8 +153,8 @@ pub fn set_classes(movable: &Bound<'_, PyType>, posted: &Bound<'_, PyType>) -> P
     Ok(())
 }
 
-/// Makes the base of the class of posted arrays: its objects have the layout of numpy's arrays, and are none. So no function of C's takes one for
-/// an array, which would be one without elements.
+/// Makes the base of the class of posted arrays: its objects have the layout of numpy's arrays, but are none. Therefore no C
+/// function takes a posted array for an array, which would have no elements.
 ///
 /// # Errors
 /// The interpreter has no memory.
@@ -193,7 +194,7 @@ pub fn layout(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 /// `Py_bf_getbuffer`, which the stable ABI has from 3.11 on, and specifications from 3.9 on.
 const GET_BUFFER: c_int = 1;
 
-/// Releases a posted array as what it was.
+/// Deallocates a posted array as an array of its former class.
 unsafe extern "C" fn release(object: *mut ffi::PyObject) {
     let movable = MOVABLE.load(Ordering::Acquire);
     // SAFETY: only arrays of the class `movable` come to be of a class with this function, and the interpreter calls it for the last reference. The object
@@ -248,7 +249,7 @@ unsafe fn set_class(object: *mut ffi::PyObject, class: *mut ffi::PyTypeObject) {
     }
 }
 
-/// The address in an array of no elements.
+/// Target of the data pointer of an array without elements.
 static NOTHING: AtomicU64 = AtomicU64::new(0);
 
 /// An array's state before it was posted.
@@ -258,12 +259,12 @@ pub struct Before {
     flags: c_int,
 }
 
-/// An array of numpy's.
+/// An array of numpy.
 #[derive(Clone)]
 pub struct Array<'py>(Bound<'py, PyAny>);
 
 impl<'py> Array<'py> {
-    /// The object, if it is an array.
+    /// Returns the object as an array, if it is one.
     #[inline]
     pub fn of(object: &Bound<'py, PyAny>) -> Option<Self> {
         // SAFETY: both are types; the interpreter is attached.
@@ -274,14 +275,14 @@ impl<'py> Array<'py> {
         is_array.then(|| Array(object.clone()))
     }
 
-    /// Whether the object was an array, and was posted.
+    /// Whether the object was an array that has been posted.
     #[inline]
     pub fn was(object: &Bound<'py, PyAny>) -> bool {
         // SAFETY: it is an object.
         unsafe { ffi::Py_TYPE(object.as_ptr()) == POSTED.load(Ordering::Relaxed) }
     }
 
-    /// Whether it is of numpy's own class.
+    /// Whether the array is of numpy's own class.
     #[inline]
     pub fn is_plain(&self) -> bool {
         // SAFETY: it is an object.
@@ -301,7 +302,7 @@ impl<'py> Array<'py> {
         self.0.as_ptr().cast()
     }
 
-    /// Where its elements lie.
+    /// Address of the first element.
     #[inline]
     pub fn data(&self) -> *mut u8 {
         // SAFETY: it is an array, and lives.
@@ -340,7 +341,8 @@ impl<'py> Array<'py> {
         self.flags() & WRITEABLE != 0
     }
 
-    /// numpy's number of its type, if elements of that type are the same in all ranks: numbers in this machine's byte order.
+    /// numpy's number of the element type, if elements of this type are the same in all ranks: numbers in this machine's
+    /// byte order.
     #[inline]
     pub fn type_number(&self) -> Option<u8> {
         // SAFETY: it is an array, and has a type.
@@ -352,7 +354,7 @@ impl<'py> Array<'py> {
         matches!(order, b'=' | b'|').then_some(number)
     }
 
-    /// Its type.
+    /// Element type of the array.
     pub fn dtype(&self) -> Bound<'py, PyAny> {
         // SAFETY: it is an array, and has a type, which is an object.
         unsafe { Bound::from_borrowed_ptr(self.0.py(), (*self.fields()).descr.cast()) }
@@ -373,13 +375,13 @@ impl<'py> Array<'py> {
         Ok(self.dims().iter().fold(self.item_size()?, |bytes, dim| bytes * *dim as usize))
     }
 
-    /// What keeps its memory, if it does not itself.
+    /// Object that keeps the array's memory, unless the array owns it.
     pub fn base(&self) -> Option<Bound<'py, PyAny>> {
         // SAFETY: it is an array; its base is an object or NULL.
         unsafe { Bound::from_borrowed_ptr_or_opt(self.0.py(), (*self.fields()).base) }
     }
 
-    /// The array that it is a view of.
+    /// The array of which this array is a view.
     #[inline]
     pub fn base_array(&self) -> Option<Array<'py>> {
         // SAFETY: as above.
@@ -387,7 +389,7 @@ impl<'py> Array<'py> {
         if base.is_null() { None } else { self.base().as_ref().and_then(Array::of) }
     }
 
-    /// How many references to it there are.
+    /// Reference count of the array.
     pub fn references(&self) -> isize {
         // SAFETY: it is an object.
         unsafe { ffi::Py_REFCNT(self.0.as_ptr()) as isize }
@@ -408,7 +410,8 @@ impl<'py> Array<'py> {
         }
     }
 
-    /// Leaves it without elements and memory, and of the class that says why. Only for an array of `World.empty`.
+    /// Removes elements and memory from the array, and changes its class to that of posted arrays. Only for an
+    /// array of `World.empty`.
     pub fn mark_posted(&self) -> Before {
         debug_assert!(self.is_movable());
         let fields = self.fields();
@@ -425,7 +428,7 @@ impl<'py> Array<'py> {
         }
     }
 
-    /// Makes an array that was not posted what it was.
+    /// Restores an array that was not posted.
     pub fn unmark_posted(&self, before: Before) {
         debug_assert!(self.is_posted());
         let fields = self.fields();
@@ -443,7 +446,8 @@ impl<'py> Array<'py> {
         }
     }
 
-    /// Gives up what keeps its memory. Only for a posted array, which points to none.
+    /// Releases the object that keeps the memory. Only for a posted array, whose data pointer refers to no
+    /// memory.
     pub fn forget_base(&self) {
         debug_assert!(self.is_posted());
         // SAFETY: the base is an object or NULL, which an array without one has.
@@ -453,13 +457,13 @@ impl<'py> Array<'py> {
         }
     }
 
-    /// Whether it was posted.
+    /// Whether the array was posted.
     #[inline]
     pub fn is_posted(&self) -> bool {
         Self::was(&self.0)
     }
 
-    /// Whether it is of the class of arrays in message memory.
+    /// Whether the array is of the class of arrays in message memory.
     #[inline]
     pub fn is_movable(&self) -> bool {
         // SAFETY: it is an object.
@@ -472,14 +476,14 @@ pub fn size_of(dtype: &Bound<'_, PyAny>) -> PyResult<usize> {
     dtype.getattr(intern!(dtype.py(), "itemsize"))?.extract()
 }
 
-/// The type of this number.
+/// The element type with this number.
 #[inline]
 pub fn dtype_of_number(py: Python<'_>, number: u8) -> PyResult<Bound<'_, PyAny>> {
     // SAFETY: the call takes any number, and gives a new reference, or fails.
     unsafe { Bound::from_owned_ptr_or_err(py, (api().descr_from_type)(number.into())) }
 }
 
-/// numpy's number of a type: as [`Array::type_number`].
+/// numpy's number of an element type, as for [`Array::type_number`].
 pub fn number_of_dtype(dtype: &Bound<'_, PyAny>) -> PyResult<Option<u8>> {
     let number: i64 = dtype.getattr(intern!(dtype.py(), "num"))?.extract()?;
     let native: bool = dtype.getattr(intern!(dtype.py(), "isnative"))?.extract()?;
@@ -487,14 +491,14 @@ pub fn number_of_dtype(dtype: &Bound<'_, PyAny>) -> PyResult<Option<u8>> {
     Ok(number.filter(|_| native))
 }
 
-/// A new array, with memory of its own that nobody has written.
+/// A new array with uninitialised memory of its own.
 #[inline]
 pub fn new<'py>(dtype: Bound<'py, PyAny>, dims: &[isize]) -> PyResult<Array<'py>> {
     // SAFETY: no memory is given.
     unsafe { make(api().class, dtype, dims, std::ptr::null_mut(), 0) }
 }
 
-/// An array of memory that `owner` keeps.
+/// An array over memory that `owner` keeps.
 ///
 /// # Safety
 /// The memory has the elements of an array of this type and shape, and stays while `owner` lives; if it is `writeable`, nothing else
@@ -511,10 +515,10 @@ pub unsafe fn view<'py>(
     unsafe { view_of(api().class, dtype, dims, data, writeable, owner) }
 }
 
-/// As [`view`], of the class of arrays in message memory.
+/// An array over memory that `owner` keeps, of the class of arrays in message memory.
 ///
 /// # Safety
-/// As of [`view`].
+/// Same as for [`view`].
 pub unsafe fn movable_view<'py>(
     dtype: Bound<'py, PyAny>,
     dims: &[isize],
@@ -530,7 +534,7 @@ pub unsafe fn movable_view<'py>(
 }
 
 /// # Safety
-/// As of [`view`]; the class is numpy's, or a subclass.
+/// Same as for [`view`]; `class` is numpy's, or a subclass of it.
 #[inline]
 unsafe fn view_of<'py>(
     class: *mut ffi::PyTypeObject,
@@ -561,7 +565,7 @@ unsafe fn make<'py>(
     flags: c_int,
 ) -> PyResult<Array<'py>> {
     let py = dtype.py();
-    // numpy finds out for itself whether the elements are aligned and in order.
+    // numpy determines by itself whether the elements are aligned and in order.
     // SAFETY: the class is that of arrays, whose call this is, or a subclass; it takes the reference to the type; dimensions are as many as it says.
     unsafe {
         let array = (api().new_from_descr)(

@@ -1,4 +1,4 @@
-//! Postboxes: where a rank posts.
+//! Postboxes: the objects by which a rank posts.
 
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -21,20 +21,20 @@ use crate::tasks::{self, End, Task};
 use crate::wait::{self, Timeout};
 use crate::wire::{Head, PythonValues, bytes_mut, values};
 
-/// So many bytes are put together on the stack: the library has a place for short messages.
+/// Longest message in bytes that is built on the stack: the library has room of its own for short messages.
 const SHORT: usize = 256;
 
-/// A way to a mailbox. Made by World.postbox() and World.postbox_of().
+/// A connection to a mailbox. Made by World.postbox() and World.postbox_of().
 ///
-/// It is a context manager, whose end is close(). Threads that post take turns; a task that posts has it alone, and who comes
-/// meanwhile gets Busy. A tag is a number from 0 to 2**32 - 1.
+/// A postbox is a context manager; the end of the block is close(). Threads that post take turns. A task that posts has
+/// exclusive use; other callers get Busy meanwhile. A tag is a number from 0 to 2**32 - 1.
 #[pyclass(frozen, module = "udeck")]
 pub struct Postbox {
     slot: Slot<udeck::Postbox<PythonValues>>,
     world: Arc<Handle>,
 }
 
-/// Why a message was not posted, and the message, if it was none that is copied.
+/// Why a message was not posted, and the message, unless it was copied.
 enum Unposted {
     Unusable(Unusable, Option<Buffer>),
     Failed(Error, Option<Buffer>),
@@ -46,12 +46,12 @@ impl From<Unusable> for Unposted {
     }
 }
 
-/// What is to be posted, with its memory.
+/// A message that is ready to be posted, with its memory.
 pub struct Prepared<'py> {
     pub buffer: Buffer,
-    /// The array of `World.empty` that is posted, and is what it was if that fails.
+    /// The posted array of `World.empty`, which is restored if the post fails.
     pub array: Option<Posted<'py>>,
-    /// Bytes that were copied into it.
+    /// Number of bytes that were copied into the buffer.
     copied: usize,
 }
 
@@ -61,7 +61,7 @@ impl Postbox {
         Postbox { slot: Slot::new(postbox, "the postbox of mailbox", name, limit, None), world }
     }
 
-    /// Posts a short array, put together on the stack. `false`: there is no room now, or the postbox is used.
+    /// Posts a short array, built on the stack. `false`: there is no room now, or the postbox is in use.
     #[inline]
     fn post_short(
         &self,
@@ -87,7 +87,8 @@ impl Postbox {
         }
     }
 
-    /// An array's message: its own memory, or a copy in memory that `allocate` gives. `explained`: references to the array.
+    /// Builds an array's message: its own memory, or a copy in memory from `allocate`. `explained`: known references to the
+    /// array.
     fn prepare<'py, E: From<PyErr>>(
         &self,
         array: Array<'py>,
@@ -96,7 +97,7 @@ impl Postbox {
     ) -> Result<Prepared<'py>, E> {
         let (elements, text) = (array.len_bytes()?, content::text(&array)?);
         let text = text.as_ref().map(|text| text.to_cow()).transpose()?;
-        // Its shape is changed when it is posted.
+        // Posting changes the array's shape, so the shape is copied.
         let dims = array.dims().to_vec();
         let head = content::head(array.type_number(), text.as_deref(), &dims)?;
         let owned = memory::owned(&array, elements);
@@ -110,7 +111,7 @@ impl Postbox {
             return Ok(Prepared { buffer, array: Some(array), copied: 0 });
         }
         let mut buffer = allocate(elements + head.len())?;
-        // Other threads may have run, and have posted it.
+        // Other threads may have run meanwhile, and posted the array.
         let check = |array: &Array<'py>| match array.is_posted() {
             true => Err(numpy::posted(array.object().py())),
             false => Ok(()),
@@ -130,7 +131,7 @@ impl Postbox {
         Ok(Prepared { buffer, array, copied: elements })
     }
 
-    /// An object's message.
+    /// Builds an object's message.
     fn prepare_object<'py>(&self, value: &Bound<'py, PyAny>, timeout: Timeout) -> PyResult<Prepared<'py>> {
         let pickled = content::pickle(value)?;
         let layout = pickled.layout()?;
@@ -139,7 +140,7 @@ impl Postbox {
         Ok(Prepared { buffer, array: None, copied: layout.len })
     }
 
-    /// Posts a message, and waits for room if it must.
+    /// Posts a message, and waits for room if necessary.
     fn send(&self, py: Python<'_>, mut prepared: Prepared<'_>, tag: u32, timeout: Timeout) -> PyResult<()> {
         prepared.buffer.set_tag(tag);
         let Prepared { buffer, array, copied } = prepared;
@@ -156,7 +157,7 @@ impl Postbox {
         self.sent(py, posted, array)
     }
 
-    /// Ends a post: the call's result, and the array's state.
+    /// Ends a post: makes the call's result, and sets the array's state.
     fn sent(&self, py: Python<'_>, posted: Result<(), Unposted>, array: Option<Posted<'_>>) -> PyResult<()> {
         let (error, back) = match posted {
             Ok(()) => {
@@ -168,7 +169,7 @@ impl Postbox {
         };
         match (array, back) {
             (Some(array), Some(buffer)) => array.undo(buffer),
-            // It was under way.
+            // The message was under way.
             (Some(array), None) => array.done(),
             (None, _) => {}
         }
@@ -192,7 +193,7 @@ impl Postbox {
     }
 }
 
-/// Counts the bytes of a message that was posted and is a copy.
+/// Counts the copied bytes of a message that was posted.
 fn counted(
     postbox: &udeck::Postbox<PythonValues>,
     copied: usize,
@@ -203,7 +204,7 @@ fn counted(
     Ok(())
 }
 
-/// Postbox.post().
+/// The method Postbox.post().
 pub struct Post;
 
 impl Method for Post {
@@ -232,7 +233,7 @@ and Busy. An array that was not posted is as before.";
     }
 }
 
-/// Postbox.post_async().
+/// The method Postbox.post_async().
 pub struct PostAsync;
 
 impl Method for PostAsync {
@@ -274,7 +275,8 @@ impl Postbox {
         self.send(py, prepared, tag, timeout)
     }
 
-    /// Waits until everything that was posted here was read, at most the timeout (seconds; None: DECK_DEADLINE).
+    /// Waits until every message that was posted here has been read, at most the timeout (seconds; None:
+    /// DECK_DEADLINE).
     ///
     /// Raises Undelivered, MailboxGone, PeerLost, Deadline, Closed, and Busy.
     #[pyo3(signature = (timeout=Timeout::USUAL), text_signature = "($self, timeout=None)")]
@@ -294,14 +296,14 @@ impl Postbox {
         &self.slot.name
     }
 
-    /// By which transport messages travel from here, and why by no better one: a text for people.
+    /// The transport that messages take from here, and why no better one is used: a text for people.
     #[getter]
     fn route(&self, py: Python<'_>) -> PyResult<String> {
         let postbox = self.slot.try_use().map_err(|why| self.slot.raise(py, why))?;
         Ok(postbox.route().to_string())
     }
 
-    /// Ends the connection. What was posted is still delivered. Raises Busy when a task has it.
+    /// Closes the connection. Posted messages are still delivered. Raises Busy when a task uses the postbox.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.slot.close(py)
     }
@@ -332,13 +334,13 @@ impl Postbox {
                 return Ok(());
             }
         }
-        // `content::array` has made another one.
+        // `content::array` holds one more reference.
         let prepared =
             self.prepare(array, Explained::by_call().and(1), |len| self.world.buffer(py, len, timeout))?;
         self.send(py, prepared, tag, timeout)
     }
 
-    /// A post in a task, which has the postbox from its first poll to its end.
+    /// A post in a task, which uses the postbox exclusively from its first poll to its end.
     fn task(slf: &Bound<'_, Self>, array: &Bound<'_, PyAny>, tag: u32) -> Task {
         let (postbox, array) = (slf.clone().unbind(), array.clone().unbind());
         let (mut lent, mut at_first) = (None, Some(Explained::by_call()));
@@ -347,13 +349,13 @@ impl Postbox {
             if lent.is_none() {
                 lent = Some(this.slot.lend().map_err(|why| this.slot.raise(py, why))?);
             }
-            // The call is there the first time only. Two are held here.
+            // The call's own reference exists only at the first attempt. This function holds two.
             let explained = at_first.take().unwrap_or(Explained::exactly(0)).and(2);
             let array = content::array(array.bind(py))?;
             let Prepared { mut buffer, array, copied } =
                 this.prepare(array, explained, |len| this.world.try_buffer(py, len))?;
             buffer.set_tag(tag);
-            // The message may go at any time: from now on it is not the program's.
+            // The message may leave at any time: from now on the array does not belong to the program.
             array.into_iter().for_each(Posted::done);
             let (mut lent, name) = (lent.take().expect("lent before"), this.slot.name.clone());
             Ok(async move {

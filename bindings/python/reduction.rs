@@ -16,7 +16,7 @@ const NAMES: [(&str, Named); 8] = [
     ("xor", Named::BitXor),
 ];
 
-/// By numpy's number of the type.
+/// Element type by numpy's number of it.
 pub fn element(number: u8) -> Option<ElementType> {
     Some(match number {
         0 => ElementType::Bool,

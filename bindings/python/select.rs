@@ -13,10 +13,12 @@ use crate::mailbox::{Inner, Mailbox};
 use crate::slot::{Guard, Unusable};
 use crate::wait::{self, Timeout};
 
-/// Waits until one of these mailboxes has a message, and returns that mailbox: its try_retrieve() and retrieve() do not wait then.
+/// Waits until one of these mailboxes has a message, and returns that mailbox, whose try_retrieve() and retrieve() then do not
+/// wait.
 ///
-/// Of those that have one it is the mailbox that was not returned for the longest time. timeout: seconds for all of it; None:
-/// DECK_DEADLINE; 0 looks only. Another thread may wait at the same mailboxes, or retrieve there: then it may be that it has the message first.
+/// If several have one, select() returns the mailbox that was not returned for the longest time. timeout: seconds for the whole
+/// call; None: DECK_DEADLINE; 0 only polls. Another thread may wait at the same mailboxes, or retrieve from them, and may take
+/// the message first.
 /// Raises Deadline, PeerLost once for each rank that died, NobodyLeft when nobody is left who could post to any, ValueError without a mailbox,
 /// Closed, and Busy when a task has one of them.
 #[pyfunction]
@@ -27,7 +29,8 @@ pub fn select<'py>(
     timeout: Timeout,
 ) -> PyResult<Bound<'py, Mailbox>> {
     let mut all: Vec<&Mailbox> = mailboxes.iter().map(Bound::get).collect();
-    // Another thread may select among the same, in another order. One that is listed twice is locked once.
+    // Another thread may select among the same mailboxes, in another order. A mailbox that is listed twice is
+    // locked once.
     all.sort_by_key(|mailbox| mailbox.slot.order());
     all.dedup_by_key(|mailbox| mailbox.slot.order());
     let first = all.first().ok_or_else(|| PyValueError::new_err("select() has no mailbox to wait at"))?;
@@ -35,7 +38,7 @@ pub fn select<'py>(
     let found = match at_once(&all) {
         Ok(Some(at)) => Ok(at),
         Ok(None) => wait::detached(py, || among(&all, limit)),
-        // Another thread may have done soon.
+        // Another thread may soon release the mailbox.
         Err(Failed::Unusable(_, Unusable::Busy)) => wait::detached(py, || among(&all, limit)),
         Err(failed) => Err(failed),
     };
@@ -61,7 +64,7 @@ fn mailboxes<'py>(value: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, Mailbox>
 }
 
 enum Failed {
-    /// The one at this place.
+    /// The mailbox at this index.
     Unusable(usize, Unusable),
     Failed(Error),
 }
@@ -74,7 +77,7 @@ impl From<Error> for Failed {
 
 type Locked<'a> = Vec<Guard<'a, Inner>>;
 
-/// `None`: other threads use some.
+/// Locks all mailboxes. `None`: other threads use some of them.
 fn lock<'a>(
     all: &[&'a Mailbox],
     how: impl Fn(&'a Mailbox) -> Result<Option<Guard<'a, Inner>>, Unusable>,

@@ -1,4 +1,5 @@
-//! Where a mailbox or postbox of the library's is, for an object of Python's that threads and tasks share.
+//! The slot of a mailbox or postbox: the library's object, shared by threads and tasks through an object of
+//! Python.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -15,20 +16,20 @@ use crate::wait;
 
 enum Place<T> {
     Here(Box<T>),
-    /// A task has it, and brings it back.
+    /// A task holds the object, and brings it back.
     Lent,
     Closed,
 }
 
-/// Why it cannot be used.
+/// Why a slot cannot be used.
 #[derive(Debug)]
 pub enum Unusable {
     Closed,
-    /// Another thread or task uses it.
+    /// Another thread or task uses the object.
     Busy,
-    /// By a thread of the process that forked this one.
+    /// A thread of the process that forked this one uses the object.
     Forked,
-    /// Waiting for it failed.
+    /// Waiting for the object failed.
     Failed(Error),
 }
 
@@ -40,16 +41,16 @@ impl From<Error> for Unusable {
 
 pub type Guard<'a, T> = MappedMutexGuard<'a, T>;
 
-/// A mailbox or postbox, unless a task has it or it was closed.
+/// A mailbox or postbox, unless a task holds it or it was closed.
 pub struct Slot<T> {
     place: Arc<Mutex<Place<T>>>,
-    /// What it is, in words: "mailbox".
+    /// Kind of the object, in words: "mailbox".
     what: &'static str,
     /// The mailbox's name.
     pub name: String,
-    /// The world's deadline: how long those who wait for their turn do so at most, if they give no time.
+    /// The world's deadline: upper bound of a wait for one's turn, if the call gives no timeout.
     pub limit: Duration,
-    /// A mailbox's: how threads that wait at it hear of others that want it.
+    /// Only for a mailbox: tells the threads that wait at it that others want it.
     turns: Option<Arc<Turns>>,
 }
 
@@ -64,18 +65,19 @@ impl<T: Send> Slot<T> {
         Slot { place: Arc::new(Mutex::new(Place::Here(Box::new(object)))), what, name, limit, turns }
     }
 
-    /// Does not wait: for who has the interpreter's lock.
+    /// Takes the object without waiting, for a caller that holds the interpreter's lock.
     #[inline]
     pub fn try_use(&self) -> Result<Guard<'_, T>, Unusable> {
         here(self.place.try_lock().ok_or_else(in_use)?)
     }
 
-    /// Waits for other threads, without the interpreter's lock. Those that wait at a mailbox let it have it.
+    /// Waits for other threads, without the interpreter's lock. Threads that wait at a mailbox release it
+    /// meanwhile.
     pub fn wait_for_use(&self, limit: Duration) -> Result<Guard<'_, T>, Unusable> {
         here(self.wait_for_place(limit)?)
     }
 
-    /// Waits for other threads' calls to end. `None`: they have not.
+    /// Waits until other threads' calls end. `None`: they have not ended in time.
     pub fn use_within(&self, limit: Duration) -> Result<Option<Guard<'_, T>>, Unusable> {
         self.lock_for(limit)?.map(here).transpose()
     }
@@ -90,7 +92,8 @@ impl<T: Send> Slot<T> {
         lock_within(turns.as_slice(), &what, limit, |limit| self.lock_for(limit))
     }
 
-    /// The lock of a forked child's copy stays as it was: it is not waited for.
+    /// Locks the place. In a forked child the lock stays as it was at the fork, so the child does not wait for
+    /// it.
     fn lock_for(&self, limit: Duration) -> Result<Option<MutexGuard<'_, Place<T>>>, Unusable> {
         match self.place.try_lock() {
             None if is_forked() => Err(Unusable::Forked),
@@ -99,7 +102,7 @@ impl<T: Send> Slot<T> {
         }
     }
 
-    /// For a task, which has it until it drops it.
+    /// Lends the object to a task, which holds it until it drops it.
     pub fn lend(&self) -> Result<Lent<T>, Unusable> {
         let mut place = self.place.try_lock().ok_or_else(in_use)?;
         match std::mem::replace(&mut *place, Place::Lent) {
@@ -112,7 +115,8 @@ impl<T: Send> Slot<T> {
         }
     }
 
-    /// Drops it, once other threads have done with it. Those that wait at a mailbox find it closed.
+    /// Drops the object when other threads have finished with it. Threads that wait at a mailbox find it
+    /// closed.
     pub fn close(&self, py: Python<'_>) -> PyResult<()> {
         let closed = wait::detached(py, || {
             let mut place = self.wait_for_place(self.limit)?;
@@ -141,7 +145,7 @@ impl<T: Send> Slot<T> {
         raise(py, class, text, None, Some(name))
     }
 
-    /// An order in which several are locked. The same for the same slot.
+    /// Key of the order in which several slots are locked. It is the same for the same slot.
     pub fn order(&self) -> usize {
         Arc::as_ptr(&self.place).addr()
     }
@@ -155,7 +159,7 @@ fn here<T>(place: MutexGuard<'_, Place<T>>) -> Result<Guard<'_, T>, Unusable> {
     .map_err(|place| why(&place))
 }
 
-/// Why it is not free now.
+/// Why the object is not free now.
 #[cold]
 fn in_use() -> Unusable {
     if is_forked() { Unusable::Forked } else { Unusable::Busy }
@@ -165,7 +169,7 @@ fn why<T>(place: &Place<T>) -> Unusable {
     if matches!(place, Place::Closed) { Unusable::Closed } else { in_use() }
 }
 
-/// What a slot has lent: it is brought back when this is dropped.
+/// An object that a slot has lent. Dropping this brings the object back.
 pub struct Lent<T> {
     place: Arc<Mutex<Place<T>>>,
     object: Option<Box<T>>,
@@ -174,7 +178,7 @@ pub struct Lent<T> {
 impl<T> Drop for Lent<T> {
     fn drop(&mut self) {
         if let Some(object) = self.object.take() {
-            // Whoever has the lock finds that it is lent, and gives it up.
+            // Any thread that holds the lock finds the object lent, and releases the lock.
             *self.place.lock() = Place::Here(object);
         }
     }

@@ -1,7 +1,8 @@
 //! Retrieving and posting in tasks of asyncio.
 //!
-//! `udeck/_helpers.py` polls a [`Task`] in the loop's thread. What has news for it rings the loop's [`Bell`]: the thread of the library that does
-//! so never enters the interpreter, which may be ending. A task that is cancelled drops the library's future, which loses no message.
+//! `udeck/_helpers.py` polls a [`Task`] in the loop's thread. A thread of the library that has news for the task rings the loop's
+//! [`Bell`]. This thread never enters the interpreter, which may be ending. A cancelled task drops the library's future, which
+//! loses no message.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -27,21 +28,21 @@ type Running = Pin<Box<dyn Future<Output = End> + Send>>;
 /// Begins a call with the interpreter attached.
 type Begin = Box<dyn FnMut(Python<'_>) -> Result<Running, Unavailable> + Send>;
 
-/// Interval at which a call looks for memory, which receivers give back without a word.
+/// Interval at which a call looks for memory; receivers give memory back without a notification.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
-/// A call that is under way.
+/// A call in progress.
 #[pyclass(frozen, module = "udeck")]
 pub struct Task(Mutex<Option<Stage>>);
 
 enum Stage {
     Unbegun(Begin),
     Running(Running),
-    /// The result, for whoever awaits it.
+    /// The result, which the awaiting code takes.
     Done(PyResult<Py<PyAny>>),
 }
 
-/// What one poll came to.
+/// Result of one poll.
 enum Progress {
     Waits(Stage),
     LacksMemory(Stage),
@@ -67,7 +68,7 @@ impl Stage {
 }
 
 impl Task {
-    /// A call that begins when it is first polled. `begin` is called again when it found no memory.
+    /// A call that begins when it is first polled. `begin` is called again if it found no memory.
     pub fn new<F: Future<Output = End> + Send + 'static>(
         mut begin: impl FnMut(Python<'_>) -> Result<F, Unavailable> + Send + 'static,
     ) -> Self {
@@ -75,7 +76,7 @@ impl Task {
         Task(Mutex::new(Some(Stage::Unbegun(begin))))
     }
 
-    /// Does what can be done without waiting. Whoever awaits the task gets the result, also if it is an error.
+    /// Does the part that needs no waiting. The awaiting code gets the result, also if it is an error.
     pub fn begin(self, py: Python<'_>) -> Self {
         let Some(stage) = self.0.into_inner() else { return Task(Mutex::new(None)) };
         let stage = match stage.poll(py, Waker::noop()) {
@@ -88,10 +89,11 @@ impl Task {
 
 #[pymethods]
 impl Task {
-    /// The result in a tuple; None: `bell` rings when there may be one; a number: it is to be polled again after so many seconds.
+    /// Polls the call. Returns the result in a tuple; None: `bell` rings when there may be one; a number: poll again after this
+    /// many seconds.
     fn poll<'py>(slf: &Bound<'py, Self>, bell: &Bell) -> PyResult<Bound<'py, PyAny>> {
         let (py, this) = (slf.py(), slf.get());
-        // Nobody waits for the lock: it is not held while anything runs.
+        // No thread waits for this lock: it is not held while the call runs.
         let stage = this.0.lock().take().ok_or_else(|| PyRuntimeError::new_err("the call was over"))?;
         let waker = Waker::from(Arc::new(Ringer { bell: bell.0.clone(), task: slf.as_ptr().addr() }));
         let keep = |stage| *this.0.lock() = Some(stage);
@@ -108,20 +110,20 @@ impl Task {
         }
     }
 
-    /// Gives the call up.
+    /// Cancels the call.
     fn close(&self, py: Python<'_>) {
         let stage = self.0.lock().take();
         py.detach(|| drop(stage));
     }
 }
 
-/// What wakes the tasks of one loop of asyncio: a descriptor, which the loop watches.
+/// Wakes the tasks of one loop of asyncio, by a descriptor that the loop watches.
 #[pyclass(frozen, module = "udeck")]
 pub struct Bell(Arc<Rung>);
 
 struct Rung {
     event: EventFd,
-    /// The tasks that it was rung for, by their addresses: as id() has them.
+    /// Tasks for which the bell was rung, by their addresses, which are their id().
     tasks: Mutex<BTreeSet<usize>>,
 }
 
@@ -132,20 +134,20 @@ impl Bell {
         Ok(Bell(Arc::new(Rung { event: EventFd::new()?, tasks: Mutex::default() })))
     }
 
-    /// The descriptor, which is readable when the bell was rung.
+    /// Returns the descriptor, which is readable when the bell was rung.
     fn fileno(&self) -> i32 {
         self.0.event.as_fd().as_raw_fd()
     }
 
-    /// The tasks that it was rung for since the last call, by id(). Some may be over.
+    /// Returns the tasks for which the bell was rung since the last call, by id(). Some may have ended.
     fn rung(&self) -> BTreeSet<usize> {
-        // In this order: whoever rings in between rings for the next call.
+        // The order matters: a ring between the two steps counts for the next call.
         self.0.event.reset();
         std::mem::take(&mut *self.0.tasks.lock())
     }
 }
 
-/// Rings for one task, in whatever thread of the library has news for it. Nothing here is Python's.
+/// Rings for one task, in the library's thread that has news for it. Nothing here belongs to Python.
 struct Ringer {
     bell: Arc<Rung>,
     task: usize,
@@ -166,7 +168,8 @@ impl Wake for Ringer {
     }
 }
 
-/// A coroutine that awaits it. `iterates`: that nobody is left ends an iteration.
+/// Returns a coroutine that awaits `task`. `iterates`: the error that no rank is left which could post ends an
+/// iteration.
 pub fn run<'py>(py: Python<'py>, task: Task, iterates: bool) -> PyResult<Bound<'py, PyAny>> {
     let drive = if iterates { intern!(py, "drive_iteration") } else { intern!(py, "drive") };
     helper(py, drive)?.call1((Bound::new(py, task)?,))

@@ -6,17 +6,17 @@ use std::time::Duration;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-/// Longer than anybody waits, and short enough to be added to a time.
+/// Longer than any wait, and short enough to be added to an `Instant`.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 thread_local! {
-    /// What the signal's handler raised in the wait of this thread.
+    /// Exception that a signal handler raised during this thread's wait.
     static RAISED: Cell<Option<PyErr>> = const { Cell::new(None) };
 }
 
-/// Whether a signal handler has raised something. Handlers run in the main thread only; elsewhere this is `false`.
+/// Whether a signal handler raised an exception. Handlers run in the main thread only; elsewhere this is `false`.
 fn is_interrupted() -> bool {
-    // An interpreter that ends has no handlers.
+    // An interpreter that is ending runs no handlers.
     Python::try_attach(|py| match py.check_signals() {
         Ok(()) => false,
         Err(error) => {
@@ -27,17 +27,17 @@ fn is_interrupted() -> bool {
     .unwrap_or(false)
 }
 
-/// What a signal handler raised.
+/// Takes the exception that a signal handler raised.
 pub fn raised() -> Option<PyErr> {
     RAISED.take()
 }
 
-/// Runs what may wait, without the interpreter's lock. A signal ends it.
+/// Runs a call that may wait, without the interpreter's lock. A signal ends the wait.
 pub fn detached<R: Send>(py: Python<'_>, body: impl FnOnce() -> R + Send) -> R {
     py.detach(|| udeck::interruptible(is_interrupted, body))
 }
 
-/// How long a call waits: seconds, or what the world says.
+/// Longest wait of a call: seconds, or the world's deadline.
 #[derive(Clone, Copy)]
 pub struct Timeout(pub Option<Duration>);
 

@@ -1,4 +1,4 @@
-//! How a message of Python's is laid out. What describes it stands behind its bytes, so that these begin where the memory begins.
+//! Layout of a message from Python. The description stands behind the contents, so that these begin at the start of the memory.
 //!
 //! ```text
 //!   array   │ elements, in C order │ dimensions (u64 each, unless there is one) │ its type's text │ room │ foot │
@@ -9,11 +9,13 @@
 //!   table   │ length of the pickle u64 │ (offset u64, length u64) of each buffer │
 //! ```
 //!
-//! All numbers are little endian. A rank that is not one of ours may have sent anything: what is read here is checked here.
+//! All numbers are little endian. The sender may not be this library, and may have sent anything: everything read here is
+//! checked here.
 
 use udeck::bytemuck::{self, Pod, Zeroable};
 
-/// An octet of a mailbox of Python's. A type of its own, so that a postbox of another language that means other contents is an error.
+/// A byte of a Python mailbox. It is a type of its own, so that a postbox of another language, which means other contents, is an
+/// error.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[bytemuck(crate = "udeck::bytemuck")]
 #[repr(transparent)]
@@ -23,30 +25,30 @@ pub const FOOT: usize = 8;
 const VERSION: u8 = 0xd1;
 const ARRAY: u8 = 0;
 const OBJECT: u8 = 1;
-/// Stands for a type that numpy has no number for: its description follows.
+/// Marks an element type without a number in numpy: its description follows as text.
 pub const TEXT: u8 = 255;
-/// Dimensions of an array: what numpy 1 can have.
+/// Largest number of dimensions of an array: the limit of numpy 1.
 pub const MAX_DIMS: usize = 32;
-/// Where buffers of an object begin.
+/// Alignment in bytes of an object's buffers.
 pub const ALIGN: usize = 64;
 
-/// What a message is, and where.
+/// The parts of a message.
 pub enum Content<'a> {
     Array(Array<'a>),
     Object { pickle: &'a [u8], buffers: Vec<&'a [u8]> },
 }
 
-/// An array as it is described. That the shape fits the elements is checked by [`Array::dims`].
+/// An array as its message describes it. [`Array::dims`] checks that the shape fits the elements.
 pub struct Array<'a> {
     pub elements: &'a [u8],
     pub type_number: u8,
-    /// What numpy calls the type, if it has no number.
+    /// numpy's name of the element type, if the type has no number.
     pub text: &'a str,
     count: usize,
     dims: &'a [u8],
 }
 
-/// A message that is none of Python's, or damaged.
+/// A message that is damaged, or was not made by Python.
 #[derive(Debug)]
 pub struct Malformed(pub &'static str);
 
@@ -63,7 +65,7 @@ impl Dims {
     }
 }
 
-/// How an array is described.
+/// Description of an array in a message.
 #[derive(Clone, Copy)]
 pub struct Head<'a> {
     pub type_number: u8,
@@ -72,7 +74,7 @@ pub struct Head<'a> {
 }
 
 impl Head<'_> {
-    /// Bytes of the description.
+    /// Length of the description in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         FOOT + self.dims_len() + self.text_len()
@@ -88,7 +90,8 @@ impl Head<'_> {
         if self.type_number == TEXT { 2 + self.text.len() } else { 0 }
     }
 
-    /// Writes it behind `elements` bytes of `message`, which has room for it, and may have more.
+    /// Writes the description behind the first `elements` bytes of `message`, which has room for it, and may
+    /// have more.
     #[inline]
     pub fn write(&self, message: &mut [u8], elements: usize) {
         let between = (message.len() - elements - FOOT) as u32;
@@ -112,17 +115,17 @@ impl Head<'_> {
     }
 }
 
-/// Where the parts of an object's message lie.
+/// Places of the parts in an object's message.
 pub struct Layout {
     pickle: usize,
-    /// Offset and length of each.
+    /// Place of each buffer: offset and length in bytes.
     pub buffers: Vec<(usize, usize)>,
     table: usize,
     pub len: usize,
 }
 
 impl Layout {
-    /// For a pickle and buffers of these lengths.
+    /// Layout for a pickle and buffers of these lengths.
     pub fn new(pickle: usize, lengths: impl Iterator<Item = usize>) -> Self {
         let (mut buffers, mut end) = (Vec::new(), pickle);
         for length in lengths {
@@ -137,7 +140,7 @@ impl Layout {
     /// Writes the description.
     ///
     /// # Errors
-    /// More buffers than can be described.
+    /// There are more buffers than can be described.
     pub fn write(&self, message: &mut [u8]) -> Result<(), Malformed> {
         let between = u32::try_from(self.len - FOOT - self.table);
         let between = between.map_err(|_| Malformed("it has too many buffers"))?;
@@ -154,7 +157,7 @@ impl Layout {
     }
 }
 
-/// What the message says that it is.
+/// Parses a message.
 ///
 /// # Errors
 /// [`Malformed`].
@@ -219,10 +222,10 @@ fn read_object<'a>(content: &'a [u8], table: &'a [u8]) -> Result<Content<'a>, Ma
 }
 
 impl Array<'_> {
-    /// The shape, whose elements of `size` bytes are as many as there are.
+    /// Shape of the array. Its number of elements, of `size` bytes each, is checked.
     ///
     /// # Errors
-    /// [`Malformed`]: they are not.
+    /// [`Malformed`]: the shape does not fit the elements.
     #[inline]
     pub fn dims(&self, size: usize) -> Result<Dims, Malformed> {
         let mut dims = Dims { count: self.count, of: [0; MAX_DIMS] };
@@ -244,17 +247,17 @@ impl Array<'_> {
     }
 }
 
-/// As a mailbox has them.
+/// Converts bytes to a mailbox's elements.
 pub fn values(bytes: &[u8]) -> &[PythonValues] {
     bytemuck::cast_slice(bytes)
 }
 
-/// The bytes of a message.
+/// Converts a mailbox's elements to bytes.
 pub fn bytes(values: &[PythonValues]) -> &[u8] {
     bytemuck::cast_slice(values)
 }
 
-/// The bytes of a message that is being made.
+/// Converts the elements of a message under construction to bytes.
 pub fn bytes_mut(values: &mut [PythonValues]) -> &mut [u8] {
     bytemuck::cast_slice_mut(values)
 }

@@ -23,21 +23,22 @@ use crate::wire::bytes_mut;
 
 /// A job, as one rank sees it. Made by init().
 ///
-/// It is a context manager: the end of the block is finish(), unless the block ended by an exception. Its attributes and
-/// methods can be used by several threads. Every timeout is in seconds, from 0 on; None is what the job says (DECK_DEADLINE, or
-/// DECK_SETUP_TIMEOUT where a mailbox is looked for). A wait gives the interpreter's lock up, and a signal's exception ends it.
+/// A world is a context manager: the end of the block is finish(), unless the block ended by an exception. Its attributes and
+/// methods can be used by several threads. Every timeout is in seconds, from 0 on; None is the job's default (DECK_DEADLINE, or
+/// DECK_SETUP_TIMEOUT for the search for a mailbox). A wait releases the interpreter's lock, and a signal's exception ends it.
 #[pyclass(frozen, module = "udeck")]
 pub struct World {
     handle: Arc<Handle>,
     /// This rank's number, from 0.
     #[pyo3(get)]
     rank: usize,
-    /// How many ranks there are.
+    /// Number of ranks.
     #[pyo3(get)]
     size: usize,
 }
 
-/// Joins the job that this process was started in; alone, a job of one rank. Once for each process.
+/// Joins the job in which this process was started; without a launcher, a job of one rank. Call it once in each
+/// process.
 ///
 /// Waits until the launcher has told the ranks of each other, at most DECK_SETUP_TIMEOUT.
 /// Raises ConfigError if a setting makes no sense, and Error if the job cannot be joined.
@@ -50,11 +51,11 @@ pub fn init(py: Python<'_>) -> PyResult<World> {
 
 #[pymethods]
 impl World {
-    /// Creates a mailbox of this rank's. Its name is the only one in the job.
+    /// Creates a mailbox of this rank. Its name is unique in the job.
     ///
-    /// objects: whether it takes pickled objects (Postbox.post_object), which can run anything. queue: bytes of messages that are
-    /// on their way to it from each postbox, before a post waits; None is what the job says (DECK_QUEUE). views: whether arrays
-    /// within objects are read-only views of the message, instead of copies that can be written.
+    /// objects: whether the mailbox takes pickled objects (Postbox.post_object), whose unpickling can run any code. queue: bytes
+    /// of messages that may be under way from each postbox before a post waits; None is the job's default (DECK_QUEUE). views:
+    /// whether arrays within objects are read-only views of the message, instead of copies that can be written.
     /// Waits for the name service only. Raises NameTaken, BadName, and Closed after finish().
     #[pyo3(signature = (name, objects=false, queue=None, views=false))]
     fn mailbox(
@@ -73,9 +74,11 @@ impl World {
         Ok(Mailbox::new(made, objects, self.handle.deadline))
     }
 
-    /// Creates this rank's mailbox of a family: each rank may have one of the same name. Others reach it by postbox_of().
+    /// Creates this rank's mailbox of a family: each rank may have one of the same name. Other ranks reach it by
+    /// postbox_of().
     ///
-    /// objects, views: as of mailbox(). Waits for the name service only. Raises NameTaken, BadName, and Closed after finish().
+    /// objects, views: as for mailbox(). Waits for the name service only. Raises NameTaken, BadName, and Closed after
+    /// finish().
     #[pyo3(signature = (name, objects=false, views=false))]
     fn mailboxes(
         &self,
@@ -89,10 +92,10 @@ impl World {
         Ok(Mailbox::new(made, objects, self.handle.deadline))
     }
 
-    /// A way to the mailbox of this name. Waits until it exists, at most the timeout.
+    /// Connects to the mailbox of this name. Waits until it exists, at most the timeout.
     ///
-    /// Raises NoSuchMailbox when the time is up, NobodyLeft when nobody is left who could make it, WrongType if it is of
-    /// another language's type, and Unreachable if no transport leads there.
+    /// Raises NoSuchMailbox when the timeout ends, NobodyLeft when no rank is left that could create it, WrongType if
+    /// its element type belongs to another language, and Unreachable if no transport leads there.
     #[pyo3(signature = (name, timeout=Timeout::USUAL), text_signature = "($self, name, timeout=None)")]
     fn postbox(
         &self,
@@ -105,7 +108,7 @@ impl World {
         Ok(Postbox::new(made, self.handle.clone(), self.handle.deadline))
     }
 
-    /// A way to a rank's mailbox of a family. Waits until it exists, at most the timeout.
+    /// Connects to a rank's mailbox of a family. Waits until it exists, at most the timeout.
     ///
     /// Raises as postbox(), PeerLost or RankFinished if the rank has ended, and NoSuchRank.
     #[pyo3(signature = (name, rank, timeout=Timeout::USUAL), text_signature = "($self, name, rank, timeout=None)")]
@@ -121,12 +124,12 @@ impl World {
         Ok(Postbox::new(made, self.handle.clone(), self.handle.deadline))
     }
 
-    /// An array in registered memory, whose elements are whatever was there. Posting it copies nothing.
+    /// Returns an array in registered memory, with arbitrary contents. Posting it copies nothing.
     ///
-    /// shape: a number of elements, or a sequence of them, one for each dimension. dtype: what numpy.dtype() takes, but no
-    /// objects; float64 if it is None. It lies in C order. Waits, at most the timeout, for memory that other arrays and
-    /// messages have. Raises NoMemory when this program itself has all of it (DECK_ARENA), Deadline, TooLarge, and
-    /// TypeError for elements that are objects.
+    /// shape: a number of elements, or a sequence of numbers, one for each dimension. dtype: any argument of
+    /// numpy.dtype(), but no objects; None: float64. The array is in C order. Waits, at most the timeout, for memory that
+    /// other arrays and messages hold. Raises NoMemory when this program itself holds all of it (DECK_ARENA), Deadline,
+    /// TooLarge, and TypeError for elements that are objects.
     #[pyo3(signature = (shape, dtype=None, timeout=Timeout::USUAL), text_signature = "($self, shape, dtype=None, timeout=None)")]
     fn empty<'py>(
         &self,
@@ -137,7 +140,7 @@ impl World {
         self.make(shape, dtype, timeout, false)
     }
 
-    /// As empty(), of zeros.
+    /// Returns an array as empty() does, filled with zeros.
     #[pyo3(signature = (shape, dtype=None, timeout=Timeout::USUAL), text_signature = "($self, shape, dtype=None, timeout=None)")]
     fn zeros<'py>(
         &self,
@@ -148,27 +151,28 @@ impl World {
         self.make(shape, dtype, timeout, true)
     }
 
-    /// Waits until all ranks have come here, at most the timeout.
+    /// Waits until all ranks have entered this barrier, at most the timeout.
     ///
-    /// Raises PeerLost or RankFinished for a rank that cannot come, and Deadline, which names those that did not.
+    /// Raises PeerLost or RankFinished for a rank that cannot enter it, and Deadline, which names the ranks that
+    /// did not.
     #[pyo3(signature = (timeout=Timeout::USUAL), text_signature = "($self, timeout=None)")]
     fn barrier(&self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
         let limit = timeout.or(self.handle.deadline);
         self.handle.wait(py, |world| world.barrier_timeout(limit))
     }
 
-    /// The group of all ranks. The first call is made by all of them, and waits for them.
+    /// Returns the group of all ranks. All ranks make the first call, which waits for them.
     ///
     /// Raises PeerLost, RankFinished and Deadline, as barrier().
     fn all(&self, py: Python<'_>) -> PyResult<Group> {
         self.handle.wait(py, |world| Ok(world.all()?.within(world.config().deadline))).map(Group::new)
     }
 
-    /// A group of these ranks, numbered in this order. All of them make the call, with the same list and name, and wait for
-    /// each other.
+    /// Returns a group of these ranks, numbered in this order. All of them make the call, with the same list and name, and
+    /// wait for each other.
     ///
-    /// name: of a group that exists beside another one of the same ranks. Raises NoSuchRank, InvalidArgument if
-    /// a rank is there twice or this one is not, CallMismatch, PeerLost and Deadline.
+    /// name: distinguishes the group from another one of the same ranks. Raises NoSuchRank, InvalidArgument if
+    /// a rank is listed twice or this one is not listed, CallMismatch, PeerLost and Deadline.
     #[pyo3(signature = (ranks, name=None))]
     fn group(
         &self,
@@ -188,7 +192,8 @@ impl World {
         Ok(Group::new(made))
     }
 
-    /// The ranks that have ended so far: pairs of a rank, and how it was lost, or None if it finished. Does not wait.
+    /// Returns the ranks that have ended so far: pairs of a rank, and how it was lost, or None if it finished. Does
+    /// not wait.
     fn exited_ranks(&self, py: Python<'_>) -> PyResult<Vec<(usize, Option<String>)>> {
         self.handle.with(py, |world| {
             let exits = world.exited_ranks();
@@ -201,9 +206,10 @@ impl World {
         })
     }
 
-    /// Counters of what the library did on this rank: messages and bytes, by name. Does not wait.
+    /// Returns counters of the library's work on this rank: messages and bytes, by name. Does not wait.
     ///
-    /// messages_posted, bytes_posted, messages_retrieved, bytes_retrieved, and bytes_copied: by the library, for posts.
+    /// The keys are messages_posted, bytes_posted, messages_retrieved, bytes_retrieved, and bytes_copied (by the
+    /// library, for posts).
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.handle.with(py, udeck::World::stats)?;
         let all = PyDict::new(py);
@@ -226,13 +232,13 @@ impl World {
         self.handle.wait(py, |world| world.abort(code, &why))
     }
 
-    /// Ends this rank's part in the job: delivers what was posted, and says goodbye. Waits for that, at most the timeout. Calls of other
-    /// threads that wait for something in the world, or at its mailboxes, end by Closed. A signal's exception ends it: then this rank is
-    /// lost to the others.
+    /// Ends this rank's part in the job: delivers the posted messages, and tells the other ranks. Waits for both, at most the
+    /// timeout. Calls of other threads that wait in the world, or at its mailboxes, end with Closed. A signal's exception ends
+    /// finish(): then this rank is lost to the others.
     ///
-    /// Received arrays stay. Raises Undelivered if a mailbox ended while messages still waited for it here (queued or announced),
-    /// Deadline, and Closed if it was called before. What a connection had taken, and its mailbox left unread, raises nothing here:
-    /// Postbox.flush tells it, by MailboxGone or PeerLost.
+    /// Received arrays stay valid. Raises Undelivered if a mailbox ended while messages for it still waited here (queued or
+    /// announced), Deadline, and Closed if it was called before. A message that the connection had taken and the mailbox left
+    /// unread raises nothing here: Postbox.flush reports it, by MailboxGone or PeerLost.
     #[pyo3(signature = (timeout=Timeout::USUAL), text_signature = "($self, timeout=None)")]
     fn finish(&self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
         let limit = timeout.or(self.handle.deadline);
@@ -248,7 +254,8 @@ impl World {
         slf
     }
 
-    /// Finishes, unless the block ended by an exception: then this rank is lost to the others, as it has not done its part.
+    /// Finishes, unless the block ended by an exception: then this rank is lost to the others, because it has not done its
+    /// part.
     #[pyo3(signature = (*raised))]
     fn __exit__(&self, py: Python<'_>, raised: &Bound<'_, PyTuple>) -> PyResult<()> {
         let is_finished = self.handle.with(py, |_| ()).is_err();
