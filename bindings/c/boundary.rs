@@ -1,15 +1,15 @@
-//! Where C calls Rust: a panic ends here, and becomes an error of the call.
+//! The boundary from C to Rust: a panic ends here, and becomes an error of the call.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs a call's body. What it would panic with becomes `broken`: unwinding through C frames is undefined.
+/// Runs a call's body. A panic becomes the result `broken`: unwinding through C frames is undefined.
 #[allow(dead_code, reason = "for the calls of `vipl.h`")]
 pub(crate) fn call<R>(broken: R, body: impl FnOnce() -> R) -> R {
     caught(body, |_| broken)
 }
 
-/// Runs a call's body. If it panics, its words are made the result.
+/// Runs a call's body. If it panics, `broken` turns the panic's text into the result.
 #[inline(always)]
 pub(crate) fn caught<R>(body: impl FnOnce() -> R, broken: impl FnOnce(String) -> R) -> R {
     match catch_unwind(AssertUnwindSafe(body)) {

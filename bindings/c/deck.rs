@@ -1,10 +1,10 @@
-//! DECK in C: `deck.h`, which says what each call does.
+//! DECK in C: the calls of `deck.h`, whose comments describe each call.
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `error` | codes, words, and how every call ends |
-//! | `table` | what C's structures stand for: numbers that are checked, no pointers |
-//! | `pointer` | what C passes: checked, and made a slice, a name or a value |
+//! | `error` | codes, texts, and the end of every call |
+//! | `table` | the objects behind C's structures: checked numbers, no pointers |
+//! | `pointer` | C's arguments: checked, and converted to a slice, a name or a value |
 //! | `stage` | the job that this process is in |
 //! | `world` | start and end, ranks, the barrier, the naming service |
 //! | `message` | `deck_msg_t`: memory, packing, unpacking |
@@ -14,8 +14,8 @@
 //! | `service` | `deck_semaph_t`, `deck_shmem_t` |
 //! | `thread` | `deck_thread_t` |
 //!
-//! A structure of C's holds a kind and a number; the object itself lies in a [`table::Table`]. So a structure that was never made,
-//! was destroyed, or is a copy of such a one is an error, as far as its bytes tell. A mailbox is used by one thread at a time: a
+//! A structure of C holds a kind and a number; the object itself lies in a [`table::Table`]. A structure that was never created,
+//! was destroyed, or is a copy of such a structure is an error, as far as its bytes tell. One thread at a time uses a mailbox: a
 //! second thread waits for the first.
 
 mod buffer;

@@ -1,4 +1,4 @@
-//! The forms that do not copy: `deck_buf_t` is given away by its post, `deck_view_t` is a message that is read where it lies.
+//! Messages without a copy: `deck_buf_t` is given away by its post, `deck_view_t` is an arrived message in place.
 #![allow(unsafe_code, reason = "structures of C's")]
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong};
@@ -52,7 +52,7 @@ impl Structure for View {
 static BUFFERS: Table<Buf<u8>> = Table::new("deck_buf_t", 0x6675_0000);
 static VIEWS: Table<Box<Received<u8>>> = Table::new("deck_view_t", 0x7765_0000);
 
-/// The job is over: their memory goes with it.
+/// Drops all objects at the end of the job; their memory goes with it.
 pub(super) fn clear() {
     BUFFERS.clear();
     VIEWS.clear();
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn deck_buf_alloc(buffer: *mut Buffer, size: c_ulong) -> c
     })
 }
 
-/// Makes the structure stand for the buffer.
+/// Makes the structure refer to the buffer.
 ///
 /// # Safety
 /// `buffer` points to a structure.
@@ -88,17 +88,17 @@ unsafe fn keep(buffer: *mut Buffer, mut buf: Buf<u8>) -> Result {
 /// `int deck_buf_free(deck_buf_t *buf)`
 ///
 /// # Safety
-/// As of [`deck_buf_alloc`].
+/// Same as for [`deck_buf_alloc`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_buf_free(buffer: *mut Buffer) -> c_int {
     // SAFETY: our contract.
     call("deck_buf_free", || unsafe { taken(buffer) }.map(drop))
 }
 
-/// The buffer, which is the structure's no more.
+/// Takes the buffer out of the structure.
 ///
 /// # Safety
-/// As of [`deck_buf_alloc`].
+/// Same as for [`deck_buf_alloc`].
 unsafe fn taken(buffer: *mut Buffer) -> Result<Buf<u8>> {
     // SAFETY: our contract.
     let buf = unsafe { pointer::remove(buffer) }?;
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn deck_mbox_post_buf(mailbox: *mut Box_, buffer: *mut Buf
 /// `int deck_mbox_post_buf_timeout(deck_mbox_t *mbox, deck_buf_t *buf, unsigned long microseconds)`
 ///
 /// # Safety
-/// As of [`deck_mbox_post_buf`].
+/// Same as for [`deck_mbox_post_buf`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_mbox_post_buf_timeout(
     mailbox: *mut Box_,
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn deck_mbox_retrv_view(mailbox: *mut Box_, view: *mut Vie
 /// `int deck_mbox_retrv_view_timeout(deck_mbox_t *mbox, deck_view_t *view, unsigned long microseconds)`
 ///
 /// # Safety
-/// As of [`deck_mbox_retrv_view`].
+/// Same as for [`deck_mbox_retrv_view`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_mbox_retrv_view_timeout(
     mailbox: *mut Box_,

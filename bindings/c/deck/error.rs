@@ -1,4 +1,4 @@
-//! How every call ends: a code, and the words of this thread's last error.
+//! The end of every call: a code, and the text of this thread's last error.
 #![allow(unsafe_code, reason = "calls of C's")]
 
 use std::cell::RefCell;
@@ -43,7 +43,7 @@ codes! {
     INTERNAL = -15, c"an error inside the library: please report it, with the words of deck_errmsg";
 }
 
-/// Why a call fails. In a box, so that a result is small on the way of calls that do not fail.
+/// Why a call fails. The failure is boxed, so that the result of a successful call stays small.
 #[derive(Debug)]
 pub(super) struct Failure(Box<Why>);
 
@@ -65,20 +65,20 @@ impl Failure {
         self.0.code
     }
 
-    /// The same words, as another code.
+    /// Returns the same text with another code.
     pub fn with_code(mut self, code: c_int) -> Self {
         self.0.code = code;
         self
     }
 
-    /// The same code, in other words.
+    /// Returns the same code with another text.
     pub fn with_words(mut self, words: impl FnOnce(&str) -> String) -> Self {
         self.0.words = words(&self.0.words);
         self
     }
 }
 
-/// An argument that cannot be.
+/// The failure for an invalid argument.
 #[cold]
 pub(super) fn invalid(words: impl Display) -> Failure {
     failure(INVALID, words)
@@ -98,7 +98,8 @@ impl From<BootError> for Failure {
     }
 }
 
-/// The failure of a barrier. DECK_ETIMEDOUT says that the same barrier can be waited for again, which holds for no group that has failed.
+/// The failure of a barrier. DECK_ETIMEDOUT means that the same barrier can be waited for again, which holds for no group that
+/// has failed.
 pub fn of_barrier(error: Error) -> Failure {
     match error {
         Error::GroupFailed { cause: FailureCause::Deadline, .. } => failure(FAILED, error),
@@ -156,11 +157,11 @@ fn code_of_boot(error: &BootError) -> c_int {
 }
 
 thread_local! {
-    /// The words of this thread's last error.
+    /// Text of this thread's last error.
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Every call of `deck.h`: its code, whatever happens in `body`.
+/// Runs a call of `deck.h` and returns its code, even if `body` panics.
 #[inline(always)]
 pub(super) fn call(name: &'static str, body: impl FnOnce() -> Result) -> c_int {
     let coded = || match body() {
@@ -170,13 +171,13 @@ pub(super) fn call(name: &'static str, body: impl FnOnce() -> Result) -> c_int {
     caught(coded, |panic| ended_by(name, failure(INTERNAL, format!("it panicked: {panic}"))))
 }
 
-/// Keeps the words for [`deck_errmsg`].
+/// Stores the text for [`deck_errmsg`].
 #[cold]
 #[inline(never)]
 pub(super) fn ended_by(name: &str, failure: Failure) -> c_int {
     let Why { code, words } = *failure.0;
     let line = format!("{name}: {words}").replace('\0', "?");
-    // A thread that ends has no place for them any more.
+    // A thread that is ending has no place for the text any more.
     let _ = LAST.try_with(|last| last.replace(CString::new(line).unwrap_or_default()));
     code
 }

@@ -1,6 +1,6 @@
-//! `deck_group_t`: ranks that do something together, and their collective calls.
+//! `deck_group_t`: groups of ranks, and their collective calls.
 //!
-//! Data that only move are bytes. Reductions work on whole elements, by operators of `udeck::op` that are chosen when they are called.
+//! Data that only move are bytes. Reductions work on whole elements, by operators of `udeck::op` that each call chooses.
 #![allow(unsafe_code, reason = "calls of C's")]
 
 use std::ffi::{c_char, c_int, c_long, c_ulong, c_void};
@@ -32,12 +32,12 @@ impl Structure for GroupStructure {
 
 static GROUPS: Table<Arc<Group>> = Table::new("deck_group_t", 0x7072_0000);
 
-/// Whether another thread is in a call with one: it has it, too.
+/// Whether another thread is in a call with a group: that call holds a reference, too.
 pub(super) fn is_in_use() -> bool {
     GROUPS.is_in_use(|group| Arc::strong_count(group) > 1)
 }
 
-/// The job is over.
+/// Drops all groups at the end of the job.
 pub(super) fn clear() {
     GROUPS.clear();
 }
@@ -49,7 +49,7 @@ unsafe fn group(structure: *mut GroupStructure) -> Result<Arc<Group>> {
     unsafe { pointer::shared(structure) }
 }
 
-/// Makes the structure stand for a group.
+/// Makes the structure refer to a group.
 ///
 /// # Safety
 /// `structure` points to a structure.
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn deck_group_split(
 /// `int deck_group_destroy(deck_group_t *group)`
 ///
 /// # Safety
-/// As of [`deck_group_all`].
+/// Same as for [`deck_group_all`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_group_destroy(structure: *mut GroupStructure) -> c_int {
     // SAFETY: our contract.
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn deck_group_destroy(structure: *mut GroupStructure) -> c
 /// `int deck_group_timeout(deck_group_t *group, unsigned long microseconds)`
 ///
 /// # Safety
-/// As of [`deck_group_all`].
+/// Same as for [`deck_group_all`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_group_timeout(structure: *mut GroupStructure, microseconds: c_ulong) -> c_int {
     call("deck_group_timeout", || {
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn deck_group_node(structure: *mut GroupStructure, node: *
 /// `int deck_group_numnodes(deck_group_t *group, unsigned long *numnodes)`
 ///
 /// # Safety
-/// As of [`deck_group_node`].
+/// Same as for [`deck_group_node`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_group_numnodes(
     structure: *mut GroupStructure,
@@ -182,26 +182,26 @@ pub unsafe extern "C" fn deck_group_numnodes(
 /// `int deck_group_barrier(deck_group_t *group)`
 ///
 /// # Safety
-/// As of [`deck_group_all`].
+/// Same as for [`deck_group_all`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_group_barrier(structure: *mut GroupStructure) -> c_int {
     // SAFETY: our contract.
     call("deck_group_barrier", || unsafe { group(structure) }?.barrier().map_err(of_barrier))
 }
 
-/// Bytes of so many elements of each of so many members.
+/// Bytes of `n` elements for each of `members` members.
 fn bytes(code: c_int, n: c_ulong, members: usize) -> Result<usize> {
     let bytes = (n as usize).checked_mul(size_of_type(code)?).and_then(|bytes| bytes.checked_mul(members));
     bytes.ok_or_else(|| invalid(format!("{n} elements of {members} members are more than any memory has")))
 }
 
-/// A place of the program's: what the call names it, where it is, and how many bytes it has.
+/// Memory of the program: the name of its argument, its address, and its length in bytes.
 type Place<P> = (&'static str, P, usize);
 
-/// A place that is read and one that is written, which have to lie apart.
+/// Memory that is read and memory that is written, which must not overlap.
 ///
 /// # Safety
-/// Each is NULL or has so many bytes.
+/// Each is NULL or has as many bytes as given.
 unsafe fn apart<'a>(
     read: Place<*const c_void>,
     written: Place<*mut c_void>,
@@ -216,7 +216,7 @@ unsafe fn apart<'a>(
     unsafe { Ok((slice(read.0, read.1.cast(), read.2)?, slice_mut(written.0, written.1.cast(), written.2)?)) }
 }
 
-/// Bytes of so many elements, and of as many of each member where they come together: at that root.
+/// Bytes of `n` elements, and bytes of the elements of all members at the root (elsewhere 0).
 fn bytes_at_root(group: &Group, root: c_ulong, code: c_int, n: c_ulong) -> Result<(usize, usize)> {
     let here = if root as usize == group.rank() { group.size() } else { 0 };
     Ok((bytes(code, n, 1)?, bytes(code, n, here)?))
@@ -332,7 +332,7 @@ pub unsafe extern "C" fn deck_group_alltoall(
     })
 }
 
-/// The group, whose calls say that what they move are elements of this type.
+/// Returns the group with calls that declare elements of this type as moved.
 fn moving(group: &Group, code: c_int) -> Group {
     match element(code) {
         Some(known) => group.moving(known.name()),
@@ -340,7 +340,7 @@ fn moving(group: &Group, code: c_int) -> Group {
     }
 }
 
-/// The numbers of a type of `deck.h`.
+/// Element type of a code of `deck.h`.
 fn element(code: c_int) -> Option<ElementType> {
     Some(match code {
         1 if c_char::MIN == 0 => ElementType::U8,
@@ -376,7 +376,7 @@ fn operator(code: c_int, op: c_int) -> Result<ByType> {
     ByType::new(named, element).ok_or_else(none)
 }
 
-/// Elements of the program's, which become the result.
+/// The program's elements, which become the result.
 struct InPlace {
     group: Arc<Group>,
     data: *mut c_void,
@@ -384,7 +384,7 @@ struct InPlace {
     which: Which,
 }
 
-/// The calls that combine in place.
+/// Reductions that combine in place.
 enum Which {
     Reduce(usize),
     AllReduce,
@@ -429,7 +429,7 @@ pub unsafe extern "C" fn deck_group_reduce(
 /// `int deck_group_allreduce(deck_group_t *group, int type, int op, void *data, unsigned long n)`
 ///
 /// # Safety
-/// As of [`deck_group_reduce`].
+/// Same as for [`deck_group_reduce`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_group_allreduce(
     structure: *mut GroupStructure,
@@ -448,7 +448,7 @@ pub unsafe extern "C" fn deck_group_allreduce(
 /// `int deck_group_scan(deck_group_t *group, int type, int op, void *data, unsigned long n)`
 ///
 /// # Safety
-/// As of [`deck_group_reduce`].
+/// Same as for [`deck_group_reduce`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_group_scan(
     structure: *mut GroupStructure,

@@ -1,4 +1,4 @@
-//! `deck_mbox_t`: a mailbox that this rank owns, or a clone of one, through which it posts.
+//! `deck_mbox_t`: a mailbox that this rank owns, or a clone through which it posts.
 #![allow(unsafe_code, reason = "structures of C's")]
 
 use std::collections::BTreeMap;
@@ -32,34 +32,34 @@ impl Structure for Box_ {
     }
 }
 
-/// What a `deck_mbox_t` stands for.
+/// The object behind a `deck_mbox_t`.
 #[expect(clippy::large_enum_variant, reason = "posts are frequent: their postbox lies in the table itself")]
 pub enum End {
-    /// This rank retrieves.
+    /// This rank retrieves from it.
     Owned(Box<Owned>),
-    /// This rank posts.
+    /// This rank posts through it.
     Clone(Postbox<u8>),
 }
 
 /// An owned mailbox.
 pub struct Owned {
     mailbox: Mailbox<u8>,
-    /// A message that was taken and did not fit: the next one.
+    /// A message that was taken but did not fit: it is the next one.
     kept: Option<Received<u8>>,
 }
 
 static MAILBOXES: Table<End> = Table::new("deck_mbox_t", 0x786f_0000);
 
-/// How threads that wait at owned mailboxes hear of others, by the mailboxes' numbers.
+/// Turns of each owned mailbox, by its number: threads that wait there hear of other threads by them.
 static TURNS: Mutex<BTreeMap<Number, Arc<Turns>>> = Mutex::new(BTreeMap::new());
 
-/// How long a call waits.
+/// Longest wait of a call.
 #[derive(Clone, Copy)]
 pub(super) enum Wait {
-    /// As long as the world says.
+    /// The world's deadline.
     Usual,
     Until(Duration),
-    /// Not at all.
+    /// No wait.
     None,
 }
 
@@ -73,19 +73,19 @@ impl Wait {
     }
 }
 
-/// Whether another thread is in a call with one.
+/// Whether another thread is in a call with a mailbox or clone.
 pub(super) fn is_in_use() -> bool {
     MAILBOXES.is_in_use(|_| false)
 }
 
-/// The job is over: those that no other thread uses are gone.
+/// Drops all mailboxes and clones that no other thread uses, at the end of the job.
 pub(super) fn clear() {
     MAILBOXES.clear();
     TURNS.lock().clear();
 }
 
-/// The end that the structure stands for, for the caller alone. A call of another thread is waited for in the time that the program gives;
-/// the rest of it is returned.
+/// Locks the structure's end for the caller. Another thread's call is waited for within the program's time limit; the rest of the
+/// limit is returned.
 ///
 /// # Safety
 /// A pointer that is not NULL points to a structure.
@@ -99,7 +99,8 @@ unsafe fn end<'a>(mailbox: *mut Box_, wait: Wait) -> Result<(Used<'a, End>, Wait
     }
 }
 
-/// Another thread is in a call, if that is the failure: a call that does not wait says so in its own way.
+/// Handles a failed lock because another thread is in a call: a call that does not wait reports this in its own
+/// way.
 #[cold]
 #[inline(never)]
 fn end_in_use<'a>(number: Number, failure: Failure, wait: Wait) -> Result<(Used<'a, End>, Duration)> {
@@ -114,7 +115,7 @@ fn end_in_use<'a>(number: Number, failure: Failure, wait: Wait) -> Result<(Used<
     Ok((end, deadline.remaining()))
 }
 
-/// Waits as [`Table::lock`]. `None`: another thread has it for longer.
+/// Waits as [`Table::lock`] does. `None`: another thread holds the end for longer.
 fn lock_within<'a>(number: Number, limit: Duration) -> Result<Option<Used<'a, End>>> {
     match MAILBOXES.lock(number, Some(limit)) {
         Err(failure) if failure.code() == TIMED_OUT => Ok(None),
@@ -122,7 +123,7 @@ fn lock_within<'a>(number: Number, limit: Duration) -> Result<Option<Used<'a, En
     }
 }
 
-/// The mailbox that is retrieved from.
+/// The end as a mailbox to retrieve from.
 #[inline(always)]
 fn owned<'a>(end: &'a mut Used<'_, End>) -> Result<&'a mut Owned> {
     match end.get() {
@@ -131,7 +132,7 @@ fn owned<'a>(end: &'a mut Used<'_, End>) -> Result<&'a mut Owned> {
     }
 }
 
-/// The clone that is posted to.
+/// The end as a clone to post through.
 #[inline(always)]
 fn postbox<'a>(end: &'a mut Used<'_, End>) -> Result<&'a Postbox<u8>> {
     match end.get() {
@@ -160,7 +161,7 @@ fn not_cloned(name: &str) -> Failure {
     invalid(format!("mailbox {name:?} is posted to through a clone of it: make one by deck_mbox_clone"))
 }
 
-/// Makes an end for the structure.
+/// Makes an end, and the structure refer to it.
 ///
 /// # Safety
 /// `structure` is NULL or points to a structure; `name` is NULL or a string.
@@ -200,7 +201,7 @@ pub unsafe extern "C" fn deck_mbox_create(mailbox: *mut Box_, name: *const c_cha
 /// `int deck_mbox_clone(deck_mbox_t *mbox, const char *name)`
 ///
 /// # Safety
-/// As of [`deck_mbox_create`].
+/// Same as for [`deck_mbox_create`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_mbox_clone(mailbox: *mut Box_, name: *const c_char) -> c_int {
     let clone = |world: &World, name: &str| world.postbox(name).map(End::Clone);
@@ -211,7 +212,7 @@ pub unsafe extern "C" fn deck_mbox_clone(mailbox: *mut Box_, name: *const c_char
 /// `int deck_mbox_clone_timeout(deck_mbox_t *mbox, const char *name, unsigned long microseconds)`
 ///
 /// # Safety
-/// As of [`deck_mbox_create`].
+/// Same as for [`deck_mbox_create`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_mbox_clone_timeout(
     mailbox: *mut Box_,
@@ -234,7 +235,7 @@ pub unsafe extern "C" fn deck_mbox_destroy(mailbox: *mut Box_) -> c_int {
 }
 
 /// # Safety
-/// As of [`deck_mbox_destroy`].
+/// Same as for [`deck_mbox_destroy`].
 unsafe fn destroy(mailbox: *mut Box_) -> Result {
     // SAFETY: our contract.
     let number = unsafe { pointer::number(mailbox) }?;
@@ -299,7 +300,7 @@ pub unsafe extern "C" fn deck_mbox_post(mailbox: *mut Box_, message: *mut Messag
 /// `int deck_mbox_trypost(deck_mbox_t *mbox, deck_msg_t *msg)`
 ///
 /// # Safety
-/// As of [`deck_mbox_post`].
+/// Same as for [`deck_mbox_post`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_mbox_trypost(mailbox: *mut Box_, message: *mut Message) -> c_int {
     // SAFETY: our contract.
@@ -309,7 +310,7 @@ pub unsafe extern "C" fn deck_mbox_trypost(mailbox: *mut Box_, message: *mut Mes
 /// `int deck_mbox_post_timeout(deck_mbox_t *mbox, deck_msg_t *msg, unsigned long microseconds)`
 ///
 /// # Safety
-/// As of [`deck_mbox_post`].
+/// Same as for [`deck_mbox_post`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_mbox_post_timeout(
     mailbox: *mut Box_,
@@ -324,7 +325,7 @@ pub unsafe extern "C" fn deck_mbox_post_timeout(
 /// `int deck_mbox_flush(deck_mbox_t *mbox)`
 ///
 /// # Safety
-/// As of [`deck_mbox_destroy`].
+/// Same as for [`deck_mbox_destroy`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_mbox_flush(mailbox: *mut Box_) -> c_int {
     // SAFETY: our contract.
@@ -332,7 +333,7 @@ pub unsafe extern "C" fn deck_mbox_flush(mailbox: *mut Box_) -> c_int {
 }
 
 impl Owned {
-    /// The next message, the one that did not fit before first.
+    /// The next message. A message that did not fit before comes first.
     fn next(&mut self, wait: Wait) -> udeck::Result<Option<Received<u8>>> {
         if let Some(kept) = self.kept.take() {
             return Ok(Some(kept));
@@ -344,7 +345,7 @@ impl Owned {
         }
     }
 
-    /// Why the next message is not the program's.
+    /// Why the program does not get the next message.
     #[cold]
     #[inline(never)]
     fn not_taken(&mut self, retrieved: udeck::Result<Received<u8>>, room: usize) -> Failure {
@@ -354,7 +355,7 @@ impl Owned {
         }
     }
 
-    /// A message that does not fit is the next one.
+    /// Keeps a message that does not fit as the next one.
     #[cold]
     #[inline(never)]
     fn keep(&mut self, received: Received<u8>, room: usize) -> Failure {
@@ -366,7 +367,7 @@ impl Owned {
     }
 }
 
-/// The next message, given to `take`. While it waits, other threads may have the mailbox. `end`: what [`Table::lock`] has said.
+/// Gives the next message to `take`. While the call waits, other threads may use the mailbox. `end`: result of [`Table::lock`].
 #[inline(never)]
 fn next<R>(
     number: Number,
@@ -392,7 +393,7 @@ fn next<R>(
     }
 }
 
-/// The same, when other threads use the mailbox, too.
+/// Same as [`next`], while other threads use the mailbox, too.
 #[cold]
 #[inline(never)]
 fn next_in_turn<R>(
@@ -423,7 +424,7 @@ fn nothing(name: &str) -> Failure {
 }
 
 /// # Safety
-/// As of [`post`].
+/// Same as for [`post`].
 #[inline(always)]
 unsafe fn retrieve(mailbox: *mut Box_, message: *mut Message, wait: Wait) -> Result {
     // SAFETY: our contract, for both.
@@ -438,7 +439,8 @@ unsafe fn retrieve(mailbox: *mut Box_, message: *mut Message, wait: Wait) -> Res
         // SAFETY: our contract.
         return unsafe { retrieve_into(number, Ok(end), to, wait) };
     }
-    // The message is read where the retrieve has left it: moving it would take longer than the rest.
+    // The message is read in the place where the retrieve left it: moving it would take longer than all the
+    // rest.
     let retrieved = owned.mailbox.retrieve();
     if let Ok(received) = &retrieved {
         let bytes: &[u8] = received;
@@ -456,10 +458,11 @@ unsafe fn retrieve(mailbox: *mut Box_, message: *mut Message, wait: Wait) -> Res
     Err(owned.not_taken(retrieved, to.size))
 }
 
-/// As [`retrieve`], whoever uses the mailbox, and whatever is the next message. `end`: what [`Table::lock`] has said.
+/// Retrieves as [`retrieve`] does, also while other threads use the mailbox, and if a kept message comes next. `end`:
+/// result of [`Table::lock`].
 ///
 /// # Safety
-/// As of [`Checked::fill`].
+/// Same as for [`Checked::fill`].
 #[inline(never)]
 unsafe fn retrieve_into(number: Number, end: Result<Used<'_, End>>, to: Checked, wait: Wait) -> Result {
     let take = |owned: &mut Owned, received: Received<u8>| {
@@ -476,7 +479,7 @@ unsafe fn retrieve_into(number: Number, end: Result<Used<'_, End>>, to: Checked,
 /// `int deck_mbox_retrv(deck_mbox_t *mbox, deck_msg_t *msg)`
 ///
 /// # Safety
-/// As of [`deck_mbox_post`].
+/// Same as for [`deck_mbox_post`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_mbox_retrv(mailbox: *mut Box_, message: *mut Message) -> c_int {
     // SAFETY: our contract.
@@ -486,7 +489,7 @@ pub unsafe extern "C" fn deck_mbox_retrv(mailbox: *mut Box_, message: *mut Messa
 /// `int deck_mbox_tryretrv(deck_mbox_t *mbox, deck_msg_t *msg)`
 ///
 /// # Safety
-/// As of [`deck_mbox_post`].
+/// Same as for [`deck_mbox_post`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_mbox_tryretrv(mailbox: *mut Box_, message: *mut Message) -> c_int {
     // SAFETY: our contract.
@@ -496,7 +499,7 @@ pub unsafe extern "C" fn deck_mbox_tryretrv(mailbox: *mut Box_, message: *mut Me
 /// `int deck_mbox_retrv_timeout(deck_mbox_t *mbox, deck_msg_t *msg, unsigned long microseconds)`
 ///
 /// # Safety
-/// As of [`deck_mbox_post`].
+/// Same as for [`deck_mbox_post`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_mbox_retrv_timeout(
     mailbox: *mut Box_,
@@ -526,7 +529,7 @@ pub unsafe extern "C" fn deck_mbox_length(mailbox: *mut Box_, len: *mut c_ulong)
     })
 }
 
-/// Posts a message of the library's own, which comes back if it cannot be posted.
+/// Posts a message in the library's memory, and returns it if it cannot be posted.
 ///
 /// # Safety
 /// `mailbox` is NULL or points to a structure.
@@ -546,10 +549,10 @@ pub(super) unsafe fn post_buf(
     }
 }
 
-/// The next message, where it lies.
+/// Retrieves the next message in place.
 ///
 /// # Safety
-/// As of [`post_buf`].
+/// Same as for [`post_buf`].
 pub(super) unsafe fn retrieve_view(mailbox: *mut Box_, wait: Wait) -> Result<Received<u8>> {
     // SAFETY: our contract.
     let number = unsafe { pointer::number(mailbox) }?;

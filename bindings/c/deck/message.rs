@@ -1,9 +1,11 @@
-//! `deck_msg_t`: memory for a message, in which the program packs, or writes by itself.
+//! `deck_msg_t`: memory for a message, into which the program packs or writes.
 //!
-//! The memory is this process's own, not a block of the world's: its address stays the same over all posts and retrieves, because
-//! the program may keep pointers into it. So a post copies it, as it copies a slice. The forms without a copy are in `buffer`.
+//! The memory is this process's own, not a block of the world: its address stays the same over all posts and retrieves, because
+//! the program may keep pointers into it. A post therefore copies it, as it copies a slice. The forms without a copy are in
+//! `buffer`.
 //!
-//! Items lie one behind the other, as C has them, without headers or gaps: what is posted is what the program sees at `buf`.
+//! Items lie one behind the other, in C's representation, without headers or gaps: the message is exactly what the program
+//! sees at `buf`.
 #![allow(unsafe_code, reason = "memory that C reads and writes")]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -56,9 +58,9 @@ impl Drop for Memory {
 
 static MESSAGES: Table<Memory> = Table::new("deck_msg_t", 0x6773_0000);
 
-/// As blocks of the world are aligned.
+/// Alignment in bytes, the same as of blocks of the world.
 const ALIGN: usize = 64;
-/// From here on memory comes from the system, and is not touched before the program does.
+/// From this size in bytes on, memory comes from the system, and the library does not touch its pages.
 const LARGE: usize = 256 << 10;
 
 /// A message whose structure was checked.
@@ -68,7 +70,7 @@ pub(super) struct Checked {
     pub size: usize,
 }
 
-/// Tells whether the structure is as the library has made it.
+/// Check value of a structure's fields: it shows whether the structure is as the library made it.
 #[inline(always)]
 fn seal_of(buf: *mut c_char, size: c_ulong, number: Number) -> u64 {
     (buf.addr() as u64).rotate_left(7) ^ size ^ number
@@ -105,27 +107,27 @@ impl Checked {
     /// A field of the structure, which need not be aligned: C may have copied it anywhere.
     ///
     /// # Safety
-    /// As of [`checked`]; `field` lies in the structure.
+    /// Same as for [`checked`]; `field` lies in the structure.
     #[inline(always)]
     unsafe fn get<F>(field: *const F) -> F {
         // SAFETY: our contract; fields of plain data, of which any bytes are a value.
         unsafe { field.read_unaligned() }
     }
 
-    /// The memory.
+    /// Address of the memory.
     ///
     /// # Safety
-    /// As of [`checked`].
+    /// Same as for [`checked`].
     #[inline(always)]
     unsafe fn buf(self) -> *mut u8 {
         // SAFETY: our contract.
         unsafe { Self::get(&raw const (*self.message).buf) }.cast()
     }
 
-    /// How much is in use.
+    /// Number of bytes in use.
     ///
     /// # Safety
-    /// As of [`checked`].
+    /// Same as for [`checked`].
     #[inline(always)]
     pub unsafe fn used(self) -> Result<usize> {
         // SAFETY: our contract.
@@ -133,10 +135,10 @@ impl Checked {
         if used > self.size { Err(too_long(used, self.size)) } else { Ok(used) }
     }
 
-    /// What is to be posted, of which so much [is used](Checked::used), and its tag.
+    /// The bytes to be posted, of which `used` are [in use](Checked::used), and the tag.
     ///
     /// # Safety
-    /// As of [`checked`], for `'a`.
+    /// Same as for [`checked`], for `'a`.
     #[inline(always)]
     pub unsafe fn contents<'a>(self, used: usize) -> (&'a [u8], u32) {
         // SAFETY: the contract of `checked`. It is the library's own memory, of at least so many bytes, initialised when it was made;
@@ -144,10 +146,10 @@ impl Checked {
         unsafe { (std::slice::from_raw_parts(self.buf(), used), Self::get(&raw const (*self.message).tag)) }
     }
 
-    /// So much is in use now, and unpacking begins at the start.
+    /// Sets the number of bytes in use, and the cursor to the start.
     ///
     /// # Safety
-    /// As of [`checked`].
+    /// Same as for [`checked`].
     #[inline(always)]
     unsafe fn set_used(self, used: usize) {
         // SAFETY: our contract.
@@ -158,17 +160,17 @@ impl Checked {
     }
 
     /// # Safety
-    /// As of [`checked`].
+    /// Same as for [`checked`].
     #[inline(always)]
     unsafe fn set_cursor(self, cursor: *mut u8) {
         // SAFETY: our contract.
         unsafe { (&raw mut (*self.message).cursor).write_unaligned(cursor.cast()) };
     }
 
-    /// Takes over an arrived message, which has room here.
+    /// Copies an arrived message into this one, which has room for it.
     ///
     /// # Safety
-    /// As of [`checked`].
+    /// Same as for [`checked`].
     #[inline(always)]
     pub unsafe fn fill(self, arrived: &[u8], source: usize, tag: u32) {
         debug_assert!(arrived.len() <= self.size);
@@ -189,9 +191,10 @@ fn too_long(len: usize, size: usize) -> Failure {
     invalid(format!("datalen is {len}, and the deck_msg_t has {size} bytes"))
 }
 
-/// Zeroed memory, and where in it a message begins.
+/// Allocates zeroed memory, and returns it with the address where a message begins.
 fn zeroed(size: usize) -> Result<(Memory, *mut c_char)> {
-    // The allocator has zeroed pages of the system only at its own alignment: at another it writes them all.
+    // The allocator takes zeroed pages of the system only at its own alignment: at another alignment it writes
+    // them all.
     let (bytes, align) = match size < LARGE {
         true => (Some(size.max(1)), ALIGN),
         false => (size.checked_add(ALIGN), align_of::<u64>()),
@@ -203,7 +206,8 @@ fn zeroed(size: usize) -> Result<(Memory, *mut c_char)> {
     if base.is_null() {
         return Err(failure(NO_MEMORY, format!("the system has no memory for {size} bytes")));
     }
-    // Less than `ALIGN` bytes from `base`, and so many more were asked for where it is not 0.
+    // `buf` is less than `ALIGN` bytes behind `base`, and `ALIGN` more bytes were allocated where this is not
+    // 0.
     let buf = base.map_addr(|addr| addr.next_multiple_of(ALIGN)).cast();
     Ok((Memory { base, layout }, buf))
 }
@@ -231,7 +235,7 @@ pub unsafe extern "C" fn deck_msg_create(message: *mut Message, size: c_ulong) -
 /// `int deck_msg_destroy(deck_msg_t *msg)`
 ///
 /// # Safety
-/// As of [`deck_msg_create`].
+/// Same as for [`deck_msg_create`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_msg_destroy(message: *mut Message) -> c_int {
     call("deck_msg_destroy", || {
@@ -251,7 +255,7 @@ pub unsafe extern "C" fn deck_msg_destroy(message: *mut Message) -> c_int {
 /// `int deck_msg_clear(deck_msg_t *msg)`
 ///
 /// # Safety
-/// As of [`deck_msg_create`].
+/// Same as for [`deck_msg_create`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_msg_clear(message: *mut Message) -> c_int {
     call("deck_msg_clear", || {
@@ -264,7 +268,7 @@ pub unsafe extern "C" fn deck_msg_clear(message: *mut Message) -> c_int {
 /// `int deck_msg_reset(deck_msg_t *msg)`
 ///
 /// # Safety
-/// As of [`deck_msg_create`].
+/// Same as for [`deck_msg_create`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_msg_reset(message: *mut Message) -> c_int {
     call("deck_msg_reset", || {
@@ -277,9 +281,9 @@ pub unsafe extern "C" fn deck_msg_reset(message: *mut Message) -> c_int {
     })
 }
 
-/// `DECK_MSG`; the others are in [`size_of_type`].
+/// Code of `DECK_MSG`; the other codes are in [`size_of_type`].
 const NESTED: c_int = 13;
-/// What stands before a nested message: its length.
+/// Bytes of the length that stands before a nested message.
 const LENGTH: usize = size_of::<u64>();
 
 /// Bytes of an element of a type.
@@ -302,7 +306,7 @@ pub(super) fn size_of_type(code: c_int) -> Result<usize> {
 /// `int deck_msg_pack(deck_msg_t *msg, int type, const void *datum, unsigned long n)`
 ///
 /// # Safety
-/// As of [`deck_msg_create`]; `datum` has `count` elements.
+/// Same as for [`deck_msg_create`]; `datum` has `count` elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_msg_pack(
     message: *mut Message,
@@ -326,7 +330,7 @@ pub unsafe extern "C" fn deck_msg_pack(
 /// `int deck_msg_unpack(deck_msg_t *msg, int type, void *datum, unsigned long n)`
 ///
 /// # Safety
-/// As of [`deck_msg_create`]; `datum` has room for `count` elements.
+/// Same as for [`deck_msg_create`]; `datum` has room for `count` elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_msg_unpack(
     message: *mut Message,
@@ -352,10 +356,10 @@ fn bytes_of(code: c_int, count: c_ulong) -> Result<usize> {
     bytes.ok_or_else(|| invalid(format!("{count} elements are more than any memory has")))
 }
 
-/// Appends bytes behind what is packed.
+/// Appends bytes behind the packed ones.
 ///
 /// # Safety
-/// As of [`checked`]; `datum` has so many bytes.
+/// Same as for [`checked`]; `datum` has that many bytes.
 unsafe fn append(to: Checked, datum: *const u8, bytes: usize) -> Result {
     // SAFETY: our contract.
     let used = unsafe { to.used() }?;
@@ -375,10 +379,10 @@ unsafe fn append(to: Checked, datum: *const u8, bytes: usize) -> Result {
     Ok(())
 }
 
-/// How many bytes have been unpacked, and how many are left.
+/// Number of bytes that have been unpacked, and number of bytes that are left.
 ///
 /// # Safety
-/// As of [`checked`].
+/// Same as for [`checked`].
 unsafe fn unpacked(from: Checked) -> Result<(usize, usize)> {
     // SAFETY: our contract.
     let (used, cursor) = unsafe { (from.used()?, Checked::get(&raw const (*from.message).cursor)) };
@@ -392,7 +396,7 @@ unsafe fn unpacked(from: Checked) -> Result<(usize, usize)> {
 /// Copies the next bytes, and moves the cursor behind them.
 ///
 /// # Safety
-/// As of [`checked`]; `datum` has room for so many bytes.
+/// Same as for [`checked`]; `datum` has room for that many bytes.
 unsafe fn take(from: Checked, datum: *mut u8, bytes: usize) -> Result {
     // SAFETY: our contract.
     let (at, left) = unsafe { unpacked(from) }?;
@@ -412,10 +416,10 @@ unsafe fn take(from: Checked, datum: *mut u8, bytes: usize) -> Result {
     Ok(())
 }
 
-/// Appends whole messages: the length of each, then its bytes. All of them, or none.
+/// Appends whole messages: the length of each, then its bytes. Appends all of them, or none.
 ///
 /// # Safety
-/// As of [`checked`]; `messages` points to so many structures.
+/// Same as for [`checked`]; `messages` points to `count` structures.
 unsafe fn pack_messages(to: Checked, messages: *mut Message, count: usize) -> Result {
     // SAFETY: our contract.
     let before = unsafe { to.used() }?;
@@ -443,10 +447,11 @@ unsafe fn pack_messages(to: Checked, messages: *mut Message, count: usize) -> Re
     Ok(())
 }
 
-/// Unpacks whole messages into structures that were created. If one has no room, the cursor stays before that one.
+/// Unpacks whole messages into created structures. If one has too little room, the cursor stays before its
+/// message.
 ///
 /// # Safety
-/// As of [`pack_messages`].
+/// Same as for [`pack_messages`].
 unsafe fn unpack_messages(from: Checked, messages: *mut Message, count: usize) -> Result {
     for nth in 0..count {
         // SAFETY: our contract.

@@ -1,7 +1,7 @@
-//! What C passes: pointers that are checked as far as C lets us, then made a slice, a name or a structure.
+//! Pointers from C: checked as far as C allows, then converted to a slice, a name or a structure.
 //!
-//! Every call of `deck.h` promises of a pointer that is not NULL what its documentation says: it points to so many elements, which
-//! nobody else changes during the call. That is what the blocks here rest on.
+//! Every call of `deck.h` promises for a pointer that is not NULL what its documentation says: it points to the stated number of
+//! elements, which nobody else changes during the call. The `unsafe` blocks here rest on this promise.
 #![allow(unsafe_code, reason = "C passes pointers")]
 
 use std::ffi::{CStr, c_char, c_ulong};
@@ -11,20 +11,20 @@ use super::table::{Table, Used};
 
 const _: () = assert!(size_of::<c_ulong>() == 8, "the structures of deck.h are those of 64-bit systems");
 
-/// What each structure of `deck.h` has: the number of its object.
+/// Number of the object behind a structure of `deck.h`.
 pub(super) type Number = u64;
 
-/// A structure of the program's, which has its number somewhere in it.
+/// A structure of the program, with the number of its object in one of its fields.
 pub(super) trait Structure: Sized {
-    /// What it stands for.
+    /// Type of the objects behind these structures.
     type Object: 'static;
-    /// Where these are.
+    /// Table of these objects.
     const TABLE: &'static Table<Self::Object>;
 
     fn number_in(structure: *mut Self) -> *mut Number;
 }
 
-/// The number that the structure has. It need not be aligned: what C has copied anywhere is a structure, too.
+/// The number in the structure. It need not be aligned: C may have copied the structure anywhere.
 ///
 /// # Safety
 /// A pointer that is not NULL points to a structure.
@@ -37,10 +37,10 @@ pub(super) unsafe fn number<S: Structure>(structure: *mut S) -> Result<Number> {
     Ok(unsafe { S::number_in(structure).read_unaligned() })
 }
 
-/// That the structure may be made: it is there, and does not stand for an object already.
+/// Checks that the structure may be created: it is not NULL, and refers to no object yet.
 ///
 /// # Safety
-/// As of [`number`].
+/// Same as for [`number`].
 pub(super) unsafe fn check_unmade<S: Structure>(structure: *mut S) -> Result {
     if structure.is_null() {
         return Err(no_pointer(S::TABLE.what));
@@ -57,15 +57,15 @@ pub(super) unsafe fn check_unmade<S: Structure>(structure: *mut S) -> Result {
     }
 }
 
-/// Keeps an object; the structure's new number.
+/// Stores an object, and returns the structure's new number.
 pub(super) fn insert<S: Structure>(object: S::Object, structure: *mut S) -> Result<Number> {
     S::TABLE.insert(object, structure.addr())
 }
 
-/// Takes out the object that the structure stands for. The structure stands for none then.
+/// Takes out the object behind the structure. The structure then refers to none.
 ///
 /// # Safety
-/// As of [`number`].
+/// Same as for [`number`].
 pub(super) unsafe fn remove<S: Structure>(structure: *mut S) -> Result<S::Object> {
     // SAFETY: our contract.
     let used = S::TABLE.lock(unsafe { number(structure) }?, None)?;
@@ -73,10 +73,10 @@ pub(super) unsafe fn remove<S: Structure>(structure: *mut S) -> Result<S::Object
     unsafe { take_out(structure, used) }
 }
 
-/// The same, of an object that the caller has: it is the one that the structure stands for.
+/// Takes out an object that the caller has locked, and that is the one behind the structure.
 ///
 /// # Safety
-/// As of [`number`].
+/// Same as for [`number`].
 pub(super) unsafe fn take_out<S: Structure>(
     structure: *mut S,
     used: Used<'_, S::Object>,
@@ -88,10 +88,10 @@ pub(super) unsafe fn take_out<S: Structure>(
     Ok(object)
 }
 
-/// The object that the structure stands for, which other threads may use at the same time.
+/// The object behind the structure, shared with other threads.
 ///
 /// # Safety
-/// As of [`number`].
+/// Same as for [`number`].
 pub(super) unsafe fn shared<S: Structure>(structure: *mut S) -> Result<S::Object>
 where
     S::Object: Clone,
@@ -107,10 +107,10 @@ fn no_pointer(what: &str) -> Failure {
     invalid(format!("the pointer to the {what} is NULL"))
 }
 
-/// A name, as text.
+/// A C string as a name in UTF-8.
 ///
 /// # Safety
-/// A pointer that is not NULL points to a string of C's, which nobody changes for `'a`.
+/// A pointer that is not NULL points to a C string, which nobody changes for `'a`.
 pub(super) unsafe fn name<'a>(what: &str, text: *const c_char) -> Result<&'a str> {
     if text.is_null() {
         return Err(invalid(format!("{what} is NULL")));
@@ -120,10 +120,10 @@ pub(super) unsafe fn name<'a>(what: &str, text: *const c_char) -> Result<&'a str
     text.to_str().map_err(|_| invalid(format!("{what} is no UTF-8: {}", text.to_string_lossy())))
 }
 
-/// Elements that C lets us read.
+/// Elements that C allows the library to read.
 ///
 /// # Safety
-/// A pointer that is not NULL points to so many elements, which nobody changes for `'a`.
+/// A pointer that is not NULL points to `count` elements, which nobody changes for `'a`.
 pub(super) unsafe fn slice<'a, T>(what: &str, first: *const T, count: usize) -> Result<&'a [T]> {
     check(what, first, count)?;
     if count == 0 {
@@ -133,10 +133,10 @@ pub(super) unsafe fn slice<'a, T>(what: &str, first: *const T, count: usize) -> 
     Ok(unsafe { std::slice::from_raw_parts(first, count) })
 }
 
-/// Elements that C lets us write.
+/// Elements that C allows the library to write.
 ///
 /// # Safety
-/// A pointer that is not NULL points to so many elements, which nobody else reads or changes for `'a`.
+/// A pointer that is not NULL points to `count` elements, which nobody else reads or changes for `'a`.
 pub(super) unsafe fn slice_mut<'a, T>(what: &str, first: *mut T, count: usize) -> Result<&'a mut [T]> {
     check(what, first, count)?;
     if count == 0 {
@@ -146,7 +146,7 @@ pub(super) unsafe fn slice_mut<'a, T>(what: &str, first: *mut T, count: usize) -
     Ok(unsafe { std::slice::from_raw_parts_mut(first, count) })
 }
 
-/// A place for one value that C lets us write.
+/// Stores one value at an address that C passed.
 ///
 /// # Safety
 /// A pointer that is not NULL points to a value.
@@ -157,7 +157,7 @@ pub(super) unsafe fn store<T>(what: &str, place: *mut T, value: T) -> Result {
     Ok(())
 }
 
-/// Refuses a pointer that cannot be one to so many elements.
+/// Refuses a pointer that cannot point to `count` elements.
 pub(super) fn check<T>(what: &str, first: *const T, count: usize) -> Result {
     match count {
         0 => Ok(()),

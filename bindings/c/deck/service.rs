@@ -1,4 +1,4 @@
-//! What the ranks of a host share beside messages: `deck_semaph_t` and `deck_shmem_t`.
+//! Objects that the ranks of a host share beside messages: `deck_semaph_t` and `deck_shmem_t`.
 #![allow(unsafe_code, reason = "calls of C's")]
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
@@ -47,25 +47,26 @@ impl Structure for MemoryStructure {
 static SEMAPHORES: Table<Arc<Semaphore>> = Table::new("deck_semaph_t", 0x6d65_0000);
 static MEMORIES: Table<Arc<Memory>> = Table::new("deck_shmem_t", 0x6d68_0000);
 
-/// Shared memory, and its lock while a thread of this process has it. The guard borrows the memory: it is dropped first.
+/// Shared memory, and its lock while a thread of this process holds it. The guard borrows the memory, so it is dropped
+/// first.
 pub struct Memory {
     guard: Mutex<Option<SharedMutexGuard<'static, u64>>>,
     mutex: Arc<SharedMutex<u64>>,
 }
 
-/// Whether another thread is in a call with one: it has it, too.
+/// Whether another thread is in a call with an object: that call holds a reference, too.
 pub(super) fn is_in_use() -> bool {
     SEMAPHORES.is_in_use(|semaphore| Arc::strong_count(semaphore) > 1)
         || MEMORIES.is_in_use(|memory| Arc::strong_count(memory) > 1)
 }
 
-/// The job is over.
+/// Drops all objects at the end of the job.
 pub(super) fn clear() {
     SEMAPHORES.clear();
     MEMORIES.clear();
 }
 
-/// Who shares: the ranks of this host.
+/// Ranks that share: those of this host.
 fn host(world: &World) -> Vec<usize> {
     world.host_ranks()
 }
@@ -107,7 +108,7 @@ pub unsafe extern "C" fn deck_semaph_destroy(structure: *mut SemaphoreStructure)
     call("deck_semaph_destroy", || unsafe { pointer::remove(structure) }.map(drop))
 }
 
-/// The semaphore; not locked, because another thread may have to post while this one waits.
+/// Returns the semaphore without a lock, because another thread may have to post while this one waits.
 ///
 /// # Safety
 /// A pointer that is not NULL points to a structure.
@@ -116,10 +117,10 @@ unsafe fn semaphore(structure: *mut SemaphoreStructure) -> Result<Arc<Semaphore>
     unsafe { pointer::shared(structure) }
 }
 
-/// Takes one, for good: C has nothing that gives it back by itself.
+/// Takes one permit for good: nothing in C gives it back automatically.
 ///
 /// # Safety
-/// As of [`semaphore`].
+/// Same as for [`semaphore`].
 unsafe fn take(
     structure: *mut SemaphoreStructure,
     acquire: impl FnOnce(&Semaphore) -> udeck::Result<Permit<'_>>,
@@ -132,7 +133,7 @@ unsafe fn take(
 /// `int deck_semaph_wait(deck_semaph_t *semaph)`
 ///
 /// # Safety
-/// As of [`deck_semaph_destroy`].
+/// Same as for [`deck_semaph_destroy`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_semaph_wait(structure: *mut SemaphoreStructure) -> c_int {
     // SAFETY: our contract.
@@ -142,7 +143,7 @@ pub unsafe extern "C" fn deck_semaph_wait(structure: *mut SemaphoreStructure) ->
 /// `int deck_semaph_wait_timeout(deck_semaph_t *semaph, unsigned long microseconds)`
 ///
 /// # Safety
-/// As of [`deck_semaph_destroy`].
+/// Same as for [`deck_semaph_destroy`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_semaph_wait_timeout(
     structure: *mut SemaphoreStructure,
@@ -157,7 +158,7 @@ pub unsafe extern "C" fn deck_semaph_wait_timeout(
 /// `int deck_semaph_trywait(deck_semaph_t *semaph)`
 ///
 /// # Safety
-/// As of [`deck_semaph_destroy`].
+/// Same as for [`deck_semaph_destroy`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_semaph_trywait(structure: *mut SemaphoreStructure) -> c_int {
     // SAFETY: our contract.
@@ -167,7 +168,7 @@ pub unsafe extern "C" fn deck_semaph_trywait(structure: *mut SemaphoreStructure)
 /// `int deck_semaph_post(deck_semaph_t *semaph)`
 ///
 /// # Safety
-/// As of [`deck_semaph_destroy`].
+/// Same as for [`deck_semaph_destroy`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_semaph_post(structure: *mut SemaphoreStructure) -> c_int {
     // SAFETY: our contract.
@@ -191,7 +192,7 @@ pub unsafe extern "C" fn deck_shmem_create(
             pointer::check_unmade(structure)?;
             pointer::name("name", name)?
         };
-        // In words, so that what lies there is aligned for any of C's types.
+        // The size is counted in words, so that the memory is aligned for every type of C.
         let words = (size as usize).div_ceil(size_of::<u64>());
         let mutex = Arc::new(world.shared_mutex_of::<u64>(&host(&world), name, words)?);
         let number = pointer::insert(Arc::new(Memory { guard: Mutex::new(None), mutex }), structure)?;
@@ -226,10 +227,10 @@ unsafe fn memory(structure: *mut MemoryStructure) -> Result<Arc<Memory>> {
     unsafe { pointer::shared(structure) }
 }
 
-/// Takes the lock, and shows the program where the data are.
+/// Takes the lock, and stores the address of the data for the program.
 ///
 /// # Safety
-/// As of [`memory`]; no other thread uses the structure's fields meanwhile.
+/// Same as for [`memory`]; no other thread uses the structure's fields meanwhile.
 unsafe fn lock(
     structure: *mut MemoryStructure,
     take: impl FnOnce(&SharedMutex<u64>) -> udeck::Result<SharedMutexGuard<'_, u64>>,
@@ -248,7 +249,7 @@ unsafe fn lock(
 /// `int deck_shmem_lock(deck_shmem_t *shmem)`
 ///
 /// # Safety
-/// As of [`deck_shmem_destroy`].
+/// Same as for [`deck_shmem_destroy`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_shmem_lock(structure: *mut MemoryStructure) -> c_int {
     // SAFETY: our contract.
@@ -258,7 +259,7 @@ pub unsafe extern "C" fn deck_shmem_lock(structure: *mut MemoryStructure) -> c_i
 /// `int deck_shmem_lock_timeout(deck_shmem_t *shmem, unsigned long microseconds)`
 ///
 /// # Safety
-/// As of [`deck_shmem_destroy`].
+/// Same as for [`deck_shmem_destroy`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_shmem_lock_timeout(
     structure: *mut MemoryStructure,
@@ -273,7 +274,7 @@ pub unsafe extern "C" fn deck_shmem_lock_timeout(
 /// `int deck_shmem_trylock(deck_shmem_t *shmem)`
 ///
 /// # Safety
-/// As of [`deck_shmem_destroy`].
+/// Same as for [`deck_shmem_destroy`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_shmem_trylock(structure: *mut MemoryStructure) -> c_int {
     // SAFETY: our contract.
@@ -283,7 +284,7 @@ pub unsafe extern "C" fn deck_shmem_trylock(structure: *mut MemoryStructure) -> 
 /// `int deck_shmem_recover(deck_shmem_t *shmem)`
 ///
 /// # Safety
-/// As of [`deck_shmem_destroy`].
+/// Same as for [`deck_shmem_destroy`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_shmem_recover(structure: *mut MemoryStructure) -> c_int {
     // SAFETY: our contract.
@@ -293,7 +294,7 @@ pub unsafe extern "C" fn deck_shmem_recover(structure: *mut MemoryStructure) -> 
 /// `int deck_shmem_unlock(deck_shmem_t *shmem)`
 ///
 /// # Safety
-/// As of [`deck_shmem_destroy`].
+/// Same as for [`deck_shmem_destroy`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_shmem_unlock(structure: *mut MemoryStructure) -> c_int {
     call("deck_shmem_unlock", || {
@@ -315,7 +316,7 @@ fn not_locked() -> Failure {
 /// `int deck_shmem_barrier(deck_shmem_t *shmem)`
 ///
 /// # Safety
-/// As of [`deck_shmem_destroy`].
+/// Same as for [`deck_shmem_destroy`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_shmem_barrier(structure: *mut MemoryStructure) -> c_int {
     // SAFETY: our contract.

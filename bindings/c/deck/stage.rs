@@ -1,4 +1,4 @@
-//! The job that this process is in: before it, in it, or behind it.
+//! The job of this process, and its stage: not begun, running, or ended.
 
 use std::ffi::c_ulong;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use udeck::World;
 use super::error::{Failure, Result, STATE, failure};
 use super::table;
 
-/// What this process is in.
+/// Stage of this process's job.
 enum Stage {
     Before,
     Running(Arc<World>),
@@ -20,14 +20,15 @@ enum Stage {
 
 static STAGE: RwLock<Stage> = RwLock::new(Stage::Before);
 
-/// Whether `deck_done` was called: waits that do not hear of it otherwise ask for it.
+/// Whether `deck_done` was called: waits that do not learn of it otherwise ask for it.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 pub(super) fn is_ending() -> bool {
     IS_ENDING.load(Ordering::Relaxed)
 }
 
-/// A call of another thread still uses the world: how often `deck_done` looks, and how long in all.
+/// Interval at which `deck_done` checks whether another thread's call still uses the world, and number of
+/// checks.
 const LOOK: Duration = Duration::from_millis(1);
 const LOOKS: u32 = 5000;
 
@@ -41,7 +42,7 @@ pub(super) fn world() -> Result<Arc<World>> {
     }
 }
 
-/// A time in microseconds, as C passes it.
+/// Converts a time in microseconds, as C passes it.
 pub(super) fn limit(microseconds: c_ulong) -> Duration {
     Duration::from_micros(microseconds)
 }
@@ -54,7 +55,7 @@ fn begun_already(stage: &Stage) -> Option<Failure> {
     }
 }
 
-/// Begins, once.
+/// Joins the job; possible once.
 pub(super) fn begin() -> Result {
     table::check()?;
     let mut stage = STAGE.write();
@@ -65,7 +66,7 @@ pub(super) fn begin() -> Result {
     Ok(())
 }
 
-/// What `of` says of the world; `None` where there is none.
+/// Applies `of` to the world; `None` where there is none.
 pub(super) fn ask(of: fn(&World) -> usize) -> Option<usize> {
     table::check().ok()?;
     match &*STAGE.read() {
@@ -74,8 +75,8 @@ pub(super) fn ask(of: fn(&World) -> usize) -> Option<usize> {
     }
 }
 
-/// The world, which is nobody's any more. Calls of other threads that wait in it end. `is_in_use` tells of those that use it through an
-/// object of the world's.
+/// Takes the world out, and ends calls of other threads that wait in it. `is_in_use` tells whether other threads use the world
+/// through one of its objects.
 pub(super) fn take(is_in_use: impl Fn() -> bool) -> Result<World> {
     world()?.shutdown();
     IS_ENDING.store(true, Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! What C's structures stand for: objects in a table, found by number and generation.
+//! Table of the objects behind C's structures, found by number and generation.
 //!
-//! A number of an object that was removed is found out, because its place has another generation since. Generations begin at another
-//! number in each table, which no memory has by accident: so a structure that was never made is found out, too. Places are never
-//! freed, so looking at one needs no lock; the object in it has one.
+//! The number of a removed object is detected, because its place has another generation since the removal. Generations begin at a
+//! different number in each table, a number that no memory contains by accident. A structure that was never created is therefore
+//! detected, too. Places are never freed, so reading one needs no lock; the object in it has a lock.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -14,34 +14,35 @@ use udeck::via::check_process;
 
 use super::error::{FAILED, Failure, Result, TIMED_OUT, failure, invalid};
 
-/// Places of the table itself, and of the first chunk; each further one has twice as many.
+/// Places in the table itself, and in the first chunk; each further chunk has twice as many.
 const FIRST: u32 = 64;
 const CHUNKS: usize = 24;
-/// Nothing was said of what is there, if anything is. Not 0, which is what a structure of zeroes comes to.
+/// Value of a seal that was not set. It is not 0, because a zeroed structure would have the seal 0.
 const NO_SEAL: u64 = 0x9c1f_6b2e_d35a_8407;
-/// For a call of another thread that waits with the same object: longer than such calls wait by default.
+/// Longest wait for another thread's call with the same object: longer than such calls wait by default.
 pub(super) const BUSY: Duration = Duration::from_secs(700);
 
-/// Objects of one kind.
+/// Table of the objects of one kind.
 #[repr(C)]
 pub(super) struct Table<T> {
-    /// Most programs need no more. (At the beginning, so that a place's address is its number's multiple.)
+    /// Places of the first objects; most programs need no more. (They come first, so that a place's address is
+    /// a multiple of its number.)
     first: [Slot<T>; FIRST as usize],
     /// The structure's name in C.
     pub what: &'static str,
-    /// The first generation of each place.
+    /// First generation of each place.
     magic: u32,
     chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS],
     places: Mutex<Places>,
 }
 
-/// In cache lines of its own: threads use different objects.
+/// A place of an object, in cache lines of its own, because threads use different objects.
 #[repr(align(64))]
 struct Slot<T> {
     value: Mutex<Option<T>>,
-    /// Changes while the lock is held. Counted from the table's magic number.
+    /// Generation of the place, counted from the table's magic number. It changes while the lock is held.
     generation: AtomicU32,
-    /// What the owner of the table has said of the object that is there.
+    /// Check value that the table's owner set for the object in this place.
     seal: AtomicU64,
 }
 
@@ -58,17 +59,17 @@ impl<T> Slot<T> {
 struct Places {
     free: Vec<u32>,
     used: u32,
-    /// Where C's structures lie, and the number that was written there: a structure that was never made has bytes that nobody
-    /// may look at.
+    /// Address of each of C's structures, with the number that was written there. The table keeps them because nobody may
+    /// read the bytes of a structure that was never created.
     structures: Option<HashMap<usize, u64>>,
 }
 
-/// An object in use, while nobody else uses it.
+/// An object in exclusive use.
 #[derive(Debug)]
 pub(super) struct Used<'a, T>(MutexGuard<'a, Option<T>>);
 
 impl<T> Used<'_, T> {
-    /// The object. (Its number is not given out before it is there, and changes when it is taken out.)
+    /// The object. (Its number is given out only after it was stored, and changes when it is taken out.)
     #[inline(always)]
     pub fn get(&mut self) -> Option<&mut T> {
         self.0.as_mut()
@@ -76,10 +77,10 @@ impl<T> Used<'_, T> {
 }
 
 impl<T> Table<T> {
-    /// An empty one, whose objects C knows as `what`.
+    /// An empty table, whose objects have the name `what` in C.
     pub const fn new(what: &'static str, magic: u32) -> Self {
         let places = Places { free: Vec::new(), used: 0, structures: None };
-        // Copying what has interior mutability takes a loop here.
+        // Copying a value with interior mutability takes a loop in a `const fn`.
         let mut first = [const { Slot::empty(0) }; FIRST as usize];
         let mut at = 0;
         while at < first.len() {
@@ -89,7 +90,7 @@ impl<T> Table<T> {
         Table { what, magic, first, chunks: [const { OnceLock::new() }; CHUNKS], places: Mutex::new(places) }
     }
 
-    /// Keeps an object, for the structure at this address. Never 0.
+    /// Stores an object for the structure at this address, and returns its number, which is never 0.
     pub fn insert(&self, value: T, structure: usize) -> Result<u64> {
         let mut places = self.places()?;
         let index = match places.free.pop() {
@@ -112,30 +113,31 @@ impl<T> Table<T> {
         Ok(number)
     }
 
-    /// Says of an object what [`Table::is_sealed`] asks for.
+    /// Sets an object's check value, which [`Table::is_sealed`] compares.
     pub fn seal(&self, number: u64, seal: u64) {
         if let Some(slot) = self.find(number) {
             slot.seal.store(seal, Ordering::Relaxed);
         }
     }
 
-    /// Whether this was said of the object in this place.
+    /// Whether the object in this place has this check value.
     #[inline(always)]
     pub fn is_sealed(&self, number: u64, seal: u64) -> bool {
         self.slot(number as u32).is_some_and(|slot| slot.seal.load(Ordering::Relaxed) == seal)
     }
 
-    /// The number of the object that was last made for the structure at this address, if it is still there.
+    /// Number of the object that was last made for the structure at this address, if that object still exists.
     pub fn made_at(&self, structure: usize) -> Result<Option<u64>> {
         let number = self.places()?.structures.as_ref().and_then(|all| all.get(&structure).copied());
         Ok(number.filter(|number| self.find(*number).is_some()))
     }
 
-    /// The object of this number, for the caller alone; waits for a call of another thread that uses it, at most `limit`.
+    /// Locks the object of this number; waits for another thread's call that uses it, at most `limit`.
     #[inline(always)]
     pub fn lock(&self, number: u64, limit: Option<Duration>) -> Result<Used<'_, T>> {
         let Some(slot) = self.slot(number as u32) else { return Err(self.missing()) };
-        // Before, too: a call that uses another object in this place is not the caller's to wait for.
+        // The generation is compared before locking, too: the caller need not wait for a call that uses another
+        // object in this place.
         if slot.generation.load(Ordering::Relaxed) != generation(number) {
             return Err(self.missing());
         }
@@ -149,7 +151,7 @@ impl<T> Table<T> {
         Ok(Used(guard))
     }
 
-    /// Takes an object out, for good.
+    /// Takes an object out for good.
     pub fn take_out(&self, mut used: Used<'_, T>, number: u64, structure: usize) -> Result<T> {
         let slot = self.find(number).ok_or_else(|| self.missing())?;
         let value = used.0.take().ok_or_else(|| self.missing())?;
@@ -166,7 +168,7 @@ impl<T> Table<T> {
         Ok(value)
     }
 
-    /// Whether a call of another thread uses an object: that call has locked it, or `is_used` says so.
+    /// Whether a call of another thread uses an object: the call has locked it, or `is_used` says so.
     pub fn is_in_use(&self, is_used: impl Fn(&T) -> bool) -> bool {
         let places = self.places.lock().used;
         (0..places).filter_map(|index| self.slot(index)).any(|slot| match slot.value.try_lock() {
@@ -175,7 +177,7 @@ impl<T> Table<T> {
         })
     }
 
-    /// Takes out all objects that no call of another thread uses.
+    /// Takes out all objects that no other thread's call uses.
     pub fn clear(&self) {
         let used = self.places.lock().used;
         for index in 0..used {
@@ -187,7 +189,8 @@ impl<T> Table<T> {
         }
     }
 
-    /// Waits for the thread that uses the object: of a forked child's, which has one thread, it would be the parent's.
+    /// Waits for the thread that uses the object. A forked child has one thread, and the lock's holder would be the
+    /// parent's.
     #[cold]
     #[inline(never)]
     fn lock_in_use<'a>(&self, slot: &'a Slot<T>, limit: Duration) -> Result<MutexGuard<'a, Option<T>>> {
@@ -195,7 +198,7 @@ impl<T> Table<T> {
         slot.value.try_lock_for(limit).ok_or_else(|| self.busy())
     }
 
-    /// Where the objects are. In a forked child another thread's lock stays locked.
+    /// Locks the list of places. In a forked child the lock of another thread stays locked.
     fn places(&self) -> Result<MutexGuard<'_, Places>> {
         check()?;
         Ok(self.places.lock())
@@ -231,7 +234,7 @@ impl<T> Table<T> {
 }
 
 /// # Errors
-/// This process is a forked child: nothing of the library is its own.
+/// This process is a forked child: no object of the library belongs to it.
 pub(super) fn check() -> Result {
     check_process().map_err(|error| failure(FAILED, error))
 }
@@ -240,7 +243,7 @@ fn generation(number: u64) -> u32 {
     (number >> 32) as u32
 }
 
-/// The chunk of a place that is none of the table's own, and where in it.
+/// The chunk of a place that is not in the table itself, and the index in this chunk.
 fn place(index: u32) -> (usize, usize) {
     let chunk = index.max(FIRST).ilog2() - FIRST.ilog2();
     (chunk as usize, index as usize - ((FIRST as usize) << chunk))

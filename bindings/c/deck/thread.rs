@@ -1,5 +1,5 @@
-//! `deck_thread_t`: POSIX's threads. No frame of Rust's is in such a thread, so `pthread_exit` and C++ exceptions that are caught there are
-//! the program's own affair.
+//! `deck_thread_t`: POSIX threads. Such a thread has no frame of Rust, so `pthread_exit` and C++ exceptions that are caught there
+//! are the program's own affair.
 #![allow(unsafe_code, reason = "calls of C's")]
 
 use std::ffi::{c_int, c_void};
@@ -28,7 +28,7 @@ impl Structure for Thread {
 
 static THREADS: Table<libc::pthread_t> = Table::new("deck_thread_t", 0x7268_0000);
 
-/// What a thread runs.
+/// Body of a thread.
 type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 
 /// `int deck_thread_create(deck_thread_t *thread, void *(*body)(void *), void *arg)`

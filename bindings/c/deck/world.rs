@@ -43,7 +43,7 @@ pub extern "C" fn deck_numnodes() -> c_ulong {
     number("deck_numnodes", 0, World::size)
 }
 
-/// A call that returns no code.
+/// Makes a call that returns a number instead of a code.
 fn number(name: &str, without: c_ulong, of: fn(&World) -> usize) -> c_ulong {
     ask(of).map_or_else(
         || {
@@ -82,10 +82,11 @@ pub unsafe extern "C" fn deck_abort(code: c_int, why: *const c_char) -> c_int {
     })
 }
 
-/// Bytes of a value in the naming service. More are refused here: the launcher would, but they are copied on the way to it.
+/// Largest value in the naming service, in bytes. The launcher would refuse more, too, but the bytes are copied on the way
+/// to it.
 const MOST: c_ulong = 64 << 10;
 
-/// What the naming service keeps under this name, among what others keep with the launcher.
+/// Key of this name at the launcher, apart from other users' keys.
 ///
 /// # Safety
 /// `name` is NULL or a string.
@@ -132,7 +133,7 @@ pub unsafe extern "C" fn deck_naming_fetch(
 /// `int deck_naming_tryfetch(const char *name, void *value, unsigned long *len)`
 ///
 /// # Safety
-/// As of [`deck_naming_fetch`].
+/// Same as for [`deck_naming_fetch`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_naming_tryfetch(
     name: *const c_char,
@@ -144,7 +145,7 @@ pub unsafe extern "C" fn deck_naming_tryfetch(
 }
 
 /// # Safety
-/// As of [`deck_naming_fetch`].
+/// Same as for [`deck_naming_fetch`].
 unsafe fn fetch(name: *const c_char, value: *mut c_void, len: *mut c_ulong, wait: bool) -> Result {
     // SAFETY: our contract.
     let key = unsafe { key(name) }?;
@@ -174,7 +175,7 @@ unsafe fn fetch(name: *const c_char, value: *mut c_void, len: *mut c_ulong, wait
     Ok(())
 }
 
-/// The launcher's words speak of its key.
+/// Rewrites a failure of the launcher, which names the key, so that it names the program's name.
 fn nothing_of(failure: Failure, key: &str) -> Failure {
     let name = key.strip_prefix("deck/").unwrap_or(key);
     match failure.code() {
