@@ -2,7 +2,7 @@
  * deck.h: DECK, the Distributed Execution and Communication Kernel, by µDECK.
  *
  * A job is several processes (ranks, DECK's nodes), which `deckrun -n 4 -- ./program` starts. A program that is started alone is a
- * job of one. A rank creates named mailboxes, and only it retrieves from them. Any rank makes a clone of a mailbox and posts
+ * job of one rank. A rank creates named mailboxes, and only it retrieves from them. Any rank makes a clone of a mailbox and posts
  * messages to it.
  *
  *     deck_init(&argc, &argv);
@@ -18,28 +18,29 @@
  *     deck_mbox_destroy(&box);                       deck_msg_destroy(&m);
  *     deck_done();
  *
- * Results. A call returns DECK_OK (0), or a negative code, and has changed nothing then unless it says so. deck_strerror() has the
- * code's text, deck_errmsg() the full words of this thread's last error: what was tried, with whom, and what to do.
+ * Results. A call returns DECK_OK (0), or a negative code. A failed call has changed nothing, unless its comment says so.
+ * deck_strerror() returns the code's text, deck_errmsg() the full text of this thread's last error: what was tried, with whom, and
+ * what to do. Comments name the code for each case: "DECK_ENOENT: no such name" means that the call returns DECK_ENOENT then.
  *
  * Waiting. Calls that may wait say so. They wait at most the time in the environment variable DECK_DEADLINE (600 s unless set), or
- * what they are told in microseconds, and are DECK_ETIMEDOUT then. That another rank dies is DECK_EPEERLOST, never a hang.
+ * the given number of microseconds, and return DECK_ETIMEDOUT then. The death of another rank is DECK_EPEERLOST, never a hang.
  *
- * Threads. All calls may be made from several threads. Several may retrieve from one mailbox at the same time, each for as long as it
- * says; posts through one clone go one after the other. A deck_semaph_t and a deck_shmem_t may be used by several at once. A deck_msg_t,
- * or any other structure but a deck_mbox_t, is used by one call at a time, and none is created or ended while another call uses it; to
- * see to that is the program's part. A thread is not cancelled (pthread_cancel) in a call, and no signal handler leaves one by longjmp,
- * nor calls DECK itself.
+ * Threads. All calls may be made from several threads. Several threads may retrieve from one mailbox at the same time, each with its
+ * own time limit; posts through one clone are made one after the other. Several threads may use a deck_semaph_t or a deck_shmem_t at
+ * the same time. A deck_msg_t, or any other structure except a deck_mbox_t, must be used by one call at a time. No structure may be
+ * created or ended while another call uses it. The program must ensure both. A thread must not be cancelled (pthread_cancel) in a
+ * call, and a signal handler must neither leave a call by longjmp nor call DECK itself.
  *
  * Structures. The program declares deck_msg_t, deck_mbox_t and the others, and passes pointers to them. They are made by a create,
- * clone, alloc or retrv_view, and ended once. One that was not made, or has been ended, is DECK_EINVAL. The fields named deck_... are
- * the library's. A copy of a structure stands for the same object.
+ * clone, alloc or retrv_view, and ended once. A structure that was not made, or has been ended, is DECK_EINVAL. The fields named
+ * deck_... belong to the library. A copy of a structure refers to the same object.
  *
- * C99 or later, and C++. Link with `deckcc`, or by what `pkg-config --cflags --libs udeck` says.
+ * C99 or later, and C++. Link with `deckcc`, or with the flags that `pkg-config --cflags --libs udeck` prints.
  */
 #ifndef DECK_H
 #define DECK_H
 
-/* Programs of the literature expect strcpy and its kind from here. */
+/* DECK programs in the literature expect strcpy and similar functions from this header. */
 #include <string.h>
 
 #ifdef __cplusplus
@@ -49,58 +50,59 @@ extern "C" {
 /* ------------------------------------------------------------------------------------------------------------ results */
 
 #define DECK_OK 0
-#define DECK_EINVAL (-1)      /* an argument: NULL, out of range, not created, destroyed; a message without enough room */
+#define DECK_EINVAL (-1)      /* invalid argument: NULL, out of range, not created, destroyed; a message without enough room */
 #define DECK_ENOMEM (-2)      /* no memory */
-#define DECK_ETIMEDOUT (-3)   /* nothing within the time; deck_errmsg() says who was waited for */
-#define DECK_EAGAIN (-4)      /* a `try` call: nothing is there now, or it would have to wait */
+#define DECK_ETIMEDOUT (-3)   /* the time limit ended; deck_errmsg() says which rank was waited for */
+#define DECK_EAGAIN (-4)      /* a `try` call: nothing is available now, or the call would have to wait */
 #define DECK_EPEERLOST (-5)   /* another rank is lost */
-#define DECK_EGONE (-6)       /* the mailbox was destroyed, or nobody is left who could answer */
-#define DECK_ENOENT (-7)      /* nothing of that name */
+#define DECK_EGONE (-6)       /* the mailbox was destroyed, or no rank is left that could answer */
+#define DECK_ENOENT (-7)      /* no such name */
 #define DECK_EEXIST (-8)      /* the name is taken */
-#define DECK_ESTATE (-9)      /* before deck_init, after deck_done, or either of them twice */
-#define DECK_ENOTSUP (-10)    /* not possible here, or no way to that rank */
-#define DECK_EMISMATCH (-11)  /* ranks do not agree: on a mailbox's kind, on a collective call */
-#define DECK_EOWNERDEAD (-12) /* whoever held the lock died: the data may be half written */
+#define DECK_ESTATE (-9)      /* called before deck_init or after deck_done, or one of these two was called twice */
+#define DECK_ENOTSUP (-10)    /* not possible here, or no transport reaches that rank */
+#define DECK_EMISMATCH (-11)  /* ranks disagree: on a mailbox's type, or on a collective call */
+#define DECK_EOWNERDEAD (-12) /* the lock's holder died: the data may be half written */
 #define DECK_EUNDELIVERED (-13) /* messages that were posted earlier were not delivered */
-#define DECK_EIO (-14)        /* the launcher, the network or the system */
+#define DECK_EIO (-14)        /* failure of the launcher, the network or the system */
 #define DECK_EINTERNAL (-15)  /* a defect of the library */
 
-/* The constant text of a code; never NULL. */
+/* Returns the constant text of a code; never NULL. */
 const char *deck_strerror(int code);
 
-/* The words of this thread's last error; "" if there was none, or the thread is about to end (in atexit's functions). Valid until the
- * next error of this thread. */
+/* Returns the text of this thread's last error; "" if there was none, or the thread is about to end (in functions of atexit). Valid
+ * until the next error of this thread. */
 const char *deck_errmsg(void);
 
 /* ------------------------------------------------------------------------------------------------------------- the job */
 
 /*
- * Begins: this process is a rank from now on. Once per process. `argc` and `argv` may be NULL; they are not changed. Waits for the
- * launcher. A child that it forks is no rank: calls there that would do anything for the job are DECK_EIO.
+ * Joins the job: this process is a rank from now on. Once per process. `argc` and `argv` may be NULL; they are not changed. Waits for
+ * the launcher. A forked child is not a rank: calls in the child that concern the job are DECK_EIO.
  */
 int deck_init(int *argc, char ***argv);
 
 /*
- * Ends: delivers what was posted, which may take that its receivers retrieve, and says goodbye to the launcher. All structures are
- * gone afterwards but messages (deck_msg_t), which stay until they are destroyed, and threads, which can be joined. A process that ends
- * without it is lost to the other ranks. DECK_EUNDELIVERED, DECK_ETIMEDOUT: this rank has ended, and deck_errmsg() says what was lost
- * of the messages that still waited here. If an owner ends with others unread, only deck_mbox_flush says so.
- * Calls of other threads that wait end by DECK_ESTATE. If one does not within 5 s, this call is DECK_ESTATE: it can be called again.
+ * Ends this rank: delivers posted messages, for which their receivers may have to retrieve, and tells the launcher. All structures
+ * end with it, except messages (deck_msg_t), which stay until they are destroyed, and threads, which can be joined. A process that
+ * ends without this call is lost to the other ranks. DECK_EUNDELIVERED, DECK_ETIMEDOUT: this rank has ended, and deck_errmsg() says
+ * which messages that still waited here were lost. If an owner ends with other messages unread, only deck_mbox_flush reports it.
+ * Waiting calls of other threads end with DECK_ESTATE. If one does not end within 5 s, deck_done returns DECK_ESTATE, and can be
+ * called again.
  */
 int deck_done(void);
 
-/* This rank's number, from 0; all bits set where there is no job. */
+/* Returns this rank's number, from 0; all bits set if there is no job. */
 unsigned long deck_node(void);
 
-/* How many ranks the job has; 0 where there is no job. */
+/* Returns the number of ranks of the job; 0 if there is no job. */
 unsigned long deck_numnodes(void);
 
-/* Waits until all ranks have come here. After DECK_ETIMEDOUT the next call goes on waiting at the same barrier. */
+/* Waits until all ranks have entered this barrier. After DECK_ETIMEDOUT the next call waits further at the same barrier. */
 int deck_barrier(void);
 int deck_barrier_timeout(unsigned long microseconds);
 
-/* Ends the whole job, with this exit code (1 to 255; others count as 1), and this process. `why` is told to the other ranks; may be
- * NULL. Returns on errors only. */
+/* Ends the whole job, with this exit code (1 to 255; others count as 1), and this process. The other ranks are told `why`, which
+ * may be NULL. Returns on errors only. */
 int deck_abort(int code, const char *why);
 
 /* ------------------------------------------------------------------------------------------------------------ messages */
@@ -125,89 +127,91 @@ typedef struct deck_msg {
     char *buf;             /* the memory, aligned to 64 bytes; the program may read and write it, but not change the pointer */
     unsigned long size;    /* bytes of the memory */
     unsigned long datalen; /* bytes in use. A retrieve and a pack set it; a program that writes to buf itself sets it, too */
-    char *cursor;          /* where unpacking goes on, between buf and buf + datalen; the program may move it */
+    char *cursor;          /* next byte to unpack, between buf and buf + datalen; the program may move it */
     unsigned long source;  /* the rank that posted it, after a retrieve */
-    unsigned int tag;      /* a number that travels with it; 0 in a new one */
+    unsigned int tag;      /* a number that travels with the message; 0 in a new message */
     unsigned long long deck_number;
 } deck_msg_t;
 
-/* Makes a message with `size` bytes of zeroed memory, empty. DECK_ENOMEM. */
+/* Makes an empty message with `size` bytes of zeroed memory. DECK_ENOMEM: the system has none. */
 int deck_msg_create(deck_msg_t *msg, unsigned long size);
 
-/* Frees its memory. Also after deck_done. */
+/* Frees the message's memory. It may also be called after deck_done. */
 int deck_msg_destroy(deck_msg_t *msg);
 
 /*
- * Appends `n` elements of `type` behind what is packed (buf + datalen). They lie as C has them, without headers and without gaps, so
- * that a message needs as many bytes as its elements have. DECK_MSG: `n` messages, each with 8 bytes of length before it.
- * DECK_EINVAL: no room, nothing is packed.
+ * Appends `n` elements of `type` behind the packed bytes (at buf + datalen). The elements keep C's representation, without headers
+ * and gaps, so a message needs exactly the bytes of its elements. Type DECK_MSG: `n` messages, each with 8 bytes of length before it.
+ * DECK_EINVAL: there is no room, and nothing is packed.
  */
 int deck_msg_pack(deck_msg_t *msg, int type, const void *datum, unsigned long n);
 
 /*
- * Takes the next `n` elements, from cursor on, in the order and with the types of packing. DECK_MSG: into `n` messages that were
- * created; one without enough room is DECK_EINVAL, and the cursor stays before it. DECK_EINVAL: so many are not left.
+ * Takes the next `n` elements, from cursor on, in the order and with the types of packing. Type DECK_MSG: into `n` created messages;
+ * if one has too little room, the call is DECK_EINVAL, and the cursor stays before it. DECK_EINVAL: fewer elements are left.
  */
 int deck_msg_unpack(deck_msg_t *msg, int type, void *datum, unsigned long n);
 
-/* Empties it: datalen is 0, the cursor at the start. */
+/* Empties the message: datalen becomes 0, and the cursor goes to the start. */
 int deck_msg_clear(deck_msg_t *msg);
 
-/* Unpacks from the start again. */
+/* Moves the cursor to the start, to unpack again. */
 int deck_msg_reset(deck_msg_t *msg);
 
 /* ----------------------------------------------------------------------------------------------------------- mailboxes */
 
-/* A mailbox's name, as the literature declares it. */
+/* Name of a mailbox, with the type that the literature gives it. */
 typedef const char *deck_name_t;
 
-/* A mailbox of this rank's, or a clone of one. */
+/* A mailbox of this rank, or a clone of a mailbox. */
 typedef struct deck_mbox {
     unsigned long long deck_number;
 } deck_mbox_t;
 
 /*
  * Creates a mailbox, from which this rank retrieves. Names have 1 to 200 bytes of UTF-8 without control characters, and are unique
- * in the job: DECK_EEXIST, and deck_errmsg() says who has it. To Rust it is a mailbox of u8.
+ * in the job. DECK_EEXIST: the name is taken, and deck_errmsg() says by which rank. In Rust it is a mailbox of u8.
  */
 int deck_mbox_create(deck_mbox_t *mbox, deck_name_t name);
 
 /*
  * Makes a clone of the mailbox of that name, to post to it. Waits until the mailbox exists, at most DECK_SETUP_TIMEOUT (30 s unless
- * set): DECK_ENOENT then. DECK_EPEERLOST or DECK_EGONE at once when the rank that made it has ended. Several clones, and one by the
- * owner itself, are possible; each thread that posts has its own with advantage.
+ * set), and returns DECK_ENOENT then. DECK_EPEERLOST or DECK_EGONE: the rank that made the mailbox has ended; the call does not wait.
+ * A mailbox may have several clones, also by its owner; it is best if each thread that posts has its own.
  */
 int deck_mbox_clone(deck_mbox_t *mbox, deck_name_t name);
 int deck_mbox_clone_timeout(deck_mbox_t *mbox, deck_name_t name, unsigned long microseconds);
 
-/* Destroys a mailbox: clones of it are DECK_EGONE as soon as they hear of it, and other threads that wait at it get DECK_EINVAL. Destroys
- * a clone: what was posted through it arrives. A post of another thread by it is waited for, at most 700 s. */
+/* Destroys a mailbox or a clone. After a mailbox's end, posts through its clones are DECK_EGONE as soon as they learn of it, and other
+ * threads that wait at it get DECK_EINVAL. Messages posted through a clone still arrive after its end. The call waits for a post of
+ * another thread through the clone, at most 700 s. */
 int deck_mbox_destroy(deck_mbox_t *mbox);
 
 /*
- * Posts the first datalen bytes of the message, and its tag. When it returns, the message may be changed, posted again or destroyed,
- * however long it is. It does not wait for the receiver unless much is under way (4 MiB, DECK_QUEUE). Messages of one clone arrive in
- * their order. DECK_EGONE, DECK_EPEERLOST, DECK_ETIMEDOUT: it was not posted; DECK_EUNDELIVERED tells of earlier ones.
+ * Posts the first datalen bytes of the message, and its tag. When the call returns, the message may be changed, posted again or
+ * destroyed, whatever its length. The call waits for the receiver only if too many bytes are under way (4 MiB, DECK_QUEUE). Messages
+ * of one clone arrive in order. DECK_EGONE, DECK_EPEERLOST, DECK_ETIMEDOUT: the message was not posted. DECK_EUNDELIVERED: earlier
+ * messages were not delivered.
  */
 int deck_mbox_post(deck_mbox_t *mbox, deck_msg_t *msg);
 int deck_mbox_post_timeout(deck_mbox_t *mbox, deck_msg_t *msg, unsigned long microseconds);
-/* Does not wait: DECK_EAGAIN. */
+/* Does not wait: returns DECK_EAGAIN instead. */
 int deck_mbox_trypost(deck_mbox_t *mbox, deck_msg_t *msg);
 
 /*
- * Waits until the owner has read what was posted through this clone. DECK_EGONE, DECK_EPEERLOST: it ended with messages unread.
- * DECK_EUNDELIVERED: with messages that still waited here; deck_errmsg() says how many. DECK_ETIMEDOUT.
+ * Waits until the owner has read all messages that were posted through this clone. DECK_EGONE, DECK_EPEERLOST: the owner ended with
+ * messages unread. DECK_EUNDELIVERED: it ended while messages still waited here; deck_errmsg() says how many. DECK_ETIMEDOUT.
  */
 int deck_mbox_flush(deck_mbox_t *mbox);
 
 /*
- * Retrieves the next message into `msg`: sets datalen, source and tag, and the cursor to the start. Waits for it. Clones are heard
- * fairly. DECK_EINVAL: the message is longer than msg->size. Nothing is lost: it is the next one for any further retrieve, and
- * deck_mbox_length() says how long it is. DECK_EPEERLOST once for each rank that is lost and had a clone; the mailbox can be used on.
+ * Retrieves the next message into `msg`: sets datalen, source and tag, and the cursor to the start. Waits for it. Clones are polled
+ * fairly. DECK_EINVAL: the message is longer than msg->size. Nothing is lost: it stays the next message for any further retrieve, and
+ * deck_mbox_length() stores its length. DECK_EPEERLOST: once for each lost rank that had a clone; the mailbox stays usable.
  */
 int deck_mbox_retrv(deck_mbox_t *mbox, deck_msg_t *msg);
 int deck_mbox_retrv_timeout(deck_mbox_t *mbox, deck_msg_t *msg, unsigned long microseconds);
-/* Does not wait: DECK_EAGAIN. */
+/* Does not wait: returns DECK_EAGAIN instead. */
 int deck_mbox_tryretrv(deck_mbox_t *mbox, deck_msg_t *msg);
 
 /* Stores the length in bytes of the next message, which stays. Does not wait: DECK_EAGAIN if there is none. */
@@ -215,15 +219,15 @@ int deck_mbox_length(deck_mbox_t *mbox, unsigned long *len);
 
 /* ------------------------------------------------------------------------------------------------- messages without a copy */
 
-/* A message in memory of the library's, which its post gives away. */
+/* A message in memory of the library. Posting it gives the memory away. */
 typedef struct deck_buf {
-    char *data;         /* `size` bytes, aligned to 64; NULL once it was given away or freed */
-    unsigned long size; /* all of them are posted */
+    char *data;         /* `size` bytes, aligned to 64; NULL after the buffer was posted or freed */
+    unsigned long size; /* bytes; all of them are posted */
     unsigned int tag;
     unsigned long long deck_number;
 } deck_buf_t;
 
-/* A message that arrived, where it lies: on one host in its sender's memory. */
+/* An arrived message in place: on one host, in its sender's memory. */
 typedef struct deck_view {
     const char *data;     /* read-only; aligned to 8 bytes */
     unsigned long size;   /* bytes */
@@ -232,18 +236,18 @@ typedef struct deck_view {
     unsigned long long deck_number;
 } deck_view_t;
 
-/* Takes zeroed memory for a message (of DECK_ARENA bytes in all). May wait for receivers to give some back. DECK_ENOMEM. */
+/* Allocates zeroed memory for a message (DECK_ARENA bytes in all). May wait for receivers to give memory back. DECK_ENOMEM. */
 int deck_buf_alloc(deck_buf_t *buf, unsigned long size);
 
-/* Gives it back without posting it. */
+/* Frees the buffer without posting it. */
 int deck_buf_free(deck_buf_t *buf);
 
-/* Posts the buffer. It is gone then: `data` is NULL. If the post fails, the buffer is still there, unless deck_errmsg() says that it
- * is gone. */
+/* Posts the buffer and ends it: `data` becomes NULL. If the post fails, the buffer stays, unless deck_errmsg() says that it is
+ * gone. */
 int deck_mbox_post_buf(deck_mbox_t *mbox, deck_buf_t *buf);
 int deck_mbox_post_buf_timeout(deck_mbox_t *mbox, deck_buf_t *buf, unsigned long microseconds);
 
-/* Retrieves the next message as a view, however it was posted. Waits for it. Its memory is the sender's again when it is released. */
+/* Retrieves the next message as a view, however it was posted. Waits for it. Releasing the view returns the memory to the sender. */
 int deck_mbox_retrv_view(deck_mbox_t *mbox, deck_view_t *view);
 int deck_mbox_retrv_view_timeout(deck_mbox_t *mbox, deck_view_t *view, unsigned long microseconds);
 
@@ -252,29 +256,30 @@ int deck_view_release(deck_view_t *view);
 
 /* -------------------------------------------------------------------------------------------------------- naming service */
 
-/* Makes `len` bytes (64 KiB at most) known under a name, of 1 to 250 bytes, to all ranks. Bound again, the last one counts. */
+/* Binds `len` bytes (64 KiB at most) to a name of 1 to 250 bytes, for all ranks. If a name is bound again, the last value counts. */
 int deck_naming_bind(const char *name, const void *value, unsigned long len);
 
 /*
- * Fetches what is bound to a name: `*len` is the room at `value` before, the length of what is bound after. Waits until something is
- * bound, at most DECK_SETUP_TIMEOUT: DECK_ENOENT then. DECK_EINVAL: there is not enough room; *len says how much is needed.
+ * Fetches the value that is bound to a name: `*len` is the room at `value` before the call, and the value's length after it. Waits
+ * until a value is bound, at most DECK_SETUP_TIMEOUT, and returns DECK_ENOENT then. DECK_EINVAL: the room is too small; *len is the
+ * length that is needed.
  */
 int deck_naming_fetch(const char *name, void *value, unsigned long *len);
-/* Does not wait: DECK_ENOENT. */
+/* Does not wait: returns DECK_ENOENT instead. */
 int deck_naming_tryfetch(const char *name, void *value, unsigned long *len);
 
 /* -------------------------------------------------------------------------------------------------------------- threads */
 
-/* A thread of this rank: POSIX's, as pthread_create makes it. */
+/* A POSIX thread of this rank, as made by pthread_create. */
 typedef struct deck_thread {
     unsigned long long deck_number;
 } deck_thread_t;
 
-/* Starts a thread that runs body(arg). DECK_EIO: the system starts none. */
+/* Starts a thread that runs body(arg). DECK_EIO: the system cannot start one. */
 int deck_thread_create(deck_thread_t *thread, void *(*body)(void *), void *arg);
 
-/* Waits, without a deadline, until the thread has ended; stores what its body returned, unless `result` is NULL. Each thread is joined
- * once, and not by itself. */
+/* Waits, without a deadline, until the thread has ended, and stores the value that its body returned, unless `result` is NULL. A
+ * thread is joined once, and cannot join itself. */
 int deck_thread_join(deck_thread_t *thread, void **result);
 
 /* ----------------------------------------------------------------------------------------------------------- semaphores */
@@ -285,65 +290,64 @@ typedef struct deck_semaph {
 } deck_semaph_t;
 
 /*
- * Makes it with this value, at most 1048576. Collective among the ranks of this host: waits until all have called it, with the same
- * name and value: DECK_EMISMATCH. The n-th call by a name on one rank meets the n-th of the others.
+ * Makes a semaphore with this value, at most 1048576. Collective among the ranks of this host: waits until all have called it with the
+ * same name and value. DECK_EMISMATCH: they differ. The n-th call with a name on one rank meets the n-th call of the others.
  */
 int deck_semaph_create(deck_semaph_t *semaph, const char *name, unsigned long value);
 
-/* This rank uses it no more. It is gone with its last user. */
+/* Ends this rank's use of the semaphore, which ends with its last user. */
 int deck_semaph_destroy(deck_semaph_t *semaph);
 
-/* Waits until the value is not 0, and takes one: DECK's P. If this rank dies, what it took stays taken. */
+/* Waits until the value is above 0, and decrements it (DECK's P). If this rank dies, its decrements remain. */
 int deck_semaph_wait(deck_semaph_t *semaph);
 int deck_semaph_wait_timeout(deck_semaph_t *semaph, unsigned long microseconds);
-/* Does not wait: DECK_EAGAIN. */
+/* Does not wait: returns DECK_EAGAIN instead. */
 int deck_semaph_trywait(deck_semaph_t *semaph);
 
-/* Adds one: DECK's V. */
+/* Increments the value (DECK's V). */
 int deck_semaph_post(deck_semaph_t *semaph);
 
 /* -------------------------------------------------------------------------------------------------------- shared memory */
 
-/* Memory that the ranks of this host share. A thread that has its lock uses it; nobody else may. */
+/* Memory that the ranks of this host share. Only the thread that holds its lock may use it. */
 typedef struct deck_shmem {
-    void *addr;         /* `size` bytes, aligned to 8, while this rank has the lock; NULL otherwise. May change from lock to lock */
+    void *addr;         /* `size` bytes, aligned to 8, while this rank holds the lock; otherwise NULL. May differ after each lock */
     unsigned long size; /* bytes */
     unsigned long long deck_number;
 } deck_shmem_t;
 
-/* Makes it, zeroed. Collective among the ranks of this host, as deck_semaph_create, with the same size. DECK_EIO: the system has no
- * memory. */
+/* Makes zeroed shared memory. Collective among the ranks of this host, as deck_semaph_create, with the same name and size. DECK_EIO:
+ * the system has no memory. */
 int deck_shmem_create(deck_shmem_t *shmem, const char *name, unsigned long size);
 
-/* This rank uses it no more; a lock that it has is given up. The memory is gone with its last user. */
+/* Ends this rank's use of the memory, and releases its lock. The memory is freed with its last user. */
 int deck_shmem_destroy(deck_shmem_t *shmem);
 
 /*
- * Takes the lock, and sets addr. One thread of all ranks has it at a time. Waits for it; DECK_ETIMEDOUT also where the same thread has
- * it already. DECK_EOWNERDEAD: whoever had it died, and the data may be half written; deck_shmem_recover() takes it all the same, and
- * after the unlock they count as whole.
+ * Takes the lock, and sets addr. One thread of all ranks holds it at a time. Waits for it. DECK_ETIMEDOUT: also if the same thread
+ * already holds it. DECK_EOWNERDEAD: the lock's holder died, and the data may be half written. deck_shmem_recover() takes the lock
+ * nevertheless, and after its unlock the data count as whole.
  */
 int deck_shmem_lock(deck_shmem_t *shmem);
 int deck_shmem_lock_timeout(deck_shmem_t *shmem, unsigned long microseconds);
 int deck_shmem_recover(deck_shmem_t *shmem);
-/* Does not wait: DECK_EAGAIN. */
+/* Does not wait: returns DECK_EAGAIN instead. */
 int deck_shmem_trylock(deck_shmem_t *shmem);
 
-/* Gives the lock up, on any thread of this rank; addr is NULL then. */
+/* Releases the lock, on any thread of this rank; addr becomes NULL. */
 int deck_shmem_unlock(deck_shmem_t *shmem);
 
-/* Waits until all that share it have come here. One thread of a rank at a time. */
+/* Waits until all ranks that share the memory have called it. One thread of a rank may wait at a time. */
 int deck_shmem_barrier(deck_shmem_t *shmem);
 
 /* --------------------------------------------------------------------------------------------------------------- groups */
 
 /*
- * Some ranks, or all, that do something together. Members are numbered from 0. Each call is collective: all members make it, in the
- * same order, with the same root, type and `n`; otherwise this call or a later one is DECK_EMISMATCH, and names the member and both calls.
- * (Compared are root, operator, type, and how many bytes the elements have.) A call
- * waits for the members that it needs. DECK_EPEERLOST: a member is lost. After an error that is no DECK_EINVAL the group cannot be used
- * any more (a barrier can be called again after DECK_ETIMEDOUT): each call of it has that code again, or DECK_EIO. The members that are
- * left make a new one.
+ * Ranks that make collective calls together: some of the job's, or all. Members are numbered from 0. All members make each call, in the
+ * same order, with the same root, type and `n`; otherwise this call or a later one is DECK_EMISMATCH, and names the member and both
+ * calls. (The root, the operator, the type, and the elements' size in bytes are compared.) A call waits for the members that it needs.
+ * DECK_EPEERLOST: a member is lost. After an error other than DECK_EINVAL the group is unusable: each further call returns this code
+ * again, or DECK_EIO. (After DECK_ETIMEDOUT a barrier can be called again.) The remaining members can make a new group.
  */
 typedef struct deck_group {
     unsigned long long deck_number;
@@ -358,51 +362,52 @@ typedef struct deck_group {
 #define DECK_BOR 6
 #define DECK_BXOR 7
 
-/* Makes the group of all ranks. Collective among all. */
+/* Makes the group of all ranks. Collective among all ranks. */
 int deck_group_all(deck_group_t *group);
 
-/* Makes a group of these `n` ranks, in this order. Collective among them, with the same name and list. */
+/* Makes a group of `n` ranks, in the order of the list. Collective among these ranks, with the same name and list. */
 int deck_group_create(deck_group_t *group, const char *name, const unsigned long *ranks, unsigned long n);
 
-/* Parts a group: members of the same colour are together in `part`, in the order of their keys. A negative colour: none, and `part` is
- * not made. */
+/* Splits a group: members of the same colour form the group `part`, in the order of their keys. With a negative colour, `part` is not
+ * made. */
 int deck_group_split(deck_group_t *group, long colour, long key, deck_group_t *part);
 
+/* Ends this rank's use of the group. Not collective. */
 int deck_group_destroy(deck_group_t *group);
 
-/* How long this group's calls wait, instead of DECK_DEADLINE. Not collective. */
+/* Sets the time limit of this group's calls, instead of DECK_DEADLINE. Not collective. */
 int deck_group_timeout(deck_group_t *group, unsigned long microseconds);
 
-/* This rank's number in the group, and how many members it has. Not collective. */
+/* Store this rank's number in the group, and the number of members. Not collective. */
 int deck_group_node(deck_group_t *group, unsigned long *node);
 int deck_group_numnodes(deck_group_t *group, unsigned long *numnodes);
 
-/* Waits until all members have come here. */
+/* Waits until all members have entered this barrier. */
 int deck_group_barrier(deck_group_t *group);
 
-/* All get the root's `n` elements. */
+/* Copies the root's `n` elements to all members. */
 int deck_group_broadcast(deck_group_t *group, unsigned long root, int type, void *data, unsigned long n);
 
-/* The root gets everybody's `n` elements in `all`, in the order of the members. `all` is not used elsewhere, and may be NULL. What is read
- * and what is written do not overlap, here and below. */
+/* Collects the `n` elements of every member in `all` at the root, in the order of the members. At other members `all` is not used, and
+ * may be NULL. Memory that is read and memory that is written must not overlap, here and below. */
 int deck_group_gather(deck_group_t *group, unsigned long root, int type, const void *mine, unsigned long n, void *all);
 
-/* Each member gets its `n` elements of the root's `all`. `all` is not used elsewhere, and may be NULL. */
+/* Gives each member its `n` elements of the root's `all`. At other members `all` is not used, and may be NULL. */
 int deck_group_scatter(deck_group_t *group, unsigned long root, int type, const void *all, void *mine, unsigned long n);
 
-/* Everybody gets everybody's `n` elements, in the order of the members. */
+/* Collects the `n` elements of every member at every member, in the order of the members. */
 int deck_group_allgather(deck_group_t *group, int type, const void *mine, unsigned long n, void *all);
 
-/* Member k gets the k-th `n` elements of everybody's `from`, in the order of the members. */
+/* Gives member k the k-th `n` elements of every member's `from`, in the order of the members. */
 int deck_group_alltoall(deck_group_t *group, int type, const void *from, void *to, unsigned long n);
 
-/* Combines the elements at the same places of all members. The root's `data` become the result; the others' stay. */
+/* Combines the elements at the same index of all members. The result replaces the root's `data`; the others' stay as they are. */
 int deck_group_reduce(deck_group_t *group, unsigned long root, int type, int op, void *data, unsigned long n);
 
-/* The same, and everybody's `data` become the result. */
+/* As deck_group_reduce, but the result replaces every member's `data`. */
 int deck_group_allreduce(deck_group_t *group, int type, int op, void *data, unsigned long n);
 
-/* The same, of members 0 to k at member k. */
+/* As deck_group_allreduce, but member k gets the combination of members 0 to k. */
 int deck_group_scan(deck_group_t *group, int type, int op, void *data, unsigned long n);
 
 #ifdef __cplusplus
