@@ -1,8 +1,8 @@
-//! The arrows between this workspace's packages: which may depend on which.
+//! Allowed dependencies between this workspace's packages (arrows).
 //!
-//! Layers hold only while nobody reaches around them, and a dependency is one line in a manifest that a review
-//! easily passes over. The table is therefore an allow-list: what it does not name is refused, a new package
-//! included.
+//! Layers hold only while no package reaches around them, and a review easily overlooks a dependency, which is
+//! one line in a manifest. The table is therefore an allow-list: a package or dependency that it does not name
+//! is refused, a new package included.
 
 use crate::workspace::{Package, Workspace};
 
@@ -13,20 +13,22 @@ struct Rule {
     tests_may: &'static [&'static str],
 }
 
-/// Folders below the root; `.` is the umbrella package, `x/*` every package right under `x`, `*` every package.
+/// Rules by folder below the root; `.` is the umbrella package, `x/*` every package right under `x`, `*` every
+/// package.
 const RULES: &[Rule] = &[
     Rule { folder: "crates/sys", may: &[], tests_may: &[] },
     Rule { folder: "crates/auth", may: &[], tests_may: &[] },
     Rule { folder: "crates/boot", may: &["crates/auth", "crates/sys"], tests_may: &[] },
     Rule { folder: "crates/via", may: &["crates/auth", "crates/boot", "crates/sys"], tests_may: &[] },
-    // `qos`: whose turn it is to send.
+    // `qos` decides which connection sends next.
     Rule {
         folder: "crates/session",
         may: &["crates/via", "crates/sys", "crates/qos"],
         tests_may: &["tests/faults"],
     },
     Rule { folder: "crates/trace", may: &["crates/sys"], tests_may: &[] },
-    // `qos`: who may send how much to a mailbox, and when. A network in one process, for what its tests need connections for.
+    // `qos` decides who may send how much to a mailbox, and when. The tests need connections: they use a network in one
+    // process.
     Rule {
         folder: "crates/deck",
         may: &["crates/via", "crates/boot", "crates/trace", "crates/qos"],
@@ -51,37 +53,39 @@ const RULES: &[Rule] = &[
         tests_may: &["tests/conformance", "tests/faults", "tests/mock-verbs"],
     },
     Rule { folder: "tests/faults", may: &["crates/via", "crates/sys"], tests_may: &[] },
-    // A library of its own, which the verbs transport loads in tests.
+    // The stand-in is a library of its own, which the verbs transport loads in tests.
     Rule { folder: "tests/mock-verbs", may: &[], tests_may: &[] },
     Rule {
         folder: "transports/verbs/paths",
         may: &["transports/verbs", "tests/mock-verbs", "crates/via"],
         tests_may: &[],
     },
-    // The settings and the NICs of the umbrella; a launcher's name service, where there is one.
+    // The directory takes settings and NICs from the umbrella, and a launcher's name service, where there is
+    // one.
     Rule { folder: "crates/directory", may: &[".", "crates/boot", "crates/sys"], tests_may: &[] },
-    // The whole library in C.
+    // The C binding covers the whole library.
     Rule {
         folder: "bindings/c",
         may: &[".", "crates/directory", "crates/via", "crates/boot", "crates/auth", "crates/sys"],
         tests_may: &[],
     },
-    // uDAPL: NICs and VIs of the umbrella, the names by which its end points find each other, and copies of memory that others write.
+    // uDAPL uses NICs and VIs of the umbrella, the names by which its end points find each other, and copies of memory that
+    // others write.
     Rule {
         folder: "bindings/dat",
         may: &[".", "crates/directory", "crates/sys"],
         tests_may: &["tests/faults"],
     },
-    // It calls as C programs do.
+    // The counted program calls uDAPL as a C program does.
     Rule { folder: "bindings/dat/paths", may: &["bindings/dat"], tests_may: &[] },
-    // The whole library in Python, but for interfaces of other layers.
+    // The Python binding covers the whole library, except interfaces of other layers.
     Rule { folder: "bindings/python", may: &[".", "crates/sys"], tests_may: &[] },
-    // Command lines as pages and completions: nothing of messaging.
+    // Command lines become manual pages and completions: nothing of messaging.
     Rule { folder: "crates/manual", may: &[], tests_may: &[] },
-    // State machines that anything may use: nothing of messaging.
+    // The state machines can be used by any package: nothing of messaging.
     Rule { folder: "crates/qos", may: &[], tests_may: &[] },
-    // The umbrella for `deckrun --doctor`: what a job would find, only the registry knows. `trace`: of a job that did not finish nobody
-    // else merges it.
+    // `deckrun --doctor` needs the umbrella: only the registry knows which transports a job would find. `trace`: deckrun merges
+    // the trace of a job that did not finish, because no rank does.
     Rule {
         folder: "crates/launch",
         may: &[".", "crates/auth", "crates/boot", "crates/manual", "crates/sys", "crates/trace"],
@@ -99,15 +103,17 @@ const RULES: &[Rule] = &[
         ],
         tests_may: &[],
     },
-    // The counts of a wait need a feature of `sys`. `via`: how two VIs are connected is a file that verbs' paths have, too.
+    // The counts of a wait need a feature of `sys`. `via`: the file that connects two VIs is shared with verbs' paths.
     Rule { folder: "bench-apps/fast-paths", may: &[".", "crates/sys", "crates/via"], tests_may: &[] },
-    // `boot`: whether any launcher has started it, or it starts its own ranks. `dat`: one of its links.
+    // `boot` tells whether a launcher started the program, or it must start its own ranks. `dat` is one of its
+    // links.
     Rule {
         folder: "bench-apps/hadb",
         may: &[".", "bench-apps/cli-common", "crates/boot", "bindings/dat", "crates/launch", "crates/manual"],
         tests_may: &[],
     },
-    // The library itself, its names served in the process, over the simulated NICs; `sys`: descriptors for a thousand ranks.
+    // The scenarios run the library itself over the simulated NICs, with names served in the process. `sys`: descriptors for
+    // a thousand ranks.
     Rule {
         folder: "bench-apps/deckfabric",
         may: &[
@@ -121,7 +127,7 @@ const RULES: &[Rule] = &[
         ],
         tests_may: &[],
     },
-    // What our programs have in common: files, problems, exit codes, progress, the machine that a report is of.
+    // Parts that `deckqos` and `deckfabric` share: files, problems, exit codes.
     Rule { folder: "bench-apps/cli-common", may: &["crates/manual"], tests_may: &[] },
     Rule {
         folder: "bench-apps/deckqos",
@@ -134,13 +140,20 @@ const RULES: &[Rule] = &[
         may: &["crates/via", "tests/faults"],
         tests_may: &["transports/*", "tests/mock-verbs", "crates/boot", "bindings/dat", "crates/sys"],
     },
-    // Programs in other languages, over the libraries that users get.
-    Rule { folder: "tests/bindings", may: &[], tests_may: &["tests/jobs"] },
+    Rule { folder: "tests/engines", may: &["."], tests_may: &["tests/jobs"] },
+    // The tests start programs, through the registry.
+    Rule { folder: "tests/dat", may: &[], tests_may: &["tests/jobs"] },
+    Rule { folder: "tests/capi", may: &[], tests_may: &["tests/jobs"] },
+    // The test starts a program, and reads its output.
+    Rule { folder: "tests/page", may: &[], tests_may: &[] },
+    // The test builds a wheel, and runs pytest.
+    Rule { folder: "tests/python", may: &[], tests_may: &[] },
     Rule { folder: "tests/jobs", may: &["*"], tests_may: &["*"] },
     Rule { folder: "xtask", may: &[], tests_may: &[] },
 ];
 
-/// Every arrow that the table does not allow, as a sentence that names it, its manifest and the rule.
+/// Returns a sentence for each arrow that the table does not allow. It names the arrow, its manifest and the
+/// rule.
 pub fn violations(workspace: &Workspace) -> Vec<String> {
     let mut found = Vec::new();
     for package in &workspace.packages {
@@ -157,7 +170,7 @@ pub fn violations(workspace: &Workspace) -> Vec<String> {
     found
 }
 
-/// The number of arrows that were looked at.
+/// Number of arrows that were checked.
 pub fn count(workspace: &Workspace) -> usize {
     workspace.packages.iter().map(|package| package.uses.len()).sum()
 }
@@ -207,7 +220,7 @@ mod tests {
     use crate::workspace::Use;
     use std::path::PathBuf;
 
-    /// A workspace of `(name, folder, uses)`; a use that starts with `dev:` is a dev-dependency.
+    /// Makes a workspace from `(name, folder, uses)`; a use that starts with `dev:` is a dev-dependency.
     fn workspace(packages: &[(&str, &str, &[&str])]) -> Workspace {
         let packages = packages
             .iter()

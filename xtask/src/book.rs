@@ -1,7 +1,8 @@
-//! The documents: every page is in the book, every link leads somewhere, and what is to be short is short.
+//! Checks of the documents: every page is in the book, every link leads somewhere, and short documents stay
+//! short.
 //!
-//! The book is `docs/`, for mdBook. Its checks need no mdBook; where it is installed, the book is built as well, into
-//! `target/book`. That the Rust samples compile is the step `doc`'s part (`src/book.rs`).
+//! The book is `docs/`, for mdBook. Its checks need no mdBook; where mdBook is installed, the book is built as well,
+//! into `target/book`. The step `doc` checks that the Rust samples compile (`src/book.rs`).
 
 mod errors;
 mod markdown;
@@ -15,9 +16,9 @@ use std::{
     time::Duration,
 };
 
-/// Documents that a reader reads as a whole, and their longest in lines.
+/// Documents that are read as a whole, with their largest number of lines.
 const SHORT: [(&str, usize); 2] = [("README.md", 120), ("ARCHITECTURE.md", 150)];
-/// Folders at the root whose files documents name.
+/// Folders at the root that hold files named in documents.
 const TOP: [&str; 10] = [
     "bench-apps/",
     "benches/",
@@ -30,11 +31,11 @@ const TOP: [&str; 10] = [
     "transports/",
     "xtask/",
 ];
-/// A record of what was found when, under the names of that day.
+/// Folder of a record of findings, whose file names are those of their day.
 const FINDINGS: &str = "tests/mutants";
-/// Where samples become tests.
+/// File that turns samples into tests.
 const SAMPLES: &str = "src/book.rs";
-/// Where the known variables are listed, and where they are explained.
+/// File with the list of known variables, and the page that explains them.
 const KNOWN: &str = "src/settings.rs";
 const SETTINGS: &str = "docs/settings.md";
 
@@ -66,7 +67,7 @@ pub fn check(workspace: &Workspace, limit: Duration) -> StepReport {
     report
 }
 
-/// Every page in SUMMARY.md exists, and every page is in SUMMARY.md.
+/// Checks that every page in SUMMARY.md exists, and that every page is in SUMMARY.md.
 fn contents(root: &Path) -> Result<Vec<String>, String> {
     let docs = root.join("docs");
     let summary = read(&docs.join("SUMMARY.md"))?;
@@ -85,7 +86,7 @@ fn contents(root: &Path) -> Result<Vec<String>, String> {
     Ok(missing.chain(forgotten).collect())
 }
 
-/// Every page with Rust samples is among the tests.
+/// Checks that every page with Rust samples is among the tests.
 fn samples(root: &Path) -> Result<Vec<String>, String> {
     let tests = read(&root.join(SAMPLES))?;
     let mut problems = Vec::new();
@@ -98,7 +99,7 @@ fn samples(root: &Path) -> Result<Vec<String>, String> {
     Ok(problems)
 }
 
-/// Every relative link of every document leads to a file, and to a heading where it names one.
+/// Checks that every relative link of every document leads to a file, and to a heading if it names one.
 fn links(root: &Path) -> Result<Vec<String>, String> {
     let (mut problems, mut count) = (Vec::new(), 0);
     for document in documents(root)? {
@@ -115,8 +116,8 @@ fn links(root: &Path) -> Result<Vec<String>, String> {
     Ok(problems)
 }
 
-/// Every path that a document names, from the root or from its own folder, exists. (A record of changes may name what is
-/// gone.)
+/// Checks that every path in a document exists, from the root or from the document's folder. (A record of changes may
+/// name files that are gone.)
 fn paths(root: &Path) -> Result<Vec<String>, String> {
     let (mut problems, mut count) = (Vec::new(), 0);
     for document in documents(root)? {
@@ -138,7 +139,7 @@ fn paths(root: &Path) -> Result<Vec<String>, String> {
     Ok(problems)
 }
 
-/// Whether it is a path from the root: one of the top folders, and nothing in it that stands for something else.
+/// Whether the span is a path from the root: it begins with one of the top folders, and contains no placeholder.
 fn is_path(span: &str) -> bool {
     let plain = |char: char| char.is_ascii_alphanumeric() || "/._-".contains(char);
     TOP.iter().any(|top| span.starts_with(top)) && span.chars().all(plain)
@@ -156,7 +157,7 @@ fn lengths(root: &Path) -> Result<Vec<String>, String> {
     Ok(problems)
 }
 
-/// Every variable that the library knows is explained.
+/// Checks that every variable that the library knows is explained.
 fn settings(root: &Path) -> Result<Vec<String>, String> {
     let (known, page) = (read(&root.join(KNOWN))?, read(&root.join(SETTINGS))?);
     let names = variables(&known);
@@ -175,8 +176,8 @@ fn variables(source: &str) -> Vec<&str> {
 
 /// Builds the book; `Ok(Some(reason))`: it was skipped.
 ///
-/// A link that leaves `docs/` works in a checkout, and would lead nowhere in the built book. So mdBook gets a copy of the
-/// pages, in which such links lead to the repository.
+/// A link that leaves `docs/` works in a checkout, but would lead nowhere in the built book. mdBook therefore gets a copy
+/// of the pages, in which such links lead to the repository.
 fn build(workspace: &Workspace, limit: Duration) -> Result<Option<String>, String> {
     if Command::new("mdbook").arg("--version").output().is_err() {
         return Ok(Some("mdbook is not installed (cargo install mdbook): the book was not built".into()));
@@ -185,7 +186,7 @@ fn build(workspace: &Workspace, limit: Duration) -> Result<Option<String>, Strin
     let config = read(&docs.join("book.toml"))?;
     let repository = config.lines().find_map(|line| line.strip_prefix("git-repository-url = "));
     let repository = repository.ok_or("docs/book.toml: no git-repository-url")?.trim_matches('"');
-    // What an earlier build left may have pages that are gone.
+    // The copy is removed, because an earlier build may have left pages that no longer exist.
     let _ = fs::remove_dir_all(&copy);
     write(&copy.join("book.toml"), &config)?;
     copy_pages(&workspace.root, &copy, repository)?;
@@ -200,7 +201,7 @@ fn build(workspace: &Workspace, limit: Duration) -> Result<Option<String>, Strin
     }
 }
 
-/// Pages and their pictures.
+/// Copies the pages and their pictures.
 fn copy_pages(root: &Path, copy: &Path, repository: &str) -> Result<(), String> {
     let docs = root.join("docs");
     let place = |file: &Path| copy.join(file.strip_prefix(&docs).expect("below docs"));
@@ -215,7 +216,7 @@ fn copy_pages(root: &Path, copy: &Path, repository: &str) -> Result<(), String> 
     Ok(())
 }
 
-/// The page with links that leave `docs/` leading to the repository.
+/// The page's text, with links that leave `docs/` changed to lead to the repository.
 fn outward(root: &Path, page: &Path, text: &str, repository: &str) -> String {
     let mut changed = text.to_owned();
     for link in markdown::links(text).into_iter().rev().filter(|link| !is_foreign(link.target)) {
@@ -230,7 +231,7 @@ fn outward(root: &Path, page: &Path, text: &str, repository: &str) -> String {
     changed
 }
 
-/// Whether it leads out of the repository.
+/// Whether the target lies outside of the repository.
 fn is_foreign(target: &str) -> bool {
     target.contains("://") || target.starts_with("mailto:")
 }
@@ -252,7 +253,7 @@ fn parts(target: &str) -> (&str, Option<&str>) {
     target.split_once('#').map_or((target, None), |(file, anchor)| (file, Some(anchor)))
 }
 
-/// What a relative link in this document leads to, without `.` and `..`.
+/// Path to which a relative link in this document leads, without `.` and `..`.
 fn resolved(document: &Path, file: &str) -> PathBuf {
     let mut to = document.parent().unwrap_or(document).to_path_buf();
     for part in Path::new(file).components() {
@@ -270,7 +271,7 @@ fn documents(folder: &Path) -> Result<Vec<PathBuf>, String> {
     files(folder, ".md")
 }
 
-/// All files below a folder whose names end so, but for hidden folders and what builds leave.
+/// All files below a folder whose names end with `end`, except hidden folders and build outputs.
 fn files(folder: &Path, end: &str) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     let entries =
@@ -304,7 +305,7 @@ fn write(path: &Path, text: impl AsRef<[u8]>) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    /// A folder of its own for a test, with these files.
+    /// Makes a folder of its own for a test, with these files.
     fn folder(name: &str, files: &[(&str, &str)]) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("udeck-book-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);

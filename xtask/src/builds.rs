@@ -1,15 +1,15 @@
-//! The builds that several commands share. `docs/internals/testing.md` says what each costs.
+//! The builds that several commands share. `docs/internals/testing.md` states the cost of each.
 
-/// Features of builds for tests, which builds for users do not have: points at which a process can be killed, and notes of each access
-/// to shared memory. All tests have both, so that nothing is built twice.
+/// Features of test builds that user builds lack: points at which a process can be killed, and records of each access to shared
+/// memory. All tests have both features, so that nothing is built twice.
 pub const FEATURES: &str = "--features udeck-jobs/fault,udeck-jobs/access-trace";
 
-/// The packages that every build for tests chooses from. The package for Python has its tests in Python, and as a test program it does not link.
-/// Chosen or not, it decides about features of third-party packages: a command that chooses it would build nearly everything again.
+/// Packages of every test build. The Python package is excluded: its tests are in Python, and it does not link as a test program.
+/// It would also change the features of third-party packages, so that a command with it would build nearly everything again.
 pub const TESTED: &str =
     "--workspace --exclude udeck-python --features udeck-jobs/fault,udeck-jobs/access-trace";
 
-/// All that users get, in the profile that they build, and what our jobs run. One build for all steps that need it, as for the
-/// tests: commands choose what they want by its name in the whole workspace. Chosen by its package, third-party packages would
-/// have other features, and nearly everything would be built again for each step.
+/// Release build of everything that users get and that the jobs run. All steps that need it share one build, as the tests do:
+/// commands choose targets by name in the whole workspace. If they chose packages, third-party packages would have other
+/// features, and each step would build nearly everything again.
 pub const RELEASE: &str = "build --release --workspace --lib --bins --examples";

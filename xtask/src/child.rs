@@ -13,30 +13,30 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A cargo command, or one of a program that cargo has built, and what it adds to the environment.
+/// A cargo command, or a program built by cargo, and additions to its environment.
 pub struct Cargo {
     program: Option<PathBuf>,
     args: Vec<String>,
     env: Vec<(&'static str, String)>,
 }
 
-/// Plays random jobs, and judges them: the soak.
+/// Program that plays random jobs and judges them: the soak's driver.
 pub const DRIVER: &str = "udeck-soak";
 
-/// How the names of variables begin that cargo sets for a program that it runs.
+/// Prefixes of the variables that cargo sets for a program that it runs.
 const OURS: [&str; 4] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_NAME", "CARGO_CRATE_NAME"];
 
-/// It names a run so, by its seed.
+/// Prefix of the test name that the soak gives a run, followed by its seed.
 const SEED: &str = "soak::seed_";
 
 impl Cargo {
-    /// The command as words between blanks.
+    /// A cargo command, from words between blanks.
     pub fn new(words: &str) -> Self {
         let args = words.split_whitespace().map(str::to_owned).collect();
         Self { program: None, args, env: Vec::new() }
     }
 
-    /// A program that lies here, with words between blanks.
+    /// A program at this path, with words between blanks.
     pub fn program(path: PathBuf, words: &str) -> Self {
         Self { program: Some(path), ..Self::new(words) }
     }
@@ -46,7 +46,7 @@ impl Cargo {
         self
     }
 
-    /// More arguments, as words between blanks.
+    /// Adds arguments, as words between blanks.
     pub fn args(mut self, words: &str) -> Self {
         self.args.extend(words.split_whitespace().map(str::to_owned));
         self
@@ -57,8 +57,8 @@ impl Cargo {
         self
     }
 
-    /// The same command for the tests of these names alone. `None`: it is none that goes on behind a program in which a
-    /// test failed, and no soak.
+    /// The same command for the tests of these names only. `None`: the command does not continue after a program with a
+    /// failed test, and is no soak.
     pub fn only_tests<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
         let args = match &self.program {
@@ -76,14 +76,14 @@ impl Cargo {
         Some(Self { program: self.program.clone(), args, env: self.env.clone() })
     }
 
-    /// Puts `flags` behind those that the user has in this variable (`RUSTFLAGS`, `RUSTDOCFLAGS`).
+    /// Appends `flags` to the user's value of this variable (`RUSTFLAGS`, `RUSTDOCFLAGS`).
     pub fn add_flags(self, variable: &'static str, flags: &str) -> Self {
         let before = std::env::var(variable).unwrap_or_default();
         self.env(variable, format!("{before} {flags}").trim_start())
     }
 
-    /// Runs in `folder` until the end or the limit, and prints every line; `each_line` sees it after that. The result is
-    /// [`run`]'s.
+    /// Runs in `folder` until the command ends or the limit is reached, prints every line, and then passes it to
+    /// `each_line`. Returns the result of [`run`].
     pub fn run(
         &self,
         folder: &Path,
@@ -92,7 +92,7 @@ impl Cargo {
     ) -> io::Result<Option<String>> {
         let mut command = Command::new(self.program.as_ref().map_or_else(cargo, |path| path.into()));
         command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
-        // Colour codes would hide the words that `test_counts` looks for.
+        // Colour codes would hide the words that `test_counts` reads.
         command.env("CARGO_TERM_COLOR", "never").current_dir(folder);
         run(command, limit, |line| {
             say!("{line}");
@@ -101,24 +101,26 @@ impl Cargo {
     }
 }
 
-/// Runs until the end or the limit; `each_line` gets what it writes, to standard output or error. `Ok(None)` is success,
-/// `Ok(Some(reason))` says how it failed.
+/// Runs until the command ends or the limit is reached; `each_line` gets its standard output and error. `Ok(None)` is
+/// success, `Ok(Some(reason))` says how it failed.
 pub fn run(
     mut command: Command,
     limit: Duration,
     mut each_line: impl FnMut(&str),
 ) -> io::Result<Option<String>> {
     let deadline = Instant::now() + limit;
-    // Cargo told us of our own package. Build scripts ask for these variables, and would run again behind a cargo that was typed.
+    // Cargo set these variables for this package. Build scripts read them, and would run again in a cargo command that a user
+    // types.
     let ours = |name: &str| OURS.iter().any(|prefix| name.starts_with(prefix));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours)) {
         command.env_remove(name);
     }
-    // One pipe for both streams keeps cargo's lines and the tests' lines in the order they were written.
+    // One pipe for both streams keeps cargo's lines and the tests' lines in the order in which they were
+    // written.
     let (reader, writer) = io::pipe()?;
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
     let mut child = command.spawn()?;
-    // The command holds the pipe's writing end: the reader would never see its end otherwise.
+    // The command holds the pipe's writing end: while it does, the reader never sees the end of the pipe.
     drop(command);
 
     let ended = pass_on(&lines_of(reader), deadline, &mut each_line);
@@ -133,7 +135,7 @@ pub fn run(
     })
 }
 
-/// Runs a command. What it says is shown, indented, if it is worth that, and its last lines are in the error.
+/// Runs a command. Shows an output line, indented, if `worth` accepts it; the last lines are in the error.
 pub fn run_quoted(command: Command, limit: Duration, worth: impl Fn(&str) -> bool) -> Result<(), String> {
     let shown = command.get_program().to_string_lossy().into_owned();
     let mut said = Vec::new();
@@ -157,7 +159,7 @@ fn shown(limit: Duration) -> String {
     }
 }
 
-/// As it could be typed into a shell.
+/// Formats the command as it could be typed into a shell.
 impl fmt::Display for Cargo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in &self.env {
@@ -177,8 +179,8 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// Reads on a thread of its own, because reading a pipe has no deadline. The thread ends with the pipe's last
-/// writer.
+/// Reads the pipe on a thread of its own, because such a read has no deadline. The thread ends with the pipe's
+/// last writer.
 fn lines_of(pipe: io::PipeReader) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
@@ -191,7 +193,7 @@ fn lines_of(pipe: io::PipeReader) -> Receiver<String> {
     receiver
 }
 
-/// Passes lines on until the last; false if the deadline came first.
+/// Passes lines on until the last one. `false`: the deadline came first.
 fn pass_on(lines: &Receiver<String>, deadline: Instant, each_line: &mut impl FnMut(&str)) -> bool {
     loop {
         match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -202,8 +204,8 @@ fn pass_on(lines: &Receiver<String>, deadline: Instant, each_line: &mut impl FnM
     }
 }
 
-/// Kills a process and all its descendants. Not by process group: the child stays in the terminal's group, so
-/// that Ctrl-C reaches it.
+/// Kills a process and all its descendants, but not by process group: the child stays in the terminal's group,
+/// so that Ctrl-C reaches it.
 fn kill_tree(root: u32) {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for (pid, parent) in processes() {
@@ -217,19 +219,19 @@ fn kill_tree(root: u32) {
     }
     for pid in doomed {
         if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-            // One that ended meanwhile is what we want.
+            // A process that ended meanwhile needs no kill.
             let _ = kill_process(pid, Signal::KILL);
         }
     }
 }
 
-/// Every process with its parent, from `/proc/PID/stat`.
+/// Every process with its parent, read from `/proc/PID/stat`.
 fn processes() -> Vec<(u32, u32)> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter_map(|pid: u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name stands in parentheses and may itself hold blanks and parentheses.
+        // The name stands in parentheses and may itself contain blanks and parentheses.
         let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
         Some((pid, parent))
     })

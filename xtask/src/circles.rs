@@ -1,13 +1,14 @@
-//! Circles among the files of a crate.
+//! Check for circles among the files of a crate.
 //!
 //! A file uses another one when a path in its code leads there: `use` declarations, and paths that begin with `crate`, `self`,
 //! `super` or the name of a child module. Declaring a module (`mod x;`) and exporting a name (`pub use`) is not use; nor are
 //! tests (`#[cfg(test)]`) and comments. So a child may use its parent's types, as long as the parent does not use the
 //! child, and the other way round.
 //!
-//! Files that use each other in a circle have to be understood together. Only a module and the modules below it may (`x.rs` and
-//! `x/…`): they are one thing in several files (`docs/decisions/036`). Others stand in `xtask/src/circles.txt`, by package,
-//! with how many they are. The numbers can only get smaller: one that is too large fails, too.
+//! Files that use each other in a circle have to be understood together. A circle is allowed only within a module and the
+//! modules below it (`x.rs` and `x/…`), which are one unit in several files (`docs/decisions/036`). Other circles are listed in
+//! `xtask/src/circles.txt`, by package, with the number of files. The numbers may only decrease: a number that is too large
+//! fails, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,24 +16,24 @@ use std::path::Path;
 use crate::rust_text::{Keep, blank};
 use crate::workspace::Workspace;
 
-/// Where a package's first file may be.
+/// Possible places of a package's first file.
 const ROOTS: [&str; 4] = ["lib.rs", "main.rs", "src/lib.rs", "src/main.rs"];
 
-/// A module is named by its path below the crate.
+/// A module, as its path below the crate.
 type Module = Vec<String>;
 
-/// A crate's modules and which file uses which.
+/// A crate's modules, and the files that each file uses.
 #[derive(Default)]
 struct Crate {
-    /// The file of each module; of one in braces, that of its parent.
+    /// File of each module; for a module in braces, its parent's file.
     files: BTreeMap<Module, String>,
-    /// Modules whose file is not where their name says (`#[path]`): another package's.
+    /// Modules in files of another package, given by `#[path]`.
     elsewhere: BTreeSet<Module>,
-    /// For each file, the code of it, by module.
+    /// Code of each file, by module.
     code: Vec<(Module, Vec<String>)>,
 }
 
-/// Packages in which more files are in circles than are known, or fewer.
+/// Packages with more, or fewer, files in circles than the list says.
 pub fn violations(workspace: &Workspace) -> Vec<String> {
     let known = include_str!("circles.txt").lines().filter_map(|line| line.split_once(' '));
     let known: BTreeMap<&str, usize> =
@@ -50,7 +51,7 @@ pub fn violations(workspace: &Workspace) -> Vec<String> {
     found
 }
 
-/// Whether one of the files is of a module, and all others are of modules below it.
+/// Whether one of the files belongs to a module, and all others to modules below it.
 fn is_one_module(circle: &[String]) -> bool {
     circle.iter().any(|top| {
         let below = |file: &String| {
@@ -79,7 +80,7 @@ fn compare(folder: &str, circles: &[Vec<String>], known: usize) -> Option<String
     }
 }
 
-/// The circles of the crate that begins with the file `root`; none if there is no such file.
+/// Circles of the crate that begins with the file `root`; none if there is no such file.
 fn circles_of(root: &str, read: &dyn Fn(&str) -> Option<String>) -> Vec<Vec<String>> {
     let mut all = Crate::default();
     all.add(Vec::new(), root, read);
@@ -102,7 +103,7 @@ impl Crate {
         parser.items(&module, usize::MAX);
     }
 
-    /// The file that a path in a module leads to, if it is one of the crate's.
+    /// The file to which a path in a module leads, if it belongs to the crate.
     fn target(&self, module: &[String], path: &[String]) -> Option<&String> {
         let mut at: Module = match path.first()?.as_str() {
             "crate" => Vec::new(),
@@ -142,7 +143,7 @@ impl Parser<'_> {
         self.tokens.get(self.at + ahead).map_or("", String::as_str)
     }
 
-    /// Reads the code of a module, up to the end of its braces or of the file.
+    /// Reads the code of a module, up to its closing brace or the end of the file.
     fn items(&mut self, module: &Module, end: usize) {
         let (mut is_test, mut is_public) = (false, false);
         while self.at < self.tokens.len().min(end) {
@@ -216,7 +217,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A path as it stands in code: names with `::` between them.
+    /// Reads a path in code: names with `::` between them.
     fn path(&mut self) -> Vec<String> {
         let mut path = vec![self.peek(0).to_owned()];
         self.at += 1;
@@ -227,7 +228,7 @@ impl Parser<'_> {
         path
     }
 
-    /// The paths of a `use` declaration.
+    /// Reads the paths of a `use` declaration.
     fn tree(&mut self, prefix: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
         let depth = prefix.len();
         loop {
@@ -265,7 +266,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Behind the bracket that closes the one at `open`.
+    /// Index behind the bracket that closes the bracket at `open`.
     fn close(&self, open: usize) -> usize {
         let mut depth = 0_usize;
         for at in open..self.tokens.len() {
@@ -284,7 +285,7 @@ impl Parser<'_> {
     fn child_file(&self, module: &Module, name: &str) -> Option<String> {
         let path = Path::new(self.file);
         let folder = path.parent()?;
-        // In a crate's first file and in a `mod.rs`, children lie beside it.
+        // In a crate's first file and in a `mod.rs`, child modules lie in the same folder.
         let is_first = module.is_empty() || path.file_name()? == "mod.rs";
         let folder = if is_first { folder.to_owned() } else { folder.join(path.file_stem()?) };
         let candidates = [folder.join(format!("{name}.rs")), folder.join(name).join("mod.rs")];
@@ -297,12 +298,12 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// What may stand between an attribute and the item that it is of.
+/// Whether the token may stand between an attribute and its item.
 fn is_modifier(token: &str) -> bool {
     matches!(token, "]" | ")" | "pub" | "const" | "async" | "unsafe" | "extern")
 }
 
-/// Names, `::`, and single characters.
+/// Splits code into names, `::`, and single characters.
 fn tokens(code: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut rest = code;
@@ -323,7 +324,7 @@ fn tokens(code: &str) -> Vec<String> {
     tokens
 }
 
-/// The sets of files each of which leads to all others of its set.
+/// Sets of files in which each file leads to all others of its set.
 fn components(uses: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<Vec<String>> {
     let reach = |from: &str| {
         let (mut seen, mut open) = (BTreeSet::new(), vec![from]);

@@ -1,13 +1,13 @@
-//! What goes to the terminal: lines, which say of which step they are while several steps run side by side.
+//! Output to the terminal: lines, which begin with the name of their step while several steps run side by side.
 
 use std::{cell::Cell, fmt::Arguments};
 
 thread_local! {
-    /// The step that this thread runs, if others run beside it.
+    /// The step that this thread runs, while other steps run beside it.
     static STEP: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
-/// Prints a line, behind the name of this thread's step.
+/// Prints a line, after the name of this thread's step.
 pub fn line(text: Arguments<'_>) {
     match STEP.get() {
         Some(step) => println!("{step:11} | {text}"),
@@ -15,7 +15,7 @@ pub fn line(text: Arguments<'_>) {
     }
 }
 
-/// Runs `work`, whose lines are printed behind `step`, if there is one.
+/// Runs `work`, whose lines are printed after the name `step`, if it is given.
 pub fn beside<T>(step: Option<&'static str>, work: impl FnOnce() -> T) -> T {
     let before = STEP.replace(step);
     let result = work();
@@ -23,7 +23,7 @@ pub fn beside<T>(step: Option<&'static str>, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// [`line()`], formatted.
+/// Prints a formatted line by [`line()`].
 macro_rules! say {
     ($($words:tt)*) => { $crate::console::line(format_args!($($words)*)) };
 }

@@ -1,15 +1,15 @@
 //! Instructions per operation on the fast paths, compared with a record that the repository keeps.
 //!
-//! On a shared machine a time says little; an instruction count says the same every day, so that a path which became
-//! dearer is noticed in the commit that did it. `bench-apps/fast-paths` goes through the paths, callgrind counts, and
-//! `instructions.txt` beside it is the record. `transports/verbs/paths` does the same over verbs, and beside it by bare calls
-//! of the library: recorded is the difference ([`record::above_bare`]). `bindings/dat/paths` has those of uDAPL's calls. It changes only by `cargo xtask counts --write`, in a commit whose
-//! message gives the reason: hence a path that became *cheaper* fails the step, too. Otherwise the gain could be lost
-//! again unnoticed.
+//! On a shared machine a time says little. An instruction count is the same every day, so that a dearer path is noticed in the
+//! commit that caused it. `bench-apps/fast-paths` runs the paths, callgrind counts, and `instructions.txt` beside it is the
+//! record. `transports/verbs/paths` does the same over verbs, and repeats it with bare calls of libibverbs: the record is the
+//! difference ([`record::above_bare`]). `src/dat/paths` counts uDAPL's calls. The record changes only by `cargo xtask counts
+//! --write`, in a commit whose message gives the reason. A path that became *cheaper* therefore fails the step, too: otherwise
+//! the gain could be lost again unnoticed.
 //!
 //! Counts depend on the instruction set, on the compiler, and on which of libc's copy routines fits the processor. The
-//! last is pinned. A record of another instruction set is not compared; one of another compiler is, with a
-//! [wider tolerance](verdict::Tolerance).
+//! copy routine is pinned. A record of another instruction set is not compared; a record of another compiler is
+//! compared with a [wider tolerance](verdict::Tolerance).
 
 mod callgrind;
 mod record;
@@ -20,28 +20,28 @@ use record::{Record, Toolchain};
 use std::{fs, io::ErrorKind, path::Path, process::Command, time::Duration};
 use verdict::{Row, Tolerance};
 
-/// Below the root.
+/// Path of the record, below the root.
 const RECORD: &str = "bench-apps/fast-paths/instructions.txt";
-/// Builds the programs, all by one command.
+/// Arguments of the one command that builds all programs.
 const BUILD: &str = "build --release --workspace --bin fast-paths --bin verbs-paths --bin dat-paths --features fast-paths/waited";
-/// The programs, and where their paths are: one function each.
+/// Programs, each with the module of its paths: one function for each path.
 const PROGRAMS: [(&str, &str); 3] = [
     ("fast-paths", "fast_paths::counted"),
     ("verbs-paths", "verbs_paths::counted"),
     ("dat-paths", "dat_paths::counted"),
 ];
-/// The library that verbs runs over. It is looked for beside the program.
+/// Stand-in library for verbs. It is looked for in the program's folder.
 const STANDIN: &str = "libudeck_mock_verbs.so";
-/// The instruction set's baseline, which every processor of the target has: otherwise the same commit would count
-/// differently on two machines. glibc ignores what it does not know.
+/// Restricts libc to the instruction set's baseline, which every processor of the target has: otherwise the same
+/// commit would count differently on two machines. glibc ignores unknown names.
 const BASELINE: &str = "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-AVX_Fast_Unaligned_Load,-SSSE3,-ERMS,-FSRM";
 
-/// What came of the comparison.
+/// Result of the comparison.
 #[derive(Debug, Default)]
 pub struct StepReport {
     /// Paths within the tolerance.
     pub passed: u64,
-    /// Paths out of it, or what kept us from counting.
+    /// Paths out of tolerance, or reasons why nothing was counted.
     pub problems: Vec<String>,
     /// Why nothing was compared.
     pub skipped: Option<String>,
@@ -53,7 +53,7 @@ pub fn check(workspace: &Workspace, limit: Duration) -> StepReport {
         .unwrap_or_else(|problem| StepReport { problems: vec![problem], ..StepReport::default() })
 }
 
-/// `cargo xtask counts`: the step alone. `Ok(false)`: some path is out of tolerance.
+/// Runs the step alone: `cargo xtask counts`. `Ok(false)`: a path is out of tolerance.
 pub fn run(limit: Duration) -> Result<bool, String> {
     let report = check(&Workspace::load()?, limit);
     report.problems.iter().for_each(|problem| println!("failed: {problem}"));
@@ -61,7 +61,7 @@ pub fn run(limit: Duration) -> Result<bool, String> {
     Ok(report.problems.is_empty())
 }
 
-/// `cargo xtask counts --write`: makes what is counted now the record.
+/// Replaces the record by the current counts: `cargo xtask counts --write`.
 pub fn write(limit: Duration) -> Result<bool, String> {
     let workspace = Workspace::load()?;
     let toolchain = Toolchain::in_use()?;
@@ -108,7 +108,7 @@ fn read(path: &Path) -> Result<Record, String> {
     Record::parse(&text).map_err(|problem| format!("{RECORD}: {problem}"))
 }
 
-/// Why callgrind cannot be had; `None`: it can.
+/// Why callgrind is not available; `None`: it is.
 fn no_valgrind() -> Result<Option<String>, String> {
     match Command::new("valgrind").arg("--version").output() {
         Ok(output) if output.status.success() => Ok(None),
@@ -122,9 +122,9 @@ fn no_valgrind() -> Result<Option<String>, String> {
 
 /// Instructions per operation, by path, of all programs.
 fn count(workspace: &Workspace, limit: Duration) -> Result<record::Paths, String> {
-    // Flags of the user's own, such as `-C target-cpu=native`, would count other instructions.
+    // The user's own flags, such as `-C target-cpu=native`, would change the instructions.
     run_one(&Cargo::new(BUILD).env("RUSTFLAGS", ""), workspace, limit)?;
-    // Another step's build puts its own programs of these names there.
+    // The programs are copied, because another step's build puts its own programs of these names there.
     let (from, to) = (workspace.target.join("release"), workspace.target.join("counts"));
     fs::create_dir_all(&to).map_err(|error| format!("{}: {error}", to.display()))?;
     let programs = PROGRAMS.map(|(program, _)| (from.join(program), program));
@@ -146,7 +146,7 @@ fn count_in(
 ) -> Result<record::Paths, String> {
     let output = workspace.target.join(format!("{program}.callgrind"));
     let log = workspace.target.join(format!("{program}.valgrind.log"));
-    // A run that ends early must not pass with the counts of the one before.
+    // The output of the previous run is removed, so that a run that ends early cannot pass with its counts.
     match fs::remove_file(&output) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             return Err(format!("cannot remove {}: {error}", output.display()));
@@ -175,11 +175,12 @@ fn run_one(command: &Cargo, workspace: &Workspace, limit: Duration) -> Result<()
 
 /// Runs the program under callgrind.
 fn under_callgrind(program: &Path, output: &Path, log: &Path) -> Cargo {
-    // Names and positions written out: a parser of a few lines reads them.
+    // The output has names and positions in full, so that a parser of a few lines can read it.
     let words = format!("{BASELINE} valgrind --tool=callgrind --compress-strings=no --compress-pos=no");
     Cargo::program("env".into(), &words)
         .arg(format!("--callgrind-out-file={}", output.display()))
-        // It complains of system calls that are new to it; the library does without.
+        // Valgrind's complaints about system calls unknown to it go to a log; the library works without these
+        // calls.
         .arg(format!("--log-file={}", log.display()))
         .arg(program.display().to_string())
 }

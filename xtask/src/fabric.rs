@@ -1,4 +1,4 @@
-//! `cargo xtask fabric`: what the literature has published, beside what the simulated fabric says. Builds and runs `deckfabric papers`.
+//! `cargo xtask fabric`: published figures beside those of the simulated fabric. Builds and runs `deckfabric papers`.
 
 use crate::{child::Cargo, workspace::Workspace};
 use clap::Args;
@@ -10,18 +10,18 @@ pub struct FabricOptions {
     #[arg(long)]
     quick: bool,
 
-    /// Where the page for a browser goes [default: fabric.html in the target folder]
+    /// Where the page for a browser is written [default: fabric.html in the target folder]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
-/// What runs; its options follow.
+/// Command that runs the papers; its options follow.
 const COMMAND: &str = "run --release -p deckfabric -- papers";
 
-/// For a build from nothing and some minutes of one processor, on a busy machine.
+/// Limit for a build from nothing and some minutes of one processor, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// `Ok(false)` if something that must hold does not.
+/// Runs the command. `Ok(false)`: a required relation does not hold.
 pub fn run(options: &FabricOptions) -> Result<bool, String> {
     let workspace = Workspace::load()?;
     let page = options.output.clone().unwrap_or_else(|| workspace.target.join("fabric.html"));

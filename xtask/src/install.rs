@@ -2,8 +2,8 @@
 //! measuring programs and the planner, in a folder.
 //! The programs write their manual pages and completions themselves.
 //!
-//! The shared library is linked here and not by rustc, whose own list of exported symbols cannot be combined with one: ours names the
-//! interface, and the version of its symbols.
+//! The shared library is linked here and not by rustc, whose own list of exported symbols cannot be combined with another. The
+//! list here names the interface, and the version of its symbols.
 
 use crate::{
     child::{self, Cargo},
@@ -36,9 +36,9 @@ const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 const LINK_LIMIT: Duration = Duration::from_secs(300);
 
 const LAUNCHER: &str = "deckrun";
-/// People measure on their cluster, so what measures is installed, too.
+/// Installed programs. Users measure on their cluster, so the measuring programs are installed, too.
 const PROGRAMS: [&str; 6] = [LAUNCHER, "deckperf", "deckqos", "deckfabric", "nas-ft", "hadb"];
-/// What a program writes of itself, and where that is looked for.
+/// Files that a program generates about itself, and the paths where they belong.
 const PAGES: [(&str, &str); 4] = [
     ("man", "share/man/man1/@.1"),
     ("bash", "share/bash-completion/completions/@"),
@@ -47,21 +47,22 @@ const PAGES: [(&str, &str); 4] = [
 ];
 const PAGE_LIMIT: Duration = Duration::from_secs(60);
 
-/// What is compiled in C's name, and has its files in this folder.
+/// Folder of the C interface: Rust sources, headers and other files.
 const SOURCES: &str = "bindings/c";
-/// What a program needs that links the static library: `rustc --print native-static-libs`. (`tests/bindings/capi` links one.)
+/// Libraries that a program needs if it links the static library: `rustc --print native-static-libs`. (`tests/capi`
+/// links one.)
 const LIBS_PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const URL: &str = "https://github.com/udeck/udeck";
-/// Changes when programs that were linked before cannot run with it any more.
+/// Soname. It changes when programs that were linked before can no longer run with the library.
 const SONAME: &str = "libudeck.so.0";
 
-/// The provider for uDAPL's registry, as cargo names it.
+/// Cargo's file name of the provider for uDAPL's registry.
 const PROVIDER: &str = "libudeck_dat.so";
-/// Its soname, as above.
+/// Soname of the provider, with the same rule as `SONAME`.
 const DAT_SONAME: &str = "libudeck-dat.so.0";
 
-/// Builds and installs; prints what there is then, and what to type next.
+/// Builds and installs; prints the installed files, and what to type next.
 pub fn run(options: &InstallOptions) -> Result<bool, String> {
     let workspace = Workspace::load()?;
     let install = Install {
@@ -89,11 +90,11 @@ struct Install {
     prefix: PathBuf,
     sources: PathBuf,
     built: PathBuf,
-    /// Whether everything has been built there.
+    /// Whether everything has been built in this folder.
     is_whole: bool,
 }
 
-/// The compiler that links, as words.
+/// The linking compiler, as words.
 fn compiler() -> Vec<String> {
     let named = env::var("CC").unwrap_or_default();
     let words: Vec<String> = named.split_whitespace().map(str::to_owned).collect();
@@ -111,7 +112,7 @@ fn check_compiler(words: &[String]) -> Result<(), String> {
 }
 
 impl Install {
-    /// What would fail is found before minutes of building.
+    /// Checks the compiler and the prefix, so that their failures come before minutes of building.
     fn check(&self) -> Result<(), String> {
         check_compiler(&compiler())?;
         self.check_prefix()
@@ -130,7 +131,7 @@ impl Install {
         Ok(())
     }
 
-    /// Everything, as paths below the prefix.
+    /// Installs everything, and returns the paths below the prefix.
     fn all(&self) -> Result<Vec<String>, String> {
         let mut installed = Vec::new();
         let archive = self.built.join("libudeck_capi.a");
@@ -166,7 +167,7 @@ impl Install {
         Ok(installed)
     }
 
-    /// Whether it was built, or should have been.
+    /// Whether the file was built, or should have been.
     fn is_wanted(&self, name: &str) -> bool {
         let is_wanted = self.is_whole || self.built.join(name).exists();
         if !is_wanted {
@@ -175,7 +176,7 @@ impl Install {
         is_wanted
     }
 
-    /// What the registry of uDAPL loads, and a dat.conf that names it.
+    /// Installs the library that uDAPL's registry loads, and a dat.conf that names it.
     fn provider(&self) -> Result<[String; 2], String> {
         let built = self.built.join(PROVIDER);
         let library = format!("lib/{DAT_SONAME}");
@@ -186,7 +187,7 @@ impl Install {
         Ok([library, conf])
     }
 
-    /// A program, and what it writes of itself.
+    /// Installs a program, and the files that it generates about itself.
     fn program(&self, name: &str) -> Result<Vec<String>, String> {
         let built = self.built.join(name);
         let mut installed = vec![format!("bin/{name}")];
@@ -199,7 +200,7 @@ impl Install {
         Ok(installed)
     }
 
-    /// Makes a file under another name, and moves it to its place: a program that has the old one goes on with that.
+    /// Makes a file under another name, and moves it to its place: a program that has the old file open keeps it.
     fn put(&self, path: &str, make: impl FnOnce(&Path) -> Result<(), String>) -> Result<(), String> {
         let to = self.prefix.join(path);
         let new = to.with_file_name(format!(".{}.new", to.file_name().unwrap_or_default().to_string_lossy()));
@@ -207,7 +208,7 @@ impl Install {
         written(fs::rename(&new, &to), &to)
     }
 
-    /// A link to a file of the same folder.
+    /// Makes a link to a file of the same folder.
     fn link(&self, path: &str, to: &str) -> Result<(), String> {
         let name = Path::new(to).file_name().unwrap_or_default();
         self.put(path, |link| {
@@ -225,7 +226,7 @@ impl Install {
         Ok(values.into_iter().fold(text, |text, (name, value)| text.replace(&format!("@{name}@"), value)))
     }
 
-    /// All that lies in the folder of headers; for Fortran, too.
+    /// All files in the folder of headers; for Fortran, too.
     fn headers(&self) -> Result<Vec<PathBuf>, String> {
         let folder = self.sources.join("include");
         let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -247,7 +248,7 @@ impl Install {
     }
 }
 
-/// A line for each transport.
+/// Text of dat.conf: a line for each transport.
 fn dat_conf(library: &Path) -> String {
     let line = |name: &str, device: &str| {
         format!("{name} u2.0 nonthreadsafe default {} udeck.2.0 \"{device}\" \"\"\n", library.display())
@@ -262,7 +263,7 @@ fn dat_conf(library: &Path) -> String {
     text
 }
 
-/// The archive's objects, of which only the interface can be seen from outside.
+/// Links the archive's objects into a shared library, of which only the interface is visible from outside.
 fn link_shared(archive: &Path, map: &Path, to: &Path) -> Result<(), String> {
     let words = compiler();
     let mut command = Command::new(&words[0]);
@@ -274,7 +275,7 @@ fn link_shared(archive: &Path, map: &Path, to: &Path) -> Result<(), String> {
     child::run_quoted(command, LINK_LIMIT, |_| false).map_err(|why| format!("linking {SONAME}: {why}"))
 }
 
-/// What a program writes on `--generate WHAT`.
+/// Output of a program for `--generate WHAT`.
 fn page(program: &Path, what: &str) -> Result<String, String> {
     let mut command = Command::new(program);
     command.args(["--generate", what]);
@@ -296,7 +297,8 @@ fn written(result: io::Result<()>, to: &Path) -> Result<(), String> {
     result.map_err(|error| format!("{} cannot be written: {error}", to.display()))
 }
 
-/// Debugging information is most of a file, and of use to us only. A system without `strip` keeps it.
+/// Removes debugging information, which is most of a file, and useful to developers only. A system without
+/// `strip` keeps it.
 fn strip(path: &Path) -> Result<(), String> {
     let mut command = Command::new("strip");
     command.arg("--strip-debug").arg(path);

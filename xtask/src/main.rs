@@ -1,7 +1,7 @@
-//! The project's own commands, so that a check is written once and runs the same on every machine.
+//! The project's own commands: a check is written once and runs the same on every machine.
 //!
-//! Needs the Rust toolchain, and valgrind for `counts`. Everything here runs other programs and waits for them, each
-//! under a time limit; nothing here is linked into what users get.
+//! The commands need the Rust toolchain, and valgrind for `counts`. Each runs other programs and waits for them,
+//! under a time limit; nothing here is linked into the users' programs.
 
 mod arrows;
 mod book;
@@ -149,11 +149,11 @@ enum Command {
     },
 }
 
-/// For one build and run of the models.
+/// Time limit of one build and run of the models.
 const WEAKEN_LIMIT: Duration = Duration::from_secs(600);
 
-/// For the build of the library and some seconds of counting.
+/// Time limit of the library's build and some seconds of counting.
 const COUNTS_LIMIT: Duration = Duration::from_secs(1800);
 
-/// `ibverbs-sys` builds all of rdma-core.
+/// Time limit of the oracle: `ibverbs-sys` builds all of rdma-core.
 const ORACLE_LIMIT: Duration = Duration::from_secs(1800);

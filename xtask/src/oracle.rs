@@ -1,13 +1,13 @@
-//! Asks the oracle of libibverbs' structures, which is a workspace of its own because of what it needs.
+//! Runs the oracle of libibverbs' structures, which is a workspace of its own because of its dependencies.
 
 use crate::{child::Cargo, workspace::Workspace};
 use std::time::Duration;
 
-/// From the root.
+/// Path of the manifest, below the root.
 const MANIFEST: &str = "transports/verbs/oracle/Cargo.toml";
 
-/// Blocks for the build and some seconds, at most `limit`. `Ok(false)`: something of ours is not as the header has it, or
-/// the oracle cannot be asked; its words stand above.
+/// Blocks for the build and some seconds, at most `limit`. `Ok(false)`: a structure differs from the header's, or the
+/// oracle could not run; its output is printed above.
 pub fn run(bindgen: bool, limit: Duration) -> Result<bool, String> {
     let workspace = Workspace::load()?;
     let mut command = Cargo::new("test --manifest-path").arg(MANIFEST);

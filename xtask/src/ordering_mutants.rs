@@ -12,10 +12,10 @@ use std::{
     time::Duration,
 };
 
-/// Where the sync points are, and the package whose models cover them.
+/// Folder of the sync points, and of the package whose models cover them.
 const FOLDER: &str = "crates/sys";
 const MARK: &str = "// SYNC POINT ";
-/// The marked line stands at most so far below its mark.
+/// Largest distance in lines from a mark to its marked line.
 const WITHIN_LINES: usize = 3;
 
 /// One sync point: a file, and its text with the point weakened.
@@ -25,12 +25,13 @@ struct Weakened {
     text: String,
 }
 
-/// Runs the command. `Ok(false)`: some weakened point went unnoticed.
+/// Runs the command. `Ok(false)`: a weakened point went unnoticed.
 pub fn run(limit: Duration) -> Result<bool, String> {
     let workspace = Workspace::load()?;
     let copy = workspace.target.join("ordering-mutants");
     copy_tree(&workspace.root, &copy)?;
-    // Not the models' usual folder: cargo would take a weakened build there for the real one, which has the same name.
+    // The target folder differs from the models' usual one: there cargo would take a weakened build for the real one,
+    // which has the same name.
     let target = workspace.target.join("ordering-mutants-target");
     let models = |quiet: bool| {
         let loom = Cargo::new("test --release --lib -p udeck-sys --target-dir")
@@ -60,7 +61,7 @@ pub fn run(limit: Duration) -> Result<bool, String> {
     Ok(unnoticed.is_empty() && !points.is_empty())
 }
 
-/// The files that git tracks, and those it does not ignore, as they are now.
+/// Copies the files that git tracks, and those that it does not ignore, in their current state.
 fn copy_tree(root: &Path, to: &Path) -> Result<(), String> {
     let listed = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"])
@@ -98,7 +99,7 @@ fn sync_points(root: &Path) -> Result<Vec<Weakened>, String> {
     Ok(points)
 }
 
-/// Each mark's line, and the text with its point weakened (`None`: there is nothing to weaken).
+/// Line of each mark, and the text with its point weakened (`None`: there is nothing to weaken).
 fn weaken(text: &str) -> Vec<(usize, Option<String>)> {
     let lines: Vec<&str> = text.lines().collect();
     let marks = (0..lines.len()).filter(|&at| lines[at].trim_start().starts_with(MARK));

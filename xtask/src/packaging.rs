@@ -1,7 +1,7 @@
-//! What a registry asks of the packages that are published, looked at without building or sending anything; and, where it is
-//! installed, cargo-deny over what they depend on (`deny.toml`).
+//! Checks of the packages that are published, by a registry's rules, without building or sending anything; and, where it is
+//! installed, cargo-deny over their dependencies (`deny.toml`).
 //!
-//! The whole of it, with every package built from its archive, is `cargo publish --workspace --dry-run`.
+//! The complete check, with every package built from its archive, is `cargo publish --workspace --dry-run`.
 
 use crate::{
     child,
@@ -11,16 +11,16 @@ use crate::{
 use serde_json::Value;
 use std::{path::Path, process::Command, time::Duration};
 
-/// What every published package says of itself.
+/// Fields that every published package must have.
 const FIELDS: [&str; 7] =
     ["description", "license", "repository", "readme", "keywords", "categories", "rust_version"];
 const LICENCES: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
-/// What cargo-deny looks at without the network; and with it.
+/// Checks of cargo-deny that need no network, and those that need it.
 const DENY: [&str; 2] = ["licenses bans sources", "advisories"];
-/// What it says where it cannot reach the list of advisories.
+/// Message of cargo-deny if it cannot reach the list of advisories.
 const NO_ADVISORIES: &str = "failed to fetch advisory database";
 
-/// Each kind of check counts as one.
+/// Runs all checks. Each kind counts as one.
 pub fn check(workspace: &Workspace, limit: Duration) -> StepReport {
     let mut report = StepReport::default();
     match metadata(&workspace.root) {
@@ -55,7 +55,8 @@ fn metadata(root: &Path) -> Result<Value, String> {
     serde_json::from_slice(&output.stdout).map_err(|error| format!("`cargo metadata`: {error}"))
 }
 
-/// `publish` is a list of registries, or null for all; `false` in the manifest is the empty list.
+/// Whether the package is published. `publish` is a list of registries, or null for all; `false` in the
+/// manifest is the empty list.
 fn is_published(package: &Value) -> bool {
     package["publish"].as_array().is_none_or(|registries| !registries.is_empty())
 }
@@ -68,7 +69,7 @@ fn list_names<'a>(packages: &[&'a Value]) -> Vec<&'a str> {
     packages.iter().filter_map(|package| package["name"].as_str()).collect()
 }
 
-/// What keeps this package from being published beside these.
+/// Reasons why this package cannot be published together with these.
 fn problems(package: &Value, published: &[&str]) -> Vec<String> {
     let name = package["name"].as_str().unwrap_or("?");
     let is_missing = |field: &&str| match &package[*field] {
@@ -99,7 +100,7 @@ fn problems(package: &Value, published: &[&str]) -> Vec<String> {
     found
 }
 
-/// Lists what each archive would hold: cargo looks at the manifests, and at the files that they name.
+/// Lists the contents of each archive: cargo checks the manifests, and the files that they name.
 fn archives(workspace: &Workspace, published: &[&Value], limit: Duration) -> Option<String> {
     println!("    $ cargo package --list --allow-dirty -p ... (each that is published)");
     let mut command = Command::new(cargo());
@@ -108,7 +109,7 @@ fn archives(workspace: &Workspace, published: &[&Value], limit: Duration) -> Opt
     quietly(command, limit).err().map(|why| format!("`cargo package --list`: {why}"))
 }
 
-/// `Ok(Some(reason))` is a skip.
+/// Runs cargo-deny. `Ok(Some(reason))`: it was skipped.
 fn deny(workspace: &Workspace, what: &str, limit: Duration) -> Result<Option<String>, String> {
     if Command::new("cargo-deny").arg("--version").output().is_err() {
         let why = "cargo-deny is not installed (cargo install cargo-deny): licences and advisories were not looked at";
@@ -126,7 +127,7 @@ fn deny(workspace: &Workspace, what: &str, limit: Duration) -> Result<Option<Str
     }
 }
 
-/// Runs without showing what it writes, unless it fails: then that is the error.
+/// Runs a command without showing its output. If it fails, the output is the error.
 fn quietly(command: Command, limit: Duration) -> Result<(), String> {
     let mut lines = Vec::new();
     match child::run(command, limit, |line| lines.push(line.to_owned())) {

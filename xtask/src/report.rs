@@ -1,4 +1,4 @@
-//! What a run of the steps shows: the end of each, the table, and the last line.
+//! Output of a run of the steps: the end of each step, the table, and the last line.
 
 use crate::{
     console::say,
@@ -7,19 +7,19 @@ use crate::{
 };
 use std::{fmt::Write, time::Duration};
 
-/// What came of one step.
+/// Result of one step.
 pub struct Outcome {
     pub name: &'static str,
     pub verdict: Verdict,
     pub counts: Counts,
     pub suites: Vec<Suite>,
-    /// What failed: tests by name, or commands with how they ended.
+    /// Failures: tests by name, or commands with the way they ended.
     pub problems: Vec<String>,
-    /// The first lines that each failed test printed.
+    /// First lines that each failed test printed.
     pub said: Vec<String>,
     /// Tests that failed, and passed when they ran again.
     pub flaky: Vec<String>,
-    /// Why something was left out.
+    /// Reasons for parts that were left out.
     pub skips: Vec<String>,
     pub took: Duration,
 }
@@ -46,7 +46,8 @@ impl Outcome {
         }
     }
 
-    /// A step left out after an earlier one failed counts as one skipped: how many tests it has is not known.
+    /// Result of a step that was left out after an earlier one failed. It counts as one skipped, because its
+    /// number of tests is unknown.
     pub fn not_run(name: &'static str) -> Self {
         Self { counts: Counts { skipped: 1, ..Counts::default() }, ..Self::new(name) }
     }
@@ -66,14 +67,14 @@ impl Verdict {
     }
 }
 
-/// Checks that the quick run leaves out, and how to run them.
+/// Checks that the quick run leaves out, and the command that runs them.
 pub const CHECKS: &str = "lints, misuse that must not compile, loom, random jobs, kills at every point, hosts, launchers, verbs, uDAPL, \
     Python, pages, counts: `cargo xtask test --all` runs them, in half an hour or more (`--list` says what that is)";
-/// Checks that `--all` leaves out, and how to run them.
+/// Checks that `--all` leaves out, and the command that runs them.
 pub const TAIL: &str =
     "what only a night has time for: `cargo xtask test --nightly` (`--list` says what that is)";
 
-/// The steps, for `--list`.
+/// Prints the steps, for `--list`.
 pub fn list(steps: &dyn Fn(Extent) -> Vec<Step>) {
     let all = steps(Extent::All);
     let night = steps(Extent::Night);
@@ -88,12 +89,12 @@ pub fn list(steps: &dyn Fn(Extent) -> Vec<Step>) {
     println!("cargo xtask test STEP..: some of the last two lists");
 }
 
-/// `2 min 5 s`.
+/// Formats a duration, for example `2 min 5 s`.
 pub fn minutes(took: Duration) -> String {
     format!("{} min {} s", took.as_secs() / 60, took.as_secs() % 60)
 }
 
-/// The end of one step.
+/// Prints the end of one step.
 pub fn step(outcome: &Outcome, by_program: bool) {
     if by_program {
         for suite in outcome.suites.iter().filter(|suite| suite.counts != Counts::default()) {
@@ -107,7 +108,7 @@ pub fn step(outcome: &Outcome, by_program: bool) {
     say!("=== {}: {} in {:.1} s", outcome.name, outcome.verdict.word(), outcome.took.as_secs_f64());
 }
 
-/// The table, what failed, and the last line, which says what was left out, if anything was; false if anything failed.
+/// Prints the table, the failures, and the last line, which names what was left out. `false`: something failed.
 pub fn summary(outcomes: &[Outcome], took: Duration, left_out: &str) -> bool {
     print!("\n{}", summary_text(outcomes, took, left_out));
     !outcomes.iter().any(Outcome::is_bad)
@@ -123,7 +124,7 @@ fn summary_text(outcomes: &[Outcome], took: Duration, left_out: &str) -> String 
         total += *counts;
         let Counts { passed, failed, skipped } = counts;
         let seconds = took.as_secs_f64();
-        // Writing to a String does not fail.
+        // Writing to a `String` cannot fail.
         let _ =
             writeln!(text, "{name:12} {:8} {passed:7} {failed:7} {skipped:7} {seconds:8.1}", verdict.word());
     }

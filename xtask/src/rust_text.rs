@@ -1,15 +1,15 @@
-//! Just enough of Rust's lexical grammar to tell code from comments and literals.
+//! The part of Rust's lexical grammar that tells code from comments and literals.
 
-/// What stays besides code.
+/// The parts of a source that are kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
     /// Code only.
     Code,
-    /// Code and what stands in string literals.
+    /// Code and the contents of string literals.
     CodeAndStrings,
 }
 
-/// The source with everything else blanked out. Lines keep their numbers and columns.
+/// The source with all other parts replaced by blanks. Lines keep their numbers and columns.
 pub fn blank(source: &str, keep: Keep) -> String {
     let mut rest = source;
     let mut out = String::with_capacity(source.len());
@@ -27,7 +27,7 @@ pub fn blank(source: &str, keep: Keep) -> String {
     out
 }
 
-/// The words of the text, each with the number of its line: runs of letters, digits and underscores.
+/// Words of the text, each with its line number: runs of letters, digits and underscores.
 pub fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().flat_map(|(index, line)| {
         line.split(|c| !is_word(c)).filter(|word| !word.is_empty()).map(move |word| (index + 1, word))
@@ -42,7 +42,7 @@ enum Kind {
     Char,
 }
 
-/// The length in bytes of the token that starts here, and what it is. Code goes character by character.
+/// Length in bytes and kind of the token that starts here. Code advances by one character at a time.
 fn token(rest: &str, first: char, before: Option<char>) -> (usize, Kind) {
     if rest.starts_with("//") {
         return (rest.find('\n').unwrap_or(rest.len()), Kind::Comment);
@@ -52,7 +52,8 @@ fn token(rest: &str, first: char, before: Option<char>) -> (usize, Kind) {
     }
     match first {
         '"' => (1 + string_body(&rest[1..]), Kind::String),
-        // `r"`, `r#"`, and the tail of `br"` and `cr"`; an identifier that merely ends in r is no prefix.
+        // `r"`, `r#"`, and the tail of `br"` and `cr"` begin a raw string; an identifier that only ends in r
+        // does not.
         'r' if before.is_none_or(|c| !is_word(c) || c == 'b' || c == 'c') => match raw_string(rest) {
             Some(length) => (length, Kind::String),
             None => (1, Kind::Code),
@@ -65,7 +66,7 @@ fn token(rest: &str, first: char, before: Option<char>) -> (usize, Kind) {
     }
 }
 
-/// Block comments nest.
+/// Length of a block comment. Block comments nest.
 fn block_comment(rest: &str) -> usize {
     let (mut depth, mut at) = (0, 0);
     while at < rest.len() {
@@ -85,7 +86,7 @@ fn block_comment(rest: &str) -> usize {
     rest.len()
 }
 
-/// Bytes up to and with the closing quote.
+/// Length in bytes, including the closing quote.
 fn string_body(rest: &str) -> usize {
     let mut chars = rest.char_indices();
     while let Some((at, c)) = chars.next() {
@@ -107,7 +108,7 @@ fn raw_string(rest: &str) -> Option<usize> {
     Some(body.find(&close).map_or(rest.len(), |at| open_length + at + close.len()))
 }
 
-/// `'x'` and `'\n'`, but not the lifetime `'x`.
+/// Length of a literal such as `'x'` and `'\n'`; `None` for the lifetime `'x`.
 fn char_literal(rest: &str) -> Option<usize> {
     let mut chars = rest.char_indices().skip(1);
     let (_, first) = chars.next()?;
@@ -127,7 +128,7 @@ fn is_word(c: char) -> bool {
 mod tests {
     use super::*;
 
-    /// The words that count as code.
+    /// Words of the source that count as code.
     fn code(source: &str) -> Vec<String> {
         words(&blank(source, Keep::Code)).map(|(_, word)| word.to_owned()).collect()
     }

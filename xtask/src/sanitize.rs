@@ -1,13 +1,15 @@
 //! `cargo xtask sanitize`: tests under AddressSanitizer, or under ThreadSanitizer.
 //!
-//! The stable compiler has both behind `-Zsanitizer`, which `RUSTC_BOOTSTRAP=1` opens. Only with a target named are build
-//! scripts and macros left as they are. A target folder for each: other builds would evict each other from a shared one.
+//! The stable compiler offers both behind `-Zsanitizer`, which `RUSTC_BOOTSTRAP=1` unlocks. Build scripts and macros stay
+//! unchanged only if a target is named. Each sanitizer has its own target folder: in a shared one their builds would
+//! evict each other.
 //!
-//! AddressSanitizer leaves the standard library as it is: its own accesses are not looked at, but its allocations are.
-//! ThreadSanitizer would take every lock and channel of a standard library that it does not see for none, so that is built
-//! along (`-Zbuild-std`), from the component rust-src. It sees one process only: an order that comes through another process
-//! looks like a race. So it runs tests whose ranks share a process, and `cargo xtask soak --sanitize` has AddressSanitizer only.
-//! It knows no fences either. What it reports without reason is named in `races.txt`, with the reason.
+//! AddressSanitizer leaves the standard library unchanged: it checks the library's allocations, but not its accesses.
+//! ThreadSanitizer does not see the locks and channels of an unchanged standard library, and would take them for missing, so the
+//! standard library is built along (`-Zbuild-std`), from the component rust-src. ThreadSanitizer sees one process only: an order
+//! established through another process looks like a race. It therefore runs tests whose ranks share a process, and `cargo xtask
+//! soak --sanitize` offers AddressSanitizer only. ThreadSanitizer does not know fences either. Its false reports are listed in
+//! `races.txt`, with reasons.
 //!
 //! The stand-in for libibverbs is sanitized like the programs that load it: it reads and writes their memory as a device does.
 
@@ -44,10 +46,10 @@ enum Piece {
     Worlds,
 }
 
-/// What finds mistakes while programs run.
+/// Tool that finds mistakes while programs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Sanitizer {
-    /// AddressSanitizer: accesses to memory that is not there, or no longer
+    /// AddressSanitizer: accesses to memory that does not exist, or no longer exists
     Address,
     /// ThreadSanitizer: data races within one process
     #[value(skip)]
@@ -58,11 +60,11 @@ pub(crate) enum Sanitizer {
 struct Tests {
     piece: Piece,
     words: &'static str,
-    /// Tests by a part of their names, each with the reason above it.
+    /// Tests to skip, by a part of their names; the comment above each gives the reason.
     skipped: &'static [&'static str],
 }
 
-/// For a build from nothing and the tests, which take ten times as long.
+/// Limit for a build from nothing and the tests, which take ten times as long.
 const LIMIT: Duration = Duration::from_secs(7200);
 
 const UNIT: &str = "-p udeck-sys -p udeck-auth -p udeck-via -p udeck-boot -p udeck-session -p udeck-deck -p udeck-shm \
@@ -74,10 +76,10 @@ const ADDRESS_TESTS: [Tests; 3] = [
         piece: Piece::Unit,
         words: UNIT,
         skipped: &[
-            // The step `proptest`'s.
+            // The step `proptest` runs these.
             "proptest",
             "prop_",
-            // It runs this program under valgrind, which has no room for the sanitizer's memory.
+            // This test runs its own program under valgrind, which has no room for the sanitizer's memory.
             "leaks::nothing_is_lost_in_any_order",
         ],
     },
@@ -85,7 +87,8 @@ const ADDRESS_TESTS: [Tests; 3] = [
         piece: Piece::Conformance,
         words: "-p udeck-conformance --test shm --test tcp --test udp --test verbs --test sim --test over_dat",
         skipped: &[
-            // It counts mappings, and the memory of the whole process: the sanitizer's allocator has its own of both.
+            // This test counts mappings and the memory of the whole process: the sanitizer's allocator has its own of
+            // both.
             "many::connections_leave_nothing_behind",
         ],
     },
@@ -97,7 +100,8 @@ const THREAD_TESTS: [Tests; 2] = [
         piece: Piece::Unit,
         words: UNIT,
         skipped: &[
-            // One thread meets thousands of inputs: takes minutes each here, and races no more for that.
+            // One thread passes thousands of inputs: these tests take minutes each under the sanitizer, without
+            // more races.
             "proptest",
             "prop_",
             "garbage::",
@@ -106,17 +110,17 @@ const THREAD_TESTS: [Tests; 2] = [
             "nothing_that_is_thrown_at_a_nic",
             "a_sender_that_is_never_ahead",
             "a_short_look_gives_credit",
-            // Their segments take more address space than the sanitizer leaves.
+            // The segments of these tests take more address space than the sanitizer leaves.
             "segments_that_are_not_what_they_should_be",
             "the_arenas_of_peers_take_so_much_address_space_and_no_more",
-            // As above.
+            // This test runs its own program under valgrind, as above.
             "leaks::nothing_is_lost_in_any_order",
         ],
     },
     Tests { piece: Piece::Worlds, words: WORLDS, skipped: &[] },
 ];
 
-/// Runs the tests; `Ok(false)` if one failed, or the sanitizer found something.
+/// Runs the tests. `Ok(false)`: one failed, or the sanitizer found something.
 pub fn run(options: &SanitizeOptions) -> Result<bool, String> {
     let workspace = Workspace::load()?;
     let (sanitizer, all): (_, &[Tests]) = match options.thread {
@@ -142,19 +146,20 @@ pub fn run(options: &SanitizeOptions) -> Result<bool, String> {
 }
 
 impl Sanitizer {
-    /// A command of cargo's, with all that it builds under this sanitizer, in a target folder of its own.
+    /// A cargo command that builds everything under this sanitizer, in a target folder of its own.
     pub fn instrument(self, cargo: Cargo, workspace: &Workspace) -> Result<Cargo, String> {
         let (name, symbols) = match self {
             Sanitizer::Address => ("address", "__asan_*"),
             Sanitizer::Thread => ("thread", "__tsan_*"),
         };
-        // The runtime is part of each program. A library that a program loads, as the stand-in, finds it there.
+        // The runtime is part of each program. A library that a program loads, such as the stand-in, finds it
+        // there.
         let flags = format!("-Zsanitizer={name} -Clink-arg=-Wl,--export-dynamic-symbol={symbols}");
         let cargo = cargo
             .args(&format!("--target {} --target-dir", host()?))
             .arg(self.folder(workspace).display().to_string())
             .env("RUSTC_BOOTSTRAP", "1")
-            // Line numbers for what it finds.
+            // Line numbers for the sanitizer's reports.
             .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
             .add_flags("RUSTFLAGS", &flags);
         match self {
@@ -166,12 +171,13 @@ impl Sanitizer {
         }
     }
 
-    /// The variable by which a program's sanitizer is told what to do, and what these programs need.
+    /// Variable that configures a program's sanitizer, and the value for these programs.
     pub fn settings(self, workspace: &Workspace) -> (&'static str, String) {
         match self {
-            // Memory that peers may still be in stays with its NIC for good: that is no leak (SAFETY.md, rule 7).
+            // Memory that peers may still access stays with its NIC for good: this is no leak (SAFETY.md, rule
+            // 7).
             Sanitizer::Address => ("ASAN_OPTIONS", "detect_leaks=0".into()),
-            // Tests of forked children fork in a process with threads, as their subject.
+            // The tests of forked children fork in a process with threads; this is their subject.
             Sanitizer::Thread => {
                 let false_ones = workspace.root.join("xtask/src/races.txt");
                 let options =
@@ -181,7 +187,7 @@ impl Sanitizer {
         }
     }
 
-    /// Where the programs lie that [`instrument`](Self::instrument) has built.
+    /// Folder of the programs that [`instrument`](Self::instrument) builds.
     pub fn programs(self, workspace: &Workspace) -> Result<PathBuf, String> {
         Ok(self.folder(workspace).join(host()?).join("debug"))
     }
@@ -194,7 +200,7 @@ impl Sanitizer {
     }
 }
 
-/// A program in which the sanitizer has found something fails, though all its tests have passed.
+/// Runs the tests. A program in which the sanitizer found something fails, even if all its tests passed.
 fn all_pass(workspace: &Workspace, cargo: &Cargo) -> Result<bool, String> {
     println!("$ {cargo}");
     let mut tally = TestCounts::default();
@@ -210,7 +216,7 @@ fn host() -> Result<String, String> {
     host.map(str::to_owned).ok_or_else(|| "`rustc -vV` names no host".into())
 }
 
-/// Whether the standard library's sources are there.
+/// Checks that the standard library's sources are installed.
 fn check_sources() -> Result<(), String> {
     let sysroot = said(&rustc("--print=sysroot")?);
     if Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/std/Cargo.toml").exists() {

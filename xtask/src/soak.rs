@@ -1,6 +1,7 @@
-//! `cargo xtask soak`: builds the programs of `tests/jobs/soak` and starts their driver, or two of them.
+//! `cargo xtask soak`: builds the programs of `tests/soak` and starts their driver, once or twice.
 //!
-//! They are built in the profile of tests: what debug builds check is checked. With a sanitizer they lie in its target folder.
+//! The programs are built in the profile of tests, so that the checks of debug builds run. With a sanitizer they lie in its
+//! target folder.
 
 use crate::{
     builds::{FEATURES, TESTED},
@@ -14,7 +15,7 @@ use std::{path::Path, process::Command, thread, time::Duration};
 
 #[derive(Args)]
 pub struct SoakOptions {
-    /// So long; the last run is played to its end
+    /// Play runs for this long; the last one is played to its end
     #[arg(long, value_name = "MINUTES", default_value_t = 1)]
     minutes: u64,
 
@@ -22,38 +23,39 @@ pub struct SoakOptions {
     #[arg(long, value_name = "SEED", conflicts_with = "jobs")]
     seed: Option<u64>,
 
-    /// Play it so many times
+    /// Play the run this many times
     #[arg(long, value_name = "N", default_value_t = 1, requires = "seed")]
     times: u32,
 
-    /// So many runs side by side
+    /// Play this many runs side by side
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     jobs: u8,
 
-    /// Under this sanitizer: launcher, ranks and driver; what it finds fails the run
+    /// Build launcher, ranks and driver with this sanitizer; anything that it finds fails the run
     ///
-    /// ThreadSanitizer is none of them: it sees one process only, and takes an order that comes through another process for none.
-    /// For worlds in one process there is `cargo xtask sanitize --thread`.
+    /// ThreadSanitizer is not offered: it sees one process only, and does not recognise an order that comes through another
+    /// process. For worlds in one process there is `cargo xtask sanitize --thread`.
     #[arg(long, value_name = "SANITIZER")]
     sanitize: Option<sanitize::Sanitizer>,
 }
 
-/// Builds the launcher, the ranks and the driver, and what verbs runs over, a library: chosen by their names, as all tests are.
+/// Command that builds the launcher, the ranks, the driver, and the stand-in library for verbs: chosen by their names, as all
+/// tests are.
 pub fn build() -> Cargo {
     let programs = "--lib --bin deckrun --bin udeck-soak --bin soak-rank";
     Cargo::new("build").args(TESTED).args(FEATURES).args(programs)
 }
 
-/// As above, and no more than that.
-const SANITIZED: &str = "build -p deckrun -p udeck-jobs -p udeck-mock-verbs";
+/// Arguments that build the same programs, and no others, for a sanitizer.
+const SANITIZED: &str = "build -p deckrun -p udeck-soak -p udeck-mock-verbs";
 
-/// A run that hangs is looked at and ended by its driver, which takes this long at most.
+/// Upper bound for the last run: the driver examines and ends a run that hangs.
 const LAST_RUN: Duration = Duration::from_secs(600);
 
-/// For a build from nothing on a busy machine.
+/// Limit for a build from nothing on a busy machine.
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 
-/// Plays what the options ask for; `Ok(false)` if a run failed.
+/// Plays the runs that the options ask for. `Ok(false)`: a run failed.
 pub fn run(options: &SoakOptions) -> Result<bool, String> {
     let workspace = Workspace::load()?;
     let (build, programs) = match options.sanitize {
@@ -89,7 +91,7 @@ pub fn run(options: &SoakOptions) -> Result<bool, String> {
     Ok(passed.into_iter().all(|passed| passed))
 }
 
-/// One driver, with this variable in its environment; false if it failed.
+/// Runs one driver, with this variable in its environment. `false`: it failed.
 fn drive(programs: &Path, variable: Option<(&str, String)>, arguments: &[String], limit: Duration) -> bool {
     let mut driver = Command::new(programs.join(DRIVER));
     driver.args(arguments).env("DECK_BIN_DIR", programs).envs(variable);

@@ -1,6 +1,7 @@
-//! What `cargo xtask test` runs, in order: the one list of the project's checks.
+//! The steps of `cargo xtask test`, in order: the one list of the project's checks.
 //!
-//! [`quick`] is what users rely on, [`tail`] what only a night has time for. `docs/internals/testing.md` says why each is where it is.
+//! [`quick`] are the checks that users rely on, [`tail`] those that take a night. `docs/internals/testing.md` explains the place
+//! of each.
 
 mod quick;
 mod tail;
@@ -17,19 +18,20 @@ pub struct Step {
     pub name: &'static str,
     pub about: &'static str,
     pub work: Work,
-    /// Shows the counts of each test program, where a program stands for something: a transport.
+    /// Whether the counts of each test program are shown, because each program tests something distinct: a
+    /// transport.
     pub by_program: bool,
     pub lane: Lane,
 }
 
-/// How much is run.
+/// Extent of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Checks of promises that users rely on: [`quick`].
+    /// Checks of promises to users: [`quick`].
     Quick,
-    /// Checks that a change needs before it is taken: [`checks`].
+    /// Checks that a change needs before it is merged: [`checks`].
     All,
-    /// All of these, and [`tail`].
+    /// All of the above, and [`tail`].
     Night,
 }
 
@@ -46,22 +48,23 @@ pub fn of(extent: Extent, workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     }
 }
 
-/// What a step runs beside. Those that wait more than they compute, or use one processor, run beside others.
+/// Steps that may run beside each other. A step that waits more than it computes, or uses one processor, runs
+/// beside others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// Nothing: before all lanes. It keeps the processors busy by itself.
+    /// No other step: runs before all lanes, and keeps the processors busy by itself.
     Alone,
     /// Tests in one process or a few.
     First,
-    /// The release build, and then jobs, one after another: they look for files that they leave behind.
+    /// The release build, and then jobs, one after another: they check for files that jobs leave behind.
     Second,
-    /// What a busy machine does not change: the guests, whose clocks stand while they have no processor, random jobs, and what
-    /// is compiled or counted on one processor.
+    /// Steps that a busy machine does not disturb: the guests, whose clocks stop while they have no processor, random jobs,
+    /// and compilations or counts on one processor.
     Third,
 }
 
 pub enum Work {
-    /// One after another; the first that fails ends the step, but for checks and tests.
+    /// Commands, one after another. The first that fails ends the step, unless it is a check or a test.
     Commands(Vec<(Role, Cargo)>),
     /// The checks in `arrows`, `circles` and `unsafe_policy`, in this process.
     Arrows,
@@ -75,32 +78,40 @@ pub enum Work {
     Rdma(rdma::Chosen),
 }
 
-/// What a command's success means for the counts.
+/// Effect of a command's success on the counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Builds what the next command needs: counts only when it fails.
+    /// Builds for the next command: counts only when it fails.
     Prepare,
     /// One check: passed or failed.
     Check,
     /// Tests, counted one by one.
     Tests,
-    /// As `Tests`, and to find none is a failure: a filter that matches nothing proves nothing.
+    /// As `Tests`, but an empty run is a failure: a filter that matches nothing proves nothing.
     SomeTests,
 }
 
-/// The step without which no test can run.
+/// Name of the step without which no test can run.
 pub const BUILD: &str = "build";
 
-/// The packages whose test programs are steps of their own.
-const OWN_STEPS: [&str; 3] = ["udeck-bindings-tests", "udeck-conformance", "udeck-jobs"];
+/// Packages whose test programs are steps of their own.
+const OWN_STEPS: [&str; 7] = [
+    "udeck-capi-tests",
+    "udeck-conformance",
+    "udeck-dat-tests",
+    "udeck-engines",
+    "udeck-jobs",
+    "udeck-page-tests",
+    "udeck-python-tests",
+];
 
-/// Runs tests of the workspace, in the profile of tests.
+/// Command that runs tests of the workspace, in the profile of tests.
 fn tests(fail_fast: bool) -> Cargo {
     let test = if fail_fast { "test" } else { "test --no-fail-fast" };
     Cargo::new(test).args(TESTED).args(FEATURES)
 }
 
-/// Every step that a change needs.
+/// All steps that a change needs.
 fn checks(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     let tests = || tests(fail_fast);
     let mut steps = static_checks();
@@ -122,14 +133,14 @@ fn checks(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     steps
 }
 
-/// `--test NAME` for the test programs of these packages.
+/// Arguments `--test NAME` for the test programs of these packages.
 fn programs_of(workspace: &Workspace, wanted: impl Fn(&str) -> bool) -> String {
     let packages = workspace.packages.iter().filter(|package| wanted(&package.name));
     let names: BTreeSet<_> = packages.flat_map(|package| &package.tests).collect();
     names.into_iter().map(|test| format!("--test {test}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Libraries and programs with tests in them, and the test programs that have no step of their own.
+/// Arguments for libraries and programs with tests, and for the test programs that have no step of their own.
 fn units(workspace: &Workspace) -> String {
     let bins = workspace.packages.iter().flat_map(|package| &package.tested_bins);
     let bins: Vec<_> = bins.map(|bin| format!("--bin {bin}")).collect();
@@ -180,7 +191,7 @@ fn in_process_tests(tests: &dyn Fn() -> Cargo, workspace: &Workspace, fail_fast:
     let unit = |filter| tests().args(&units(workspace)).args(filter);
     let doc_tests = tests().args("--doc");
     let doc = Cargo::new("doc --workspace --no-deps").add_flags("RUSTDOCFLAGS", "-D warnings");
-    // The pairs' dependencies are built apart, and nobody debugs them.
+    // Dependencies of the pairs are built separately, and nobody debugs them.
     let ui = tests().args("--config env.CARGO_PROFILE_DEV_DEBUG=\"0\" --test ui -- compile_fail");
     let suite = programs_of(workspace, |package| package == "udeck-conformance");
     let conformance = tests()
@@ -188,7 +199,7 @@ fn in_process_tests(tests: &dyn Fn() -> Cargo, workspace: &Workspace, fail_fast:
         .args("-- --nocapture")
         .args(&tail::without_variants())
         .env(tail::SEQUENCES.0, "1000");
-    // A target folder of its own: with other flags nothing can be shared.
+    // Loom has a target folder of its own: with other flags nothing can be shared.
     let loom = Cargo::new(if fail_fast { "test" } else { "test --no-fail-fast" })
         .args("--release -p udeck-sys --lib --tests --target-dir")
         .arg(workspace.target.join("loom").display().to_string())
@@ -229,12 +240,12 @@ fn in_process_tests(tests: &dyn Fn() -> Cargo, workspace: &Workspace, fail_fast:
     ]
 }
 
-/// Puts temporary files elsewhere: jobs take those that are new in `/tmp` for their own, and wait for their end.
+/// Moves temporary files elsewhere: jobs regard new files in `/tmp` as their own, and wait until they are gone.
 fn beside_jobs(tests: Cargo, workspace: &Workspace) -> Cargo {
     tests.env("TMPDIR", workspace.target.join("tmp").display().to_string())
 }
 
-/// Runs `tests` of jobs that consist of what users get.
+/// Commands that run `tests` of jobs with the programs that users get.
 fn over_release(tests: Cargo, workspace: &Workspace) -> Vec<(Role, Cargo)> {
     let folder = workspace.target.join("release").display().to_string();
     vec![(Role::Prepare, Cargo::new(RELEASE)), (Role::SomeTests, tests.env("DECK_BIN_DIR", folder))]
@@ -246,7 +257,8 @@ fn papers(words: &str, workspace: &Workspace) -> Work {
     Work::Commands(vec![(Role::Prepare, Cargo::new(RELEASE)), (Role::Check, program)])
 }
 
-/// Plays random jobs, other ones in each run. In the profile of tests: debug builds check more.
+/// Plays random jobs, different ones in each run. They are built in the profile of tests, because debug builds
+/// check more.
 fn soak_of(minutes: u64, workspace: &Workspace) -> Work {
     let debug = workspace.target.join("debug");
     let random = Cargo::program(debug.join(DRIVER), &format!("--minutes {minutes}"));
@@ -256,10 +268,10 @@ fn soak_of(minutes: u64, workspace: &Workspace) -> Work {
 
 fn whole_jobs(tests: &dyn Fn() -> Cargo, workspace: &Workspace) -> Vec<Step> {
     let jobs = |words| over_release(tests().args(words), workspace);
-    // These tests wait more than they compute: 287 s become 118.
+    // These tests wait more than they compute: six threads shorten them from 287 s to 118 s.
     let kill = jobs("--test kill -- --test-threads 6");
     let mut hosts = jobs("--test hosts");
-    // Where there can be no namespaces all of them are skipped, and that is no failure.
+    // Without namespaces all of these tests are skipped, which is no failure.
     hosts[1].0 = Role::Tests;
     vec![
         step(
@@ -292,7 +304,7 @@ fn whole_jobs(tests: &dyn Fn() -> Cargo, workspace: &Workspace) -> Vec<Step> {
     ]
 }
 
-/// What users of the library for C get is installed, and their programs are compiled by each compiler that is there.
+/// Installs what users of the C library get, and compiles their programs with each available compiler.
 fn c_programs(tests: Cargo, workspace: &Workspace) -> Step {
     let about =
         "programs in C, C++ and Fortran over both interfaces; each compiler that is missing is skipped";
@@ -301,7 +313,7 @@ fn c_programs(tests: Cargo, workspace: &Workspace) -> Step {
     step("c", about, Work::Commands(commands)).on(Lane::Second)
 }
 
-/// Installs what lies in this folder below `target`, and runs `tests` with it.
+/// Installs the build in this folder below `target`, and runs `tests` with it.
 fn installed(tests: Cargo, built: &str, workspace: &Workspace) -> [(Role, Cargo); 2] {
     let folder = |name: &str| workspace.target.join(name).display().to_string();
     let prefix = folder(&format!("capi-{built}"));
@@ -310,7 +322,7 @@ fn installed(tests: Cargo, built: &str, workspace: &Workspace) -> [(Role, Cargo)
     [(Role::Prepare, install), (Role::SomeTests, tests.env("UDECK_INSTALLED", prefix))]
 }
 
-/// Programs of uDAPL, through the registry that Debian has.
+/// Tests of uDAPL programs, through Debian's registry.
 fn dat_programs(tests: Cargo, workspace: &Workspace) -> Step {
     let programs = workspace.target.join("release");
     let library = programs.join("libudeck_dat.so").display().to_string();
@@ -323,7 +335,7 @@ fn dat_programs(tests: Cargo, workspace: &Workspace) -> Step {
     step("dat", about, Work::Commands(commands)).on(Lane::Second)
 }
 
-/// The package for Python, by its wheel.
+/// Tests of the Python package, by its wheel.
 fn python(tests: Cargo) -> Step {
     let run = tests.args("--test python");
     let about =
@@ -350,12 +362,12 @@ mod tests {
     use super::*;
     use std::{collections::HashSet, path::PathBuf};
 
-    /// This workspace, built elsewhere.
+    /// This workspace, with another target folder.
     fn workspace() -> Workspace {
         Workspace { target: PathBuf::from("/w/out"), ..Workspace::load().expect("cargo metadata") }
     }
 
-    /// The steps of a night, which are all but the quick ones.
+    /// All steps of a night, which include all steps but the quick ones.
     fn steps(fail_fast: bool) -> Vec<Step> {
         of(Extent::Night, &workspace(), fail_fast)
     }
@@ -394,7 +406,7 @@ mod tests {
 
     #[test]
     fn tests_choose_by_name_in_the_whole_workspace() {
-        // Those with other flags, or of what a user types, cannot share what is built.
+        // Commands with other flags, or of a user's own typing, cannot share a build.
         let apart = |command: &String| command.contains("--cfg loom") || command.contains("--package xtask");
         for command in steps(false).iter().flat_map(commands).filter(|command| !apart(command)) {
             assert!(!command.contains("-p "), "{command}");

@@ -30,11 +30,11 @@ pub struct TestOptions {
     #[arg(long, value_name = "STEP")]
     only: Vec<String>,
 
-    /// Everything that a change needs before it is taken: what continuous integration runs
+    /// Everything that a change needs before it is merged: what continuous integration runs
     #[arg(long, conflicts_with_all = ["steps", "only"])]
     all: bool,
 
-    /// Everything, and what only a night has time for
+    /// Everything, and the checks that only a night has time for
     #[arg(long, conflicts_with_all = ["all", "steps", "only"])]
     nightly: bool,
 
@@ -51,7 +51,7 @@ pub struct TestOptions {
     limit: u64,
 }
 
-/// Runs what the options ask for; `Ok(false)` if anything failed.
+/// Runs the steps that the options select. `Ok(false)`: something failed.
 pub fn run(options: &TestOptions) -> Result<bool, String> {
     let workspace = Workspace::load()?;
     let steps = |extent| steps::of(extent, &workspace, options.fail_fast);
@@ -74,7 +74,7 @@ pub fn run(options: &TestOptions) -> Result<bool, String> {
     Ok(report::summary(&outcomes, start.elapsed(), left_out))
 }
 
-/// One run of some steps.
+/// A run of some steps.
 struct Run<'a> {
     steps: &'a [Step],
     workspace: &'a Workspace,
@@ -84,12 +84,13 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Runs the steps that run alone, then the lanes side by side. Where the first failure ends the run, all run one after another.
+    /// Runs the steps that run alone, then the lanes side by side. If the first failure ends the run, all steps run one after
+    /// another.
     fn all(&self) -> Vec<Outcome> {
         let lanes = |step: &Step| if self.fail_fast { Lane::Alone } else { step.lane };
         let mut outcomes = Vec::new();
         self.in_order(|step| lanes(step) == Lane::Alone, None, &mut outcomes);
-        // All others would say again what the compiler said.
+        // All other steps would only repeat the compiler's errors.
         if !self.fail_fast && outcomes.iter().any(|one| one.name == steps::BUILD && one.is_bad()) {
             let rest = self.steps.iter().filter(|step| lanes(step) != Lane::Alone);
             outcomes.extend(rest.map(|step| Outcome::not_run(step.name)));
@@ -106,7 +107,7 @@ impl Run<'_> {
                 })
             });
             for thread in threads {
-                // A step that panics has said why, and no result may come of it.
+                // A step that panics has printed the reason, and must not yield a result.
                 outcomes.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             }
         });
@@ -115,7 +116,8 @@ impl Run<'_> {
         outcomes
     }
 
-    /// Runs those that `chosen` takes. In a lane beside others, their lines say of which step they are.
+    /// Runs the steps that `chosen` accepts. In a lane beside others, their lines begin with the name of their
+    /// step.
     fn in_order(&self, chosen: impl Fn(&Step) -> bool, lane: Option<Lane>, outcomes: &mut Vec<Outcome>) {
         for (index, step) in self.steps.iter().enumerate().filter(|(_, step)| chosen(step)) {
             if self.fail_fast && outcomes.iter().any(Outcome::is_bad) {
@@ -136,11 +138,11 @@ impl Run<'_> {
     }
 }
 
-/// How far a run is.
+/// Progress of a run.
 struct Progress {
     start: Instant,
     steps: usize,
-    /// Steps under way, and how many have ended.
+    /// Steps under way, and number of steps that have ended.
     state: Mutex<(Vec<&'static str>, usize)>,
 }
 
@@ -153,7 +155,7 @@ impl Progress {
         self.state().0.push(step);
     }
 
-    /// `3 of 6 steps have ended after 2 min 5 s; under way: conformance`.
+    /// Progress line, for example `3 of 6 steps have ended after 2 min 5 s; under way: conformance`.
     fn ended(&self, step: &str) -> String {
         let mut state = self.state();
         let (under_way, ended) = &mut *state;
@@ -201,7 +203,7 @@ fn run_step(step: &Step, workspace: &Workspace, limit: Duration) -> Outcome {
     outcome
 }
 
-/// Runs one command and books what came of it; false if it failed.
+/// Runs one command and records its result. `false`: it failed.
 fn run_command(
     role: Role,
     cargo: &Cargo,
@@ -218,21 +220,21 @@ fn run_command(
     outcome.book(role, problem.map(|problem| format!("`{cargo}`: {problem}")), tally)
 }
 
-/// Runs one command; how it failed, and what its tests said.
+/// Runs one command. Returns how it failed, and the counts of its tests.
 fn run_and_count(cargo: &Cargo, workspace: &Workspace, limit: Duration) -> (Option<String>, TestCounts) {
     let mut tally = TestCounts::default();
     let ended = cargo.run(&workspace.root, limit, |line| tally.line(line));
     (ended.unwrap_or_else(|e| Some(format!("cannot run it: {e}"))), tally)
 }
 
-/// Failed tests of one command that may run again. More are no accident.
+/// Largest number of failed tests of a command that may run again. More failures are no accident.
 const MAY_RUN_AGAIN: usize = 2;
 
-/// How often such a test has to pass then.
+/// Number of passes in a row that a repeated test needs.
 const PASSES_AGAIN: usize = 3;
 
-/// Whether the tests that failed, and nothing else did, pass when they run again by themselves, several times in a row. A test
-/// that depends on how the machine schedules thousands of others says so by its name in the summary, and stops nobody's work.
+/// Whether the failures are failed tests only, and these pass when they run again by themselves, several times in a row. A
+/// test that depends on the machine's scheduling of thousands of others is named in the summary, and stops nobody's work.
 fn passes_again(cargo: &Cargo, tally: &TestCounts, workspace: &Workspace, limit: Duration) -> bool {
     let failed = tally.failed_tests();
     if !tally.only_tests_failed() || failed.len() > MAY_RUN_AGAIN {
@@ -267,7 +269,7 @@ fn check_arrows(workspace: &Workspace, outcome: &mut Outcome) {
 }
 
 impl Outcome {
-    /// Adds one command's result; false if it failed.
+    /// Adds the result of one command. `false`: it failed.
     fn book(&mut self, role: Role, problem: Option<String>, tally: TestCounts) -> bool {
         let counts = if role == Role::Check { Counts::default() } else { tally.total() };
         self.counts += counts;
@@ -278,7 +280,7 @@ impl Outcome {
         self.said.extend(tally.said);
         let silent = counts.passed + counts.failed == 0;
         match problem {
-            // The failed tests say it better.
+            // The names of failed tests say more than the command's failure.
             Some(_) if counts.failed > 0 => {}
             Some(problem) => self.fail(problem),
             None if role == Role::SomeTests && silent => {
@@ -292,7 +294,7 @@ impl Outcome {
         false
     }
 
-    /// Each path, or kind of check, is one.
+    /// Adds the counts. Each path, or kind of check, is one.
     fn compared(&mut self, report: counts::StepReport) {
         self.counts.passed += report.passed;
         self.counts.skipped += u64::from(report.skipped.is_some());
@@ -300,7 +302,7 @@ impl Outcome {
         report.problems.into_iter().for_each(|problem| self.fail(problem));
     }
 
-    /// Each case of a guest is a check.
+    /// Adds the guests. Each case of a guest is a check.
     fn guests(&mut self, report: rdma::RdmaReport) {
         for guest in report.guests {
             let problem = guest.problem.map(|problem| format!("{}: {problem}", guest.name));

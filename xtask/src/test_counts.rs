@@ -1,7 +1,7 @@
-//! Counts tests from what cargo and libtest print.
+//! Counts of tests, read from the output of cargo and libtest.
 //!
-//! libtest's machine-readable output is unstable, so this reads the lines for people. Both come through one pipe
-//! (see `child`): a `Running` line of cargo's therefore precedes the results of the program that it names.
+//! libtest's machine-readable output is unstable, so the lines for people are read. Both programs write to one
+//! pipe (see `child`): a `Running` line of cargo therefore precedes the results of the program that it names.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
@@ -22,16 +22,16 @@ impl AddAssign for Counts {
     }
 }
 
-/// One test program: its name, and what came of its tests.
+/// A test program: its name, and the results of its tests.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Suite {
     pub name: String,
     pub counts: Counts,
-    /// What it says of itself: which transport, and why cases were skipped.
+    /// Summary that the program prints: the transport, and why cases were skipped.
     pub summary: Option<String>,
 }
 
-/// The lines of a failed test's output that are quoted, at most.
+/// Largest number of output lines quoted from a failed test.
 const QUOTED: usize = 8;
 
 /// A test that failed: `program: name`.
@@ -53,15 +53,16 @@ pub struct TestCounts {
     pub failed: Vec<Failed>,
     /// Tests that failed and then passed when they ran again, see [`TestCounts::passed_again`].
     pub flaky: Vec<Failed>,
-    /// The first lines that failed tests printed, behind their names.
+    /// First lines that failed tests printed, after their names.
     pub said: Vec<String>,
-    /// Why tests were skipped, as programs say that have many for one reason.
+    /// Reasons for skipped tests, as printed by programs in which one reason holds for many tests.
     pub skips: Vec<String>,
-    /// The test whose result is still to come: what it printed stands between its name and its result.
+    /// The test whose result is awaited: its output stands between its name and its result.
     begun: Option<String>,
-    /// Its output until now.
+    /// Output of this test until now.
     heard: Vec<String>,
-    /// Lines of a failed test's output that are still to be quoted: libtest prints that behind all results.
+    /// Number of lines of a failed test's output that are still to be quoted: libtest prints the output after
+    /// all results.
     quoting: usize,
     running: String,
     /// Whether `running` has printed a result.
@@ -80,12 +81,12 @@ impl TestCounts {
             self.has_result = true;
             self.suites.push(Suite { name: self.running.clone(), counts, summary: None });
         } else if is_summary(line) {
-            // The conformance suite prints one behind the result of each transport.
+            // The conformance suite prints a summary after the result of each transport.
             if let Some(suite) = self.suites.last_mut() {
                 suite.summary = Some(line.to_owned());
             }
         } else if let Some(reason) = line.strip_prefix("skipped: ") {
-            // Once, however many tests say so.
+            // A reason is recorded once, however many tests give it.
             if !self.skips.iter().any(|known| known == reason) {
                 self.skips.push(reason.to_owned());
             }
@@ -116,7 +117,7 @@ impl TestCounts {
         }
     }
 
-    /// Takes the result of the test that has begun, if `said` is one.
+    /// Records the result of the test that has begun, if `said` is a result.
     fn test_ended(&mut self, said: &str) {
         match said {
             "FAILED" => {
@@ -132,13 +133,13 @@ impl TestCounts {
         }
     }
 
-    /// Whether named tests are all that failed: every program has printed its result.
+    /// Whether failed tests with names are the only failures: every program has printed its result.
     pub fn only_tests_failed(&self) -> bool {
         let crashed = self.broken + u64::from(!self.running.is_empty() && !self.has_result);
         crashed == 0 && !self.failed.is_empty() && self.total().failed == self.failed.len() as u64
     }
 
-    /// The names of those that failed, each once: a test that runs again in a process of its own may be told of twice.
+    /// Names of the failed tests, each once: a test that runs again in a process of its own may be reported twice.
     pub fn failed_tests(&self) -> BTreeSet<&str> {
         self.failed.iter().map(|failed| failed.test.as_str()).collect()
     }
@@ -160,7 +161,8 @@ impl TestCounts {
     }
 }
 
-/// `     Running tests/ring.rs (target/debug/deps/ring-0123456789abcdef)` or `   Doc-tests udeck`.
+/// Program name in `     Running tests/ring.rs (target/debug/deps/ring-0123456789abcdef)` or `   Doc-tests
+/// udeck`.
 fn program(line: &str) -> Option<String> {
     let line = line.trim_start();
     if let Some(package) = line.strip_prefix("Doc-tests ") {
@@ -171,7 +173,7 @@ fn program(line: &str) -> Option<String> {
     Some(file.rsplit_once('-').map_or(file, |(name, _hash)| name).to_owned())
 }
 
-/// `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.00s`.
+/// Counts in `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.00s`.
 fn result(line: &str) -> Option<Counts> {
     let (_, parts) = line.strip_prefix("test result: ")?.split_once(". ")?;
     let mut counts = Counts::default();
@@ -188,7 +190,7 @@ fn result(line: &str) -> Option<Counts> {
     Some(counts)
 }
 
-/// `shm: 70 passed, 2 skipped (2 need rdma-read; this NIC has rdma-write | hand-off)`.
+/// Whether the line is like `shm: 70 passed, 2 skipped (2 need rdma-read; this NIC has rdma-write | hand-off)`.
 fn is_summary(line: &str) -> bool {
     let Some((name, rest)) = line.split_once(": ") else { return false };
     let is_count = |part: &str, what: &str| {
@@ -201,13 +203,13 @@ fn is_summary(line: &str) -> bool {
         && parts.any(|part| is_count(part, " skipped"))
 }
 
-/// `---- ring::fills stdout ----`: what that test printed follows.
+/// Test name in `---- ring::fills stdout ----`; the test's output follows.
 fn output_of(line: &str) -> Option<&str> {
     let name = line.strip_prefix("---- ")?.strip_suffix(" ----")?;
     Some(name.strip_suffix(" stdout").unwrap_or(name))
 }
 
-/// `test ring::fills ... FAILED`; some harnesses align the words behind the names.
+/// Name and result in `test ring::fills ... FAILED`; some harnesses align the words after the names.
 fn test(line: &str) -> Option<(&str, &str)> {
     let (name, said) = line.strip_prefix("test ")?.split_once(" ... ")?;
     Some((name.trim_end(), said))

@@ -1,12 +1,12 @@
-//! Rules about where words may stand: `unsafe` only where memory is handled, no transport's name in `deck`.
+//! Rules about words in source text: `unsafe` only in files that handle memory, no transport's name in `deck`.
 //!
-//! These look at the text because no lint can: whether a file may hold `unsafe` depends on where it lies. That each
-//! `unsafe` block carries its `// SAFETY:` line is clippy's part.
+//! These rules read the text because no lint can express them: whether a file may contain `unsafe` depends on its
+//! folder. Clippy checks that each `unsafe` block has its `// SAFETY:` line.
 
 use crate::rust_text::{Keep, blank, words};
 use std::{fs, io, path::Path};
 
-/// Where `unsafe` may stand: in files whose path begins with `at`, for `what`.
+/// A place for `unsafe`: files whose path begins with `at`, for `what`.
 struct Place {
     at: &'static str,
     what: What,
@@ -14,18 +14,18 @@ struct Place {
 
 enum What {
     Anything,
-    /// A block around this call.
+    /// A block around a call of this function.
     Call(&'static str),
-    /// `unsafe trait` and `unsafe impl`: a promise stated or given, and nothing done.
+    /// `unsafe trait` and `unsafe impl`: a promise that is stated or given, without unsafe operations.
     Promise,
 }
 
 const UNSAFE_PLACES: &[Place] = &[
     Place { at: "crates/sys/", what: What::Anything },
-    // A C library, loaded when it is needed.
+    // PMIx is a C library, loaded when needed.
     Place { at: "crates/boot/start/pmix/ffi", what: What::Anything },
     Place { at: "crates/via/mem", what: What::Anything },
-    // Whoever implements a device or a port answers for memory.
+    // An implementation of a device or a port is responsible for memory.
     Place { at: "crates/via/transport.rs", what: What::Promise },
     Place { at: "crates/via/tests/script/", what: What::Anything },
     Place { at: "crates/via/vi/sends/tests.rs", what: What::Promise },
@@ -40,13 +40,13 @@ const UNSAFE_PLACES: &[Place] = &[
     Place { at: "tests/conformance/counting.rs", what: What::Call("raw_device") },
     Place { at: "transports/", what: What::Anything },
     Place { at: "bindings/c/", what: What::Anything },
-    // numpy's C interface; arrays over message memory, and calls on the program's arrays.
+    // numpy's C interface, arrays over message memory, and calls on the program's arrays.
     Place { at: "bindings/python/numpy.rs", what: What::Anything },
     Place { at: "bindings/python/content.rs", what: What::Anything },
     Place { at: "bindings/python/memory.rs", what: What::Anything },
     Place { at: "bindings/python/message.rs", what: What::Anything },
     Place { at: "bindings/python/group.rs", what: What::Anything },
-    // C's pointers and handles; the program's memory, at addresses that it has registered.
+    // C's pointers and handles, and the program's memory at addresses that it registered.
     Place { at: "bindings/dat/ffi", what: What::Anything },
     Place { at: "bindings/dat/paths/", what: What::Anything },
     Place { at: "bindings/dat/api/memory.rs", what: What::Anything },
@@ -54,7 +54,7 @@ const UNSAFE_PLACES: &[Place] = &[
     Place { at: "bindings/dat/core/slot.rs", what: What::Anything },
     // The C library's `atexit`.
     Place { at: "crates/directory/names/job.rs", what: What::Anything },
-    // Processes and signals, for which rustix has no call.
+    // Calls for processes and signals that rustix lacks.
     Place { at: "crates/launch/guard.rs", what: What::Anything },
     Place { at: "crates/launch/orphans.rs", what: What::Anything },
     Place { at: "crates/launch/signals.rs", what: What::Anything },
@@ -62,9 +62,9 @@ const UNSAFE_PLACES: &[Place] = &[
     Place { at: "crates/launch/", what: What::Call("pre_exec") },
     // The cases of the raw posts, which are `unsafe` to call.
     Place { at: "tests/conformance/cases/raw.rs", what: What::Anything },
-    // A C library's interface: it trusts its caller's pointers.
+    // The interface of a C library, which trusts its caller's pointers.
     Place { at: "tests/mock-verbs/", what: What::Anything },
-    // Code compiled for a processor that was asked first.
+    // Code for processor features that are checked at run time.
     Place { at: "bench-apps/nas-ft/columns/avx2.rs", what: What::Call("transform_with") },
     Place { at: "bench-apps/nas-ft/columns/avx2.rs", what: What::Call("transform_rows") },
     Place { at: "bench-apps/nas-ft/columns/avx2.rs", what: What::Call("_mm_prefetch") },
@@ -75,18 +75,18 @@ const UNSAFE_PLACES: &[Place] = &[
     Place { at: "examples/with_mpi.rs", what: What::Anything },
 ];
 
-/// How many lines below `unsafe` the call that excuses it may stand.
+/// Largest distance in lines from `unsafe` to the call that excuses it.
 const CALL_WITHIN_LINES: usize = 2;
 
 const TRANSPORTS: [&str; 5] = ["shm", "sim", "tcp", "udp", "verbs"];
 
-/// One source file, its path below the root with `/` between its parts.
+/// A source file. Its path is relative to the root, with `/` between its parts.
 pub struct Source {
     pub path: String,
     pub text: String,
 }
 
-/// Every Rust file below the root but for build outputs and hidden folders.
+/// Every Rust file below the root, except build outputs and hidden folders.
 pub fn sources(root: &Path) -> io::Result<Vec<Source>> {
     let mut found = Vec::new();
     collect(root, "", &mut found)?;
@@ -94,12 +94,12 @@ pub fn sources(root: &Path) -> io::Result<Vec<Source>> {
     Ok(found)
 }
 
-/// Everything that stands where it must not, as `path:line: what`.
+/// Violations of the rules, as `path:line: what`.
 pub fn violations(sources: &[Source]) -> Vec<String> {
     let mut found = Vec::new();
     for source in sources {
         found.extend(misplaced_unsafe(source));
-        // Tests decide nothing, and take a transport for what they need connections for.
+        // Tests make no decisions, and name a transport where they need connections.
         if source.path.starts_with("crates/deck/") && !source.path.ends_with("/tests.rs") {
             found.extend(named_transports(source));
         }
@@ -125,7 +125,7 @@ fn misplaced_unsafe(source: &Source) -> Vec<String> {
 }
 
 impl What {
-    /// Whether these words, of which the first is `unsafe`, are what is meant.
+    /// Whether these words, of which the first is `unsafe`, match this kind.
     fn covers(&self, words: &[(usize, &str)]) -> bool {
         match self {
             What::Anything => true,
@@ -138,7 +138,17 @@ impl What {
     }
 }
 
-/// Strings count: to compare a transport's name is to decide by it. Decisions are taken by `Caps`.
+impl Place {
+    fn described(&self) -> String {
+        match self.what {
+            What::Anything => format!("{}*", self.at),
+            What::Call(name) => format!("{}* (for {name})", self.at),
+            What::Promise => format!("{}* (for `unsafe trait` and `unsafe impl`)", self.at),
+        }
+    }
+}
+
+/// Strings count, too: comparing a transport's name means deciding by it. Decisions must use `Caps`.
 fn named_transports(source: &Source) -> Vec<String> {
     let text = blank(&source.text, Keep::CodeAndStrings);
     words(&text)
@@ -149,7 +159,7 @@ fn named_transports(source: &Source) -> Vec<String> {
         .collect()
 }
 
-/// The parts of an identifier in lower case, numbers at their end dropped: `OpenShm0` is `open`, `shm`.
+/// Parts of an identifier in lower case, without numbers at their ends: `OpenShm0` is `open`, `shm`.
 fn parts(word: &str) -> Vec<String> {
     let mut spaced = String::new();
     let mut before = '_';
@@ -195,7 +205,7 @@ mod tests {
 
     const GOOD_DECK: &str = "#![forbid(unsafe_code)]\n";
 
-    /// What is found in these files and a faultless `deck`.
+    /// Violations in these files beside a faultless `deck`.
     fn found(files: &[(&str, &str)]) -> Vec<String> {
         let mut sources = vec![Source { path: "crates/deck/lib.rs".into(), text: GOOD_DECK.into() }];
         sources

@@ -12,20 +12,21 @@ use std::{
 
 const LIMIT: Duration = Duration::from_secs(3600);
 const PACKAGE: &str = "bindings/python";
-/// The oldest glibc that a wheel for others asks for: that of 2018, which pip 20.3 or later knows by this name.
+/// Oldest glibc that a wheel for others requires: that of 2018, which pip 20.3 or later knows by this name.
 const GLIBC: &str = "2.28";
 
 #[derive(clap::Args)]
 pub struct WheelOptions {
-    /// For machines with an older glibc than this one's (2.28 or later), linked by zig: what is given to others
+    /// Link by zig for machines with an older glibc than this one's (2.28 or later): the wheel that is given to
+    /// others
     ///
-    /// The file's name says manylinux_2_28, and maturin checks that it is true. Needs `pip install maturin ziglang cargo-zigbuild`; all is
-    /// built once more, for a target of its own.
+    /// The file's name says manylinux_2_28, and maturin checks that this is true. Needs `pip install maturin ziglang
+    /// cargo-zigbuild`; everything is built once more, for a target of its own.
     #[arg(long)]
     manylinux: bool,
 }
 
-/// Builds it into `target/wheels`.
+/// Builds the wheel into `target/wheels`.
 pub fn run(options: &WheelOptions) -> Result<bool, String> {
     let workspace = Workspace::load()?;
     let folder = if options.manylinux { portable(&workspace)? } else { native(&workspace)? };
@@ -54,7 +55,7 @@ fn target() -> String {
     format!("{ARCH}-unknown-linux-gnu")
 }
 
-/// Builds for this machine. The folder of what is built.
+/// Builds for this machine, and returns the folder of the build.
 fn native(workspace: &Workspace) -> Result<PathBuf, String> {
     build(workspace, &Cargo::new("build --release -p udeck-python -p deckrun"))?;
     Ok(workspace.target.join("release"))
@@ -77,12 +78,12 @@ fn build(workspace: &Workspace, cargo: &Cargo) -> Result<(), String> {
     }
 }
 
-/// What lies there is installed where the environment's programs are.
+/// Copies deckrun to `scripts`, whose files pip installs with the environment's programs.
 fn put_deckrun(built: &Path, scripts: &Path) -> Result<(), String> {
     let copy = scripts.join("deckrun");
     let copied = fs::create_dir_all(scripts).and_then(|()| fs::copy(built, &copy));
     copied.map_err(|error| format!("{} to {}: {error}", built.display(), copy.display()))?;
-    // Seven eighths of it are for debuggers. Without binutils it is as large as it is.
+    // Seven eighths of the file are debugging information. Without binutils it keeps its size.
     let strip = Command::new("strip").arg("--strip-debug").arg(&copy).stderr(Stdio::null()).status();
     if !strip.is_ok_and(|status| status.success()) {
         println!("deckrun keeps what debuggers need: there is no `strip` (Debian: binutils)");

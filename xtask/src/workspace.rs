@@ -1,4 +1,4 @@
-//! What cargo knows about this workspace: its root, its target folder, its packages and their dependencies.
+//! Cargo's knowledge of this workspace: its root, its target folder, its packages and their dependencies.
 
 use serde_json::Value;
 use std::{
@@ -22,9 +22,10 @@ pub struct Package {
     pub folder: String,
     /// Dependencies on other packages of this workspace, by package name.
     pub uses: Vec<Use>,
-    /// Its test programs (`tests/*.rs`), by name.
+    /// Names of the package's test programs (`tests/*.rs`).
     pub tests: Vec<String>,
-    /// Its programs that have tests of their own: those whose manifest does not say `test = false`.
+    /// Names of the package's programs that have tests of their own: their manifest does not say `test =
+    /// false`.
     pub tested_bins: Vec<String>,
 }
 
@@ -33,7 +34,7 @@ pub struct Use {
     pub dev: bool,
 }
 
-/// The cargo that runs us, so that the toolchain stays the one the user chose.
+/// The cargo that runs this program, so that the user's choice of toolchain holds.
 pub fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
@@ -90,7 +91,7 @@ impl Package {
         Ok(Self { name, folder, uses, tests, tested_bins })
     }
 
-    /// The manifest below the root.
+    /// Path of the manifest, below the root.
     pub fn manifest(&self) -> String {
         if self.folder == "." { "Cargo.toml".into() } else { format!("{}/Cargo.toml", self.folder) }
     }

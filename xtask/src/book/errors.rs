@@ -1,12 +1,13 @@
-//! Every error that a user can meet stands on one page, with its words.
+//! Checks that one page has every error that a user can meet, with its text.
 //!
-//! The words are read from the sources: the literal of `#[error("…")]`, in which `…` stands for what is filled in.
+//! The texts are read from the sources: the literal of `#[error("…")]`, in which `…` stands for each inserted
+//! value.
 
 use super::read;
 use std::path::Path;
 
 const PAGE: &str = "docs/error-texts.md";
-/// Where public errors are. In each file, those of one enum or structure.
+/// Files with public errors, and of each file the errors of one enum or structure.
 const SOURCES: [&str; 10] = [
     "crates/deck/error.rs",
     "crates/deck/pack.rs",
@@ -20,19 +21,19 @@ const SOURCES: [&str; 10] = [
     "crates/launch/allocation.rs",
 ];
 const ATTRIBUTE: &str = "#[error(";
-/// C's codes, as they begin in a header.
+/// Headers with C's codes, and the text with which a code's line begins.
 const C: [(&str, &str); 2] =
     [("bindings/c/include/deck.h", "#define DECK_E"), ("bindings/c/include/vipl.h", "    VIP_")];
 const RETURNS: &str = "} VIP_RETURN;";
 
-/// A variant, or a structure; its words, if they are its own.
+/// Name of a variant or structure, and its text, if it has one of its own.
 #[derive(Debug, PartialEq, Eq)]
 struct Told {
     name: String,
     words: Option<String>,
 }
 
-/// What the page lacks.
+/// Problems of the page: errors that it lacks.
 pub fn check(root: &Path) -> Result<Vec<String>, String> {
     let page = read(&root.join(PAGE))?;
     let (mut problems, mut count) = (Vec::new(), 0);
@@ -76,7 +77,7 @@ fn errors(source: &str) -> Vec<Told> {
     for (at, _) in source.match_indices(ATTRIBUTE) {
         let attribute = &source[at + ATTRIBUTE.len()..];
         let words = (!attribute.starts_with("transparent")).then(|| literal(attribute)).flatten();
-        // The name stands on the first line behind it that is neither an attribute's nor a comment's.
+        // The name stands on the first later line that is neither an attribute nor a comment.
         let behind = attribute.split_once(")]\n").map_or("", |(_, behind)| behind);
         let name = behind.lines().find_map(name);
         found.extend(name.map(|name| Told { name, words }));
@@ -84,7 +85,7 @@ fn errors(source: &str) -> Vec<Told> {
     found
 }
 
-/// `Name {`, `Name(` and `Name,`; `pub struct Name`.
+/// Name in a line such as `Name {`, `Name(`, `Name,` or `pub struct Name`.
 fn name(line: &str) -> Option<String> {
     let line = line.trim();
     let line = line.strip_prefix("pub struct ").unwrap_or(line);
@@ -94,7 +95,7 @@ fn name(line: &str) -> Option<String> {
     is_name.then(|| line[..end].to_owned())
 }
 
-/// The first string literal, as it is read, with `…` for each place that is filled in. Several of them side by side are one.
+/// First string literal, unescaped, with `…` for each inserted value. Adjacent literals are joined.
 fn literal(code: &str) -> Option<String> {
     let mut chars = code.split_once('"')?.1.chars().peekable();
     let (mut words, mut depth) = (String::new(), 0);
@@ -119,7 +120,7 @@ fn literal(code: &str) -> Option<String> {
     }
 }
 
-/// What begins so, and is an error: of an enum, those that stand above its end.
+/// Error codes in a header, found by the begin of their lines; of an enum, those above its end.
 fn codes<'a>(header: &'a str, begin: &str) -> Vec<&'a str> {
     let list = match header.find(RETURNS) {
         Some(end) => &header[header[..end].rfind("enum {").unwrap_or(0)..end],

@@ -1,14 +1,14 @@
-//! As much of Markdown as the book's check needs: links, and the headings that they may lead to.
+//! The part of Markdown that the book's check needs: links, and the headings to which they can lead.
 
 use std::{collections::HashMap, ops::Range};
 
-/// A link's target, and where in the text it stands.
+/// Target of a link, and its place in the text.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Link<'a> {
     pub target: &'a str,
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// Of the target, in bytes.
+    /// Place of the target in the text, in bytes.
     pub at: Range<usize>,
 }
 
@@ -39,7 +39,7 @@ pub fn links(text: &str) -> Vec<Link<'_>> {
     links
 }
 
-/// The words in code spans, with the line of each.
+/// Words in code spans, each with its line number.
 pub fn code_spans(text: &str) -> Vec<(&str, usize)> {
     let prose = without_fences(text);
     let mut spans = Vec::new();
@@ -50,7 +50,7 @@ pub fn code_spans(text: &str) -> Vec<(&str, usize)> {
     spans
 }
 
-/// The anchors of all headings, as GitHub and mdBook make them.
+/// Anchors of all headings, as GitHub and mdBook make them.
 pub fn anchors(text: &str) -> Vec<String> {
     let mut seen: HashMap<String, usize> = HashMap::new();
     let mut in_fence = false;
@@ -79,7 +79,7 @@ fn is_fence(line: &str) -> bool {
     line.trim_start().starts_with("```")
 }
 
-/// The text with everything in fences and code spans replaced by blanks: each byte keeps its place.
+/// The text with fences and code spans replaced by blanks: each byte keeps its place.
 fn without_code(text: &str) -> String {
     let fenceless = without_fences(text);
     let mut prose = String::with_capacity(text.len());
@@ -106,7 +106,8 @@ fn without_fences(text: &str) -> String {
     prose
 }
 
-/// A span ends with as many backticks as it began with, within its paragraph; without such an end it is none.
+/// Calls `each` for every code span. A span ends with as many backticks as it began with, within its paragraph;
+/// without such an end it is no span.
 fn each_span(text: &str, mut each: impl FnMut(Range<usize>)) {
     let mut at = 0;
     while let Some(start) = text[at..].find('`').map(|found| at + found) {
@@ -121,7 +122,7 @@ fn each_span(text: &str, mut each: impl FnMut(Range<usize>)) {
     }
 }
 
-/// Where the span that begins `text` with `ticks` backticks ends, behind its last one.
+/// End of the code span that begins `text` with `ticks` backticks: the offset behind its last backtick.
 fn span_end(text: &str, ticks: usize) -> Option<usize> {
     let mut at = ticks;
     while let Some(next) = text[at..].find('`') {

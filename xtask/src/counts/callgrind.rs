@@ -1,16 +1,16 @@
-//! Reads what callgrind wrote: how often each path was gone through, and the instructions inside.
+//! Parser of callgrind's output: the number of runs of each path, and the instructions inside.
 
 use super::record::Paths;
 use std::collections::BTreeMap;
 
-/// Instructions per call of each function right in `module`, with all that it calls, by the function's name.
+/// Instructions per call of each function right in `module`, including its callees, by the function's name.
 ///
-/// A call takes three lines, of the caller's:
+/// A call takes three lines in the caller's block:
 ///
 /// ```text
-/// cfn=fast_paths::counted::pack          who was called,
-/// calls=4096 48                          how often, and where it begins,
-/// 67 1265664                             from which line, and the instructions until it returned
+/// cfn=fast_paths::counted::pack          the callee,
+/// calls=4096 48                          number of calls, and the line where the callee begins,
+/// 67 1265664                             the calling line, and the instructions until the return
 /// ```
 pub fn paths(output: &str, module: &str) -> Result<Paths, String> {
     let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
@@ -37,8 +37,8 @@ pub fn paths(output: &str, module: &str) -> Result<Paths, String> {
     Ok(sums.into_iter().map(|(path, (calls, cost))| (path.to_owned(), cost as f64 / calls as f64)).collect())
 }
 
-/// The function's own name, if it stands right in `module`: no closure, and nothing of a deeper module. Some
-/// compilers put a hash behind names.
+/// The function's own name, if it stands right in `module`: no closure, and no function of a deeper module.
+/// Some compilers append a hash to names.
 fn path<'a>(function: &'a str, module: &str) -> Option<&'a str> {
     let name = function.strip_prefix(module)?.strip_prefix("::")?;
     let name = match name.split_once("::h") {

@@ -1,11 +1,11 @@
-//! The record: a text that people review, one path a line.
+//! The record of counts: a text that people review, one path a line.
 
 use std::{collections::BTreeMap, fmt, process::Command};
 
 /// Instructions per operation, by path.
 pub type Paths = BTreeMap<String, f64>;
 
-/// What was counted, and by what it was built.
+/// Counts, and the toolchain that built the programs.
 #[derive(Debug, PartialEq)]
 pub struct Record {
     pub toolchain: Toolchain,
@@ -14,16 +14,16 @@ pub struct Record {
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Toolchain {
-    /// Version, commit and date, as `rustc --version` says.
+    /// Version, commit and date, as printed by `rustc --version`.
     pub rustc: String,
-    /// The triple.
+    /// Target triple.
     pub target: String,
 }
 
-/// How a path is called that takes the same without us.
+/// Suffix of a path that does the same without this library.
 const BARE: &str = "_bare";
 
-/// Of a path that has a twin without us, what it takes above that; the twins are left out.
+/// Instructions above those of the bare twin, for each path that has one; the twins are left out.
 pub fn above_bare(paths: Paths) -> Paths {
     let bare = |path: &str| paths.get(&format!("{path}{BARE}")).copied();
     let ours = paths.iter().filter(|(path, _)| !path.ends_with(BARE));
@@ -75,7 +75,7 @@ impl fmt::Display for Record {
 }
 
 impl Toolchain {
-    /// The one that cargo builds with here.
+    /// The toolchain that cargo builds with here.
     pub fn in_use() -> Result<Self, String> {
         let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let output = Command::new(&rustc)
@@ -87,7 +87,7 @@ impl Toolchain {
         })
     }
 
-    /// `rustc 1.95.0 (59807616e 2026-04-14)`, and further down `host: x86_64-unknown-linux-gnu`.
+    /// Parses `rustc 1.95.0 (59807616e 2026-04-14)`, and further down `host: x86_64-unknown-linux-gnu`.
     fn parse(printed: &str) -> Option<Self> {
         let rustc = printed.lines().find_map(|line| line.strip_prefix("rustc "))?;
         let target = printed.lines().find_map(|line| line.strip_prefix("host: "))?;

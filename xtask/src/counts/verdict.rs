@@ -1,24 +1,24 @@
-//! What a count means beside the recorded one.
+//! The verdict on a count, compared with the recorded one.
 
 use super::record::{Paths, Toolchain};
 use std::{collections::BTreeSet, fmt};
 
-/// How far a path may be from its record.
+/// Allowed difference between a path and its record.
 #[derive(Debug, PartialEq)]
 pub enum Tolerance {
-    /// Built as the record was: either way counts.
+    /// The same compiler built the recorded program: a difference in either direction counts.
     SameCompiler,
-    /// Built by another compiler, which explains a good deal, and fewer instructions whatever they are. What exceeds
-    /// this much is ours all the same: a toolchain that moves on does not switch the check off.
+    /// Another compiler built the recorded program. It explains a moderate increase, and any decrease. A larger
+    /// increase counts nevertheless: a newer toolchain does not switch the check off.
     OtherCompiler { recorded: String, here: String },
 }
 
-/// In percent.
+/// Tolerance for the same compiler, in percent.
 const SAME: f64 = 5.0;
-/// From 1.95 to 1.97 no path moved by more than 6.
+/// Tolerance for another compiler, in percent: from 1.95 to 1.97 no path moved by more than 6.
 const OTHER: f64 = 15.0;
 
-/// One path, with what is known of it.
+/// A path, with its recorded and its counted instructions.
 #[derive(Debug, PartialEq)]
 pub struct Row {
     pub path: String,
@@ -26,7 +26,7 @@ pub struct Row {
     pub counted: Option<f64>,
 }
 
-/// One for each path that is recorded or counted.
+/// A row for each path that is recorded or counted.
 pub fn rows(recorded: &Paths, counted: &Paths) -> Vec<Row> {
     let paths: BTreeSet<_> = recorded.keys().chain(counted.keys()).collect();
     let row = |path: &String| Row {
@@ -47,13 +47,13 @@ impl Tolerance {
 }
 
 impl Row {
-    /// In percent of the record.
+    /// Change in percent of the record.
     fn change(&self) -> Option<f64> {
         let (recorded, counted) = self.recorded.zip(self.counted)?;
         Some((counted / recorded - 1.0) * 100.0)
     }
 
-    /// What is wrong with the path, and what to do.
+    /// The problem of the path, and its remedy.
     pub fn problem(&self, tolerance: &Tolerance) -> Option<String> {
         const RENEW: &str = "`cargo xtask counts --write` renews the record";
         let path = &self.path;
@@ -82,11 +82,11 @@ impl Row {
     }
 }
 
-/// A line of the table.
+/// Formats a line of the table.
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.1}"));
-        // No "-0.0".
+        // Avoids "-0.0".
         let rounded = |change: f64| (change * 10.0).round() / 10.0 + 0.0;
         let change = self.change().map_or("-".into(), |change| format!("{:+.1} %", rounded(change)));
         write!(f, "{:24} {:>12} {:>10} {change:>8}", self.path, number(self.counted), number(self.recorded))

@@ -1,4 +1,4 @@
-//! From an unpacked wheel to an installation: `bin`, `lib` and `include` under one folder.
+//! Turns an unpacked wheel into an installation: `bin`, `lib` and `include` under one folder.
 
 use std::{
     fs, io,
@@ -6,19 +6,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where a wheel has the installation.
+/// Place of the installation in a wheel.
 #[derive(Debug)]
 pub enum Inside {
-    /// In `NAME-VERSION.data/data`, which an installer would lay over the prefix.
+    /// The folder `NAME-VERSION.data/data`, which an installer would copy over the prefix.
     Data,
-    /// In the folder of a Python package of this name.
+    /// The folder of a Python package of this name.
     Package(&'static str),
 }
 
-/// Completes the installation inside of `unpacked`, and says where there it is.
+/// Completes the installation inside of `unpacked`, and returns its folder.
 ///
 /// # Errors
-/// The system's, or that the wheel is not as [`Inside`] says.
+/// An error of the system, or the wheel's layout is not that of [`Inside`].
 pub fn lay_out(unpacked: &Path, inside: &Inside) -> Result<PathBuf, String> {
     let problem = |error: io::Error| format!("{}: {error}", unpacked.display());
     let base = match inside {
@@ -31,26 +31,26 @@ pub fn lay_out(unpacked: &Path, inside: &Inside) -> Result<PathBuf, String> {
             unpacked.display()
         )
     })?;
-    // Python's unpacker forgets who may run what.
+    // Python's unpacker does not keep the executable bits.
     for program in fs::read_dir(base.join("bin")).map_err(problem)? {
         let program = program.map_err(problem)?.path();
         fs::set_permissions(program, fs::Permissions::from_mode(0o755)).map_err(problem)?;
     }
-    // Libraries that the builder's system had, and this one may lack.
+    // The `.libs` folder has libraries of the builder's system that this one may lack.
     if let Some(libraries) = ending(unpacked, ".libs").map_err(problem)? {
         for library in fs::read_dir(libraries).map_err(problem)? {
             let library = library.map_err(problem)?;
             fs::rename(library.path(), base.join("lib").join(library.file_name())).map_err(problem)?;
         }
     }
-    // Where it came from, and its licences.
+    // The `.dist-info` folder has the origin and the licences.
     if let Some(about) = ending(unpacked, ".dist-info").map_err(problem)? {
         fs::rename(about, base.join("dist-info")).map_err(problem)?;
     }
     Ok(base)
 }
 
-/// What is right in `folder` and has a name that ends so.
+/// The entry right in `folder` whose name ends with `end`.
 fn ending(folder: &Path, end: &str) -> io::Result<Option<PathBuf>> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -65,7 +65,7 @@ fn ending(folder: &Path, end: &str) -> io::Result<Option<PathBuf>> {
 mod tests {
     use super::*;
 
-    /// An unpacked wheel with a program at `program`.
+    /// Makes an unpacked wheel with a program at `program`.
     fn unpacked(name: &str, program: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("xtask-wheel-{name}-{}", std::process::id()));
         let program = folder.join(program);

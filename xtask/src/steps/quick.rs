@@ -1,7 +1,7 @@
 //! The short list: checks of promises that users rely on, in ten minutes from a fresh clone, with Rust and a C compiler.
 //!
-//! All of it is of the profile of tests, programs included, so that there is one build. What is left out the other steps have: see
-//! [`super::checks`].
+//! All of it uses the profile of tests, programs included, so that there is one build. The other steps have the checks that are
+//! left out here: see [`super::checks`].
 
 use super::{BUILD, Lane, Role, Step, Work, beside_jobs, installed, step};
 use crate::{builds::FEATURES, child::Cargo, workspace::Workspace};
@@ -28,11 +28,11 @@ const PACKAGES: [&str; 17] = [
 ];
 /// The programs of the jobs, and the library that C programs are linked with.
 const PROGRAMS: &str = "--lib --bin deckrun --bin nas-ft --bin group-rank --bin lost-rank --example hello --example pack --example ring";
-/// The suite over what any machine has.
+/// Test programs of the conformance suite for transports that any machine has.
 const SUITE: &str = "--test shm --test sim --test tcp --test udp";
-/// Its fabrics, without those that differ from them in one setting.
+/// Fabrics of the suite, without variants that differ in one setting.
 const FABRICS: &str = "-- --nocapture shm:: sim:: tcp:: udp::";
-/// Jobs that go well, over shared memory and TCP, and jobs in which a rank is killed.
+/// Jobs that end well, over shared memory and TCP, and jobs in which a rank is killed.
 const JOBS: &str =
     "-- deckrun:: group:: lost:: examples::hello examples::pack examples::ring nas_ft::class_s_verifies_on_2";
 

@@ -1,11 +1,12 @@
-//! The long tail, for which only a night has time: the same checks at a larger scale.
+//! The long tail, which takes a night: the same checks at a larger scale.
 //!
-//! Each step here repeats one of [`super::checks`] at another scale. What a change breaks, the smaller one finds nearly always.
+//! Each step here repeats one of [`super::checks`] at another scale. The smaller check nearly always finds the same defects.
 
 use super::{Lane, Role, Step, Work, over_release, papers, programs_of, soak_of, step, tests};
 use crate::{rdma, workspace::Workspace};
 
-/// Ways to set up a transport that differ from another one in one setting, by the fabric's name in the conformance suite.
+/// Variants of a transport's set-up that differ from another one in one setting, by the fabric's name in the conformance
+/// suite.
 pub const VARIANTS: [&str; 9] = [
     "shm-untrusting",
     "sim-wild",
@@ -18,13 +19,13 @@ pub const VARIANTS: [&str; 9] = [
     "verbs-iwarp",
 ];
 
-/// How many random sequences are played on the simulated fabric, and how many a night plays.
+/// Variable for the number of random sequences on the simulated fabric, and its value for a night.
 pub const SEQUENCES: (&str, &str) = ("DECK_RANDOM_SEQUENCES", "10000");
 
-/// Kills at up to seven passages of a point, not at the first and the last of them.
+/// Variable and value for kills at up to seven passages of a point, instead of the first and the last.
 pub const PASSAGES: (&str, &str) = ("UDECK_KILLS", "all");
 
-/// Words that leave the variants out of the suite.
+/// Arguments that leave the variants out of the suite.
 pub fn without_variants() -> String {
     VARIANTS.map(|variant| format!("--skip {variant}::")).join(" ")
 }
