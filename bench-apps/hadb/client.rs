@@ -1,33 +1,33 @@
-//! A client's transactions, one after the other, as a state machine without I/O.
+//! A client's session: transactions one after the other, as a state machine without I/O.
 
 use crate::message::{Body, Op, Outgoing};
 use crate::row::{Key, Row};
 
-/// What a client wants done.
+/// A transaction that a client requests.
 #[derive(Clone, Debug)]
 pub enum Call<B> {
-    /// Read a row.
+    /// Reads a row.
     Read(Key),
-    /// Statement by statement, and then the end.
+    /// Sends statement by statement, and then the end.
     Steps(Vec<Op>),
-    /// In one message.
+    /// Sends all operations in one message.
     Run { ops: Vec<Op>, blob: Option<B> },
 }
 
-/// What the coordinator has acknowledged.
+/// The coordinator's acknowledgement of a transaction.
 #[derive(Clone, Debug)]
 pub struct Answer<B> {
-    /// In the order of the operations; of a read one.
+    /// Rows in the order of the operations; for a read, the row that was read.
     pub rows: Vec<Row>,
     pub blob: Option<B>,
-    /// It came from the only server left.
+    /// Whether the answer came from the only server left.
     pub solo: bool,
 }
 
-/// What follows from a message.
+/// Reaction to a message.
 #[derive(Debug)]
 pub enum Step<B> {
-    /// It was of an earlier transaction, or of a dead server.
+    /// No reaction: the message belonged to an earlier transaction, or came from a dead server.
     Nothing,
     Send(Outgoing<B>),
     Done(Answer<B>),
@@ -37,10 +37,10 @@ pub enum Step<B> {
 /// The client's side of a session.
 #[derive(Clone, Debug)]
 pub struct Session<B> {
-    /// A server.
+    /// Rank of the server that coordinates.
     coordinator: usize,
     seq: u64,
-    /// What is under way, and how many of its statements are noted.
+    /// The transaction under way, and the number of its acknowledged statements.
     call: Option<(Call<B>, usize)>,
 }
 
@@ -53,14 +53,14 @@ impl<B: Clone> Session<B> {
         self.coordinator
     }
 
-    /// Begins the next transaction; the last one has ended.
+    /// Begins the next transaction. The previous one must have ended.
     pub fn begin(&mut self, call: Call<B>) -> Outgoing<B> {
         self.seq += 1;
         self.call = Some((call, 0));
         self.request().expect("it has just begun")
     }
 
-    /// What the transaction says next.
+    /// The next message of the transaction.
     fn request(&self) -> Option<Outgoing<B>> {
         let (call, noted) = self.call.as_ref()?;
         let seq = self.seq;
@@ -108,7 +108,8 @@ impl<B: Clone> Session<B> {
         }
     }
 
-    /// A server is dead. If it was the coordinator, the other one is from now on, and what is under way begins again, with its number.
+    /// Handles the death of a server. If it was the coordinator, the other server takes its place, and the transaction under way
+    /// begins again with the same number.
     pub fn server_lost(&mut self, server: usize) -> Option<Outgoing<B>> {
         if server != self.coordinator {
             return None;

@@ -1,4 +1,5 @@
-//! The first client conducts: it begins the mixes, asks for what was used and measured, and compares in the end. The other clients follow.
+//! The conductor: the first client begins the mixes, collects usage and measurements, and compares the results. The other clients
+//! follow it.
 
 use crate::drive::{Client, Measured};
 use crate::failure::{Failure, Result};
@@ -16,10 +17,10 @@ use std::time::{Duration, Instant};
 
 /// The rank of the first client, which cannot be killed.
 pub const LEADER: usize = SERVERS;
-/// For what others say, beyond the time of a mix.
+/// Longest wait for answers, beyond the time of a mix.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A client's work, but for the first one's.
+/// Runs a client other than the first one.
 pub fn follow(link: Link, rank: usize, options: &Options) -> Result<Link> {
     let mut client = Client::new(link, rank, options);
     let until = Instant::now() + options.time * options.mixes().len() as u32 + PATIENCE;
@@ -46,7 +47,7 @@ pub fn follow(link: Link, rank: usize, options: &Options) -> Result<Link> {
     }
 }
 
-/// The first client's work. All others have been told to quit, whatever comes of it.
+/// Runs the first client. At its end all other ranks have been told to quit, even after an error.
 pub fn lead(link: Link, size: usize, options: &Options) -> Result<(Report, Link)> {
     let mut leader = Leader { client: Client::new(link, LEADER, options), size, options };
     let mut report = Report::new(options, size, leader.client.link().describe());
@@ -121,7 +122,7 @@ impl Leader<'_> {
         Ok(MixReport::new(mix, &measured, &used.collect()))
     }
 
-    /// What each living server has used.
+    /// Usage of each living server.
     fn usages(&mut self) -> Result<BTreeMap<usize, Usage>> {
         let mut usages = BTreeMap::new();
         for (rank, said) in self.ask(0..SERVERS, Control::Ask, PATIENCE)? {
@@ -145,7 +146,7 @@ impl Leader<'_> {
         self.hear(ranks, limit)
     }
 
-    /// One answer of each of these ranks that lives.
+    /// Receives one answer from each living rank in `ranks`.
     fn hear(&mut self, ranks: std::ops::Range<usize>, limit: Duration) -> Result<BTreeMap<usize, Control>> {
         let (mut heard, until) = (BTreeMap::new(), Instant::now() + limit);
         loop {
@@ -166,7 +167,7 @@ impl Leader<'_> {
         }
     }
 
-    /// The run may end a moment before a server does that is to be killed.
+    /// Waits until the server to be killed has died: the run may end a moment before that.
     fn await_the_kill(&mut self) -> Result {
         let until = Instant::now() + PATIENCE;
         while self.options.kill.is_some() && self.client.dead.is_empty() {

@@ -1,11 +1,12 @@
-//! Processor time of this process, by the system's count.
+//! Processor time of this process, as the system counts it.
 
 use rustix::param::clock_ticks_per_second;
 use std::fs;
 
-/// User's and system's, in microseconds.
+/// Processor time in user and in system mode, in microseconds.
 ///
-/// It is what `getrusage` says, from `/proc/self/stat` and so to a hundredth of a second: a call of `getrusage` would be unsafe code here.
+/// The time is that of `getrusage`, but read from `/proc/self/stat`, with a resolution of a hundredth of a second: a call of
+/// `getrusage` would be unsafe code here.
 pub fn used() -> (u64, u64) {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let (user, system) = ticks(&stat).unwrap_or_default();
@@ -13,7 +14,8 @@ pub fn used() -> (u64, u64) {
     (user * tick, system * tick)
 }
 
-/// The 14th and 15th field; the second one is the program's name in parentheses, which may contain anything.
+/// Parses the 14th and 15th field; the second field is the program's name in parentheses, which may contain any
+/// character.
 fn ticks(stat: &str) -> Option<(u64, u64)> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace().skip(11);

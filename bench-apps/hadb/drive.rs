@@ -1,4 +1,4 @@
-//! A client's process: transactions one after the other, each answer checked.
+//! A client's process: transactions one after the other, with a check of each answer.
 
 use crate::client::{Answer, Call, Session, Step};
 use crate::failure::{Failure, Result};
@@ -14,30 +14,30 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Until an answer that does not come ends the run.
+/// Longest wait for an answer; then the run ends.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often progress is told.
+/// Interval of progress reports.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What a client measured in a mix.
+/// A client's measurements in a mix.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Measured {
     pub transactions: u64,
     pub micros: u64,
-    /// Nanoseconds, and how many answers took as long.
+    /// Histogram: response time in nanoseconds, and number of answers with it.
     pub times: Vec<(u64, u64)>,
     pub longest: u64,
     pub usage: Usage,
-    /// If a server died in it.
+    /// Effect of a server's death during the mix, if one died.
     pub outage: Option<Outage>,
 }
 
-/// What a client noticed of a server's death.
+/// Effect of a server's death on a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outage {
-    /// It had been the client's own.
+    /// Whether the dead server was the client's own.
     pub own: bool,
-    /// From the last answer of the two servers to the first of the one that was left.
+    /// Time from the last answer by either server to the first by the remaining one.
     pub micros: u64,
 }
 
@@ -49,14 +49,14 @@ pub struct Client {
     home: usize,
     /// Servers that have died.
     pub dead: Vec<usize>,
-    /// Whether the last answer was that of the only server left.
+    /// Whether the last answer came from the only server left.
     solo: bool,
-    /// What others said of the measurement while a transaction was under way.
+    /// Control messages that arrived while a transaction was under way.
     set_aside: VecDeque<(usize, Control)>,
 }
 
 impl Client {
-    /// `rank` has the place behind the servers.
+    /// The client with this rank. Clients' ranks follow those of the servers.
     pub fn new(link: Link, rank: usize, options: &Options) -> Client {
         let place = rank - SERVERS;
         let home = place % SERVERS;
@@ -80,7 +80,7 @@ impl Client {
         self.link
     }
 
-    /// Runs transactions for so long, and tells of the time now and then.
+    /// Runs transactions for `time`, and reports the elapsed time now and then.
     pub fn run(&mut self, mix: Mix, time: Duration, mut progress: impl FnMut(Duration)) -> Result<Measured> {
         let mut times = response_times();
         let (before, start) = (usage(&self.link), Instant::now());
@@ -169,7 +169,7 @@ impl Client {
         self.link.send(Outgoing { to, body: Body::Control(control), blob: None })
     }
 
-    /// What is said next of the measurement; `None` when a server has died, or after `limit`.
+    /// Returns the next control message; `None` when a server has died, or after `limit`.
     pub fn listen(&mut self, limit: Duration) -> Result<Option<(usize, Control)>> {
         if let Some(said) = self.set_aside.pop_front() {
             return Ok(Some(said));
@@ -181,7 +181,7 @@ impl Client {
                 Event::Message { from, body: Body::Control(control), .. } => {
                     return Ok(Some((from, control)));
                 }
-                // The answer of a dead coordinator, to what another one has answered since.
+                // A dead coordinator's answer, to a transaction that another server has answered since.
                 Event::Message { .. } => {}
                 Event::Lost(dead) => {
                     self.lost(dead)?;
@@ -193,7 +193,7 @@ impl Client {
     }
 }
 
-/// Of nanoseconds, from one to some minutes.
+/// Empty histogram of response times in nanoseconds, from one nanosecond to some minutes.
 pub fn response_times() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 1_000_000_000_000, 3).expect("a range of more than two values")
 }

@@ -1,4 +1,4 @@
-//! The errors that end a run without a result.
+//! Errors that end a run without a result.
 
 use std::{io, time::Duration};
 
@@ -33,19 +33,19 @@ pub enum Failure {
     Lost(usize),
     #[error("{what}: {source}")]
     System { what: &'static str, source: io::Error },
-    /// Another client's check failed.
+    /// A check at another client failed.
     #[error("the run was ended")]
     Stopped,
-    /// A check of an answer: the run goes no further.
+    /// A check of an answer failed: the run ends.
     #[error("a check failed: {0}")]
     Check(String),
 }
 
-/// Of a rank's work.
+/// Result of a rank's work.
 pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
-    /// Names what was tried when the system said no.
+    /// Adds the attempted operation to an error of the system.
     pub fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
         move |source| Failure::System { what, source: source.into() }
     }

@@ -1,4 +1,5 @@
-//! How messages travel: by mailboxes, by uDAPL's end points, or by UDP sockets alone. Servers and clients know only this.
+//! Links that carry messages: by mailboxes, by uDAPL's end points, or by UDP sockets alone. Servers and clients know only
+//! this interface.
 
 mod bare;
 mod dat;
@@ -15,14 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use udeck::{Received, SharedBuf, World};
 
-/// A BLOB's bytes, where they lie.
+/// Bytes of a BLOB, in place.
 #[derive(Clone, Debug)]
 pub enum Blob {
-    /// In message memory of this rank's own: it is sent from there, and read there by its receivers.
+    /// Message memory of this rank: the BLOB is sent from there, and receivers read it there.
     Shared(SharedBuf<u8>),
-    /// As it was received. It may lie in its sender's memory.
+    /// A received message. It may lie in the sender's memory.
     Lent(Arc<Received<u8>>),
-    /// Anywhere.
+    /// Ordinary memory.
     Bytes(Arc<Vec<u8>>),
 }
 
@@ -38,7 +39,7 @@ impl Deref for Blob {
     }
 }
 
-/// What a rank hears.
+/// An event at a rank.
 #[derive(Debug)]
 pub enum Event {
     Message {
@@ -46,13 +47,13 @@ pub enum Event {
         body: Body,
         blob: Option<Blob>,
     },
-    /// This rank is dead, for certain: no more comes of it.
+    /// This rank is certainly dead: no more messages of it will come.
     Lost(usize),
-    /// Nothing for as long as was waited.
+    /// Nothing happened within the time limit.
     Idle,
 }
 
-/// A rank's connections with all others.
+/// Connections of a rank with all others.
 pub enum Link {
     Deck(Box<DeckLink>),
     Dat(Box<DatLink>),
@@ -60,22 +61,24 @@ pub enum Link {
 }
 
 impl Link {
-    /// To be called by all ranks. Waits for them.
+    /// Makes a link of mailboxes. All ranks must call it; it waits for them.
     pub fn mailboxes(world: World) -> Result<Link> {
         Ok(Link::Deck(Box::new(DeckLink::connect(world)?)))
     }
 
-    /// The same, with an end point for each other rank, on the world's NIC.
+    /// Makes a link with a uDAPL end point for each other rank, on the world's NIC. All ranks must call it; it
+    /// waits for them.
     pub fn end_points(world: World) -> Result<Link> {
         DatLink::connect(world).map(|link| Link::Dat(Box::new(link)))
     }
 
-    /// The same, with a UDP socket for each other rank; `world` is used only to tell their ports.
+    /// Makes a link with a UDP socket for each other rank; `world` only exchanges their ports. All ranks must
+    /// call it; it waits for them.
     pub fn sockets(world: World) -> Result<Link> {
         BareLink::connect(world).map(|link| Link::Bare(Box::new(link)))
     }
 
-    /// What is sent to the dead is lost; that they are dead, [`Link::receive`] says.
+    /// Sends a message. A message to a dead rank is lost; [`Link::receive`] reports the death.
     pub fn send(&mut self, message: Outgoing<Blob>) -> Result {
         match self {
             Link::Deck(link) => link.send(message),
@@ -84,7 +87,7 @@ impl Link {
         }
     }
 
-    /// The next event, after `limit` [`Event::Idle`].
+    /// Returns the next event, or [`Event::Idle`] after `limit`.
     pub fn receive(&mut self, limit: Duration) -> Result<Event> {
         match self {
             Link::Deck(link) => link.receive(limit),
@@ -93,7 +96,7 @@ impl Link {
         }
     }
 
-    /// A new BLOB, in memory from which it can be sent.
+    /// Makes a BLOB, in memory from which it can be sent.
     pub fn blob(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<Blob> {
         match self {
             Link::Deck(link) => {
@@ -109,7 +112,7 @@ impl Link {
         }
     }
 
-    /// The BLOB in memory of this rank's own, which no other's death takes away.
+    /// Copies the BLOB to memory of this rank, if another rank's death could take its memory away.
     pub fn keep(&self, blob: Blob) -> Result<Blob> {
         match blob {
             Blob::Lent(lent) => self.blob(lent.len(), |bytes| bytes.copy_from_slice(&lent)),
@@ -117,7 +120,7 @@ impl Link {
         }
     }
 
-    /// Messages, and packets or datagrams, so far.
+    /// Messages, and packets or datagrams, up to now.
     pub fn usage(&self) -> Usage {
         match self {
             Link::Deck(link) => link.usage,
@@ -126,7 +129,7 @@ impl Link {
         }
     }
 
-    /// What messages travel by, for the report: to the other server or client.
+    /// Description of the transport to the other server or client, for the report.
     pub fn describe(&self) -> String {
         match self {
             Link::Deck(link) => link.describe(),
@@ -135,7 +138,7 @@ impl Link {
         }
     }
 
-    /// Delivers what was sent, and leaves the job; without the library's help not before the rank `last`.
+    /// Delivers sent messages and leaves the job. Links without the library's help leave after the rank `last`.
     pub fn finish(self, last: Option<usize>) -> Result {
         match self {
             Link::Deck(link) => link.finish(),
@@ -145,7 +148,7 @@ impl Link {
     }
 }
 
-/// Counts a message, unless it is the measurement's own.
+/// Counts a sent message, except the measurement's own.
 fn count_sent(usage: &mut Usage, body: &Body) {
     usage.sent += u64::from(!body.is_control());
 }

@@ -1,15 +1,15 @@
-//! Locks of rows, granted in the order of asking. Whoever asks gets all of its rows at once or waits, so within a server there is no deadlock;
-//! between servers the order of halves prevents one (`server`).
+//! Locks of rows, granted in the order of the requests. A request gets all of its rows at once or waits, so there is no deadlock
+//! within a server. Between servers the order of the halves prevents one (`server`).
 
 use crate::row::Key;
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// For whom rows are locked: a transaction of this client.
+/// Holder of locks: a transaction of this client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Holder {
-    /// Coordinated here.
+    /// The transaction is coordinated here.
     Own(u32),
-    /// Coordinated by the other server.
+    /// The other server coordinates the transaction.
     Peer(u32),
 }
 
@@ -21,7 +21,8 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Whether they were granted; otherwise a later [`Locks::release`] names the holder.
+    /// Requests locks. Returns whether they were granted; otherwise a later [`Locks::release`] returns the
+    /// holder.
     #[must_use]
     pub fn acquire(&mut self, holder: Holder, keys: Vec<Key>) -> bool {
         let mut wanted = self.waiting.iter().flat_map(|(_, keys)| keys);
@@ -40,7 +41,8 @@ impl Locks {
         self.held.insert(holder, keys);
     }
 
-    /// Unlocks what it holds, or asks for no longer; who has been granted something by that, in order.
+    /// Releases the holder's locks, and withdraws its requests. Returns the holders that were granted locks by
+    /// this, in order.
     #[must_use]
     pub fn release(&mut self, holder: Holder) -> Vec<Holder> {
         for key in self.held.remove(&holder).unwrap_or_default() {
@@ -48,7 +50,7 @@ impl Locks {
         }
         self.waiting.retain(|(waiting, _)| *waiting != holder);
         let mut granted = Vec::new();
-        // Nobody overtakes one who waits for the same row.
+        // No request overtakes another that waits for the same row.
         let mut wanted = HashSet::new();
         for (holder, keys) in std::mem::take(&mut self.waiting) {
             if keys.iter().any(|key| self.locked.contains(key) || wanted.contains(key)) {

@@ -1,7 +1,7 @@
 //! `hadb`: a highly available database's message flows, over mailboxes, uDAPL's end points, or UDP sockets alone.
 //!
-//! Two servers, each the primary of one half of the rows and the hot standby of the other half, and one or two clients for each. What
-//! messages a transaction takes, as they are counted when it runs:
+//! Two servers run, each the primary of one half of the rows and the hot standby of the other half, and one or two clients for
+//! each. The messages of a transaction, as counted at run time:
 //!
 //! | transaction | messages | who says what |
 //! |---|---|---|
@@ -13,8 +13,9 @@
 //! | `blob`, written | 4 or 6 | as `tpcb`; the BLOB is beside Run, and beside Log or Prepare |
 //! | `blob`, read | 2 or 6 | as `1tup-read`; the BLOB is beside Found, and beside Fetched |
 //!
-//! `server`, `client`, `locks`, `table`, `link::dat::stream` and `link::window` are state machines without I/O; `simulation` plays them against each other and
-//! kills a server at any message. `serve` and `drive` are the processes, `conduct` is what the first client does beyond that.
+//! `server`, `client`, `locks`, `table`, `link::dat::stream` and `link::window` are state machines without I/O; `simulation`
+//! plays them against each other and kills a server at any message. `serve` and `drive` are the processes; `conduct` has the
+//! additional work of the first client.
 
 mod client;
 mod conduct;
@@ -48,24 +49,24 @@ use std::process::ExitCode;
 use udeck::Config;
 use udeck_boot::start::{Launcher, look};
 
-/// A check has failed.
+/// Exit code: a check has failed.
 const UNSOUND: u8 = 1;
-/// There is no result.
+/// Exit code: there is no result.
 const FAILED: u8 = 2;
-/// As the kernel numbers it.
+/// Number of the signal in the kernel.
 const SIGKILL: i32 = 9;
 
 fn main() -> ExitCode {
-    // Before anything starts: a mistyped option is reported once, not by every rank.
+    // The options are parsed before anything starts: a mistyped option is reported once, not by every rank.
     let options = Options::parse();
     if let Some(text) = options.generate.text::<Options>() {
-        // Who reads no further has read what it wanted.
+        // A reader that closes the pipe early has read all that it wanted.
         let _ = io::stdout().write_all(text.as_bytes());
         return ExitCode::SUCCESS;
     }
     let run = options.check().map_err(Failure::Options).and_then(|options| run(&options));
     run.unwrap_or_else(|failure| {
-        // In one write, so that ranks' lines stay whole.
+        // The line is written in one call, so that ranks' lines stay whole.
         let _ = io::stderr().write_all(format!("hadb: {failure}\n").as_bytes());
         ExitCode::from(FAILED)
     })
@@ -84,7 +85,7 @@ fn run(options: &Options) -> Result<ExitCode> {
     }
 }
 
-/// That the victim was killed is no failure.
+/// Exit code of the outcome. The death of the victim that was to be killed is no failure.
 fn code(mut outcome: Outcome, options: &Options) -> u8 {
     let victim = options.kill.map(|_| u32::from(options.victim));
     outcome.failures.retain(|failure| Some(failure.rank) != victim || failure.end != End::Killed(SIGKILL));

@@ -1,24 +1,25 @@
-//! What ranks say to each other. A BLOB travels beside its message, as it lies in memory, and not in it.
+//! Messages between ranks. A BLOB travels beside its message, in place, not inside.
 
 use crate::row::{Key, Row};
 use serde::{Deserialize, Serialize};
 
-/// A client's transaction: the numbers of a client only grow, so that one that is tried again is known.
+/// Identifier of a client's transaction: sequence numbers of a client only grow, so that a repeated transaction
+/// is recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Txn {
-    /// Its rank.
+    /// Rank of the client.
     pub client: u32,
     pub seq: u64,
 }
 
-/// A change.
+/// A change of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op {
-    /// To a row's value.
+    /// Adds to a row's value.
     Add { key: Key, delta: i64 },
-    /// Of a history's entry.
+    /// Inserts an entry into a half's history.
     Insert { half: u8, delta: i64 },
-    /// Of a BLOB, whose contents follow from `seed`.
+    /// Stores a BLOB, whose contents follow from `seed`.
     Store { key: Key, seed: u64 },
 }
 
@@ -30,7 +31,7 @@ impl Op {
         }
     }
 
-    /// What has to be locked. An entry of a history is its transaction's own.
+    /// Row that has to be locked. A history's entry belongs to its transaction, so it needs no lock.
     pub fn key(&self) -> Option<Key> {
         match *self {
             Op::Add { key, .. } | Op::Store { key, .. } => Some(key),
@@ -39,7 +40,7 @@ impl Op {
     }
 }
 
-/// A record of the log: what was done, and the row after that.
+/// A record of the log: the operation, and the row after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     pub op: Op,
@@ -56,7 +57,7 @@ pub enum Body {
         index: u8,
         op: Op,
     },
-    /// Its end.
+    /// End of a transaction with statements.
     Commit {
         seq: u64,
         statements: u8,
@@ -72,7 +73,7 @@ pub enum Body {
         key: Key,
     },
 
-    // Coordinator to client. `solo`: it is the only server left.
+    // Coordinator to client. `solo`: the coordinator is the only server left.
     Noted {
         seq: u64,
         index: u8,
@@ -93,7 +94,7 @@ pub enum Body {
     },
 
     // Between servers.
-    /// Lock this row, and say what it is.
+    /// Requests the lock and the contents of this row.
     Fetch {
         txn: Txn,
         key: Key,
@@ -102,24 +103,24 @@ pub enum Body {
         txn: Txn,
         row: Row,
     },
-    /// The reading transaction has ended.
+    /// Reports the end of the reading transaction.
     Release {
         txn: Txn,
     },
     Released {
         txn: Txn,
     },
-    /// Lock these rows, which are yours.
+    /// Requests the locks of these rows, which the receiver owns.
     Prepare {
         txn: Txn,
         ops: Vec<Op>,
     },
-    /// They are locked. The rows as they will be: the log of the owner, for its standby.
+    /// Confirms the locks, with the rows as they will be: the log of the owner, for its standby.
     Prepared {
         txn: Txn,
         rows: Vec<Row>,
     },
-    /// The transaction is committed: the log of the coordinator, for its standby.
+    /// Reports that the transaction is committed: the log of the coordinator, for its standby.
     Log {
         txn: Txn,
         records: Vec<Record>,
@@ -128,7 +129,7 @@ pub enum Body {
         txn: Txn,
     },
 
-    /// The measurement's own, which is not counted.
+    /// A message of the measurement, which is not counted.
     Control(Control),
 }
 
@@ -138,54 +139,54 @@ impl Body {
     }
 }
 
-/// How the first client conducts the run.
+/// Messages by which the first client conducts the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Control {
     /// To a client: run this mix (its number) now.
     Begin {
         mix: u8,
     },
-    /// To a server: end by SIGKILL after so many milliseconds.
+    /// To a server: end by SIGKILL after this number of milliseconds.
     Die {
         after: u64,
     },
-    /// To a server: say what you have used.
+    /// To a server: report your usage.
     Ask,
     Usage(Usage),
-    /// Of a client, at the end of a mix; postcard's bytes of what it measured.
+    /// From a client, at the end of a mix: its measurements, encoded by postcard.
     Measured(Vec<u8>),
-    /// To a client: say what was acknowledged to you.
+    /// To a client: report the changes that were acknowledged to you.
     Recall,
-    /// Postcard's bytes of its oracle.
+    /// From a client: its oracle, encoded by postcard.
     Recalled(Vec<u8>),
-    /// To a server: show your tables.
+    /// To a server: report your tables.
     Show,
-    /// Postcard's bytes of a [`crate::verdict::Dump`].
+    /// From a server: a [`crate::verdict::Dump`], encoded by postcard.
     Shown(Vec<u8>),
-    /// A client's check failed, and why.
+    /// A client's check failed, with the reason.
     Failed(String),
     /// To all: the run is over.
     Quit,
 }
 
-/// What a rank has used since it started.
+/// Resources that a rank has used since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Microseconds of processor time.
+    /// Processor time in microseconds.
     pub user: u64,
     pub system: u64,
-    /// Messages sent, without control.
+    /// Messages sent, without control messages.
     pub sent: u64,
-    /// Messages received of each server.
+    /// Messages received from each server.
     pub of_servers: [u64; 2],
-    /// Datagrams sent, or sends and RDMA writes posted, where the program makes them itself.
+    /// Datagrams sent, or sends and RDMA writes posted, if the program makes them itself.
     pub packets: u64,
-    /// Of these, such as had been sent before.
+    /// Packets that were sent again.
     pub again: u64,
 }
 
 impl Usage {
-    /// What was used since `before`.
+    /// Difference to the usage at `before`.
     pub fn since(&self, before: &Usage) -> Usage {
         Usage {
             user: self.user - before.user,
@@ -198,10 +199,10 @@ impl Usage {
     }
 }
 
-/// A message on its way.
+/// A message to be sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outgoing<B> {
-    /// A rank.
+    /// Rank of the receiver.
     pub to: usize,
     pub body: Body,
     pub blob: Option<B>,

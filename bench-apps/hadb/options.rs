@@ -30,38 +30,39 @@ Exit code:
 /// A highly available database's message flows: two servers, each the primary of one half of the rows and the hot standby of the
 /// other half, and clients that check every answer.
 ///
-/// Started alone it starts its ranks itself: 0 and 1 are the servers, the others the clients.
+/// Started alone, the program starts its ranks itself: 0 and 1 are the servers, the others the clients.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "hadb", version, after_help = MORE, max_term_width = 100)]
 pub struct Options {
-    /// Which transactions to run, with commas between them
+    /// Transactions to run, with commas between them
     #[arg(long, value_enum, value_delimiter = ',', default_value = "all")]
     mix: Vec<Wanted>,
-    /// For how many seconds each mix runs
+    /// Number of seconds that each mix runs
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
     pub time: Duration,
-    /// Clients of each server. Under a launcher: half of the ranks that are no servers
+    /// Clients of each server. Under a launcher: half of the ranks that are not servers
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2))]
     pub clients_per_node: Option<u32>,
-    /// The share of rows that are on the other server than a client's own: 0 to 1
+    /// Share of rows that are on another server than the client's own: 0 to 1
     #[arg(long, value_name = "FRACTION", default_value = "0.15", value_parser = fraction)]
     pub remote: f64,
-    /// What carries messages
+    /// Interface that carries messages
     #[arg(long, value_enum, value_name = "NAME")]
     link: Option<By>,
-    /// What they travel over: shm, tcp, udp or verbs. By default as the launcher says, else shm. (bare-udp: the same as --link bare)
+    /// Transport of the messages: shm, tcp, udp or verbs. By default as the launcher says, else shm. (bare-udp: the same as
+    /// --link bare)
     #[arg(long, value_name = "NAME", value_parser = transport)]
     pub transport: Option<Transport>,
-    /// Kill a server by SIGKILL so many seconds after the first mix has begun
+    /// Kill a server by SIGKILL this number of seconds after the first mix has begun
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub kill: Option<Duration>,
-    /// Which server is killed
+    /// Rank of the server that is killed
     #[arg(long, value_name = "RANK", default_value = "1", requires = "kill", value_parser = clap::value_parser!(u8).range(0..=1))]
     pub victim: u8,
-    /// How to print the results
+    /// Format of the results
     #[arg(long, value_enum, default_value = "table")]
     pub format: Format,
-    /// Where the clients' random numbers begin
+    /// Seed of the clients' random numbers
     #[arg(long, value_name = "N", default_value = "1")]
     pub seed: u64,
     #[command(flatten)]
@@ -114,7 +115,7 @@ pub enum Format {
     Json,
 }
 
-/// What carries messages.
+/// Interface that carries messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum By {
     /// Mailboxes; this is the default
@@ -125,17 +126,17 @@ pub enum By {
     Bare,
 }
 
-/// What messages travel over.
+/// Transport of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// This one of the library's.
+    /// A transport of the library.
     Deck(&'static str),
-    /// UDP sockets of our own.
+    /// The program's own UDP sockets.
     BareUdp,
 }
 
 impl Options {
-    /// In the order in which they run.
+    /// Mixes in the order in which they run.
     pub fn mixes(&self) -> Vec<Mix> {
         let wants = |mix: &Mix| {
             self.mix.iter().any(|wanted| match wanted {
@@ -149,7 +150,7 @@ impl Options {
         Mix::ALL.into_iter().filter(wants).collect()
     }
 
-    /// What carries messages.
+    /// Interface that carries messages, from both options.
     pub fn by(&self) -> By {
         match (self.link, self.transport) {
             (Some(link), _) => link,
@@ -158,7 +159,8 @@ impl Options {
         }
     }
 
-    /// Sockets of our own are no transport of the library's. A kill that would come after the end is a mistake.
+    /// Refuses contradictions: the program's own sockets are no transport of the library, and a kill after the
+    /// end is a mistake.
     pub fn check(self) -> Result<Self, String> {
         match (self.by(), self.transport) {
             (By::Bare, Some(Transport::Deck(name))) => {
@@ -216,7 +218,7 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Options::command().debug_assert();
-        // Wider ones are wrapped, and their second column is lost.
+        // Wider lines are wrapped, and their second column is lost.
         let wide = MORE.lines().find(|line| line.chars().count() > 100);
         assert_eq!(wide, None);
     }

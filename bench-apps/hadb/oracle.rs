@@ -1,5 +1,6 @@
-//! What was acknowledged to a client, and so has to be in the tables. Changes of a row's value are sums, so that the order of the clients'
-//! transactions does not matter, and every row's version and value are known exactly when all transactions have ended.
+//! A client's oracle: the changes that were acknowledged to it, which must therefore be in the tables. Changes of a row's value
+//! are sums, so that the order of the clients' transactions does not matter, and every row's version and value are known exactly
+//! when all transactions have ended.
 
 use crate::client::{Answer, Call};
 use crate::message::Op;
@@ -8,20 +9,20 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
 
-/// Of one client.
+/// The oracle of one client.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Oracle {
-    /// How often each row was changed, and by how much in all.
+    /// Number of changes of each row, and their sum.
     pub rows: BTreeMap<Key, (u64, i64)>,
-    /// Of each half: entries, and their sum.
+    /// Number of entries of each half's history, and their sum.
     pub history: [(u64, i64); 2],
     pub blobs: BTreeMap<Key, Stored>,
-    /// The newest version of each row that was seen.
+    /// Newest version of each row that an answer has shown.
     #[serde(skip)]
     seen: HashMap<Key, u64>,
 }
 
-/// What a BLOB is; nobody but its client writes it.
+/// Contents of a BLOB; only its client writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stored {
     pub version: u64,
@@ -30,7 +31,7 @@ pub struct Stored {
 }
 
 impl Oracle {
-    /// Checks an answer, and notes what it acknowledges.
+    /// Checks an answer, and records the changes that it acknowledges.
     pub fn note<B: Deref<Target = [u8]>>(
         &mut self,
         call: &Call<B>,
@@ -73,7 +74,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// A row's version never goes back, and grows when it was changed.
+    /// Checks that a row's version never goes back, and grows when the row was changed.
     fn see(&mut self, key: Key, row: &Row, changed: bool) -> Result<(), String> {
         if !row.is_sound(key) {
             return Err(format!("{key:?} was answered with other bytes than were written: {row:?}"));

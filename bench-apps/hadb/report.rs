@@ -1,4 +1,4 @@
-//! What is printed: a table, or the same for programs.
+//! Printed results: a table, or a form for programs.
 
 use crate::drive::{Measured, Outage, response_times};
 use crate::message::Usage;
@@ -10,44 +10,46 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// A whole run.
+/// Report of a run.
 pub struct Report {
     machine: Machine,
     method: Vec<String>,
     format: Format,
     by: By,
     pub mixes: Vec<MixReport>,
-    /// The server that has died.
+    /// The server that died, if one did.
     pub killed: Option<usize>,
     pub verdict: Verdict,
 }
 
-/// Of one mix.
+/// Results of one mix.
 #[derive(Clone, Debug)]
 pub struct MixReport {
     mix: Mix,
     transactions: u64,
     seconds: f64,
-    /// As counted where they were sent, or of a server that died, where they came.
+    /// Messages, counted where they were sent; those of a server that died, counted where they arrived.
     messages: u64,
     packets: u64,
     again: u64,
-    /// Microseconds.
+    /// Response times in microseconds.
     mean: f64,
     p50: f64,
     p99: f64,
     longest: f64,
-    /// Microseconds in user and system mode, of all servers that lived to the end of the mix, and of all clients.
+    /// Processor time in microseconds, in user and system mode, of all servers that lived to the end of the mix,
+    /// and of all clients.
     servers: [u64; 2],
     clients: [u64; 2],
-    /// A server died in it.
+    /// Whether a server died during the mix.
     died: bool,
-    /// By client.
+    /// Outages by client.
     outages: Vec<(usize, Outage)>,
 }
 
 impl MixReport {
-    /// `measured` in the order of the clients; `servers`: what those used that lived to the end.
+    /// Computes the results. `measured` is in the order of the clients; `servers` has the usage of those that
+    /// lived to the end.
     pub fn new(mix: Mix, measured: &[Measured], servers: &BTreeMap<usize, Usage>) -> MixReport {
         let mut times = response_times();
         for (value, count) in measured.iter().flat_map(|client| &client.times) {
@@ -82,7 +84,7 @@ impl MixReport {
         }
     }
 
-    /// Microseconds of all processes that lived to the end of the mix.
+    /// Processor time in microseconds of all processes that lived to the end of the mix.
     fn processor(&self) -> u64 {
         self.servers.iter().chain(&self.clients).sum()
     }
@@ -116,7 +118,7 @@ impl MixReport {
 }
 
 impl Report {
-    /// Of a run that begins.
+    /// Report of a run that begins.
     pub fn new(options: &Options, ranks: usize, transport: String) -> Report {
         let processors = udeck::sys::usable_cpus().len();
         let pinning = format!("{ranks} processes; this one may use {processors} processors");
@@ -194,7 +196,7 @@ impl Report {
         text
     }
 
-    /// What a row of the table cannot say.
+    /// Adds facts that the table's row does not show.
     fn notes(&self, text: &mut String, mix: &MixReport) {
         let name = mix.mix.name();
         let _ = writeln!(
@@ -226,7 +228,7 @@ impl Report {
         }
     }
 
-    /// The verdict.
+    /// The verdict as a sentence.
     pub fn sentence(&self) -> String {
         let Verdict { rows, servers, changes, findings } = &self.verdict;
         let answers: u64 = self.mixes.iter().map(|mix| mix.transactions).sum();
@@ -330,7 +332,7 @@ mod tests {
     fn report(format: &str) -> Report {
         let options = Options::parse_from(["hadb", "--format", format]);
         let outage = Outage { own: true, micros: 2_500 };
-        // Server 1 has died: what the others got of it counts.
+        // Server 1 has died: its messages are counted where the others received them.
         let server = Usage { user: 1_000, system: 200, sent: 80, of_servers: [0, 40], ..Usage::default() };
         let measured = [client(150, Some(outage)), client(50, None)];
         let mix = MixReport::new(Mix::TpcB, &measured, &BTreeMap::from([(0, server)]));
@@ -347,7 +349,8 @@ mod tests {
         let text = report("table").render();
         let row: Vec<&str> =
             text.lines().find(|line| line.starts_with("tpcb")).expect("a row").split_whitespace().collect();
-        // 200 transactions in 2 s; 80 + 150 + 50 messages sent by the living, 40 + 20 + 20 received of the dead.
+        // The figures are 200 transactions in 2 s; 80 + 150 + 50 messages sent by the living, 40 + 20 + 20
+        // received from the dead server.
         assert_eq!(row[..3], ["tpcb", "100", "1.80"]);
         assert!(row[3].starts_with("1000.") && row[6] == "5000.0", "{text}");
         assert_eq!(row[7..], ["5.0", "1.0", "3.0", "1.0"]);

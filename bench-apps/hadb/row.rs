@@ -1,8 +1,8 @@
-//! Rows, their places, and what they and BLOBs contain: every byte follows from place, version and value.
+//! Rows, their places, and the contents of rows and BLOBs: every byte follows from place, version and value.
 
 use serde::{Deserialize, Serialize};
 
-/// What a database of this kind has, in each half.
+/// Tables of the database, in each half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Table {
     Tuples,
@@ -13,7 +13,7 @@ pub enum Table {
 }
 
 impl Table {
-    /// Rows in each half. TPC-B has ten tellers to a branch; of accounts there are fewer here.
+    /// Number of rows in each half. TPC-B has ten tellers for a branch; the number of accounts is smaller here.
     pub fn rows(self) -> u32 {
         match self {
             Table::Tuples | Table::Accounts => 4096,
@@ -24,24 +24,24 @@ impl Table {
     }
 }
 
-/// BLOBs of each client in each half.
+/// Number of BLOBs of each client in each half.
 pub const BLOBS_OF_A_CLIENT: u32 = 4;
 
-/// A row's place.
+/// Place of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key {
     pub table: Table,
-    /// The server that is its primary as long as both live.
+    /// Server that is its primary while both live.
     pub half: u8,
     pub index: u32,
 }
 
-/// About a hundred bytes, as the tuples of the usual benchmarks.
+/// A row: about a hundred bytes, as the tuples of the usual benchmarks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
-    /// How often it was changed.
+    /// Number of changes.
     pub version: u64,
-    /// The sum of all changes; of a BLOB the number that its contents follow from.
+    /// Sum of all changes; for a BLOB the seed of its contents.
     pub value: i64,
     fill: [[u8; 8]; 8],
 }
@@ -57,13 +57,13 @@ impl Row {
         Row { version, value, fill }
     }
 
-    /// Whether every byte is what a row at this place has.
+    /// Whether every byte is that of a row at this place.
     pub fn is_sound(&self, key: Key) -> bool {
         *self == Row::new(key, self.version, self.value)
     }
 }
 
-/// Splitmix's finalizer.
+/// Mixes the bits of a number: Splitmix's finalizer.
 fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -71,7 +71,7 @@ fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// What a BLOB contains.
+/// Contents of a BLOB.
 pub mod contents {
     use super::mix;
 
@@ -91,7 +91,7 @@ pub mod contents {
     }
 }
 
-/// What stands for a history in errors and answers.
+/// Key that represents a half's history in errors and answers.
 pub fn history_key(half: u8) -> Key {
     Key { table: Table::Branches, half, index: 0 }
 }

@@ -10,9 +10,9 @@ use rustix::process::{Signal, getpid, kill_process};
 use std::thread;
 use std::time::Duration;
 
-/// The two servers are ranks 0 and 1.
+/// Number of servers, which are ranks 0 and 1.
 pub const SERVERS: usize = 2;
-/// Until a client that says nothing ends the run.
+/// Longest silence of a client; then the run ends.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Serves until the run is over.
@@ -46,7 +46,7 @@ pub fn serve(link: &mut Link, rank: usize) -> Result {
     }
 }
 
-/// What will be in the tables has to outlive its sender. What was fetched only passes through.
+/// Keeps a BLOB for the tables, where it must outlive its sender. A fetched BLOB only passes through.
 fn keep(link: &Link, body: &Body, blob: Blob) -> Result<Blob> {
     if matches!(body, Body::Fetched { .. }) { Ok(blob) } else { link.keep(blob) }
 }
@@ -64,7 +64,7 @@ fn answer(link: &Link, server: &Server<Blob>, control: Control) -> Result<Answer
                 .name("hadb-killer".to_owned())
                 .spawn(move || {
                     thread::sleep(Duration::from_millis(after));
-                    // Whatever the other thread is doing.
+                    // The signal ends the process whatever the main thread is doing.
                     kill_process(getpid(), Signal::KILL)
                 })
                 .map_err(Failure::system("starting the thread that kills this server"))?;
@@ -80,7 +80,7 @@ fn answer(link: &Link, server: &Server<Blob>, control: Control) -> Result<Answer
     })
 }
 
-/// What this process has used so far.
+/// Usage of this process up to now.
 pub fn usage(link: &Link) -> Usage {
     let (user, system) = cpu::used();
     Usage { user, system, ..link.usage() }

@@ -1,8 +1,8 @@
 //! A server as a state machine: messages in, messages out, and no I/O.
 //!
-//! A client talks to one server, its *coordinator*. A row's *owner* is the server whose half it is in; the other one is the row's hot
-//! standby. A transaction locks its rows at their owners, those of half 0 before those of half 1, so that two transactions never wait
-//! for each other. What the owner will write travels to the standby before anything is acknowledged:
+//! A client sends to one server, its *coordinator*. A row's *owner* is the server whose half it is in; the other one is the row's
+//! hot standby. A transaction locks its rows at their owners, those of half 0 before those of half 1, so that two transactions
+//! never wait for each other. The owner's changes travel to the standby before anything is acknowledged:
 //!
 //! ```text
 //!  client      coordinator                   the other server
@@ -18,9 +18,10 @@
 //!    │◄─────────────┤ writes all                   │
 //! ```
 //!
-//! `Log` is the point of commitment: one message, which a server has or has not. If the coordinator dies before it, the transaction never was,
-//! and the other server drops its locks; after it, the other server has all of it, and the answer, too. If the other server dies, the
-//! coordinator begins its transactions again, alone. So nothing is in doubt between two servers of which one lives.
+//! `Log` is the point of commitment: one message, which a server has or has not. If the coordinator dies before it, the
+//! transaction has not happened, and the other server drops its locks. If it dies afterwards, the other server has the complete
+//! transaction, and the answer, too. If the other server dies, the coordinator begins its transactions again, alone. So no
+//! transaction is in doubt while one of the two servers lives.
 
 use crate::locks::{Holder, Locks};
 use crate::message::{Body, Op, Outgoing, Record, Txn};
@@ -29,19 +30,19 @@ use crate::table::Tables;
 use std::collections::BTreeMap;
 use std::mem;
 
-/// One of the two.
+/// One of the two servers.
 #[derive(Clone, Debug)]
 pub struct Server<B> {
     me: u8,
-    /// The other one is dead.
+    /// Whether the other server is dead.
     solo: bool,
     tables: Tables<B>,
     locks: Locks,
     /// Statements of transactions whose end has not come, by client.
     noted: BTreeMap<u32, (u64, Vec<Op>)>,
-    /// Transactions that are coordinated here: of each client one at most.
+    /// Transactions that are coordinated here: at most one of each client.
     jobs: BTreeMap<u32, Job<B>>,
-    /// Those that the other one coordinates and that want rows of this one.
+    /// Transactions that the other server coordinates and that need rows of this one.
     guests: BTreeMap<u32, Guest<B>>,
     out: Vec<Outgoing<B>>,
 }
@@ -53,9 +54,9 @@ struct Job<B> {
     work: Work<B>,
     /// After-images of the other server's rows, as far as it has prepared them.
     theirs: Option<Vec<Row>>,
-    /// What goes into the log.
+    /// Records for the log.
     records: Vec<Record>,
-    /// A read's answer, as long as the other server has not released the row.
+    /// A read's answer, until the other server has released the row.
     found: Option<(Row, Option<B>)>,
 }
 
@@ -65,7 +66,7 @@ enum Work<B> {
     Update { ops: Vec<Op>, blob: Option<B> },
 }
 
-/// A transaction at the other server.
+/// A transaction of the other server that needs rows of this one.
 #[derive(Clone, Debug)]
 struct Guest<B> {
     txn: Txn,
@@ -73,7 +74,7 @@ struct Guest<B> {
 }
 
 impl<B: Clone> Server<B> {
-    /// Server 0 or 1.
+    /// Makes server 0 or 1.
     pub fn new(me: u8) -> Self {
         let (jobs, guests) = (BTreeMap::new(), BTreeMap::new());
         let (tables, locks, noted) = (Tables::new(), Locks::default(), BTreeMap::new());
@@ -84,11 +85,11 @@ impl<B: Clone> Server<B> {
         &self.tables
     }
 
-    /// A message of a client or of the other server; what is to be sent because of it.
+    /// Handles a message of a client or of the other server, and returns the messages to be sent.
     pub fn handle(&mut self, from: usize, body: Body, blob: Option<B>) -> Vec<Outgoing<B>> {
         let other = 1 - usize::from(self.me);
         if from == other {
-            // What the dead had sent and nobody had read never was.
+            // A dead server's message that had not been read does not count.
             if !self.solo {
                 self.of_server(body, blob);
             }
@@ -98,7 +99,7 @@ impl<B: Clone> Server<B> {
         mem::take(&mut self.out)
     }
 
-    /// The other server is dead: from now on all rows are owned here.
+    /// Takes over after the other server's death: from now on this server owns all rows.
     pub fn take_over(&mut self) -> Vec<Outgoing<B>> {
         if !self.solo {
             self.solo = true;
@@ -170,12 +171,13 @@ impl<B: Clone> Server<B> {
             Body::Prepared { txn, rows } => {
                 if let Some(job) = self.job(txn) {
                     job.theirs = Some(rows);
-                    // Of half 0 the own rows were locked first.
+                    // The server of half 0 has already locked its own rows.
                     if self.me == 0 { self.log(txn.client) } else { self.lock_own(txn.client) }
                 }
             }
             Body::Logged { txn } if self.job(txn).is_some() => self.commit(txn.client),
-            // A server says nothing else; the transaction that waits is overdue, and its client says so.
+            // A server sends no other messages; the waiting transaction will be overdue, and its client reports
+            // this.
             _ => {}
         }
     }
@@ -188,7 +190,7 @@ impl<B: Clone> Server<B> {
         self.solo || half == self.me
     }
 
-    /// Begins a transaction, unless it was done.
+    /// Begins a transaction, unless it has already been done.
     fn start(&mut self, client: u32, seq: u64, work: Work<B>) {
         match self.tables.answered(client) {
             Some(answered) if answered.seq == seq => {
@@ -250,7 +252,7 @@ impl<B: Clone> Server<B> {
         }
     }
 
-    /// Its own rows are locked.
+    /// Continues after the locks of the coordinator's own rows.
     fn locked(&mut self, client: u32) {
         let Some(job) = self.jobs.get(&client) else { return };
         let txn = Txn { client, seq: job.seq };
@@ -279,7 +281,7 @@ impl<B: Clone> Server<B> {
         self.send_server(Body::Prepare { txn, ops: theirs }, blob);
     }
 
-    /// All rows are locked: the log goes to the standby, if there is one.
+    /// Continues after the locks of all rows: the log goes to the standby, if there is one.
     fn log(&mut self, client: u32) {
         let Some(job) = self.jobs.get(&client) else { return };
         let Work::Update { ops, blob } = &job.work else { return };
@@ -295,7 +297,7 @@ impl<B: Clone> Server<B> {
         let Some(records) = records else {
             return self.refuse(client, txn.seq, "the other server has prepared other rows");
         };
-        // Of a row of the other server's, it has the BLOB since it has prepared it.
+        // For a row of the other server, that server has had the BLOB since it prepared the row.
         let new =
             records.iter().any(|record| matches!(record.op, Op::Store { .. }) && self.owns(record.op.half()));
         let blob = blob.clone().filter(|_| new);
@@ -321,7 +323,7 @@ impl<B: Clone> Server<B> {
         self.release(Holder::Own(client));
     }
 
-    /// The other server's transaction wants rows of this one.
+    /// Handles a transaction of the other server that needs rows of this one.
     fn invite(&mut self, txn: Txn, work: Work<B>) {
         let keys = match &work {
             Work::Read(key) => vec![*key],
@@ -333,7 +335,7 @@ impl<B: Clone> Server<B> {
         }
     }
 
-    /// Its rows are locked.
+    /// Continues a transaction of the other server after its locks were granted.
     fn welcome(&mut self, client: u32) {
         let Some(Guest { txn, work }) = self.guests.get(&client) else { return };
         let txn = *txn;

@@ -1,6 +1,6 @@
-//! Both servers and their clients without processes: every message that is on its way may be the next to arrive, and a server may die
-//! at any moment, with any part of what it had sent still to arrive, or none. Whatever happens, what was acknowledged is in the
-//! tables that are left, once.
+//! Simulation of both servers and their clients without processes: any message under way may be the next to arrive, and a server
+//! may die at any moment, with any part of its messages still to arrive, or none. In every case, each acknowledged change must be
+//! in the remaining tables, exactly once.
 
 use crate::client::{Call, Session, Step};
 use crate::message::{Body, Op, Outgoing};
@@ -13,18 +13,19 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 type Bytes = Arc<[u8]>;
-/// What is on its way from one rank to another.
+/// Messages under way from one rank to another.
 type Way = VecDeque<(Body, Option<Bytes>)>;
-/// Far more than any of the runs here takes: a transaction that waits for ever ends a test.
+/// Upper bound of a run's steps, far more than any run here takes: a transaction that waits for ever ends a
+/// test.
 const STEPS: usize = 100_000;
 
-/// When which server dies.
+/// Death of a server: which, and when.
 #[derive(Clone, Copy, Debug)]
 struct Crash {
     victim: usize,
-    /// After so many messages have arrived.
+    /// Number of messages that arrive before the death.
     after: usize,
-    /// How many of the messages on each way from it still arrive.
+    /// Number of messages on each way from the server that still arrive.
     survive: usize,
 }
 
@@ -35,25 +36,25 @@ struct Client {
     todo: VecDeque<Call<Bytes>>,
 }
 
-/// What may happen next.
+/// A possible next event.
 #[derive(Clone, Copy)]
 enum Event {
     Arrival(usize, usize),
-    /// This rank hears that the server has died.
+    /// This rank learns that the server has died.
     News(usize),
 }
 
 struct Simulation {
-    /// `None`: dead.
+    /// The servers; `None`: dead.
     servers: [Option<Server<Bytes>>; 2],
     clients: Vec<Client>,
-    /// By sender and receiver.
+    /// Messages under way, by sender and receiver.
     ways: BTreeMap<(usize, usize), Way>,
     crash: Option<Crash>,
-    /// Who has not heard of it.
+    /// Ranks that have not learned of the death.
     uninformed: Vec<usize>,
     steps: usize,
-    /// Messages from a client to a server and so on, in all.
+    /// Number of messages between the ranks, in all.
     messages: u64,
 }
 
@@ -107,7 +108,7 @@ impl Simulation {
         self.uninformed = (0..self.clients.len() + 2).filter(|rank| *rank != crash.victim).collect();
     }
 
-    /// Until nothing is left to happen; `choose` picks one of so many.
+    /// Runs until nothing is left to happen; `choose` picks one of the given number of events.
     fn run(&mut self, mut choose: impl FnMut(usize) -> usize) -> Result<(), String> {
         loop {
             if let Some(crash) = self.crash.take_if(|crash| crash.after <= self.steps) {
@@ -163,7 +164,7 @@ impl Simulation {
         self.send(rank, out);
     }
 
-    /// All transactions have ended, and the tables are what was acknowledged.
+    /// Checks that all transactions have ended, and that the tables have exactly the acknowledged changes.
     fn judge(&self) -> Result<(), String> {
         if let Some(stuck) = self.clients.iter().position(|client| client.current.is_some()) {
             return Err(format!("client {stuck} waits for ever: {:?}", self.clients[stuck].current));
@@ -215,7 +216,7 @@ fn steps(halves: [u8; 4], delta: i64) -> Call<Bytes> {
     Call::Steps((0..4).map(|at| add(tuple(halves[at as usize], at), delta)).collect())
 }
 
-/// One transaction of each kind, of a client of server 0, and how many messages it takes.
+/// One transaction of each kind, by a client of server 0, with its number of messages.
 fn flows() -> Vec<(Call<Bytes>, u64)> {
     vec![
         (Call::Read(tuple(0, 1)), 2),
@@ -238,7 +239,8 @@ fn flows_take_the_messages_of_the_table() {
     }
 }
 
-/// Two clients of different servers do the same to the same rows, so that one's waits in the other's way.
+/// Two clients of different servers change the same rows in the same way, so that one's transaction waits for
+/// the other's.
 #[test]
 fn a_server_may_die_at_any_message_of_any_flow() {
     let mut crashes = 0;

@@ -1,14 +1,15 @@
-//! The tables as one server has them: of both halves, because it is the primary of one and the hot standby of the other.
+//! The tables of one server, with both halves, because the server is the primary of one and the hot standby of the
+//! other.
 //!
-//! A row says what it is (`Row::is_sound`), so that damage shows wherever it is looked at. Every change is a [`Record`] with the row as
-//! it is afterwards (an *after-image*): the standby does not compute, it writes. Which transactions were applied is part of the tables, so
-//! that one that is tried again is answered and not repeated.
+//! A row's bytes follow from its place and value (`Row::is_sound`), so that damage shows wherever the row is examined. Every
+//! change is a [`Record`] with the row after it (an *after-image*): the standby does not compute, it writes. The tables record
+//! the applied transactions, so that a repeated one is answered and not applied again.
 
 use crate::message::{Op, Record, Txn};
 use crate::row::{Key, Row, history_key};
 use std::collections::{BTreeMap, HashMap};
 
-/// What was answered to a client's last transaction.
+/// Answer to a client's last transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
     pub seq: u64,
@@ -18,10 +19,10 @@ pub struct Answered {
 /// All tables of both halves.
 #[derive(Clone, Debug)]
 pub struct Tables<B> {
-    /// Those that were ever changed.
+    /// Rows that were changed at least once.
     rows: HashMap<Key, Row>,
     blobs: HashMap<Key, B>,
-    /// What each transaction has inserted, by half.
+    /// Values that each transaction has inserted, by half.
     history: [BTreeMap<Txn, i64>; 2],
     answered: HashMap<u32, Answered>,
 }
@@ -32,7 +33,7 @@ impl<B: Clone> Tables<B> {
         Tables { rows, blobs, history: Default::default(), answered }
     }
 
-    /// `None`: there is no such row.
+    /// The row at this key. `None`: there is no such row.
     pub fn row(&self, key: Key) -> Option<Row> {
         let exists = key.half < 2 && key.index < key.table.rows();
         exists.then(|| self.rows.get(&key).copied().unwrap_or_else(|| Row::new(key, 0, 0)))
@@ -42,18 +43,18 @@ impl<B: Clone> Tables<B> {
         self.blobs.get(&key)
     }
 
-    /// The row after `op`, which is not done. `None`: there is no such row.
+    /// The row that `op` would produce. `None`: there is no such row.
     pub fn after(&self, op: &Op) -> Option<Row> {
         let (key, value) = match *op {
             Op::Add { key, delta } => (key, self.row(key)?.value.wrapping_add(delta)),
             Op::Store { key, seed } => (key, seed as i64),
-            // It has no row of its own; what is answered is the branch's first, as a place holder.
+            // A history has no row of its own; the answer is the branch's first row, as a placeholder.
             Op::Insert { half, delta } => return (half < 2).then(|| Row::new(history_key(half), 1, delta)),
         };
         Some(Row::new(key, self.row(key)?.version + 1, value))
     }
 
-    /// Does what the records say, and notes that the transaction is done.
+    /// Applies the records, and records that the transaction is done.
     pub fn apply(&mut self, txn: Txn, records: &[Record], blob: Option<B>) {
         let mut blob = blob;
         for Record { op, after } in records {
@@ -78,12 +79,12 @@ impl<B: Clone> Tables<B> {
         self.answered.get(&client)
     }
 
-    /// Every row that was ever changed, with its place.
+    /// Every row that was changed at least once, with its place.
     pub fn changed(&self) -> impl Iterator<Item = (Key, &Row)> {
         self.rows.iter().map(|(key, row)| (*key, row))
     }
 
-    /// How many transactions have inserted into this half's history, and the sum.
+    /// Number of insertions into this half's history, and their sum.
     pub fn history(&self, half: u8) -> (u64, i64) {
         let inserted = &self.history[usize::from(half & 1)];
         (inserted.len() as u64, inserted.values().sum())

@@ -1,4 +1,5 @@
-//! The last word: all tables of all servers that live, against each other and against what the clients were told.
+//! The verdict of a run: the tables of all living servers, compared with each other and with the clients'
+//! oracles.
 
 use crate::oracle::Oracle;
 use crate::row::{Key, Table, contents};
@@ -7,19 +8,19 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
-/// How many findings are shown one by one.
+/// Largest number of findings that are shown one by one.
 const SHOWN: usize = 10;
 
-/// What a server has in its tables.
+/// Contents of a server's tables.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Dump {
     /// Version and value of every row that was changed.
     pub rows: BTreeMap<Key, (u64, i64)>,
-    /// Rows and BLOBs with other bytes than follow from that.
+    /// Rows and BLOBs whose bytes do not follow from version and value.
     pub unsound: Vec<Key>,
-    /// Lengths.
+    /// Lengths of the BLOBs in bytes.
     pub blobs: BTreeMap<Key, u64>,
-    /// Of each half: entries, and their sum.
+    /// Number of entries of each half's history, and their sum.
     pub history: [(u64, i64); 2],
 }
 
@@ -46,19 +47,19 @@ impl Dump {
     }
 }
 
-/// What was looked at, and what was wrong.
+/// Extent of the comparison, and its findings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Verdict {
-    /// Rows and BLOBs that were compared, on each server.
+    /// Number of rows and BLOBs that were compared, on each server.
     pub rows: usize,
     pub servers: Vec<usize>,
-    /// Acknowledged changes of rows.
+    /// Number of acknowledged changes of rows.
     pub changes: u64,
     pub findings: Vec<String>,
 }
 
 impl Verdict {
-    /// Of what the clients know and what each living server (its rank first) has.
+    /// Compares the clients' oracles with the tables of each living server (given with its rank).
     pub fn of(oracles: &[Oracle], dumps: &[(usize, Dump)]) -> Verdict {
         let expected = expected(oracles);
         let mut verdict = Verdict {
@@ -118,7 +119,7 @@ impl Verdict {
     }
 }
 
-/// The tables that the clients' transactions make.
+/// Tables that follow from the clients' transactions.
 fn expected(oracles: &[Oracle]) -> Dump {
     let mut dump = Dump::default();
     for oracle in oracles {
@@ -155,7 +156,7 @@ mod tests {
         oracle
     }
 
-    /// What two such clients make, but for the BLOB, which is only one's.
+    /// Tables that two such clients produce, with the BLOB of one.
     fn dump() -> Dump {
         let rows = BTreeMap::from([(TUPLE, (4, 60)), (BLOB, (1, 5))]);
         let blobs = BTreeMap::from([(BLOB, 100)]);

@@ -1,4 +1,4 @@
-//! Which transactions a client runs.
+//! The workload of a client: a random sequence of transactions.
 
 use crate::message::Op;
 use crate::options::Mix;
@@ -7,19 +7,19 @@ use crate::row::{BLOBS_OF_A_CLIENT, Key, Table};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-/// Bytes of a BLOB.
+/// Smallest and largest length of a BLOB, in bytes.
 const SMALLEST: f64 = 10e3;
 const LARGEST: f64 = 1e6;
 
-/// A transaction to come.
+/// The next transaction.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next {
     Read(Key),
-    /// Statement by statement.
+    /// Operations sent statement by statement.
     Steps(Vec<Op>),
-    /// In one message.
+    /// Operations sent in one message.
     Run(Vec<Op>),
-    /// A BLOB of this length.
+    /// A BLOB of this length to store.
     Store {
         key: Key,
         seed: u64,
@@ -27,14 +27,14 @@ pub enum Next {
     },
 }
 
-/// One client's.
+/// Workload of one client.
 pub struct Workload {
     random: Xoshiro256PlusPlus,
-    /// Among the clients.
+    /// Number of the client, among the clients.
     client: u32,
-    /// The half of the server that it talks to as long as that lives.
+    /// Half of the client's own server.
     home: u8,
-    /// The share of rows in the other half.
+    /// Share of rows in the other half.
     remote: f64,
 }
 
@@ -44,7 +44,7 @@ impl Workload {
         Workload { random, client, home, remote }
     }
 
-    /// `oracle` knows which BLOBs there are.
+    /// Chooses the next transaction. `oracle` knows which BLOBs exist.
     pub fn next(&mut self, mix: Mix, oracle: &Oracle) -> Next {
         match mix {
             Mix::OneTupleRead => Next::Read(self.anywhere(Table::Tuples)),
@@ -78,7 +78,7 @@ impl Workload {
         ops
     }
 
-    /// A teller and its branch are at home, an account may be at the other server.
+    /// A TPC-B transaction: a teller and its branch at home, an account that may be at the other server.
     fn tpc_b(&mut self) -> Vec<Op> {
         let (half, delta) = (self.home, self.delta());
         let teller = self.random.random_range(0..Table::Tellers.rows());
@@ -91,14 +91,14 @@ impl Workload {
         ]
     }
 
-    /// Half of them are read, half are written, all by their own client.
+    /// A BLOB transaction: half of them read, half write, each BLOB only by its own client.
     fn blob(&mut self, oracle: &Oracle) -> Next {
         let (half, nth) = (self.half(), self.random.random_range(0..BLOBS_OF_A_CLIENT));
         let key = Key { table: Table::Blobs, half, index: self.client * BLOBS_OF_A_CLIENT + nth };
         if oracle.blobs.contains_key(&key) && self.random.random_bool(0.5) {
             return Next::Read(key);
         }
-        // Each order of magnitude alike.
+        // Each order of magnitude is equally likely.
         let len = self.random.random_range(SMALLEST.ln()..LARGEST.ln()).exp();
         Next::Store { key, seed: self.random.random(), len: len as usize }
     }

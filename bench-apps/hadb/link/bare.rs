@@ -1,8 +1,9 @@
-//! By UDP sockets over the loopback device, without the library: the baseline. What makes them reliable is in `window`.
+//! A link by UDP sockets over the loopback device, without the library: the baseline. `window` makes the datagrams
+//! reliable.
 //!
-//! A rank has a connected socket for each other rank. That a process is dead, the kernel says: its port is closed, so what is sent there
-//! is refused. Therefore each rank sends something to each other rank ten times a second. Silence alone proves no death: a rank that
-//! says nothing for half a minute ends the run.
+//! A rank has a connected socket for each other rank. The kernel reports that a process is dead: its port is closed, so a
+//! datagram to it is refused. Therefore each rank sends a datagram to each other rank ten times a second. Silence alone proves no
+//! death: a rank that sends nothing for half a minute ends the run.
 
 use super::{Blob, Event, count_received, count_sent, window::Window};
 use crate::failure::{Failure, Result};
@@ -17,32 +18,32 @@ use udeck::World;
 
 pub const DESCRIPTION: &str =
     "bare UDP sockets over the loopback device, with acknowledgements and repetition";
-/// After how long without a datagram one is sent that says nothing.
+/// Time without a sent datagram after which an empty one is sent.
 const ALIVE: Duration = Duration::from_millis(100);
 const SILENCE: Duration = Duration::from_secs(30);
-/// The longest datagram, and more.
+/// Bytes of the receive buffer: more than the longest datagram.
 const SCRATCH: usize = 64 << 10;
 
 pub struct BareLink {
-    /// By rank; `None` at its own place.
+    /// Peers by rank; `None` at this rank's own place.
     peers: Vec<Option<Peer>>,
     ready: VecDeque<Event>,
     scratch: Vec<u8>,
     pub usage: Usage,
-    /// Only to leave the job.
+    /// The world, which is only needed to leave the job.
     world: World,
 }
 
 struct Peer {
     socket: UdpSocket,
     window: Window,
-    /// When something was last sent.
+    /// Time of the last sent datagram.
     sent: Instant,
     dead: bool,
 }
 
 impl BareLink {
-    /// Each rank tells each other one the port of the socket that is for it.
+    /// Opens the sockets. Each rank tells each other rank the port of the socket for it.
     pub fn connect(world: World) -> Result<BareLink> {
         let open = Failure::system::<io::Error>;
         let inbox = world.mailboxes::<u16>("hadb.ports")?;
@@ -86,7 +87,7 @@ impl BareLink {
         Ok(())
     }
 
-    /// Sends what this rank's window has to send.
+    /// Sends the datagrams that the window of this rank has ready.
     fn serve(&mut self, rank: usize, now: Instant) {
         let Some(Some(peer)) = self.peers.get_mut(rank) else { return };
         if peer.dead {
@@ -132,7 +133,7 @@ impl BareLink {
         }
     }
 
-    /// Sends what is due; until when nothing else will be.
+    /// Sends the datagrams that are due. Returns the time until which no other will be due.
     fn maintain(&mut self, now: Instant) -> Result<Instant> {
         let mut next = now + ALIVE;
         for rank in 0..self.peers.len() {
@@ -161,7 +162,7 @@ impl BareLink {
         Ok(next)
     }
 
-    /// Waits for datagrams, and takes one of each rank that has sent some.
+    /// Waits for datagrams, and takes one from each rank that has sent some.
     fn wait(&mut self, limit: Duration) -> Result {
         let asked: Vec<usize> = (0..self.peers.len())
             .filter(|rank| self.peers[*rank].as_ref().is_some_and(|peer| !peer.dead))
@@ -205,9 +206,10 @@ impl BareLink {
         Ok(())
     }
 
-    /// Until all have acknowledged what was sent to them, and `last` has left.
+    /// Waits until all ranks have acknowledged their messages, and `last` has left.
     ///
-    /// One that leaves earlier would look dead to those that have not read yet that the run is over; `last` leaves when all have.
+    /// A rank that left earlier would look dead to ranks that have not yet read that the run is over; `last` leaves after all
+    /// others.
     pub fn finish(mut self, last: Option<usize>) -> Result {
         let deadline = Instant::now() + SILENCE;
         let awaited = |(rank, peer): (usize, &Option<Peer>)| {
@@ -224,7 +226,7 @@ impl BareLink {
             self.wait(next.saturating_duration_since(now))?;
         }
         for peer in self.peers.iter_mut().flatten().filter(|peer| peer.window.owes()) {
-            // Whoever misses it learns that the port is closed.
+            // A rank that misses this acknowledgement learns that the port is closed.
             let _ = peer.socket.send(&peer.window.acknowledgement());
         }
         drop(self.peers);
@@ -235,7 +237,7 @@ impl BareLink {
     }
 }
 
-/// Body and BLOB, of bytes that begin with the body's length.
+/// Splits bytes that begin with the body's length into body and BLOB.
 fn decode(bytes: &[u8]) -> Option<(Body, Option<Blob>)> {
     let (len, rest) = bytes.split_first_chunk::<4>()?;
     let (body, blob) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
@@ -243,7 +245,7 @@ fn decode(bytes: &[u8]) -> Option<(Body, Option<Blob>)> {
     Some((postcard::from_bytes(body).ok()?, blob))
 }
 
-/// Anything else is as if the datagram had been lost.
+/// Whether the peer's port is closed. Any other error counts as the loss of the datagram.
 fn is_refused(sent: io::Result<usize>) -> bool {
     sent.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }

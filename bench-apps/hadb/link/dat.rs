@@ -1,17 +1,18 @@
-//! By uDAPL's objects, through their Rust interface: as HADB's messages once were moved to uDAPL.
+//! A link by uDAPL's objects, through their Rust interface: HADB's messages were once moved to uDAPL in this
+//! way.
 //!
-//! A rank has an end point for each other rank, and one event dispatcher for all that happens at them. Packets go by send and receive; what is in
-//! them, and that none comes without a posted receive, says `stream`. All memory is registered when the connections are made, and goes to
-//! and fro: packets to be sent, receives, and slots for RDMA.
+//! A rank has an end point for each other rank, and one event dispatcher for the events of all. Packets go by send and receive.
+//! `stream` decides their contents, and ensures that none arrives without a posted receive. All memory is registered when the
+//! connections are made, and reused: packets to be sent, receives, and slots for RDMA.
 //!
-//! BLOBs are *written* by RDMA, into landing memory that the receiver has announced with the connection, and not read from the
-//! sender's: a write with the message behind it goes one way, where a read waits for an answer of the sender's and then has to tell it
-//! that its memory is free again. The receiver's slots are what bounds the sender, and nothing of it is left to wait for when it dies.
+//! BLOBs are *written* by RDMA, into landing memory that the receiver announces with the connection, instead of being read from
+//! the sender's memory. A write with the message behind it goes one way. A read would wait for an answer of the sender, and would
+//! then have to tell it that its memory is free again. The number of the receiver's slots bounds the sender, and when the sender
+//! dies, nothing of it remains to be waited for.
 //!
-//! Messages are packed: what a rank says in answer to the packets that are there leaves when they have all been answered, in one packet for
-//! each other rank.
+//! Messages are packed: the answers to all packets that have arrived leave together, in one packet for each other rank.
 //!
-//! A connection that breaks is no proof of a death. That a rank is dead, the launcher says; a connection that breaks is only looked after sooner.
+//! A broken connection is no proof of a death. The launcher reports deaths; after a break the link only asks it sooner.
 
 mod connect;
 mod stream;
@@ -30,34 +31,34 @@ use udeck_dat::{
     RemoteMemory, SharedLmr, Status,
 };
 
-/// Events that are taken before what they cause is sent: so long answers wait to be packed.
+/// Largest number of events taken before their answers are sent: so long answers wait to be packed.
 const BATCH: usize = 16;
-/// How often it is looked who has died.
+/// Interval of checks for dead ranks.
 const LOOK: Duration = Duration::from_millis(20);
-/// The same, while a connection is broken of which it is not known why.
+/// The same interval while a connection is broken for an unknown reason.
 const LOOK_SOON: Duration = Duration::from_millis(1);
-/// Until a broken connection, or one that does not end, ends the run.
+/// Longest time that a connection may be broken, or need to end, before the run ends.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct DatLink {
-    /// By rank; `None` at its own place.
+    /// Peers by rank; `None` at this rank's own place.
     peers: Vec<Option<Peer>>,
     ready: VecDeque<Event>,
-    /// Registered memory that is free: for packets, and for pieces of BLOBs. What all connections' credits allow is there.
+    /// Free registered memory: for packets, and for pieces of BLOBs. It suffices for the credits of all connections.
     packets: Vec<Lmr>,
     pieces: Vec<Lmr>,
     evd: Evd,
-    /// When it was last looked who has died.
+    /// Time of the last check for dead ranks.
     looked: Instant,
     pub usage: Usage,
-    // Behind what is made of its NIC.
+    // The world is dropped after the objects of its NIC.
     world: World,
 }
 
 struct Peer {
     ep: Ep,
     stream: Stream,
-    /// Where the peer's pieces come, and where ours go.
+    /// Landing memory for the peer's pieces, and the peer's landing memory for this rank's pieces.
     landing: SharedLmr,
     remote: RemoteMemory,
     state: State,
@@ -66,9 +67,9 @@ struct Peer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Connected,
-    /// It has said goodbye.
+    /// The peer has said that it leaves.
     Left,
-    /// Since then.
+    /// The connection has been broken since this time.
     Broken(Instant),
     Dead,
 }
@@ -82,7 +83,7 @@ impl DatLink {
         format!("uDAPL's end points over {}", self.evd.ia().name())
     }
 
-    /// It leaves at the next [`DatLink::receive`].
+    /// Queues a message, which leaves at the next [`DatLink::receive`].
     pub fn send(&mut self, message: Outgoing<Blob>) -> Result {
         let Outgoing { to, body, blob } = message;
         count_sent(&mut self.usage, &body);
@@ -108,7 +109,7 @@ impl DatLink {
         }
     }
 
-    /// Sends what there is to send, and takes the next events: waits for the first until then.
+    /// Sends what is due, and takes the next events; waits for the first one until `deadline`.
     fn step(&mut self, now: Instant, deadline: Instant) -> Result {
         self.flush()?;
         let is_broken = |peer: &Peer| matches!(peer.state, State::Broken(_));
@@ -129,7 +130,7 @@ impl DatLink {
         Ok(())
     }
 
-    /// Makes packets of what waits, as far as there are places for it.
+    /// Makes packets of the waiting messages, as long as there is memory for them.
     fn flush(&mut self) -> Result {
         let DatLink { peers, packets, pieces, usage, .. } = self;
         for peer in peers.iter_mut().flatten().filter(|peer| peer.state == State::Connected) {
@@ -162,7 +163,7 @@ impl DatLink {
             DatEvent::Dto(completion) => match completion.operation {
                 Operation::Send => self.packets.push(completion.iov.into_lmr()),
                 Operation::RdmaWrite => self.pieces.push(completion.iov.into_lmr()),
-                // What a connection's end has flushed is not needed any more.
+                // A request that the connection's end flushed is no longer needed.
                 _ if completion.status != Status::Success => {}
                 _ => return self.received(completion),
             },
@@ -175,7 +176,7 @@ impl DatLink {
                     peer.state = if in_order { State::Left } else { State::Broken(now) };
                 }
             }
-            // Nobody else is to connect; what is dropped is rejected.
+            // No other rank connects; a dropped request is rejected.
             _ => {}
         }
         Ok(())
@@ -213,14 +214,14 @@ impl DatLink {
         posted
     }
 
-    /// What the launcher says.
+    /// Asks the launcher which ranks have died.
     fn look_for_deaths(&mut self, now: Instant) -> Result {
         self.looked = now;
         for exit in self.world.exited_ranks() {
             let Some(Some(peer)) = self.peers.get_mut(exit.rank) else { continue };
             if matches!(exit.how, ExitKind::Lost(_)) && peer.state != State::Dead {
                 peer.state = State::Dead;
-                // What is posted comes back.
+                // The disconnect returns the posted requests.
                 peer.ep.disconnect(false)?;
                 self.ready.push_back(Event::Lost(exit.rank));
             }
@@ -235,9 +236,10 @@ impl DatLink {
         Ok(())
     }
 
-    /// Delivers what waits, says goodbye and leaves; `last` has to have heard of it, and without a `last`, all others leave first.
+    /// Delivers waiting messages, says that this rank leaves, and leaves. `last` must have heard it; without a `last`, all others
+    /// leave first.
     ///
-    /// That they leave is how it is known that they have what was sent to them last: that the run is over.
+    /// Their leaving shows that they have received the last message to them, which says that the run is over.
     pub fn finish(mut self, last: Option<usize>) -> Result {
         self.step_while("that the last messages leave", |peer| {
             peer.state == State::Connected && !peer.stream.is_empty()
@@ -270,7 +272,8 @@ impl DatLink {
     }
 }
 
-/// A post that was refused because the connection has ended: the dispatcher says that, too.
+/// Returns the memory of a post that was refused because the connection has ended: the dispatcher reports this
+/// end, too.
 fn keep((error, iov): (Error, Iov), free: &mut Vec<Lmr>) -> Result {
     free.push(iov.into_lmr());
     if matches!(error, Error::InvalidState { .. }) { Ok(()) } else { Err(error.into()) }

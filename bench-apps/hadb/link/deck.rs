@@ -1,7 +1,7 @@
-//! By mailboxes: each rank has one, and a postbox of each other rank's.
+//! A link by mailboxes: each rank has one, and a postbox to each other rank's.
 //!
-//! A message's tag says whether a BLOB comes behind it, as a message of its own, from where it lies. The two come through one postbox, so
-//! nothing gets between them.
+//! A message's tag says whether a BLOB follows, as a message of its own, sent in place. The two go through one postbox, so no
+//! other message comes between them.
 
 use super::{Blob, Event, count_received, count_sent};
 use crate::failure::{Failure, Result};
@@ -12,17 +12,17 @@ use std::time::Duration;
 use udeck::{Error, Mailbox, Postbox, Received, World};
 
 const NAME: &str = "hadb";
-/// Tags.
+/// Tags of messages.
 const ALONE: u32 = 0;
 const BLOB_FOLLOWS: u32 = 1;
 
 pub struct DeckLink {
-    // Before the world, which they may outlive but need not.
+    // Mailbox and postboxes stand before the world, so that they are dropped first. (They may outlive it.)
     inbox: Mailbox<u8>,
     outs: Vec<Postbox<u8>>,
-    /// Messages whose BLOBs have not come, by sender.
+    /// Messages whose BLOBs have not arrived, by sender.
     halves: HashMap<usize, Body>,
-    /// Whether somebody has died.
+    /// Whether any rank has died.
     bereaved: bool,
     pub usage: Usage,
     world: World,
@@ -32,7 +32,7 @@ impl DeckLink {
     pub fn connect(world: World) -> Result<DeckLink> {
         let inbox = world.mailboxes(NAME)?;
         let outs = world.postboxes(NAME)?;
-        // Who has not posted yet is missed, too.
+        // A rank that has not posted yet is missed, too, if it dies.
         inbox.expect((0..world.size()).filter(|rank| *rank != world.rank()));
         world.barrier()?;
         let (halves, usage) = (HashMap::new(), Usage::default());
@@ -103,7 +103,7 @@ impl DeckLink {
         let DeckLink { inbox, outs, bereaved, world, .. } = self;
         drop((inbox, outs));
         match world.finish() {
-            // What the dead have not read is no failure of the run.
+            // Messages that the dead did not read are no failure of the run.
             Err(Error::Undelivered { .. } | Error::Multiple(_) | Error::PeerLost { .. }) if bereaved => {
                 Ok(())
             }

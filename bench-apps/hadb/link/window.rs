@@ -6,9 +6,9 @@
 //!             └──────────┴──────────┴──────┴─────────────────────┘
 //! ```
 //!
-//! `ack` is the next number that is wanted: each datagram acknowledges, and one that says nothing else is sent only if there was nothing to
-//! say before the next wait. At most [`WINDOW`] datagrams are unacknowledged. What is not acknowledged in time is sent again, all of it:
-//! datagrams that come out of order are dropped.
+//! `ack` is the next sequence number that is expected. Each datagram acknowledges; a datagram that only acknowledges is sent if
+//! no other one was sent before the next wait. At most [`WINDOW`] datagrams are unacknowledged. If acknowledgements do not come
+//! in time, all unacknowledged datagrams are sent again: datagrams that arrive out of order are dropped.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 const HEADER: usize = 17;
 /// Bytes of data in a datagram.
 const PIECE: usize = 8 << 10;
-/// What a socket's buffer has room for, as Linux counts it.
+/// Largest number of unacknowledged datagrams: a socket's buffer has room for them, as Linux counts it.
 const WINDOW: usize = 8;
-/// Until the first repetition; each further one waits twice as long as the last, up to the limit.
+/// Time until the first repetition; each further one waits twice as long as the last, up to `MAX_DOUBLINGS`.
 const FIRST_REPEAT: Duration = Duration::from_millis(20);
 const MAX_DOUBLINGS: u32 = 4;
 
@@ -29,24 +29,24 @@ const NOTHING: u8 = 2;
 
 #[derive(Debug, Default)]
 pub struct Window {
-    /// The number of the first in `flight`.
+    /// Sequence number of the first datagram in `flight`.
     first: u64,
-    /// Sent and not acknowledged.
+    /// Datagrams that were sent and not acknowledged.
     flight: VecDeque<Vec<u8>>,
     waiting: VecDeque<Vec<u8>>,
-    /// When `flight` was last sent, and how often in vain.
+    /// Time at which `flight` was last sent, and number of repetitions.
     sent: Option<Instant>,
     repeats: u32,
-    /// Since when nothing was acknowledged that should have been.
+    /// Time since which an overdue acknowledgement has not come.
     since: Option<Instant>,
-    /// The next number to come.
+    /// Sequence number that is expected next.
     wanted: u64,
     partial: Vec<u8>,
     owes: bool,
 }
 
 impl Window {
-    /// Takes a message, in `parts` that follow each other.
+    /// Queues a message, given in consecutive `parts`.
     pub fn push(&mut self, parts: &[&[u8]]) {
         let mut left: usize = parts.iter().map(|part| part.len()).sum();
         let mut bytes = parts.iter().flat_map(|part| part.chunks(PIECE));
@@ -72,7 +72,7 @@ impl Window {
         }
     }
 
-    /// Hands out what is to be sent now; whether it was sent before.
+    /// Passes each datagram that is due to `send`, and whether it was sent before.
     pub fn transmit(&mut self, now: Instant, mut send: impl FnMut(&[u8], bool)) {
         let ack = self.wanted;
         if self.repeat_at().is_some_and(|at| at <= now) {
@@ -97,7 +97,7 @@ impl Window {
         }
     }
 
-    /// A datagram that only acknowledges.
+    /// Makes a datagram that only acknowledges.
     pub fn acknowledgement(&mut self) -> [u8; HEADER] {
         self.owes = false;
         let mut datagram = [0; HEADER];
@@ -106,17 +106,17 @@ impl Window {
         datagram
     }
 
-    /// Whether something came that no datagram has acknowledged.
+    /// Whether an arrived datagram is still unacknowledged.
     pub fn owes(&self) -> bool {
         self.owes
     }
 
-    /// When [`Window::transmit`] has to be called again.
+    /// Time at which [`Window::transmit`] must be called again.
     pub fn repeat_at(&self) -> Option<Instant> {
         self.sent.map(|sent| sent + FIRST_REPEAT * 2_u32.pow(self.repeats))
     }
 
-    /// Since when it waits for an acknowledgement.
+    /// Time since which it has waited for an acknowledgement.
     pub fn waits_since(&self) -> Option<Instant> {
         self.since
     }
@@ -125,7 +125,8 @@ impl Window {
         self.flight.is_empty() && self.waiting.is_empty()
     }
 
-    /// A datagram has come; the message, if it was the last of one. `None`: it is none of ours.
+    /// Takes an arrived datagram. Returns the message, if this was its last datagram. `None`: the datagram is
+    /// not of this protocol.
     pub fn receive(&mut self, datagram: &[u8], now: Instant) -> Option<Option<Vec<u8>>> {
         let (header, data) = datagram.split_at_checked(HEADER)?;
         let word = |at: usize| header[at..at + 8].try_into().map(u64::from_le_bytes).ok();
@@ -166,7 +167,7 @@ mod tests {
             from.push(&[&message[..message.len() / 3], &message[message.len() / 3..]]);
         }
         let (mut now, mut arrived, mut losses) = (Instant::now(), Vec::new(), losses.iter());
-        // Each is lost or not; when all of `losses` is used, none is.
+        // Each datagram is lost or not, as `losses` says; after its end none is lost.
         let mut lost = || losses.next().copied().unwrap_or(false);
         while !from.is_empty() {
             let mut sent = Vec::new();

@@ -1,4 +1,4 @@
-//! Makes the connections: of each pair of ranks, the one with the higher number asks.
+//! Set-up of the connections: in each pair of ranks, the one with the higher number connects.
 
 use super::stream::{RECEIVES, SLOT, SLOTS, Stream};
 use super::wire::{Greeting, PACKET};
@@ -14,14 +14,15 @@ use udeck_dat::{
     RemoteMemory, Rights, ServiceAddress, SharedLmr,
 };
 
-/// Where each rank's service point is, at its own NIC.
+/// Qualifier of each rank's service point, at its own NIC.
 const QUALIFIER: u64 = 2004;
-/// Until all have connected.
+/// Longest wait until all have connected.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What can have happened to a connection between two looks, at most: all receives, packets and pieces, and what a connection tells.
+/// Largest number of a connection's events between two polls: all receives, packets and pieces, and the connection's own events.
 const EVENTS: usize = 2 * RECEIVES as usize + SLOTS as usize + 8;
 
-/// To be called by all ranks. Waits for them. `world` is used only to tell where the service points are, and later for who has died.
+/// Connects all ranks. All ranks must call it; it waits for them. `world` exchanges the addresses of the service points, and
+/// later tells which ranks have died.
 pub fn connect(world: World) -> Result<DatLink> {
     let ia = Ia::on_nic(world.nic())?;
     ia.set_oversubscribed(ranks_here(&world) > udeck::sys::usable_cpus().len());
@@ -33,7 +34,7 @@ pub fn connect(world: World) -> Result<DatLink> {
         (0..usize::from(each) * (size - 1)).map(|_| Lmr::new(&pz, len)).collect::<Result<Vec<_>, Error>>()
     };
     let (packets, pieces) = (several(RECEIVES, PACKET)?, several(SLOTS, SLOT)?);
-    // Its service point first, then the others hear of it.
+    // The service point is made before the others learn its address.
     let psp = Psp::new(QUALIFIER, &evd)?;
     let addresses = exchange(&world, &psp)?;
     let (ready, usage, looked) = (VecDeque::new(), Usage::default(), Instant::now());
@@ -54,7 +55,7 @@ pub fn connect(world: World) -> Result<DatLink> {
                 established(&mut link, of, what)?;
                 waits[of] = false;
             }
-            // A rank that is ready begins.
+            // A rank that is ready may already send messages.
             Ok(event) => link.handle(event)?,
             Err(Error::Timeout { .. }) => {
                 let what = format!("a connection with rank {missing}");
@@ -67,14 +68,14 @@ pub fn connect(world: World) -> Result<DatLink> {
     Ok(link)
 }
 
-/// How many ranks of the job run on this host.
+/// Number of the job's ranks on this host.
 fn ranks_here(world: &World) -> usize {
     let placement = &world.client().welcome().placement;
     let own = placement.host_of(world.rank() as u32);
     (0..world.size()).filter(|rank| placement.host_of(*rank as u32) == own).count()
 }
 
-/// An end point, with all of its receives and its landing memory.
+/// Makes an end point with all of its receives and its landing memory.
 fn peer(pz: &Pz, evd: &Evd) -> Result<Peer> {
     let attributes = EpAttributes {
         max_receives: RECEIVES.into(),
@@ -90,7 +91,7 @@ fn peer(pz: &Pz, evd: &Evd) -> Result<Peer> {
     Ok(Peer { ep, stream: Stream::default(), landing, remote, state: State::Connected })
 }
 
-/// The others' service points, by rank.
+/// Exchanges the addresses of the service points, by rank.
 fn exchange(world: &World, psp: &Psp) -> Result<Vec<Option<ServiceAddress>>> {
     const NAME: &str = "hadb.service-points";
     let ServiceAddress::Nic { nic, .. } = psp.address() else { return Ok(Vec::new()) };
@@ -112,7 +113,8 @@ fn greeting(rank: usize, peer: &Peer) -> Vec<u8> {
     Greeting { rank, landing: peer.landing.remote() }.encode().to_vec()
 }
 
-/// Only a higher rank asks, once, and says which it is and where its landing memory is.
+/// Accepts a request if it comes from a higher rank that has not connected yet. The request names its rank and
+/// landing memory.
 fn accept(link: &mut DatLink, request: ConnectionRequest) -> Result {
     let rank = link.world.rank();
     let asker = Greeting::decode(request.private_data()).filter(|asker| asker.rank > rank);
@@ -126,7 +128,7 @@ fn accept(link: &mut DatLink, request: ConnectionRequest) -> Result {
     peer.ep.accept(request, &answer).map_err(|(error, _)| error.into())
 }
 
-/// Who has asked learns from the answer where the other one's landing memory is.
+/// Completes a connection. The connecting side learns the other side's landing memory from the answer.
 fn established(link: &mut DatLink, rank: usize, what: Connection) -> Result {
     let Some(peer) = &mut link.peers[rank] else { return Ok(()) };
     if what != Connection::Established {

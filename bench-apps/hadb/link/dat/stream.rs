@@ -1,46 +1,47 @@
-//! The messages between two ranks, both ways, as a state machine without I/O: what goes into which packet, and when there is a place for it.
+//! Messages between two ranks, both ways, as a state machine without I/O: the contents of each packet, and when there is room for
+//! it.
 //!
-//! **Receives.** Each side has [`RECEIVES`] of them posted. A packet takes one, and the other side says in its packets how many it has posted
-//! again. So no packet comes without a receive. The last of these credits is kept for a packet that only gives credits back: otherwise two sides
-//! that have none would wait for each other.
+//! **Receives.** Each side has [`RECEIVES`] posted receives. A packet takes one, and the other side's packets say how many it has
+//! posted again. So no packet arrives without a posted receive. The last of these credits is reserved for a packet that only
+//! returns credits: otherwise two sides without credits would wait for each other.
 //!
-//! **Slots.** BLOBs, and bodies that are longer than a packet, are written by RDMA into the receiver's landing memory, piece by piece. It has
-//! [`SLOTS`] slots, which are used in turn; that one is empty again is said in the same way. Each piece has a packet, posted behind it, so that
-//! the receiver empties a slot while the next one is filled.
+//! **Slots.** BLOBs, and bodies that are longer than a packet, are written by RDMA into the receiver's landing memory, piece by
+//! piece. It has [`SLOTS`] slots, which are used in turn; packets say in the same way how many were emptied. Each piece has a
+//! packet, posted behind it, so that the receiver empties a slot while the next one is filled.
 //!
-//! **Packing.** All that waits when a packet is made goes into it, as far as there is room.
+//! **Packing.** All messages that wait when a packet is made go into it, as far as there is room.
 
 use super::super::Blob;
 use super::wire::{self, Entry, Header, MAX_INLINE, Writer};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Receives that are posted for each connection.
+/// Posted receives of each connection.
 pub const RECEIVES: u8 = 32;
-/// Places for pieces in each connection's landing memory.
+/// Slots in each connection's landing memory.
 pub const SLOTS: u8 = 8;
-/// Bytes of a place.
+/// Bytes of a slot.
 pub const SLOT: usize = 128 << 10;
-/// Credits that only a packet without a message may use.
+/// Credits reserved for packets without a message.
 const KEPT: u8 = 1;
-/// Messages that wait for a peer: more than all transactions under way have.
+/// Largest number of messages that wait for a peer: more than all transactions under way have.
 const MAX_QUEUED: usize = 1024;
-/// The longest body or BLOB.
+/// Largest length of a body or BLOB, in bytes.
 const MAX_BULK: usize = 64 << 20;
 
 #[derive(Debug)]
 pub struct Stream {
     queue: VecDeque<Item>,
-    /// Receives that the peer has posted for us, and empty slots there.
+    /// Receives that the peer has posted for this side, and its empty slots.
     credits: u8,
     slots: u8,
-    /// The slot to be filled next.
+    /// Number of the slot that is filled next.
     next: u8,
-    /// What we have posted again and emptied, and not said.
+    /// Receives posted again and slots emptied that no packet has reported yet.
     owed: Header,
-    /// The slot to be emptied next.
+    /// Number of the slot that is emptied next.
     full: u8,
-    /// What has not come as a whole.
+    /// A message that has arrived in part.
     partial: Option<Partial>,
 }
 
@@ -49,7 +50,7 @@ pub struct Stream {
 struct Item {
     body: Vec<u8>,
     blob: Option<Blob>,
-    /// Its BULK was sent, and so many bytes of the body and of the BLOB.
+    /// Whether its BULK entry was sent, and the bytes of body and BLOB that were sent.
     announced: bool,
     sent: usize,
 }
@@ -58,7 +59,7 @@ struct Item {
 struct Partial {
     body: Vec<u8>,
     blob: Vec<u8>,
-    /// So much of them is there.
+    /// Bytes that have arrived.
     filled: usize,
 }
 
@@ -81,12 +82,12 @@ impl Item {
         self.blob.as_deref().unwrap_or_default()
     }
 
-    /// What of the body does not fit into a packet: nothing or all.
+    /// The body, if it does not fit into a packet; otherwise nothing.
     fn rest(&self) -> &[u8] {
         if self.body.len() > MAX_INLINE { &self.body } else { &[] }
     }
 
-    /// What is behind the part that was sent, up to a slot's length.
+    /// Next bytes to be sent, up to the length of a slot.
     fn piece(&self) -> &[u8] {
         let (rest, blob) = (self.rest(), self.blob());
         let left = rest.get(self.sent..).filter(|left| !left.is_empty());
@@ -100,7 +101,7 @@ impl Item {
 }
 
 impl Stream {
-    /// Takes a message. `false`: too many wait, or it is too long.
+    /// Queues a message. `false`: too many wait, or it is too long.
     #[must_use]
     pub fn push(&mut self, body: Vec<u8>, blob: Option<Blob>) -> bool {
         let item = Item { body, blob, announced: false, sent: 0 };
@@ -111,26 +112,26 @@ impl Stream {
         fits
     }
 
-    /// Whether nothing waits.
+    /// Whether no message waits.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Whether [`Stream::fill`] may have something.
+    /// Whether [`Stream::fill`] may produce a packet.
     pub fn is_due(&self) -> bool {
         self.credits > KEPT && !self.queue.is_empty() || self.credits > 0 && self.owes_much()
     }
 
-    /// So much that the peer may wait for it.
+    /// Whether the unreported credits and slots are so many that the peer may wait for them.
     fn owes_much(&self) -> bool {
         self.owed.credits >= RECEIVES / 2 || self.owed.slots >= SLOTS / 2
     }
 
-    /// Makes the next packet in `packet`, which has [`wire::PACKET`] bytes: its length. `write` posts a piece for that slot of the peer's, or says that
-    /// it cannot now. `None`: there is nothing to say, or no place for it yet.
+    /// Makes the next packet in `packet`, which has [`wire::PACKET`] bytes, and returns its length. `write` posts a piece for the
+    /// given slot of the peer, or says that it cannot now. `None`: there is nothing to send, or no room for it yet.
     ///
     /// # Errors
-    /// Those of `write`.
+    /// Errors of `write`.
     pub fn fill<E>(
         &mut self,
         packet: &mut [u8],
@@ -178,8 +179,8 @@ impl Stream {
         Ok(Some(writer.finish(std::mem::take(&mut self.owed))))
     }
 
-    /// A packet has come. Its receive is posted again before the next call of [`Stream::fill`]. `read` copies from that slot, `deliver` gets each body, with its BLOB.
-    /// `None`: it is none of ours.
+    /// Takes an arrived packet. Its receive must be posted again before the next call of [`Stream::fill`]. `read` copies from the
+    /// given slot, `deliver` gets each body with its BLOB. `None`: the packet is not of this protocol.
     pub fn receive(
         &mut self,
         packet: &[u8],

@@ -1,4 +1,4 @@
-//! What the two ends of a connection say to each other. Numbers are little-endian.
+//! Wire format between the two ends of a connection. Numbers are little-endian.
 //!
 //! ```text
 //!  packet    ┌─────────────┬───────────┬─────────┬─────────┐  one send, into one posted receive: up to 4 KiB
@@ -18,24 +18,24 @@
 //!            └─────────┴───────────┴──────────────────────┘
 //! ```
 //!
-//! `credits` and `slots`: so many receives were posted again, and so many slots emptied, since the last packet that said so.
+//! `credits` and `slots`: number of receives posted again, and of slots emptied, since the last packet that reported them.
 
 use udeck_dat::RemoteMemory;
 
-/// Bytes of a packet.
+/// Length of a packet, in bytes.
 pub const PACKET: usize = 4 << 10;
 const HEADER: usize = 2;
 const MESSAGE: u8 = 0;
 const BULK: u8 = 1;
 const PIECE: u8 = 2;
-/// The longest body that a packet has room for.
+/// Longest body that fits into a packet, in bytes.
 pub const MAX_INLINE: usize = PACKET - HEADER - BULK_HEAD;
 const MESSAGE_HEAD: usize = 3;
 const BULK_HEAD: usize = 11;
 const PIECE_HEAD: usize = 5;
-/// Names this protocol and its version.
+/// Identifies this protocol and its version.
 const VERSION: [u8; 4] = *b"hdb1";
-/// Bytes of a greeting.
+/// Length of a greeting, in bytes.
 pub const GREETING: usize = 24;
 
 /// A packet's header.
@@ -52,14 +52,14 @@ pub enum Entry<'a> {
     Piece(usize),
 }
 
-/// Makes a packet of entries.
+/// Builds a packet from entries.
 pub struct Writer<'a> {
     packet: &'a mut [u8],
     len: usize,
 }
 
 impl<'a> Writer<'a> {
-    /// `packet` has [`PACKET`] bytes.
+    /// Begins a packet. `packet` has [`PACKET`] bytes.
     pub fn new(packet: &'a mut [u8]) -> Self {
         Writer { packet, len: HEADER }
     }
@@ -68,12 +68,12 @@ impl<'a> Writer<'a> {
         self.len == HEADER
     }
 
-    /// Whether a piece can be told of.
+    /// Whether there is room for a PIECE entry.
     pub fn has_room_for_piece(&self) -> bool {
         self.packet.len() - self.len >= PIECE_HEAD
     }
 
-    /// `false`: it does not fit any more.
+    /// Appends an entry. `false`: there is no room for it.
     pub fn put(&mut self, entry: Entry<'_>) -> bool {
         match entry {
             Entry::Message(body) => {
@@ -106,20 +106,20 @@ impl<'a> Writer<'a> {
         true
     }
 
-    /// The packet's length.
+    /// Completes the packet, and returns its length.
     pub fn finish(self, header: Header) -> usize {
         self.packet[..HEADER].copy_from_slice(&[header.credits, header.slots]);
         self.len
     }
 }
 
-/// The header and what is behind it. `None`: that is no packet.
+/// Splits a packet into header and entries. `None`: it is no packet.
 pub fn split(packet: &[u8]) -> Option<(Header, &[u8])> {
     let ([credits, slots], entries) = packet.split_first_chunk()?;
     Some((Header { credits: *credits, slots: *slots }, entries))
 }
 
-/// Takes the first of the entries. `None`: that is no entry.
+/// Takes the first entry. `None`: it is no entry.
 pub fn next<'a>(entries: &mut &'a [u8]) -> Option<Entry<'a>> {
     let bytes = *entries;
     let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?) as usize);
@@ -140,7 +140,7 @@ pub fn next<'a>(entries: &mut &'a [u8]) -> Option<Entry<'a>> {
     Some(entry)
 }
 
-/// Who one is, and where the other one writes.
+/// Rank of the sender, and its landing memory, which the receiver writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
     pub rank: usize,
@@ -156,7 +156,7 @@ impl Greeting {
         bytes
     }
 
-    /// `None`: that is none, or of another version.
+    /// Decodes a greeting. `None`: it is no greeting, or one of another version.
     pub fn decode(bytes: &[u8]) -> Option<Greeting> {
         let bytes: &[u8; GREETING] = bytes.try_into().ok()?;
         let rank = u32::from_le_bytes(*bytes[4..].first_chunk()?) as usize;
@@ -171,7 +171,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever the bytes are: entries lie in them, and there is an end.
+        /// For arbitrary bytes, every entry lies within them, and the decoding ends.
         #[test]
         fn prop_any_bytes_are_entries_or_are_refused(bytes in prop::collection::vec(prop_oneof![0..4_u8, any::<u8>()], 0..200)) {
             let mut left = &bytes[..];

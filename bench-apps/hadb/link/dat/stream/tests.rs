@@ -1,4 +1,4 @@
-//! Two sides against each other, with packets on their way and a landing memory each.
+//! Two sides against each other, each with packets under way and a landing memory.
 
 use super::super::wire::PACKET;
 use super::*;
@@ -6,14 +6,14 @@ use proptest::prelude::*;
 
 type Message = (Vec<u8>, Option<Vec<u8>>);
 
-/// One side, and what is on its way to it.
+/// One side, and the packets and pieces on their way to it.
 #[derive(Default)]
 struct Side {
     stream: Stream,
     packets: VecDeque<Vec<u8>>,
     landing: Vec<Option<Vec<u8>>>,
     arrived: Vec<Message>,
-    /// Packets that were sent from here.
+    /// Number of packets that this side has sent.
     sent: usize,
 }
 
@@ -22,7 +22,7 @@ impl Side {
         Side { landing: vec![None; SLOTS.into()], ..Side::default() }
     }
 
-    /// Sends a packet, if there is one; whether there was.
+    /// Sends a packet, if there is one, and returns whether it did.
     fn send(&mut self, to: &mut Side, may_write: bool) -> bool {
         let mut packet = vec![0; PACKET];
         let filled = self.stream.fill(&mut packet, |slot, piece| {
@@ -65,7 +65,7 @@ fn message(body: usize, blob: usize, byte: u8) -> Message {
     (bytes(body), (blob > 0).then(|| bytes(blob)))
 }
 
-/// Until nothing is left to do, by itself.
+/// Runs both sides until nothing is left to do.
 fn settle(one: &mut Side, other: &mut Side) {
     for _ in 0..100_000 {
         let moved = [one.send(other, true), other.send(one, true), one.receive(), other.receive()];
@@ -110,7 +110,7 @@ proptest! {
         prop_assert!(one.arrived == to_one && other.arrived == to_other);
     }
 
-    /// A peer that says anything makes no panic.
+    /// Arbitrary packets of a peer cause no panic.
     #[test]
     fn prop_any_packet_is_taken_or_refused(packets in prop::collection::vec(
         prop::collection::vec(prop_oneof![4 => 0..4_u8, 1 => any::<u8>()], 0..40), 1..40,
@@ -150,7 +150,8 @@ fn both_may_send_all_that_they_can_at_the_same_time() {
     assert_eq!([one.arrived.len(), other.arrived.len()], [10 * usize::from(RECEIVES); 2]);
 }
 
-/// What the bounds forbid is no packet: `None` for the last of so many, and `Some` for those before.
+/// Checks that packets which break the bounds are refused: `None` for the last one, and `Some` for those
+/// before.
 fn is_refused_at_last(packets: &[&[u8]]) {
     let mut stream = Stream::default();
     for (nth, packet) in packets.iter().enumerate() {
