@@ -1,61 +1,61 @@
-//! The floor: what 8 bytes cost between two processors if nothing is done but what a message needs. How far the library is
-//! from it, `deckperf peers` measures in the same rounds, and `cargo xtask counts` counts in instructions.
+//! The floor: the cost of 8 bytes between two processors with only the work that a message needs. `deckperf peers`
+//! measures the library beside it in the same rounds, and `cargo xtask counts` counts the instructions of both.
 //!
-//! It is a ring of cells as the library's shared memory has, and a message there has all that one of the library has on its
-//! way:
+//! The floor is a ring of cells like the one in the library's shared memory, and does everything that the library does for
+//! a message under way:
 //!
-//! * its length and a tag, which the receiver checks and returns,
-//! * a look at whether the connection lives, on both sides,
-//! * credit: the receiver says every 16th time which cells may be written again,
-//! * the receiver may sleep: after a message the sender fences and looks whether it has to be woken.
+//! * a length and a tag, which the receiver checks and returns,
+//! * a check on both sides whether the connection lives,
+//! * credit: every 16th time the receiver publishes which cells may be written again,
+//! * a sleeping receiver: after a message the sender fences and checks whether to wake it.
 //!
-//! What the library adds is what this has not: a message that is moved into the library and out of it, many connections that
-//! are served alike, protocols, ranks that die, and an order that holds whatever else the connection carries.
+//! The library adds what the floor lacks: moving a message into the library and out of it, fair polling of many connections,
+//! protocols, the deaths of ranks, and an order that holds whatever else the connection carries.
 //!
-//! Two threads stand for two processes: the lines travel between the same two processors, and what is shared consists of
-//! atomics, so all of it is safe code.
+//! Two threads represent two processes: the cache lines travel between the same two processors, and the shared memory
+//! consists of atomics, so all of it is safe code.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Of a message, at most.
+/// Largest length of a message, in bytes.
 pub const MAX_BYTES: usize = PAYLOAD_WORDS * 8;
 
 const PAYLOAD_WORDS: usize = 6;
-/// A power of two.
+/// Number of cells, a power of two.
 const CELLS: u32 = 128;
-/// The receiver gives cells back in portions.
+/// Number of messages after which the receiver returns their cells together.
 const CREDIT_EVERY: u32 = 16;
 
-/// The receiver looks by itself.
+/// Value of `attention` while the receiver polls.
 const AWAKE: u32 = 0;
-/// What a connection is until it ends.
+/// Value of a connection's state until it ends.
 const ALIVE: u32 = 0;
 
 /// One message, one cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Cell {
-    /// Low half: position + 1 of the message that lies here. High half: its length.
+    /// Low half: position + 1 of the message in this cell. High half: its length.
     head: AtomicU64,
     tag: AtomicU64,
     payload: [AtomicU64; PAYLOAD_WORDS],
 }
 
-/// What the receiver writes. 128 bytes because processors fetch lines in pairs.
+/// Cache line that the receiver writes. It takes 128 bytes because processors fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct ReceiverLine {
-    /// How many messages were read, modulo 2^32.
+    /// Number of messages that were read, modulo 2^32.
     credit: AtomicU32,
     attention: AtomicU32,
 }
 
-/// What hardly anybody writes.
+/// State of the connection, which is rarely written.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct State(AtomicU32);
 
-/// One way from a sender to a receiver.
+/// A ring from a sender to a receiver.
 #[derive(Debug)]
 pub struct Ring {
     cells: [Cell; CELLS as usize],
@@ -63,7 +63,7 @@ pub struct Ring {
     state: State,
 }
 
-/// The writing end; exactly one.
+/// The writing end; there is exactly one.
 #[derive(Debug)]
 pub struct Sender<'r> {
     ring: &'r Ring,
@@ -71,34 +71,34 @@ pub struct Sender<'r> {
     credit: u32,
 }
 
-/// The reading end; exactly one.
+/// The reading end; there is exactly one.
 #[derive(Debug)]
 pub struct Receiver<'r> {
     ring: &'r Ring,
     next: u32,
 }
 
-/// Why a message cannot travel.
+/// Why a message cannot be sent or received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It is longer than [`MAX_BYTES`], or says so.
+    /// The message is longer than [`MAX_BYTES`], or its header says so.
     TooLong,
     /// The receiver has not read enough yet.
     Full,
     /// The connection has ended.
     Ended,
-    /// The receiver sleeps, and nobody here could wake it.
+    /// The receiver sleeps, and nothing here could wake it.
     Asleep,
 }
 
-/// What has come.
+/// A received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Its first `length` bytes, and zeros or leftovers behind them.
+    /// The first `length` bytes of the message, followed by zeros or leftovers.
     pub payload: [u64; PAYLOAD_WORDS],
-    /// In bytes.
+    /// Length in bytes.
     pub length: usize,
-    /// As it was posted.
+    /// The posted tag.
     pub tag: u64,
 }
 
@@ -113,7 +113,7 @@ impl Default for Ring {
 }
 
 impl Ring {
-    /// Both ends of a fresh ring.
+    /// Resets the ring, and returns both ends.
     pub fn ends(&mut self) -> (Sender<'_>, Receiver<'_>) {
         *self = Ring::default();
         let ring = &*self;
@@ -172,10 +172,10 @@ impl Sender<'_> {
 }
 
 impl Receiver<'_> {
-    /// One look: the next message, if it has come.
+    /// Polls once: returns the next message, if it has arrived.
     ///
     /// # Errors
-    /// The connection has ended, or the message cannot be one.
+    /// The connection has ended, or the cell's contents cannot be a message.
     #[inline]
     pub fn poll(&mut self) -> Result<Option<Message>, Refused> {
         let cell = self.ring.cell(self.next);

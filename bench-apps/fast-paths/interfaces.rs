@@ -6,12 +6,12 @@ use crate::counted;
 use crate::failure::Result;
 use crate::pair::{End, connected};
 
-/// Of a message that travels inside its cell.
+/// Bytes of a message that travels inside its cell.
 const SMALL: usize = 8;
-/// Of an RDMA write.
+/// Bytes of an RDMA write.
 const LINE: usize = 64;
 
-/// Goes through each path `rounds` times.
+/// Runs each path `rounds` times.
 pub fn run(nic: &Nic, rounds: usize) -> Result {
     let ptag = nic.ptag();
     let attributes = ViAttributes { enable_rdma_write: true, ..ViAttributes::new(ptag) };
@@ -20,7 +20,7 @@ pub fn run(nic: &Nic, rounds: usize) -> Result {
     writes(nic, ptag, &mut here, rounds)
 }
 
-/// One message at a time, and a look at the empty queue after each.
+/// Sends one message at a time, and polls the empty queue after each.
 fn sends(nic: &Nic, ptag: Ptag, here: &mut End, there: &mut End, rounds: usize) -> Result {
     let mut send = Descriptor::new([nic.region(SMALL, ptag)?]);
     let mut receive = Descriptor::new([nic.region(SMALL, ptag)?]);

@@ -1,8 +1,8 @@
-//! Goes through the fast paths, for `cargo xtask counts`, which runs it under callgrind.
+//! Program that runs the fast paths for `cargo xtask counts`, under callgrind.
 //!
-//! On a shared machine a time says little and an instruction count says the same every day. So that it does, one thread
-//! drives both ends of every connection: nobody waits, spins or sleeps, and the library's own threads have nothing to do.
-//! What is counted stands in [`counted`]; the rest of this program prepares.
+//! On a shared machine a time says little, but an instruction count says the same every day. To make it so, one thread
+//! drives both ends of every connection: nothing waits, spins or sleeps, and the library's own threads have nothing to
+//! do. [`counted`] has the counted functions; the rest of this program prepares.
 
 mod counted;
 mod failure;
@@ -17,11 +17,11 @@ use udeck::{Config, Packed, World};
 
 use crate::failure::Result;
 
-/// Each path is gone through so often: what is done once, or once per lap of a ring, falls below a tenth of an
-/// instruction, or is spread evenly.
+/// Number of runs of each path. One-time work, or work once per lap of a ring, falls below a tenth of an
+/// instruction for each run, or is spread evenly.
 const ROUNDS: usize = 4096;
 
-/// Elements of a message that travels inside its cell, and of one that is handed off: 8 bytes and 64 KiB.
+/// Number of elements of a message inside its cell, and of one that is handed off: 8 bytes and 64 KiB.
 const SMALL: usize = 1;
 const LARGE: usize = (64 << 10) / size_of::<u64>();
 
@@ -30,7 +30,7 @@ fn main() -> Result {
 }
 
 fn run(rounds: usize) -> Result {
-    // Not the environment's settings: they would be counted, too.
+    // The environment's settings are not read, because reading them would be counted, too.
     let world = udeck::init_with(Config::default())?;
     bare(rounds);
     buffers(&world, rounds);
@@ -43,7 +43,7 @@ fn run(rounds: usize) -> Result {
     over_tcp(rounds)
 }
 
-/// What all of it is compared with.
+/// Runs the floor, with which all paths are compared.
 fn bare(rounds: usize) {
     let mut ring = floor::Ring::default();
     let (mut out, mut inbox) = ring.ends();
@@ -83,7 +83,7 @@ fn mailboxes(world: &World, rounds: usize) -> Result {
     Ok(())
 }
 
-/// Each message comes while its retrieve waits.
+/// Each message arrives while its retrieve waits.
 #[cfg(feature = "waited")]
 fn waits(world: &World, rounds: usize) -> Result {
     let inbox = world.mailbox::<u64>("fast-paths.waited")?;
@@ -99,7 +99,7 @@ fn waits(world: &World, rounds: usize) -> Result {
     Ok(())
 }
 
-/// To itself, over the loopback device: what is counted is what the library does around the system calls.
+/// Messages to itself over the loopback device: the count is the library's work around the system calls.
 fn over_tcp(rounds: usize) -> Result {
     let world = udeck::init_with(Config::default().over("tcp"))?;
     let inbox = world.mailbox::<u64>("fast-paths.tcp")?;
@@ -129,7 +129,7 @@ fn packed(world: &World, rounds: usize) -> Result {
 
 #[cfg(test)]
 mod tests {
-    /// Where there is no callgrind, the paths are at least gone through.
+    /// Runs all paths, so that they are tested even without callgrind.
     #[test]
     fn every_path_can_be_gone_through() {
         super::run(100).unwrap();

@@ -1,4 +1,4 @@
-//! Two connected VIs on one NIC, for the paths over verbs (`transports/verbs/paths`), too.
+//! Two connected VIs on one NIC. The paths over verbs (`transports/verbs/paths`) use this file, too.
 
 use std::{thread, time::Duration};
 
@@ -11,17 +11,17 @@ pub struct End {
     pub cq: Cq,
 }
 
-/// Both ends of a connection.
+/// Makes both ends of a connection.
 pub fn connected(nic: &Nic, attributes: ViAttributes) -> Result<(End, End)> {
     let end = || -> Result<End> { Ok(End { vi: Vi::new(nic, attributes)?, cq: Cq::new(nic)? }) };
     let (mut here, mut there) = (end()?, end()?);
     meet(nic, &mut here, &mut there)?;
-    // A new connection names its queues once.
+    // A new connection names its queues once, so these entries are taken first.
     while there.cq.poll().is_some() {}
     Ok((here, there))
 }
 
-/// The only place where two threads are needed: asking waits for the answer.
+/// Connects the ends: the only place that needs two threads, because a connect waits for the answer.
 fn meet(nic: &Nic, here: &mut End, there: &mut End) -> Result {
     let listener = Listener::new(nic, DOOR)?;
     let address = NetAddress { host: nic.attributes().address.clone(), discriminator: DOOR.to_vec() };

@@ -1,5 +1,5 @@
-//! The message that comes while a retrieve waits, although one thread drives both ends: the library says when a look was in
-//! vain, and then it is posted ([`udeck_sys::on_next_miss`]).
+//! A message that arrives while a retrieve waits, although one thread drives both ends: the library reports a poll in vain,
+//! and the message is posted then ([`udeck_sys::on_next_miss`]).
 
 use std::cell::RefCell;
 
@@ -12,12 +12,12 @@ thread_local! {
     static PREPARED: RefCell<Option<Prepared>> = const { RefCell::new(None) };
 }
 
-/// By this postbox; `None`: no more.
+/// Sets the postbox of the posts; `None`: no more posts.
 pub fn post_by(out: Option<Postbox<u64>>) {
     PREPARED.set(out.map(|out| (out, None)));
 }
 
-/// What [`post_prepared`] is to post.
+/// Sets the message that [`post_prepared`] will post.
 pub fn prepare(small: Buf<u64>) {
     PREPARED.with_borrow_mut(|prepared| prepared.as_mut().expect("a postbox").1 = Some(small));
 }

@@ -52,7 +52,7 @@ pub struct Server<B> {
 struct Job<B> {
     seq: u64,
     work: Work<B>,
-    /// After-images of the other server's rows, as far as it has prepared them.
+    /// After-images of the other server's rows, as soon as it has prepared them.
     theirs: Option<Vec<Row>>,
     /// Records for the log.
     records: Vec<Record>,

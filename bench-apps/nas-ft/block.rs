@@ -1,18 +1,19 @@
-//! A piece of what one rank sends another in a transpose: an array of rows.
+//! A block that one rank sends another in a transpose: an array of rows.
 
 use num_complex::Complex64;
 use std::ops::{Deref, DerefMut, Range};
 
-/// `[outer][inner][x]`: for each outer index a row of x for each inner one. Indices are those of the grid.
+/// A block `[outer][inner][x]`: for each outer index a row of x for each inner one. Indices are those of the
+/// grid.
 pub struct Block<D> {
     outer: Range<usize>,
     inner: Range<usize>,
-    /// Points of a row.
+    /// Points in a row.
     width: usize,
     data: D,
 }
 
-/// What a block is about, before there is memory for it.
+/// Shape of a block, before there is memory for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub outer: Range<usize>,
@@ -27,7 +28,7 @@ impl Shape {
 }
 
 impl<D: Deref<Target = [Complex64]>> Block<D> {
-    /// `data` has the points of the shape.
+    /// Makes a block. `data` has the points of the shape.
     pub fn new(shape: Shape, data: D) -> Self {
         assert_eq!(data.len(), shape.points(), "the points of {shape:?}");
         let Shape { outer, inner, width } = shape;
@@ -42,19 +43,19 @@ impl<D: Deref<Target = [Complex64]>> Block<D> {
         self.outer.contains(&outer)
     }
 
-    /// The rows of one outer index, one for each inner index; none if the block has no such index.
+    /// The rows at one outer index, one for each inner index; none if the block has no such index.
     pub fn rows_at_outer(&self, outer: usize) -> impl Iterator<Item = &[Complex64]> {
         let at = self.plane(outer);
         self.data[at].chunks_exact(self.width)
     }
 
-    /// The rows of one inner index, one for each outer index; none if the block has no such index.
+    /// The rows at one inner index, one for each outer index; none if the block has no such index.
     pub fn rows_at_inner(&self, inner: usize) -> impl Iterator<Item = &[Complex64]> {
         let (skip, take) = self.skip_take(inner);
         self.data.chunks_exact(self.width).skip(skip).step_by(self.inner.len()).take(take)
     }
 
-    /// Where the rows of an outer index are.
+    /// Place of the rows at an outer index, in points.
     fn plane(&self, outer: usize) -> Range<usize> {
         if !self.has_outer(outer) {
             return 0..0;
@@ -64,7 +65,7 @@ impl<D: Deref<Target = [Complex64]>> Block<D> {
         start..start + points
     }
 
-    /// Which of all rows is the first one of an inner index, and how many there are.
+    /// Number of rows before the first row of an inner index, and number of its rows.
     fn skip_take(&self, inner: usize) -> (usize, usize) {
         if self.inner.contains(&inner) { (inner - self.inner.start, self.outer.len()) } else { (0, 0) }
     }

@@ -1,4 +1,4 @@
-//! The checksums that NPB 3.3's `verify` compares with, real and imaginary part per iteration.
+//! Reference checksums of NPB 3.3's `verify`: real and imaginary part per iteration.
 
 /// One reference checksum.
 pub type Reference = (f64, f64);

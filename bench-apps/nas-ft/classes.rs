@@ -28,7 +28,7 @@ pub struct Grid {
     pub nz: usize,
 }
 
-/// What `verify` of NPB 3.3 allows between a checksum and its reference.
+/// Tolerance of NPB 3.3's `verify` between a checksum and its reference.
 pub const TOLERANCE: f64 = 1e-12;
 
 impl Class {
@@ -49,8 +49,8 @@ impl Class {
 
     /// Whether these are the checksums of a correct run.
     ///
-    /// As in NPB 3.3 the error is relative and complex, |sum − reference| / |reference|, not one per
-    /// component; a NaN fails.
+    /// The error is relative and complex as in NPB 3.3, |sum − reference| / |reference|, not one per component;
+    /// a NaN fails.
     pub fn verify(self, sums: &[Complex64]) -> bool {
         let within = |(sum, &(re, im)): (&Complex64, &Reference)| {
             let reference = Complex64::new(re, im);

@@ -1,4 +1,4 @@
-//! Fourier transforms down the columns of a matrix whose rows may lie anywhere, also in messages.
+//! Fourier transforms down the columns of a matrix whose rows may lie anywhere, even in messages.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 pub use rustfft::FftDirection as Direction;
 
-/// How many neighbouring columns make a cache line.
+/// Number of neighbouring columns in a cache line.
 const LANES: usize = 4;
-/// How many columns are copied at a time: two cache lines of each row.
+/// Number of columns that are copied at a time: two cache lines of each row.
 const TILE: usize = 8;
 
 /// The transforms of one length. Neither direction is scaled.
@@ -27,14 +27,15 @@ enum Method {
     Gathered(Box<Gathered>),
 }
 
-/// What points are multiplied by as they are read: the factor of their row times that of their column.
+/// Factors for points that are read: each point is multiplied by the factors of its row and its column.
 #[derive(Clone, Copy)]
 pub struct Weights<'a> {
     pub rows: &'a [f64],
     pub columns: &'a [f64],
 }
 
-/// On any processor, and of any length: a few columns are copied so that each is contiguous, and transformed by rustfft.
+/// Method for any processor and any length: some columns are copied so that each is contiguous, and transformed by
+/// rustfft.
 struct Gathered {
     forward: Arc<dyn Fft<f64>>,
     inverse: Arc<dyn Fft<f64>>,
@@ -43,7 +44,7 @@ struct Gathered {
 }
 
 impl Columns {
-    /// The fastest way that there is for this length on this processor.
+    /// Chooses the fastest method for this length on this processor.
     pub fn new(len: usize) -> Self {
         #[cfg(target_arch = "x86_64")]
         if let Some(columns) = avx2::Columns::new(len) {
@@ -56,8 +57,8 @@ impl Columns {
         Self { len, method: Method::Gathered(Box::new(Gathered::new(len))) }
     }
 
-    /// Transforms the columns of `from` into those of `into`: the first points of the rows, the second ones, and so on,
-    /// as many as the rows of `into` have.
+    /// Transforms the columns of `from` into those of `into`: the first points of the rows, then the second ones, and
+    /// so on, for all points in the rows of `into`.
     ///
     /// # Panics
     /// If the number of rows is not the transform's length, or rows are not equally long.
@@ -81,10 +82,10 @@ impl Columns {
         }
     }
 
-    /// As [`Columns::transform`], each column to where it was.
+    /// Transforms columns as [`Columns::transform`] does, each in place.
     ///
     /// # Panics
-    /// As [`Columns::transform`].
+    /// Same as for [`Columns::transform`].
     pub fn transform_in_place(&mut self, direction: Direction, rows: &mut [&mut [Complex64]]) {
         let width = rows.first().map_or(0, |row| row.len());
         assert!(rows.len() == self.len, "a row for each point of the transform");
@@ -98,7 +99,7 @@ impl Columns {
 }
 
 impl Gathered {
-    /// Copies columns, each to be contiguous, from the rows.
+    /// Copies columns from the rows, so that each is contiguous.
     fn gather<R: AsRef<[Complex64]>>(&mut self, from: &[R], x: Range<usize>) {
         let len = from.len();
         for (y, row) in from.iter().enumerate() {
@@ -160,7 +161,7 @@ impl Gathered {
     }
 }
 
-/// Which columns are copied together.
+/// Ranges of the columns that are copied together.
 fn tiles(width: usize) -> impl Iterator<Item = Range<usize>> {
     (0..width).step_by(TILE).map(move |left| left..width.min(left + TILE))
 }
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
     use std::f64::consts::TAU;
 
-    /// By the definition: for each k the sum over j of point j times e^(∓2 pi i j k / n).
+    /// Transforms by the definition: for each k the sum over j of point j times e^(∓2 pi i j k / n).
     fn by_definition(column: &[Complex64], direction: Direction) -> Vec<Complex64> {
         let n = column.len();
         let sign = if direction == Direction::Forward { -1.0 } else { 1.0 };

@@ -11,7 +11,7 @@ pub struct Division {
 }
 
 impl Division {
-    /// Nobody's part is empty as long as `ranks` is in `1..=points`: the caller sees to that.
+    /// Divides an axis. No part is empty if `ranks` is in `1..=points`, which the caller ensures.
     pub fn new(points: usize, ranks: usize) -> Self {
         Self { points, ranks }
     }
@@ -21,12 +21,13 @@ impl Division {
         self.start(rank)..self.start(rank + 1)
     }
 
-    /// How many indices belong to `rank`.
+    /// Number of indices that belong to `rank`.
     pub fn len(self, rank: usize) -> usize {
         self.part(rank).len()
     }
 
-    /// Rounding down spreads the longer parts over the ranks, so that no host has all of them.
+    /// First index of a part. Rounding down spreads the longer parts over the ranks, so that no host has all of
+    /// them.
     fn start(self, rank: usize) -> usize {
         rank * self.points / self.ranks
     }

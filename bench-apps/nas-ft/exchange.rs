@@ -1,4 +1,4 @@
-//! What the transforms need of the other ranks.
+//! The exchange of blocks with other ranks, as the transforms need it.
 
 use num_complex::Complex64;
 use std::ops::{Deref, DerefMut};
@@ -15,22 +15,22 @@ pub trait Exchange {
 
     fn members(&self) -> usize;
 
-    /// Into how many pieces it is good to cut what goes to a member: 1 where nothing travels before `receive`.
+    /// Number of pieces into which a member's data should be cut: 1 if nothing travels before `receive`.
     fn pieces(&self) -> usize;
 
     fn outgoing(&mut self, points: usize) -> Result<Self::Outgoing, Self::Error>;
 
-    /// Gives away a block for each member, in their order. The blocks travel while the caller computes.
+    /// Gives away a block for each member, in their order. The blocks travel during the caller's computation.
     fn send(&mut self, blocks: Vec<Self::Outgoing>) -> Result<(), Self::Error>;
 
-    /// Takes what every member has sent in the rounds of this transpose: `points[member]` are the lengths of its blocks.
+    /// Takes the blocks that every member has sent in the rounds of this transpose: `points[member]` are their lengths.
     fn receive(&mut self, points: &[Vec<usize>]) -> Result<Vec<Vec<Self::Arrived>>, Self::Error>;
 }
 
 /// The exchanges of the two transposes.
 pub struct Links<E> {
-    /// Of x and y.
+    /// Exchange for the transpose of x and y.
     pub across: E,
-    /// Of y and z.
+    /// Exchange for the transpose of y and z.
     pub along: E,
 }

@@ -1,4 +1,4 @@
-//! The errors that end a run.
+//! Errors that end a run.
 
 use crate::layout::BadRanks;
 use crate::mailboxes::ExchangeError;

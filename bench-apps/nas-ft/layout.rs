@@ -1,7 +1,7 @@
-//! How the grid is divided among the ranks.
+//! The division of the grid among the ranks.
 //!
-//! The ranks stand in an array of `across` times `along`. The state is divided in y by `across` and in z by `along`, with
-//! whole lines in x. Two transposes bring whole lines in y, then in z:
+//! The ranks form an array of `across` times `along`. The state is divided in y by `across` and in z by `along`, with
+//! whole lines in x. Two transposes make whole lines in y, then in z:
 //!
 //! ```text
 //! state      [z of along][y of across][x]
@@ -11,21 +11,21 @@
 //! spectrum   [y of along][z][x of across]
 //! ```
 //!
-//! With `across` = 1 these are NPB's slabs: planes that are whole in x and y, and one transpose. Otherwise they are pencils.
-//! Parts need not be equal ([`Division`]).
+//! With `across` = 1 the parts are NPB's slabs: planes that are whole in x and y, and one transpose. Otherwise they are
+//! pencils. Parts need not be equal ([`Division`]).
 
 use crate::classes::Grid;
 use crate::division::Division;
 use std::ops::Range;
 
-/// Which layouts a run may take.
+/// Choice of layouts for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum LayoutKind {
-    /// Slabs where every rank gets planes, else pencils
+    /// Slabs if every rank gets planes, otherwise pencils
     Auto,
-    /// Whole planes: one transpose; as many ranks as the smaller of y and z
+    /// Slabs of whole planes: one transpose; up to as many ranks as the smaller of y and z
     Slab,
-    /// Lines: two transposes, each among fewer ranks, and more ranks
+    /// Lines: two transposes, each among fewer ranks; allows more ranks
     Pencil,
 }
 
@@ -36,23 +36,23 @@ pub struct Layout {
     pub across: Group,
     pub along: Group,
     x: Division,
-    /// In the state.
+    /// Division of y in the state.
     y_across: Division,
-    /// In the spectrum.
+    /// Division of y in the spectrum.
     y_along: Division,
     z: Division,
 }
 
-/// The ranks with which this one transposes.
+/// Ranks that transpose with each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Their ranks in the world, in order.
+    /// Ranks in the world, in order.
     pub ranks: Vec<usize>,
-    /// The place of this rank among them.
+    /// Index of this rank among them.
     pub me: usize,
 }
 
-/// The grid cannot be divided among so many.
+/// The grid cannot be divided among this number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRanks {
     #[error(
@@ -70,7 +70,7 @@ pub enum BadRanks {
 }
 
 impl Layout {
-    /// The part of `rank`.
+    /// Layout of the part of `rank`.
     pub fn new(grid: Grid, rank: usize, ranks: usize, kind: LayoutKind) -> Result<Self, BadRanks> {
         let (across, along) = processor_array(grid, ranks, kind)?;
         let (a, b) = (rank % across, rank / across);
@@ -93,7 +93,7 @@ impl Layout {
         self.across.ranks.len() == 1
     }
 
-    /// Of whose x a member of `across` has whole lines in y and z.
+    /// Indices in x of which a member of `across` has whole lines in y and z.
     pub fn x_of(&self, member: usize) -> Range<usize> {
         self.x.part(member)
     }
@@ -102,7 +102,7 @@ impl Layout {
         self.x_of(self.across.me)
     }
 
-    /// The y of the state of a member of `across`.
+    /// Indices in y of the state of a member of `across`.
     pub fn state_y_of(&self, member: usize) -> Range<usize> {
         self.y_across.part(member)
     }
@@ -111,7 +111,7 @@ impl Layout {
         self.state_y_of(self.across.me)
     }
 
-    /// The y of the spectrum of a member of `along`.
+    /// Indices in y of the spectrum of a member of `along`.
     pub fn spectrum_y_of(&self, member: usize) -> Range<usize> {
         self.y_along.part(member)
     }
@@ -120,7 +120,7 @@ impl Layout {
         self.spectrum_y_of(self.along.me)
     }
 
-    /// The z of the state of a member of `along`.
+    /// Indices in z of the state of a member of `along`.
     pub fn z_of(&self, member: usize) -> Range<usize> {
         self.z.part(member)
     }
@@ -129,27 +129,27 @@ impl Layout {
         self.z_of(self.along.me)
     }
 
-    /// Points from one row of the state to the next.
+    /// Distance in points between rows of the state.
     pub fn state_stride(&self) -> usize {
         padded(self.grid.nx)
     }
 
-    /// Points from one row of the spectrum to the next.
+    /// Distance in points between rows of the spectrum.
     pub fn spectrum_stride(&self) -> usize {
         padded(self.x().len())
     }
 
-    /// Points of this rank's state with those between its rows.
+    /// Points of this rank's state, with the padding between its rows.
     pub fn state_points(&self) -> usize {
         self.z().len() * self.state_y().len() * self.state_stride()
     }
 
-    /// Points of this rank's spectrum with those between its rows.
+    /// Points of this rank's spectrum, with the padding between its rows.
     pub fn spectrum_points(&self) -> usize {
         self.spectrum_y().len() * self.grid.nz * self.spectrum_stride()
     }
 
-    /// Points that change ranks in one transform, either way, summed over all ranks.
+    /// Number of points that change ranks in one transform, in either direction, summed over all ranks.
     pub fn moved_points(&self) -> usize {
         let kept = |first: Division, second: Division, members: &Group| -> usize {
             (0..members.ranks.len()).map(|member| first.len(member) * second.len(member)).sum()
@@ -161,17 +161,17 @@ impl Layout {
     }
 }
 
-/// A row and what lies between it and the next: a cache line where the columns of whole rows would all fall into a few sets
-/// of the caches.
+/// Length of a row with its padding: a cache line, if the columns of whole rows would otherwise all fall into a few sets of
+/// the caches.
 pub fn padded(points: usize) -> usize {
     if points.is_multiple_of(32) { points + 4 } else { points }
 }
 
-/// `across` and `along`.
+/// Numbers of ranks in the directions `across` and `along`.
 fn processor_array(grid: Grid, ranks: usize, kind: LayoutKind) -> Result<(usize, usize), BadRanks> {
     let (most_across, most_along) = (grid.nx.min(grid.ny), grid.ny.min(grid.nz));
     let slab = (1..=most_along).contains(&ranks).then_some((1, ranks));
-    // As square as the number of ranks and the grid allow.
+    // The array is as square as the number of ranks and the grid allow.
     let pairs = (1..=most_across.min(ranks)).filter(|across| ranks.is_multiple_of(*across));
     let pencil = pairs
         .map(|across| (across, ranks / across))
@@ -189,7 +189,7 @@ fn processor_array(grid: Grid, ranks: usize, kind: LayoutKind) -> Result<(usize,
 mod tests {
     use super::*;
 
-    /// Three different edges, so that no two axes can be confused unnoticed.
+    /// Grid with three different edges, so that an exchange of two axes is noticed.
     const GRID: Grid = Grid { nx: 12, ny: 8, nz: 16 };
 
     fn layouts(ranks: usize, kind: LayoutKind) -> Vec<Layout> {
@@ -224,7 +224,8 @@ mod tests {
         assert_eq!(array(64, LayoutKind::Pencil), (8, 8));
     }
 
-    /// What stays in a transpose of y and z is what a rank has in both: half of the points of two ranks, and so on.
+    /// In a transpose of y and z, a rank keeps what it has in both divisions: half of the points with two ranks,
+    /// and so on.
     #[test]
     fn points_that_move_are_those_that_change_ranks() {
         let halves = GRID.points() / 2;

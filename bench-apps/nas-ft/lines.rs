@@ -19,7 +19,7 @@ impl Lines {
         Self { forward, inverse, scratch: vec![Complex64::ZERO; scratch] }
     }
 
-    /// One line.
+    /// Transforms one line.
     pub fn transform(&mut self, direction: FftDirection, from: &[Complex64], into: &mut [Complex64]) {
         let fft = match direction {
             FftDirection::Forward => &self.forward,

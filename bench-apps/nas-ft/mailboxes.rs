@@ -1,10 +1,10 @@
 //! The transforms' exchange over mailboxes, and the small messages around it.
 //!
-//! An exchange order says from whom the next block comes, a mailbox gives what came first: so there is one
-//! mailbox for every ordered pair of ranks, named by it, and a rank owns those that end at it. The messages
-//! of one postbox keep their order, so the pieces of a transpose need no numbers.
+//! An exchange order determines from which rank the next block comes, but a mailbox returns the message that
+//! arrived first. Therefore every ordered pair of ranks has a mailbox, named after it, which belongs to the
+//! receiving rank. The messages of one postbox keep their order, so the pieces of a transpose need no numbers.
 //!
-//! A block is written into message memory, posted (it moves: nothing is copied), and read where it arrived.
+//! A block is written into message memory, posted (it moves: nothing is copied), and read in place on arrival.
 
 use crate::exchange::Exchange;
 use crate::layout::Group;
@@ -15,41 +15,44 @@ use std::ops::Deref;
 use udeck::exchange::{Action, Step};
 use udeck::{Buf, Mailbox, PostError, Postbox, Protocol, Received, World};
 
-/// Bytes of a piece below which cutting a transpose finer gains nothing.
+/// Length in bytes below which cutting pieces smaller gains nothing.
 const LEAST_PIECE: usize = 512 << 10;
-/// What a postbox queues while its mailbox's owner is busy is limited: two transposes of so many pieces fit.
+/// Largest number of pieces of a transpose. A postbox's queue is bounded while the mailbox's owner is busy: two
+/// transposes of this many pieces fit.
 const MOST_PIECES: usize = 6;
 
-/// One rank's exchange with the members of a group.
+/// Exchange of one rank with the members of a group.
 pub struct Peers<'w> {
     world: &'w World,
     me: usize,
     members: usize,
-    /// By member.
+    /// Mailboxes by member.
     links: BTreeMap<usize, PeerMailboxes>,
     steps: Vec<Step>,
     sending: Sending,
-    /// This rank's blocks for itself.
+    /// Blocks of this rank for itself.
     kept: Vec<Buf<Complex64>>,
 }
 
-/// Both directions between this rank and a peer.
+/// Mailboxes for both directions between this rank and a peer.
 struct PeerMailboxes {
     inbox: Mailbox<Complex64>,
     outbox: Postbox<Complex64>,
 }
 
-/// How a block gets on its way.
+/// Way of sending a block.
 enum Sending {
-    /// Posts do not wait, and blocks travel while the program computes.
+    /// Posts do not wait, and blocks travel during the program's computation.
     AtOnce { pieces: usize },
-    /// A post waits until it was retrieved, so that the order of exchanges has to be kept to: blocks leave in `receive`.
+    /// A post waits until its message was retrieved, so the order of the exchanges must be kept: blocks leave in
+    /// `receive`.
     InOrder { blocks: BTreeMap<usize, Buf<Complex64>> },
-    /// By a collective call, with what has come so far, a round after the other, and the bytes that others got.
+    /// A collective call exchanges the blocks of each round. `arrived`: blocks by round; `given`: bytes sent to
+    /// others.
     ByGroup { group: udeck::Group, arrived: Vec<Vec<Received<Complex64>>>, given: u64 },
 }
 
-/// A block of this rank's own, or another's.
+/// A block of this rank's own, or of another rank.
 pub enum Arrived {
     Kept(Buf<Complex64>),
     Received(Received<Complex64>),
@@ -75,23 +78,24 @@ impl Deref for Arrived {
     }
 }
 
-/// What is to be known before mailboxes are made.
+/// Facts that are needed before mailboxes are made.
 pub struct Plan<'a> {
-    /// For the mailboxes' names.
+    /// Part of the mailboxes' names.
     pub name: &'a str,
     pub group: &'a Group,
-    /// Which all members have from the same rule; peers are members of the group.
+    /// Steps of the exchange, which all members derive by the same rule; peers are members of the group.
     pub steps: Vec<Step>,
-    /// By a group's all-to-all, not step by step.
+    /// Whether a group's all-to-all is used, instead of single steps.
     pub collective: bool,
     pub protocol: Protocol,
-    /// The least bytes that one member sends another in a transpose, and the least indices into which that can be cut.
+    /// Smallest number of bytes from one member to another in a transpose, and smallest number of indices into which
+    /// these can be cut.
     pub block_bytes: usize,
     pub cuts: usize,
 }
 
 impl<'w> Peers<'w> {
-    /// Makes the mailboxes and waits for those of the others.
+    /// Makes the mailboxes and waits for those of the other members.
     pub fn connect(world: &'w World, plan: Plan<'_>) -> udeck::Result<Self> {
         let Plan { name, group, steps, collective, protocol, block_bytes, cuts } = plan;
         let (me, members) = (group.me, group.ranks.len());
@@ -102,7 +106,7 @@ impl<'w> Peers<'w> {
         }
         let others = || (0..members).filter(|peer| *peer != me);
         let pair = |from: usize, to: usize| format!("ft.{name}.{}.to.{}", group.ranks[from], group.ranks[to]);
-        // All mailboxes first: everybody waits for the others' in the second half only.
+        // All mailboxes are made first: the wait for the others' mailboxes comes only in the second half.
         let inboxes = others()
             .map(|peer| world.mailbox(&pair(peer, me)))
             .collect::<udeck::Result<Vec<Mailbox<Complex64>>>>()?;
@@ -119,7 +123,7 @@ impl<'w> Peers<'w> {
         Ok(Self { world, me, members, links, steps, sending, kept: Vec::new() })
     }
 
-    /// Bytes that went to other members by collective calls.
+    /// Bytes sent to other members by collective calls.
     pub fn given(&self) -> u64 {
         if let Sending::ByGroup { given, .. } = &self.sending { *given } else { 0 }
     }
@@ -128,10 +132,10 @@ impl<'w> Peers<'w> {
         Ok(self.links[&peer].outbox.post(block).map_err(udeck::Error::from)?)
     }
 
-    /// Does not wait unless the postbox's queue is full, which two transposes cannot fill.
+    /// Posts a block. Waits only if the postbox's queue is full, which two transposes cannot fill.
     fn post_nonblocking(&self, peer: usize, block: Buf<Complex64>) -> Result<(), ExchangeError> {
         match self.links[&peer].outbox.post_nonblocking(block) {
-            // What goes wrong later, the next post tells.
+            // The next post reports an error that happens later.
             Ok(request) => drop(request),
             Err(PostError { error: udeck::Error::WouldBlock { .. }, message: Some(block) }) => {
                 self.post(peer, block)?
@@ -219,7 +223,7 @@ impl Exchange for Peers<'_> {
     }
 }
 
-/// What has come in rounds, each with a block of every member, by member.
+/// Turns blocks by round, with one of each member, into blocks by member.
 fn by_member(
     rounds: Vec<Vec<Received<Complex64>>>,
     points: &[Vec<usize>],
@@ -237,17 +241,17 @@ fn by_member(
     Ok(arrived)
 }
 
-/// A few numbers of every rank for rank 0, as often as wanted.
+/// Collects a few numbers of every rank at rank 0, any number of times.
 pub struct Gather<'w, T: bytemuck::Pod> {
     world: &'w World,
-    /// At rank 0: from each other rank.
+    /// At rank 0: a mailbox for each other rank.
     inboxes: Vec<Mailbox<T>>,
-    /// At the others.
+    /// At the other ranks: the postbox to rank 0.
     outbox: Option<Postbox<T>>,
 }
 
 impl<'w, T: bytemuck::Pod> Gather<'w, T> {
-    /// To be called by all ranks.
+    /// Makes the connections. All ranks must call it.
     pub fn connect(world: &'w World, name: &str) -> udeck::Result<Self> {
         let mailbox = |rank: usize| format!("ft.{name}.of.{rank}");
         let (inboxes, outbox) = match world.rank() {

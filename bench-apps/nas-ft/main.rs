@@ -1,8 +1,9 @@
 //! The NAS FT benchmark over µDECK's mailboxes.
 //!
-//! NPB 3.3's algorithm and output with the communication replaced, and with any number of ranks, not only powers
-//! of two. The global transposes of a 3-D FFT are what an all-to-all exchange of large messages looks like in an
-//! application, and NPB's checksums say whether every byte arrived. The numerical core (`solver`, `transform` and what they
+//! The program has NPB 3.3's algorithm and output, other communication, and runs on any number of ranks, not only powers of
+//! two. The global transposes of a 3-D FFT show an all-to-all exchange of large messages in an application, and NPB's
+//! checksums prove that every byte arrived. The numerical core (`solver`, `transform` and the files that they use) does not
+//! know the library; `mailboxes` connects the two.
 //! use) does not know the library; `mailboxes` connects the two.
 
 mod block;
@@ -40,15 +41,15 @@ use std::process::ExitCode;
 use std::time::Instant;
 use udeck::{Protocol, World};
 
-/// The checksums were wrong.
+/// Exit code: the checksums were wrong.
 const UNSUCCESSFUL: u8 = 1;
-/// There was no result.
+/// Exit code: there was no result.
 const FAILED: u8 = 2;
 
 fn main() -> ExitCode {
     let options = Options::parse();
     if let Some(text) = options.generate.text::<Options>() {
-        // Who reads no further has read what it wanted.
+        // A reader that closes the pipe early has read all that it wanted.
         let _ = io::stdout().write_all(text.as_bytes());
         return ExitCode::SUCCESS;
     }
@@ -56,14 +57,15 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(UNSUCCESSFUL),
         Err(failure) => {
-            // In one write, so that ranks' lines stay whole: the first of them to end takes the others with it.
+            // The line is written in one call, so that ranks' lines stay whole: the first rank to end takes the
+            // others with it.
             let _ = io::stderr().write_all(format!("nas-ft: {failure}\n").as_bytes());
             ExitCode::from(FAILED)
         }
     }
 }
 
-/// The whole program. Whether the run was successful, as far as this rank knows: rank 0 compares.
+/// Runs the whole program. Returns whether the run was successful, as far as this rank knows: rank 0 compares.
 fn run(options: &Options) -> Result<bool, Failure> {
     let world = udeck::init()?;
     let successful = benchmark(&world, options, &mut io::stdout().lock())?;
@@ -71,9 +73,9 @@ fn run(options: &Options) -> Result<bool, Failure> {
     Ok(successful)
 }
 
-/// NPB's main program, or the loop of transforms; rank 0 prints to `out`.
+/// Runs NPB's main program, or the loop of transforms; rank 0 prints to `out`.
 fn benchmark(world: &World, options: &Options, out: &mut impl Write) -> Result<bool, Failure> {
-    // What all ranks refuse alike comes before anything that waits for others.
+    // Refusals that are the same at all ranks come before anything that waits for others.
     let layout = Layout::new(options.class.grid(), world.rank(), world.size(), options.layout)?;
     let plans = [plan(&layout, true, options)?, plan(&layout, false, options)?];
     let words = Gather::connect(world, "words")?;
@@ -104,7 +106,8 @@ fn benchmark(world: &World, options: &Options, out: &mut impl Write) -> Result<b
     Ok(successful)
 }
 
-/// NPB's main program. Whether the run was successful, as far as this rank knows, and where its time went.
+/// Runs NPB's main program. Returns whether the run was successful, as far as this rank knows, and the time of
+/// each phase.
 fn npb(
     world: &World,
     options: &Options,
@@ -113,13 +116,13 @@ fn npb(
     out: &mut impl Write,
 ) -> Result<(bool, Profile), Failure> {
     let class = options.class;
-    // One in each of the two starts, and one in each step.
+    // The two starts have one transform each, and so has each step.
     let transforms = 2 + class.iterations();
     let moved = layout.moved_points();
     let sums_of_ranks = Gather::connect(world, "sums")?;
     let (before, given) = (world.stats().bytes_posted, links.across.given() + links.along.given());
     let mut solver = Solver::new(layout, options.alpha);
-    // As NPB does: once untimed, so that all memory has been touched (the messages' too).
+    // The first start is untimed, as in NPB, so that all memory has been touched (the messages' memory, too).
     solver.start(links)?;
     *solver.profile() = Profile::default();
     world.barrier()?;
@@ -130,7 +133,7 @@ fn npb(
     let mut sums = Vec::new();
     for iteration in 1..=class.iterations() {
         let part = solver.step(links)?;
-        // Added in the order of ranks, so that the same run gives the same bits.
+        // The parts are added in the order of ranks, so that repeated runs give the same bits.
         if let Some(parts) = sums_of_ranks.all(&[part])? {
             let sum = parts.into_iter().flatten().sum();
             progress.suspend(|| report::checksum(out, iteration, sum))?;
@@ -143,7 +146,7 @@ fn npb(
     progress.finish_and_clear();
 
     let checksums = if world.rank() == 0 { 0 } else { class.iterations() * size_of::<Complex64>() };
-    // A group's messages are not counted as the program's.
+    // A group's messages are not counted as the program's, so they are added.
     let by_groups = links.across.given() + links.along.given() - given;
     let posted = world.stats().bytes_posted - before - checksums as u64 + by_groups;
     let profile = solver.profile().clone();
@@ -155,7 +158,7 @@ fn npb(
     Ok((verified, profile))
 }
 
-/// The exchange of one of the transposes.
+/// Plan of the exchange of one transpose.
 fn plan<'a>(layout: &'a Layout, across: bool, options: &Options) -> Result<Plan<'a>, BadOrder> {
     let grid = layout.grid();
     let (name, group, axes) = match across {
@@ -176,7 +179,7 @@ fn plan<'a>(layout: &'a Layout, across: bool, options: &Options) -> Result<Plan<
     Ok(Plan { name, group, steps, collective, protocol, block_bytes, cuts })
 }
 
-/// On standard error, and only if that is a terminal.
+/// Progress bar on standard error, if that is a terminal.
 fn progress(world: &World, iterations: usize) -> ProgressBar {
     if world.rank() != 0 {
         return ProgressBar::hidden();
@@ -191,7 +194,8 @@ mod tests {
     use super::*;
     use clap::ValueEnum;
 
-    /// Runs on ranks that are threads, class S unless told; asserts what every rank returns and what rank 0 prints.
+    /// Runs on ranks that are threads, with class S by default; asserts every rank's result and the lines that rank
+    /// 0 prints.
     fn runs(ranks: usize, arguments: &[&str], verified: bool, lines: &'static [&'static str]) {
         let options = Options::parse_from([&["nas-ft"], arguments].concat());
         let body = move |world: World| {
@@ -230,12 +234,12 @@ mod tests {
             runs(ranks, &[], true, SUCCESSFUL);
         }
         runs(3, &["--order", "triangle"], true, SUCCESSFUL);
-        // Here what goes to a peer and what comes from it differ in length.
+        // In this run, data to a peer and data from it differ in length.
         runs(6, &["--class", "W"], true, SUCCESSFUL);
     }
 
-    /// 64 x 64 x 64 points of 16 bytes, 8 transposes; of each, 1/2 goes to the other of 2 ranks, 3/4 to the
-    /// others of 4. Three ranks keep 21, 21 and 22 of 64 in y and in z.
+    /// There are 64 x 64 x 64 points of 16 bytes, and 8 transposes. In each, 1/2 goes to the other of 2 ranks,
+    /// 3/4 to the others of 4. Three ranks keep 21, 21 and 22 of 64 in y and in z.
     #[test]
     fn mailboxes_carry_the_bytes_that_the_decomposition_has() {
         runs(1, &[], true, &["Transposed      = 0 bytes through mailboxes"]);
@@ -250,7 +254,7 @@ mod tests {
         runs(2, &["--alpha", "1.1e-6"], false, verdict);
     }
 
-    /// What the ranks refuse before anything is exchanged.
+    /// Checks that the ranks refuse the arguments before anything is exchanged.
     fn refused(ranks: usize, arguments: &[&str], expected: fn(&Failure) -> bool) {
         let options = Options::parse_from([&["nas-ft"], arguments].concat());
         let body = move |world: World| {

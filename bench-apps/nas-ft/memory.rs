@@ -1,4 +1,4 @@
-//! How much memory a run needs and the machine has, and how fast it is.
+//! Memory of a run and of the machine: needed and available bytes, and speed.
 
 use num_complex::Complex64;
 use std::collections::BTreeMap;
@@ -7,11 +7,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// What a rank says of its memory: a hash that its host's ranks share, the bytes it needs, and those that the host has left
-/// (0 where the system does not say).
+/// Memory report of a rank: a hash that identifies its host, the bytes that it needs, and the bytes that the host has
+/// available (0 if the system does not say).
 pub type Report = [u64; 3];
 
-/// Ranks would need more than their host has.
+/// Error: the ranks need more than their host has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the ranks on one host need {:.1} GB, and it has {:.1} GB available: take a smaller class, or more hosts",
@@ -22,7 +22,8 @@ pub struct NotEnough {
     pub available: u64,
 }
 
-/// Of this rank: two arrays, and the blocks of a transpose, of which each transpose of pencils may have its own.
+/// Report of this rank: two arrays, and the blocks of a transpose; with pencils each transpose may have blocks
+/// of its own.
 pub fn report(state_points: usize, spectrum_points: usize, transposes: usize) -> Report {
     let points = state_points + spectrum_points + transposes * state_points.max(spectrum_points);
     let mut host = DefaultHasher::new();
@@ -30,7 +31,7 @@ pub fn report(state_points: usize, spectrum_points: usize, transposes: usize) ->
     [host.finish(), (points * size_of::<Complex64>()) as u64, available()]
 }
 
-/// Whether each host has what its ranks need.
+/// Checks that each host has as much memory as its ranks need.
 pub fn check(reports: &[Vec<u64>]) -> Result<(), NotEnough> {
     let mut hosts = BTreeMap::new();
     for report in reports {
@@ -43,7 +44,7 @@ pub fn check(reports: &[Vec<u64>]) -> Result<(), NotEnough> {
     short.map_or(Ok(()), |(needed, available)| Err(NotEnough { needed, available }))
 }
 
-/// What Linux thinks that programs can still take.
+/// Memory that programs can still take, by Linux's estimate, in bytes.
 fn available() -> u64 {
     let kilobytes = |text: String| {
         let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -52,7 +53,8 @@ fn available() -> u64 {
     fs::read_to_string("/proc/meminfo").ok().and_then(kilobytes).map_or(0, |kilobytes| kilobytes * 1024)
 }
 
-/// Bytes per second, read plus written, of copying what no cache holds. All ranks measure at the same time.
+/// Speed of copying data that no cache holds, in bytes per second, read plus written. All ranks measure at the
+/// same time.
 pub fn copy_rate() -> f64 {
     const BYTES: usize = 64 << 20;
     let from = vec![1_u8; BYTES];

@@ -30,37 +30,37 @@ Exit code:
 /// The NAS FT benchmark (NPB 3.3): a 3-D FFT whose transposes go through µDECK's mailboxes.
 ///
 /// Run it alone, or with `deckrun -n N nas-ft` on N ranks. Slabs take any number up to the smaller of the grid's y and z (64
-/// for class S, 32 for W, 128 for A, 256 for B, 512 for C); pencils take more. Work is even where the number divides the
-/// grid.
+/// for class S, 32 for W, 128 for A, 256 for B, 512 for C); pencils take more. Work is even if the number divides the grid.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "nas-ft", version, after_help = MORE, max_term_width = 100)]
 pub struct Options {
     /// The problem's size
     #[arg(long, value_enum, ignore_case = true, default_value = "S")]
     pub class: Class,
-    /// How the grid is divided among the ranks
+    /// Division of the grid among the ranks
     #[arg(long, value_enum, default_value = "auto")]
     pub layout: LayoutKind,
-    /// In which order ranks exchange their blocks
+    /// Order in which ranks exchange their blocks
     #[arg(long, value_enum, default_value = "tournament")]
     pub order: Order,
-    /// How blocks travel: auto, eager, copy, rdma-write, rdma-read, handshake or hand-off
+    /// Protocol of the blocks: auto, eager, copy, rdma-write, rdma-read, handshake or hand-off
     #[arg(long, default_value = "auto")]
     pub protocol: Protocol,
     /// The diffusion coefficient; the reference checksums are for NPB's own
     #[arg(long, default_value_t = 1e-6)]
     pub alpha: f64,
-    /// Instead of the benchmark: N forward and N inverse transforms, each timed, and the result compared with the input
+    /// Run N forward and N inverse transforms instead of the benchmark; time each, and compare the result with the
+    /// input
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub transforms: Option<u32>,
-    /// Print also where each rank's time went, and how fast its memory was
+    /// Print also the time of each rank's phases, and the speed of its memory
     #[arg(long)]
     pub profile: bool,
     #[command(flatten)]
     pub generate: Generate,
 }
 
-/// One of the library's deadlock-free orders, or a collective call.
+/// Order of the exchanges: one of the library's deadlock-free orders, or a collective call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Order {
     /// The DECK/VIA thesis's rule: rows, then columns; any number of ranks
@@ -73,7 +73,7 @@ pub enum Order {
     Group,
 }
 
-/// The order of exchanges does not serve this run.
+/// Error: the order of exchanges does not suit this run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadOrder {
     #[error(
@@ -88,7 +88,7 @@ pub enum BadOrder {
 }
 
 impl Order {
-    /// The steps of `rank`: one or two with each other rank; none by a collective call.
+    /// Steps of `rank`: one or two with each other rank; none for a collective call.
     pub fn steps(self, rank: usize, ranks: usize) -> Result<Vec<Step>, BadOrder> {
         Ok(match self {
             Self::Triangle => exchange::triangle(rank, ranks).collect(),

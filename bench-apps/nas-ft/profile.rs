@@ -1,12 +1,12 @@
-//! Where a rank's time went.
+//! Time of a rank's phases.
 
 use num_complex::Complex64;
 use std::time::{Duration, Instant};
 
-/// What a solver is doing.
+/// Phase of a solver's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The initial state and the tables of factors.
+    /// Initial state and tables of factors.
     Setup,
     /// Slabs: transforms along x and y.
     Planes,
@@ -16,7 +16,8 @@ pub enum Phase {
     Y,
     /// Transforms along z, and the factors of the time step.
     Z,
-    /// Posting blocks, and waiting for those of others. (Packing and unpacking are part of the transforms.)
+    /// Posting blocks, and waiting for those of other ranks. (Packing and unpacking are part of the
+    /// transforms.)
     Exchange,
     Checksum,
 }
@@ -51,7 +52,7 @@ impl Profile {
         Instant::now()
     }
 
-    /// Adds the time since `start` to a phase, which read or wrote so many points.
+    /// Adds the time since `start` to a phase, which read or wrote `points` points.
     pub fn stop(&mut self, phase: Phase, start: Instant, points: usize) {
         self.spent[phase as usize] += start.elapsed();
         self.bytes[phase as usize] += (points * size_of::<Complex64>()) as u64;
@@ -65,7 +66,7 @@ impl Profile {
         self.bytes[phase as usize]
     }
 
-    /// For a message: each phase's nanoseconds, then each phase's bytes.
+    /// Encodes the profile for a message: each phase's nanoseconds, then each phase's bytes.
     pub fn to_words(&self) -> Vec<u64> {
         let nanoseconds = self.spent.iter().map(|spent| spent.as_nanos() as u64);
         nanoseconds.chain(self.bytes).collect()

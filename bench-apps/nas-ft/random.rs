@@ -11,14 +11,14 @@ const MULTIPLIER: u64 = 1_220_703_125;
 /// Bits of the state.
 const BITS: u32 = 46;
 
-/// The sequence, from some position on.
+/// The sequence from some position on.
 #[derive(Clone, Debug)]
 pub struct Randlc {
     state: u64,
 }
 
 impl Randlc {
-    /// The sequence after `position` numbers have been drawn.
+    /// The sequence after `position` drawn numbers.
     pub fn at(position: u64) -> Self {
         Self { state: modulo(SEED.wrapping_mul(power(MULTIPLIER, position))) }
     }
@@ -26,12 +26,12 @@ impl Randlc {
     /// The next number, in (0, 1).
     pub fn draw(&mut self) -> f64 {
         self.state = modulo(self.state.wrapping_mul(MULTIPLIER));
-        // Exact: 46 bits fit a double's 53, and the scale is a power of two.
+        // The conversion is exact: 46 bits fit a double's 53, and the scale is a power of two.
         self.state as f64 * (1.0 / (1_u64 << BITS) as f64)
     }
 }
 
-/// base^exponent mod 2^46, by squaring.
+/// Computes base^exponent mod 2^46, by squaring.
 fn power(mut base: u64, mut exponent: u64) -> u64 {
     let mut result = 1_u64;
     while exponent > 0 {
@@ -44,7 +44,7 @@ fn power(mut base: u64, mut exponent: u64) -> u64 {
     result
 }
 
-/// Modulo 2^46; a product that wrapped at 2^64 still has the right residue.
+/// Reduces modulo 2^46; a product that wrapped at 2^64 still has the right residue.
 fn modulo(x: u64) -> u64 {
     x & ((1 << BITS) - 1)
 }
@@ -53,7 +53,7 @@ fn modulo(x: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// NPB's `randlc`, in doubles as NPB has it.
+    /// NPB's `randlc`, in doubles as in NPB.
     fn randlc_in_doubles(x: &mut f64, a: f64) -> f64 {
         let (r23, t23) = (0.5_f64.powi(23), 2.0_f64.powi(23));
         let (r46, t46) = (r23 * r23, t23 * t23);
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn the_first_states_are_those_of_the_definition() {
-        // 5^13 * 314159265 mod 2^46, and on, in arbitrary precision.
+        // The expected states are 5^13 * 314159265 mod 2^46, and so on, in arbitrary precision.
         let mut numbers = Randlc::at(0);
         let states = [(); 3].map(|()| {
             numbers.draw();
@@ -94,8 +94,8 @@ mod tests {
             assert_eq!(Randlc::at(position).state, stepped.state, "at {position}");
             stepped.draw();
         }
-        // Far beyond what stepping reaches: jumps add up. The multiplier's order divides 2^44, so that the
-        // sequence repeats.
+        // The position is far beyond what stepping reaches: jumps add up. The multiplier's order divides 2^44,
+        // so that the sequence repeats.
         let far = Randlc::at((1 << 44) + 123);
         assert_eq!(far.state, Randlc::at(123).state);
     }

@@ -1,4 +1,4 @@
-//! What rank 0 prints: NPB's lines, so that tools which read NPB's output read this one's.
+//! Output of rank 0: NPB's lines, so that tools which read NPB's output read this one's.
 
 use crate::classes::{Class, Grid};
 use crate::layout::Layout;
@@ -7,7 +7,7 @@ use num_complex::Complex64;
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// What the summary is about.
+/// Facts for the summary.
 pub struct Summary {
     pub class: Class,
     pub ranks: usize,
@@ -15,12 +15,12 @@ pub struct Summary {
     pub verified: bool,
 }
 
-/// Payload of the transposes, summed over ranks: as the library counted it, and what the division says.
+/// Payload of the transposes, summed over ranks: as the library counted it, and as the division implies.
 pub struct Payload {
     /// Bytes that went through mailboxes.
     pub posted: u64,
     pub transforms: usize,
-    /// Points that change ranks in each transform.
+    /// Number of points that change ranks in each transform.
     pub moved: usize,
 }
 
@@ -47,7 +47,7 @@ pub fn header(out: &mut impl Write, class: Class, layout: &Layout) -> io::Result
     writeln!(out, " Layout type         :             {kind}")
 }
 
-/// What all ranks need, before they take it.
+/// Prints the memory that all ranks need, before they take it.
 pub fn memory(out: &mut impl Write, reports: &[Vec<u64>]) -> io::Result<()> {
     let bytes: u64 = reports.iter().map(|report| report[1]).sum();
     writeln!(out, " Memory              : {:11.1} MB\n", bytes as f64 / 1e6)?;
@@ -82,7 +82,7 @@ pub fn summary(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
     writeln!(out, " Verification    = {verdict:>24}")
 }
 
-/// Both figures, so that a reader sees that no byte went another way than through mailboxes.
+/// Prints both figures, which show that no byte went another way than through mailboxes.
 pub fn payload(out: &mut impl Write, payload: &Payload) -> io::Result<()> {
     let &Payload { posted, transforms, moved } = payload;
     let point = size_of::<Complex64>();
@@ -94,7 +94,8 @@ pub fn payload(out: &mut impl Write, payload: &Payload) -> io::Result<()> {
     )
 }
 
-/// A line for each phase of each rank. `ranks`: the words of its profile, and bytes per second of copying memory.
+/// Prints a line for each phase of each rank. `ranks`: words of each rank's profile, and bytes per second of
+/// copying memory.
 pub fn profile(out: &mut impl Write, ranks: &[Vec<u64>]) -> io::Result<()> {
     writeln!(out, "\n rank phase          seconds     GB read and written    GB/s   of the memory's")?;
     for (rank, words) in ranks.iter().enumerate() {
@@ -115,7 +116,7 @@ pub fn profile(out: &mut impl Write, ranks: &[Vec<u64>]) -> io::Result<()> {
     Ok(())
 }
 
-/// One line, medians of the rounds.
+/// Prints one line with medians of the rounds.
 pub fn transforms(
     out: &mut impl Write,
     class: Class,
@@ -149,7 +150,8 @@ fn mops(class: Class, time: Duration) -> f64 {
     if time.is_zero() { 0.0 } else { 1e-6 * operations / time.as_secs_f64() }
 }
 
-/// Fortran's 1PD22.12: one digit before the point, twelve behind, a signed exponent of two digits after a D.
+/// Formats as Fortran's 1PD22.12: one digit before the point, twelve after it, a signed exponent of two digits
+/// after a D.
 fn fortran(x: f64) -> String {
     let text = format!("{x:.12E}");
     match text.split_once('E').and_then(|(digits, power)| Some((digits, power.parse::<i32>().ok()?))) {
@@ -213,7 +215,7 @@ mod tests {
 
     #[test]
     fn mops_is_npbs_formula() {
-        // Class A in one second, by a calculator.
+        // The expected value is for class A in one second, by a calculator.
         let expected = 7_136.443_763_977_819;
         assert!((mops(Class::A, Duration::from_secs(1)) / expected - 1.0).abs() < 1e-9);
         assert_eq!(mops(Class::A, Duration::ZERO), 0.0);

@@ -5,11 +5,12 @@
 //! iteration t:  u1 = u0 · exp(−4 alpha pi² |k|² t),  u2 = inverse FFT(u1),  checksum of u2
 //! ```
 //!
-//! As in NPB 2, the spectrum stays what it was at the start, and each iteration multiplies it as the inverse transform
-//! reads it. The factor is a product of three, one for each axis, from tables that are made anew for each iteration.
+//! The spectrum stays as it was at the start, as in NPB 2, and the inverse transform of each iteration multiplies it
+//! as it reads it. The factor is a product of three, one for each axis, from tables that are made anew for each
+//! iteration.
 //!
-//! The numerical core: it knows its part of the grid and that blocks can be exchanged with other ranks ([`Exchange`]), not how.
-//! Only the exchange blocks. Single-threaded, one solver per rank.
+//! This is the numerical core: it knows its part of the grid, and that blocks can be exchanged with other ranks ([`Exchange`]),
+//! but not how. Only the exchange blocks. Single-threaded, one solver per rank.
 
 use crate::classes::Grid;
 use crate::exchange::{Exchange, Links};
@@ -26,16 +27,16 @@ pub struct Solver {
     layout: Layout,
     transform: Transform,
     alpha: f64,
-    /// u0, at time 0.
+    /// The spectrum u0, at time 0.
     spectrum: Vec<Complex64>,
-    /// u1 at the start, u2 afterwards.
+    /// The state: u1 at the start, u2 afterwards.
     state: Vec<Complex64>,
-    /// Iterations so far.
+    /// Number of iterations so far.
     time: u32,
 }
 
 impl Solver {
-    /// Takes the memory; plans the transforms.
+    /// Allocates the memory, and plans the transforms.
     pub fn new(layout: Layout, alpha: f64) -> Self {
         let zeros = |points| vec![Complex64::ZERO; points];
         Self {
@@ -48,7 +49,7 @@ impl Solver {
         }
     }
 
-    /// Sets the initial state and transforms it: time 0.
+    /// Sets the initial state at time 0, and transforms it.
     pub fn start<E: Exchange>(&mut self, links: &mut Links<E>) -> Result<(), E::Error> {
         self.time = 0;
         let clock = self.transform.profile.start();
@@ -57,7 +58,7 @@ impl Solver {
         self.transform.forward(links, &self.state, &mut self.spectrum)
     }
 
-    /// One time step. Returns this rank's part of the checksum; the parts of all ranks add up to NPB's.
+    /// Makes one time step. Returns this rank's part of the checksum; the parts of all ranks add up to NPB's.
     pub fn step<E: Exchange>(&mut self, links: &mut Links<E>) -> Result<Complex64, E::Error> {
         self.time += 1;
         let clock = self.transform.profile.start();
@@ -75,7 +76,7 @@ impl Solver {
     }
 }
 
-/// NPB's `compute_initial_conditions`: two random numbers per point, in the order of the whole grid.
+/// Fills in NPB's `compute_initial_conditions`: two random numbers per point, in the order of the whole grid.
 pub fn fill_initial(layout: &Layout, state: &mut [Complex64]) {
     let Grid { nx, ny, .. } = layout.grid();
     let rows = layout.state_y();
@@ -98,7 +99,7 @@ fn decay(layout: &Layout, alpha_t: f64) -> Factors {
     Factors { x: factors(layout.x(), nx), y: factors(layout.spectrum_y(), ny), z: factors(0..nz, nz) }
 }
 
-/// The upper half of the indices stands for negative wave numbers.
+/// Square of a wave number. The upper half of the indices stands for negative wave numbers.
 fn wave_number_squared(index: usize, n: usize) -> f64 {
     index.min(n - index).pow(2) as f64
 }
@@ -127,7 +128,7 @@ mod tests {
 
     const ALPHA: f64 = 1e-6;
 
-    /// Ranks are threads, blocks go through channels: the core without a messaging library.
+    /// Exchange through channels between ranks that are threads: tests the core without a messaging library.
     struct Channels {
         to: Vec<mpsc::Sender<Vec<Complex64>>>,
         from: Vec<mpsc::Receiver<Vec<Complex64>>>,
@@ -171,7 +172,7 @@ mod tests {
         }
     }
 
-    /// The links of all ranks.
+    /// Makes the links of all ranks.
     fn links(layouts: &[Layout], pieces: usize) -> Vec<Links<Channels>> {
         let mut ends: Vec<_> =
             layouts.iter().map(|_| [0, 1].map(|_| Channels { to: vec![], from: vec![], pieces })).collect();
@@ -179,7 +180,8 @@ mod tests {
             for (axis, group) in [&layout.across, &layout.along].into_iter().enumerate() {
                 for &peer in &group.ranks {
                     let (sender, receiver) = mpsc::channel();
-                    // Ranks come in order, so that a peer's receivers are in the order of its group, too.
+                    // Ranks are visited in order, so that a peer's receivers are in the order of its group,
+                    // too.
                     ends[rank][axis].to.push(sender);
                     ends[peer][axis].from.push(receiver);
                 }
@@ -188,7 +190,7 @@ mod tests {
         ends.into_iter().map(|[across, along]| Links { across, along }).collect()
     }
 
-    /// What a run on several ranks came to.
+    /// Outcome of a run on several ranks.
     struct Outcome {
         /// Checksum per iteration.
         sums: Vec<Complex64>,
@@ -260,7 +262,7 @@ mod tests {
         has_npbs_checksums(Class::S, LayoutKind::Pencil, [1, 2, 3, 4, 6, 8, 9, 12, 15]);
     }
 
-    /// Here a rank's planes and its pencils differ in number of points.
+    /// With class W a rank's planes and its pencils differ in number of points.
     #[test]
     fn class_w_has_npbs_checksums_on_six_ranks() {
         has_npbs_checksums(Class::W, LayoutKind::Slab, [6]);
@@ -299,7 +301,7 @@ mod tests {
         }
     }
 
-    /// The grid by the definition of the Fourier transform, and of the equation's solution.
+    /// Computes the grid by the definition of the Fourier transform, and of the equation's solution.
     #[test]
     fn a_step_is_what_the_definition_says_for_odd_edges() {
         let grid = Grid { nx: 5, ny: 3, nz: 7 };

@@ -1,8 +1,8 @@
-//! The 3-D Fourier transform of the whole grid, both ways. Neither is scaled.
+//! The 3-D Fourier transform of the whole grid, in both directions, unscaled.
 //!
-//! Memory is the limit, so every pass over the grid does all that it can: it reads rows where they arrived, transforms
-//! them in the cache, and writes them into the blocks that leave. A piece of the grid that is finished is sent while the
-//! next one is computed.
+//! Memory is the limit, so every pass over the grid does as much as possible: it reads rows where they arrived,
+//! transforms them in the cache, and writes them into the blocks to be sent. A finished piece of the grid is sent during
+//! the computation of the next one.
 
 use crate::block::{Block, Shape};
 use crate::columns::{Columns, Weights};
@@ -23,12 +23,12 @@ pub struct Transform {
     z: Columns,
     /// Rows between the transforms of x and y.
     plane: Vec<Complex64>,
-    /// Points from one row of `plane` to the next, and of the state.
+    /// Distance in points between rows of `plane`, and of the state.
     stride: usize,
     pub profile: Profile,
 }
 
-/// What the points of a rank's spectrum are multiplied by: a factor for each x, y and z.
+/// Factors for the points of a rank's spectrum: one for each x, y and z.
 pub struct Factors {
     pub x: Vec<f64>,
     pub y: Vec<f64>,
@@ -52,7 +52,7 @@ impl Transform {
         }
     }
 
-    /// From the state to the spectrum.
+    /// Transforms the state to the spectrum.
     pub fn forward<E: Exchange>(
         &mut self,
         links: &mut Links<E>,
@@ -85,7 +85,7 @@ impl Transform {
         Ok(())
     }
 
-    /// From the spectrum, times the factors, to the state.
+    /// Transforms the spectrum, times the factors, to the state.
     pub fn inverse<E: Exchange>(
         &mut self,
         links: &mut Links<E>,
@@ -120,7 +120,7 @@ impl Transform {
         Ok(())
     }
 
-    /// Planes along y, then along x: the lines of the last transform are the rows that leave.
+    /// Transforms planes along y, then along x: the lines of the last transform are the rows to be sent.
     fn planes_forward<E: Exchange>(&mut self, exchange: &mut E, state: &[Complex64]) -> Result<(), E::Error> {
         let nx = self.layout.grid().nx;
         let points = self.stride * self.layout.grid().ny;
@@ -220,7 +220,7 @@ impl Transform {
         Ok(())
     }
 
-    /// Pencils: lines in x, which leave in pieces.
+    /// Transforms pencils along x; the lines are sent in pieces.
     fn x_forward<E: Exchange>(&mut self, exchange: &mut E, state: &[Complex64]) -> Result<(), E::Error> {
         let nx = self.layout.grid().nx;
         let points = self.layout.state_y().len() * self.stride;
@@ -271,7 +271,7 @@ impl Transform {
         self.profile.stop(Phase::X, clock, 2 * self.layout.state_points());
     }
 
-    /// Pencils: columns in y, from the first transpose to the second.
+    /// Transforms pencils along y, from the first transpose to the second.
     fn y_forward<E: Exchange>(&mut self, exchange: &mut E, arrived: &Blocks<E>) -> Result<(), E::Error> {
         let width = self.layout.x().len();
         for z in pieces(self.layout.z(), exchange.pieces()) {
@@ -314,7 +314,7 @@ impl Transform {
         Ok(())
     }
 
-    /// A block for each member.
+    /// Makes a block for each member.
     fn outgoing<E: Exchange>(
         &mut self,
         exchange: &mut E,
@@ -342,7 +342,8 @@ impl Transform {
         sent
     }
 
-    /// All blocks of a transpose, in the order of members and pieces. `whole` is what comes from a member.
+    /// Receives all blocks of a transpose, in the order of members and pieces. `whole` is the shape of what
+    /// comes from a member.
     fn receive<E: Exchange>(
         &mut self,
         exchange: &mut E,
@@ -362,7 +363,7 @@ impl Transform {
     }
 }
 
-/// Which index the sender of a block cuts into pieces.
+/// Index that the sender of a block cuts into pieces.
 #[derive(Clone, Copy)]
 enum Cut {
     Outer,
@@ -383,7 +384,7 @@ impl Cut {
     }
 }
 
-/// Cuts a range of indices into so many pieces.
+/// Cuts a range of indices into `count` pieces.
 fn pieces(range: Range<usize>, count: usize) -> impl Iterator<Item = Range<usize>> {
     let division = Division::new(range.len(), count);
     (0..count).map(move |piece| {

@@ -14,10 +14,10 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 use udeck::World;
 
-/// Above this the transforms are wrong: values are between 0 and 1, and rounding errors far smaller.
+/// Largest allowed error: values are between 0 and 1, and rounding errors far smaller.
 const TOLERANCE: f64 = 1e-10;
 
-/// Whether the input came back, as far as this rank knows, and where its time went.
+/// Runs the loop. Returns whether the input came back, as far as this rank knows, and the time of each phase.
 pub fn run(
     world: &World,
     class: Class,
@@ -33,7 +33,7 @@ pub fn run(
     let scale = 1.0 / class.grid().points() as f64;
     let mut transform = Transform::new(layout);
     let mut times = Times::default();
-    // The first round only touches the memory.
+    // The first round only touches the memory, and is not timed.
     for round in 0..=rounds {
         if round == 1 {
             transform.profile = Profile::default();

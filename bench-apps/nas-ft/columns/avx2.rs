@@ -1,11 +1,11 @@
-//! Four columns at a time, in the vector registers of a processor with AVX2.
+//! Transforms of four columns at a time, in the vector registers of a processor with AVX2.
 //!
-//! Four neighbouring columns of a row are 64 bytes, a cache line. So columns are transformed where they lie and nothing is
-//! transposed: each number of the algorithm is a vector of four, real and imaginary parts apart.
+//! Four neighbouring columns of a row are 64 bytes, a cache line. The columns are therefore transformed in place, without
+//! a transpose: each number of the algorithm is a vector of four, with separate real and imaginary parts.
 //!
 //! The algorithm is Stockham's, which sorts as it goes: with n = r m, a pass of radix r turns a transform of n into r
 //! interleaved ones of m. (C. Van Loan, *Computational Frameworks for the Fast Fourier Transform*, 1992, section 1.7.) The
-//! first pass reads the rows and the last one writes them; what is between stays in the first-level cache.
+//! first pass reads the rows and the last one writes them; the data in between stay in the first-level cache.
 
 use super::{LANES, Weights};
 use bytemuck::Zeroable;
@@ -18,8 +18,8 @@ use std::arch::x86_64::{
 };
 use std::f64::consts::{FRAC_1_SQRT_2, TAU};
 
-/// Four complex numbers, in the order 0, 2, 1, 3: so they come from memory, and return to it, without crossing between the
-/// halves of a register.
+/// Four complex numbers, in the order 0, 2, 1, 3. In this order loads and stores do not cross between the halves of a
+/// register.
 #[derive(Clone, Copy)]
 struct Lanes {
     re: __m256d,
@@ -28,9 +28,9 @@ struct Lanes {
 
 /// The transform of one length.
 pub struct Columns {
-    /// At least two.
+    /// Passes of the transform: at least two.
     passes: Vec<Pass>,
-    /// What a pass reads and what it writes, where those are not the rows.
+    /// Sources and destinations of passes that do not access the rows.
     buffers: [Vec<Lanes>; 2],
 }
 
@@ -44,7 +44,8 @@ struct Pass {
 }
 
 impl Columns {
-    /// `None` where the processor has no AVX2, or the length is not a power of two that takes two passes.
+    /// Plans a transform. `None`: the processor has no AVX2, or the length is not a power of two that takes two
+    /// passes.
     pub fn new(len: usize) -> Option<Self> {
         let able = std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma");
         if !able || !len.is_power_of_two() || len < 16 {
@@ -52,8 +53,8 @@ impl Columns {
         }
         let (mut passes, mut rest, mut stride) = (Vec::new(), len, 1);
         while rest > 1 {
-            // Fours, whose numbers fit the registers; where they leave two, an eight, which is neither first nor, if there
-            // are three passes, last.
+            // Passes have radix 4, whose numbers fit the registers. If a factor of two remains, one pass has radix 8: not
+            // the first and, if there are three passes, not the last.
             let radix = if stride == 4 && rest.trailing_zeros() % 2 == 1 { 8 } else { 4 };
             rest /= radix;
             passes.push(Pass::new(radix, rest, stride));
@@ -65,7 +66,7 @@ impl Columns {
         })
     }
 
-    /// As [`super::Columns::transform`], which has checked the rows.
+    /// Transforms as [`super::Columns::transform`] does, which has checked the rows.
     pub fn transform(
         &mut self,
         direction: FftDirection,
@@ -83,7 +84,7 @@ impl Columns {
         }
     }
 
-    /// As [`super::Columns::transform_in_place`], which has checked the rows.
+    /// Transforms as [`super::Columns::transform_in_place`] does, which has checked the rows.
     pub fn transform_in_place(&mut self, direction: FftDirection, rows: &mut [&mut [Complex64]]) {
         // SAFETY: as in `transform`.
         #[allow(unsafe_code, reason = "the compiler cannot know what `new` asked")]
@@ -105,8 +106,8 @@ impl Columns {
         let width = into[0].len();
         for x in (0..width).step_by(LANES) {
             let weights = weights.map(|w| (w.rows, Lanes::column_factors(w, x)));
-            // The lines of the next columns, and those that this last pass will write: far apart, so that no processor
-            // guesses them. Each waits for memory while this computes.
+            // The prefetches are for the lines of the next columns, and for those that this last pass will write: they
+            // lie far apart, so that no processor predicts them. Each arrives from memory during the computation.
             from.iter().for_each(|row| prefetch::<_MM_HINT_T1>(row, x + LANES));
             into.iter().for_each(|row| prefetch::<_MM_HINT_ET0>(row, x));
             let source = Source::<INVERSE, _> { from, x, weights };
@@ -126,7 +127,7 @@ impl Columns {
         }
     }
 
-    /// Four columns. The last pass, and what it is to read.
+    /// Transforms four columns up to the last pass. Returns the last pass, and the buffer that it reads.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn all_but_last<const INVERSE: bool, R: AsRef<[Complex64]>>(
@@ -149,7 +150,7 @@ impl Columns {
     }
 }
 
-/// What the first pass reads.
+/// Source of the first pass.
 struct Source<'a, const INVERSE: bool, R> {
     from: &'a [R],
     x: usize,
@@ -176,7 +177,7 @@ impl Pass {
         Self { radix, m, stride, twiddles }
     }
 
-    /// The first pass: of radix 4, and with a stride of 1.
+    /// Runs the first pass: of radix 4, with a stride of 1.
     #[target_feature(enable = "avx2,fma")]
     fn read<const INVERSE: bool, R: AsRef<[Complex64]>>(
         &self,
@@ -229,7 +230,7 @@ impl Pass {
         }
     }
 
-    /// The last pass: its m is 1, and so are its twiddles.
+    /// Runs the last pass: its m is 1, and so are its twiddles.
     #[target_feature(enable = "avx2,fma")]
     fn write<const R: usize, const INVERSE: bool>(
         &self,
@@ -258,7 +259,7 @@ impl Lanes {
         Self { re: _mm256_setzero_pd(), im: _mm256_setzero_pd() }
     }
 
-    /// The first numbers of `row`; zeros where it ends.
+    /// Loads the first numbers of `row`; zeros where it ends.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn load(row: &[Complex64]) -> Self {
@@ -275,7 +276,7 @@ impl Lanes {
         Self::load(&points)
     }
 
-    /// To the beginning of `row`, as many as it has room for.
+    /// Stores numbers at the beginning of `row`, as many as it has room for.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn store(self, row: &mut [Complex64]) {
@@ -287,14 +288,14 @@ impl Lanes {
         }
     }
 
-    /// The factors of four columns, in the order of the lanes.
+    /// Factors of four columns, in the order of the lanes.
     #[target_feature(enable = "avx2,fma")]
     fn column_factors(weights: Weights<'_>, x: usize) -> __m256d {
         let factor = |lane: usize| weights.columns.get(x + lane).copied().unwrap_or_default();
         _mm256_set_pd(factor(3), factor(1), factor(2), factor(0))
     }
 
-    /// Real and imaginary parts exchanged, for the inverse: a forward transform between two exchanges.
+    /// Exchanges real and imaginary parts for the inverse, which is a forward transform between two exchanges.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn swapped<const INVERSE: bool>(self) -> Self {
@@ -336,7 +337,7 @@ impl Lanes {
     }
 }
 
-/// Asks for the cache line of a point, if there is such a point.
+/// Prefetches the cache line of a point, if the point exists.
 #[inline(always)]
 fn prefetch<const HINT: i32>(row: &[Complex64], x: usize) {
     if let Some(point) = row.get(x) {
@@ -348,7 +349,7 @@ fn prefetch<const HINT: i32>(row: &[Complex64], x: usize) {
     }
 }
 
-/// A transform of `R` points, 4 or 8.
+/// Computes a transform of `R` points, 4 or 8.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn butterfly<const R: usize>(points: &mut [Lanes; R]) {
@@ -380,7 +381,7 @@ fn butterfly_8([a, b, c, d, e, f, g, h]: [Lanes; 8]) -> [Lanes; 8] {
     let half = _mm256_set1_pd(FRAC_1_SQRT_2);
     let [even_0, even_1, even_2, even_3] = butterfly_4([a, c, e, g]);
     let [odd_0, odd_1, odd_2, odd_3] = butterfly_4([b, d, f, h]);
-    // Times the powers of the root of 8.
+    // The odd outputs are multiplied by the powers of the root of 8.
     let odd_1 = odd_1.plus(odd_1.times_minus_i()).scaled(half);
     let odd_2 = odd_2.times_minus_i();
     let odd_3 = odd_3.times_minus_i().minus(odd_3).scaled(half);
