@@ -142,12 +142,12 @@ const RULES: &[Rule] = &[
     },
     Rule { folder: "tests/engines", may: &["."], tests_may: &["tests/jobs"] },
     // The tests start programs, through the registry.
-    Rule { folder: "tests/dat", may: &[], tests_may: &["tests/jobs"] },
-    Rule { folder: "tests/capi", may: &[], tests_may: &["tests/jobs"] },
+    Rule { folder: "tests/bindings/dat", may: &[], tests_may: &["tests/jobs"] },
+    Rule { folder: "tests/bindings/capi", may: &[], tests_may: &["tests/jobs"] },
     // The test starts a program, and reads its output.
     Rule { folder: "tests/page", may: &[], tests_may: &[] },
     // The test builds a wheel, and runs pytest.
-    Rule { folder: "tests/python", may: &[], tests_may: &[] },
+    Rule { folder: "tests/bindings/python", may: &[], tests_may: &[] },
     Rule { folder: "tests/jobs", may: &["*"], tests_may: &["*"] },
     Rule { folder: "xtask", may: &[], tests_may: &[] },
 ];

@@ -3,7 +3,7 @@
 //! On a shared machine a time says little. An instruction count is the same every day, so that a dearer path is noticed in the
 //! commit that caused it. `bench-apps/fast-paths` runs the paths, callgrind counts, and `instructions.txt` beside it is the
 //! record. `transports/verbs/paths` does the same over verbs, and repeats it with bare calls of libibverbs: the record is the
-//! difference ([`record::above_bare`]). `src/dat/paths` counts uDAPL's calls. The record changes only by `cargo xtask counts
+//! difference ([`record::above_bare`]). `bindings/dat/paths` counts uDAPL's calls. The record changes only by `cargo xtask counts
 //! --write`, in a commit whose message gives the reason. A path that became *cheaper* therefore fails the step, too: otherwise
 //! the gain could be lost again unnoticed.
 //!

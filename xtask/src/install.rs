@@ -49,7 +49,7 @@ const PAGE_LIMIT: Duration = Duration::from_secs(60);
 
 /// Folder of the C interface: Rust sources, headers and other files.
 const SOURCES: &str = "bindings/c";
-/// Libraries that a program needs if it links the static library: `rustc --print native-static-libs`. (`tests/capi`
+/// Libraries that a program needs if it links the static library: `rustc --print native-static-libs`. (`tests/bindings/capi`
 /// links one.)
 const LIBS_PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: builds the programs of `tests/soak` and starts their driver, once or twice.
+//! `cargo xtask soak`: builds the programs of `tests/jobs/soak` and starts their driver, once or twice.
 //!
 //! The programs are built in the profile of tests, so that the checks of debug builds run. With a sanitizer they lie in its
 //! target folder.

@@ -1,5 +1,5 @@
 //! `deckrun` within the job of a batch system, simulated by environment variables and a command `srun` that
-//! runs its words on this host. Slurm itself is tested in `tests/engines`.
+//! runs its words on this host. Slurm itself is tested in `tests/jobs/tests/engines`.
 
 mod common;
 
