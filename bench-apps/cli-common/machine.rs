@@ -92,6 +92,7 @@ fn utc(seconds: u64) -> String {
 
 impl Machine {
     /// A sample machine for tests of reports.
+    #[doc(hidden)]
     pub fn sample(pinning: &str, transport: &str) -> Self {
         Machine {
             version: "1.2.3",

@@ -95,15 +95,7 @@ pub enum Role {
 pub const BUILD: &str = "build";
 
 /// Packages whose test programs are steps of their own.
-const OWN_STEPS: [&str; 7] = [
-    "udeck-capi-tests",
-    "udeck-conformance",
-    "udeck-dat-tests",
-    "udeck-engines",
-    "udeck-jobs",
-    "udeck-page-tests",
-    "udeck-python-tests",
-];
+const OWN_STEPS: [&str; 3] = ["udeck-bindings-tests", "udeck-conformance", "udeck-jobs"];
 
 /// Command that runs tests of the workspace, in the profile of tests.
 fn tests(fail_fast: bool) -> Cargo {

@@ -138,16 +138,6 @@ impl What {
     }
 }
 
-impl Place {
-    fn described(&self) -> String {
-        match self.what {
-            What::Anything => format!("{}*", self.at),
-            What::Call(name) => format!("{}* (for {name})", self.at),
-            What::Promise => format!("{}* (for `unsafe trait` and `unsafe impl`)", self.at),
-        }
-    }
-}
-
 /// Strings count, too: comparing a transport's name means deciding by it. Decisions must use `Caps`.
 fn named_transports(source: &Source) -> Vec<String> {
     let text = blank(&source.text, Keep::CodeAndStrings);
