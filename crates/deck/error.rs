@@ -14,7 +14,7 @@ use crate::protocol::Protocol;
 /// Result of a µDECK call.
 pub type Result<T = (), E = Error> = std::result::Result<T, E>;
 
-/// Why a call failed.
+/// Error of a call.
 ///
 /// `Debug` prints the same words as `Display`, so a program whose `main` returns [`Result`] shows them to its
 /// user. In a job the text begins with the rank, `rank 3: …`, and is written in one piece, so that other
@@ -61,7 +61,7 @@ pub enum Error {
         /// The ranks or mailboxes that should act first.
         whom: String,
     },
-    /// No mailbox of that name.
+    /// No mailbox has that name.
     #[error("no mailbox is named {name:?}{}{}; {}{}", of(*.rank), after(*.waited), listing(.existing), lost_ranks(.lost))]
     NoSuchMailbox {
         /// The name asked for.
@@ -80,7 +80,7 @@ pub enum Error {
     NameTaken {
         /// The name.
         name: String,
-        /// Its owner.
+        /// The rank that owns the mailbox.
         rank: usize,
     },
     /// The name is not possible.
@@ -88,7 +88,7 @@ pub enum Error {
     BadName {
         /// The name.
         name: String,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
     /// Messages cannot consist of this type.
@@ -96,13 +96,13 @@ pub enum Error {
     BadPayload {
         /// The type.
         kind: &'static str,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
     /// The mailbox was destroyed by its owner.
     #[error("{} is gone: rank {rank} destroyed it or finished", Titled(.name))]
     MailboxGone {
-        /// Its name.
+        /// The name of the mailbox.
         name: String,
         /// The rank that owned the mailbox.
         rank: usize,
@@ -112,12 +112,12 @@ pub enum Error {
     Unreachable {
         /// The mailbox.
         name: String,
-        /// Its owner.
+        /// The rank that owns the mailbox.
         rank: usize,
         /// Each transport, and why it does not reach the mailbox.
         tried: String,
     },
-    /// The mailbox carries something else.
+    /// The mailbox carries another type.
     #[error("{} carries {theirs}, the postbox was made for {ours}", Titled(.name))]
     WrongType {
         /// The mailbox.
@@ -169,7 +169,7 @@ pub enum Error {
     TooLarge {
         /// Bytes asked for.
         asked: usize,
-        /// The bound.
+        /// The upper bound.
         limit: usize,
     },
     /// No memory is left for a message, and waiting would not help: this program itself has all of it.
@@ -188,19 +188,19 @@ pub enum Error {
     Refused {
         /// The receiver.
         rank: usize,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// Messages that were posted earlier did not arrive.
     #[error("{count} earlier message(s) to {} on rank {rank} were not delivered: {why}", Titled(.name))]
     Undelivered {
-        /// How many.
+        /// Number of lost messages.
         count: usize,
         /// The mailbox.
         name: String,
-        /// Its owner.
+        /// The rank that owns the mailbox.
         rank: usize,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// Too many external buffers have come back, and none was taken: [`crate::Postbox::take_returned`]
@@ -212,7 +212,7 @@ pub enum Error {
     ReturnQueueFull {
         /// The mailbox.
         name: String,
-        /// How many are kept.
+        /// Number of buffers that are kept.
         count: usize,
     },
     /// Several errors, all reported by `finish`.
@@ -271,7 +271,7 @@ pub enum Error {
         needed: String,
         /// The capabilities of the connection.
         have: String,
-        /// Protocols that work.
+        /// Protocols that are possible.
         possible: String,
     },
     /// A message was to be posted by `handshake` without holding the thread, but `handshake` holds it until
@@ -283,7 +283,7 @@ pub enum Error {
     WouldBlockThread {
         /// The mailbox.
         name: String,
-        /// Its owner.
+        /// The rank that owns the mailbox.
         rank: usize,
     },
     /// Members of a group made different calls.
@@ -320,7 +320,7 @@ pub enum Error {
     Config {
         /// The environment variable.
         variable: &'static str,
-        /// Its value.
+        /// The value of the variable.
         value: String,
         /// The values that are allowed.
         expected: Cow<'static, str>,
@@ -347,7 +347,7 @@ pub enum Error {
         what: String,
         /// The ranks.
         ranks: Vec<usize>,
-        /// Why not.
+        /// The reason.
         why: String,
     },
     /// Two ranks ask for different shared objects by one name.
@@ -382,7 +382,7 @@ pub enum Error {
         what: String,
         /// Number of permits that were to be added.
         asked: u32,
-        /// The bound.
+        /// The upper bound.
         limit: u32,
     },
     /// Packing or unpacking failed.
@@ -396,12 +396,12 @@ pub enum Error {
     Via {
         /// The operation that was tried.
         what: String,
-        /// Why not.
+        /// The reason.
         source: Box<udeck_via::Error>,
     },
 }
 
-/// Why the call failed after which a group cannot be used any more ([`Error::GroupFailed`]).
+/// Cause of the failure after which a group cannot be used any more ([`Error::GroupFailed`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FailureCause {
@@ -538,7 +538,7 @@ impl From<BootError> for Error {
 /// A failed post. The message comes back if no peer ever saw it. (A message that was to be copied does not:
 /// the program still has it.)
 pub struct PostError<M> {
-    /// Why.
+    /// The error of the post.
     pub error: Error,
     /// The message, unless it was under way.
     pub message: Option<M>,
@@ -574,7 +574,7 @@ impl<M> From<PostError<M>> for Error {
 pub struct PostEachError {
     /// Number of messages posted before it: the index at which to go on.
     pub posted: usize,
-    /// Why.
+    /// The error of the post.
     #[source]
     pub error: Error,
 }

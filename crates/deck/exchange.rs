@@ -1,10 +1,10 @@
 //! Orders in which every rank of a group can exchange with every other without deadlock.
 //!
-//! A post may have to wait for its receiver: that is what a synchronous protocol does, and any other does
-//! when it runs out of buffers. If everybody posts first and retrieves afterwards, everybody may wait for
-//! ever. Each function here gives one rank its part of a schedule for which that cannot happen: in all of
-//! them, the messages can be put into one global order that every rank follows. The calls neither block nor
-//! communicate; ranks that use the same function with the same `n` agree.
+//! A post may have to wait for its receiver: with a synchronous protocol always, with any other protocol when it
+//! runs out of buffers. If all ranks post first and retrieve afterwards, they may all wait for ever. Each
+//! function here returns one rank's part of a schedule that cannot deadlock: its messages can be put into one
+//! global order that every rank follows. The functions neither block nor communicate; ranks that use the same
+//! function with the same `n` get matching schedules.
 //!
 //! | order | steps of a rank | use |
 //! |---|---|---|
@@ -12,8 +12,7 @@
 //! | [`hypercube`] | n − 1 | powers of two: partners by exclusive or, near ones first |
 //! | [`triangle`] | 2 (n − 1) | the DECK/VIA thesis's rule, kept to compare: one message per step |
 //!
-//! An order names the peer of each step while a mailbox gives messages from anybody: use one mailbox per
-//! peer.
+//! An order names the peer of each step, but a mailbox returns messages of any rank: use one mailbox per peer.
 //!
 //! ```
 //! # use udeck_deck as udeck;
@@ -30,7 +29,7 @@
 //! }
 //! ```
 
-/// One step of a rank: what to do with which peer.
+/// One step of a rank: a peer, and the action with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
     /// The other rank.

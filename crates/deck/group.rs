@@ -17,7 +17,7 @@
 //! | `engine` | a member's mailbox and postboxes, and messages that came early |
 //! | `state` | a member's knowledge of the group, and texts of errors |
 //! | `kind` | the tag by which a message identifies its call |
-//! | `failure` | why a group cannot be used any more, and how its members hear of it |
+//! | `failure` | failure of a group, and how its members learn of it |
 //! | `layout`, `plan` | members and hosts; the messages of a barrier |
 //! | `meet` | connecting to members |
 //!

@@ -1,30 +1,30 @@
 //! Worlds, mailboxes and messages: what an application sees of µDECK.
 //!
 //! A parallel program is a [`World`] of ranks. A rank creates named [`Mailbox`]es, from which only it retrieves; any
-//! rank makes a [`Postbox`] (DECK's *clone*) of a mailbox and posts messages to it. Posting *moves* the message: nobody
-//! can touch it afterwards, so it needs no copy and the poster no wait.
+//! rank makes a [`Postbox`] (DECK's *clone*) of a mailbox and posts messages to it. Posting *moves* the message: the poster
+//! cannot touch it afterwards, so neither a copy nor a wait is needed.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `world` | the job as one rank sees it |
 //! | `group` | groups of ranks, and collective calls |
 //! | `world_state`, `exit_log` | the state that a world's objects share; the launcher's reports of exits |
-//! | `mailbox`, `matching`, `recv` | retrieving: typed surface, and the engine behind it |
-//! | `postbox`, `send` | posting: typed surface, and the engine behind it |
+//! | `mailbox`, `matching`, `recv` | retrieving: typed interface, and the engine behind it |
+//! | `postbox`, `send` | posting: typed interface, and the engine behind it |
 //! | `protocol` | ways for a message to travel, and how one is chosen |
 //! | `wire` | the messages between the two engines |
 //! | `connect` | how a postbox finds its mailbox and connects to it |
 //! | `nics`, `route` | the NICs of a world, and which of them leads to a mailbox |
-//! | `progress` | moves rendezvous along while the application computes |
+//! | `progress` | progress of announced messages while the application computes |
 //! | `buffer`, `message`, `pack`, `received`, `parcel` | typed and packed messages: before the post, on their way, and received |
-//! | `message_memory`, `memory_accounting` | memory for messages: waiting for it, and who has it |
+//! | `message_memory`, `memory_accounting` | memory for messages: waiting for it, and its holders |
 //! | `post_request` | posts that return at once, and their handles |
 //! | `select`, `rank_exits` | waiting at several mailboxes, and for the exit of ranks |
 //! | `shared_buf` | one message to many mailboxes |
-//! | `shared_segment`, `shared_mutex`, `semaphore` | what the ranks of a host share beside messages: typed surface |
+//! | `shared_segment`, `shared_mutex`, `semaphore` | objects that the ranks of a host share beside messages: typed interface |
 //! | `shared`, `sharing` | what the three have in common; a rank's list of its shared objects |
 //! | `tasks`, `mailbox/tasks`, `postbox/tasks` | futures (feature `async`) |
-//! | `external_buf`, `payload`, `postable` | messages in memory of the program's own; what a mailbox carries; all that can be posted |
+//! | `external_buf`, `payload`, `postable` | messages in memory of the program; types that mailboxes carry; types that can be posted |
 //! | `exit_check` | whether a rank whose connection broke has finished or is lost |
 //! | `exchange` | deadlock-free orders for all-to-all patterns |
 //! | `wait_policy`, `interrupt` | how long a call may wait; waits that a signal may end |

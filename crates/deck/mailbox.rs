@@ -1,4 +1,4 @@
-//! Mailboxes: where messages are retrieved.
+//! Mailboxes, from which messages are retrieved.
 
 mod choosing;
 #[cfg(feature = "async")]

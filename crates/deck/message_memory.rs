@@ -59,7 +59,7 @@ impl WorldState {
             }
             let holders = self.holders(Memory::Outbox);
             if !holders.may_give_back() {
-                // Memory may have come back since, the last of it during that check.
+                // Memory may have come back since the error, the last of it while the holders were determined.
                 let holders = holders.to_string();
                 let no_memory = |error| Error::NoMemory { what: what(), holders, source: Box::new(error) };
                 return self.allocate(len, fill).map_err(no_memory);

@@ -6,7 +6,7 @@ use udeck_via::{Block, LentSlice, Settled};
 
 use crate::wire::HEAD_BYTES;
 
-/// Where an arrived message lies.
+/// Place of a received message.
 #[derive(Debug)]
 pub(crate) enum Stored {
     /// In the parcel itself, behind its head.

@@ -86,11 +86,11 @@ impl<T: Payload> PostRequest<'_, T> {
     ///
     /// # Errors
     /// [`crate::Error::Refused`] by the mailbox, in its words; [`crate::Error::PeerLost`];
-    /// [`crate::Error::MailboxGone`] if the mailbox ended while the message waited (if it is made again, the
-    /// message does not come back); [`crate::Error::Deadline`] says whom the call waited for: the mailbox's
-    /// owner, and the message goes on waiting, without its handle; or the launcher, to say how the rank
-    /// ended, and the message has failed. Failures after the deadline, or unreported ones, are reported by
-    /// the postbox's next call ([`crate::Error::Undelivered`]).
+    /// [`crate::Error::MailboxGone`] if the mailbox ended while the message waited (the message does not come
+    /// back; the program can make it again); [`crate::Error::Deadline`] says whom the call waited for: the
+    /// mailbox's owner, and the message goes on waiting, without its handle; or the launcher, to say how the
+    /// rank ended, and the message has failed. Failures after the deadline, or unreported ones, are reported
+    /// by the postbox's next call ([`crate::Error::Undelivered`]).
     pub fn wait(mut self) -> Result {
         self.wait_timeout(self.postbox.usual_limit())
     }

@@ -1,4 +1,4 @@
-//! Postboxes: where messages are posted.
+//! Postboxes, to which messages are posted.
 
 #[cfg(feature = "async")]
 pub(crate) mod tasks;
@@ -102,7 +102,7 @@ impl<T: Payload> Postbox<T> {
         message.post_to(&self.poster, WaitPolicy::None).map(drop).map_err(unposted)
     }
 
-    /// Posts, waiting at most `limit`.
+    /// Posts like [`Postbox::post`], but waits at most `limit`.
     ///
     /// # Errors
     /// The errors of [`Postbox::post`].

@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 use crate::exit_log::RankExit;
 use crate::world_state::WorldState;
 
-/// The other ranks that end, one after another ([`crate::World::rank_exits`]). [`crate::select`] waits for the next one, beside
-/// mailboxes or alone.
+/// Events of other ranks that end, one after another ([`crate::World::rank_exits`]). [`crate::select`] waits for
+/// the next one, beside mailboxes or alone.
 pub struct RankExits {
     world: Arc<WorldState>,
     /// Number of exits that were given out.

@@ -1,4 +1,4 @@
-//! Messages that arrived.
+//! Received messages.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -19,7 +19,7 @@ use crate::send::poster::Poster;
 use crate::send::requests::RequestId;
 use crate::wait_policy::WaitPolicy;
 
-/// A message that arrived: read-only, where it lies. Dropping it gives the buffer back to its sender.
+/// A received message: read-only, where it lies. Dropping it gives the buffer back to its sender.
 ///
 #[cfg_attr(not(doctest), doc = include_str!("examples/received.md"))]
 ///

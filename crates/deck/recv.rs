@@ -71,7 +71,7 @@ pub(crate) struct Inbox {
     /// Spin history of polling the work queues: whether it pays.
     habit: Habit,
     burst: Burst,
-    /// Connections with announcements for which there is no memory, or with a message that is nearly here.
+    /// Connections with announcements for which there is no memory, or with a message that has almost arrived.
     waiting: WaitLists,
     /// Memory and time granted to the connections.
     grants: Grants,

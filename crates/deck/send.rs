@@ -16,7 +16,7 @@
 //! | `requests` | the handles on messages in the queue |
 //! | `waiting` | flush, handles, and how a channel waits |
 //! | `incast` | incast control: whether the first message may be sent |
-//! | `failure` | what an error means to the program; a connection that broke |
+//! | `failure` | translation of errors for the program; broken connections |
 //!
 //! Only [`Channel::post`], [`Channel::wait_for_request`] and [`Channel::flush`] block, until their deadlines.
 //! The holder of the channel calls [`Channel::progress`]: the poster, another call of its thread, or the
@@ -84,7 +84,7 @@ pub(crate) struct Channel {
     announced_reads: AnnouncedReads,
     /// The exit check of the mailbox's owner, once the connection is broken.
     exit_check: RefCell<Option<Box<ExitCheck>>>,
-    /// Whether a call that did not wait would have waited for an event that nobody notifies: free memory, or
+    /// Whether a call that did not wait would have waited for an event without a notification: free memory, or
     /// the mailbox's reading.
     #[cfg(feature = "async")]
     has_to_look: std::cell::Cell<bool>,

@@ -10,7 +10,7 @@ use udeck_via::{CqHandle, Error as ViaError, Watch};
 
 use crate::world_state::WorldState;
 
-/// Polls of a queue whose news are not for the task, before other tasks may run.
+/// Polls of a queue whose events are not for the task, before other tasks may run.
 pub(crate) const LOOKS: usize = 16;
 
 /// Alarm of one future's task: a watch for each queue that it waits on. Once dropped with the future, it

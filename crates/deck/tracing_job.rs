@@ -412,7 +412,7 @@ fn postbox_of(world: &Arc<WorldState>, rank: usize, deadline: Deadline) -> Resul
     let channel =
         connect::<u8>(world, &registered, LookupMode::Of(Maker::Rank(rank as u32)), None, deadline)?;
     let postbox = Postbox::new(world, &name(), channel);
-    postbox.set_protocol(Protocol::Auto)?; // whatever the program wants for its own messages
+    postbox.set_protocol(Protocol::Auto)?; // whatever the program sets for its own messages
     Ok(postbox)
 }
 

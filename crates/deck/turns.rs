@@ -312,7 +312,7 @@ pub fn in_turn<G, R, E: From<Error>>(
             Some(locked) => locked,
             None => ask_for(all, &Names(all), deadline.remaining().max(GRACE), &mut lock)?,
         };
-        // This attempt sees all messages already set aside. Later news ring the bell.
+        // This attempt sees all messages already set aside. Later events ring the bell.
         *places.bell.rung.lock() = false;
         let wait = match attempt(&mut locked, deadline.remaining()) {
             Err(Error::TurnOver { wait, .. }) => wait,

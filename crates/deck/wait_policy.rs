@@ -1,10 +1,10 @@
-//! How long a call may wait, and how often it polls meanwhile for events that nobody notifies.
+//! How long a call may wait, and how often it polls meanwhile for events without a notification.
 
 use std::time::Duration;
 
 use udeck_via::{Deadline, Error as ViaError};
 
-/// Poll interval for free memory, which nobody notifies.
+/// Poll interval for free memory, which sends no notification.
 pub(crate) const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
 /// How long a post may wait.
@@ -30,7 +30,7 @@ impl WaitPolicy {
     }
 }
 
-/// Time at which a wait because of `error` polls again, news or not.
+/// Time at which a wait because of `error` polls again, with or without an event.
 pub(crate) fn look_again(error: &ViaError, deadline: Deadline) -> Deadline {
     match error {
         ViaError::NoMemory { .. } => deadline.min(Deadline::after(MEMORY_PAUSE)),

@@ -356,7 +356,7 @@ impl World {
     /// Like [`World::buf`], but does not wait.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] says who has the memory; otherwise as [`World::buf`].
+    /// [`Error::WouldBlock`] says who has the memory; otherwise the errors of [`World::buf`].
     pub fn try_buf<T: Pod>(&self, len: usize) -> Result<Buf<T>> {
         self.new_buf(len, Fill::Zero, WaitPolicy::None)
     }
@@ -509,7 +509,7 @@ impl World {
         let deadline = Deadline::after(limit);
         let (start, traced) = (Instant::now(), trace::begin());
         let _finishing = WorldState::finishing();
-        self.state.close(false); // what is done here is done by its handles
+        self.state.close(false); // this function uses the handles itself
         let known = publish(&self.state, &self.state.holders(Memory::Outbox).wait_at_end(), Duration::ZERO);
         let wait = &mut LongWait::begin("the end");
         let interrupted = self.wait_for_answers(deadline, wait);
@@ -615,7 +615,7 @@ const _: () = {
     is_send::<crate::Received<f64>>();
 };
 
-/// A NIC that proves to be another rank, or none: no mailbox would let its postboxes in.
+/// The error of a NIC that proves to be another rank, or none: no mailbox would accept its postboxes.
 #[cold]
 fn not_ours(nic: &Nic, rank: u32) -> Error {
     let name = &nic.attributes().name;

@@ -180,7 +180,7 @@ pub(super) fn make(world: &Arc<WorldState>, making: Making, deadline: Deadline) 
             (inbox()?, agreed)
         }
     };
-    inbox.expect(ranks.iter().copied()); // a lost rank comes to no call
+    inbox.expect(ranks.iter().copied()); // a lost rank makes no call
     let layout = Layout::new(ranks.clone(), me, world.client().welcome(), agreed);
     let home = layout.plan().is_by_turns().then(|| Home::nth(world.rank()));
     let engine = Engine::new(inbox, ranks.len(), home);

@@ -17,8 +17,8 @@ pub use self::by_type::{ByType, ElementType, Named, WithElements};
 /// the bits of a NaN), all members get the same result; but another number of members, another layout over
 /// hosts or another algorithm may give another one. [`in_order`] fixes the result.
 ///
-/// An operator that panics ends its call, and with it the group: the other members get [`crate::Error::GroupFailed`], and the panic goes on.
-/// An operator makes no calls of its own group.
+/// A panic of an operator ends its call, and with it the group: the other members get
+/// [`crate::Error::GroupFailed`], and the panic is resumed. An operator must not call its own group.
 pub trait Operator<T> {
     /// Code by which members notice that they use different operators.
     #[doc(hidden)]

@@ -31,7 +31,7 @@ const MAX_PENDING: usize = 64;
 /// How long a call that does not wait still waits for another thread's step.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// Number of unrelated news that one poll of a request takes before it yields.
+/// Number of unrelated events that one poll of a request takes before it yields.
 const LOOKS: usize = 16;
 
 type Part<'a, R> = Pin<Box<dyn Future<Output = Result<R>> + Send + 'a>>;
@@ -371,7 +371,7 @@ impl<R> Request<'_, R> {
                 }
             }
         }
-        false // endless news that do not end the request
+        false // endless events that do not end the request
     }
 
     fn end(&mut self, result: Result<R>) {
@@ -437,7 +437,7 @@ mod tasks {
                     Err(error) => this.end(Err(error)),
                 }
             }
-            // The group keeps getting news that do not end the request: yields, since other tasks may want to
+            // The group keeps getting events that do not end the request: yields, since other tasks may want to
             // run.
             context.waker().wake_by_ref();
             Poll::Pending
@@ -452,7 +452,7 @@ mod tasks {
             inbox.check_exits()?;
             let armed = inbox.arm();
             if armed != Armed::News {
-                // Another request may take the message, and nobody notifies of room: polls again later.
+                // Another request may take the message, and room sends no notification: polls again later.
                 let again = Some(Instant::now() + MEMORY_PAUSE);
                 let world = self.member.state.world();
                 let set = self.alarm.set(world, || inbox.handles(), context.waker(), again);

@@ -22,7 +22,7 @@ use crate::world_state::WorldState;
 /// threads have dropped requests. (News of lost members wake it at once.)
 const LOOK_UP: Duration = Duration::from_millis(500);
 
-/// Poll interval for room or memory, which nobody notifies.
+/// Poll interval for room or memory, which send no notification.
 const ROOM_PAUSE: Duration = Duration::from_micros(200);
 
 /// Limit of a call's waiting. The clock is read only when there is something to wait for.

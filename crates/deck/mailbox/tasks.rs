@@ -58,7 +58,7 @@ impl<T: Payload> Mailbox<T> {
                 };
             }
         }
-        // The mailbox keeps getting news that are no messages: yields, since other tasks may want to run.
+        // The mailbox keeps getting events that are no messages: yields, since other tasks may want to run.
         task.waker().wake_by_ref();
         Poll::Pending
     }

@@ -67,7 +67,7 @@ impl<T: Payload> Postbox<T> {
                 };
             }
         }
-        // The postbox keeps getting news but no room: yields, since other tasks may want to run.
+        // The postbox keeps getting events but no room: yields, since other tasks may want to run.
         task.waker().wake_by_ref();
         Poll::Pending
     }

@@ -272,7 +272,7 @@ impl Connection {
         }
     }
 
-    // ---- messages that are nearly here ----
+    // ---- messages that have almost arrived ----
 
     /// Checks whether the unfinished message has arrived.
     pub fn finish(&mut self) -> Result<RendezvousStatus, Malformed> {

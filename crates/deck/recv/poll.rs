@@ -93,7 +93,7 @@ impl Inbox {
         }
     }
 
-    // ---- asking the completion queues ----
+    // ---- polling the completion queues ----
 
     /// Puts a message into `parcel` if one can be had without waiting. `all` has the meaning of
     /// [`Inbox::try_next`]'s.
@@ -159,7 +159,7 @@ impl Inbox {
         Ok(None)
     }
 
-    // ---- what one connection has ----
+    // ---- receiving from one connection ----
 
     /// Receives from a connection that was reported. Returns whether there is a message, which then is in
     /// `parcel`.

@@ -210,7 +210,7 @@ impl Backlog {
         self.entries.iter().take(self.announced).position(|entry| entry.message.is_asked())
     }
 
-    // ---- single ones ----
+    // ---- single messages ----
 
     pub fn first(&self) -> Option<&Outgoing> {
         self.entries.front().map(|first| &first.message)

@@ -151,7 +151,7 @@ impl Channel {
 
     // ---- tasks ----
 
-    /// Marks that a waiting task has to poll by itself: nobody notifies it.
+    /// Marks that a waiting task has to poll by itself: it will get no notification.
     pub(super) fn looks_for_more(&self) {
         #[cfg(feature = "async")]
         self.has_to_look.set(true);

@@ -17,7 +17,7 @@ fn the_end_of_a_source_is_told_when_no_connection_is_coming_any_more() {
     world.state.exit_log().record(&Event::RankDone { rank: 1 });
     inbox.wanted = Match::source(1);
     assert!(inbox.report_exits().is_ok());
-    // Another thread waits at the mailbox for another rank: it has no news either.
+    // Another thread waits at the mailbox for another rank: nothing has changed for that wait either.
     inbox.wanted = Match::source(2);
     assert!(inbox.report_exits().is_ok());
     let turns = inbox.turns().clone();
