@@ -27,7 +27,7 @@ pub enum Error {
     PeerLost {
         /// The lost rank.
         rank: usize,
-        /// The launcher's words on how the rank ended.
+        /// How the rank ended, in words.
         how: String,
     },
     /// The deadline passed.
