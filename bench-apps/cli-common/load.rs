@@ -110,11 +110,11 @@ impl Sample {
     }
 }
 
-/// Ticks in processes (user, nice, system), and stolen ones, of all processors.
+/// Ticks in processes (user, nice, system), and stolen ticks, summed over all processors.
 fn processors(stat: &str) -> Option<(u64, u64)> {
     let line = stat.lines().find(|line| line.starts_with("cpu "))?;
     let ticks: Vec<u64> = line.split_whitespace().skip(1).map_while(|word| word.parse().ok()).collect();
-    // Sums the ticks in processes (user, nice, system) and the stolen ticks over all processors.
+    // Interrupts are left out, because they include those of our own messages.
     Some((ticks.get(..3)?.iter().sum(), ticks.get(7).copied().unwrap_or(0)))
 }
 

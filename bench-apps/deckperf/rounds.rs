@@ -142,7 +142,7 @@ pub struct Results<C = Contender> {
     pub posts: Vec<Series<C>>,
     /// Raw limits, one per size.
     pub raws: Vec<RawSeries>,
-    /// Number of rounds, which is the same for all series.
+    /// Number of rounds that count; every series ran in each of them.
     pub rounds: usize,
     /// Warm-up rounds, which came first and do not count.
     pub warm_up: WarmUp,
