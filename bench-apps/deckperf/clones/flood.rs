@@ -1,4 +1,4 @@
-//! Flood of a mailbox: clones post as fast as they can; measured are the messages taken of each clone, and the memory.
+//! Flood of a mailbox: clones post as fast as they can. Counts the messages taken of each clone, and measures the memory.
 
 use udeck::{Error, Postbox};
 

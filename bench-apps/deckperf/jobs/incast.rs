@@ -99,7 +99,6 @@ struct Receiver<'l, 'w> {
 
 /// Order that ends a sender's work. Other orders are the size of a flood, or the numbers of timed and of warm-up round
 /// trips; no words end a flood.
-/// words: stop.
 const DONE: u64 = u64::MAX;
 
 impl Receiver<'_, '_> {

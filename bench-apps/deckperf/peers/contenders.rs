@@ -197,7 +197,7 @@ impl Contenders {
         all
     }
 
-    /// Index of the job that measures what is bare in its shared window. The last job is taken: the ranks of MPICH, whose
+    /// Index of the job whose shared window serves bare measurements. The last job is taken: the ranks of MPICH, whose
     /// job comes first, may be in scheduling groups of their own, where yielding yields to nobody.
     fn carrier(&self, ranks: usize) -> Option<usize> {
         self.jobs.iter().rposition(|(who, size, _)| *who != Who::Ours && *size == ranks)

@@ -133,8 +133,8 @@ impl Mpi {
         }
     }
 
-    /// Flags of the launcher. Open MPI counts processors for itself and yields only if it finds fewer than ranks, so both
-    /// are set.
+    /// Flags of the launcher. Open MPI counts processors for itself and yields only if it finds fewer than ranks, so the
+    /// flags tell it which is the case.
     fn flags(&self, oversubscribed: bool) -> &'static [&'static str] {
         match (self.kind, oversubscribed) {
             (Kind::OpenMpi, false) => {
