@@ -1,4 +1,4 @@
-//! What a NIC and a VI are like: abilities, limits, settings.
+//! Attributes of a NIC and of a VI: abilities, limits, settings.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub enum Reliability {
 }
 
 impl Reliability {
-    /// The ability a NIC needs for this level.
+    /// The ability that a NIC needs for this level.
     pub fn cap(self) -> Caps {
         match self {
             Reliability::Unreliable => Caps::UNRELIABLE,
@@ -28,21 +28,21 @@ impl Reliability {
     }
 }
 
-/// A service level, 0 to 15 (InfiniBand's SL): whose data go first where a transport or a network has to choose. What a level
-/// means, the tables of the transport or the network say. 0 unless said otherwise.
+/// A service level, 0 to 15 (InfiniBand's SL): priority class of data where a transport or a network has to choose. The
+/// tables of the transport or the network define the meaning of each level. 0 unless set otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ServiceLevel(u8);
 
 impl ServiceLevel {
-    /// The highest number.
+    /// The highest level.
     pub const MAX: u8 = 15;
 
-    /// The level of that number; `None` above 15.
+    /// The level of this number; `None` above 15.
     pub const fn new(level: u8) -> Option<Self> {
         if level <= Self::MAX { Some(ServiceLevel(level)) } else { None }
     }
 
-    /// Its number.
+    /// The level's number.
     pub const fn get(self) -> u8 {
         self.0
     }
@@ -54,33 +54,33 @@ impl fmt::Display for ServiceLevel {
     }
 }
 
-/// How a VI's receive queue gets its buffers.
+/// Source of a VI's receive buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Receive {
-    /// Into descriptors that the program posted, in order (VIA's way). A message that finds none is an error.
+    /// Descriptors that the program posted, in order (VIA's way). A message that finds none is an error.
     #[default]
     Posted,
-    /// Lent by the transport where they lie, until dropped.
+    /// Memory in which the message lies, lent by the transport until it is dropped.
     Lent,
 }
 
-/// What a NIC can do and where its limits are (VIA: `VIP_NIC_ATTRIBUTES`). Sizes in bytes.
+/// Abilities and limits of a NIC (VIA: `VIP_NIC_ATTRIBUTES`). Sizes in bytes.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NicAttributes {
-    /// The device, e.g. `shm0`.
+    /// Name of the device, e.g. `shm0`.
     pub name: String,
-    /// Where peers reach it; opaque outside the transport.
+    /// Address at which peers reach it; opaque outside the transport.
     pub address: Vec<u8>,
-    /// The rank of the job that it proves to be to its peers; `None`: it proves only to know the job's secret.
+    /// The rank of the job that the NIC proves to be to its peers; `None`: it proves only that it knows the job's secret.
     pub identity: Option<u32>,
     /// Abilities.
     pub caps: Caps,
-    /// Whether it reaches processes of this host only.
+    /// Whether the NIC reaches processes of this host only.
     pub host_only: bool,
-    /// Whether all that it sends to other hosts is encrypted and authenticated on the whole path.
+    /// Whether everything that the NIC sends to other hosts is encrypted and authenticated on the whole path.
     pub encrypted: bool,
-    /// Longest discriminator a connection may be made by.
+    /// Longest discriminator of a connection.
     pub max_discriminator: usize,
     /// Longest private data that travels with a connection request or its answer.
     pub max_private_data: usize,
@@ -102,27 +102,27 @@ pub struct NicAttributes {
     pub max_cq_entries: usize,
     /// Windows that may be exposed at a time.
     pub max_windows: usize,
-    /// Connections that peers have made, and requests of theirs that wait, at a time. A connection counts until nothing of
-    /// it is left on this side: the VI is gone, and the peer uses nothing of it any more. One rank may have
-    /// [a part](NicAttributes::max_connections_of_a_rank) of them.
+    /// Upper bound of connections that peers have made and requests of theirs that wait, at a time. A connection counts until
+    /// nothing of it is left on this side: the VI is gone, and the peer uses nothing of it any more. One rank may have [a
+    /// part](NicAttributes::max_connections_of_a_rank) of them.
     pub max_connections: usize,
-    /// Whether what comes over all its connections shares one buffer (a socket's `SO_RCVBUF`) until it is taken in. What overflows that is lost,
-    /// and comes again after a while.
+    /// Whether the arrivals of all its connections share one buffer (a socket's `SO_RCVBUF`) until they are taken in. Data
+    /// that overflow the buffer are lost, and are sent again after a while.
     pub shares_receive_buffer: bool,
     /// Whether registering the program's memory pins it: `RLIMIT_MEMLOCK` is a bound then.
     pub pins_memory: bool,
     /// Pieces of the program's memory that may be registered at a time, those that the cache keeps included (VIA:
     /// `MaxRegisterRegions`).
     pub max_registrations: usize,
-    /// Their bytes (VIA: `MaxRegisterBytes`).
+    /// Bytes of all registered pieces together (VIA: `MaxRegisterBytes`).
     pub max_registered_bytes: usize,
 }
 
-/// Where a connection takes nothing that is scarcer than memory.
+/// Bound of connections, for a NIC whose connections take nothing that is scarcer than memory.
 const MAX_CONNECTIONS: usize = 1 << 16;
-/// One rank may have so many connections, unless that leaves less than half for others.
+/// Connections that one rank may have, unless that leaves less than half for others.
 const CONNECTIONS_OF_A_RANK: usize = 8192;
-/// Where registering takes nothing but an entry in a table.
+/// Bound of registrations, for a NIC whose registrations take nothing but an entry in a table.
 const MAX_REGISTRATIONS: usize = 1 << 16;
 
 impl NicAttributes {
@@ -155,14 +155,14 @@ impl NicAttributes {
         }
     }
 
-    /// Of [`max_connections`](NicAttributes::max_connections), what one other rank may have: a quarter, or 8192 where that
-    /// is more, and never more than half. The NIC's own rank may have all.
+    /// The part of [`max_connections`](NicAttributes::max_connections) that one other rank may have: a quarter, or 8192 where
+    /// that is more, and never more than half. The NIC's own rank may have all.
     pub fn max_connections_of_a_rank(&self) -> usize {
         (self.max_connections / 4).max(CONNECTIONS_OF_A_RANK).min(self.max_connections / 2)
     }
 
-    /// Of [`max_connections`](NicAttributes::max_connections), what all those may have together that do not prove to be a
-    /// rank, and so cannot be told apart: half; all where this NIC is no rank's.
+    /// The part of [`max_connections`](NicAttributes::max_connections) that is shared by all processes that do not prove to
+    /// be a rank, and so cannot be told apart: half; all where this NIC is no rank's.
     pub fn max_connections_of_others(&self) -> usize {
         if self.identity.is_some() { self.max_connections / 2 } else { self.max_connections }
     }
@@ -173,7 +173,7 @@ impl NicAttributes {
 pub struct ViAttributes {
     /// Reliability level; both ends of a connection have the same.
     pub reliability: Reliability,
-    /// How the receive queue gets its buffers.
+    /// Source of the receive queue's buffers.
     pub receive: Receive,
     /// Memory used with this VI carries the same tag.
     pub ptag: Ptag,
@@ -181,14 +181,14 @@ pub struct ViAttributes {
     pub enable_rdma_write: bool,
     /// Whether the peer may RDMA-read windows of this VI's tag.
     pub enable_rdma_read: bool,
-    /// The rank of the job that must be at the other end. When this VI asks for a connection, both sides prove who they
-    /// are, by the keys that their NICs were opened with; when it accepts one, the requester must have proved that. `None`:
-    /// anybody who knows the job's secret, and this side says no more of itself either.
+    /// The rank of the job that must be at the other end. When this VI asks for a connection, both sides prove which rank
+    /// they are, by the keys that their NICs were opened with; when it accepts one, the requester must have proved to be that
+    /// rank. `None`: any process that knows the job's secret, and this side proves no more of itself either.
     pub peer: Option<u32>,
-    /// The level of what this VI sends, which is not the other end's (VIA: `QoS`). It counts where the NIC has
-    /// [`Caps::SERVICE_LEVELS`], and for nothing elsewhere.
+    /// Service level of the data that this VI sends; the other end has its own (VIA: `QoS`). It has an effect where the NIC
+    /// has [`Caps::SERVICE_LEVELS`], and none elsewhere.
     pub level: ServiceLevel,
-    /// Named by completion-queue entries; the program's own.
+    /// The program's number of this VI, which completion-queue entries carry.
     pub context: u64,
 }
 
@@ -208,11 +208,11 @@ impl ViAttributes {
     }
 }
 
-/// Where a connection is made: a host (a NIC's address) and a discriminator on it (VIA: `VIP_NET_ADDRESS`).
+/// Address of a connection: a host (a NIC's address) and a discriminator on it (VIA: `VIP_NET_ADDRESS`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NetAddress {
     /// A NIC's [`NicAttributes::address`].
     pub host: Vec<u8>,
-    /// Which listener there; compared by length and bytes.
+    /// Discriminator of a listener there; compared by length and bytes.
     pub discriminator: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! What not every transport is able to do.
+//! Abilities that not every transport has.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ impl Caps {
     pub const RDMA_WRITE: Caps = Caps(1);
     /// RDMA read.
     pub const RDMA_READ: Caps = Caps(1 << 1);
-    /// The receiver can be given the sender's very buffer.
+    /// The receiver can be given the sender's own buffer, without a copy.
     pub const HAND_OFF: Caps = Caps(1 << 2);
     /// Unreliable delivery.
     pub const UNRELIABLE: Caps = Caps(1 << 3);
@@ -20,7 +20,7 @@ impl Caps {
     /// Reliable reception.
     pub const RELIABLE_RECEPTION: Caps = Caps(1 << 5);
 
-    /// It sends by [service levels](crate::ViAttributes::level), or the network does by what it marks.
+    /// The transport sends by [service levels](crate::ViAttributes::level), or marks its data so that the network does.
     pub const SERVICE_LEVELS: Caps = Caps(1 << 6);
 
     const NAMES: [(Caps, &'static str); 7] = [
@@ -33,12 +33,12 @@ impl Caps {
         (Caps::SERVICE_LEVELS, "service-levels"),
     ];
 
-    /// Whether all of `other` are here.
+    /// Whether `self` has all abilities of `other`.
     pub fn has(self, other: Caps) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// All of `self` but those of `other`.
+    /// The abilities of `self` that are not in `other`.
     #[must_use]
     pub fn without(self, other: Caps) -> Caps {
         Caps(self.0 & !other.0)

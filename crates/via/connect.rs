@@ -19,23 +19,23 @@ use udeck_sys::Deadline;
 use udeck_sys::process::is_forked;
 use udeck_sys::thread::Callback;
 
-/// A request that waits for an answer. Dropped unanswered, it is refused.
+/// A connection request that waits for an answer. When dropped unanswered, it is refused.
 pub struct Request {
     incoming: Box<dyn Incoming>,
-    /// It counts as its peer's.
+    /// The request's share of its peer's connections.
     guest: Guest,
-    /// Whose endpoints it makes. Weak, because devices keep requests that nobody has taken yet.
+    /// The device that the request came to. Weak, because devices keep requests that no program has taken yet.
     device: Weak<dyn Device>,
 }
 
 impl Request {
-    /// What the requester sent along.
+    /// The requester's private data.
     pub fn private_data(&self) -> &[u8] {
         &self.incoming.hello().private_data
     }
 
     /// The rank of the job that the requester has proved to be, to this NIC; nothing that it says can change that. `None`: it
-    /// has only proved to know the job's secret.
+    /// has only proved that it knows the job's secret.
     pub fn peer(&self) -> Option<u32> {
         self.incoming.peer()
     }
@@ -50,7 +50,7 @@ impl Request {
     pub fn accept(self, vi: &mut Vi, send: &CqHandle, receive: &CqHandle, private_data: &[u8]) -> Result {
         vi.require_idle("accept")?;
         if !self.device.ptr_eq(&Arc::downgrade(vi.nic().device())) {
-            // The endpoint would take the VI's offsets for places in its own device's memory.
+            // The endpoint would apply the VI's offsets to its own device's memory.
             self.incoming.reject("the program over there accepted with a VI of another NIC");
             return Err(Error::InvalidParameter("the request came to another NIC than the VI's".into()));
         }
@@ -87,7 +87,7 @@ impl Request {
         Ok(())
     }
 
-    /// Refuses.
+    /// Refuses the request. The requester is told `reason`.
     pub fn reject(self, reason: &str) {
         self.incoming.reject(reason);
     }
@@ -109,8 +109,7 @@ fn no_place(why: &str) -> String {
     format!("{NO_PLACE}{why}")
 }
 
-/// Waits for connection requests at a discriminator. Dropping it ends that; later requests meet
-/// [`Error::NoMatch`].
+/// Listener for connection requests at a discriminator. Dropping it ends that; later requests meet [`Error::NoMatch`].
 #[derive(Debug)]
 pub struct Listener {
     nic: Nic,
@@ -122,11 +121,11 @@ pub struct Listener {
 struct PendingRequests {
     requests: Mutex<VecDeque<Request>>,
     came: Condvar,
-    /// The NIC has let go of the handler: no request comes any more.
+    /// Whether the NIC has dropped the handler: no request comes any more.
     over: AtomicBool,
 }
 
-/// Lies in the handler, and says when that is dropped.
+/// Guard inside the handler that reports when the handler is dropped.
 struct UntilDropped(Arc<PendingRequests>);
 
 impl Drop for UntilDropped {
@@ -134,7 +133,7 @@ impl Drop for UntilDropped {
         if udeck_sys::process::is_forked() {
             return;
         }
-        // Under the lock: who waits has not looked yet, or sleeps already.
+        // Set under the lock: a waiter has not looked yet, or sleeps already.
         let requests = self.0.requests.lock();
         self.0.over.store(true, Ordering::Relaxed);
         drop(requests);
@@ -148,7 +147,7 @@ impl fmt::Debug for PendingRequests {
     }
 }
 
-/// Requests that may wait for [`Listener::wait`]; further ones are refused.
+/// Upper bound of requests that wait for [`Listener::wait`]; further ones are refused.
 const MAX_WAITING: usize = 4096;
 
 impl Listener {
@@ -174,7 +173,7 @@ impl Listener {
     /// [`Listener::wait`] then finds none. A panic in it costs the request only.
     ///
     /// # Errors
-    /// As [`Listener::new`].
+    /// Those of [`Listener::new`].
     pub fn with_handler(
         nic: &Nic,
         discriminator: &[u8],
@@ -208,7 +207,7 @@ impl Listener {
         Ok(Listener { nic: nic.clone(), discriminator: discriminator.to_vec(), waiting })
     }
 
-    /// The next request.
+    /// Waits for the next request, until the deadline at most.
     ///
     /// # Errors
     /// [`Error::Timeout`] when none came in time; [`Error::Lost`] when none can come any more ([`Nic::check`]).

@@ -1,9 +1,9 @@
 //! Completion queues: one place to ask which of many work queues has news.
 //!
-//! An entry names a *work queue that has news*, or is a software event ([`CqHandle::post_event`]). News of one work
-//! queue coalesce, so a completion queue needs one entry per work queue on it, however much arrives. VIA's fills with
-//! completions, and overrun loses them; here nothing can overrun: what would not fit (a work queue to attach, an event
-//! to post) is refused beforehand, and whoever has a place keeps it until it detaches.
+//! An entry names a *work queue that has news*, or is a software event ([`CqHandle::post_event`]). News of one work queue
+//! coalesce, so a completion queue needs one entry per work queue on it, however much arrives. VIA's completion queues fill
+//! with completions, and overrun loses them. Here nothing can overrun: a work queue or an event that would not fit is refused
+//! beforehand, and each work queue keeps its entry until it detaches.
 //!
 //! A [`Cq`] belongs to one thread at a time; a [`CqHandle`] is for all others. [`Cno`] waits on several at once;
 //! [`Cq::notify`] hands one to a thread of its own; a [`Watcher`] is one thread that wakes the tasks of many.
@@ -31,17 +31,17 @@ pub(crate) use handle::{CqEntryShare, CqEntryShares};
 pub use notify::Notify;
 pub use watch::{Watch, Watcher};
 
-/// What has news. For a work queue the program then asks that VI (`receive_done`, `send_done`, `arrival`), as VIA's
-/// `VipCQDone` has it.
+/// A completion queue's entry: the source of news. For a work queue the program then asks that VI (`receive_done`,
+/// `send_done`, `arrival`), as VIA's `VipCQDone` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CqEntry {
     /// [`crate::ViAttributes::context`] of the VI; of a software event, the number it was posted with.
     pub context: u64,
-    /// Where the news come from.
+    /// Source of the news.
     pub source: Source,
 }
 
-/// Where news come from.
+/// Source of news.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The VI's send queue.
@@ -68,12 +68,12 @@ impl From<Ready> for CqEntry {
 pub struct Cq {
     waiter: Box<dyn Waiter>,
     shared: Arc<Shared>,
-    /// Whose turn it is while there are both: news of work queues, and software events.
+    /// Whether software events come next, while there are both these and news of work queues.
     events_turn: bool,
     oversubscribed: bool,
-    /// Whether a wait on several asks others first.
+    /// Whether a wait on several queues asks others first.
     seldom: bool,
-    /// Of [`Cq::wait`], and of [`Cno::wait`] on this queue and others behind it.
+    /// Spin history of [`Cq::wait`], and of [`Cno::wait`] on this queue and others behind it.
     habit: Habit,
 }
 
@@ -106,16 +106,16 @@ impl Cq {
         })
     }
 
-    /// How many entries it has.
+    /// Number of entries.
     pub fn entries(&self) -> usize {
         self.shared.entries()
     }
 
-    /// Changes how many entries it has; what is on it stays (VIA: `VipResizeCQ`).
+    /// Changes the number of entries; everything on the queue stays (VIA: `VipResizeCQ`).
     ///
     /// # Errors
-    /// The size stays: [`Error::Full`] when more than `entries` have a place, [`Error::InvalidParameter`] as for
-    /// [`Cq::with_entries`].
+    /// [`Error::Full`] when more than `entries` are in use, [`Error::InvalidParameter`] as for [`Cq::with_entries`]. The size
+    /// stays then.
     pub fn resize(&self, entries: usize) -> Result {
         check_entries(entries, self.shared.most())?;
         self.shared.resize(entries)
@@ -127,34 +127,34 @@ impl Cq {
         self.oversubscribed = oversubscribed;
     }
 
-    /// Says that asking this queue costs more than asking others (a system call, say): a [`Cno`] that spins asks it at
-    /// every 16th look only, so that news of the others are not held up by it.
+    /// Says that polling this queue costs more than polling others (a system call, for example): a [`Cno`] that spins polls
+    /// it at every 16th round only, so that it does not hold up news of the others.
     pub fn set_seldom(&mut self, seldom: bool) {
         self.seldom = seldom;
     }
 
-    /// For attaching VIs, and for other threads.
+    /// The handle by which VIs are attached, and which other threads use.
     pub fn handle(&self) -> CqHandle {
         CqHandle(self.shared.clone())
     }
 
-    /// A work queue with news, or a software event, if there is one; fairly among work queues, and between them and
-    /// events. A receive queue is named until it has been emptied. May name a queue that turns out to have nothing.
+    /// Polls for a work queue with news, or a software event; fairly among work queues, and between these and events. A
+    /// receive queue is named until it has been emptied. A named queue may turn out to have nothing. Does not block.
     #[inline]
     pub fn poll(&mut self) -> Option<CqEntry> {
         if is_forked() {
             return None;
         }
         if self.shared.has_events() {
-            // What one look may pass over, the next one finds.
+            // A source that one poll passes over is found by the next one.
             return self.poll_in_turn().or_else(|| self.poll_in_turn());
         }
         Some(self.waiter.poll_all()?.into())
     }
 
-    /// The work queue that had news last, while no other has any, and there is no event and no wake-up. Whoever waits for a
-    /// message may look at that VI itself ([`crate::Vi::arrival_short`]) a few times, which is quicker, and then asks again. `None`
-    /// whenever the transport cannot tell: poll.
+    /// The work queue that had news last, while no other has any, and there is no event and no wake-up. A thread that waits
+    /// for a message may poll that VI itself ([`crate::Vi::arrival_short`]) a few times, which is quicker, and then asks
+    /// again. `None` whenever the transport cannot tell: poll.
     pub fn sole_active(&mut self) -> Option<CqEntry> {
         if is_forked() || self.shared.has_events() {
             return None;
@@ -188,13 +188,13 @@ impl Cq {
         }
     }
 
-    /// Like [`Cq::poll`], but waits: spins for as long as a sleep would have cost, then sleeps; at once, if the wait before
-    /// spun and came to its deadline. `None` at the deadline, or when `until` says stop (asked between looks, at least every
-    /// 100 ms).
+    /// Waits for an entry: spins for as long as a sleep would have cost, then sleeps; sleeps at once, if the wait before spun
+    /// and came to its deadline. `None` at the deadline, or when `until` returns true (it is asked between polls, at least
+    /// every 100 ms).
     pub fn wait(&mut self, deadline: Deadline, mut until: impl FnMut() -> bool) -> Option<CqEntry> {
         let mut spinner = Spinner::with_habit(self.oversubscribed, self.habit);
         let mut looks = 0u32;
-        // Nothing will ever come.
+        // A forked child will never get an entry.
         let deadline = if is_forked() { Deadline::now() } else { deadline };
         loop {
             if let Some(entry) = self.look() {
@@ -218,15 +218,15 @@ impl Cq {
         None
     }
 
-    /// The next [`Cq::wait`] sleeps at once: what it waits for takes its time, and its processor is of more use to others.
+    /// Makes the next [`Cq::wait`] sleep at once: the awaited event takes its time, and other threads can use the processor.
     pub fn sleep_at_once(&mut self) {
         self.habit = self.habit.for_sleep();
     }
 
-    /// Gets ready for somebody to sleep in this queue's place ([`Watcher::watch`]). [`Armed::News`]: there may be some;
+    /// Prepares for another thread to sleep in this queue's place ([`Watcher::watch`]). [`Armed::News`]: there may be some;
     /// poll until there are none, and try again.
     pub fn arm(&mut self) -> Armed {
-        // As in `park`: events that a poll has overlooked although it took their wake-up are seen here.
+        // As in `park`, this check finds events that a poll has overlooked although it took their wake-up.
         if self.shared.has_events() || is_forked() { Armed::News } else { self.waiter.arm() }
     }
 

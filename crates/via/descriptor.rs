@@ -1,4 +1,4 @@
-//! Descriptors: what a program posts to a work queue, and what it gets back.
+//! Descriptors: requests that a program posts to a work queue, and their completions.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::error::{Error, Result};
 use crate::mem::{Ptag, RawSegment, Region, RemoteBuffer};
 
-/// What was posted.
+/// Direction of a posted descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A message, or an RDMA write: its data leave.
@@ -19,9 +19,9 @@ pub(crate) enum Kind {
 /// One segment of a post.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
-    /// Where in the outbox; `None` outside.
+    /// Offset in the outbox; `None`: it lies outside.
     pub offset: Option<u64>,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
 }
 
@@ -33,10 +33,10 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// `range` of `region`.
+    /// The bytes `range` of `region`.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] past the region's end.
+    /// [`Error::InvalidParameter`] when `range` ends past the region.
     pub fn new(region: Region, range: Range<usize>) -> Result<Self> {
         if range.start > range.end || range.end > region.len() {
             return Err(Error::InvalidParameter(format!(
@@ -47,12 +47,12 @@ impl Segment {
         Ok(Segment { region, range })
     }
 
-    /// The memory, back.
+    /// Returns the memory.
     pub fn into_region(self) -> Region {
         self.region
     }
 
-    /// The bytes.
+    /// The segment's bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.region[self.range.clone()]
@@ -63,7 +63,7 @@ impl Segment {
         &mut self.region[self.range.clone()]
     }
 
-    /// Offset in the outbox arena, and length. `None` for the program's own memory, which lies elsewhere.
+    /// Offset in the outbox arena, and length in bytes. `None` for the program's own memory, which lies elsewhere.
     #[inline]
     pub(crate) fn located(&self) -> Option<(u64, usize)> {
         Some((self.region.block()?.offset() + self.range.start as u64, self.range.len()))
@@ -83,8 +83,8 @@ impl From<Region> for Segment {
 
 /// A gather/scatter list with immediate data, and an address if it is RDMA (VIA: `VIP_DESCRIPTOR`).
 ///
-/// As in VIA, work queues hold the address of a descriptor, not its contents: posting moves a pointer. Who sends often
-/// keeps the descriptors that come back, and posts them again.
+/// As in VIA, work queues hold the address of a descriptor, not its contents: posting moves a pointer. A program that sends
+/// often keeps the descriptors that come back, and posts them again.
 #[derive(Debug)]
 pub struct Descriptor(Box<Fields>);
 
@@ -96,10 +96,10 @@ struct Fields {
     fenced: bool,
 }
 
-/// Where the pieces of a message lie: offset in the outbox arena, and length.
+/// Places of a message's pieces: offset in the outbox arena, and length in bytes.
 pub(crate) type Located = SmallVec<[(u64, usize); 3]>;
 
-/// What a descriptor on the send queue asks for.
+/// Operation of a descriptor on the send queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
     Send,
@@ -115,7 +115,7 @@ impl Operation {
 }
 
 impl Descriptor {
-    /// A send, or a receive: which one, the queue decides that it is posted to.
+    /// A send or a receive, depending on the queue that it is posted to.
     pub fn new(segments: impl IntoIterator<Item = impl Into<Segment>>) -> Self {
         Descriptor::with(segments, Operation::Send)
     }
@@ -130,29 +130,29 @@ impl Descriptor {
         Descriptor::with(segments, Operation::Write(remote))
     }
 
-    /// An RDMA read of `remote`, as many bytes as the segments have. It carries no immediate data.
+    /// An RDMA read of `remote`, of as many bytes as the segments have. It carries no immediate data.
     pub fn rdma_read(segments: impl IntoIterator<Item = impl Into<Segment>>, remote: RemoteBuffer) -> Self {
         Descriptor::with(segments, Operation::Read(remote))
     }
 
-    /// With immediate data for the receiver's descriptor.
+    /// Adds immediate data for the receiver's descriptor.
     #[must_use]
     pub fn immediate(mut self, data: u32) -> Self {
         self.0.immediate = Some(data);
         self
     }
 
-    /// Not started before all RDMA reads that were posted before it on the same VI are over (VIA: the `QFENCE` bit of the
-    /// control segment). Otherwise sends and writes overtake a read, whose data have to come first: so who tells the peer
-    /// that its memory has been read, or writes there again, fences that. Has no meaning in a receive. Where a read is over
-    /// when its post returns, as on shared memory, there is nothing to wait for.
+    /// Delays the start until all RDMA reads that were posted before on the same VI are over (VIA: the `QFENCE` bit of the
+    /// control segment). Without this, sends and writes overtake a read, whose data have to come first. So fence a message
+    /// that tells the peer that its memory has been read, and a write to memory that is being read. Has no meaning in a
+    /// receive. Where a read is over when its post returns, as on shared memory, there is nothing to wait for.
     #[must_use]
     pub fn fenced(mut self) -> Self {
         self.0.fenced = true;
         self
     }
 
-    /// The segments, back.
+    /// Returns the segments.
     pub fn into_segments(self) -> Vec<Segment> {
         self.0.segments.into_vec()
     }
@@ -167,13 +167,13 @@ impl Descriptor {
         &mut self.0.segments
     }
 
-    /// Bytes of all segments.
+    /// Bytes of all segments together.
     #[inline]
     pub fn len(&self) -> usize {
         self.segments().iter().map(|s| s.range.len()).sum()
     }
 
-    /// Whether there are none.
+    /// Whether the segments have no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -198,7 +198,7 @@ impl Descriptor {
         if self.segments().iter().all(|s| s.region.ptag() == ptag) { Ok(()) } else { Err(Error::InvalidPtag) }
     }
 
-    /// Where it lies; `None` if some of it is the program's own memory.
+    /// Places of the segments; `None` if some of them are the program's own memory.
     pub(crate) fn located(&self) -> Option<Located> {
         self.segments().iter().map(Segment::located).collect()
     }
@@ -232,9 +232,10 @@ impl Descriptor {
 
 /// How a descriptor ended (VIA: the status bits of the control segment).
 ///
-/// What can be known when a descriptor is posted, `post_send` and `post_receive` say at once, and the descriptor comes
-/// back untouched; the queues and the connection go on. Everything else is a status, and all but [`Status::Done`]
-/// break a reliable connection: the VI goes to the Error state, and what is posted behind is flushed in order.
+/// Errors that can be known when a descriptor is posted are returned by `post_send` and `post_receive` at once, and the
+/// descriptor comes back untouched; the queues and the connection go on. Everything else is a status, and every status but
+/// [`Status::Done`] breaks a reliable connection: the VI goes to the Error state, and descriptors that are posted behind are
+/// flushed in order.
 ///
 /// | VIA's bit | when posted | as a completion |
 /// |---|---|---|
@@ -249,14 +250,14 @@ impl Descriptor {
 /// | `REMOTE_DESC_ERROR` | | [`Status::RemoteDescriptorError`] of a send, on reliable reception |
 ///
 /// On reliable delivery a send is done when its data have left, so its sender learns of a missing descriptor from the
-/// connection ([`Error::Lost`]); on unreliable delivery it never does, and a [`Status::LengthError`] breaks nothing.
+/// connection ([`Error::Lost`]). On unreliable delivery it never learns of it, and a [`Status::LengthError`] breaks nothing.
 ///
-/// How the sends of a connection end, in the order of their posts: if it was lost, the oldest under way as
-/// `TransportError` and all behind it `Flushed`; if either side disconnected, all `Flushed`. A send is reported `Flushed`
-/// by a VI that is not connected any more. On reliable reception what is `Done` is a prefix of what was posted: behind a
-/// send that was flushed a write or read is flushed as well, although its data may be in place. A work queue is FIFO, and
-/// VIA promises the target to see written data only with a message behind them, of which there is none. Below, what had
-/// left is `Done` also behind one that was flushed.
+/// The sends of a connection end in the order of their posts. If the connection was lost, the oldest in flight ends as
+/// `TransportError` and all behind it as `Flushed`; if either side disconnected, all end as `Flushed`. A VI that is not
+/// connected any more reports a send as `Flushed`. On reliable reception the `Done` sends are a prefix of the posts: a write
+/// or read behind a flushed send is flushed as well, although its data may be in place. A work queue is FIFO, and VIA
+/// promises the target to see written data only with a message behind them, of which there is none. Below reliable reception,
+/// sends that had left are `Done` also behind a flushed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status {
@@ -268,22 +269,22 @@ pub enum Status {
     RemoteDescriptorError,
     /// The peer does not allow RDMA to that place.
     RdmaProtectionError,
-    /// The connection was lost under it.
+    /// The connection was lost before the operation was done.
     TransportError,
     /// Flushed by a disconnect or an earlier error.
     Flushed,
 }
 
-/// A descriptor's end.
+/// The end of a descriptor.
 #[derive(Debug)]
 pub struct Completion {
-    /// How.
+    /// How the descriptor ended.
     pub status: Status,
     /// Bytes sent, received or written.
     pub length: usize,
-    /// Immediate data that came with it (receives only).
+    /// Immediate data of the message (receives only).
     pub immediate: Option<u32>,
-    /// The descriptor, back; `Err(id)` when it was posted raw.
+    /// The descriptor; `Err(id)` when it was posted raw.
     pub descriptor: std::result::Result<Descriptor, u64>,
 }
 
@@ -291,7 +292,7 @@ pub struct Completion {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawId(pub u64);
 
-/// Where an arrival goes.
+/// Destination of an arrival.
 #[derive(Debug)]
 pub(crate) enum ReceiveInto {
     Descriptor(Descriptor),
@@ -299,7 +300,7 @@ pub(crate) enum ReceiveInto {
 }
 
 impl ReceiveInto {
-    /// How many segments it has.
+    /// Number of segments.
     pub fn segments(&self) -> usize {
         match self {
             ReceiveInto::Descriptor(descriptor) => descriptor.segments().len(),
@@ -307,7 +308,7 @@ impl ReceiveInto {
         }
     }
 
-    /// Puts the pieces in place. Returns the bytes that did not fit.
+    /// Copies the pieces into the segments. Returns the number of bytes that did not fit.
     pub fn fill<'a>(&mut self, from: impl Iterator<Item = &'a [u8]>) -> usize {
         match self {
             ReceiveInto::Descriptor(descriptor) => descriptor.scatter(from),
@@ -315,7 +316,7 @@ impl ReceiveInto {
         }
     }
 
-    /// The place, if it is in one piece that can be lent out as a slice.
+    /// The destination, if it is in one piece that can be lent out as a slice.
     #[inline]
     pub fn one_piece(&mut self) -> Option<&mut [u8]> {
         match self {

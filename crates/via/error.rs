@@ -1,4 +1,4 @@
-//! What can go wrong with VI operations. Descriptors that were accepted report by [`crate::Status`] instead.
+//! Errors of VI operations. Descriptors that were accepted report by [`crate::Status`] instead.
 
 use std::borrow::Cow;
 use std::io;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::caps::Caps;
 use crate::state::State;
 
-/// How the words begin by which a request is refused that may be accepted later.
+/// Prefix of a retryable rejection.
 pub(crate) const NO_PLACE: &str = "no place for it now: ";
 
 /// Result of a VI operation.
@@ -20,19 +20,19 @@ pub enum Error {
     /// The NIC lacks an ability. \[none in VIA\]
     #[error("{what} needs {needed}, and this NIC has {have}")]
     Unsupported {
-        /// What was asked.
+        /// The operation that was asked for.
         what: &'static str,
         /// The missing ability.
         needed: Caps,
-        /// What there is.
+        /// The abilities of this NIC.
         have: Caps,
     },
     /// The VI is not in a state that allows this. \[INVALID_STATE\]
     #[error("{what}: the VI is {state:?}")]
     InvalidState {
-        /// What was asked.
+        /// The operation that was asked for.
         what: &'static str,
-        /// The state it is in.
+        /// The state of the VI.
         state: State,
     },
     /// A descriptor, size or name that can never work. \[INVALID_PARAMETER, DESCRIPTOR_ERROR\]
@@ -43,12 +43,12 @@ pub enum Error {
         "the protection tag is not the VI's, or none of this NIC's: memory and VI need the same living one"
     )]
     InvalidPtag,
-    /// What shall end is still in use. \[ERROR_RESOURCE\]
+    /// An object that shall end is still in use. \[ERROR_RESOURCE\]
     #[error("{what} is in use by {by}: end that first")]
     InUse {
-        /// What shall end.
+        /// The object that shall end.
         what: String,
-        /// What uses it.
+        /// The object that uses it.
         by: String,
     },
     /// The two VIs have different reliability levels. \[INVALID_RELIABILITY_LEVEL\]
@@ -57,7 +57,7 @@ pub enum Error {
     /// A queue, table or arena is full; more may fit later. \[ERROR_RESOURCE\]
     #[error("{what} is full ({bound})")]
     Full {
-        /// What is full.
+        /// The queue, table or arena.
         what: &'static str,
         /// Its bound, in words. (No allocation where posts are refused again and again.)
         bound: Cow<'static, str>,
@@ -69,24 +69,24 @@ pub enum Error {
         asked: usize,
         /// Bytes in use.
         used: usize,
-        /// The arena's bound.
+        /// The arena's bound in bytes.
         limit: usize,
-        /// Which arena.
+        /// Name of the arena.
         arena: &'static str,
-        /// What of it is full, in words: its bytes, or its table of blocks.
+        /// The exhausted resource of the arena, in words: its bytes, or its table of blocks.
         full: String,
-        /// What to do.
+        /// Advice to the user.
         remedy: &'static str,
     },
     /// The deadline passed. \[TIMEOUT\]
     #[error("{what}: nothing within {waited:?}")]
     Timeout {
-        /// What was waited for.
+        /// The awaited event.
         what: String,
-        /// How long.
+        /// Time waited.
         waited: Duration,
     },
-    /// Nobody listens at the discriminator. \[NO_MATCH\]
+    /// No listener has the discriminator. \[NO_MATCH\]
     #[error("nobody listens at discriminator {0:?} there")]
     NoMatch(String),
     /// The peer refused the connection. \[REJECT\]
@@ -98,47 +98,47 @@ pub enum Error {
     /// The peer died or broke the protocol; the VI is in the Error state.
     #[error("the connection is lost: {0}")]
     Lost(String),
-    /// RDMA outside what the peer exposed. \[RDMA protection error\]
+    /// RDMA outside of the memory that the peer exposed. \[RDMA protection error\]
     #[error(
         "the remote memory is not exposed for this access (handle {handle:#010x}, {len} bytes at {offset})"
     )]
     RdmaProtection {
-        /// The handle used.
+        /// Handle that was used.
         handle: u32,
         /// Offset in the window.
         offset: usize,
-        /// Bytes.
+        /// Length in bytes.
         len: usize,
     },
-    /// The name service could not help: which name or address, what was asked, what exists. \[ERROR_NAMESERVICE\]
+    /// The name service could not help: the name or address, the question, and the entries that exist. \[ERROR_NAMESERVICE\]
     #[error(transparent)]
     NameService(Box<crate::names::NameError>),
-    /// This host lacks what a NIC needs (hardware, or a library), or the way to one peer does (on one host, the same user).
-    /// Other NICs may do. \[ERROR_RESOURCE\]
+    /// This host lacks something that a NIC needs (hardware, or a library), or the path to one peer does (on one host, the
+    /// same user). Other NICs may do. \[ERROR_RESOURCE\]
     #[error("{what} cannot be used here: {why}")]
     Unavailable {
-        /// What there is none of.
+        /// The missing thing.
         what: String,
-        /// What was found instead.
+        /// The state that was found instead.
         why: String,
     },
     /// The operating system refused.
     #[error("{what}: {source}")]
     Os {
-        /// What was tried.
+        /// The operation that was tried.
         what: String,
-        /// Why not.
+        /// The operating system's reason.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// An operating system error with what was tried.
+    /// An error of the operating system, with the operation that was tried.
     pub fn os(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Error::Os { what: what.into(), source: source.into() }
     }
 
-    /// This process is a forked child: it has nothing here.
+    /// The error of a forked child: the NIC belongs to its parent.
     #[cold]
     pub(crate) fn forked() -> Self {
         let source = udeck_sys::process::check().err().unwrap_or_else(|| io::ErrorKind::Unsupported.into());
@@ -146,7 +146,7 @@ impl Error {
     }
 
     /// Whether the peer refused a connection only because it has no place for it now
-    /// ([`Request::reject_for_now`](crate::Request::reject_for_now)): who asks again later may get it.
+    /// ([`Request::reject_for_now`](crate::Request::reject_for_now)): a later request may succeed.
     pub fn is_no_place(&self) -> bool {
         matches!(self, Error::Rejected(why) if why.starts_with(NO_PLACE))
     }

@@ -1,8 +1,8 @@
-//! The connections that peers have made to a NIC, and how many each may have.
+//! Quota of the connections that peers have made to a NIC, for each peer and for all.
 //!
-//! A connection costs memory, a mapping or a descriptor, and places in queues. Whoever asks is counted from then on until
-//! nothing of it is left here: until the request was refused, or the connection's [`crate::transport::Queues::reporter`] is no
-//! more, which a transport keeps for as long as a peer may use something of a connection that was closed.
+//! A connection costs memory, a mapping or a descriptor, and places in queues. It is counted from the request until nothing
+//! of it is left here: until the request was refused, or until the connection's [`crate::transport::Queues::reporter`] is
+//! dropped. A transport keeps the reporter for as long as a peer may use something of a closed connection.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use udeck_sys::quota::{Exceeded, Quota, Share};
 
 use crate::attributes::NicAttributes;
 
-/// See the module. The bounds are the NIC's ([`NicAttributes::max_connections`]).
+/// Connections of peers to one NIC. The bounds are the NIC's ([`NicAttributes::max_connections`]).
 #[derive(Debug)]
 pub(crate) struct Guests {
     quota: Arc<Quota<Option<u32>>>,
@@ -21,7 +21,7 @@ pub(crate) struct Guests {
     of_others: usize,
 }
 
-/// A connection or a request of a peer's, counted.
+/// The counted share of one connection or request of a peer.
 pub(crate) type Guest = Share<Option<u32>>;
 
 impl Guests {
@@ -35,10 +35,10 @@ impl Guests {
         }
     }
 
-    /// One more of `peer`: the rank that it has proved to be.
+    /// Counts one more connection of `peer`: the rank that it has proved to be.
     ///
     /// # Errors
-    /// Why not, in words for the peer.
+    /// Why the peer may have no more, in words for the peer.
     pub(crate) fn admit(&self, peer: Option<u32>) -> Result<Guest, String> {
         let own = match peer {
             None => self.of_others,

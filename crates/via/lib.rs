@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`Nic`] \[IA\] | an opened transport device |
 //! | [`Ptag`] \[PZ\] | protection tag: memory and VI must carry the same one |
-//! | [`Region`] \[LMR\], [`Window`] \[RMR\] | registered memory: ours alone, or written by a peer's RDMA |
+//! | [`Region`] \[LMR\], [`Window`] \[RMR\] | registered memory: our own, or written by a peer's RDMA |
 //! | [`Descriptor`] | a gather/scatter list with 32-bit immediate data, and an address for RDMA |
 //! | [`Vi`] \[EP\] | a send queue and a receive queue, FIFO, with VIA's states |
 //! | [`SharedReceives`] \[SRQ\] | receive descriptors that many VIs take from |
@@ -12,16 +12,15 @@
 //! | [`Cno`] \[CNO\], [`Notify`] | one wait on several completion queues; a thread that serves one |
 //! | [`Listener`], [`Request`] \[PSP, CR\] | client/server connection with a discriminator |
 //! | [`Vi::peer_request`] | peer-to-peer connection |
-//! | [`Nic::on_error`] | told of errors that no call returns |
+//! | [`Nic::on_error`] | handler of errors that no call returns |
 //! | [`names::NameService`] | hosts by name and by address |
 //! | [`segments`] | memory that ranks of one host share beside their messages |
 //!
-//! A VI receives in one of two ways, fixed when it is made ([`Receive`]): into descriptors that the program
-//! posted, as VIA has it; or *lent*: the transport hands out the bytes where they lie (in the ring cell, in the
-//! sender's own memory), and dropping them gives them back. Message libraries use the second: it saves the copy
-//! that a posted buffer would cost.
+//! A VI receives in one of two ways, fixed when it is made ([`Receive`]): into descriptors that the program posted, as VIA
+//! has it; or *lent*: the transport hands out the bytes in place (in the ring cell, or in the sender's own memory), and
+//! dropping them gives them back. Message libraries use the second: it saves the copy that a posted buffer would cost.
 //!
-//! Transports implement [`transport`]'s traits. Everything they have in common lives here: memory arenas,
+//! Transports implement [`transport`]'s traits. Everything that they have in common is in this crate: memory arenas,
 //! descriptors, states, checks.
 //!
 //! Source of names and guarantees: *Virtual Interface Architecture Specification 1.0* (Compaq, Intel,

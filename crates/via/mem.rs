@@ -1,16 +1,16 @@
-//! Registered memory: arenas, and what is cut from them. The only `unsafe` blocks of this crate are in here.
+//! Registered memory: arenas, and the blocks cut from them. The only `unsafe` blocks of this crate are in here.
 //!
-//! Messages are born registered: the transport maps one *outbox* arena (peers read it) and one *landing* arena
-//! (peers write it by RDMA), and all that the library allocates is cut from these. Buffers of the program's own are
-//! registered one by one. Ownership decides who may touch which bytes:
+//! Messages are born registered: the transport maps one *outbox* arena (peers read it) and one *landing* arena (peers write
+//! it by RDMA), and everything that the library allocates is cut from these. Buffers of the program's own are registered one
+//! by one. Ownership decides which side may touch which bytes:
 //!
 //! * [`Block`], [`Region`]: outbox memory that we own: plain slices.
-//! * [`UserMemory`]: a buffer of the program's, which makes a [`Region`] too ([`crate::Nic::register`]).
-//! * [`Lent`]: a peer's outbox memory that it handed over: a read-only slice until dropped.
-//! * [`SharedBytes`]: outbox memory that several own and nobody writes: read-only slices.
+//! * [`UserMemory`]: a buffer of the program's, which becomes a [`Region`], too ([`crate::Nic::register`]).
+//! * [`Lent`]: a peer's outbox memory that the peer handed over: a read-only slice until dropped.
+//! * [`SharedBytes`]: outbox memory with several owners and no writer: read-only slices.
 //! * [`Readable`]: outbox memory that its owner gave up, for peers to fetch by RDMA: no slice until it is revoked.
 //! * [`Window`]: landing memory that peers may be writing or reading: copies in and out only, no slice.
-//! * [`Settled`]: landing memory after [`Window::revoke`]: nobody writes it any more, a read-only slice.
+//! * [`Settled`]: landing memory after [`Window::revoke`], without writers: a read-only slice.
 
 #![allow(unsafe_code, reason = "memory that peers read and write, registered or lent")]
 
@@ -46,30 +46,30 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ptag(pub u32);
 
-/// Names an exposed [`Window`] or [`Readable`] to peers; not guessable.
+/// Handle by which peers name an exposed [`Window`] or [`Readable`]; not guessable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemHandle(pub u32);
 
-/// What peers may do with a window by RDMA (VIA: `EnableRdmaWrite` and `EnableRdmaRead` of the memory).
+/// Rights of peers in a window, by RDMA (VIA: `EnableRdmaWrite` and `EnableRdmaRead` of the memory).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rights {
-    /// Write it.
+    /// Whether peers may write it.
     pub write: bool,
-    /// Read it.
+    /// Whether peers may read it.
     pub read: bool,
 }
 
 impl Rights {
-    /// Nothing.
+    /// No access.
     pub const NONE: Rights = Rights { write: false, read: false };
-    /// To write only.
+    /// Writing only.
     pub const WRITE: Rights = Rights { write: true, read: false };
-    /// To read only.
+    /// Reading only.
     pub const READ: Rights = Rights { write: false, read: true };
-    /// Both.
+    /// Writing and reading.
     pub const BOTH: Rights = Rights { write: true, read: true };
 
-    /// Whether a window can have them on a NIC with these abilities.
+    /// Checks that a NIC with these abilities can have a window with these rights.
     pub(crate) fn check(self, have: Caps) -> Result {
         let lacking = |right: bool, needed: Caps| right && !have.has(needed);
         if self == Rights::NONE {
@@ -85,15 +85,15 @@ impl Rights {
     }
 }
 
-/// What memory is registered as (VIA: `VIP_MEM_ATTRIBUTES`).
+/// Attributes of registered memory (VIA: `VIP_MEM_ATTRIBUTES`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemAttributes {
-    /// The tag it carries.
+    /// The memory's protection tag.
     pub ptag: Ptag,
-    /// What peers may do with it.
+    /// Rights of peers.
     pub rights: Rights,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
 }
 
@@ -102,8 +102,8 @@ pub struct MemAttributes {
 pub struct RemoteBuffer {
     /// The peer's handle.
     pub handle: MemHandle,
-    /// Bytes from the window's start.
+    /// Byte offset from the window's start.
     pub offset: usize,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
 }

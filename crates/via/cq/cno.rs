@@ -1,20 +1,20 @@
-//! One wait on several completion queues.
+//! Completion-notification object ([`Cno`]): one wait on several completion queues.
 //!
-//! Queues whose waiters sleep on a word of memory ([`Waiter::arm`](crate::transport::Waiter::arm)) are slept on together,
-//! in the calling thread. Otherwise they have nothing in common to sleep on: then each sleeps in its own way in a thread
-//! of its own, and whoever finds news wakes all others.
+//! Queues whose waiters sleep on a word of memory ([`Waiter::arm`](crate::transport::Waiter::arm)) are slept on together, in
+//! the calling thread. Other queues have nothing in common to sleep on: each sleeps in its own way in a thread of its own,
+//! and the thread that finds news wakes all others.
 //!
 //! # No wake-up is lost
-//! * On words: the thread arms all queues before it sleeps, and news since then have changed a word, which it would not
-//!   sleep on. The rest is about sleeping in threads.
+//! * On words: the thread arms all queues before it sleeps, and later news have changed a word, on which it would then not
+//!   sleep. The other points are about sleeping in threads.
 //! * News of a queue are noticed by its own waiter, by its transport's protocol: as always there is exactly one thread
 //!   that polls and parks it.
-//! * The wait ends once: [`Night::outcome`] changes from `Pending` under its lock, and who changes it wakes all queues
-//!   afterwards. A thread looks at the outcome, under the lock, before each time that it parks. If that look came
-//!   after the change, it does not park; if it came before, the wake-up comes after the look, and a wake-up that finds
-//!   nobody asleep makes the next park return at once ([`crate::transport::Notifier::wake`]).
-//! * An entry is taken off its queue under the same lock, by a thread that has seen `Pending`: so at most one is taken,
-//!   and that one is the outcome. What other queues have stays on them.
+//! * The wait ends once: [`Night::outcome`] changes from `Pending` under its lock, and the thread that changes it wakes all
+//!   queues afterwards. A thread reads the outcome, under the lock, before each time that it parks. If that read came after
+//!   the change, it does not park; if it came before, the wake-up comes after the read, and a wake-up that finds no sleeper
+//!   makes the next park return at once ([`crate::transport::Notifier::wake`]).
+//! * An entry is taken off its queue under the same lock, by a thread that has seen `Pending`: so at most one is taken, and
+//!   that one is the outcome. Entries of other queues stay there.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use super::{Cq, CqEntry};
 use crate::error::{Error, Result};
 use crate::transport::{ARMED, Armed};
 
-/// A wait that spins asks queues that shall be asked seldom ([`Cq::set_seldom`]) once per so many looks.
+/// Polls per poll of a seldom queue ([`Cq::set_seldom`]), in a wait that spins.
 const SELDOM: u32 = 16;
 
 /// Waits on several completion queues at once, of any NICs and transports (uDAPL: CNO). It remembers only where its
@@ -39,12 +39,13 @@ pub struct Cno {
 }
 
 impl Cno {
-    /// What the first queue with news has, and its index in `queues`. Begins behind the one that was named last.
+    /// Polls the queues. Returns the index in `queues` of the first with news, and its entry. Begins behind the queue that
+    /// was named last.
     pub fn poll(&mut self, queues: &mut [&mut Cq]) -> Option<(usize, CqEntry)> {
         self.look(queues, true)
     }
 
-    /// As [`Cno::poll`]; those that shall be asked seldom only if `all`.
+    /// The same as [`Cno::poll`]; seldom queues are polled only if `all`.
     fn look(&mut self, queues: &mut [&mut Cq], all: bool) -> Option<(usize, CqEntry)> {
         let count = queues.len();
         for step in 0..count {
@@ -59,13 +60,13 @@ impl Cno {
         None
     }
 
-    /// Like [`Cno::poll`], but waits as [`Cq::wait`] does: spins, then sleeps. Where the queues cannot be slept on
-    /// together (more than 128, other than shared memory's, before Linux 5.16) each but the first has a thread while it
-    /// does. `None` at the deadline, or when `until` says stop (asked between looks, at least every
-    /// 100 ms, and after [`super::CqHandle::wake`] of any of the queues).
+    /// Waits for an entry as [`Cq::wait`] does: spins, then sleeps. Where the queues cannot be slept on together (more than
+    /// 128, other than shared memory's, before Linux 5.16) each but the first has a thread while it sleeps. `None` at the
+    /// deadline, or when `until` returns true (it is asked between polls, at least every 100 ms, and after
+    /// [`super::CqHandle::wake`] of any of the queues).
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] without queues; [`Error::Os`] when no threads are left. No news are lost.
+    /// [`Error::InvalidParameter`] without queues; [`Error::Os`] when no threads are left. No news is lost.
     pub fn wait(
         &mut self,
         queues: &mut [&mut Cq],
@@ -100,7 +101,7 @@ impl Cno {
     }
 }
 
-/// Sleeps on all queues until there may be news, briefly. `false`: it cannot, and has not.
+/// Sleeps briefly on all queues until there may be news. `false`: that is not possible, and it has not slept.
 fn doze_on_words(queues: &mut [&mut Cq], deadline: Deadline) -> bool {
     if queues.len() > MOST_WORDS {
         return false;
@@ -139,7 +140,7 @@ fn sleep(
         queues: queues.iter().map(|cq| cq.shared.clone()).collect(),
         outcome: Mutex::new(SleepOutcome::Pending),
     };
-    // Noted before `until` is asked: what it does not know yet shows as a later wake-up.
+    // Read before `until` is asked: a wake-up that `until` does not know of yet is counted later.
     let wakes: Vec<u64> = night.queues.iter().map(|shared| shared.wakes()).collect();
     let mut queues = queues.iter_mut().enumerate();
     std::thread::scope(|scope| {
@@ -168,12 +169,12 @@ fn sleep(
 }
 
 impl Night {
-    /// Sleeps on queue `at` until the night is over. Whoever wakes it for another reason than news means the thread
-    /// that can ask `until`, which sleeps on queue `asker`.
+    /// Sleeps on queue `at` until the wait is over. A wake-up for another reason than news is for the thread that can ask
+    /// `until`, which sleeps on queue `asker`.
     fn doze(&self, at: usize, cq: &mut Cq, asker: usize, mut wakes: u64, deadline: Deadline) {
         while self.look(at, cq).is_continue() && !deadline.passed() {
-            // Between the look, which may take the wake-up that is counted here, and the park, which then does not see
-            // it. One that is counted later finds the park, or makes it return at once.
+            // This lies between the poll, which may take the wake-up that is counted here, and the park, which then does not
+            // see it. A wake-up that is counted later finds the park, or makes it return at once.
             let now = self.queues[at].wakes();
             if now != wakes {
                 wakes = now;
@@ -183,7 +184,7 @@ impl Night {
         }
     }
 
-    /// Takes an entry of queue `at`, if nobody has found one yet and it has one: then the night is over.
+    /// Takes an entry of queue `at`, if it has one and none was found yet: then the wait is over.
     fn look(&self, at: usize, cq: &mut Cq) -> ControlFlow<()> {
         let mut outcome = self.outcome.lock();
         if !matches!(*outcome, SleepOutcome::Pending) {
@@ -196,7 +197,7 @@ impl Night {
         ControlFlow::Break(())
     }
 
-    /// Ends the night, unless it is over.
+    /// Ends the wait, unless it is over.
     fn end(&self, how: SleepOutcome) {
         let mut outcome = self.outcome.lock();
         if matches!(*outcome, SleepOutcome::Pending) {
@@ -211,7 +212,7 @@ impl Night {
     }
 }
 
-/// Ends the night when the thread that asks `until` is through with it, be it by a panic.
+/// Ends the wait when the thread that asks `until` leaves it, also by a panic.
 struct Dawn<'a>(&'a Night);
 
 impl Drop for Dawn<'_> {

@@ -1,4 +1,4 @@
-//! What others than its owner do with a completion queue: attach work queues, post events, wake.
+//! Handle of a completion queue for threads other than its owner: attach work queues, post events, wake.
 
 #[cfg(test)]
 mod tests;
@@ -14,12 +14,13 @@ use crate::error::{Error, Result};
 use crate::transport::Notifier;
 use udeck_sys::process::is_forked;
 
-/// What VIs are attached to, and events posted to. For any thread; may outlive its [`super::Cq`], to no effect.
+/// Handle of a completion queue, for attaching VIs and posting events from any thread. It may outlive its [`super::Cq`], to
+/// no effect.
 #[derive(Clone, Debug)]
 pub struct CqHandle(pub(super) Arc<Shared>);
 
 impl CqHandle {
-    /// Wakes the waiting thread, news or not: it asks its `until`.
+    /// Wakes the waiting thread, with or without news: it asks its `until`.
     pub fn wake(&self) {
         if is_forked() {
             return;
@@ -32,8 +33,8 @@ impl CqHandle {
     /// context. Events come out in the order in which they were posted; the waiting thread is woken. Does not block.
     ///
     /// # Errors
-    /// [`Error::Full`], and nothing is posted, when all entries are taken by work queues and events that nobody has
-    /// polled yet.
+    /// [`Error::Full`], and nothing is posted, when all entries are taken by work queues and by events that were not polled
+    /// yet.
     pub fn post_event(&self, number: u64) -> Result {
         if is_forked() {
             return Err(Error::forked());
@@ -43,7 +44,7 @@ impl CqHandle {
         Ok(())
     }
 
-    /// The transport's side of it.
+    /// The transport's notifier of the queue.
     pub(crate) fn notifier(&self) -> &Arc<dyn Notifier> {
         &self.0.notifier
     }
@@ -54,19 +55,21 @@ impl CqHandle {
     }
 }
 
-/// The places of a VI's two work queues on their completion queues, taken before the transport attaches them and
-/// given back when dropped.
+/// Entries of a VI's two work queues on their completion queues, taken before the transport attaches the queues and given
+/// back when dropped.
 #[derive(Debug)]
 pub(crate) struct CqEntryShares {
     pub send: CqEntryShare,
     _receive: CqEntryShare,
 }
 
-/// One work queue's.
+/// One work queue's entry.
 #[derive(Debug)]
 pub(crate) struct CqEntryShare(Arc<Shared>);
 
 impl CqEntryShares {
+    /// Takes both entries.
+    ///
     /// # Errors
     /// [`Error::Full`]: nothing is taken.
     pub fn take(send: &CqHandle, receive: &CqHandle) -> Result<Self> {
@@ -83,20 +86,20 @@ impl Drop for CqEntryShare {
     }
 }
 
-/// A completion queue as all threads see it.
+/// State of a completion queue that all threads share.
 #[derive(Debug)]
 pub(super) struct Shared {
     notifier: Arc<dyn Notifier>,
-    /// Whether `books` has events: so that a poll takes no lock for nothing. Set and cleared under the lock.
+    /// Whether `books` has events, so that a poll takes the lock only then. Set and cleared under the lock.
     has_events: AtomicBool,
-    /// Calls of [`CqHandle::wake`].
+    /// Calls of [`CqHandle::wake`] so far.
     wakes: AtomicU64,
-    /// The NIC's bound on entries.
+    /// The NIC's bound of entries.
     most: usize,
     books: Mutex<EntryCounts>,
 }
 
-/// Who has an entry: `attached + events.len() <= entries`.
+/// Counts of used entries: `attached + events.len() <= entries`.
 #[derive(Debug)]
 struct EntryCounts {
     entries: usize,
@@ -128,12 +131,12 @@ impl Shared {
         self.wakes.load(Ordering::Acquire)
     }
 
-    /// What is slept on in this queue's place while it is armed.
+    /// The word that is slept on in this queue's place while it is armed.
     pub fn sleep_word(&self) -> Option<&udeck_sys::atomic::AtomicU32> {
         self.notifier.sleep_word()
     }
 
-    /// Wakes the waiting thread for its own sake: no call of the program's.
+    /// Wakes the waiting thread for an internal reason: it is no call of the program's.
     pub fn rouse(&self) {
         self.notifier.wake();
     }
@@ -162,14 +165,14 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether there may be events. Relaxed: who is told `true` takes the lock; who is told `false` too early is woken
-    /// by the poster (see `Cq::park`).
+    /// Whether there may be events. Relaxed: a poller that reads `true` takes the lock; one that reads `false` too early is
+    /// woken by the poster (see `Cq::park`).
     #[inline]
     pub fn has_events(&self) -> bool {
         self.has_events.load(Ordering::Relaxed)
     }
 
-    /// The oldest event; its entry is free again.
+    /// Takes the oldest event, whose entry is free again.
     pub fn take_event(&self) -> Option<CqEntry> {
         let mut books = self.books.lock();
         let context = books.events.pop_front();

@@ -1,8 +1,8 @@
-//! A completion queue served by a thread of its own.
+//! Threads that serve a completion queue ([`Notify`]).
 //!
-//! VIA has three calls that run a handler when something completes, each once: `VipSendNotify` and `VipRecvNotify` for
-//! one work queue of a VI, `VipCQNotify` for a completion queue. Here is one, [`Cq::notify`], which runs its handler
-//! for each entry until the handler breaks:
+//! VIA has three calls that run a handler when something completes, each once: `VipSendNotify` and `VipRecvNotify` for one
+//! work queue of a VI, `VipCQNotify` for a completion queue. This library has one, [`Cq::notify`], which runs its handler for
+//! each entry until the handler breaks:
 //!
 //! | VIA | here |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | `VipSendNotify(vi, context, handler)` | likewise with the send queue and `vi.send_done()`; [`crate::Vi::request_send_notify`] asks that the send queue be named |
 //! | one notification per call | the handler breaks at the first |
 //!
-//! The thread owns the queue and the state, so the handler needs no locks, and nobody else can take the completions
-//! that it is told of. [`Notify::stop`] and [`Notify::join`] give both back.
+//! The thread owns the queue and the state, so the handler needs no locks, and no other thread can take the completions that
+//! it is told of. [`Notify::stop`] and [`Notify::join`] give both back.
 
 use std::any::Any;
 use std::fmt;
@@ -28,14 +28,14 @@ use udeck_sys::{Deadline, thread};
 use super::{Cq, CqEntry, CqHandle};
 use crate::error::{Error, Result};
 
-/// A thread that serves a completion queue. Dropped, it is told to stop, and not waited for: the thread drops queue and
+/// A thread that serves a completion queue. When dropped, it is told to stop, and not waited for: the thread drops queue and
 /// state when its handler returns.
 pub struct Notify<T> {
     served: Arc<Served<T>>,
     handle: CqHandle,
 }
 
-/// Where the thread meets those who stop it.
+/// State shared by the thread and by callers that stop it.
 struct Served<T> {
     stop: AtomicBool,
     end: Mutex<Option<ServedEnd<T>>>,
@@ -48,7 +48,7 @@ enum ServedEnd<T> {
 }
 
 impl Cq {
-    /// Gives the queue and `state` to a thread, which waits and calls `handler` for each entry, until that breaks or
+    /// Gives the queue and `state` to a thread, which waits and calls `handler` for each entry, until the handler breaks or
     /// [`Notify::stop`] is called. Take a [`Cq::handle`] before, if more is to be attached later.
     ///
     /// # Errors
@@ -61,7 +61,8 @@ impl Cq {
     ) -> Result<Notify<T>, (Error, Cq, T)> {
         let served = Arc::new(Served::default());
         let handle = self.handle();
-        // A closure that could not be started is dropped with all it has; what must come back is handed over after.
+        // A closure that could not be started is dropped with everything in it; values that must come back are handed over
+        // afterwards.
         let given = Arc::new(Mutex::new(Some((self, state))));
         let (theirs, taken, failing) = (served.clone(), given.clone(), served.clone());
         let serving = move || {
@@ -69,7 +70,7 @@ impl Cq {
                 theirs.serve(cq, state, handler);
             }
         };
-        // Not the handler's panic, which `serve` catches.
+        // The handler's own panic is caught by `serve`, and does not get here.
         let on_panic = move |why: &str| failing.end(ServedEnd::Panicked(Box::new(why.to_owned())));
         match thread::spawn("via-notify", serving, on_panic) {
             Ok(_detached) => Ok(Notify { served, handle }),
@@ -91,10 +92,10 @@ impl<T> Notify<T> {
     /// handler was not called for are still on the queue.
     ///
     /// # Errors
-    /// [`Error::Timeout`] with the thread, which goes on stopping, when the handler has not returned by then.
+    /// [`Error::Timeout`] with the thread, which goes on stopping, when the handler has not returned by the deadline.
     ///
     /// # Panics
-    /// With the handler's own panic, if that is how it ended.
+    /// With the handler's own panic, if the handler has panicked.
     pub fn stop(self, deadline: Deadline) -> Result<(Cq, T), (Error, Self)> {
         self.request_stop();
         self.join(deadline)
@@ -103,10 +104,10 @@ impl<T> Notify<T> {
     /// Waits for the handler to break, and takes queue and state back.
     ///
     /// # Errors
-    /// [`Error::Timeout`] with the thread, which goes on, when it has not by then.
+    /// [`Error::Timeout`] with the thread, which goes on, when the handler has not broken by the deadline.
     ///
     /// # Panics
-    /// As [`Notify::stop`].
+    /// Those of [`Notify::stop`].
     pub fn join(self, deadline: Deadline) -> Result<(Cq, T), (Error, Self)> {
         match self.served.wait(deadline) {
             Ok(ServedEnd::Whole(cq, state)) => Ok((cq, state)),
@@ -146,7 +147,7 @@ impl<T> Default for Served<T> {
 }
 
 impl<T> Served<T> {
-    /// The thread. A state that a panic left behind is given to nobody, and dropped here.
+    /// Body of the thread. A state that a panic left behind is given to no caller, and dropped here.
     fn serve(
         &self,
         mut cq: Cq,
@@ -157,7 +158,7 @@ impl<T> Served<T> {
             Ok(()) => self.end(ServedEnd::Whole(cq, state)),
             Err(panic) => {
                 self.end(ServedEnd::Panicked(panic));
-                // May panic in its turn.
+                // Dropping the state may panic in its turn.
                 drop(state);
             }
         }
@@ -166,7 +167,7 @@ impl<T> Served<T> {
     fn run(&self, cq: &mut Cq, state: &mut T, mut handler: impl FnMut(&mut T, CqEntry) -> ControlFlow<()>) {
         let told = || self.stop.load(Ordering::Acquire);
         while !told() {
-            // As long as there can be: it is `told` that ends it.
+            // The wait has no deadline: `told` ends it.
             let Some(entry) = cq.wait(Deadline::after(Duration::MAX), told) else { continue };
             if handler(state, entry).is_break() {
                 return;

@@ -1,19 +1,19 @@
-//! One thread that sleeps in the place of many tasks.
+//! Waking of tasks: one thread sleeps in the place of many ([`Watcher`]).
 //!
-//! A task must not block its thread. One that finds its queue empty arms it ([`Cq::arm`]), leaves its [`Waker`] in a
-//! [`Watch`], and returns; a thread of the [`Watcher`] sleeps on the words of all queues so watched, and calls the wakers
-//! of those that have changed. It never polls a queue: that stays with the queue's owner.
+//! A task must not block its thread. A task that finds its queue empty arms it ([`Cq::arm`]), leaves its [`Waker`] in a
+//! [`Watch`], and returns. A thread of the [`Watcher`] sleeps on the words of all watched queues, and calls the wakers of
+//! those whose words have changed. It never polls a queue: that stays with the queue's owner.
 //!
 //! # No wake-up is lost
-//! * The task arms before it leaves its waker. News that come in between have changed the word, which the thread looks
-//!   at before it sleeps, and which the kernel looks at again.
-//! * The thread sleeps on a word of its own besides, sets it before it looks for wakers, and whoever leaves one changes it
-//!   afterwards.
+//! * The task arms before it leaves its waker. News that come in between have changed the word, which the thread reads before
+//!   it sleeps, and which the kernel reads again.
+//! * The thread sleeps on a word of its own besides, and sets it before it looks for wakers. A task that leaves a waker
+//!   changes it afterwards.
 //! * A process that is killed between changing a word and waking its sleepers leaves it changed: so no sleep is longer
 //!   than [`MAX_SLEEP`] while a waker waits.
 //!
-//! The wakers run on the thread, which is nobody's executor: they should do no more than schedule. One that panics has
-//! no effect on the others.
+//! The wakers run on the watcher's thread, which is no executor: they should do no more than schedule. One that panics has no
+//! effect on the others.
 
 #[cfg(test)]
 mod tests;
@@ -38,27 +38,27 @@ use super::handle::Shared;
 use crate::error::{Error, Result};
 use crate::transport::ARMED;
 
-/// Queues that one thread watches: it sleeps on a word of its own besides.
+/// Upper bound of queues that one thread watches: it sleeps on a word of its own besides.
 const PER_THREAD: usize = MOST_WORDS - 1;
 
-/// Wakes tasks when their completion queues may have news: `via-watch`, one thread for each 127 queues that are watched,
-/// started with the first. They end when this is dropped; then nobody is woken any more.
+/// Wakes tasks when their completion queues may have news. It has one thread, `via-watch`, for each 127 watched queues; each
+/// starts with its first queue. They end when this is dropped; no task is woken any more then.
 #[derive(Debug, Default)]
 pub struct Watcher {
     benches: Mutex<Vec<Arc<Bench>>>,
 }
 
-/// A queue's place at a [`Watcher`]. Dropping it gives it back.
+/// A queue's place at a [`Watcher`]. Dropping it gives the place back.
 #[derive(Debug)]
 pub struct Watch {
     bench: Arc<Bench>,
     number: u64,
 }
 
-/// What one thread watches.
+/// Queues that one thread watches.
 struct Bench {
     seats: Mutex<Seats>,
-    /// [`ARMED`] while the thread sleeps, or is about to, knowing all seats.
+    /// [`ARMED`] while the thread sleeps, or is about to, and knows all seats.
     word: AtomicU32,
 }
 
@@ -67,7 +67,7 @@ struct Seats {
     taken: BTreeMap<u64, Seat>,
     next: u64,
     stop: bool,
-    /// The thread has panicked.
+    /// Whether the thread has panicked.
     failed: bool,
 }
 
@@ -82,7 +82,7 @@ struct ArmedWaker {
 }
 
 impl Watcher {
-    /// A place for the queue of `handle`. Nothing is watched before [`Watch::wake`].
+    /// Takes a place for the queue of `handle`. Nothing is watched before [`Watch::wake`].
     ///
     /// # Errors
     /// [`Error::Os`] when no thread can sleep in this queue's place (transports other than shared memory; before Linux
@@ -118,7 +118,7 @@ impl Drop for Watcher {
 }
 
 impl Watch {
-    /// Wakes `waker`, once, when the queue may have news, or at `at_latest`. The queue has been armed since its last poll
+    /// Wakes `waker`, once, when the queue may have news, or at `at_latest`. The queue has to be armed since its last poll
     /// ([`Cq::arm`]). A waker that was left here before is forgotten.
     pub fn wake(&self, waker: &Waker, at_latest: Option<Instant>) {
         let waiting = ArmedWaker { waker: waker.clone(), at_latest };
@@ -127,14 +127,14 @@ impl Watch {
             (seats.failed, seats.set(self.number, Some(waiting)))
         };
         if failed {
-            // Nobody sleeps in its place any more: the task looks by itself, which costs time and loses nothing.
+            // No thread sleeps in the queue's place any more: the task polls by itself, which costs time and loses nothing.
             return waker.wake_by_ref();
         }
         drop(before); // outside the lock: a waker may do anything when it is dropped
         self.bench.rouse();
     }
 
-    /// Forgets the waker: nobody waits.
+    /// Forgets the waker: no task waits.
     pub fn rest(&self) {
         let before = self.bench.seats.lock().set(self.number, None);
         drop(before);
@@ -167,7 +167,7 @@ impl Seats {
     }
 }
 
-/// What the thread should do.
+/// Next action of the thread.
 enum Duty {
     Wake(Vec<Waker>),
     Sleep(Vec<Arc<Shared>>, Duration),
@@ -177,7 +177,7 @@ enum Duty {
 impl Bench {
     fn open() -> Result<Arc<Self>> {
         let bench = Arc::new(Bench { seats: Mutex::default(), word: AtomicU32::new(0) });
-        // Returns at once: the word is not armed.
+        // This call returns at once, because the word is not armed.
         if sleep_any([&bench.word], ARMED, Duration::ZERO).is_err() {
             return Err(unsupported("sleeping on several words of memory needs Linux 5.16"));
         }
@@ -187,7 +187,7 @@ impl Bench {
         Ok(bench)
     }
 
-    /// The thread has panicked: whoever waits looks by itself.
+    /// Fails the watcher, because the thread has panicked: waiting tasks are woken, and poll by themselves.
     fn fail(&self) {
         let mut seats = self.seats.lock();
         seats.failed = true;
@@ -200,16 +200,16 @@ impl Bench {
     fn run(&self) {
         let callback = Callback::new("a task's waker");
         loop {
-            // Before the look: whoever changes something after it changes the word too.
+            // Set before the look: a thread that changes something later changes the word, too.
             self.word.store(ARMED, Ordering::SeqCst);
             match self.look() {
-                // Of one that panics the others know nothing.
+                // A waker that panics has no effect on the others.
                 Duty::Wake(wakers) => {
                     wakers.into_iter().for_each(|waker| _ = callback.call(|| waker.wake()));
                 }
                 Duty::Sleep(queues, limit) => {
                     let words = queues.iter().filter_map(|queue| queue.sleep_word());
-                    // It was possible when the thread was started.
+                    // The call cannot fail: it was possible when the thread was started.
                     let _ = sleep_any(words.chain([&self.word]), ARMED, limit);
                 }
                 Duty::Stop => return,
@@ -238,7 +238,7 @@ impl Bench {
         if wakers.is_empty() { Duty::Sleep(queues, limit) } else { Duty::Wake(wakers) }
     }
 
-    /// Makes the thread look again.
+    /// Makes the thread look at all seats again.
     fn rouse(&self) {
         if self.word.swap(0, Ordering::SeqCst) == ARMED {
             wake_sleepers(&self.word);

@@ -1,10 +1,10 @@
 //! Arenas: registered memory handed out in blocks.
 //!
-//! Blocks of up to 4 MiB come in size classes and are kept, most recently used first, when they are freed: the
-//! usual allocation is a pop from a short list, of memory that is in the cache; of small blocks, one is at hand for each
-//! thread without a lock ([`pockets`]). Larger ones go to and from the span allocator ([`spans`]) directly. Memory is
-//! committed by chunks on first use, without the lock ([`chunks`]), and never given back to the kernel on the fast path. A
-//! block for what a peer has announced is address space at first ([`Filling`]).
+//! Blocks of up to 4 MiB come in size classes. Freed ones are kept, most recently used first: the usual allocation is a pop
+//! from a short list, of memory that is in the cache; of small blocks, one is at hand for each thread without a lock
+//! ([`pockets`]). Larger ones go to and from the span allocator ([`spans`]) directly. Memory is committed by chunks on first
+//! use, without the lock ([`chunks`]), and never given back to the kernel on the fast path. A block for a message that a peer
+//! has announced is address space at first ([`Filling`]).
 
 mod block;
 mod chunks;
@@ -31,9 +31,9 @@ use spans::{Span, Spans};
 
 /// Alignment and granularity of blocks: a cache line.
 pub(crate) const LINE: usize = 64;
-/// Blocks larger than this are not kept for reuse.
+/// Largest block that is kept for reuse, in bytes.
 const LARGEST_CLASS: usize = 4 << 20;
-/// Bytes of the blocks of one class that take turns ([`Fill::KeepInTurn`]): more than the cache of a processor's own has.
+/// Bytes of the blocks of one class that take turns ([`Fill::KeepInTurn`]): more than a processor's own cache has.
 const IN_TURN: usize = 2 << 20;
 const FEWER_BLOCKS: &str = "make fewer and larger blocks, or drop some sooner";
 
@@ -55,41 +55,42 @@ pub unsafe trait Backing: Send + Sync {
     fn commit(&self, offset: usize, len: usize) -> io::Result<()>;
 }
 
-/// What a new block contains.
+/// Content of a new block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
     /// Zeros.
     Zero,
-    /// Whatever this process last left there.
+    /// Bytes that this process left there last.
     Keep,
-    /// As `Keep`, in the block that was used longest ago, so that several take turns. For long messages that a peer reads where they lie: the
-    /// peer's cache keeps what it has read for a while, and to write there meanwhile takes twice as long.
+    /// The same as `Keep`, in the block that was used longest ago, so that several blocks take turns. This is for long
+    /// messages that a peer reads in place: the peer's cache keeps the bytes that it has read for a while, and a write there
+    /// meanwhile takes twice as long.
     KeepInTurn,
 }
 
-/// When a block's memory is taken from the kernel.
+/// Time at which a block's memory is taken from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taken {
     /// When the block is made.
     Now,
-    /// When somebody asks for it.
+    /// When the block's holder asks for it.
     Later,
 }
 
-/// A snapshot of an arena's books, in bytes.
+/// Usage of an arena at one moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArenaUse {
-    /// In blocks that somebody holds.
+    /// Bytes of blocks that are held.
     pub used: usize,
-    /// Blocks that somebody holds.
+    /// Number of blocks that are held.
     pub blocks: usize,
-    /// Taken from the kernel.
+    /// Bytes taken from the kernel.
     pub committed: usize,
-    /// The arena's bound.
+    /// The arena's bound in bytes.
     pub limit: usize,
 }
 
-/// Registered memory, handed out in [`Block`]s. Blocks may outlive the arena: its memory goes with the last.
+/// Registered memory, handed out in [`Block`]s. Blocks may outlive the arena: its memory is freed with the last.
 pub struct Arena {
     inner: NonNull<ArenaInner>,
 }
@@ -105,28 +106,28 @@ struct ArenaInner {
     peers_write: bool,
     backing: Box<dyn Backing>,
     pockets: Pockets,
-    /// Bytes of what is [reserved](Arena::reserve) for what arrives: at most half of all.
+    /// Bytes that are [reserved](Arena::reserve) for arrivals: at most half of the arena.
     arriving: AtomicUsize,
     books: Mutex<ArenaState>,
-    /// A chunk that somebody took memory for is there, or is not.
+    /// Signalled when an attempt to take memory for a chunk has ended.
     chunk_taken: Condvar,
 }
 
 struct ArenaState {
     spans: Spans,
-    /// Whether the chunks' memory was taken from the kernel.
+    /// State of each chunk's memory.
     chunks: Vec<Chunk>,
     /// Freed blocks by class, most recent last. Boxed: a record's address stays while its block is handed out.
     #[allow(clippy::vec_box, reason = "blocks point at their records")]
     kept: Vec<VecDeque<Box<Record>>>,
-    /// Bytes and number of the blocks that somebody holds, and of those that lie in pockets.
+    /// Bytes (`used`) and number (`blocks`) of the blocks that are held or lie in pockets.
     used: usize,
     blocks: usize,
-    /// The `Arena` itself is gone.
+    /// Whether the `Arena` itself is gone.
     closed: bool,
 }
 
-/// Private notes on one block. At a stable address while the block lives.
+/// Private record of one block, at a stable address while the block lives.
 struct Record {
     inner: NonNull<ArenaInner>,
     base: NonNull<u8>,
@@ -139,7 +140,7 @@ struct Record {
 }
 
 impl Record {
-    /// Where it begins and ends in its arena.
+    /// Start and end of the block in its arena.
     fn range(&self) -> (usize, usize) {
         (self.offset as usize, self.offset as usize + self.capacity)
     }
@@ -184,7 +185,7 @@ impl Arena {
         unsafe { self.inner.as_ref() }
     }
 
-    /// A block of `len` bytes (its length is set to that).
+    /// A block whose length is `len` bytes.
     ///
     /// # Errors
     /// [`Error::NoMemory`] when the arena, its table of blocks of more than 128 KiB (32,768 with the gaps between them), or the
@@ -202,7 +203,7 @@ impl Arena {
         Ok(block)
     }
 
-    /// A block that peers may come to write; for [`super::Window`], which never makes a slice of it.
+    /// A block that peers may come to write, for [`super::Window`], which never makes a slice of it.
     #[inline]
     pub(super) fn raw(&self, len: usize) -> Result<Block> {
         self.obtain(len, Taken::Now, false)
@@ -210,7 +211,7 @@ impl Arena {
 
     #[inline]
     fn obtain(&self, len: usize, taken: Taken, in_turn: bool) -> Result<Block> {
-        // The parent gives out the same memory.
+        // A forked child has no blocks: the parent gives out the same memory.
         if udeck_sys::process::is_forked() {
             return Err(Error::forked());
         }
@@ -224,13 +225,13 @@ impl Arena {
         Ok(Block::new(record))
     }
 
-    /// Whether the block is one of this arena's: the offset of another's names memory of somebody else here.
+    /// Whether the block is of this arena. The offset of another arena's block names other memory here.
     #[inline]
     pub fn owns(&self, block: &Block) -> bool {
         block.record().inner == self.inner
     }
 
-    /// The address of `[offset, offset + len)`, if it lies inside: for devices, which are told of blocks by their offsets.
+    /// The address of `[offset, offset + len)`, if it lies inside: for devices, which know blocks by their offsets.
     pub fn place(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
         let backing = &self.inner().backing;
         let offset = usize::try_from(offset).ok()?;
@@ -241,25 +242,25 @@ impl Arena {
         Some(unsafe { backing.base().add(offset) })
     }
 
-    /// Where `[address, address + len)` lies in this arena, if it does.
+    /// Offset of `[address, address + len)` in this arena, if it lies inside.
     pub(super) fn offset_of(&self, address: NonNull<u8>, len: usize) -> Option<u64> {
         let backing = &self.inner().backing;
         let offset = address.addr().get().checked_sub(backing.base().addr().get())?;
         (offset.checked_add(len)? <= backing.len()).then_some(offset as u64)
     }
 
-    /// The books.
+    /// Usage of the arena at this moment.
     pub fn usage(&self) -> ArenaUse {
         let inner = self.inner();
         let books = inner.books.lock();
         let committed = books.chunks.iter().filter(|chunk| **chunk == Chunk::Taken).count() * CHUNK;
         let (pocketed, bytes) = inner.pockets.contents();
-        // Saturating: a block that goes from one pocket to another meanwhile is seen twice.
+        // Saturating: a block that moves from one pocket to another meanwhile is counted twice.
         let (used, blocks) = (books.used.saturating_sub(bytes), books.blocks.saturating_sub(pocketed));
         ArenaUse { used, blocks, committed, limit: self.limit() }
     }
 
-    /// Bytes that all blocks together may have.
+    /// Upper bound of the bytes of all blocks together.
     pub fn limit(&self) -> usize {
         self.inner().backing.len()
     }
@@ -289,7 +290,7 @@ impl Drop for Arena {
 }
 
 impl ArenaInner {
-    /// A kept block, or one of fresh memory.
+    /// Takes a kept block, or one of fresh memory.
     #[cold]
     fn out_of_books(
         &self,
@@ -320,14 +321,14 @@ impl ArenaInner {
         if is_kept || books.first_untaken(start, end).is_none() {
             return Ok(record);
         }
-        // What is kept for reuse has its memory. This has none yet: freed as it is, it goes to the span allocator.
+        // Blocks kept for reuse have their memory. This block has none yet, so it goes to the span allocator if it is freed now.
         let class = record.class.take();
         drop(books);
         if taken == Taken::Now {
             if let Err(error) = self.take_memory(start, end) {
-                // Not the arena's last block: its handle is in use.
+                // The result is ignored: this is not the arena's last block, because the arena's handle is in use.
                 self.take_back(record);
-                // A block that others have their turn before is better than none.
+                // A recently used block is better than none.
                 let mut books = self.books.lock();
                 let Some(record) = class.filter(|_| in_turn).and_then(|class| books.kept[class].pop_back())
                 else {
@@ -342,7 +343,7 @@ impl ArenaInner {
         Ok(record)
     }
 
-    /// A block whose memory may be untaken; gives kept blocks back to the span allocator when there is no room otherwise.
+    /// Cuts a block whose memory may be untaken. Gives kept blocks back to the span allocator when there is no room otherwise.
     fn carve(
         &self,
         this: NonNull<ArenaInner>,
@@ -375,7 +376,7 @@ impl ArenaInner {
         }))
     }
 
-    /// Why there is no block of `len` bytes, although none is kept for reuse.
+    /// The error when there is no block of `len` bytes, although none is kept for reuse.
     fn no_memory(&self, books: &ArenaState, len: usize) -> Error {
         let limit = self.backing.len();
         let has_room = books.used.checked_add(len).is_some_and(|used| used <= limit);
@@ -420,7 +421,7 @@ impl ArenaState {
     }
 }
 
-/// Classes: 64, 96, 128, 192, 256, 384 … bytes: at most a third is wasted.
+/// Class of a length. Classes are 64, 96, 128, 192, 256, 384 … bytes: at most a third is wasted.
 fn class_of(len: usize) -> usize {
     let lines = len.div_ceil(LINE).max(1);
     let log = lines.ilog2() as usize;

@@ -1,21 +1,21 @@
-//! The books of a registration cache: which allocations a device knows, and for how long.
+//! Registration cache: which allocations a device knows, and for how long.
 //!
-//! Registering memory with a network card pins its pages and fills its tables, which costs more than sending a message
-//! from it. So a registration stays when its region ends, and is there again when the same allocation is registered
-//! next. The same *allocation*: the key is an identity that an owned buffer has from the moment it is given to the
-//! library until it is taken back or freed. An address is no key, since what is unmapped and mapped anew lies at the
-//! same address and is other memory.
+//! Registering memory with a network card pins its pages and fills its tables, which costs more than sending a message from
+//! it. So a registration stays when its region ends, and is there again when the same allocation is registered next. The key
+//! is the *allocation*: an identity that an owned buffer has from the moment it is given to the library until it is taken
+//! back or freed. An address is no key, because memory that is unmapped and mapped anew lies at the same address and is other
+//! memory.
 //!
-//! Bounded in bytes and entries; what is not in use goes first when it was used longest ago. A registration in use is
-//! never taken away. This is a data structure only: it makes and ends no registration itself, so that the slow calls
-//! happen outside its owner's lock.
+//! The cache is bounded in bytes and entries; of registrations that are not in use, the one used longest ago goes first. A
+//! registration in use is never taken away. This is a data structure only: it makes and ends no registration itself, so that
+//! the slow calls happen outside its owner's lock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 
-/// Names one owned allocation, once and for all: never used again in this process.
+/// Unique name of one owned allocation: never used again in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity(pub(super) u64);
 
@@ -27,11 +27,11 @@ impl Identity {
     }
 }
 
-/// A snapshot of the registration cache's books.
+/// Counts of the registration cache at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheUse {
-    /// Registrations that were there already.
+    /// Requests whose registration was there already.
     pub hits: u64,
     /// Registrations that had to be made.
     pub misses: u64,
@@ -39,18 +39,18 @@ pub struct CacheUse {
     pub evictions: u64,
     /// Registrations that were ended because their memory was taken back or freed, or the program asked for it.
     pub invalidations: u64,
-    /// Registrations that exist.
+    /// Number of registrations that exist.
     pub entries: usize,
-    /// Their bytes.
+    /// Bytes of the registrations that exist.
     pub bytes: usize,
-    /// Those that a region holds.
+    /// Number of registrations that a region holds.
     pub in_use: usize,
-    /// Their bytes.
+    /// Bytes of the registrations that a region holds.
     pub bytes_in_use: usize,
 }
 
 impl std::ops::AddAssign for CacheUse {
-    /// The books of two NICs together.
+    /// Adds the counts of two NICs.
     fn add_assign(&mut self, other: Self) {
         let CacheUse { hits, misses, evictions, invalidations, entries, bytes, in_use, bytes_in_use } = other;
         self.hits += hits;
@@ -64,11 +64,11 @@ impl std::ops::AddAssign for CacheUse {
     }
 }
 
-/// What the cache may hold, those in use included.
+/// Bounds of the cache, registrations in use included.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub entries: usize,
-    /// Bytes, and what sets that bound.
+    /// Bound of bytes, and the name of the setting that sets it.
     pub bytes: (usize, &'static str),
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Bounds {
 #[derive(Debug)]
 pub(crate) struct Cache<R> {
     entries: HashMap<Identity, Entry<R>>,
-    /// Those that are not in use, by the time of their release.
+    /// Registrations that are not in use, by the time of their release.
     idle: BTreeMap<u64, Identity>,
     clock: u64,
     counts: CacheUse,
@@ -90,7 +90,7 @@ struct Entry<R> {
 
 #[derive(Debug)]
 enum EntryState<R> {
-    /// Its user has the registration.
+    /// The region has the registration.
     InUse,
     Idle {
         registration: R,
@@ -101,9 +101,9 @@ enum EntryState<R> {
 /// The answer to [`Cache::acquire`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Acquired<R> {
-    /// Here it is.
+    /// The cached registration.
     Hit(R),
-    /// There is room for a new one, once these have been ended.
+    /// Room for a new registration, once the evicted ones have been ended.
     Miss { evicted: Vec<R> },
 }
 
@@ -114,11 +114,11 @@ impl<R> Default for Cache<R> {
 }
 
 impl<R> Cache<R> {
-    /// Takes the registration of `identity` for use, or room for it. Then it is in use: [`Cache::release`] or
-    /// [`Cache::cancel`] ends that.
+    /// Takes the registration of `identity` for use, or room for it. It is in use until [`Cache::release`] or
+    /// [`Cache::cancel`].
     ///
     /// # Errors
-    /// [`Error::Full`] when those in use leave no room; nothing is evicted then.
+    /// [`Error::Full`] when registrations in use leave no room; nothing is evicted then.
     pub fn acquire(&mut self, identity: Identity, bytes: usize, bounds: Bounds) -> Result<Acquired<R>> {
         if let Some(entry) = self.entries.get_mut(&identity) {
             let EntryState::Idle { registration, since } =
@@ -149,7 +149,7 @@ impl<R> Cache<R> {
         Ok(Acquired::Miss { evicted })
     }
 
-    /// Whether `bytes` more fit beside those in use.
+    /// Checks that `bytes` more fit beside the registrations in use.
     fn check_room(&self, bytes: usize, bounds: Bounds) -> Result {
         let CacheUse { in_use, bytes_in_use, .. } = self.counts;
         let (most, whose) = bounds.bytes;
@@ -163,7 +163,7 @@ impl<R> Cache<R> {
         Err(Error::Full { what: "registered memory", bound: bound.into() })
     }
 
-    /// Its user is done: the registration is kept, as the most recently used.
+    /// Keeps the registration, as the most recently used: its user is done.
     pub fn release(&mut self, identity: Identity, registration: R) {
         let entry = self.entries.get_mut(&identity).expect("it was acquired");
         self.clock += 1;
@@ -173,7 +173,7 @@ impl<R> Cache<R> {
         self.idle.insert(self.clock, identity);
     }
 
-    /// What [`Cache::acquire`] made room for could not be made.
+    /// Gives back the room of a registration that could not be made.
     pub fn cancel(&mut self, identity: Identity) {
         let bytes = self.entries[&identity].bytes;
         self.remove(identity);
@@ -182,7 +182,7 @@ impl<R> Cache<R> {
         self.counts.bytes_in_use -= bytes;
     }
 
-    /// Takes a registration out that nobody uses.
+    /// Takes out a registration that is not in use.
     pub fn invalidate(&mut self, identity: Identity) -> Option<R> {
         let EntryState::Idle { since, .. } = self.entries.get(&identity)?.state else { return None };
         self.idle.remove(&since);

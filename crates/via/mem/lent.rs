@@ -1,4 +1,4 @@
-//! A peer's memory that we may read for a while.
+//! Lent messages: a peer's memory that we may read for a while.
 
 use std::fmt;
 use std::ops::Deref;
@@ -7,24 +7,25 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Most pieces that one lent message may consist of.
+/// Upper bound of the pieces of one lent message.
 const MAX_PARTS: usize = 3;
 
-/// Keeps lent memory mapped, and is told when its reader is done.
+/// Owner of lent memory: keeps it mapped, and is told when its reader is done.
 pub trait Lender: Send + Sync {
-    /// The reader of `token` is done.
+    /// Notes that the reader of `token` is done.
     fn give_back(&self, token: u16);
-    /// The message of `token` found no place at its receiver, which is done with it. Senders that wait for their
+    /// Notes that the message of `token` found no place at its receiver, which is done with it. Senders that wait for their
     /// messages' arrival are told the difference.
     fn refuse(&self, token: u16) {
         self.give_back(token);
     }
 }
 
-/// A message in its sender's memory, ours to read until dropped. Dropping it sends the buffer home.
+/// A message in its sender's memory, readable until dropped. Dropping it gives the buffer back to the sender.
 ///
-/// It lies in one piece or in several: a peer decides that, so who needs a slice asks for one ([`Lent::into_slice`]).
-/// Small, because it is moved by value: most messages have one piece, so the others are boxed.
+/// It lies in one piece or in several, as its sender decides; a program that needs a slice asks for one
+/// ([`Lent::into_slice`]). The type is small, because it is moved by value: most messages have one piece, so the others are
+/// boxed.
 pub struct Lent {
     first: Option<Part>,
     others: Option<Box<[Option<Part>; MAX_PARTS - 1]>>,
@@ -39,7 +40,7 @@ pub struct LentSlice {
 
 type Part = (NonNull<u8>, usize);
 
-/// Whose memory it is. Ends when it is dropped.
+/// The lender's claim to the memory. The loan ends when it is dropped.
 struct Loan {
     lender: Arc<dyn Lender>,
     token: u16,
@@ -56,10 +57,10 @@ unsafe impl Send for LentSlice {}
 unsafe impl Sync for LentSlice {}
 
 impl Lent {
-    /// Most pieces that one lent message may consist of.
+    /// Upper bound of the pieces of one lent message.
     pub const MAX_PARTS: usize = MAX_PARTS;
 
-    /// Memory of a peer.
+    /// A message in memory of a peer.
     ///
     /// # Safety
     /// Until `lender.give_back(token)` is called, and at least while `lender` lives, each part is mapped and
@@ -75,7 +76,7 @@ impl Lent {
         self.first.into_iter().chain(self.others.iter().flat_map(|others| others.iter().flatten().copied()))
     }
 
-    /// Sends the buffer home with word that the message found no place here.
+    /// Gives the buffer back, and tells the sender that the message found no place here.
     pub fn refuse(mut self) {
         self.loan.refused = true;
     }
@@ -89,7 +90,7 @@ impl Lent {
     /// The message as one slice.
     ///
     /// # Errors
-    /// It comes back if it lies in several pieces.
+    /// The message itself, if it lies in several pieces.
     #[inline]
     pub fn into_slice(self) -> Result<LentSlice, Lent> {
         if self.others.is_some() {
@@ -109,22 +110,22 @@ impl Lent {
         }
     }
 
-    /// Bytes of all pieces together.
+    /// Length of all pieces together, in bytes.
     pub fn len(&self) -> usize {
         self.places().map(|(_, len)| len).sum()
     }
 
-    /// Whether there are none.
+    /// Whether the message has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl LentSlice {
-    /// As [`Lent::new`], of one piece.
+    /// A message of one piece, as by [`Lent::new`].
     ///
     /// # Safety
-    /// As there.
+    /// The conditions of [`Lent::new`].
     #[inline]
     pub unsafe fn new(piece: (NonNull<u8>, usize), lender: Arc<dyn Lender>, token: u16) -> Self {
         LentSlice { piece, loan: Loan::new(lender, token) }
@@ -160,7 +161,7 @@ impl Drop for Loan {
     #[inline]
     fn drop(&mut self) {
         if udeck_sys::process::is_forked() {
-            // It is the parent's to give back.
+            // The parent gives it back.
             return;
         }
         if self.refused {
@@ -183,11 +184,11 @@ impl fmt::Debug for LentSlice {
     }
 }
 
-/// A private copy of a peer's bytes, 64-byte aligned, that looks like a [`Lent`] message: for receivers that hold
-/// too much of a sender's memory, or that do not trust it.
+/// A private copy of a peer's bytes, 64-byte aligned, in the form of a [`Lent`] message: for receivers that hold too much of
+/// a sender's memory, or that do not trust the sender.
 pub struct PrivateCopy {
     lines: Vec<Line>,
-    /// What it was copied from, if that goes home with the copy.
+    /// The message that was copied, if it is given back with the copy.
     original: Mutex<Option<Lent>>,
 }
 
@@ -196,7 +197,7 @@ pub struct PrivateCopy {
 struct Line(#[allow(dead_code, reason = "only its address is used")] [u8; 64]);
 
 impl PrivateCopy {
-    /// Copies the pieces, one after another, into one.
+    /// Copies the pieces, in order, into one.
     ///
     /// # Safety
     /// Each piece is mapped and readable (a peer may be writing there).
@@ -205,26 +206,28 @@ impl PrivateCopy {
         unsafe { Self::copy(pieces, None, |_| {}) }
     }
 
-    /// Copies `lent`, which goes home, or is refused, when the copy is: for senders that wait to be told.
+    /// Copies `lent`. The original is given back, or refused, when the copy is: for senders that wait to be told.
     pub fn keeping(lent: Lent) -> LentSlice {
         Self::altered(lent, |_| {})
     }
 
-    /// As [`PrivateCopy::keeping`], but with the copy as `alter` leaves it.
+    /// The same as [`PrivateCopy::keeping`], but `alter` changes the copy.
     pub fn altered(lent: Lent, alter: impl FnOnce(&mut [u8])) -> LentSlice {
         let parts: Vec<Part> = lent.places().collect();
         // SAFETY: mapped and readable while `lent` lives, as `Lent::new` was promised.
         unsafe { Self::copy(&parts, Some(lent), alter) }
     }
 
-    /// The same message once more: it has no home to go to.
+    /// Copies the message once more; this copy gives nothing back.
     pub fn twin(lent: &Lent) -> LentSlice {
         // SAFETY: mapped and readable while `lent` lives, as `Lent::new` was promised.
         unsafe { Self::take(&lent.places().collect::<Vec<Part>>()) }
     }
 
+    /// Copies the pieces, and lets `alter` change the copy.
+    ///
     /// # Safety
-    /// As [`PrivateCopy::take`].
+    /// The conditions of [`PrivateCopy::take`].
     unsafe fn copy(
         pieces: &[(NonNull<u8>, usize)],
         original: Option<Lent>,
@@ -270,7 +273,7 @@ impl fmt::Debug for PrivateCopy {
 pub(crate) mod tests {
     use super::*;
 
-    /// A message that is never written again.
+    /// A message whose memory is never written again.
     pub(crate) fn lent(bytes: &'static [u8], lender: Arc<dyn Lender>, token: u16) -> Lent {
         // SAFETY: the bytes live for ever, and nobody can write them.
         unsafe { Lent::new(&[(NonNull::from(bytes).cast(), bytes.len())], lender, token) }

@@ -1,5 +1,5 @@
-//! Memory and posts by address, without giving the buffer away: for the C interfaces and for those who keep their own
-//! books. And the device itself, for those who put one of their own in front of it.
+//! Raw memory and posts, by address and without giving the buffer away: for the C interfaces and for programs that keep their
+//! own books. Also the raw device, for programs that put a device of their own in front of it.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -20,7 +20,7 @@ use crate::vi::{Pieces, Vi};
 pub struct RawSegment {
     /// First byte, inside a [`crate::Region`] or a [`RawRegion`] of the same NIC.
     pub address: NonNull<u8>,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
 }
 
@@ -40,20 +40,20 @@ unsafe impl Send for RawRegion {}
 unsafe impl Sync for RawRegion {}
 
 impl RawRegion {
-    /// Where it lies.
+    /// The registered memory.
     pub fn memory(&self) -> NonNull<[u8]> {
         self.place
     }
 
-    /// What it is registered as (VIA: `VipQueryMem`).
+    /// Attributes of the registration (VIA: `VipQueryMem`).
     pub fn attributes(&self) -> MemAttributes {
         MemAttributes { ptag: self.tag.ptag(), rights: Rights::NONE, len: self.place.len() }
     }
 
-    /// Gives it another tag (VIA: `VipSetMemAttributes`), for what is posted from now on.
+    /// Changes the protection tag (VIA: `VipSetMemAttributes`), for later posts.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidPtag`] when the NIC has no such tag; then it keeps the old one.
+    /// [`crate::Error::InvalidPtag`] when the NIC has no such tag; the memory then keeps the old one.
     pub fn set_ptag(&mut self, ptag: Ptag) -> Result {
         self.tag = self.tag.other(ptag)?;
         self.lease.set_ptag(ptag);
@@ -68,39 +68,39 @@ impl fmt::Debug for RawRegion {
 }
 
 impl Nic {
-    /// Registers memory by address (VIA: `VipRegisterMem`), for raw posts. It is never kept in the registration cache:
-    /// nothing tells when this memory becomes other memory. May wait for the kernel.
+    /// Registers memory by address (VIA: `VipRegisterMem`), for raw posts. It is never kept in the registration cache,
+    /// because the library cannot know when this address becomes other memory. May block in the kernel.
     ///
     /// # Safety
     /// The memory stays allocated until the [`RawRegion`] has been dropped.
     ///
     /// # Errors
-    /// As [`Nic::register`].
+    /// Those of [`Nic::register`].
     pub unsafe fn register_raw(&self, memory: NonNull<[u8]>, ptag: Ptag) -> Result<RawRegion> {
         let tag = self.tags().take(ptag, Carrier::Region)?;
         let lease = self.registrar().register(Identity::fresh(), memory, ptag, Afterwards::End)?;
         Ok(RawRegion { place: memory, lease, tag })
     }
 
-    /// The device behind this NIC, for one that goes in front of it. (`udeck-faults` does that in safe code.)
+    /// The device behind this NIC, for a device that goes in front of it. (`udeck-faults` does that in safe code.)
     ///
     /// # Safety
-    /// What is called on it, and on the endpoints and requests that it makes, is what the VI layer called on the device in
-    /// front, or what keeps the caller's part of [`crate::transport`]'s contract as well.
+    /// Each call on the device, and on the endpoints and requests that it makes, is one that the VI layer made on the device
+    /// in front, or keeps the caller's part of [`crate::transport`]'s contract as well.
     pub unsafe fn raw_device(&self) -> Arc<dyn Device> {
         self.device().clone()
     }
 }
 
 impl Vi {
-    /// Posts a send of memory that stays the caller's. Reported by [`Vi::send_done`] under `id`.
+    /// Posts a send of memory that stays the caller's. [`Vi::send_done`] reports it under `id`. Does not block.
     ///
     /// # Safety
     /// From now until the send is reported done (or this VI has been dropped and its connection is over) the
     /// segments stay allocated, initialised and registered, and nobody writes them.
     ///
     /// # Errors
-    /// As [`Vi::post_send`]; [`crate::Error::InvalidParameter`] when a segment is not memory of this NIC,
+    /// Those of [`Vi::post_send`]; [`crate::Error::InvalidParameter`] when a segment is not memory of this NIC,
     /// [`crate::Error::InvalidPtag`] when it is registered with another tag.
     pub unsafe fn post_send_raw(
         &mut self,
@@ -112,13 +112,13 @@ impl Vi {
         unsafe { self.post_raw(segments, Operation::Send, immediate, id) }
     }
 
-    /// Posts an RDMA write of memory that stays the caller's. Reported by [`Vi::send_done`] under `id`.
+    /// Posts an RDMA write of memory that stays the caller's. [`Vi::send_done`] reports it under `id`.
     ///
     /// # Safety
-    /// As [`Vi::post_send_raw`].
+    /// The conditions of [`Vi::post_send_raw`].
     ///
     /// # Errors
-    /// As [`Vi::post_send_raw`]; [`crate::Error::RdmaProtection`], [`crate::Error::Unsupported`].
+    /// Those of [`Vi::post_send_raw`]; [`crate::Error::RdmaProtection`], [`crate::Error::Unsupported`].
     pub unsafe fn post_rdma_write_raw(
         &mut self,
         segments: &[RawSegment],
@@ -130,14 +130,14 @@ impl Vi {
         unsafe { self.post_raw(segments, Operation::Write(to), immediate, id) }
     }
 
-    /// Posts an RDMA read into memory that stays the caller's. Reported by [`Vi::send_done`] under `id`.
+    /// Posts an RDMA read into memory that stays the caller's. [`Vi::send_done`] reports it under `id`.
     ///
     /// # Safety
     /// From now until the read is reported done (or this VI has been dropped and its connection is over) the segments stay
     /// allocated and registered, and nobody else reads or writes them.
     ///
     /// # Errors
-    /// As [`Vi::post_rdma_write_raw`].
+    /// Those of [`Vi::post_rdma_write_raw`].
     pub unsafe fn post_rdma_read_raw(
         &mut self,
         segments: &[RawSegment],
@@ -148,8 +148,10 @@ impl Vi {
         unsafe { self.post_raw(segments, Operation::Read(from), None, id) }
     }
 
+    /// Posts any raw operation of the send queue.
+    ///
     /// # Safety
-    /// As [`Vi::post_send_raw`] or [`Vi::post_rdma_read_raw`], by the operation.
+    /// The conditions of [`Vi::post_send_raw`] or [`Vi::post_rdma_read_raw`], by the operation.
     unsafe fn post_raw(
         &mut self,
         segments: &[RawSegment],
@@ -164,20 +166,20 @@ impl Vi {
         self.post_pieces(RawPieces { places, outside }, operation, immediate, RawId(id))
     }
 
-    /// Posts a receive into memory that stays the caller's. Reported by [`Vi::receive_done`] under `id`.
+    /// Posts a receive into memory that stays the caller's. [`Vi::receive_done`] reports it under `id`.
     ///
     /// # Safety
     /// From now until the receive is reported done (or this VI has been dropped) the segments stay allocated and
     /// registered, and nobody else reads or writes them.
     ///
     /// # Errors
-    /// As [`Vi::post_receive`]; as [`Vi::post_send_raw`] of the segments.
+    /// Those of [`Vi::post_receive`]; for the segments, those of [`Vi::post_send_raw`].
     pub unsafe fn post_receive_raw(&mut self, segments: &[RawSegment], id: u64) -> Result {
         self.raw_places(segments)?;
         self.post_receive_into(ReceiveInto::Raw { segments: segments.to_vec(), id: RawId(id) })
     }
 
-    /// Where the segments lie, all of which are registered memory of our NIC.
+    /// Places of the segments, each checked to be registered memory of our NIC.
     fn raw_places(&self, segments: &[RawSegment]) -> Result<Vec<Piece>> {
         let nic = self.nic();
         let ptag = self.attributes().ptag;
@@ -192,12 +194,12 @@ impl Vi {
     }
 }
 
-/// What a raw post sends or reads into, for those who bring it to the outbox and back. Made by [`Vi::post_raw`] only, and
-/// gone when that returns, but for the segments of a read ([`Pieces::keep`]), which go when it is reported: so what was
-/// promised there holds while it lives.
+/// Segments of a raw post, which are copied to the outbox and back where they lie outside. Only [`Vi::post_raw`] makes this.
+/// It is gone when that call returns, except for the segments of a read ([`Pieces::keep`]), which are dropped when the read
+/// is reported: so the caller's promise holds while it lives.
 struct RawPieces {
     places: Vec<Piece>,
-    /// Those outside the outbox.
+    /// Segments outside the outbox.
     outside: Vec<RawSegment>,
 }
 

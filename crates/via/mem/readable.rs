@@ -1,9 +1,9 @@
-//! A message that peers fetch by themselves: outbox memory that its owner gave up until they have.
+//! Readable messages: outbox memory that its owner gave up until peers have fetched it by RDMA read.
 //!
-//! A [`super::Window`] is landing memory, for which its owner has no slices; a message lies in the outbox already, and
-//! copying it to a window first would be the copy that RDMA read is to save. Peers map the outbox read-only, so all
-//! that is shared is the right to look. The block is inside the [`Readable`]: nobody writes it while peers read. Nor does
-//! anybody write a block that has several owners, so several [`Readable`]s may share it, one for each peer.
+//! A [`super::Window`] is landing memory, of which its owner has no slices. A message lies in the outbox already, and copying
+//! it to a window first would be the copy that RDMA read is to save. Peers map the outbox read-only, so only the right to
+//! read is shared. The block is inside the [`Readable`]: it has no writer while peers read. A block with several owners has
+//! no writer either, so several [`Readable`]s may share it, one for each peer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use crate::nic::Nic;
 use crate::transport::Device;
 use udeck_sys::Deadline;
 
-/// How memory that peers read is owned: alone ([`Block`]), or with others who only read it too ([`SharedBytes`]).
+/// Ownership of memory that peers read: alone ([`Block`]), or with others who only read it, too ([`SharedBytes`]).
 ///
-/// Sealed: what is lent must stay where it is, and nobody may write it.
+/// Sealed: lent memory must stay in place and have no writer.
 pub trait Ownership: sealed::Sealed + Send + 'static {}
 
 mod sealed {
     use super::{Arena, Block, SharedBytes};
 
     pub trait Sealed {
-        /// Where it lies in this arena, if it does.
+        /// Offset of the memory in this arena, if it lies there.
         fn offset_in(&self, arena: &Arena) -> Option<u64>;
         fn bytes(&self) -> usize;
     }
@@ -54,9 +54,9 @@ mod sealed {
 impl Ownership for Block {}
 impl Ownership for SharedBytes {}
 
-/// A block of outbox memory that peers may RDMA-read, and nobody writes, until it is revoked.
+/// A block of outbox memory that peers may RDMA-read, and that has no writer until it is revoked.
 pub struct Readable<B: Ownership = Block> {
-    /// `None` only while it is taken apart.
+    /// The block; `None` only while this is taken apart.
     block: Option<B>,
     handle: MemHandle,
     device: Arc<dyn Device>,
@@ -64,7 +64,7 @@ pub struct Readable<B: Ownership = Block> {
 }
 
 impl Nic {
-    /// Lets peers connected to VIs of tag `ptag` RDMA-read the block where it lies. Takes an entry of the NIC's windows
+    /// Lets peers connected to VIs of tag `ptag` RDMA-read the block in place. Takes an entry of the NIC's windows
     /// ([`crate::NicAttributes::max_windows`]). Does not block.
     ///
     /// # Errors
@@ -91,33 +91,33 @@ impl Nic {
 }
 
 impl<B: Ownership> Readable<B> {
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.block.as_ref().map_or(0, sealed::Sealed::bytes)
     }
 
-    /// Whether it has none.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What a peer needs to read it.
+    /// The address by which a peer reads it.
     pub fn remote(&self) -> RemoteBuffer {
         RemoteBuffer { handle: self.handle, offset: 0, len: self.len() }
     }
 
-    /// Stops new reads and gives the block back at once, for an owner that has told nobody of it: a peer that reads at
-    /// this moment all the same gets what is written there next.
+    /// Stops new reads and gives the block back at once. This is for an owner that has told no peer of it: a peer that reads
+    /// at this moment all the same gets the bytes that are written there next.
     pub fn recall(mut self) -> B {
         let block = self.block.take().expect("present until taken apart");
         self.device.revoke_later(self.handle, Box::new(()));
         block
     }
 
-    /// Stops new reads, waits until none is under way, and gives the block back.
+    /// Stops new reads, waits until none is in progress or the deadline passes, and gives the block back.
     ///
     /// # Errors
-    /// [`Error::Timeout`] when a peer is still reading at the deadline: the NIC takes the memory back when it has left.
+    /// [`Error::Timeout`] when a peer is still reading at the deadline: the NIC takes the memory back when the peer has left.
     pub fn revoke(mut self, deadline: Deadline) -> Result<B> {
         let block = self.block.take().expect("present until taken apart");
         match self.device.revoke(self.handle, deadline) {
@@ -135,7 +135,7 @@ impl<B: Ownership> Drop for Readable<B> {
         if udeck_sys::process::is_forked() {
             return;
         }
-        // Without a deadline to spend: a peer may be reading at this very moment.
+        // There is no time to wait here: a peer may be reading at this moment.
         if let Some(block) = self.block.take() {
             self.device.revoke_later(self.handle, Box::new(block));
         }

@@ -1,4 +1,4 @@
-//! A block: what an arena hands out, and how it comes home.
+//! Blocks: owned pieces of an arena, and their return to it.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -35,28 +35,28 @@ impl Block {
         unsafe { self.record.as_mut() }
     }
 
-    /// Bytes that it holds.
+    /// Length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.record().len
     }
 
-    /// Whether it holds none.
+    /// Whether the length is 0.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes that it could hold.
+    /// Upper bound of the length in bytes.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.record().capacity
     }
 
-    /// Sets the number of bytes that it holds. Bytes beyond the old length are what this process last left there.
+    /// Sets the length in bytes. Bytes beyond the old length are those that this process left there last.
     ///
     /// # Panics
-    /// Beyond the capacity.
+    /// When `len` is beyond the capacity.
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "length {len} beyond the capacity {}", self.capacity());
         self.record_mut().len = len;
@@ -74,13 +74,13 @@ impl Block {
         self.record_mut().notes = notes;
     }
 
-    /// Where it lies in its arena.
+    /// Offset of the block in its arena.
     #[inline]
     pub fn offset(&self) -> u64 {
         self.record().offset
     }
 
-    /// The bytes that it holds.
+    /// The block's bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         let record = self.record();
@@ -89,7 +89,7 @@ impl Block {
         unsafe { std::slice::from_raw_parts(record.base.as_ptr(), record.len) }
     }
 
-    /// The bytes that it holds.
+    /// The block's bytes.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let record = self.record_mut();
@@ -105,7 +105,7 @@ impl Block {
     pub(super) fn zero(&mut self) {
         let record = self.record_mut();
         if record.len <= LINE {
-            // A whole line is a few stores; so many bytes as there are would be a call.
+            // A whole line takes a few stores; the exact length would take a call.
             // SAFETY: as in `bytes_mut`; no block has less than a line.
             unsafe { record.base.cast::<[u8; LINE]>().write([0; LINE]) };
         } else {
@@ -141,7 +141,7 @@ impl Drop for Block {
     }
 }
 
-/// A block comes home that no pocket takes.
+/// Returns a block that no pocket takes to its arena.
 #[cold]
 fn by_the_books(inner: NonNull<ArenaInner>, record: Box<Record>) {
     // SAFETY: the arena's memory goes with its last block at the earliest, and this is one.

@@ -1,38 +1,38 @@
 //! Chunks: an arena's memory is taken from the kernel by [`CHUNK`], on first use, once, and never given back.
 //!
-//! The kernel may need a millisecond for each, so that is done without the lock: the books say who is at it, and whoever
-//! needs the same chunk waits for him.
+//! The kernel may need a millisecond for each chunk, so that is done without the lock: the books say that a thread is taking
+//! it, and other threads that need the same chunk wait for that one.
 
 use udeck_sys::segment::CHUNK;
 
 use super::{ArenaInner, ArenaState};
 use crate::error::{Error, Result};
 
-/// Whether a chunk has memory.
+/// State of a chunk's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Chunk {
-    /// No.
+    /// The chunk has no memory.
     Untaken,
-    /// Somebody is taking it.
+    /// A thread is taking memory for it.
     BeingTaken,
-    /// Yes.
+    /// The chunk has memory.
     Taken,
 }
 
 impl ArenaState {
-    /// The first chunk of `[start, end)` without memory.
+    /// Index of the first chunk of `[start, end)` without memory.
     pub(super) fn first_untaken(&self, start: usize, end: usize) -> Option<usize> {
         (start / CHUNK..end.div_ceil(CHUNK)).find(|&chunk| self.chunks[chunk] != Chunk::Taken)
     }
 }
 
 impl ArenaInner {
-    /// Takes memory for `[start, end)`, as far as it has none.
+    /// Takes memory for the chunks of `[start, end)` that have none.
     pub(super) fn take_memory(&self, start: usize, end: usize) -> Result {
         let mut books = self.books.lock();
         while let Some(chunk) = books.first_untaken(start, end) {
             if books.chunks[chunk] == Chunk::BeingTaken {
-                // As for a lock: the other thread is inside a system call that ends.
+                // This wait has no deadline, as for a lock: the other thread is inside a system call that ends.
                 self.chunk_taken.wait(&mut books);
                 continue;
             }
@@ -45,14 +45,14 @@ impl ArenaInner {
         Ok(())
     }
 
-    /// The end of what has memory from `start` on, at most `end`.
+    /// End of the range from `start` on that has memory, at most `end`.
     pub(super) fn taken_from(&self, start: usize, end: usize) -> usize {
         let untaken = self.books.lock().first_untaken(start, end);
         untaken.map_or(end, |chunk| (chunk * CHUNK).max(start))
     }
 }
 
-/// Says in the books what became of a chunk, also after a panic: others may wait for that.
+/// Notes what became of a chunk, also after a panic: other threads may wait for it.
 struct Taking<'a> {
     inner: &'a ArenaInner,
     chunk: usize,

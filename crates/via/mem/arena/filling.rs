@@ -1,4 +1,4 @@
-//! Blocks for what a peer has announced: memory is taken for what has come, not for what was said.
+//! Blocks for messages that a peer has announced: memory is taken for the bytes that have come, not for the announced length.
 
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -6,22 +6,22 @@ use std::sync::atomic::Ordering;
 use super::{Arena, ArenaInner, Block, LARGEST_CLASS, Taken, class_of};
 use crate::error::{Error, Result};
 
-/// A block that is filled as bytes come: its address space is reserved, and counts as used; memory is taken from the
-/// kernel for the parts that are asked for, in chunks of 2 MiB, without the arena's lock. Nobody has a slice of what has
-/// none, whose use could end the process by a signal. All of an arena's are at most half of it: peers that announce much,
-/// or send what nobody takes, leave the other half to this process's own messages.
+/// A block that is filled as bytes come. Its address space is reserved, and counts as used; memory is taken from the kernel
+/// for the parts that are asked for, in chunks of 2 MiB, without the arena's lock. There is no slice of bytes without memory,
+/// because their use could end the process by a signal. All fillings of an arena are at most half of it: peers that announce
+/// much, or whose messages are not taken, leave the other half to this process's own messages.
 #[derive(Debug)]
 pub struct Filling {
     block: Block,
-    /// The bytes in front that have memory, of its capacity.
+    /// Bytes at the front that have memory, of the block's capacity.
     ready: usize,
 }
 
 impl Arena {
-    /// Room for `len` bytes, as [`Arena::block`], for which memory is taken later, unless it was taken before.
+    /// Reserves room for `len` bytes, as [`Arena::block`] does. Memory that it has not yet is taken later.
     ///
     /// # Errors
-    /// [`crate::Error::NoMemory`] as there, and when half of the arena is reserved.
+    /// [`crate::Error::NoMemory`] as for [`Arena::block`], and when half of the arena is reserved.
     ///
     /// # Panics
     /// On a landing arena.
@@ -32,7 +32,7 @@ impl Arena {
         let block =
             self.obtain(len, Taken::Later, false).inspect_err(|_| self.inner().has_arrived(arriving))?;
         let mut filling = Filling { ready: block.capacity(), block };
-        // Of a class, it has its memory; otherwise it is large, or new.
+        // A block of a class has its memory; any other is large, or new.
         if filling.block.record().class.is_none() {
             filling.ready = 0;
             filling.look();
@@ -42,26 +42,26 @@ impl Arena {
 }
 
 impl Filling {
-    /// The bytes that it is to hold.
+    /// Length in bytes.
     #[inline]
     #[allow(clippy::len_without_is_empty, reason = "room is asked for something")]
     pub fn len(&self) -> usize {
         self.block.len()
     }
 
-    /// The bytes in front that have memory, of its length.
+    /// Bytes at the front that have memory, of the length.
     #[inline]
     pub fn ready(&self) -> usize {
         self.ready.min(self.len())
     }
 
-    /// Its address. Only what is ready, or was taken by [`Filling::take`], may be used.
+    /// Address of the first byte. Only bytes that are ready, or were taken by [`Filling::take`], may be used.
     #[inline]
     pub fn base(&mut self) -> NonNull<u8> {
         self.block.base()
     }
 
-    /// What is ready.
+    /// The bytes that are ready.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the block owns that, it has memory, and it is initialised, as `Block::bytes` says. Whoever writes by way
@@ -69,14 +69,14 @@ impl Filling {
         unsafe { std::slice::from_raw_parts(self.block.base().as_ptr(), self.ready()) }
     }
 
-    /// What is ready, to be written.
+    /// The bytes that are ready, for writing.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`, and we have the block exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.block.base().as_ptr(), self.ready()) }
     }
 
-    /// Where it lies in the arena.
+    /// Offset of the block in the arena.
     #[inline]
     pub fn offset(&self) -> u64 {
         self.block.offset()
@@ -88,7 +88,7 @@ impl Filling {
     /// The kernel's.
     ///
     /// # Panics
-    /// Beyond its length.
+    /// When `upto` is beyond the length.
     #[inline]
     pub fn grow(&mut self, upto: usize) -> Result {
         if upto <= self.ready { Ok(()) } else { self.grow_further(upto) }
@@ -101,25 +101,25 @@ impl Filling {
         Ok(())
     }
 
-    /// Takes memory for `[from, to)`, wherever that lies.
+    /// Takes memory for `[from, to)`, anywhere in the block.
     ///
     /// # Errors
     /// The kernel's.
     ///
     /// # Panics
-    /// Beyond its length.
+    /// When `to` is beyond the length.
     pub fn take(&mut self, from: usize, to: usize) -> Result {
         assert!(from <= to && to <= self.len(), "{from} to {to} of {} bytes", self.len());
         if to <= self.ready {
             return Ok(());
         }
         let (start, end) = self.block.record().range();
-        // With its end goes what the block has beyond it: so it can be kept for reuse.
+        // Memory of the block beyond its length is taken with its end, so that the block can be kept for reuse.
         let to = if to == self.len() { end } else { start + to };
         self.inner().take_memory(start + from, to)
     }
 
-    /// What has memory by now.
+    /// Updates the number of bytes that have memory.
     fn look(&mut self) {
         let (start, end) = self.block.record().range();
         self.ready = self.inner().taken_from(start + self.ready, end) - start;
@@ -143,7 +143,7 @@ impl Drop for Filling {
 }
 
 impl ArenaInner {
-    /// Counts `len` bytes among what arrives.
+    /// Counts `len` bytes as reserved for arrivals.
     #[inline]
     fn arrive(&self, len: usize) -> Result<usize> {
         let before = self.arriving.fetch_add(len, Ordering::Relaxed);
@@ -178,11 +178,11 @@ mod tests {
     use crate::mem::arena::{Backing, Fill};
     use udeck_sys::segment::CHUNK;
 
-    /// Address space of the heap, and how much of it was asked for.
+    /// Address space of the heap, and a count of the chunks that were asked for.
     struct CountingBacking {
         memory: Vec<[u64; 8]>,
         asked: Arc<AtomicUsize>,
-        /// Chunks that there is memory for.
+        /// Upper bound of chunks that there is memory for.
         most: usize,
     }
 
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(asked.load(Ordering::Relaxed), 1, "the reserved one was not kept as if it had memory");
         drop(block);
         assert_eq!(arena.reserve(100).unwrap().ready(), 100);
-        // Three quarters of its capacity are asked for: all of that is there when it is full.
+        // The length is three quarters of the capacity: a full block has memory for all of the capacity.
         let mut filling = arena.reserve(CHUNK + CHUNK / 4).unwrap();
         filling.grow(CHUNK + CHUNK / 4).unwrap();
         let at = filling.base();

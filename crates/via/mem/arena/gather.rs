@@ -1,4 +1,4 @@
-//! Copies of what was posted, for a device around another one that sends something else in its place.
+//! Copies of posted memory, for a device in front of another one that sends something else in its place.
 
 use std::ptr::NonNull;
 
@@ -6,10 +6,10 @@ use super::{Arena, ArenaInner, Block, Fill};
 use crate::error::{Error, Result};
 
 impl Arena {
-    /// A block that holds what lies at `segments` (offset and length) at this moment.
+    /// A block that holds the bytes of `segments` (offset and length) at this moment.
     ///
     /// # Errors
-    /// As [`Arena::block`]; [`Error::InvalidParameter`] when a segment is no memory that a block can be.
+    /// Those of [`Arena::block`]; [`Error::InvalidParameter`] when a segment is no memory that a block can be.
     pub fn gather(&self, segments: &[(u64, usize)]) -> Result<Block> {
         let mut block = self.block(segments.iter().map(|segment| segment.1).sum(), Fill::Keep)?;
         let own = block.offset()..block.offset() + block.capacity() as u64;
@@ -30,7 +30,7 @@ impl Arena {
 }
 
 impl ArenaInner {
-    /// The address of `[offset, offset + len)`, if it is memory taken from the kernel.
+    /// The address of `[offset, offset + len)`, if its memory was taken from the kernel.
     fn committed_at(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
         let offset = usize::try_from(offset).ok()?;
         let end = offset.checked_add(len)?;
@@ -65,7 +65,8 @@ mod tests {
     fn what_no_block_can_be_is_refused() {
         let arena = arena(64);
         let freed = arena.block(64, Fill::Zero).unwrap().offset();
-        // Past the end; past all numbers; and the very memory that the copy gets, because it was freed last.
+        // One segment ends past the arena, one past all numbers, and one is the very memory that the copy gets, because it
+        // was freed last.
         for (offset, len) in [(64 * LINE as u64 - 1, 2), (u64::MAX, 2), (freed, 64)] {
             let error = arena.gather(&[(offset, len)]).unwrap_err();
             assert!(matches!(error, Error::InvalidParameter(_)), "{error}");

@@ -1,18 +1,18 @@
 //! Pockets: small blocks at hand, so that making and freeing one takes no lock.
 //!
-//! An arena has [`POCKETS`] of them, and a thread uses one, always the same. A pocket has room for one block of each
-//! small class; a second one freed goes to the arena's list, under its lock. So at most [`POCKETS`] × 2,304 bytes lie here,
-//! whatever the threads do. They lie with the arena and not with the threads: nothing is to be given back when a thread
+//! An arena has [`POCKETS`] of them, and a thread uses one, always the same. A pocket has room for one block of each small
+//! class; a second freed block goes to the arena's list, under its lock. So at most [`POCKETS`] × 2,304 bytes lie here,
+//! whatever the threads do. Pockets belong to the arena and not to the threads: nothing is to be given back when a thread
 //! ends, and an arena that runs dry empties all of them ([`Pockets::empty`]), also those of threads that sleep. Threads
-//! beyond the number of pockets share; that costs them their advantage and nothing else.
+//! beyond the number of pockets share one; that costs them their advantage and nothing else.
 //!
 //! # Memory ordering
-//! A place is one word: null, a record, or [`CLOSED`]. Whoever takes the record out of it, by a swap that gives it to
-//! nobody else, owns it: [`Pockets::put`] is a Release, every removal an Acquire, so what the last owner did with the
-//! block happens before what the next one does. No two words are read together. That an arena is closed stands in the
-//! place itself: a block that comes home is either put before [`Pockets::close`] swaps the place, and found there, or
-//! finds it closed and goes to the books, whose lock decides who is last. Nothing of the arena is touched after a block
-//! was put: from then on the arena may go.
+//! A place is one word: null, a record, or [`CLOSED`]. The thread that takes the record out of it, by a swap that gives it to
+//! no other, owns it: [`Pockets::put`] is a Release, every removal an Acquire, so accesses of the block's last owner happen
+//! before those of the next one. No two words are read together. The closed state is in the place itself: a returning block
+//! is either put before [`Pockets::close`] swaps the place, and found there, or finds the place closed and goes to the books,
+//! whose lock decides which block is the last. Nothing of the arena is touched after a block was put: the arena may be freed
+//! from then on.
 
 use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
@@ -20,15 +20,15 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use super::{Record, class_size};
 
-/// Pockets of an arena.
+/// Number of pockets of an arena.
 const POCKETS: usize = 16;
-/// Classes of blocks that have a place in a pocket: the first ones, up to 768 bytes.
+/// Number of classes that have a place in a pocket: the first ones, up to 768 bytes.
 const CLASSES: usize = 8;
 
-/// In the place of a record when the arena is closed. (A record is aligned.)
+/// The word of a place when the arena is closed. It differs from every record, because records are aligned.
 const CLOSED: *mut Record = std::ptr::without_provenance_mut(1);
 
-/// One line. Atomics through and through, without padding: so a place may go while a reference to it is held.
+/// One cache line of places. It has atomics only, without padding, so a place may be freed while a reference to it is held.
 #[repr(align(64))]
 #[derive(Default)]
 struct Pocket([AtomicPtr<Record>; CLASSES]);
@@ -39,7 +39,7 @@ const _: () = assert!(size_of::<Pocket>() == CLASSES * size_of::<AtomicPtr<Recor
 #[derive(Default)]
 pub(super) struct Pockets([Pocket; POCKETS]);
 
-/// Which pocket the calling thread uses.
+/// Index of the calling thread's pocket.
 #[inline]
 fn mine() -> usize {
     thread_local! {
@@ -62,19 +62,19 @@ fn number_this(place: &'static std::thread::LocalKey<Cell<usize>>) -> usize {
 }
 
 impl Pockets {
-    /// The block of `class` in this thread's pocket, if there is one.
+    /// Takes the block of `class` out of this thread's pocket, if there is one.
     #[inline]
     pub fn take(&self, class: usize) -> Option<Box<Record>> {
         let place = self.0[mine()].0.get(class)?;
-        // A look first: an empty place is left as it is.
+        // A load comes first, so that an empty place is not written.
         if place.load(Ordering::Relaxed).is_null() {
             return None;
         }
         taken(place.swap(null_mut(), Ordering::Acquire))
     }
 
-    /// Puts a block of `class` into this thread's pocket, unless there is one already, or the arena is closed. When it
-    /// was put, the arena, and `self` with it, may be gone.
+    /// Puts a block of `class` into this thread's pocket, unless the place is full or the arena is closed. Once the block was
+    /// put, the arena, and `self` with it, may be gone.
     #[inline]
     pub fn put(&self, class: usize, record: Box<Record>) -> Result<(), Box<Record>> {
         let Some(place) = self.0[mine()].0.get(class) else { return Err(record) };
@@ -89,7 +89,7 @@ impl Pockets {
         }
     }
 
-    /// Takes everything out.
+    /// Takes all blocks out.
     pub fn empty(&self, mut to: impl FnMut(Box<Record>)) {
         self.places().for_each(|(_, place)| {
             if !place.load(Ordering::Relaxed).is_null() {
@@ -98,14 +98,14 @@ impl Pockets {
         });
     }
 
-    /// Takes everything out, and lets nothing in again. Nobody takes from here any more.
+    /// Takes all blocks out, and lets none in again. No thread takes from here any more.
     pub fn close(&self, mut to: impl FnMut(Box<Record>)) {
         self.places().for_each(|(_, place)| {
             taken(place.swap(CLOSED, Ordering::Acquire)).into_iter().for_each(&mut to);
         });
     }
 
-    /// How many blocks lie here, and their bytes.
+    /// Number of blocks in the pockets, and their bytes.
     pub fn contents(&self) -> (usize, usize) {
         let full = self.places().filter(|(_, place)| {
             let record = place.load(Ordering::Relaxed);
@@ -119,7 +119,7 @@ impl Pockets {
     }
 }
 
-/// What was swapped out of a place.
+/// The record that was swapped out of a place, if there was one.
 #[inline]
 fn taken(record: *mut Record) -> Option<Box<Record>> {
     let record = NonNull::new(record).filter(|record| record.as_ptr() != CLOSED)?;
@@ -159,8 +159,8 @@ mod tests {
         assert_eq!(arena.usage().used, 0);
     }
 
-    /// Blocks come home while the arena goes: whichever comes last frees its memory, once. (Miri and the sanitizers see
-    /// more here than the count does.)
+    /// Blocks return while the arena is dropped: the last of them frees its memory, once. (Miri and the sanitizers see more
+    /// here than the count does.)
     #[test]
     fn blocks_come_home_while_the_arena_goes() {
         for _ in 0..500 {

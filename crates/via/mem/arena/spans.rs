@@ -1,7 +1,7 @@
 //! The span allocator: tables of an arena's free lines, which grow with the number of blocks.
 //!
-//! The table of one `offset-allocator` has a fixed size, and is written when it is made. So the arena's own is small. When it has many
-//! blocks, further small ones come from *zones*: spans of the arena with a table each.
+//! The table of one `offset-allocator` has a fixed size, and is written when it is made. So the arena's own table is small.
+//! When the arena has many blocks, further small ones come from *zones*: spans of the arena with a table each.
 
 use offset_allocator::{Allocation, Allocator};
 
@@ -9,31 +9,31 @@ use super::LINE;
 
 /// Entries of the arena's own table: its spans and the gaps between them, 32 bytes each, 1 MiB.
 const ENTRIES: u32 = 1 << 15;
-/// Spans of the arena's own table beyond which small ones come from zones. Larger ones and zones have the rest.
+/// Number of spans of the arena's own table beyond which small ones come from zones. Larger ones and zones have the rest.
 const BEFORE_ZONES: u32 = ENTRIES / 4;
 /// Lines of a zone: 2 MiB.
 const ZONE: u32 = (2 << 20) / LINE as u32;
 /// Lines of the largest span of a zone: 128 KiB.
 const LARGEST_IN_ZONE: u32 = ZONE / 16;
 
-/// Lines that somebody has.
+/// A span of lines that is in use.
 pub(super) struct Span {
-    /// The first one, counted from the arena's.
+    /// Index of the first line in the arena.
     pub first: u32,
     allocation: Allocation<u32>,
-    /// The zone that they are of.
+    /// Index of the span's zone.
     zone: Option<usize>,
 }
 
-/// See the module.
+/// Allocator of an arena's lines.
 pub(super) struct Spans {
     whole: Allocator<u32>,
-    /// Spans of `whole`, zones among them, and lines that are in none.
+    /// Number of spans of `whole`, zones included (`live`), and of lines in no span (`left`).
     live: u32,
     left: u32,
-    /// `None`: a place for another one.
+    /// Zones by index; `None`: a free index.
     zones: Vec<Option<Zone>>,
-    /// The zone that gave the last span.
+    /// Index of the zone that gave the last span.
     recent: usize,
 }
 
@@ -44,7 +44,7 @@ struct Zone {
 }
 
 impl Spans {
-    /// All of an arena of so many lines.
+    /// An allocator of all `lines` of an arena.
     pub fn new(lines: u32) -> Self {
         Spans { whole: table(lines, lines), live: 0, left: lines, zones: Vec::new(), recent: 0 }
     }
@@ -84,7 +84,8 @@ impl Spans {
         Some(Span { first: zone.at.offset + allocation.offset, allocation, zone: Some(at) })
     }
 
-    /// With a table for as many spans of that length as it holds. Where no more lie together, a small one.
+    /// Allocates from a new zone, whose table holds as many spans of that length as the zone can. Where no 2 MiB lie
+    /// together, the zone is small.
     fn of_new_zone(&mut self, lines: u32) -> Option<Span> {
         let (size, at) =
             [ZONE, LARGEST_IN_ZONE].into_iter().find_map(|size| Some((size, self.take(size)?)))?;
@@ -112,14 +113,15 @@ impl Spans {
         }
     }
 
-    /// The entries of the arena's own table, if that is full although lines are left.
+    /// Number of entries of the arena's own table, if the table is full although lines are left.
     pub fn full_table(&self) -> Option<u32> {
-        // The allocator then says that no space is.
+        // The allocator reports no free space when its table is full.
         (self.left > 0 && self.whole.storage_report().total_free_space == 0).then_some(ENTRIES)
     }
 }
 
-/// An allocator of so many lines, for so many spans and gaps at most. A span takes a line at least: none needs a table for more.
+/// An allocator of `lines`, for at most `entries` spans and gaps. A span takes a line at least, so no table needs more
+/// entries than lines.
 fn table(lines: u32, entries: u32) -> Allocator<u32> {
     // The allocator keeps two entries free.
     Allocator::with_max_allocs(lines, entries.min(lines).min(ENTRIES) + 2)
