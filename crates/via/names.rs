@@ -1,4 +1,4 @@
-//! VIA's name service: which address belongs to a host's name, and the other way round.
+//! VIA's name service: addresses of hosts by name, and names by address.
 //!
 //! | VIPL | here |
 //! |---|---|
@@ -7,11 +7,11 @@
 //! | `VipNSGetHostByAddr` | [`NameService::host_by_address`] |
 //! | `VIP_ERROR_NAMESERVICE` | [`crate::Error::NameService`] |
 //!
-//! A host has one or more NICs, numbered from 0 in the order in which they became known: VIPL's *index*. An address is
-//! that of one NIC ([`crate::NicAttributes::address`]), so it leads back to one name only. A service owns what it was
+//! A host has one or more NICs, numbered from 0 in the order in which they became known: VIPL's *index*. An address is that
+//! of one NIC ([`crate::NicAttributes::address`]), so it leads back to one name only. A service keeps the entries that it was
 //! told, not the NICs: a name whose NIC has closed is found as before, and connecting to it fails.
 //!
-//! A table never blocks; a service that asks others may, and its own documentation says for how long at most.
+//! A table never blocks. A service that asks other processes may, and its own documentation says for how long at most.
 
 mod error;
 mod table;
@@ -25,14 +25,14 @@ use crate::{NetAddress, Result};
 
 /// Longest name of a host, in bytes.
 pub const MAX_NAME: usize = 200;
-/// Longest address, in bytes: what names a Unix socket fits.
+/// Longest address, in bytes: the name of a Unix socket fits.
 pub const MAX_ADDRESS: usize = 108;
-/// NICs that one host may have.
+/// Upper bound of NICs of one host.
 pub const MAX_NICS_PER_HOST: usize = 64;
-/// NICs that a table may have in all.
+/// Upper bound of NICs of a table.
 pub const MAX_NICS: usize = 4096;
 
-/// Finds hosts by name and by address. May be asked from any thread.
+/// A service that finds hosts by name and by address. It may be asked from any thread.
 pub trait NameService: Send + Sync {
     /// The address of NIC number `index` of host `name` (VIPL: `VipNSGetHostByName`).
     ///
@@ -46,17 +46,17 @@ pub trait NameService: Send + Sync {
     /// [`crate::Error::NameService`]: no such address, or the service failed.
     fn host_by_address(&self, address: &[u8]) -> Result<String>;
 
-    /// Where `discriminator` of that NIC is: what [`crate::Vi::connect`] takes.
+    /// The address of `discriminator` at that NIC, for [`crate::Vi::connect`].
     ///
     /// # Errors
-    /// As [`NameService::host_by_name`].
+    /// Those of [`NameService::host_by_name`].
     fn net_address(&self, name: &str, index: usize, discriminator: &[u8]) -> Result<NetAddress> {
         let host = self.host_by_name(name, index)?;
         Ok(NetAddress { host, discriminator: discriminator.to_vec() })
     }
 }
 
-/// Whether a host may be called so: 1 to [`MAX_NAME`] bytes, and one word in a table's text.
+/// Checks that a host may have this name: 1 to [`MAX_NAME`] bytes, and one word in a table's text.
 ///
 /// # Errors
 /// [`NameError::BadName`].
@@ -73,7 +73,7 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
     Err(NameError::BadName { name: name.to_owned(), why })
 }
 
-/// Whether this can be a NIC's address: 1 to [`MAX_ADDRESS`] bytes, any.
+/// Checks that a NIC may have this address: 1 to [`MAX_ADDRESS`] bytes, any.
 ///
 /// # Errors
 /// [`NameError::BadAddress`].

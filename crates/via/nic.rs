@@ -1,4 +1,4 @@
-//! An opened NIC.
+//! NICs: opened transport devices.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,7 +27,8 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// The NIC that a transport has opened. (Programs use `udeck::open_nic("shm0")`, which knows the transports.)
+    /// Makes the NIC of a device that a transport has opened. (Programs use `udeck::open_nic("shm0")`, which knows the
+    /// transports.)
     pub fn new(device: Arc<dyn Device>) -> Self {
         let registrar = Registrar::new(device.clone());
         let guests = Arc::new(Guests::new(device.attributes()));
@@ -62,7 +63,7 @@ impl Nic {
         self.tags.destroy(ptag)
     }
 
-    /// Registered memory of our own, zeroed.
+    /// Allocates registered memory, zeroed.
     ///
     /// # Errors
     /// [`Error::NoMemory`]; [`Error::InvalidPtag`] when this NIC has no such tag.
@@ -70,7 +71,7 @@ impl Nic {
         Region::new(self, len, ptag)
     }
 
-    /// As [`Nic::region`], of a block that is there already: its bytes stay, and [`Region::into_block`] gives it back.
+    /// Makes a region of an existing block: its bytes stay, and [`Region::into_block`] gives it back.
     ///
     /// # Errors
     /// The block comes back with [`Error::InvalidPtag`] when this NIC has no such tag, [`Error::InvalidParameter`] when
@@ -79,25 +80,25 @@ impl Nic {
         Region::of_block(self, block, ptag)
     }
 
-    /// Registers a buffer of the program's (VIA: `VipRegisterMem`): it makes a region like any other, and
-    /// [`Region::into_buffer`] gives it back. May wait for the kernel, where the NIC pins memory.
+    /// Registers a buffer of the program's (VIA: `VipRegisterMem`): it becomes a region like any other, and
+    /// [`Region::into_buffer`] gives it back. May block in the kernel, where the NIC pins memory.
     ///
-    /// Where the hardware cannot reach it (on all software NICs), what is sent from it is copied once when it is
-    /// posted; what is received is placed in it directly.
+    /// Where the hardware cannot reach the buffer (on all software NICs), bytes that are sent from it are copied once when
+    /// they are posted; received bytes are placed in it directly.
     ///
     /// # Errors
-    /// The buffer comes back with [`Error::InvalidPtag`] when this NIC has no such tag; [`Error::Full`] when what is
-    /// registered and in use leaves no room, by the NIC's bounds or the kernel's; or the device's.
+    /// The buffer comes back with [`Error::InvalidPtag`] when this NIC has no such tag; [`Error::Full`] when registrations in
+    /// use leave no room, by the NIC's bounds or the kernel's; or the device's.
     pub fn register<B: StableBuffer>(&self, buffer: B, ptag: Ptag) -> Result<Region, (Error, B)> {
         self.register_memory(UserMemory::new(buffer), ptag)
             .map_err(|(error, memory)| (error, memory.into_inner()))
     }
 
-    /// As [`Nic::register`], for memory that is registered more than once: the registration outlives the region, in
-    /// a bounded cache, until the memory is dropped, taken back, or longest unused when others need the room.
+    /// Registers memory that is registered more than once: the registration outlives the region, in a bounded cache, until
+    /// the memory is dropped or taken back, or until it is the longest unused when others need the room.
     ///
     /// # Errors
-    /// As [`Nic::register`].
+    /// Those of [`Nic::register`].
     #[allow(clippy::result_large_err, reason = "a refused buffer comes back by value; refusals are rare")]
     pub fn register_memory<B: StableBuffer>(
         &self,
@@ -107,17 +108,17 @@ impl Nic {
         Region::of(self, memory, ptag)
     }
 
-    /// Ends the registration that the cache keeps of this memory. Whether there was one.
+    /// Ends the registration that the cache keeps of this memory. Returns whether there was one.
     pub fn invalidate<B: StableBuffer>(&self, memory: &UserMemory<B>) -> bool {
         self.registrar.invalidate(memory.identity())
     }
 
-    /// What is registered of the program's own memory.
+    /// Counts of registrations of the program's own memory.
     pub fn registrations(&self) -> CacheUse {
         self.registrar.usage()
     }
 
-    /// Registered memory that peers connected to VIs of tag `ptag` may RDMA-write.
+    /// Allocates registered memory that peers connected to VIs of tag `ptag` may RDMA-write.
     ///
     /// # Errors
     /// [`Error::Unsupported`] without RDMA, [`Error::NoMemory`], [`Error::Full`]; [`Error::InvalidPtag`] when this NIC
@@ -126,26 +127,26 @@ impl Nic {
         self.window_for(len, ptag, Rights::WRITE)
     }
 
-    /// As [`Nic::window`], with the rights that peers shall have.
+    /// Allocates a window, with the rights that peers shall have.
     ///
     /// # Errors
-    /// As [`Nic::window`]; [`Error::InvalidParameter`] without any rights.
+    /// Those of [`Nic::window`]; [`Error::InvalidParameter`] without any rights.
     pub fn window_for(&self, len: usize, ptag: Ptag, rights: Rights) -> Result<Window> {
         rights.check(self.caps())?;
         Window::new(self, len, ptag, rights)
     }
 
-    /// Memory that messages are sent from. (What it holds of [`Region`]s and [`crate::Block`]s is in its books.)
+    /// Arena that messages are sent from. (Its usage includes [`Region`]s and [`crate::Block`]s.)
     pub fn outbox(&self) -> &Arc<Arena> {
         self.device.outbox()
     }
 
-    /// Memory that [`Window`]s are cut from.
+    /// Arena that [`Window`]s are cut from.
     pub fn landing(&self) -> &Arc<Arena> {
         self.device.landing()
     }
 
-    /// Collects what peers have given back or left, after an arena ran dry. Does not wait.
+    /// Collects memory that peers have given back or left, after an arena ran dry. Does not block.
     pub fn reclaim(&self) {
         if is_forked() {
             return;
@@ -153,8 +154,8 @@ impl Nic {
         self.device.reclaim();
     }
 
-    /// As [`Nic::reclaim`], from those few peers to whom most recently something was lent: cheap enough before every
-    /// large allocation, so that the same few blocks go to and fro and stay in the caches.
+    /// Collects memory as [`Nic::reclaim`] does, from the few peers to whom memory was lent most recently: cheap enough
+    /// before every large allocation, so that the same few blocks go to and fro and stay in the caches.
     pub fn reclaim_recent(&self) {
         if is_forked() {
             return;
@@ -162,11 +163,11 @@ impl Nic {
         self.device.reclaim_recent();
     }
 
-    /// Waits until all that was posted on this NIC's connections, by VIs that are gone too, can come to the peers without this
-    /// process: it may end then, and they still read it. Who does not take it in, although it could, is waited for; whose
-    /// connection is over or lost is not. (What an unreliable VI has sent is done with.)
+    /// Waits until everything that was posted on this NIC's connections, also by VIs that are gone, can reach the peers
+    /// without this process: the process may end then, and they still read it. A peer that could take it in and does not is
+    /// waited for; a connection that is over or lost is not. (Messages of an unreliable VI are done once they are sent.)
     ///
-    /// A NIC whose last object is dropped waits so, too, for a second at most.
+    /// When a NIC's last object is dropped, it waits in the same way, for a second at most.
     ///
     /// # Errors
     /// [`Error::Timeout`] says on how many connections something is left.
@@ -191,16 +192,16 @@ impl Nic {
     }
 
     /// Messages and RDMA writes that peers sent to unreliable VIs of this NIC and that did not arrive, as far as it knows:
-    /// the network lost some of it, or there was no place for it. What arrived and found no descriptor is not among them.
+    /// the network lost a part, or there was no place for it. Messages that arrived and found no descriptor are not counted.
     pub fn messages_dropped(&self) -> u64 {
         self.device.messages_dropped()
     }
 
-    /// Whether the NIC works: it does not in a child made by `fork()`, nor once a thread of its own has panicked, which is a mistake in this library. Its
-    /// connections are lost then, and nothing comes any more.
+    /// Checks that the NIC works. It does not work in a child made by `fork()`, nor once a thread of its own has panicked,
+    /// which is a mistake in this library. Its connections are lost then, and nothing comes any more.
     ///
     /// # Errors
-    /// [`Error::Lost`] in words; [`Error::Os`] in a forked child.
+    /// [`Error::Lost`] with the cause in words; [`Error::Os`] in a forked child.
     pub fn check(&self) -> Result {
         if is_forked() {
             return Err(Error::forked());
@@ -215,7 +216,7 @@ impl Nic {
         Err(Error::Unsupported { what, needed, have: self.caps() })
     }
 
-    /// What peers have of it.
+    /// Quota of the connections that peers have made to it.
     pub(crate) fn guests(&self) -> &Arc<Guests> {
         &self.guests
     }
@@ -224,7 +225,7 @@ impl Nic {
         &self.alarm
     }
 
-    /// The transport's side of it. For this crate only: what it does is sound when the VI layer asks for it
+    /// The transport's device. For this crate only: its operations are sound when the VI layer asks for them
     /// ([`crate::transport`]).
     pub(crate) fn device(&self) -> &Arc<dyn Device> {
         &self.device

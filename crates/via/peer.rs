@@ -1,15 +1,15 @@
-//! Peer-to-peer connection (VIA: `VipConnectPeerRequest`, `VipConnectPeerDone`, `VipConnectPeerWait`): two equals
-//! name each other, and neither has to know who came first.
+//! Peer-to-peer connection (VIA: `VipConnectPeerRequest`, `VipConnectPeerDone`, `VipConnectPeerWait`): two equals name each
+//! other, and neither has to know which came first.
 //!
-//! Both know both addresses, so both know who asks and who answers, and requests cannot cross: the NIC with the lower
-//! address asks, again and again until the other has made its request or the deadline passes; the other listens, and
-//! accepts on the transport's thread. Exactly one connection results. Within one NIC, the VI that comes first listens.
-//! They meet at a discriminator of their own, which no [`crate::Listener`] has, and which names the asking NIC: so a
-//! third one does not get between them.
+//! Both know both addresses, so both know which side asks and which answers, and requests cannot cross. The NIC with the
+//! lower address asks, again and again until the other has made its request or the deadline passes; the other listens, and
+//! accepts on the transport's thread. Exactly one connection results. Within one NIC, the VI that comes first listens. They
+//! meet at a discriminator of their own, which no [`crate::Listener`] has, and which names the asking NIC, so that a third
+//! one does not get between them.
 //!
-//! A side that has given up never becomes connected. A request that reaches it is refused. An acceptance that reaches it
-//! is answered by closing the connection; so the side that listens counts as connected only when the one that asked has
-//! confirmed it, by an empty message, and goes on listening if the connection is closed instead.
+//! A side that has given up never becomes connected. A request that reaches it is refused. An acceptance that reaches it is
+//! answered by closing the connection. So the listening side counts as connected only when the asking side has confirmed it,
+//! by an empty message; if the connection is closed instead, it goes on listening.
 
 #[cfg(test)]
 mod tests;
@@ -30,22 +30,22 @@ use crate::report::Alarm;
 use crate::transport::{Hello, Incoming, Queues, Reporter, ViEndpoint};
 use udeck_sys::{Deadline, thread};
 
-/// How long the side that asks waits before it asks again.
+/// Pause of the asking side before it asks again.
 const RETRY: Duration = Duration::from_millis(2);
-/// How often the side that listens looks for the confirmation, which comes as soon as the acceptance has arrived.
+/// Poll interval of the listening side for the confirmation, which comes as soon as the acceptance has arrived.
 const LOOK: Duration = Duration::from_micros(100);
 
-/// A peer request that is under way. Dropped, it is withdrawn.
+/// A peer request in progress. When dropped, it is withdrawn.
 pub(crate) struct Peering {
     meeting: Arc<Meeting>,
-    /// Where we listen, if it is us.
+    /// NIC and discriminator at which this side listens, if it does.
     listening: Option<(Nic, Vec<u8>)>,
     whom: String,
     since: Instant,
     pub deadline: Deadline,
 }
 
-/// Where the program meets the thread on which the connection is made.
+/// State shared by the program and the thread on which the connection is made.
 struct Meeting {
     outcome: Mutex<PeerOutcome>,
     changed: Condvar,
@@ -53,21 +53,21 @@ struct Meeting {
 
 enum PeerOutcome {
     Pending,
-    /// We listen, have accepted a request, and wait for its confirmation.
+    /// This side listens, has accepted a request, and waits for its confirmation.
     Accepted(Made),
     Settled(Result<Made>),
-    /// Timed out, or withdrawn; or the program has taken the outcome.
+    /// The request timed out or was withdrawn; or the program has taken the outcome.
     Over,
 }
 
-/// A connection that the VI has yet to take.
+/// A connection that the VI has not taken yet.
 pub(crate) struct Made {
     pub endpoint: Box<dyn ViEndpoint>,
     pub theirs: Hello,
     pub reporter: Arc<Reporter>,
 }
 
-/// Everything that is needed to connect.
+/// Parameters of one side's connection.
 #[derive(Clone)]
 pub(crate) struct Side {
     pub alarm: Arc<Alarm>,
@@ -76,7 +76,7 @@ pub(crate) struct Side {
     pub receive: CqHandle,
     pub context: u64,
     pub level: ServiceLevel,
-    /// [`crate::ViAttributes::peer`].
+    /// Value of [`crate::ViAttributes::peer`].
     pub peer: Option<u32>,
 }
 
@@ -97,7 +97,7 @@ impl Peering {
                 meeting.listen(nic, &name, side.clone())?;
                 true
             }
-            // Both on this NIC: who comes second finds the first listening.
+            // Both VIs are on this NIC: the second finds the first listening.
             Ordering::Equal => match meeting.listen(nic, &name, side.clone()) {
                 Ok(()) => true,
                 Err(Error::InvalidParameter(_)) => false,
@@ -117,7 +117,7 @@ impl Peering {
         Ok(Peering { meeting, listening, whom, since: Instant::now(), deadline })
     }
 
-    /// The outcome, waiting for it until then; `None` when there is none yet and the deadline is not over.
+    /// The outcome, waiting for it until `until`; `None` when there is none yet and the request's deadline has not passed.
     pub fn outcome(&self, until: Deadline) -> Option<Result<Made>> {
         let mut outcome = self.meeting.outcome.lock();
         loop {
@@ -135,7 +135,7 @@ impl Peering {
             }
             self.meeting.changed.wait_for(&mut outcome, wait);
         }
-        // What comes from now on comes too late.
+        // A later outcome comes too late.
         match mem::replace(&mut *outcome, PeerOutcome::Over) {
             PeerOutcome::Settled(result) => Some(result),
             PeerOutcome::Pending | PeerOutcome::Accepted(_) | PeerOutcome::Over => {
@@ -160,8 +160,8 @@ impl Drop for Peering {
 }
 
 impl PeerOutcome {
-    /// Looks for the confirmation of what was accepted. A requester that gave up has closed it: then the next one is
-    /// waited for.
+    /// Polls for the confirmation of an accepted request. A requester that gave up has closed the connection: the next one is
+    /// waited for then.
     fn look(&mut self) {
         let PeerOutcome::Accepted(made) = self else { return };
         match made.endpoint.receive() {
@@ -177,7 +177,7 @@ impl PeerOutcome {
 }
 
 impl Meeting {
-    /// The side that answers: the first request that comes is accepted, on the transport's thread.
+    /// Starts the listening side: the first request that comes is accepted, on the transport's thread.
     fn listen(self: &Arc<Self>, nic: &Nic, name: &[u8], side: Side) -> Result {
         let meeting = self.clone();
         nic.device().listen(name, Box::new(move |incoming| meeting.answer(incoming, &side)))
@@ -185,7 +185,7 @@ impl Meeting {
 
     fn answer(&self, incoming: Box<dyn Incoming>, side: &Side) {
         if side.peer.is_some() && incoming.peer() != side.peer {
-            // The one that is meant may still come.
+            // The wanted process may still come.
             return incoming.reject("the peer waits for another process");
         }
         let mut outcome = self.outcome.lock();
@@ -211,7 +211,7 @@ impl Meeting {
         self.changed.notify_all();
     }
 
-    /// The side that asks, on a thread of its own: [`crate::transport::Device::connect`] waits for its answer.
+    /// Starts the asking side, on a thread of its own: [`crate::transport::Device::connect`] waits for its answer.
     fn ask(self: Arc<Self>, nic: &Nic, to: NetAddress, side: Side, deadline: Deadline) -> Result {
         let device = nic.device().clone();
         let failing = self.clone();
@@ -219,8 +219,8 @@ impl Meeting {
             loop {
                 let reporter = side.reporter();
                 match device.connect(&to, side.peer, &side.hello, side.queues(&reporter), deadline) {
-                    // Nobody there yet, or still busy with a request of ours that we gave up; or it is too late, which who
-                    // waits says of the whole request.
+                    // The peer is not there yet, or still busy with a request of ours that we gave up; or the deadline has
+                    // passed, which the waiting program reports for the whole request.
                     Err(Error::NoMatch(_) | Error::Rejected(_) | Error::Timeout { .. }) => {}
                     Ok((endpoint, theirs)) => {
                         if self.confirm(Made { endpoint, theirs, reporter }) {
@@ -246,8 +246,8 @@ impl Meeting {
         matches!(*outcome, PeerOutcome::Pending) && !deadline.passed()
     }
 
-    /// Notes the connection and tells the peer, unless nobody wants it any more: then it is closed again. Returns
-    /// whether the matter is settled: not so if the peer has given up in the meantime.
+    /// Notes the connection and confirms it to the peer, unless the request is over: then the connection is closed again.
+    /// Returns whether the request is settled, which it is not if the peer has given up in the meantime.
     fn confirm(&self, mut made: Made) -> bool {
         let mut outcome = self.outcome.lock();
         if !matches!(*outcome, PeerOutcome::Pending) {
@@ -261,7 +261,7 @@ impl Meeting {
         confirmed
     }
 
-    /// Notes the outcome, unless nobody wants it any more.
+    /// Notes the outcome, unless the request is over.
     fn settle(&self, result: Result<Made>) {
         let mut outcome = self.outcome.lock();
         if matches!(*outcome, PeerOutcome::Pending) {
@@ -272,7 +272,7 @@ impl Meeting {
 }
 
 impl Side {
-    /// For one attempt: what becomes of those that came to nothing is nobody's concern.
+    /// The reporter of one attempt. An attempt that failed reports nothing to the program.
     fn reporter(&self) -> Arc<Reporter> {
         self.alarm.reporter(self.context)
     }

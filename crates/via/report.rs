@@ -1,10 +1,10 @@
-//! Errors that no call of the program is there to return (VIA: `VipErrorCallback`): a connection that breaks while its
-//! program does something else.
+//! Reports of errors that no call of the program returns (VIA: `VipErrorCallback`): for example, a connection breaks while
+//! its program does something else.
 //!
-//! Whoever finds such an error gives it to the connection's [`Reporter`]: a transport on its own thread, or the VI in
-//! the call in which it found it. The program's callback runs on a thread of its own, `via-errors`, which sleeps until
-//! there is an event. So a report may be made under any lock and never waits, and the callback may block, panic or call
-//! the library without holding up a transport. Without a callback there is no such thread, and a report is dropped.
+//! The finder of such an error gives it to the connection's [`Reporter`]: a transport on its own thread, or the VI in the
+//! call in which it found it. The program's callback runs on a thread of its own, `via-errors`, which sleeps until there is
+//! an event. So a report may be made under any lock and never waits, and the callback may block, panic or call the library
+//! without holding up a transport. Without a callback there is no such thread, and a report is dropped.
 //!
 //! Bound: at most one event per connection waits for the callback.
 
@@ -18,21 +18,21 @@ use crate::error::{Error, Result};
 use crate::guests::Guest;
 use crate::withdrawal::Withdrawal;
 
-/// An error as [`crate::Nic::on_error`] tells it (VIA: `VIP_ERROR_DESCRIPTOR`).
+/// An error, as [`crate::Nic::on_error`] reports it (VIA: `VIP_ERROR_DESCRIPTOR`).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ErrorEvent {
     /// [`crate::ViAttributes::context`] of the VI, as it was when the connection was made.
     pub context: u64,
-    /// What it happened to.
+    /// Kind of object with the error.
     pub resource: Resource,
-    /// What happened.
+    /// Code of the error.
     pub code: ErrorCode,
-    /// The same in words.
+    /// The error in words.
     pub why: String,
 }
 
-/// What an error happened to (VIA: `VIP_RESOURCE_CODE`). Only [`Resource::Vi`] is named today; see [`ErrorCode`].
+/// Kind of object with an error (VIA: `VIP_RESOURCE_CODE`). Only [`Resource::Vi`] is reported today; see [`ErrorCode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Resource {
@@ -46,7 +46,7 @@ pub enum Resource {
     Descriptor,
 }
 
-/// What went wrong (VIA: `VIP_ERROR_CODE`).
+/// Code of an error (VIA: `VIP_ERROR_CODE`).
 ///
 /// | code | raised when |
 /// |---|---|
@@ -56,12 +56,12 @@ pub enum Resource {
 /// | [`ViOverrun`](Self::ViOverrun) | never: a post to a full queue is refused with [`Error::Full`] |
 /// | [`RdmaWriteProtection`](Self::RdmaWriteProtection), [`RdmaReadProtection`](Self::RdmaReadProtection) | never: the side that asks is refused ([`Error::RdmaProtection`], or the send's status) before the target's memory is touched, so the target has nothing to tell |
 /// | [`RdmaWriteData`](Self::RdmaWriteData) | never: bytes are copied inside one machine, there is nothing that could corrupt them unseen |
-/// | [`RdmaWriteAbort`](Self::RdmaWriteAbort) | never: who dies in the middle of a write is a lost connection |
-/// | [`RdmaTransport`](Self::RdmaTransport) | never: a read that broke off says so when it is reported, by its status |
+/// | [`RdmaWriteAbort`](Self::RdmaWriteAbort) | never: a peer that dies in the middle of a write is a lost connection |
+/// | [`RdmaTransport`](Self::RdmaTransport) | never: a read that broke off reports that by its status |
 /// | [`CompletionProtection`](Self::CompletionProtection) | never: completions are returned by value, not written to memory that may be protected |
 /// | [`Catastrophic`](Self::Catastrophic) | never: there is no hardware that could fail apart from its program |
 ///
-/// An orderly end, from either side, is no error, and an unreliable VI that drops a message tells nobody.
+/// An orderly end, from either side, is no error, and an unreliable VI drops a message without a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorCode {
@@ -71,7 +71,7 @@ pub enum ErrorCode {
     ConnectionLost,
     /// A message found no receive descriptor, or one too short, and broke its connection.
     ReceiveQueueEmpty,
-    /// More was posted to a VI than it holds.
+    /// More descriptors were posted to a VI than it holds.
     ViOverrun,
     /// A peer's RDMA write was not allowed.
     RdmaWriteProtection,
@@ -94,17 +94,17 @@ pub enum ErrorCode {
 pub(crate) struct Alarm(Mutex<Option<Sender<ErrorEvent>>>);
 
 impl Alarm {
-    /// For a connection that is being made, of a VI with this context.
+    /// A reporter for a connection that is being made, of a VI with this context.
     pub(crate) fn reporter(self: &Arc<Self>, context: u64) -> Arc<Reporter> {
         self.reporter_of(context, None)
     }
 
-    /// As [`Alarm::reporter`], of a connection that a peer has asked for.
+    /// The same as [`Alarm::reporter`], for a connection that a peer has asked for.
     pub(crate) fn reporter_of(self: &Arc<Self>, context: u64, guest: Option<Guest>) -> Arc<Reporter> {
         self.make(context, guest, None)
     }
 
-    /// As [`Alarm::reporter`], of a connection that is asked for, unless that is withdrawn.
+    /// The same as [`Alarm::reporter`], for a connection that this side asks for, unless that is withdrawn.
     pub(crate) fn reporter_unless(self: &Arc<Self>, context: u64, withdrawal: &Withdrawal) -> Arc<Reporter> {
         self.make(context, None, Some(withdrawal.clone()))
     }
@@ -121,21 +121,21 @@ impl Alarm {
 
     pub(crate) fn set(&self, mut callback: impl FnMut(&ErrorEvent) + Send + 'static) -> Result {
         let (sender, events) = mpsc::channel::<ErrorEvent>();
-        // Ends when the sender goes: with the NIC's last object, or with the next callback.
+        // The loop ends when the sender is dropped: with the NIC's last object, or with the next callback.
         let serve = move || {
             let told = Callback::new("the error callback");
             for event in events {
                 told.call(|| callback(&event));
             }
         };
-        // Nobody waits for it: further events find that nobody takes them.
+        // A panic needs no action: further events then find no receiver.
         thread::spawn("via-errors", serve, |_| {})
             .map_err(|error| Error::os("starting the thread of an error callback", error))?;
         *self.0.lock() = Some(sender);
         Ok(())
     }
 
-    /// Takes the callback away.
+    /// Removes the callback.
     pub(crate) fn clear(&self) {
         self.0.lock().take();
     }
@@ -148,17 +148,17 @@ impl Alarm {
     }
 }
 
-/// Tells the program how one connection ended, once, if it ended by an error. Made with the connection, held by its VI
-/// and by the transport ([`crate::transport::Queues::reporter`]).
+/// Reports once to the program how one connection ended, if it ended by an error. It is made with the connection, and held by
+/// its VI and by the transport ([`crate::transport::Queues::reporter`]).
 #[derive(Debug)]
 pub struct Reporter {
-    /// Gone with the NIC's last object: nobody is left to be told.
+    /// The NIC's callback. It is gone with the NIC's last object: there is no receiver then.
     alarm: Weak<Alarm>,
     context: u64,
     stage: Mutex<ConnectionStage>,
-    /// Of who asks for the connection.
+    /// Withdrawal by the program that asks for the connection.
     withdrawal: Option<Withdrawal>,
-    /// The connection counts as its peer's until it is forgotten here.
+    /// The connection's share of its peer's quota, until the reporter is dropped.
     _guest: Option<Guest>,
 }
 
@@ -170,12 +170,12 @@ enum ConnectionStage {
     LostEarly(String),
     /// The VI is connected.
     Standing,
-    /// Ended, and told if there was something to tell.
+    /// The connection ended, and the error was reported if there was one.
     Over,
 }
 
 impl Reporter {
-    /// Of a connection whose end nobody is told: for who drives an endpoint without a VI.
+    /// A reporter without a receiver, for programs that drive an endpoint without a VI.
     pub fn nobody() -> Arc<Self> {
         let stage = Mutex::new(ConnectionStage::Making);
         Arc::new(Reporter { alarm: Weak::new(), context: 0, stage, withdrawal: None, _guest: None })
@@ -185,13 +185,13 @@ impl Reporter {
         self.withdrawal.clone()
     }
 
-    /// A transport: the connection is lost, this is why. Does not wait, may be called under any lock and more than
-    /// once; the first call counts. Not for an orderly end.
+    /// Reports the loss of the connection, with the cause in words. Transports call it. Does not block, may be called under
+    /// any lock and more than once; the first call counts. Not for an orderly end.
     pub fn lost(&self, why: &str) {
         self.failed(ErrorCode::ConnectionLost, why);
     }
 
-    /// The VI has this connection: from now on its end is the program's concern.
+    /// Notes that the VI has this connection: its end is the program's concern from now on.
     pub(crate) fn stands(&self) {
         let mut stage = self.stage.lock();
         match std::mem::replace(&mut *stage, ConnectionStage::Standing) {
@@ -204,7 +204,7 @@ impl Reporter {
         }
     }
 
-    /// The connection ended by an error.
+    /// Reports that the connection ended by an error.
     pub(crate) fn failed(&self, code: ErrorCode, why: &str) {
         let mut stage = self.stage.lock();
         match *stage {
@@ -217,7 +217,7 @@ impl Reporter {
         }
     }
 
-    /// The connection ended in order, from here or from there: what comes later is not told.
+    /// Notes that the connection ended in order, from either side: later errors are not reported.
     pub(crate) fn ended(&self) {
         *self.stage.lock() = ConnectionStage::Over;
     }
@@ -240,7 +240,7 @@ mod tests {
         (alarm, events)
     }
 
-    /// What was told, after which nothing more can be.
+    /// Returns all events that were reported, after which there can be no more.
     fn told(alarm: Arc<Alarm>, events: Receiver<ErrorEvent>) -> Vec<(u64, ErrorCode, String)> {
         drop(alarm);
         events.into_iter().map(|event| (event.context, event.code, event.why)).collect()

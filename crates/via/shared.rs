@@ -1,4 +1,4 @@
-//! Receive descriptors that several VIs take from (uDAPL's shared receive queue).
+//! Shared receive queue: receive descriptors that several VIs take from (uDAPL's SRQ).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,14 +12,14 @@ use crate::mem::Ptag;
 use crate::nic::Nic;
 
 /// A queue of receive descriptors for any number of VIs ([`crate::Vi::share_receives`]): a program with a thousand
-/// connections posts as many descriptors as messages come at a time, not a thousand times as many as come on one.
+/// connections posts as many descriptors as messages come at a time, not a thousand times as many as come on one connection.
 ///
-/// Whichever VI a message comes on takes the oldest descriptor, and reports it ([`crate::Vi::receive_done`]). A message
-/// that finds none is an error of its VI, as with a queue of its own. The end of a VI flushes nothing here: what no
-/// message took waits for the other VIs, or for [`SharedReceives::take_back`].
+/// A VI on which a message comes takes the oldest descriptor, and reports it ([`crate::Vi::receive_done`]). A message that
+/// finds none is an error of its VI, as with a queue of its own. The end of a VI flushes nothing here: unused descriptors
+/// wait for the other VIs, or for [`SharedReceives::take_back`].
 ///
-/// A cheap handle: clones are the same queue. Used from any thread; it takes a lock, uncontended unless VIs of several
-/// threads share it.
+/// A cheap handle: clones are the same queue. It may be used from any thread, and takes a lock, uncontended unless VIs of
+/// several threads share it.
 #[derive(Clone)]
 pub struct SharedReceives {
     inner: Arc<PostedReceives>,
@@ -62,22 +62,22 @@ impl SharedReceives {
         Ok(())
     }
 
-    /// Descriptors that no message took yet.
+    /// Number of descriptors that no message has taken yet.
     pub fn len(&self) -> usize {
         self.inner.posted.lock().len()
     }
 
-    /// Whether the next message finds none.
+    /// Whether the next message finds no descriptor.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The oldest descriptor, unused.
+    /// Takes back the oldest descriptor, unused.
     pub fn take_back(&self) -> Option<Descriptor> {
         self.inner.posted.lock().pop_front()
     }
 
-    /// Whether a VI of `nic` with the tag `ptag` may take from it.
+    /// Checks that a VI of `nic` with the tag `ptag` may take from this queue.
     pub(crate) fn admit(&self, nic: &Nic, ptag: Ptag) -> Result {
         if !Arc::ptr_eq(self.inner.nic.device(), nic.device()) {
             return Err(Error::InvalidParameter("the shared receive queue belongs to another NIC".into()));

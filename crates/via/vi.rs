@@ -1,4 +1,4 @@
-//! Virtual interfaces.
+//! Virtual interfaces ([`Vi`]).
 
 mod limits;
 mod peer_request;
@@ -34,7 +34,7 @@ use sends::{PostedSend, Sends};
 use udeck_sys::Deadline;
 use udeck_sys::process::is_forked;
 
-/// An ended connection. Its send queue reports until the last of its sends has: so it keeps its place.
+/// An ended connection. Its send queue reports until the last of its sends is reported, so it keeps its entry.
 struct Leaving {
     endpoint: Box<dyn ViEndpoint>,
     _place: CqEntryShare,
@@ -45,28 +45,28 @@ struct Leaving {
 /// Belongs to one thread at a time. Dropping it disconnects; what was sent before still arrives.
 pub struct Vi {
     nic: Nic,
-    /// The NIC's, close at hand: blocks that are posted are of it.
+    /// The NIC's outbox, close at hand: posted blocks are checked to be of it.
     outbox: Arc<Arena>,
     limits: Limits,
     attributes: ViAttributes,
-    /// Of `attributes.ptag`.
+    /// Use of the tag `attributes.ptag`.
     tag: TagUse,
     state: State,
     endpoint: Option<Box<dyn ViEndpoint>>,
-    /// Told how the connection of `endpoint` ended.
+    /// Reporter of the end of `endpoint`'s connection.
     reporter: Option<Arc<Reporter>>,
-    /// Where its queues report, while it is connected or asks a peer.
+    /// Entries of its queues on their completion queues, while it is connected or asks a peer.
     places: Option<CqEntryShares>,
-    /// A peer request that is under way.
+    /// A peer request in progress.
     peering: Option<Peering>,
-    /// Ended connections, over which a peer still reads what was sent.
+    /// Ended connections over which a peer still reads sent data.
     leaving: Vec<Leaving>,
     sends: Sends,
     staged: Staged,
     next_send: u64,
     /// Posted receives, oldest first.
     receives: VecDeque<ReceiveInto>,
-    /// Where arrivals find their descriptors instead.
+    /// Shared queue from which arrivals take their descriptors, instead of `receives`.
     shared_receives: Option<SharedReceives>,
     /// Receives that are over and not reported yet.
     received: VecDeque<Completion>,
@@ -101,22 +101,22 @@ impl Vi {
         })
     }
 
-    /// The NIC it belongs to.
+    /// The NIC of this VI.
     pub fn nic(&self) -> &Nic {
         &self.nic
     }
 
-    /// Its settings.
+    /// Settings of this VI.
     pub fn attributes(&self) -> &ViAttributes {
         &self.attributes
     }
 
-    /// Changes its settings, while it is idle and has nothing posted or unreported: what is posted was checked against
-    /// the old ones.
+    /// Changes the settings, while the VI is idle and has nothing posted or unreported: posted descriptors were checked
+    /// against the old ones.
     ///
     /// # Errors
-    /// The settings stay: [`Error::InvalidState`] unless idle, [`Error::InvalidParameter`] while something is posted,
-    /// and as [`Vi::new`].
+    /// The settings stay: [`Error::InvalidState`] unless idle, [`Error::InvalidParameter`] while something is posted, and
+    /// those of [`Vi::new`].
     pub fn set_attributes(&mut self, attributes: ViAttributes) -> Result {
         self.require_idle("set_attributes")?;
         check_attributes(&self.nic, &attributes)?;
@@ -131,7 +131,7 @@ impl Vi {
         Ok(())
     }
 
-    /// From now on, what arrives goes into descriptors that are posted to `shared`, for good.
+    /// Puts later arrivals into descriptors that are posted to `shared`, for good.
     ///
     /// # Errors
     /// [`Error::InvalidState`] unless idle; [`Error::InvalidParameter`] while receives are posted here, on a VI that
@@ -146,24 +146,25 @@ impl Vi {
         Ok(())
     }
 
-    /// Its state, as far as its calls have seen the connection (VIA: `VipQueryVi`, with the two lengths below and
+    /// State of the VI, as far as its calls have seen the connection (VIA: `VipQueryVi`, with the two lengths below and
     /// [`Vi::attributes`]).
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Descriptors on the send queue: posted, and not reported by [`Vi::send_done`] yet.
+    /// Number of descriptors on the send queue: posted, and not reported by [`Vi::send_done`] yet.
     pub fn send_queue_len(&self) -> usize {
         self.sends.len()
     }
 
-    /// Descriptors on the receive queue: posted, and not reported by [`Vi::receive_done`] yet. Those of a shared queue
-    /// are counted from the moment a message took them.
+    /// Number of descriptors on the receive queue: posted, and not reported by [`Vi::receive_done`] yet. Those of a shared
+    /// queue count from the moment a message took them.
     pub fn receive_queue_len(&self) -> usize {
         self.receives.len() + self.received.len()
     }
 
-    /// Asks the listener at `to` for a connection and waits for the answer. Returns what the other side sent along.
+    /// Asks the listener at `to` for a connection and waits for the answer, until the deadline at most. Returns the other
+    /// side's private data.
     ///
     /// # Errors
     /// [`Error::NoMatch`], [`Error::Rejected`], [`Error::InvalidReliability`], [`Error::Timeout`],
@@ -183,10 +184,10 @@ impl Vi {
         self.ask(to, (send, receive), private_data, deadline, reporter)
     }
 
-    /// As [`Vi::connect`]: the wait also ends soon after the request was withdrawn, as if its time were over.
+    /// Connects as [`Vi::connect`] does. The wait also ends soon after the request was withdrawn, as if the deadline had passed.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Vi::connect`].
     pub fn connect_unless(
         &mut self,
         withdrawn: &Withdrawal,
@@ -263,7 +264,7 @@ impl Vi {
         self.met(endpoint, reporter);
     }
 
-    /// A peer request has led to a connection.
+    /// Takes over the connection to which a peer request has led.
     pub(crate) fn met(&mut self, endpoint: Box<dyn ViEndpoint>, reporter: Arc<Reporter>) {
         reporter.stands();
         self.reporter = Some(reporter);
@@ -282,9 +283,9 @@ impl Vi {
         self.peering.as_ref().ok_or_else(|| not_connected(what, self.state))
     }
 
-    /// Ends the connection, or withdraws a peer request: what was sent still arrives, what is posted here is flushed.
-    /// Leads to idle, also from the Error state. Sends whose memory the peer is still reading are reported when it is
-    /// done: until then the send queue keeps its place on its completion queue, and is named there.
+    /// Ends the connection, or withdraws a peer request: sent messages still arrive, descriptors that are posted here are
+    /// flushed. Leads to idle, also from the Error state. Sends whose memory the peer is still reading are reported when it
+    /// is done: until then the send queue keeps its entry on its completion queue, and is named there. Does not block.
     pub fn disconnect(&mut self) {
         if is_forked() {
             return;
@@ -300,7 +301,7 @@ impl Vi {
         self.state = State::Idle;
     }
 
-    /// Leaves the owner of what was posted under `number` with the endpoint over which that is still accessed.
+    /// Leaves the owner of the memory posted under `number` with the endpoint over which it is still accessed.
     fn keep_leaving(&mut self, number: u64, mut owner: Owner) {
         for Leaving { endpoint, .. } in &mut self.leaving {
             match endpoint.keep(number, owner) {
@@ -312,7 +313,7 @@ impl Vi {
 
     fn leave(&mut self, mut endpoint: Box<dyn ViEndpoint>, places: CqEntryShares) {
         endpoint.leave();
-        // What came back before the endpoint began to tell of it.
+        // This takes completions from before the endpoint began to report them.
         self.sends.settle(&mut *endpoint, self.attributes.reliability);
         if self.sends.all_over() {
             drop(endpoint); // before the places: they are free when nothing is attached any more
@@ -338,8 +339,8 @@ impl Vi {
         }
     }
 
-    /// As [`Vi::send_inline`], with immediate data and a header of 8 bytes, by the shortest way. `false`: it was not sent, and
-    /// [`Vi::send_inline`] says why.
+    /// Sends as [`Vi::send_inline`] does, with immediate data and a header of 8 bytes, by the shortest path. Returns `false`
+    /// if the message was not sent; [`Vi::send_inline`] says why.
     #[inline]
     pub fn send_short(&mut self, immediate: u32, head: [u8; 8], body: &[u8]) -> bool {
         match &mut self.endpoint {
@@ -348,7 +349,8 @@ impl Vi {
         }
     }
 
-    /// As [`Vi::send_short`], of all bodies that lie one after another in `bodies`, `each` bytes long (not 0): how many were sent.
+    /// Sends all bodies that lie one after another in `bodies`, `each` bytes long (not 0), as [`Vi::send_short`] does.
+    /// Returns how many were sent.
     #[inline]
     pub fn send_short_run(&mut self, immediate: u32, head: [u8; 8], bodies: &[u8], each: usize) -> usize {
         match &mut self.endpoint {
@@ -357,13 +359,14 @@ impl Vi {
         }
     }
 
-    /// Gives a block to the peer, which reads it where it lies; it is recycled when the peer drops it. `head` (at
-    /// most `max_head` bytes) travels with it. No completion.
+    /// Gives a block to the peer, which reads it in place; it is recycled when the peer drops it. `head` (at most `max_head`
+    /// bytes) travels with it. No completion.
     ///
     /// # Errors
     /// The block comes back with [`Error::Full`] when the peer has to read or to give buffers back first,
     /// [`Error::InvalidParameter`] when it is of another NIC, or a final error.
-    // In line wherever it is called: the compiler would decide by what else calls it, and a call moves the block through memory.
+    // Always inlined: otherwise the compiler's choice would depend on the other callers, and a call moves the block through
+    // memory.
     #[inline(always)]
     pub fn hand_off(
         &mut self,
@@ -403,8 +406,8 @@ impl Vi {
         }
     }
 
-    /// A short message, into `to`, on a VI that receives lent: the shortest way for what most messages are. Otherwise
-    /// nothing is taken; [`Found::Other`]: [`Vi::arrival`] says what there is.
+    /// Takes a short message into `to`, on a VI that receives lent: the shortest path, for most messages. Otherwise nothing
+    /// is taken; [`Found::Other`]: [`Vi::arrival`] tells what there is.
     #[inline]
     pub fn arrival_short(&mut self, to: &mut Inline) -> Found {
         debug_assert_eq!(self.attributes.receive, Receive::Lent);
@@ -414,8 +417,8 @@ impl Vi {
         }
     }
 
-    /// As [`Vi::arrival_short`], of several in a row that have a header of 8 bytes, of which `first` is the first: how many lie in
-    /// `to` now. 0 says nothing.
+    /// Takes several short messages in a row, as [`Vi::arrival_short`] does, whose header has 8 bytes and begins with the
+    /// byte `first`. Returns how many lie in `to` now. 0 decides nothing.
     #[inline]
     pub fn arrival_short_run(&mut self, first: u8, to: &mut [ShortArrival]) -> usize {
         debug_assert_eq!(self.attributes.receive, Receive::Lent);
@@ -425,16 +428,16 @@ impl Vi {
         }
     }
 
-    /// A message in the sender's memory, on a VI that receives lent, and the immediate data that came with it; its head
-    /// into `head`: the shortest way for most of those. `None`: [`Vi::arrival`] says what there is.
+    /// Takes a message that lies in the sender's memory, on a VI that receives lent, by the shortest path. Returns it with
+    /// its immediate data, and puts its head into `head`. `None`: [`Vi::arrival`] tells what there is.
     #[inline]
     pub fn arrival_lent(&mut self, head: &mut Inline) -> Option<(Option<u32>, LentSlice)> {
         debug_assert_eq!(self.attributes.receive, Receive::Lent);
         self.endpoint.as_mut().filter(|_| !is_forked())?.receive_lent(head)
     }
 
-    /// Requests notification: until the next post, the send queue's completion queue names this VI when there may be room again.
-    /// After this call, look at the send queue once more, then wait.
+    /// Requests notification: until the next post, the send queue's completion queue names this VI when there may be room
+    /// again. After this call, poll the send queue once more, then wait.
     pub fn request_send_notify(&mut self) {
         if let Some(endpoint) = self.endpoint.as_mut().filter(|_| !is_forked()) {
             endpoint.request_send_notify();
@@ -446,16 +449,17 @@ impl Vi {
         self.collect_sends();
     }
 
-    /// What the current connection tells of itself: memory of the outbox that the peer holds, and retransmissions. `None` if there is no
-    /// connection, or if the transport does not know. It does not keep the connection alive.
+    /// A report of the current connection: memory of the outbox that the peer holds, and retransmissions. `None` if there is
+    /// no connection, or if the transport has no report. It does not keep the connection alive.
     pub fn link_report(&self) -> Option<Weak<dyn LinkReport>> {
         self.endpoint.as_ref()?.link_report()
     }
 
-    /// How many messages the peer has not read yet. It does not tell of each: who waits for that asks again now and then.
+    /// Number of messages that the peer has not read yet. The peer does not report each; a thread that waits for 0 asks again
+    /// now and then.
     ///
     /// # Errors
-    /// Final ones.
+    /// Those that are [final](Error::is_final).
     pub fn unread(&mut self) -> Result<u32> {
         let Some(endpoint) = self.endpoint.as_mut().filter(|_| !is_forked()) else {
             return Err(not_connected("flush", self.state));
@@ -465,7 +469,7 @@ impl Vi {
 
     // ---- the end ----
 
-    /// What a refusal means for the program, and for this VI's state.
+    /// Translates a refusal into the program's error, and updates this VI's state.
     #[cold]
     fn refused(&mut self, refused: Refused) -> Error {
         match refused {
@@ -491,7 +495,7 @@ impl Vi {
         }
     }
 
-    /// A message found no descriptor, or one too short.
+    /// Breaks the connection: a message found no descriptor, or one too short.
     fn break_connection(&mut self, why: &str) {
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.close(Some(why));

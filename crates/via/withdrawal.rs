@@ -1,4 +1,4 @@
-//! Connection requests that their program may not want any more while they wait for an answer.
+//! Withdrawal of connection requests that wait for an answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use udeck_sys::Deadline;
 
-/// How soon who waits sees that a request is not wanted any more.
+/// Poll interval of a waiting thread for a withdrawal.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Ends a [`crate::Vi::connect_unless`] that another thread waits in, within a tenth of a second. Clones are the same.
+/// Ends a [`crate::Vi::connect_unless`] in which another thread waits, within a tenth of a second. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Withdrawal(Arc<State>);
 
@@ -20,23 +20,23 @@ struct State {
 }
 
 impl Withdrawal {
-    /// One that the waiting thread itself decides about: it calls `ask` before each sleep, and again after a tenth of a second or
-    /// less. `true` withdraws the request.
+    /// A withdrawal that the waiting thread itself decides: it calls `ask` before each sleep, and again after a tenth of a
+    /// second or less. `true` withdraws the request.
     pub fn asking(ask: fn() -> bool) -> Withdrawal {
         Withdrawal(Arc::new(State { ask: Some(ask), ..State::default() }))
     }
 
-    /// The request is not wanted any more.
+    /// Withdraws the request.
     pub fn withdraw(&self) {
         self.0.withdrawn.store(true, Ordering::Release);
     }
 
-    /// Whether [`Withdrawal::withdraw`] was called, or who waited said so.
+    /// Whether [`Withdrawal::withdraw`] was called, or `ask` returned `true`.
     pub fn is_withdrawn(&self) -> bool {
         self.0.withdrawn.load(Ordering::Acquire)
     }
 
-    /// As above, for the thread that waits: it is asked.
+    /// Whether the request is withdrawn. For the waiting thread: this calls `ask`.
     pub fn ask(&self) -> bool {
         if !self.is_withdrawn() && self.0.ask.is_some_and(|ask| ask()) {
             self.withdraw();
@@ -45,7 +45,7 @@ impl Withdrawal {
     }
 }
 
-/// How long a transport waits for the answer to a connection request: until a deadline, or until nobody wants it
+/// End of a transport's wait for the answer to a connection request: the deadline, or the request's withdrawal
 /// ([`crate::transport::Queues::until`]).
 #[derive(Clone, Debug)]
 pub struct Until {
@@ -63,13 +63,13 @@ impl Until {
         self.deadline.passed() || self.withdrawal.as_ref().is_some_and(Withdrawal::ask)
     }
 
-    /// How long to sleep before the next look: not until the deadline, if the request may be withdrawn.
+    /// Longest sleep before the next poll: shorter than until the deadline, if the request may be withdrawn.
     pub fn remaining(&self) -> Duration {
         let left = self.deadline.remaining();
         if self.withdrawal.is_some() { left.min(LOOK) } else { left }
     }
 
-    /// The same, as a point on the monotonic clock.
+    /// End of that sleep, as a point on the monotonic clock.
     pub fn instant(&self) -> Instant {
         match &self.withdrawal {
             Some(_) => Deadline::after(self.remaining()).instant(),
@@ -79,7 +79,7 @@ impl Until {
 }
 
 impl From<Deadline> for Until {
-    /// Of a request that is wanted until then.
+    /// The end of a request that is not withdrawn before its deadline.
     fn from(deadline: Deadline) -> Until {
         Until::new(deadline, None)
     }

@@ -1,4 +1,4 @@
-//! Registered memory as VIA's programs see it: a [`Region`] that we alone touch.
+//! Regions: registered memory that only this process touches.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -11,10 +11,10 @@ use super::{MemAttributes, Ptag, Rights};
 use crate::error::{Error, Result};
 use crate::nic::Nic;
 
-/// Registered memory that only we touch: send from it, receive into it. Posting moves it; the completion gives
-/// it back.
+/// Registered memory that only this process touches: send from it, receive into it. Posting moves it; the completion gives it
+/// back.
 ///
-/// [`Nic::region`] allocates it, [`Nic::register`] makes it of a buffer of the program's.
+/// [`Nic::region`] allocates one, [`Nic::register`] makes one of a buffer of the program's.
 #[derive(Debug)]
 pub struct Region {
     memory: Memory,
@@ -23,11 +23,11 @@ pub struct Region {
 
 enum Memory {
     Block(Block),
-    /// Boxed: regions move with every post, and most are blocks.
+    /// Memory of the program. Boxed: regions move with every post, and most are blocks.
     User(Box<Registered>),
 }
 
-/// The registration ends before its memory does: fields are dropped in this order.
+/// Memory of the program, with its registration. The registration ends before its memory does: fields are dropped in this order.
 struct Registered {
     lease: Lease,
     memory: Allocation,
@@ -63,7 +63,7 @@ impl Region {
         }
     }
 
-    /// A region whose memory is a block of the NIC's outbox; its bytes stay.
+    /// Makes a region of a block of the NIC's outbox; its bytes stay.
     pub(crate) fn of_block(nic: &Nic, block: Block, ptag: Ptag) -> Result<Self, (Error, Block)> {
         if !nic.device().outbox().owns(&block) {
             return Err((Error::InvalidParameter("the block belongs to another NIC".into()), block));
@@ -74,21 +74,21 @@ impl Region {
         }
     }
 
-    /// The tag it carries.
+    /// The region's protection tag.
     #[inline]
     pub fn ptag(&self) -> Ptag {
         self.tag.ptag()
     }
 
-    /// What it is registered as (VIA: `VipQueryMem`). Peers have no rights in it: that takes a [`super::Window`].
+    /// Attributes of the registration (VIA: `VipQueryMem`). Peers have no rights in a region: that takes a [`super::Window`].
     pub fn attributes(&self) -> MemAttributes {
         MemAttributes { ptag: self.ptag(), rights: Rights::NONE, len: self.len() }
     }
 
-    /// Gives it another tag (VIA: `VipSetMemAttributes`). What is posted cannot change: posting moves the region.
+    /// Changes the protection tag (VIA: `VipSetMemAttributes`). The tag of posted memory cannot change: posting moves the region.
     ///
     /// # Errors
-    /// [`Error::InvalidPtag`] when the NIC has no such tag; then it keeps the old one.
+    /// [`Error::InvalidPtag`] when the NIC has no such tag; the region then keeps the old one.
     pub fn set_ptag(&mut self, ptag: Ptag) -> Result {
         self.tag = self.tag.other(ptag)?;
         if let Memory::User(registered) = &mut self.memory {
@@ -97,19 +97,20 @@ impl Region {
         Ok(())
     }
 
-    /// Deregisters (VIA: `VipDeregisterMem`) and gives the buffer back, with the bytes as they are now. Nothing of it
-    /// stays in the registration cache.
+    /// Deregisters (VIA: `VipDeregisterMem`) and gives the buffer back, with the bytes as they are now. The registration
+    /// cache keeps nothing of it.
     ///
     /// # Errors
-    /// The region comes back when it is not made of a `B`.
+    /// The region itself, when it is not made of a `B`.
     pub fn into_buffer<B: StableBuffer>(self) -> Result<B, Region> {
         self.into_memory().map(UserMemory::into_inner)
     }
 
-    /// As [`Region::into_buffer`], but the memory keeps its identity: registered again, it is in the cache still.
+    /// The same as [`Region::into_buffer`], but the memory keeps its identity: when it is registered again, the cache still
+    /// has it.
     ///
     /// # Errors
-    /// As [`Region::into_buffer`].
+    /// Those of [`Region::into_buffer`].
     pub fn into_memory<B: StableBuffer>(self) -> Result<UserMemory<B>, Region> {
         let Region { memory, tag } = self;
         match memory {
@@ -125,10 +126,10 @@ impl Region {
         }
     }
 
-    /// The block that it is made of, with the bytes as they are now.
+    /// Returns the block of which the region is made, with the bytes as they are now.
     ///
     /// # Errors
-    /// The region comes back when it is made of the program's own memory.
+    /// The region itself, when it is made of the program's own memory.
     pub fn into_block(self) -> Result<Block, Region> {
         let Region { memory, tag } = self;
         match memory {

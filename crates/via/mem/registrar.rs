@@ -1,4 +1,4 @@
-//! What of the program's own memory a NIC knows: the registration cache at work, and the places that may be named by
+//! Registrar: the registrations of the program's own memory at a NIC, in a cache, and the places that may be named by
 //! address.
 
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub(crate) struct Registrar {
 #[derive(Default)]
 struct Registrations {
     cache: Cache<Box<dyn Registration>>,
-    /// What is in use, by address. The same bytes may be registered several times.
+    /// Registrations in use, by address. The same bytes may be registered several times.
     live: BTreeMap<(usize, Identity), Live>,
 }
 
@@ -32,12 +32,12 @@ struct Live {
     ptag: Ptag,
 }
 
-/// What becomes of a registration when its region ends.
+/// Fate of a registration when its region ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Afterwards {
     /// The cache keeps it for the next time.
     Keep,
-    /// It ends too: nobody tells us when its memory goes.
+    /// The registration ends, too: the library cannot know when its memory is freed.
     End,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Lease {
     registrar: Arc<Registrar>,
     key: (usize, Identity),
     afterwards: Afterwards,
-    /// `None` only while it is dropped.
+    /// The registration; `None` only while the lease is dropped.
     registration: Option<Box<dyn Registration>>,
 }
 
@@ -55,7 +55,7 @@ impl Registrar {
         Arc::new(Registrar { device, books: Mutex::default() })
     }
 
-    /// Registers `place`, or finds that it is still registered. May wait for the kernel.
+    /// Registers `place`, or finds that it is still registered. May block in the kernel.
     pub(super) fn register(
         self: &Arc<Self>,
         identity: Identity,
@@ -90,9 +90,9 @@ impl Registrar {
         Bounds { entries: attributes.max_registrations, bytes }
     }
 
-    /// Ends what is kept of an allocation. Whether something was.
+    /// Ends the cached registration of an allocation. Returns whether there was one.
     pub fn invalidate(&self, identity: Identity) -> bool {
-        // Ended outside the lock: it may wait for the kernel.
+        // The registration is dropped outside the lock: that may block in the kernel.
         let registration = self.books.lock().cache.invalidate(identity);
         registration.is_some()
     }
@@ -101,10 +101,11 @@ impl Registrar {
         self.books.lock().cache.usage()
     }
 
-    /// Whether `[address, address + len)` lies in memory that is registered with this tag.
+    /// Checks that `[address, address + len)` lies in memory that is registered with this tag.
     ///
     /// # Errors
-    /// [`Error::InvalidPtag`] when it is registered with others only; [`Error::InvalidParameter`].
+    /// [`Error::InvalidPtag`] when the memory is registered with other tags only; [`Error::InvalidParameter`] when it is not
+    /// registered.
     pub fn check(&self, address: NonNull<u8>, len: usize, ptag: Ptag) -> Result {
         let (address, books) = (address.addr().get(), self.books.lock());
         let from_below = books.live.range(..=(address, Identity(u64::MAX))).rev();
@@ -125,7 +126,7 @@ impl fmt::Debug for Registrar {
 }
 
 impl Lease {
-    /// From now on the memory is registered with this tag.
+    /// Changes the tag of the registration.
     pub fn set_ptag(&mut self, ptag: Ptag) {
         if let Some(live) = self.registrar.books.lock().live.get_mut(&self.key) {
             live.ptag = ptag;

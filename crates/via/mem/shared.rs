@@ -1,8 +1,9 @@
-//! Outbox memory that has several owners, none of whom writes it: a block, a part of one, or a message that was received there.
+//! Shared bytes: outbox memory with several owners and no writer. It is a block, a part of one, or a message that was
+//! received there.
 //!
-//! What peers read has to be there for as long as they read it, and nobody may write it meanwhile. A [`Block`] that has one owner
-//! is given away for that time. This is for all other memory of the outbox: whoever has a clone keeps the memory, and nobody gets a
-//! mutable slice of it.
+//! Memory that peers read has to stay in place for as long as they read it, and may have no writer meanwhile. A [`Block`]
+//! that has one owner is given away for that time. Shared bytes are for all other memory of the outbox: each clone keeps the
+//! memory, and nobody gets a mutable slice of it.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,14 +13,14 @@ use std::sync::Arc;
 use super::arena::{Arena, Block};
 use super::lent::LentSlice;
 
-/// Bytes of the outbox that several own and nobody writes. Cloned for the price of a count.
+/// Bytes of the outbox that have several owners and no writer. A clone costs one reference count.
 #[derive(Clone)]
 pub struct SharedBytes(Arc<View>);
 
-/// What clones have in common.
+/// State that clones have in common.
 struct View {
     owner: SharedOwner,
-    /// Where the bytes begin in what the owner has.
+    /// Offset of the first byte in the owner's memory.
     start: usize,
     len: usize,
     notes: [u32; 2],
@@ -28,7 +29,7 @@ struct View {
 #[derive(Clone)]
 enum SharedOwner {
     Block(Arc<Block>),
-    /// A message that was received, and that lies in our own outbox.
+    /// A received message that lies in our own outbox.
     Received(Arc<LentSlice>),
 }
 
@@ -50,10 +51,10 @@ impl SharedBytes {
         SharedBytes(Arc::new(View { owner, start, len, notes }))
     }
 
-    /// A message that was received, if it lies in this outbox: as over a network, where that is the memory that messages are received in.
+    /// Shares a received message that lies in this outbox. Over a network, messages are received in that memory.
     ///
     /// # Errors
-    /// It comes back where it lies elsewhere, in its sender's memory for example.
+    /// The message itself, when it lies elsewhere, in its sender's memory for example.
     pub fn received(message: LentSlice, outbox: &Arena) -> Result<Self, LentSlice> {
         let len = message.len();
         if len == 0 || place_in(outbox, &message).is_none() {
@@ -62,10 +63,10 @@ impl SharedBytes {
         Ok(SharedBytes::new(SharedOwner::Received(Arc::new(message)), 0, len, [0; 2]))
     }
 
-    /// A part of them, with the same notes, which keeps all of the memory.
+    /// A part of the bytes, with the same notes. It keeps all of the memory.
     ///
     /// # Panics
-    /// Beyond their length, as slices do.
+    /// When `range` ends beyond the length, as for slices.
     #[must_use]
     pub fn part(&self, range: Range<usize>) -> Self {
         let View { owner, start, notes, .. } = &*self.0;
@@ -73,20 +74,20 @@ impl SharedBytes {
         SharedBytes::new(owner.clone(), start + range.start, len, *notes)
     }
 
-    /// The same bytes with other [notes](SharedBytes::notes). Other clones keep theirs.
+    /// The same bytes with other [notes](SharedBytes::notes). Other clones keep their own.
     #[must_use]
     pub fn with_notes(&self, notes: [u32; 2]) -> Self {
         let View { owner, start, len, .. } = &*self.0;
         SharedBytes::new(owner.clone(), *start, *len, notes)
     }
 
-    /// Two words for the layer above, at first those of the block. They do not travel.
+    /// Two words for the layer above; initially those of the block. They do not travel.
     #[inline]
     pub fn notes(&self) -> [u32; 2] {
         self.0.notes
     }
 
-    /// The bytes.
+    /// The shared bytes.
     pub fn bytes(&self) -> &[u8] {
         let all = match &self.0.owner {
             SharedOwner::Block(block) => block.bytes(),
@@ -95,18 +96,18 @@ impl SharedBytes {
         &all[self.0.start..self.0.start + self.0.len]
     }
 
-    /// How many they are.
+    /// Length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.0.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of the outbox that are kept by them, also if others keep them too.
+    /// Bytes of the outbox that this keeps, also if other owners keep them, too.
     pub fn kept(&self) -> usize {
         match &self.0.owner {
             SharedOwner::Block(block) => block.capacity(),
@@ -114,10 +115,10 @@ impl SharedBytes {
         }
     }
 
-    /// The block that they are all of, with its own notes, if nobody else has it.
+    /// Returns the block, with its own notes, if these are all of its bytes and it has no other owner.
     ///
     /// # Errors
-    /// They come back as they are.
+    /// The bytes themselves, otherwise.
     pub fn into_block(self) -> Result<Block, Self> {
         let View { owner, start, len, notes } = Arc::try_unwrap(self.0).map_err(SharedBytes)?;
         match owner {
@@ -127,7 +128,7 @@ impl SharedBytes {
         }
     }
 
-    /// The received message that they are, if nobody else has it.
+    /// Returns the received message, if the bytes are of one and it has no other owner.
     pub fn into_received(self) -> Option<LentSlice> {
         match Arc::try_unwrap(self.0).ok()?.owner {
             SharedOwner::Received(message) => Arc::try_unwrap(message).ok(),
@@ -135,12 +136,12 @@ impl SharedBytes {
         }
     }
 
-    /// Whether they lie in this arena.
+    /// Whether the bytes lie in this arena.
     pub fn lies_in(&self, arena: &Arena) -> bool {
         self.offset_in(arena).is_some()
     }
 
-    /// Where they lie in this arena, if they do.
+    /// Offset of the bytes in this arena, if they lie there.
     pub(crate) fn offset_in(&self, arena: &Arena) -> Option<u64> {
         let start = self.0.start as u64;
         match &self.0.owner {
@@ -150,7 +151,7 @@ impl SharedBytes {
     }
 }
 
-/// Where these bytes lie in the arena, if they do.
+/// Offset of these bytes in the arena, if they lie there.
 fn place_in(arena: &Arena, bytes: &[u8]) -> Option<u64> {
     arena.offset_of(NonNull::from(bytes).cast(), bytes.len())
 }

@@ -1,8 +1,8 @@
-//! Protection tags with a life: who made them, what uses them, when they end (VIA: `VipCreatePtag`, `VipDestroyPtag`).
+//! Protection tags of a NIC, from creation to end (VIA: `VipCreatePtag`, `VipDestroyPtag`).
 //!
-//! A [`Ptag`] is a number and may be copied anywhere; what it means is kept here, per NIC. Everything that carries a tag
-//! holds a [`TagUse`], so that a tag cannot end under it. Numbers are drawn once per process, for all NICs: so equal
-//! tags mean that VI and memory are of one NIC, and an offset in one NIC's arena is never taken for another's.
+//! A [`Ptag`] is a number and may be copied anywhere; its state is kept here, per NIC. Each object that carries a tag holds a
+//! [`TagUse`], so that the tag cannot end before it. Numbers are drawn once per process, for all NICs. Equal tags thus mean
+//! that VI and memory are of one NIC, and an offset in one NIC's arena is never taken for another's.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,7 +22,7 @@ static NEXT: AtomicU32 = AtomicU32::new(1);
 #[derive(Debug, Default)]
 pub(crate) struct Tags(Mutex<HashMap<Ptag, Arc<Tag>>>, Presence);
 
-/// What carries a tag.
+/// Kind of object that carries a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
     Vi,
@@ -36,11 +36,11 @@ const CARRIERS: [(Carrier, &str); 3] =
 #[derive(Debug)]
 struct Tag {
     table: Weak<Tags>,
-    /// By [`Carrier`]. Raised under the table's lock only.
+    /// Number of uses by [`Carrier`]. Raised under the table's lock only.
     uses: [AtomicU32; CARRIERS.len()],
 }
 
-/// One use of a tag; over when dropped.
+/// One use of a tag, until it is dropped.
 pub(crate) struct TagUse {
     ptag: Ptag,
     carrier: Carrier,
@@ -48,10 +48,10 @@ pub(crate) struct TagUse {
 }
 
 impl Tags {
-    /// A fresh tag.
+    /// Creates a tag.
     ///
     /// # Panics
-    /// When this process has drawn all 4 billion: a number that comes twice would open memory to the wrong VIs.
+    /// When this process has drawn all 4 billion: a number that is used twice would open memory to the wrong VIs.
     pub fn create(self: &Arc<Self>) -> Ptag {
         let drawn = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| next.checked_add(1));
         let ptag = Ptag(drawn.expect("a process draws fewer than 2^32 protection tags"));
@@ -71,7 +71,7 @@ impl Tags {
         Ok(())
     }
 
-    /// Notes one more use, which the tag outlives.
+    /// Counts one more use. The tag lives at least as long.
     pub fn take(&self, ptag: Ptag, carrier: Carrier) -> Result<TagUse> {
         let tags = self.0.lock();
         let tag = tags.get(&ptag).ok_or(Error::InvalidPtag)?.clone();
@@ -81,7 +81,7 @@ impl Tags {
 }
 
 impl Tag {
-    /// `2 VIs, 1 regions`; nothing when nobody does.
+    /// The uses as text, such as `2 VIs, 1 regions`; empty without uses.
     fn used_by(&self) -> String {
         let counts =
             CARRIERS.iter().zip(&self.uses).map(|((_, name), uses)| (uses.load(Ordering::Relaxed), name));
@@ -97,7 +97,7 @@ impl TagUse {
         self.ptag
     }
 
-    /// A use of another tag of the same NIC, by the same kind of thing.
+    /// A use of another tag of the same NIC, by the same kind of object.
     pub fn other(&self, ptag: Ptag) -> Result<TagUse> {
         self.tag.table.upgrade().ok_or(Error::InvalidPtag)?.take(ptag, self.carrier)
     }

@@ -1,7 +1,7 @@
-//! Memory that the library did not allocate.
+//! User memory: registered memory that the library did not allocate.
 //!
-//! The program gives the library a buffer of its own and gets it back. In between the library keeps it as a pointer and
-//! what frees it, never as a `Vec`, a `Box` or a `&mut`: those promise the compiler that nobody else knows the address,
+//! The program gives the library a buffer of its own and gets it back. In between, the library keeps it as a pointer and an
+//! owner that frees it, never as a `Vec`, a `Box` or a `&mut`: those promise the compiler that no one else knows the address,
 //! and a network card does.
 
 use std::any::Any;
@@ -17,20 +17,20 @@ use bytemuck::Pod;
 use super::cache::Identity;
 use super::registrar::Registrar;
 
-/// A buffer that can be registered: taken apart into its bytes and what frees them, and put together again.
+/// A buffer that can be registered: it is taken apart into its bytes and their owner, and put together again.
 ///
 /// # Safety
-/// The bytes of [`StableBuffer::into_parts`] are initialised, and valid for reads and writes through that pointer, by
-/// whoever has the parts and by nobody else, on any thread, until [`StableBuffer::from_parts`]; they stay where they
-/// are, also when the owner is moved. Any values may be written there.
+/// The bytes of [`StableBuffer::into_parts`] are initialised. Until [`StableBuffer::from_parts`] they are valid for reads and
+/// writes through that pointer, on any thread, by the holder of the parts and by no one else. They stay in place, also when
+/// the owner is moved. Any values may be written there.
 pub unsafe trait StableBuffer: Send + Sized + 'static {
-    /// What is needed beside the bytes to make the buffer again.
+    /// State that is needed beside the bytes to make the buffer again.
     type Owner: Send + 'static;
 
-    /// The bytes, and what owns them from now on.
+    /// Takes the buffer apart: its bytes, and their owner from now on.
     fn into_parts(self) -> (NonNull<[u8]>, Self::Owner);
 
-    /// The buffer again, with the bytes as they are now.
+    /// Makes the buffer again, with the bytes as they are now.
     ///
     /// # Safety
     /// Both parts come from one call of [`StableBuffer::into_parts`], and neither is used any more.
@@ -40,13 +40,13 @@ pub unsafe trait StableBuffer: Send + Sized + 'static {
 // SAFETY: a vector's heap memory is its own, up to its length initialised, and moves only when the vector grows, which
 // nobody can make it do while it is in parts. `Pod` takes any bytes.
 unsafe impl<T: Pod + Send> StableBuffer for Vec<T> {
-    /// Its length and capacity, in elements.
+    /// Length and capacity, in elements.
     type Owner = (usize, usize);
 
     fn into_parts(self) -> (NonNull<[u8]>, (usize, usize)) {
         let mut vector = ManuallyDrop::new(self);
         let (len, owner) = (size_of_val(vector.as_slice()), (vector.len(), vector.capacity()));
-        // Not by way of a slice, whose pointer would be good for the length only, and not for the capacity.
+        // The pointer is not taken from a slice: that pointer would be valid for the length only, and not for the capacity.
         let start = NonNull::new(vector.as_mut_ptr()).expect("a vector's pointer is never null");
         (NonNull::slice_from_raw_parts(start.cast(), len), owner)
     }
@@ -59,7 +59,7 @@ unsafe impl<T: Pod + Send> StableBuffer for Vec<T> {
 
 // SAFETY: as for vectors; a boxed slice's memory never moves.
 unsafe impl<T: Pod + Send> StableBuffer for Box<[T]> {
-    /// Its length in elements.
+    /// Length in elements.
     type Owner = usize;
 
     fn into_parts(self) -> (NonNull<[u8]>, usize) {
@@ -74,10 +74,10 @@ unsafe impl<T: Pod + Send> StableBuffer for Box<[T]> {
     }
 }
 
-/// A buffer of the program's with an identity: registered again and again, it is known again.
+/// A buffer of the program's with an identity: when it is registered again, it is recognised.
 ///
-/// The bytes are read and written as a slice. [`UserMemory::into_inner`] gives the buffer back, and ends what the
-/// registration caches keep of it; so does dropping it.
+/// The bytes are read and written as a slice. [`UserMemory::into_inner`] gives the buffer back, and ends its registrations in
+/// the caches; so does dropping it.
 pub struct UserMemory<B: StableBuffer> {
     memory: Allocation,
     buffer: PhantomData<B>,
@@ -93,7 +93,7 @@ impl<B: StableBuffer> UserMemory<B> {
         UserMemory { memory, buffer: PhantomData }
     }
 
-    /// The buffer, with the bytes as they are now.
+    /// Gives the buffer back, with the bytes as they are now.
     pub fn into_inner(self) -> B {
         let UserMemory { mut memory, .. } = self;
         memory.retire();
@@ -105,7 +105,7 @@ impl<B: StableBuffer> UserMemory<B> {
         self.memory
     }
 
-    /// The memory with its type again, if this is its type.
+    /// Restores the memory's type, if this is its type.
     pub(super) fn from_allocation(memory: Allocation) -> Result<Self, Allocation> {
         if memory.keeper.as_ref().is_some_and(|keeper| keeper.is::<Kept<B>>()) {
             Ok(UserMemory { memory, buffer: PhantomData })
@@ -118,7 +118,7 @@ impl<B: StableBuffer> UserMemory<B> {
         self.memory.identity
     }
 
-    /// Where the bytes lie.
+    /// Address and length of the bytes.
     pub(super) fn place(&self) -> NonNull<[u8]> {
         self.memory.bytes
     }
@@ -143,9 +143,9 @@ impl<B: StableBuffer> fmt::Debug for UserMemory<B> {
     }
 }
 
-/// [`UserMemory`] whose type is forgotten.
+/// [`UserMemory`] without its type.
 pub(super) struct Allocation {
-    /// Where it has been registered.
+    /// Registrars that may keep a registration of it.
     caches: Vec<Weak<Registrar>>,
     identity: Identity,
     bytes: NonNull<[u8]>,
@@ -177,7 +177,7 @@ impl Allocation {
         }
     }
 
-    /// Ends all registrations that are kept of this memory.
+    /// Ends all registrations that the caches keep of this memory.
     fn retire(&mut self) {
         for cache in self.caches.drain(..) {
             if let Some(registrar) = cache.upgrade() {
@@ -188,7 +188,7 @@ impl Allocation {
 }
 
 impl Drop for Allocation {
-    /// Before the memory is freed, which the keeper does when it is dropped after this.
+    /// Ends the registrations before the memory is freed: the keeper frees it when it is dropped after this.
     fn drop(&mut self) {
         if udeck_sys::process::is_forked() {
             return;
@@ -203,7 +203,7 @@ impl fmt::Debug for Allocation {
     }
 }
 
-/// A buffer in parts.
+/// A buffer that was taken apart.
 struct Kept<B: StableBuffer> {
     bytes: NonNull<[u8]>,
     owner: Option<B::Owner>,
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!((memory.identity(), &memory.into_inner()[..]), (identity, &[5; 4][..]));
     }
 
-    /// A buffer that says when it is freed.
+    /// A buffer that counts its frees.
     struct CountedBuffer(Arc<()>, Box<[u8]>);
 
     // SAFETY: the boxed slice's parts, and a count beside them.

@@ -1,4 +1,4 @@
-//! Registered memory that peers reach by RDMA.
+//! Windows: registered memory that peers reach by RDMA.
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,30 +12,30 @@ use crate::nic::Nic;
 use crate::transport::Device;
 use udeck_sys::Deadline;
 
-/// Registered memory that peers may write or read by RDMA, at any moment: so there is no slice of it, only copies.
+/// Registered memory that peers may write or read by RDMA at any moment, so there is no slice of it, only copies.
 pub struct Window {
-    /// `None` only while it is taken apart.
+    /// The memory; `None` only while the window is taken apart.
     block: Option<Block>,
     device: Arc<dyn Device>,
     tag: TagUse,
     rights: Rights,
     exposure: Exposure,
-    /// Nothing is in it that was not written there since it was made.
+    /// Whether the memory was zeroed when the window was made.
     cleared: bool,
 }
 
-/// What peers see of a window.
+/// State of a window towards peers.
 #[derive(Clone, Copy, Debug)]
 enum Exposure {
-    /// They reach it by this handle.
+    /// Peers reach the window by this handle.
     Open(MemHandle),
-    /// No longer, but some may still be inside.
+    /// The window is closed to new accesses, but some may still be in progress.
     Closing(MemHandle),
-    /// Nobody is.
+    /// No access is in progress.
     Closed,
 }
 
-/// Names no window, ever.
+/// A handle that no window has.
 const NO_HANDLE: MemHandle = MemHandle(0);
 
 impl Window {
@@ -51,7 +51,7 @@ impl Window {
             other => other?,
         };
         if rights.read {
-            // What lay there before is not the readers' business.
+            // Readers must not see the former content of the memory.
             // SAFETY: within the block, which is ours and not exposed yet.
             unsafe { block.base().as_ptr().write_bytes(0, len) };
         }
@@ -64,17 +64,17 @@ impl Window {
         self.block.as_ref().expect("present until taken apart")
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.block().len()
     }
 
-    /// Whether it has none.
+    /// Whether the window has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What a peer needs to write or read here. Another one after each [`Window::set_attributes`].
+    /// The address by which a peer writes or reads the window. It changes with each [`Window::set_attributes`].
     pub fn remote(&self) -> RemoteBuffer {
         let handle = match self.exposure {
             Exposure::Open(handle) | Exposure::Closing(handle) => handle,
@@ -83,22 +83,22 @@ impl Window {
         RemoteBuffer { handle, offset: 0, len: self.len() }
     }
 
-    /// What it is registered as (VIA: `VipQueryMem`).
+    /// Attributes of the registration (VIA: `VipQueryMem`).
     pub fn attributes(&self) -> MemAttributes {
         let rights = if matches!(self.exposure, Exposure::Open(_)) { self.rights } else { Rights::NONE };
         MemAttributes { ptag: self.tag.ptag(), rights, len: self.len() }
     }
 
-    /// Changes its tag and the peers' rights (VIA: `VipSetMemAttributes`); the bytes stay. The old handle ends at once,
-    /// accesses that are under way are waited for, then there is a *new* handle, which peers have to be told
-    /// ([`Window::remote`]): so no access straddles the change, and none that was meant for the old attributes is let
-    /// in by the new ones.
+    /// Changes the tag and the peers' rights (VIA: `VipSetMemAttributes`); the bytes stay. The old handle ends at once, and
+    /// accesses in progress are waited for, until the deadline at most. Then there is a *new* handle, which peers have to be
+    /// told ([`Window::remote`]): so no access straddles the change, and none that was meant for the old attributes is let in
+    /// by the new ones.
     ///
     /// # Errors
-    /// The attributes stay, and the handle, with [`Error::InvalidPtag`], [`Error::Unsupported`] (a right that the NIC
-    /// lacks), or [`Error::InvalidParameter`]: no rights at all, which is [`Window::revoke`]; or reading a window that
-    /// was made without that right, in which may lie what other peers once wrote. No peer has rights any more with
-    /// [`Error::Timeout`] (one is still inside) or [`Error::Full`]: call again, or drop the window.
+    /// [`Error::InvalidPtag`], [`Error::Unsupported`] (a right that the NIC lacks) and [`Error::InvalidParameter`] leave the
+    /// attributes and the handle unchanged. `InvalidParameter` means no rights at all, which is [`Window::revoke`], or
+    /// reading a window that was made without that right, and in which data of other peers may lie. After [`Error::Timeout`]
+    /// (an access is still in progress) and [`Error::Full`] no peer has rights any more: call again, or drop the window.
     pub fn set_attributes(&mut self, ptag: Ptag, rights: Rights, deadline: Deadline) -> Result {
         rights.check(self.device.attributes().caps)?;
         if rights.read && !self.cleared {
@@ -114,11 +114,12 @@ impl Window {
         Ok(())
     }
 
-    /// Stops new accesses, and waits until none is under way: after that, [`Window::revoke`] has nothing to wait for.
+    /// Stops new accesses, and waits until none is in progress, until the deadline at most. After that, [`Window::revoke`]
+    /// has nothing to wait for.
     ///
     /// # Errors
-    /// [`Error::Timeout`] when a peer is still inside at the deadline. No access is let in any more; call again, or drop
-    /// the window. Only those that were inside at the first call are waited for.
+    /// [`Error::Timeout`] when an access is still in progress at the deadline. No access is let in any more; call again, or
+    /// drop the window. Only accesses that were in progress at the first call are waited for.
     pub fn close(&mut self, deadline: Deadline) -> Result {
         if let Exposure::Open(handle) | Exposure::Closing(handle) = self.exposure {
             self.exposure = Exposure::Closing(handle);
@@ -128,7 +129,7 @@ impl Window {
         Ok(())
     }
 
-    /// Stops new accesses; the device keeps the memory until none is under way.
+    /// Stops new accesses; the device keeps the memory until none is in progress.
     fn close_later(&self, block: Block) {
         if let Exposure::Open(handle) | Exposure::Closing(handle) = self.exposure {
             self.device.revoke_later(handle, Box::new(block));
@@ -167,10 +168,11 @@ impl Window {
         Ok(())
     }
 
-    /// Stops new writes and reads, waits until none is under way, and gives the memory as a plain slice.
+    /// Stops new accesses, waits until none is in progress, until the deadline at most, and gives the memory as a plain slice.
     ///
     /// # Errors
-    /// [`Error::Timeout`] when a peer is still inside at the deadline: the NIC takes the memory back when it has left.
+    /// [`Error::Timeout`] when a peer's access is still in progress at the deadline: the NIC takes the memory back when it
+    /// has ended.
     pub fn revoke(mut self, deadline: Deadline) -> Result<Settled> {
         let block = self.block.take().expect("present until taken apart");
         match self.close(deadline) {
@@ -188,7 +190,7 @@ impl Drop for Window {
         if udeck_sys::process::is_forked() {
             return;
         }
-        // Without a deadline to spend: a peer may be writing at this very moment.
+        // There is no time to wait here: a peer may be writing at this moment.
         if let Some(block) = self.block.take() {
             self.close_later(block);
         }
@@ -201,7 +203,7 @@ impl fmt::Debug for Window {
     }
 }
 
-/// Memory that peers wrote and no longer may: readable where it lies.
+/// Memory that peers wrote and no longer may: a read-only slice.
 #[derive(Debug)]
 pub struct Settled {
     block: Block,

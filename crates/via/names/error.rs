@@ -1,4 +1,4 @@
-//! What can go wrong with names.
+//! Errors of the name service.
 
 use std::fmt;
 
@@ -10,36 +10,36 @@ use crate::Error;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// No host of that name.
+    /// No host has that name.
     #[error("{service} knows no host {name:?}; {known}")]
     UnknownHost {
         /// The name asked for.
         name: String,
-        /// Which service was asked, in words.
+        /// Name of the service that was asked, in words.
         service: String,
         /// The names that exist.
         known: Known,
     },
-    /// The host has fewer NICs.
+    /// The host has no NIC of that index.
     #[error(
         "{service} knows {count} NICs of host {name:?}, and {index} is the number of none (they count from 0)"
     )]
     NoSuchIndex {
-        /// The host.
+        /// Name of the host.
         name: String,
         /// The index asked for.
         index: usize,
-        /// How many NICs it has.
+        /// Number of the host's NICs.
         count: usize,
-        /// Which service was asked, in words.
+        /// Name of the service that was asked, in words.
         service: String,
     },
-    /// No host has a NIC there.
+    /// No host has a NIC at that address.
     #[error("{service} knows no host at {}; {known}", Written(address))]
     UnknownAddress {
         /// The address asked for.
         address: Vec<u8>,
-        /// Which service was asked, in words.
+        /// Name of the service that was asked, in words.
         service: String,
         /// The names that exist.
         known: Known,
@@ -47,9 +47,9 @@ pub enum NameError {
     /// A name that no host can have.
     #[error("{name:?} cannot be a host's name: {why}")]
     BadName {
-        /// The name.
+        /// The name that was given.
         name: String,
-        /// Why not.
+        /// Why no host can have it.
         why: &'static str,
     },
     /// An address that no NIC can have.
@@ -58,10 +58,10 @@ pub enum NameError {
         /// Its length in bytes.
         len: usize,
     },
-    /// An address leads to one name only.
+    /// The address is taken: an address leads to one name only.
     #[error("the address {} is known already, as that of host {owner:?}", Written(address))]
     AddressTaken {
-        /// The address.
+        /// The address that was given.
         address: Vec<u8>,
         /// The host that has it.
         owner: String,
@@ -91,37 +91,37 @@ impl From<SyntaxError> for Error {
     }
 }
 
-/// Where a table's text goes wrong, and what should stand there.
+/// A syntax error in a table's text: its place, and the expected text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{origin}:{line}:{column}: expected {expected}; found {found}")]
 #[non_exhaustive]
 pub struct SyntaxError {
-    /// The file, or what else the text came from.
+    /// The file, or another origin of the text.
     pub origin: String,
-    /// Counted from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// In characters, counted from 1.
+    /// Column in characters, from 1.
     pub column: usize,
-    /// What should stand there.
+    /// The text that was expected there.
     pub expected: String,
-    /// What does, its beginning, quoted.
+    /// The beginning of the text that was found there, quoted.
     pub found: String,
 }
 
-/// The names that a service knows, for errors that say what exists.
+/// Names that a service knows, for errors that say which names exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// The first of them, sorted; at most [`Known::LISTED`].
+    /// The first names in sorted order; at most [`Known::LISTED`].
     pub names: Vec<String>,
-    /// Whether there are, or may be, others.
+    /// Whether there are, or may be, other names.
     pub more: bool,
 }
 
 impl Known {
-    /// The most names that are listed.
+    /// Upper bound of the names that are listed.
     pub const LISTED: usize = 32;
 
-    /// Lists these, which are sorted.
+    /// Lists the first of `names`, which are sorted.
     pub fn new(names: impl IntoIterator<Item = String>) -> Self {
         let mut all = names.into_iter();
         let names = all.by_ref().take(Self::LISTED).collect();

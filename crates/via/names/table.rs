@@ -1,4 +1,4 @@
-//! Hosts in memory, or from a file.
+//! Host table in memory, or from a file.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use super::error::{Known, NameError};
 use super::{MAX_NICS, MAX_NICS_PER_HOST, NameService, check_address, check_name};
 use crate::{Error, Result};
 
-/// A table of hosts, as M-VIA keeps one in `vip_hosts`. Answers at once.
+/// A table of hosts, as M-VIA keeps one in `vip_hosts`. It answers at once.
 ///
-/// Its text has a line per host: the name, then the addresses of its NICs, each as `0x` and pairs of hexadecimal
-/// digits or, if it is printable ASCII without quotes, as that in double quotes. `#` begins a comment. `Display` writes
-/// what [`HostTable::parse`] reads.
+/// Its text has a line per host: the name, then the addresses of its NICs. Each address is `0x` and pairs of hexadecimal
+/// digits or, if it is printable ASCII without quotes, that text in double quotes. `#` begins a comment. `Display` writes the
+/// form that [`HostTable::parse`] reads.
 ///
 /// ```
 /// use udeck_via::names::{HostTable, NameService};
@@ -22,10 +22,10 @@ use crate::{Error, Result};
 /// ```
 #[derive(Clone, Debug)]
 pub struct HostTable {
-    /// Where it came from, for errors.
+    /// Origin of the table, for errors.
     origin: String,
     hosts: BTreeMap<String, Vec<Vec<u8>>>,
-    /// Who has an address: as many as there are in `hosts`.
+    /// Host of each address: as many addresses as in `hosts`.
     owners: BTreeMap<Vec<u8>, String>,
 }
 

@@ -1,7 +1,7 @@
-//! The text of a table of hosts: lines of words, addresses in hexadecimal or quoted.
+//! Text of a table of hosts: lines of words, with addresses in hexadecimal or quoted.
 //!
-//! Whoever writes the file is not trusted: the length is bounded, and anything that is not of the form is an error with
-//! its place.
+//! The author of the file is not trusted: the length is bounded, and any text that is not of the form is an error with its
+//! place.
 
 use std::fmt;
 use std::fs::File;
@@ -15,10 +15,10 @@ use super::written::{Written, is_quotable};
 use super::{check_address, check_name};
 use crate::{Error, Result};
 
-/// Longest text, in bytes: several times what the largest table needs.
+/// Longest text, in bytes: several times the length of the largest table.
 pub(super) const MAX_TEXT: usize = 4 << 20;
 
-/// Characters of the text that an error repeats.
+/// Upper bound of the characters of the text that an error repeats.
 const SHOWN: usize = 24;
 
 pub(super) fn parse(origin: &str, bytes: &[u8]) -> Result<HostTable> {
@@ -98,15 +98,15 @@ fn from_hex(digits: &str) -> Option<Vec<u8>> {
 }
 
 impl HostTable {
-    /// Reads a file, whole. Blocks as long as that takes.
+    /// Reads a whole file. Blocks until it is read.
     ///
     /// # Errors
-    /// [`NameError::Syntax`] says where and what was expected; [`Error::Full`] beyond a bound; [`Error::Os`].
+    /// [`NameError::Syntax`] with the place and the expected text; [`Error::Full`] beyond a bound; [`Error::Os`].
     pub fn load(path: &Path) -> Result<Self> {
         let origin = path.display().to_string();
         let failed = |error: io::Error| Error::os(format!("reading the table of hosts {origin}"), error);
         let mut bytes = Vec::new();
-        // One more than may be: `parse` then sees that it is too long.
+        // One byte more than the bound, so that `parse` sees that the text is too long.
         let limit = MAX_TEXT as u64 + 1;
         File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes)).map_err(failed)?;
         HostTable::parse(&origin, &bytes)
@@ -115,7 +115,7 @@ impl HostTable {
     /// Reads a table's text. Errors name it `origin`.
     ///
     /// # Errors
-    /// As [`HostTable::load`], but for the operating system's.
+    /// Those of [`HostTable::load`], without [`Error::Os`].
     pub fn parse(origin: &str, bytes: &[u8]) -> Result<Self> {
         parse(origin, bytes)
     }
@@ -140,7 +140,7 @@ impl FromStr for HostTable {
     }
 }
 
-/// A line, for errors.
+/// A line of the text, for errors.
 struct TextLine<'a> {
     origin: &'a str,
     line: usize,
@@ -148,7 +148,7 @@ struct TextLine<'a> {
 }
 
 impl TextLine<'_> {
-    /// `word`, which begins `at` bytes from the line's start, is not what was expected.
+    /// The error when `word`, which begins `at` bytes from the line's start, is not the expected one.
     fn unexpected(&self, at: usize, expected: &str, word: &str) -> SyntaxError {
         let cut = if word.chars().nth(SHOWN).is_some() { "..." } else { "" };
         let shown: String = word.chars().take(SHOWN).collect();
@@ -166,7 +166,7 @@ impl TextLine<'_> {
     }
 }
 
-/// The words of a line up to a comment, each with its place in bytes. Spaces between quotes belong to the word.
+/// Words of a line up to a comment, each with its byte offset. Spaces between quotes belong to the word.
 struct Words<'a> {
     text: &'a str,
     at: usize,

@@ -1,4 +1,4 @@
-//! An address as a table's text has it.
+//! Addresses in the form of a table's text.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ pub(super) fn is_quotable(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| matches!(byte, b' '..=b'~') && byte != b'"')
 }
 
-/// An address as a table's text has it.
+/// An address in the form of a table's text.
 pub(super) struct Written<'a>(pub &'a [u8]);
 
 impl fmt::Display for Written<'_> {

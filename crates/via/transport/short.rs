@@ -1,4 +1,4 @@
-//! Short messages, which travel inside their descriptors and are kept by value.
+//! Short messages: they travel inside their descriptors and are kept by value.
 
 use std::fmt::Debug;
 
@@ -11,19 +11,19 @@ pub struct Inline {
 
 impl Inline {
     const WORDS: usize = 6;
-    /// Most bytes that fit.
+    /// Upper bound of the bytes.
     pub const CAPACITY: usize = Inline::WORDS * 8;
 
     /// No bytes.
     pub const EMPTY: Inline = Inline { words: [0; Inline::WORDS], len: 0 };
 
-    /// The first `len` bytes of `words`, at most [`Inline::CAPACITY`].
+    /// Makes one of the first `len` bytes of `words`, at most [`Inline::CAPACITY`].
     #[inline]
     pub fn new(words: [u64; Inline::WORDS], len: usize) -> Self {
         Inline { words, len: len.min(Inline::CAPACITY) as u8 }
     }
 
-    /// `head` followed by `body`, which together fit.
+    /// Makes one of `head` followed by `body`, which together fit.
     #[inline]
     pub fn gather(head: &[u8], body: &[u8]) -> Self {
         let mut inline = Inline { words: [0; Inline::WORDS], len: (head.len() + body.len()) as u8 };
@@ -33,7 +33,7 @@ impl Inline {
         inline
     }
 
-    /// As [`Inline::gather`] of `bytes` alone, word by word: quicker for the few that most short messages have.
+    /// Makes one of `bytes` alone, word by word: quicker for the few bytes that most short messages have.
     #[inline(always)]
     pub fn copy_of(bytes: &[u8]) -> Self {
         let mut words = [0; Inline::WORDS];
@@ -51,14 +51,14 @@ impl Inline {
         Inline::new(words, bytes.len())
     }
 
-    /// As [`Inline::new`], in place.
+    /// Sets the bytes as [`Inline::new`] does, in place.
     #[inline]
     pub fn set(&mut self, words: [u64; Inline::WORDS], len: usize) {
         self.words = words;
         self.len = len.min(Inline::CAPACITY) as u8;
     }
 
-    /// Becomes `other`. Of the words, most messages need two.
+    /// Copies `other`. Most messages need only two of the words.
     #[inline]
     pub fn copy_from(&mut self, other: &Inline) {
         self.len = other.len;
@@ -75,25 +75,25 @@ impl Inline {
         &bytemuck::bytes_of(&self.words)[..self.len as usize]
     }
 
-    /// How many there are.
+    /// Number of bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The first of them; nothing in particular if there are none.
+    /// The first byte; 0 or a former byte if there are none.
     #[inline]
     pub fn first(&self) -> u8 {
         self.words[0].to_ne_bytes()[0]
     }
 
-    /// The words that hold them.
+    /// The words that hold the bytes.
     #[inline]
     pub fn words(&self) -> &[u64] {
         &self.words[..(self.len as usize).div_ceil(8)]
@@ -109,13 +109,13 @@ impl Debug for Inline {
 /// A short message that arrived, one of several ([`ViEndpoint::receive_short_run`](super::ViEndpoint::receive_short_run)).
 #[derive(Clone, Copy, Debug)]
 pub struct ShortArrival {
-    /// The immediate data.
+    /// Immediate data of the message.
     pub immediate: Option<u32>,
     /// Header and body.
     pub message: Inline,
 }
 
 impl ShortArrival {
-    /// A place for one.
+    /// An empty place for one message.
     pub const NONE: ShortArrival = ShortArrival { immediate: None, message: Inline::EMPTY };
 }

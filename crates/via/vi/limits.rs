@@ -1,17 +1,17 @@
-//! What every post is checked against.
+//! Bounds that every post is checked against.
 
 use crate::attributes::NicAttributes;
 use crate::error::Error;
 
-/// A NIC's bounds on descriptors, close at hand: asking the device costs a call per post.
+/// A NIC's bounds of descriptors, close at hand: asking the device costs a call per post.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
     pub segments: usize,
-    /// Bytes of a message.
+    /// Upper bound of a message, in bytes.
     pub transfer: usize,
-    /// Bytes of a message that travels inside its descriptor.
+    /// Upper bound of a message that travels inside its descriptor, in bytes.
     pub inline: usize,
-    /// Descriptors on one queue.
+    /// Upper bound of descriptors on one queue.
     pub descriptors: usize,
 }
 
@@ -25,7 +25,7 @@ impl Limits {
         }
     }
 
-    /// Which bound a descriptor exceeds: if none of its own, the queue is full.
+    /// The error of a post that exceeds a bound: if the descriptor itself exceeds none, the queue is full.
     #[cold]
     pub fn exceeded(&self, segments: usize, total: usize) -> Error {
         let Limits { segments: most_segments, transfer, descriptors, .. } = self;

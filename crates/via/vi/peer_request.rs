@@ -1,4 +1,4 @@
-//! Connecting to a peer that asks at the same time.
+//! Peer requests: connecting to a peer that asks at the same time.
 
 use udeck_sys::Deadline;
 
@@ -9,14 +9,14 @@ use crate::error::Result;
 use crate::peer::{Made, Peering, Side};
 
 impl Vi {
-    /// Asks `remote` for a connection, while it asks us: both name the other's host and the same discriminator. Does
-    /// not wait; [`Vi::peer_done`] and [`Vi::peer_wait`] tell the outcome, [`Vi::disconnect`] withdraws the request.
-    /// At most one such request per discriminator and pair of NICs is under way at a time.
+    /// Asks `remote` for a connection, while it asks us: both name the other's host and the same discriminator. Does not
+    /// block; [`Vi::peer_done`] and [`Vi::peer_wait`] return the outcome, [`Vi::disconnect`] withdraws the request. There is
+    /// at most one such request per discriminator and pair of NICs at a time.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidState`] unless idle; [`crate::Error::InvalidParameter`] (private data or names too long; somebody
-    /// here waits for the same peer at the same discriminator already); [`crate::Error::Full`] when a completion queue has no
-    /// entry free; the operating system's.
+    /// [`crate::Error::InvalidState`] unless idle; [`crate::Error::InvalidParameter`] (private data or names too long;
+    /// another VI here waits for the same peer at the same discriminator already); [`crate::Error::Full`] when a completion
+    /// queue has no entry free; the operating system's.
     pub fn peer_request(
         &mut self,
         remote: &NetAddress,
@@ -36,12 +36,12 @@ impl Vi {
         Ok(())
     }
 
-    /// Whether the connection that [`Vi::peer_request`] asked for is there: what the peer sent along, or `None` while
-    /// it is not.
+    /// Polls for the connection that [`Vi::peer_request`] asked for. Returns the peer's private data, or `None` while there
+    /// is no connection.
     ///
     /// # Errors
-    /// The VI is idle again: [`crate::Error::Timeout`], [`crate::Error::Rejected`], [`crate::Error::InvalidReliability`], the operating
-    /// system's. [`crate::Error::InvalidState`] when no such request is under way.
+    /// The VI is idle again: [`crate::Error::Timeout`], [`crate::Error::Rejected`], [`crate::Error::InvalidReliability`], the
+    /// operating system's. [`crate::Error::InvalidState`] when no such request is in progress.
     pub fn peer_done(&mut self) -> Result<Option<Vec<u8>>> {
         self.peer_outcome(Deadline::now())
     }
@@ -49,7 +49,7 @@ impl Vi {
     /// Waits for [`Vi::peer_done`], until the request's deadline.
     ///
     /// # Errors
-    /// As [`Vi::peer_done`].
+    /// Those of [`Vi::peer_done`].
     pub fn peer_wait(&mut self) -> Result<Vec<u8>> {
         let deadline = self.peering("peer_wait")?.deadline;
         loop {

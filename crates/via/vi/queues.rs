@@ -1,4 +1,4 @@
-//! The two work queues: posting to them, and what comes out of them.
+//! Work queues of a VI: posting to them, and their completions.
 
 mod staging;
 
@@ -20,11 +20,11 @@ pub(super) use staging::{Staged, StandIn};
 use udeck_sys::process::is_forked;
 use udeck_sys::{Deadline, Pause, Spinner};
 
-/// What a look for arrivals found.
+/// Result of a poll for arrivals.
 enum Took {
-    /// One that is in its descriptor.
+    /// A message that is in its descriptor.
     Message(Completion),
-    /// One that nobody is told of.
+    /// An arrival that the program is not told of.
     NoMessage,
     Nothing,
 }
@@ -34,8 +34,8 @@ impl Vi {
     ///
     /// # Errors
     /// The descriptor comes back with [`Error::InvalidState`] unless connected, [`Error::InvalidPtag`],
-    /// [`Error::InvalidParameter`] (too long, too many segments), [`Error::Full`] when the queue is,
-    /// [`Error::RdmaProtection`], or [`Error::NoMemory`] when the outbox has no room for what lies in the program's own
+    /// [`Error::InvalidParameter`] (too long, too many segments), [`Error::Full`] when the queue is full,
+    /// [`Error::RdmaProtection`], or [`Error::NoMemory`] when the outbox has no room for the segments in the program's own
     /// memory.
     #[inline]
     pub fn post_send(&mut self, mut descriptor: Descriptor) -> Result<(), (Error, Descriptor)> {
@@ -82,8 +82,9 @@ impl Vi {
         }
     }
 
-    /// The next post is not started before all RDMA reads that were posted so far are over (VIA: its `QFENCE` bit; for
-    /// posts without a descriptor, others have [`Descriptor::fenced`]). Does not wait. Nothing to do without a connection.
+    /// Delays the start of the next post until all RDMA reads that were posted so far are over (VIA: its `QFENCE` bit; this
+    /// is for posts without a descriptor, others have [`Descriptor::fenced`]). Does not block. Without a connection it has no
+    /// effect.
     pub fn fence(&mut self) {
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.fence();
@@ -103,8 +104,7 @@ impl Vi {
         self.next_send += 1;
     }
 
-    /// Whether a message is copied into its descriptor's place: it has left when the call returns, which is not to say
-    /// that it has arrived.
+    /// Whether a message is copied into its descriptor's place: it has left when the call returns, but may not have arrived.
     #[inline]
     fn travels_inside(&self, total: usize) -> bool {
         total <= self.limits.inline && self.attributes.reliability != Reliability::Reception
@@ -128,7 +128,7 @@ impl Vi {
         }
     }
 
-    /// Sends from where it lies. Checked already.
+    /// Sends memory in place. Its bounds were checked already.
     fn send_located(&mut self, located: &[(u64, usize)], immediate: Option<u32>) -> Result<Option<Status>> {
         let is_empty = located.iter().all(|piece| piece.1 == 0);
         if is_empty && self.travels_inside(0) {
@@ -144,7 +144,7 @@ impl Vi {
         }
     }
 
-    /// An RDMA write that will be reported.
+    /// Posts an RDMA write that will be reported.
     fn post_write(
         &mut self,
         located: &[(u64, usize)],
@@ -178,7 +178,7 @@ impl Vi {
             .map_err(|(refused, held)| (self.rdma_refused(refused, to, total), held))
     }
 
-    /// An RDMA read that will be reported.
+    /// Posts an RDMA read that will be reported.
     fn post_read(
         &mut self,
         located: &[(u64, usize)],
@@ -284,7 +284,7 @@ impl Vi {
         Ok(())
     }
 
-    /// The next send that is over, oldest first.
+    /// The next send that is over, oldest first. Does not block.
     #[inline]
     pub fn send_done(&mut self) -> Option<Completion> {
         if self.sends.oldest_is_under_way() {
@@ -322,7 +322,8 @@ impl Vi {
         }
     }
 
-    /// The peer does not allow RDMA to the place that a write or read named: it may not know that this ends the connection.
+    /// Breaks the connection: the peer does not allow RDMA to the place that a write or read named, and may not know that
+    /// this ends the connection.
     #[cold]
     fn was_forbidden(&mut self) {
         let why = "RDMA to a place where it is not allowed";
@@ -334,13 +335,13 @@ impl Vi {
         self.flush_receives();
     }
 
-    /// A send says that the peer has left: so the program does not see it flushed by a VI that is connected. What came
-    /// before the end is taken first. (A VI that receives lent leaves it to [`Vi::arrival`], which works until it has
-    /// given out everything.)
+    /// Handles the peer's end of the connection, which a send has reported, so that the program does not see the send flushed
+    /// by a connected VI. Everything that came before the end is taken first. (A VI that receives lent leaves that to
+    /// [`Vi::arrival`], which works until it has returned everything.)
     #[cold]
     fn meet_the_end(&mut self) {
         if self.attributes.receive == Receive::Posted {
-            // What the end flushes comes behind what came before it.
+            // Receives that the end flushes come behind those that completed before it.
             let mut came = std::mem::take(&mut self.received);
             // Bounded: a peer that goes on sending although it has left does not keep us here.
             for _ in 0..self.limits.descriptors {
@@ -358,10 +359,10 @@ impl Vi {
         }
     }
 
-    /// The next receive that is over, oldest first. Takes what has arrived into posted descriptors.
+    /// The next receive that is over, oldest first. Takes arrivals into posted descriptors. Does not block.
     ///
-    /// A message that finds no descriptor, or one too short, breaks a reliable connection: the VI goes to the
-    /// Error state, and the peer learns it. On an unreliable one the message is lost, and nothing else.
+    /// A message that finds no descriptor, or one too short, breaks a reliable connection: the VI goes to the Error state,
+    /// and the peer learns of it. On an unreliable one the message is lost, and nothing else.
     #[inline]
     pub fn receive_done(&mut self) -> Option<Completion> {
         if !self.received.is_empty() || self.attributes.receive != Receive::Posted {
@@ -370,7 +371,7 @@ impl Vi {
         if is_forked() {
             return None;
         }
-        // Bounded: a peer that only sends what nobody wants does not keep us here.
+        // Bounded: a peer that sends only messages without use does not keep us here.
         for _ in 0..self.limits.descriptors {
             match self.take_arrival() {
                 Took::Message(completion) => return Some(completion),
@@ -381,8 +382,8 @@ impl Vi {
         self.received.pop_front()
     }
 
-    /// Takes what has arrived next, if anything has, into the oldest descriptor. Nothing in the Error state: who was
-    /// told that the connection broke takes back what was not read by then, and its memory is no message any more.
+    /// Takes the next arrival, if there is one, into the oldest descriptor. Takes nothing in the Error state: a peer that was
+    /// told that the connection broke takes back everything unread, and its memory is no message any more.
     #[inline]
     fn take_arrival(&mut self) -> Took {
         if self.state != State::Connected {
@@ -408,7 +409,7 @@ impl Vi {
         }
     }
 
-    /// A message of `len` bytes lies in the oldest descriptor already, as far as the `room` there goes.
+    /// Completes a message of `len` bytes that lies in the oldest descriptor already, as far as the `room` there goes.
     #[inline]
     fn took_copied(&mut self, immediate: Option<u32>, len: usize, room: usize) -> Took {
         let Some(into) = self.receives.pop_front() else { return Took::Nothing };
@@ -423,7 +424,7 @@ impl Vi {
         if matches!(arrival.body, Body::Written(_)) && arrival.immediate.is_none() {
             return Took::NoMessage;
         }
-        // Only at this level does a sender wait for one.
+        // Only at this level does a sender wait for a receipt.
         let receipt = match (self.attributes.reliability, &mut self.endpoint) {
             (Reliability::Reception, Some(endpoint)) => endpoint.receipt(),
             _ => None,
@@ -455,7 +456,8 @@ impl Vi {
         }
     }
 
-    /// The completion comes before what the end of the connection flushes.
+    /// Completes a receive with a message that was too long. The completion comes before those that the end of the connection
+    /// flushes.
     #[cold]
     fn too_long(&mut self, completion: Completion, arrival: Option<Arrival>, receipt: Option<Lent>) -> Took {
         self.received.push_back(completion);
@@ -463,8 +465,8 @@ impl Vi {
         self.received.pop_front().map_or(Took::Nothing, Took::Message)
     }
 
-    /// A message found no descriptor, or one too short. Its sender is told before it learns that the connection
-    /// broke: so it knows which message it was.
+    /// Refuses a message that found no descriptor, or one too short. Its sender is told before it learns that the connection
+    /// broke, so that it knows which message it was.
     #[cold]
     fn no_place(&mut self, arrival: Option<Arrival>, receipt: Option<Lent>, why: &str) {
         if self.attributes.reliability == Reliability::Unreliable {
@@ -479,7 +481,7 @@ impl Vi {
         self.break_connection(why);
     }
 
-    /// Waits for [`Vi::send_done`].
+    /// Waits for [`Vi::send_done`], until the deadline.
     ///
     /// # Errors
     /// [`Error::Timeout`].
@@ -487,7 +489,7 @@ impl Vi {
         self.wait_for("a send to complete", deadline, Self::send_done)
     }
 
-    /// Waits for [`Vi::receive_done`].
+    /// Waits for [`Vi::receive_done`], until the deadline.
     ///
     /// # Errors
     /// [`Error::Timeout`].
@@ -495,8 +497,8 @@ impl Vi {
         self.wait_for("a message", deadline, Self::receive_done)
     }
 
-    /// Spins, then yields: this is the work-queue model, in which the program looks by itself. To sleep, wait on a
-    /// completion queue.
+    /// Spins, then yields: this is the work-queue model, in which the program polls by itself. To sleep, wait on a completion
+    /// queue.
     fn wait_for(
         &mut self,
         what: &str,
@@ -518,8 +520,8 @@ impl Vi {
         }
     }
 
-    /// Ends everything posted, in order: the oldest unfinished send by `first`, all others as flushed. Sends are
-    /// reported so once the peer is done with their memory: until then it is not the program's to write.
+    /// Ends everything posted, in order: the oldest unfinished send by `first`, all others as flushed. A send is reported
+    /// only once the peer is done with its memory: until then the program may not write it.
     pub(super) fn flush_queues(&mut self, first: Status) {
         self.collect_sends();
         self.sends.flush(first, self.attributes.reliability);

@@ -1,4 +1,4 @@
-//! RDMA of the message layer: of blocks, without descriptors.
+//! RDMA of the message layer: with blocks, without descriptors.
 
 use super::{Vi, foreign_block};
 use crate::descriptor::Status;
@@ -9,25 +9,25 @@ use crate::transport::{PostedBuffer, TransferStatus};
 /// An RDMA read that was posted.
 #[derive(Debug)]
 pub enum Reading {
-    /// It is over, and this is what was read.
+    /// The read is over; the block has its data.
     Done(Block),
-    /// [`Vi::read_done`] will tell this number.
+    /// The read is in progress; [`Vi::read_done`] will return this number.
     UnderWay(u64),
 }
 
 /// An RDMA read that is over.
 #[derive(Debug)]
 pub struct ReadDone {
-    /// [`Reading::UnderWay`]'s.
+    /// Number of [`Reading::UnderWay`].
     pub number: u64,
-    /// What was read, if it was.
+    /// The block with its data, or why there are none.
     pub block: Result<Block>,
 }
 
 impl Vi {
-    /// Copies the block's bytes into the peer's window and sends the immediate data. The block is recycled when nobody
-    /// reads it any more, of which nobody is told. No completion: a place that only the peer finds wrong ends a reliable
-    /// connection.
+    /// Copies the block's bytes into the peer's window and sends the immediate data. The block is recycled when it is not
+    /// read any more, without notice. No completion: if only the peer finds that the place is not allowed, a reliable
+    /// connection ends.
     ///
     /// # Errors
     /// The block comes back with [`Error::Full`], [`Error::RdmaProtection`], [`Error::Unsupported`],
@@ -51,10 +51,10 @@ impl Vi {
         }
     }
 
-    /// As [`Vi::rdma_write`] of memory that others read too: this VI keeps an owner while it is read.
+    /// Writes memory that others read, too: this VI keeps an owner while the memory is read.
     ///
     /// # Errors
-    /// As [`Vi::rdma_write`]; then this VI has kept no owner.
+    /// Those of [`Vi::rdma_write`]; this VI has then kept no owner.
     pub fn rdma_write_shared(
         &mut self,
         bytes: &SharedBytes,
@@ -70,9 +70,9 @@ impl Vi {
         written.map(drop).map_err(|(error, _owner)| error)
     }
 
-    /// Reads from the peer's window, or from what it shares ([`crate::Nic::readable`]), as many bytes as the block has. The
-    /// peer learns nothing of it. If the read is not over when this returns, [`Vi::read_done`] tells when it is: ask to be
-    /// told ([`Vi::request_send_notify`]), look once more, then wait.
+    /// Reads from the peer's window, or from memory that it shares ([`crate::Nic::readable`]), as many bytes as the block
+    /// has. The peer learns nothing of it. If the read is not over when this returns, [`Vi::read_done`] returns it when it
+    /// is: request notification ([`Vi::request_send_notify`]), poll once more, then wait.
     ///
     /// # Errors
     /// The block comes back with [`Error::Full`] (try again), [`Error::RdmaProtection`], [`Error::Unsupported`],
@@ -99,8 +99,8 @@ impl Vi {
         }
     }
 
-    /// The next [`Vi::rdma_read`] that is over and was not when it returned. Those that were under way when the
-    /// connection ended are over with its error.
+    /// The next [`Vi::rdma_read`] that is over and was not when it returned. Reads that were in progress when the connection
+    /// ended are over with its error.
     pub fn read_done(&mut self) -> Option<ReadDone> {
         if self.sends.reads.len() == 0 {
             return None;
@@ -117,7 +117,7 @@ impl Vi {
     }
 }
 
-/// Which place, the caller knows.
+/// The error without a place: the caller knows which place it named.
 fn forbidden() -> Error {
     Error::RdmaProtection { handle: 0, offset: 0, len: 0 }
 }

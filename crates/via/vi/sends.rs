@@ -1,4 +1,4 @@
-//! The books of a send queue: what was posted, and how it ended.
+//! Records of a send queue: posted sends, and how they ended.
 
 mod reads;
 #[cfg(test)]
@@ -14,9 +14,9 @@ pub(super) use reads::Reads;
 /// A send that is not reported yet.
 pub(super) struct PostedSend {
     pub number: u64,
-    /// `None` while its memory may be accessed, or the receiver has yet to say that it arrived.
+    /// `None` while its memory may be accessed, or while the receiver has not confirmed its arrival.
     pub status: Option<Status>,
-    /// How it ends if the receiver has nothing to say against it.
+    /// Status with which it ends, unless the receiver reports an error.
     pub ends_as: Status,
     pub kind: Kind,
     pub length: usize,
@@ -27,24 +27,24 @@ pub(super) struct PostedSend {
 #[derive(Default)]
 pub(super) struct Sends {
     posted: VecDeque<PostedSend>,
-    /// How many have no status.
+    /// Number of sends without a status.
     under_way: usize,
-    /// Reads without a descriptor. Their numbers are none of `posted`'s.
+    /// Reads without a descriptor. Their numbers are not in `posted`.
     pub reads: Reads,
 }
 
-/// How a connection ended of which a send has failed.
+/// Kind of a connection's end that a failed send reveals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ConnectionEnd {
     /// The peer has left in order.
     Closed,
-    /// By an error.
+    /// The connection broke by an error.
     Broken,
-    /// By one that only this side may know of: the peer does not allow RDMA to that place.
+    /// The connection broke by an error that only this side may know of: the peer does not allow RDMA to that place.
     Forbidden,
 }
 
-/// How a send ends of which the endpoint says this.
+/// The status of a send whose transfer ended with `transfer_status`.
 pub(super) fn status_of(transfer_status: TransferStatus, level: Reliability, kind: Kind) -> Status {
     match (transfer_status, level) {
         (TransferStatus::Arrived, _) => Status::Done,
@@ -52,9 +52,9 @@ pub(super) fn status_of(transfer_status: TransferStatus, level: Reliability, kin
         (TransferStatus::Lost, _) => Status::TransportError,
         (TransferStatus::Refused, Reliability::Reception) => Status::RemoteDescriptorError,
         (TransferStatus::Unread, Reliability::Reception) => Status::Flushed,
-        // What is read has not come.
+        // The data of the read have not come.
         (TransferStatus::Refused | TransferStatus::Unread, _) if kind == Kind::Read => Status::Flushed,
-        // The data left the sender: more is not promised.
+        // The data left the sender, and no more is promised at these levels.
         (
             TransferStatus::Refused | TransferStatus::Unread,
             Reliability::Unreliable | Reliability::Delivery,
@@ -62,12 +62,12 @@ pub(super) fn status_of(transfer_status: TransferStatus, level: Reliability, kin
     }
 }
 
-/// How the connection ends by a send that ended so, if it does.
+/// The end of the connection that a send with this status reveals, if any.
 fn end_by(status: Status, level: Reliability) -> Option<ConnectionEnd> {
     match status {
         Status::Flushed => Some(ConnectionEnd::Closed),
         Status::RemoteDescriptorError | Status::TransportError => Some(ConnectionEnd::Broken),
-        // VIA: an unreliable connection stands whatever is lost on it.
+        // VIA: an unreliable connection stands, whatever is lost on it.
         Status::RdmaProtectionError if level == Reliability::Unreliable => None,
         Status::RdmaProtectionError => Some(ConnectionEnd::Forbidden),
         Status::Done | Status::LengthError => None,
@@ -85,13 +85,13 @@ impl Sends {
         self.posted.push_back(send);
     }
 
-    /// Whether the next to be reported depends on the receiver.
+    /// Whether the oldest send, the next to be reported, is still in progress.
     #[inline]
     pub fn oldest_is_under_way(&self) -> bool {
         self.posted.front().is_some_and(|send| send.status.is_none())
     }
 
-    /// The oldest, if it is over.
+    /// Takes the oldest send, if it is over.
     #[inline]
     pub fn pop_over(&mut self) -> Option<(Status, PostedSend)> {
         let status = self.posted.front()?.status?;
@@ -102,14 +102,14 @@ impl Sends {
         self.under_way == 0 && self.reads.all_over()
     }
 
-    /// Those whose memory may still be accessed, for good.
+    /// Takes the sends whose memory may still be accessed, for good.
     pub fn take_unfinished(&mut self) -> impl Iterator<Item = PostedSend> {
         self.under_way = 0;
         self.posted.drain(..).filter(|send| send.status.is_none())
     }
 
-    /// Notes what the endpoint says has ended. Returns how the connection ended by it, if it did. At reliable reception
-    /// nothing is done behind a send that is not: what is done is a prefix of what was posted.
+    /// Notes the completions of the endpoint. Returns how the connection ended by them, if it did. At reliable reception no
+    /// send is done behind one that is not: the sends that are done are a prefix of the posts.
     pub fn settle(&mut self, endpoint: &mut dyn ViEndpoint, level: Reliability) -> Option<ConnectionEnd> {
         let mut end = None;
         let mut stopped_at = None;
@@ -121,7 +121,8 @@ impl Sends {
                 continue;
             };
             let send = &mut self.posted[at];
-            // Otherwise the end of its connection has settled what is behind: here a later connection's sends may be.
+            // Otherwise the end of its connection has settled the sends behind it, among which may be sends of a later
+            // connection.
             let is_open = send.ends_as == Status::Done;
             let status = if is_open { status_of(transfer_status, level, send.kind) } else { send.ends_as };
             self.under_way -= usize::from(send.status.is_none());
@@ -143,7 +144,7 @@ impl Sends {
         end
     }
 
-    /// The connection ends: the oldest unfinished send ends as `first`, all others as flushed.
+    /// Notes the end of the connection: the oldest unfinished send ends as `first`, all others as flushed.
     pub fn flush(&mut self, first: Status, level: Reliability) {
         self.reads.flush(first);
         let mut stopped = false;
@@ -161,9 +162,9 @@ impl Sends {
 }
 
 impl PostedSend {
-    /// It is over, and one before it has failed.
+    /// Flushes a send that is over, because one before it has failed.
     fn flush_done(&mut self, level: Reliability) {
-        // Below reliable reception what had left is done: no more is promised.
+        // Below reliable reception a send that had left is done: no more is promised.
         if self.status != Some(Status::Done) || level == Reliability::Reception {
             self.status = Some(Status::Flushed);
         }

@@ -1,4 +1,4 @@
-//! Memory of ours that several own, lent to many peers.
+//! Hand-off of memory that several own, to many peers.
 
 use super::{Vi, foreign_block, not_connected};
 use crate::error::Result;
@@ -7,12 +7,12 @@ use crate::transport::PostedBuffer;
 use udeck_sys::process::is_forked;
 
 impl Vi {
-    /// As [`Vi::hand_off`] of memory that others read too, here or at other peers: it is freed when the last of its
-    /// owners is gone. While the peer reads it, one of them is here: so [`SharedBytes::into_block`] gives it out only when nobody
-    /// reads it any more.
+    /// Hands off memory that others read, too, here or at other peers: it is freed when the last of its owners is gone. While
+    /// the peer reads it, this VI keeps one owner, so [`SharedBytes::into_block`] returns the block only when it is not read
+    /// any more.
     ///
     /// # Errors
-    /// As [`Vi::hand_off`]; then this VI has kept no owner.
+    /// Those of [`Vi::hand_off`]; this VI has then kept no owner.
     pub fn hand_off_shared(&mut self, immediate: Option<u32>, head: &[u8], bytes: &SharedBytes) -> Result {
         let Some(offset) = bytes.offset_in(&self.outbox) else {
             return Err(foreign_block());

@@ -1,11 +1,11 @@
-//! Posts from and into memory outside the outbox.
+//! Staging of posts from and into memory outside the outbox.
 //!
-//! A software NIC shows its peers the outbox arena and nothing else. So what is sent from the program's own memory is
-//! *staged*: gathered into an outbox block when it is posted, and an RDMA read lands in a block and is copied out when it
-//! is over, or reported if that comes later; only the pieces that lie outside are copied. On one host that is the one copy that `process_vm_readv` by the receiver
-//! would cost, without its permission to trace us, and without waiting for the receiver: nobody reads the program's
-//! memory when the post returns. (The descriptor is reported as any other, by its VI's reliability level.) Receives are
-//! not staged: they are placed where they belong.
+//! A software NIC shows its peers the outbox arena and nothing else. So sends from the program's own memory are *staged*:
+//! gathered into an outbox block when they are posted. An RDMA read lands in a block and is copied out when it is over, or
+//! when it is reported if that is later; only the pieces outside the outbox are copied. On one host that is the one copy that
+//! `process_vm_readv` by the receiver would cost, without the receiver's permission to trace us, and without waiting for it:
+//! the program's memory is not read any more when the post returns. (The descriptor is reported as any other, by its VI's
+//! reliability level.) Receives are not staged: they are placed where they belong.
 
 use std::collections::VecDeque;
 
@@ -15,15 +15,15 @@ use crate::mem::{Block, Fill, RawSegment, scatter_raw};
 use crate::vi::Vi;
 use crate::vi::sends::PostedSend;
 
-/// What a post consists of.
+/// Segments of a post.
 pub(crate) trait Pieces {
     /// The segments, in order.
     fn pieces(&self) -> Vec<Piece>;
-    /// Copies those outside the outbox, one after another, to `to`, which is as long as they are.
+    /// Copies the segments outside the outbox, one after another, to `to`, which has their total length.
     fn gather(&self, to: &mut [u8]);
-    /// Copies `from` to those outside the outbox, which are as long as it is.
+    /// Copies `from` to the segments outside the outbox, whose total length it has.
     fn scatter(&mut self, from: &[u8]);
-    /// Those outside the outbox, of a read that is not over when its post returns, if they are not a descriptor's.
+    /// Takes the segments outside the outbox, for a read that is not over when its post returns, if they are not a descriptor's.
     fn keep(&mut self) -> Vec<RawSegment> {
         Vec::new()
     }
@@ -51,7 +51,7 @@ impl Pieces for Descriptor {
     }
 }
 
-/// The blocks that stand in for sends' own memory, by the sends' numbers, until these are reported.
+/// Blocks that stand in for sends' own memory, by the sends' numbers, until the sends are reported.
 #[derive(Debug, Default)]
 pub(in crate::vi) struct Staged(VecDeque<(u64, StandIn)>);
 
@@ -59,12 +59,12 @@ pub(in crate::vi) struct Staged(VecDeque<(u64, StandIn)>);
 #[derive(Debug)]
 pub(in crate::vi) struct StandIn {
     block: Block,
-    /// Where what was read belongs, if the send was posted raw.
+    /// Destination of the data that a raw read brings.
     read_into: Vec<RawSegment>,
 }
 
 impl Staged {
-    /// The block of a send that is over, or gets another keeper.
+    /// Takes the block of a send that is over, or gets another keeper.
     #[inline]
     pub fn take(&mut self, number: u64) -> Option<StandIn> {
         let at = self.0.binary_search_by_key(&number, |(number, _)| *number).ok()?;
@@ -73,12 +73,12 @@ impl Staged {
 }
 
 impl StandIn {
-    /// The block, for who keeps it until nobody accesses it any more; what is read into it will not be looked at.
+    /// The block, for a keeper that holds it while it may be accessed; data that are read into it are not used.
     pub fn into_block(self) -> Block {
         self.block
     }
 
-    /// The send is about to be reported: what it has read goes where it belongs.
+    /// Copies the data of a read to their destination, before the send is reported.
     #[cold]
     pub fn finish(self, status: Status, send: &mut PostedSend) {
         if send.kind != Kind::Read || status != Status::Done {
@@ -94,7 +94,7 @@ impl StandIn {
 }
 
 impl Vi {
-    /// A raw post.
+    /// Starts and records a raw post.
     pub(crate) fn post_pieces(
         &mut self,
         mut pieces: impl Pieces,
@@ -109,7 +109,7 @@ impl Vi {
         Ok(())
     }
 
-    /// Begins the next send, whose status this is. Keeps the block that was needed for it while it is not over.
+    /// Starts the next send, and returns its status. Keeps the block that it needs while it is not over.
     #[cold]
     pub(super) fn start_staged(
         &mut self,
@@ -139,9 +139,9 @@ impl Vi {
         self.staged.0.push_back((self.next_send, StandIn { block, read_into }));
     }
 
-    /// Room in the outbox for the pieces that lie outside.
+    /// Takes room in the outbox for the pieces that lie outside.
     fn stage(&self, places: &[Piece]) -> Result<StagedPieces> {
-        // What will be refused anyway is refused before it takes memory.
+        // Checked first, so that a post that will be refused takes no memory.
         self.check_send(places.len(), places.iter().map(|place| place.len).sum())?;
         let outside = places.iter().filter(|place| place.offset.is_none());
         let (count, len) = outside.fold((0, 0), |(count, sum), place| (count + 1, sum + place.len));
@@ -153,14 +153,14 @@ impl Vi {
     }
 }
 
-/// The pieces of a post as endpoints take them: offset in the outbox, and length.
+/// Pieces of a post in the form that endpoints take: offset in the outbox, and length in bytes.
 struct StagedPieces {
     located: Located,
-    /// Where those outside are brought.
+    /// Block for the pieces outside the outbox.
     block: Option<Block>,
 }
 
-/// Where each piece lies, if those outside are brought to `at` and behind it, one after another.
+/// Places of the pieces, if those outside are copied to offset `at` and behind it, one after another.
 fn located(places: &[Piece], mut at: u64) -> Located {
     let mut next = |len: usize| {
         at += len as u64;

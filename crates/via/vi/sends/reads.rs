@@ -1,4 +1,4 @@
-//! RDMA reads into blocks, without a descriptor: the message layer's.
+//! RDMA reads of the message layer: into blocks, without a descriptor.
 
 use super::{Kind, status_of};
 use crate::attributes::Reliability;
@@ -6,7 +6,7 @@ use crate::descriptor::Status;
 use crate::mem::Block;
 use crate::transport::TransferStatus;
 
-/// Reads that are under way, or over and not reported: few at a time.
+/// Reads that are in progress, or over and not reported: few at a time.
 #[derive(Debug, Default)]
 pub(in crate::vi) struct Reads(Vec<Read>);
 
@@ -15,7 +15,7 @@ struct Read {
     number: u64,
     /// `None` while the block may be written.
     status: Option<Status>,
-    /// How it ends if the connection has ended, whatever became of its data.
+    /// Status with which it ends if the connection has ended, whatever became of its data.
     ends_as: Option<Status>,
     block: Block,
 }
@@ -33,21 +33,21 @@ impl Reads {
         self.0.iter().all(|read| read.status.is_some())
     }
 
-    /// The next that is over, in the order in which they were posted as far as that is known.
+    /// Takes the next read that is over, in the order of the posts as far as that is known.
     pub fn pop_over(&mut self) -> Option<(u64, Block, Status)> {
         let at = self.0.iter().position(|read| read.status.is_some())?;
         let Read { number, block, status, .. } = self.0.remove(at);
         status.map(|status| (number, block, status))
     }
 
-    /// Those whose block may still be written, for good.
+    /// Takes the reads whose block may still be written, for good.
     pub fn take_unfinished(&mut self) -> impl Iterator<Item = (u64, Block)> {
         let under_way = self.0.drain(..).filter(|read| read.status.is_none());
         under_way.map(|read| (read.number, read.block))
     }
 
-    /// Notes how one ended. Returns the status that its connection learns by it, if it is one of these, and the connection
-    /// stands.
+    /// Notes how a read ended. Returns the status by which its connection may end, if the read is one of these, and the
+    /// connection stands.
     pub fn settle(
         &mut self,
         number: u64,
@@ -60,7 +60,7 @@ impl Reads {
         if read.ends_as.is_none() { Some(status) } else { None }
     }
 
-    /// The connection ends. Data that come nevertheless are not asked for any more.
+    /// Notes the end of the connection. Data that still come are not used.
     pub fn flush(&mut self, ends_as: Status) {
         for read in self.0.iter_mut().filter(|read| read.status.is_none()) {
             read.ends_as.get_or_insert(ends_as);
