@@ -1,5 +1,6 @@
-//! Opens the files of a trace. Their names can be foreseen and their folder may be one that others write to, for example `/tmp`.
-//! So a link, a FIFO or a file of another user that lies there already must not be taken for ours.
+//! Opening of a trace's files. Their names can be predicted, and other users may write to their folder, for
+//! example `/tmp`. A link, a FIFO or a file of another user that lies there must therefore not be taken for
+//! ours.
 
 use std::fs::{self, File};
 use std::io::{self, Error, ErrorKind, Write};
@@ -9,11 +10,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use udeck_sys::above_stdio;
 
-/// Symbolic links that are followed to the place of a trace, at most.
+/// Maximum number of symbolic links that are followed to the place of a trace.
 const MAX_LINKS: usize = 40;
 
-/// A file that was made just now. A write that would make it longer than the process may (`RLIMIT_FSIZE`) is an error: the kernel
-/// would end the process.
+/// A file that was just created. A write that would make it longer than the process may (`RLIMIT_FSIZE`) is an
+/// error: the kernel would end the process.
 #[derive(Debug)]
 pub struct NewFile {
     file: File,
@@ -33,15 +34,15 @@ impl Write for NewFile {
     }
 }
 
-/// Makes a file that is not there yet, for this user's eyes only.
+/// Creates a file that does not exist yet, which only this user may read.
 ///
 /// # Errors
-/// There is something of that name already. The system cannot make the file.
+/// A file of this name exists already, or the system cannot create it.
 pub fn create_private(path: &Path) -> io::Result<NewFile> {
     create(path, Mode::RUSR | Mode::WUSR)
 }
 
-/// Makes a file that is not there yet, with the rights that the process gives to new files.
+/// Creates a file that does not exist yet, with the rights that the process gives to new files.
 pub(crate) fn create_shared(path: &Path) -> io::Result<NewFile> {
     create(path, Mode::from_raw_mode(0o666))
 }
@@ -58,10 +59,10 @@ fn create(path: &Path, mode: Mode) -> io::Result<NewFile> {
     }
 }
 
-/// Opens a part for reading: a file of this user's. It never waits, as a FIFO would make it.
+/// Opens a part for reading, if it is a file of this user. It never waits, as a FIFO would make it.
 ///
 /// # Errors
-/// It is a link, no regular file, or another user's (root may read all). The system cannot open it.
+/// The file is a link, no regular file, or another user's (root may read all), or the system cannot open it.
 pub fn open_own(path: &Path) -> io::Result<File> {
     let file = open_regular(path, OFlags::NOFOLLOW)?;
     let user = rustix::process::geteuid();
@@ -81,10 +82,10 @@ pub(crate) fn open_regular(path: &Path, flags: OFlags) -> io::Result<File> {
     }
 }
 
-/// Follows the links of this user and of root at `path` to the place that they name, which need not be there yet.
+/// Follows the links of this user and of root at `path` to the place that they name, which need not exist yet.
 ///
 /// # Errors
-/// Another user made one of the links. There are too many.
+/// Another user made one of the links, or there are too many.
 pub(crate) fn follow_own_links(path: &Path) -> io::Result<PathBuf> {
     let mut place = path.to_owned();
     for _ in 0..MAX_LINKS {

@@ -1,16 +1,16 @@
 //! Events as lines of JSON, in the Trace Event Format.
 //!
-//! Every line is an element of an array, and ends with a comma. Its first members are `ph`, `pid`, `tid` and `ts`, in this order: by
-//! that the merge finds them.
+//! Every line is an element of an array, and ends with a comma. Its first members are `ph`, `pid`, `tid` and
+//! `ts`, in this order: the merge finds them by it.
 
 use std::fmt::Write as _;
 
 use crate::record::{Arguments, Arrow, NO_RANK, Record, Shape, Value};
 
-/// Of the arrows from a post to its retrieve.
+/// Name and category of the arrows from a post to its retrieve.
 pub(crate) const ARROW: &str = "\"name\":\"message\",\"cat\":\"udeck\"";
 
-/// Appends what the thread `tid` has noted. `rank`: of events that do not say theirs. The number of events.
+/// Appends the events of the thread `tid`, and returns their number. `rank` is for events without one.
 pub(crate) fn events(
     to: &mut String,
     tid: u32,
@@ -69,14 +69,16 @@ fn named(to: &mut String, record: &Record) {
     quoted(to, record.category);
 }
 
-/// What joins the beginning and the end of an event that is apart from its thread: a number within its process.
+/// Writes the number, unique in its process, that joins the beginning and the end of an event apart from its
+/// thread.
 fn apart(to: &mut String, record: &Record) {
     if let Arrow::Apart(id) = record.arrow {
         let _ = write!(to, ",\"id2\":{{\"local\":\"0x{id:x}\"}}");
     }
 }
 
-/// An arrow begins at the beginning of its slice, and ends just before the end of its slice: so both lie inside.
+/// Writes an arrow. It begins at the beginning of its slice, and ends just before the end of its slice: both
+/// ends lie inside.
 fn arrow(to: &mut String, pid: u32, tid: u32, arrow: Arrow, (start, end): (u64, u64)) -> bool {
     let (letter, id, at, rest) = match arrow {
         Arrow::None | Arrow::Apart(_) => return false,
@@ -94,7 +96,7 @@ fn begin(to: &mut String, letter: char, pid: u32, tid: u32, at: u64) {
     micros(to, at);
 }
 
-/// Appends an event that says something about a process or a thread.
+/// Appends an event that describes a process or a thread.
 pub(crate) fn metadata(to: &mut String, (pid, tid): (u32, u32), name: &str, argument: (&str, &str)) {
     let _ = write!(to, "{{\"ph\":\"M\",\"pid\":{pid},\"tid\":{tid},\"ts\":0,\"name\":");
     quoted(to, name);
@@ -106,7 +108,7 @@ pub(crate) fn metadata(to: &mut String, (pid, tid): (u32, u32), name: &str, argu
     to.push_str("}},\n");
 }
 
-/// Appends a time in microseconds, to the nanosecond.
+/// Appends a time in microseconds, with three digits for nanoseconds.
 pub(crate) fn micros(to: &mut String, nanoseconds: u64) {
     let _ = write!(to, "{}.{:03}", nanoseconds / 1000, nanoseconds % 1000);
 }
@@ -127,7 +129,7 @@ fn argument<'t>(to: &mut String, value: Value, texts: &'t str) -> &'t str {
     texts
 }
 
-/// Appends a string.
+/// Appends a string, quoted.
 pub(crate) fn quoted(to: &mut String, text: &str) {
     to.push('"');
     for char in text.chars() {

@@ -1,8 +1,8 @@
-//! What becomes of events and spans: a layer of `tracing-subscriber`.
+//! Recording of events and spans: a layer of `tracing-subscriber`.
 //!
-//! Events of the library's own say when they began and ended, so a message costs one event and not a span, which would be four
-//! calls and an allocation. Everything else is as `tracing` has it: a span is a slice for each time that a thread is inside, an event
-//! is a moment.
+//! The library's own events carry their beginning and end: a message costs one event and not a span, which
+//! would be four calls and an allocation. All others are treated as `tracing` does: a span is a slice for each
+//! time that a thread is inside, an event is a moment.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,26 +22,26 @@ use crate::{CALLS, MESSAGES, now};
 static IS_THERE: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// The spans that the thread is inside of, the innermost last: since when, and what is noted of them.
+    /// The spans that the thread is inside of, the innermost last, each with the time of its entry.
     static INSIDE: RefCell<Vec<(Id, u64)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Notes events and spans for the trace.
+/// Records events and spans for the trace.
 #[derive(Debug)]
 pub struct TraceLayer {
-    /// It is the only layer: what it does not want, nobody wants.
+    /// Whether this is the only layer: an event that it does not take is then disabled.
     alone: bool,
 }
 
-/// Which events and spans the trace has.
+/// Filter of the trace's events and spans.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     on: bool,
 }
 
 impl Wanted {
-    /// Of the library, everything. Of others, what is more than a trace of each step, and nothing of the network library's
-    /// packets.
+    /// Tells whether the trace has an event: all of the library's, and others of the level `DEBUG` and above,
+    /// except those of the network library (`quinn`).
     fn takes(self, metadata: &Metadata<'_>) -> bool {
         let target = metadata.target();
         let is_ours = target == MESSAGES || target == CALLS;
@@ -63,8 +63,8 @@ impl<S> Filter<S> for Wanted {
     }
 }
 
-/// A layer for a subscriber of the program's own: its spans and events appear in the trace beside the library's. If `on` is false it
-/// wants nothing, and costs nothing.
+/// Returns a layer for a subscriber of the program's own: its spans and events appear in the trace beside the
+/// library's. If `on` is false the layer takes no event, and costs nothing.
 pub fn layer<S>(on: bool) -> impl Layer<S> + Send + Sync + 'static
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
@@ -73,7 +73,8 @@ where
     TraceLayer { alone: false }.with_filter(Wanted { on })
 }
 
-/// Installs a subscriber that does nothing but trace, if the program has none. `false`: it has one, without our layer.
+/// Installs a subscriber that only traces, if the program has none. Returns `false` if the program has one
+/// without our layer.
 pub fn install() -> bool {
     if IS_THERE.load(Ordering::Relaxed) {
         return true;
@@ -84,7 +85,7 @@ pub fn install() -> bool {
     installed
 }
 
-/// What is noted of a span.
+/// Recorded arguments of a span.
 struct Noted(Arguments);
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
@@ -106,7 +107,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
             event.record(&mut fields);
             let Fields { start, end, rank, arrow, .. } = fields;
             let (shape, start) = if ours { (Shape::Slice, start) } else { (Shape::Instant, at) };
-            // An event that is a moment of ours has no end.
+            // An event of ours without an end is a moment.
             let shape = if ours && end == 0 { Shape::Instant } else { shape };
             let (name, category) = (name_of(metadata), metadata.target());
             Record { shape, arrow, start, end: end.max(start), rank, arguments: 0, name, category }
@@ -133,7 +134,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
         let _ = INSIDE.try_with(|inside| inside.borrow_mut().push((id.clone(), now())));
     }
 
-    /// Slices of a thread lie inside each other. A span that is left before one that was entered later cuts that one in two.
+    /// Slices of a thread lie inside each other. A span that is left before one that was entered later cuts the
+    /// later one in two.
     fn on_exit(&self, id: &Id, context: Context<'_, S>) {
         let end = now();
         let _ = INSIDE.try_with(|inside| {
@@ -149,7 +151,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
     }
 }
 
-/// Notes that a thread was inside of a span.
+/// Records that a thread was inside of a span.
 fn slice<S: Subscriber + for<'a> LookupSpan<'a>>(
     context: &Context<'_, S>,
     id: &Id,
@@ -172,7 +174,8 @@ fn slice<S: Subscriber + for<'a> LookupSpan<'a>>(
     });
 }
 
-/// An event without a name of its own is named after its place in the sources: its words are an argument.
+/// Returns an event's name. One without a name of its own is named after its place in the sources: its words
+/// are an argument.
 fn name_of(metadata: &'static Metadata<'static>) -> &'static str {
     let name = metadata.name();
     if name.starts_with("event ") { metadata.target() } else { name }

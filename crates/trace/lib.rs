@@ -1,8 +1,8 @@
 //! Traces of a job, in the Trace Event Format that Perfetto and Chrome show. Internal: no promise of stability.
 //!
-//! The library says what it does by events and spans of the `tracing` crate. A [`TraceLayer`] notes them, and those of the program,
-//! in a buffer of each thread. The buffers go to a file of the process, its *part*; in the end one rank *merges* the parts of all
-//! ranks into the job's file.
+//! The library describes its work by events and spans of the `tracing` crate. A [`TraceLayer`] records them,
+//! and those of the program, in a buffer of each thread. The buffers go to a file of the process, its *part*;
+//! in the end one rank *merges* the parts of all ranks into the job's file.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! | `json` | an event as a line of JSON |
 //! | `merge` | one file of all parts; clocks; arrows |
 //!
-//! Nothing here knows worlds, messages or connections: `udeck-deck` has the call sites, gathers the parts of other hosts, and
-//! compares the clocks.
+//! No code here knows worlds, messages or connections: `udeck-deck` has the call sites, gathers the parts of
+//! other hosts, and compares the clocks.
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
@@ -34,12 +34,13 @@ pub use part::{MOST_BYTES, MOST_EVENTS, Opening, Part, PartError, part_path, rec
 /// The variable that names the trace's file.
 pub const VARIABLE: &str = "DECK_TRACE";
 
-/// Of events that are messages, waits and steps of protocols. Their fields `start_ns` and `end_ns` say when they were.
+/// Target of events that are messages, waits and steps of protocols. Their fields `start_ns` and `end_ns` are
+/// their times.
 pub const MESSAGES: &str = "udeck::message";
-/// Of spans that are collective calls.
+/// Target of spans that are collective calls.
 pub const CALLS: &str = "udeck::call";
 
-/// Now, in nanoseconds of the clock that all processes of a host share (`CLOCK_MONOTONIC`).
+/// Returns the time in nanoseconds of the clock that all processes of a host share (`CLOCK_MONOTONIC`).
 #[inline]
 pub fn now() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

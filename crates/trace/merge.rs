@@ -1,11 +1,11 @@
-//! One file of all parts.
+//! Merge of all parts into one file.
 //!
-//! The merge reads the parts twice: first it finds when the trace begins, and which arrows have both ends; then it writes. An arrow
-//! whose other end is lost, with a rank that died or with events that were dropped, is left out. Slices come in the order of
-//! their beginnings, the longer first, as the format asks of those that lie inside each other. Only one part is in memory at a time,
-//! and the names of all arrows.
+//! The merge reads the parts twice: first it finds when the trace begins, and which arrows have both ends; then
+//! it writes. An arrow whose other end is lost, with a rank that died or with events that were dropped, is left
+//! out. Slices come in the order of their beginnings, the longer first, as the format demands for nested ones.
+//! Only one part is in memory at a time, and the ids of all arrows.
 //!
-//! The file appears under its name when it is complete, so it is valid JSON whenever it is there.
+//! The file appears under its name when it is complete, and so it is valid JSON whenever it exists.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -23,23 +23,23 @@ use crate::file::{NewFile, create_shared, follow_own_links, open_own, open_regul
 use crate::json;
 use crate::part::PartError;
 
-/// How far a host's clock is from the trace's at one moment.
+/// Difference of a host's clock to the trace's clock at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockSample {
-    /// When that was, by the host's clock, in nanoseconds.
+    /// The moment, by the host's clock, in nanoseconds.
     pub at: u64,
-    /// To be added to the host's clock.
+    /// Nanoseconds to be added to the host's clock.
     pub offset: i64,
-    /// At most this is the mistake: half of the shortest round trip.
+    /// Upper bound of the error in nanoseconds: half of the shortest round trip.
     pub error: u64,
 }
 
-/// A host's clock, by samples in the order of their times. Without any it is the trace's own.
+/// A host's clock, by samples in the order of their times. Without samples it is the trace's own clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Clock(pub Vec<ClockSample>);
 
 impl Clock {
-    /// A time of this clock in the trace's: between two samples the offset changes evenly.
+    /// Converts a time of this clock to the trace's: between two samples the offset changes linearly.
     fn convert(&self, time: u64) -> i64 {
         let time = time as i64;
         let offset = match &self.0[..] {
@@ -54,41 +54,42 @@ impl Clock {
         time + offset
     }
 
-    /// The mistake at the samples, in nanoseconds.
+    /// Returns the largest error of the samples, in nanoseconds.
     pub fn error(&self) -> u64 {
         self.0.iter().map(|sample| sample.error).max().unwrap_or(0)
     }
 }
 
-/// A rank's part, as far as it is known.
+/// A rank's part, and the facts that are known about it.
 #[derive(Clone, Debug)]
 pub struct Lane {
     /// The rank.
     pub rank: u32,
     /// Its host.
     pub host: String,
-    /// Its part, if it has come; several ranks of one process have the same.
+    /// The rank's part, if it has come; several ranks of one process have the same.
     pub part: Option<PathBuf>,
     /// The clock of its host.
     pub clock: Clock,
-    /// Whether the rank has written all that it had.
+    /// Whether the rank has written all of its events.
     pub is_complete: bool,
 }
 
-/// What a merge has done.
+/// Result of a merge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
-    /// Events that were written.
+    /// Number of events that were written.
     pub events: u64,
-    /// Arrows with both ends.
+    /// Number of arrows with both ends.
     pub arrows: u64,
-    /// Events that ranks have dropped.
+    /// Number of events that ranks have dropped.
     pub dropped: u64,
-    /// Parts that could not be read, and stay.
+    /// Parts that could not be read, and are kept.
     pub left_out: Vec<PathBuf>,
 }
 
-/// Parts of this job that lie beside the file at `path`, by rank: of ranks that could not hand theirs over.
+/// Returns parts of this job that lie beside the file at `path`, by rank: those of ranks that could not hand
+/// theirs over.
 pub fn parts_beside(path: &Path, job: u64) -> Vec<(u32, PathBuf)> {
     let example = crate::part::part_path(path, job, 0);
     let (Some(folder), Some(name)) = (example.parent(), path.file_name()) else { return Vec::new() };
@@ -104,7 +105,7 @@ pub fn parts_beside(path: &Path, job: u64) -> Vec<(u32, PathBuf)> {
     found
 }
 
-/// Whether the file at `path` is the trace of this job.
+/// Tells whether the file at `path` is the trace of this job.
 pub fn is_merged(path: &Path, job: u64) -> bool {
     let mut start = Vec::new();
     let read = open_regular(path, OFlags::empty()).and_then(|file| file.take(4096).read_to_end(&mut start));
@@ -112,16 +113,16 @@ pub fn is_merged(path: &Path, job: u64) -> bool {
     read.is_ok() && start.starts_with(BEGINNING) && start.contains(&format!(",\"job\":\"{job:x}\""))
 }
 
-/// Whether a trace can have this place. It is asked before there is anything to write, too.
+/// Checks that a trace can have this place. Also called before there is anything to write.
 ///
 /// # Errors
-/// Its folder is not there. There is something that is no file: the trace would take the place of a device. A link of another user
-/// leads elsewhere.
+/// The folder does not exist; or the place is no file: the trace would replace a device; or a link of another
+/// user leads elsewhere.
 pub fn check_place(path: &Path) -> Result<(), PartError> {
     place_of(path).map(drop)
 }
 
-/// Where the trace is written: the file that a link leads to is replaced, and not the link.
+/// Returns the place where the trace is written: the file that a link leads to is replaced, and not the link.
 fn place_of(path: &Path) -> Result<PathBuf, PartError> {
     let failed = |source| PartError { path: path.to_owned(), source };
     let kind = |what: &'static str| Err(failed(Error::new(ErrorKind::InvalidInput, what)));
@@ -139,11 +140,11 @@ fn place_of(path: &Path) -> Result<PathBuf, PartError> {
     Ok(place)
 }
 
-/// Writes the file at `path` of all parts.
+/// Writes the file at `path` from all parts.
 ///
 /// # Errors
-/// It cannot be written, or `may_go_on`, which is asked now and then, said no. A part that cannot be read is said, and its rank is
-/// `lost`.
+/// The file cannot be written, or `may_go_on`, which is called now and then, returned false. A part that cannot
+/// be read is reported, and its rank is `lost`.
 pub fn merge(
     path: &Path,
     lanes: &[Lane],
@@ -191,26 +192,26 @@ pub fn merge(
     })
 }
 
-/// What has to be known before anything is written.
+/// Facts that must be known before the first event is written.
 #[derive(Default)]
 struct Survey {
-    /// The first event's time.
+    /// Time of the first event.
     begin: Option<i64>,
     arrows: Arrows,
     dropped: HashMap<PathBuf, u64>,
 }
 
-/// Which arrows there are: 16 bytes for each that has both ends, of all ranks, and then 8.
+/// Ids of all arrows: 16 bytes for each that has both ends, of all ranks, and after pairing 8.
 #[derive(Default)]
 struct Arrows {
     begun: Vec<u64>,
     ended: Vec<u64>,
-    /// Those that begin and end once, in order.
+    /// Arrows that begin and end exactly once, sorted.
     whole: Vec<u64>,
 }
 
 impl Arrows {
-    /// All have been seen.
+    /// Pairs the ends, after all have been seen.
     fn pair(&mut self) {
         let (mut begun, mut ended) = (take(&mut self.begun), take(&mut self.ended));
         begun.sort_unstable();
@@ -229,7 +230,7 @@ impl Arrows {
     }
 }
 
-/// Those that are there only once, of numbers in order.
+/// Returns the numbers that occur exactly once in a sorted list.
 fn once_each(sorted: &[u64]) -> impl Iterator<Item = u64> {
     sorted.chunk_by(|one, other| one == other).filter(|same| same.len() == 1).map(|same| same[0])
 }
@@ -275,7 +276,7 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Lines between two questions: a millisecond, about.
+    /// Number of lines between two calls of `may_go_on`: about a millisecond.
     const LINES: u32 = 4096;
 
     fn look(&self) -> io::Result<()> {
@@ -295,22 +296,22 @@ fn text_of(part: &Path) -> io::Result<String> {
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
-/// One event.
+/// The line of one event.
 #[derive(Clone, Copy)]
 struct Line<'a>(&'a str);
 
-/// The events of a part.
+/// Returns the events of a part.
 fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
     text.split_inclusive('\n').filter_map(Line::of)
 }
 
 impl<'a> Line<'a> {
-    /// The last one of a part may be cut off, where the process was killed.
+    /// Checks a line. The last one of a part may be cut off, if the process was killed.
     fn of(text: &'a str) -> Option<Self> {
         text.strip_suffix(",\n").filter(|line| line.starts_with("{\"ph\":\"")).map(Line)
     }
 
-    /// What names the arrow that begins or ends here.
+    /// Returns the id of the arrow that begins or ends here.
     fn arrow(self) -> Option<u64> {
         u64::from_str_radix(self.member("id")?.strip_prefix("0x")?, 16).ok()
     }
@@ -319,14 +320,15 @@ impl<'a> Line<'a> {
         self.0.strip_prefix("{\"ph\":\"")?.chars().next()
     }
 
-    /// The text of a member that is no text in the program's own words: those come behind all that are asked for.
+    /// Returns a member's text. The member must not hold words of the program: those come behind all members
+    /// that are read here.
     fn member(self, name: &str) -> Option<&'a str> {
         let (_, rest) = self.0.split_once(&format!("\"{name}\":"))?;
         let end = rest.find([',', '}'])?;
         Some(rest[..end].trim_matches('"'))
     }
 
-    /// In nanoseconds.
+    /// Returns the event's time, in nanoseconds.
     fn time(self) -> Option<u64> {
         nanoseconds(self.member("ts")?)
     }
@@ -356,7 +358,7 @@ fn write(
     let mut out = String::new();
     for (part, clock) in parts {
         let text = text_of(part)?;
-        // A slice's end is converted as its beginning is: nested slices stay nested, whatever the clock's drift.
+        // A slice's end is converted like its beginning: nested slices stay nested, whatever the clock's drift.
         let mut events: Vec<(i64, Reverse<u64>, Line<'_>)> = Vec::new();
         for line in lines(&text) {
             watch.look()?;
@@ -386,7 +388,7 @@ fn write(
     Ok(merged)
 }
 
-/// The event at its time in the trace, and as long as it is there.
+/// Writes the event with its time and its length in the trace.
 fn placed(to: &mut String, line: Line<'_>, time: u64, length: u64) {
     let Some((before, rest)) = line.0.split_once("\"ts\":") else { return to.push_str(line.0) };
     let behind = rest.find([',', '}']).map_or("", |end| &rest[end..]);
@@ -406,7 +408,7 @@ const METHOD: &str = "ranks of one host share CLOCK_MONOTONIC; another host's cl
 
 const BEGINNING: &str = "{\"displayTimeUnit\":\"ns\",\n\"otherData\":{\"producer\":\"udeck ";
 
-/// What stands before the events.
+/// Returns the text before the events.
 fn head(lanes: &[Lane], dropped: u64, job: u64) -> String {
     let mut to = String::from(BEGINNING);
     let error = lanes.iter().map(|lane| lane.clock.error()).max().unwrap_or(0);

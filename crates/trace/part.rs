@@ -1,7 +1,7 @@
 //! A process's part of the trace: a file of its own, beside the job's.
 //!
-//! It is an array of events that nobody has closed, which viewers read as it is: whatever happens to the process, what it has written
-//! can be looked at. The number of its events is bounded; further ones are counted.
+//! The file is an array of events that is not closed, which viewers read as it is: whatever happens to the
+//! process, its written events can be viewed. The number of its events is bounded; further ones are counted.
 
 pub(crate) mod buffer;
 
@@ -22,44 +22,44 @@ use crate::file::{NewFile, create_private};
 use crate::json;
 use crate::record::NO_RANK;
 
-/// Events that a process writes, arrows included: some 200 MB.
+/// Maximum number of events that a process writes, arrows included: some 200 MB.
 pub const MOST_EVENTS: u64 = 1_000_000;
 /// Upper bound of the length of a part, in bytes. A part that another host sends is cut there.
 pub const MOST_BYTES: u64 = 512 << 20;
 /// Bytes at the end of a part that events leave to the names of ranks and threads and to the count of dropped events.
 const ROOM_FOR_NAMES: u64 = 16 << 20;
-/// So often all buffers are written.
+/// Interval at which all buffers are written.
 const TICK: Duration = Duration::from_millis(500);
 
-/// What becomes of events.
+/// State of the part, which decides what happens to events.
 static STATE: AtomicU8 = AtomicU8::new(EARLY);
-/// There was no part yet: they wait in their buffers.
+/// There was no part yet: events wait in their buffers.
 const EARLY: u8 = 0;
 const OPEN: u8 = 1;
-/// The last part was closed: nobody wants them.
+/// The last part was closed: events are dropped.
 const CLOSED: u8 = 2;
 
-/// That of this process, while a rank in it has one.
+/// The part of this process, while one of its ranks has a hold on it.
 static CURRENT: Mutex<Option<Arc<Process>>> = Mutex::new(None);
 
-/// Why there can be no trace.
+/// Reason why there can be no trace.
 #[derive(Debug, Error)]
 #[error("writing the trace {}: {source}", path.display())]
 pub struct PartError {
     /// The file.
     pub path: PathBuf,
-    /// What the system said.
+    /// The system's error.
     pub source: io::Error,
 }
 
-/// Whose part it is.
+/// Names of a part: its file, rank, job and host.
 #[derive(Clone, Debug)]
 pub struct Opening {
     /// The job's file ([`crate::VARIABLE`]).
     pub path: PathBuf,
     /// The rank.
     pub rank: u32,
-    /// What names the job.
+    /// The number that names the job.
     pub job: u64,
     /// The rank's host.
     pub host: String,
@@ -71,14 +71,15 @@ pub struct Part {
     process: Arc<Process>,
 }
 
-/// Where the part of the process with this rank lies: beside the job's file, or where that folder is not on this host, in the one for
-/// temporary files. The job is in the name: two that run at once with one `DECK_TRACE` do not write into each other's parts.
+/// Returns the path of the part of the process with this rank: beside the job's file, or, if that folder is not
+/// on this host, in the folder for temporary files. The job is in the name: two jobs with one `DECK_TRACE` do
+/// not write into each other's parts.
 pub fn part_path(path: &Path, job: u64, rank: u32) -> PathBuf {
     beside(path, job, rank, "part")
 }
 
-/// Where a part that another host has sent is kept until the merge. Hosts may share their files: so it is not where its sender
-/// has it, who still reads that, and removes it.
+/// Returns the path of a part that another host has sent, until the merge. Hosts may share their files: the
+/// path differs from the sender's own, which the sender still reads and removes.
 pub fn received_path(path: &Path, job: u64, rank: u32) -> PathBuf {
     beside(path, job, rank, "received")
 }
@@ -95,7 +96,7 @@ fn beside(path: &Path, job: u64, rank: u32, what: &str) -> PathBuf {
 }
 
 impl Part {
-    /// Opens the part of this process, or joins that which another rank of it has.
+    /// Opens the part of this process, or joins the part that another rank of it has opened.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -113,20 +114,21 @@ impl Part {
         Ok(Part { process })
     }
 
-    /// Its file.
+    /// Returns the part's file.
     pub fn path(&self) -> &Path {
         &self.process.path
     }
 
-    /// The rank that opened it, after which it is named.
+    /// Returns the rank that opened the part, after which the file is named.
     pub fn rank(&self) -> u32 {
         self.process.rank
     }
 
-    /// Writes what the process's threads have noted so far. The number of events that were dropped.
+    /// Writes the events that the process's threads have recorded so far. Returns the number of events that
+    /// were dropped.
     ///
     /// # Errors
-    /// What the first write that failed said, of all: the part ends there.
+    /// The error of the first failed write, at this and all later calls: the part ends there.
     pub fn write(&self) -> Result<u64, PartError> {
         buffer::write_all(&self.process);
         let mut file = self.process.file.lock();
@@ -165,7 +167,7 @@ impl Drop for Part {
 #[derive(Debug)]
 pub(crate) struct Process {
     path: PathBuf,
-    /// That opened it: whose are the events of threads that have said no rank.
+    /// The rank that opened the part: events of threads without a rank are its.
     rank: u32,
     file: Mutex<PartFile>,
     spares: Mutex<Vec<Noted>>,
@@ -177,12 +179,12 @@ pub(crate) struct Process {
 struct PartFile {
     file: NewFile,
     events: u64,
-    /// Bytes that were written.
+    /// Number of bytes that were written.
     bytes: u64,
     dropped: u64,
-    /// Threads that were introduced, by rank.
+    /// Threads whose names were written, by rank.
     known: BTreeSet<(u32, u32)>,
-    /// Nothing is written behind a line that is cut off.
+    /// The first error: nothing is written behind a line that is cut off.
     failed: Option<io::Error>,
 }
 
@@ -200,7 +202,7 @@ impl PartFile {
 }
 
 impl Process {
-    /// Whether anybody wants an event.
+    /// Tells whether events are recorded at all.
     #[inline]
     pub fn takes_events() -> bool {
         STATE.load(Ordering::Relaxed) != CLOSED
@@ -221,7 +223,7 @@ impl Process {
         Ok(Arc::new(Process { path, rank: opening.rank, file, spares, ranks, ended }))
     }
 
-    /// Introduces a rank.
+    /// Writes the names of a rank.
     fn add_rank(&self, opening: &Opening) {
         *self.ranks.lock() += 1;
         let (mut lines, pid) = (String::new(), opening.rank);
@@ -233,7 +235,7 @@ impl Process {
         self.file.lock().append(&lines);
     }
 
-    /// A rank leaves. Whether it was the last.
+    /// Notes that a rank leaves. Returns whether it was the last.
     fn leave(&self) -> bool {
         let mut ranks = self.ranks.lock();
         *ranks = ranks.saturating_sub(1);
@@ -248,7 +250,7 @@ impl Process {
         self.spares.lock().push(noted);
     }
 
-    /// Writes what a thread has noted. In a child of the process nothing is written: the file is its parent's.
+    /// Writes the events of a thread. A child of the process writes nothing: the file is its parent's.
     pub fn write(&self, buffer: &ThreadBuffer, noted: &Noted) {
         if noted.records.is_empty() || is_forked() {
             return;
@@ -276,7 +278,8 @@ impl Process {
     }
 }
 
-/// Starts the thread that writes all buffers now and then. Without it what was noted last is lost with a process that is killed.
+/// Starts the thread that writes all buffers now and then. Without it a killed process would lose its last
+/// events.
 fn start_ticks(process: &Arc<Process>) {
     let weak = Arc::downgrade(process);
     let ticks = move || {

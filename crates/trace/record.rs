@@ -1,10 +1,10 @@
-//! What is noted of an event until it is written.
+//! Recorded form of an event, until it is written.
 
 use std::fmt::{self, Write as _};
 
 use tracing::field::{Field, Visit};
 
-/// The rank is not said: it is that of the thread.
+/// Stands for an event without a rank: the thread's rank is used.
 pub(crate) const NO_RANK: u32 = u32::MAX;
 
 /// A value of an argument.
@@ -14,16 +14,16 @@ pub(crate) enum Value {
     Signed(i64),
     Float(f64),
     Bool(bool),
-    /// So many bytes of the texts.
+    /// Length of a text, in bytes; the texts lie one after another.
     Text(u32),
 }
 
-/// What an event is in the file.
+/// Form of an event in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// From `start` to `end`.
+    /// A span of time from `start` to `end`.
     Slice,
-    /// At `start`.
+    /// A moment at `start`.
     Instant,
 }
 
@@ -31,15 +31,15 @@ pub(crate) enum Shape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrow {
     None,
-    /// It begins here.
+    /// An arrow with this id begins here.
     Out(u64),
-    /// It ends here.
+    /// An arrow with this id ends here.
     In(u64),
-    /// None: the event is no slice of its thread, which does other things meanwhile. It has this number.
+    /// No arrow: the event is no slice of its thread, which does other work meanwhile. It has this number.
     Apart(u64),
 }
 
-/// An event. Its arguments are the next `arguments` of the buffer's.
+/// A recorded event. Its arguments are the next `arguments` of the buffer's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
     pub shape: Shape,
@@ -70,7 +70,7 @@ impl Arguments {
         self.texts.clear();
     }
 
-    /// Takes what is newer, in the place of what has the same name: a span may say a field as often as it likes.
+    /// Takes newer values, which replace values of the same name: a span may set a field repeatedly.
     pub fn update(&mut self, newer: &Arguments) {
         let old = std::mem::take(self);
         let mut texts = old.texts.as_str();
@@ -92,10 +92,10 @@ impl Arguments {
     }
 }
 
-/// What the fields of an event say: times, rank and arrow of our own events, and arguments.
+/// Visitor of an event's fields: times, rank and arrow of our own events, and arguments.
 pub(crate) struct Fields<'a> {
     pub to: &'a mut Arguments,
-    /// The fields of our own events that are no arguments count as such otherwise.
+    /// Whether the event is ours. In other events, the fields for times, rank and arrow count as arguments.
     pub ours: bool,
     pub start: u64,
     pub end: u64,

@@ -1,8 +1,9 @@
-//! The buffers of threads: what a thread has noted and nobody has written yet.
+//! Buffers of threads: recorded events that are not yet written.
 //!
-//! A buffer is bounded. The thread that finds its own full writes it to the process's part, and notes that it did, because the time
-//! that takes is no part of the program's. A thread of the library does so twice a second, so that little is lost with a process that is
-//! killed. Where there is no part yet (before `udeck::init`), what finds no room is counted and dropped.
+//! A buffer is bounded. A thread that finds its own buffer full writes it to the process's part, and records
+//! that it did, because this time is not the program's own. A thread of the library writes all buffers twice a
+//! second: a killed process loses little. If there is no part yet (before `udeck::init`), events beyond the
+//! bound are counted and dropped.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -15,15 +16,15 @@ use super::Process;
 use crate::now;
 use crate::record::{Arguments, Arrow, NO_RANK, Record, Shape};
 
-/// Events of a buffer: about 1 MiB with their arguments.
+/// Maximum number of a buffer's events: about 1 MiB with their arguments.
 const MOST_RECORDS: usize = 8192;
-/// Bytes of its texts.
+/// Maximum number of bytes of a buffer's texts.
 const MOST_TEXT: usize = 256 << 10;
 
-/// Buffers of threads that have ended, while there is no part that they could be written to: some 16 MiB.
+/// Maximum number of buffers of ended threads, while there is no part to write them to: some 16 MiB.
 const MOST_ENDED: usize = 16;
 
-/// Events that no room was found for, in this process.
+/// Number of events of this process that found no room.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 static THREADS: Mutex<Vec<Arc<ThreadBuffer>>> = Mutex::new(Vec::new());
 
@@ -32,7 +33,7 @@ thread_local! {
     static QUIET: Cell<u32> = const { Cell::new(0) };
 }
 
-/// What one thread has noted.
+/// The buffer of one thread.
 pub(crate) struct ThreadBuffer {
     pub tid: u32,
     pub name: String,
@@ -44,7 +45,7 @@ pub(crate) struct ThreadBuffer {
 pub(crate) struct Noted {
     pub records: Vec<Record>,
     pub arguments: Arguments,
-    /// Of the last event that said its rank.
+    /// The rank of the last event that had one.
     rank: Option<u32>,
 }
 
@@ -67,11 +68,11 @@ impl ThreadBuffer {
     }
 }
 
-/// While it lives, nothing that this thread does is noted.
+/// While it exists, no event of this thread is recorded.
 #[derive(Debug)]
 pub struct Quiet(());
 
-/// What this thread does from now on is not noted: it is about the trace itself.
+/// Stops the recording of this thread's events: its work is about the trace itself.
 pub fn quiet() -> Quiet {
     QUIET.with(|quiet| quiet.set(quiet.get() + 1));
     Quiet(())
@@ -83,15 +84,15 @@ impl Drop for Quiet {
     }
 }
 
-/// Notes an event of this thread, which `fill` describes and puts the arguments of into the buffer.
+/// Records an event of this thread. `fill` describes it, and puts its arguments into the buffer.
 pub(crate) fn note(fill: impl FnOnce(&mut Arguments) -> Record) {
-    // In a child of the process the locks below may be held for ever by threads that it does not have.
+    // In a child of the process the locks below may be held for ever by threads that the child does not have.
     if QUIET.with(Cell::get) > 0 || !Process::takes_events() || is_forked() {
         return;
     }
-    // A destructor of a thread that ends may come too late: that is lost.
+    // An event of a destructor may come too late, when the thread ends: it is lost.
     let _ = OWN.try_with(|own| {
-        // An event in the middle of another one, of a `Debug` that says something.
+        // The event may come in the middle of another one, from a `Debug` that makes an event.
         let Ok(mut own) = own.try_borrow_mut() else { return };
         let buffer = own.get_or_insert_with(|| {
             let buffer = Arc::new(ThreadBuffer::new());
@@ -120,8 +121,8 @@ pub(crate) fn note(fill: impl FnOnce(&mut Arguments) -> Record) {
     });
 }
 
-/// A thread's first event. Where nothing is written (a program with our layer that never calls `udeck::init`), the oldest of those that have
-/// ended give way.
+/// Adds a thread at its first event. If nothing is written (a program with our layer that never calls
+/// `udeck::init`), the oldest buffers of ended threads are dropped.
 #[cold]
 fn add(buffer: &Arc<ThreadBuffer>) {
     let is_written = Process::current().is_some();
@@ -140,7 +141,7 @@ fn add(buffer: &Arc<ThreadBuffer>) {
     threads.push(buffer.clone());
 }
 
-/// Writes what this thread has noted, and notes how long that took.
+/// Writes this thread's events, and records how long that took.
 #[cold]
 fn write_own(buffer: &ThreadBuffer) {
     let Some(process) = Process::current() else { return };
@@ -153,7 +154,7 @@ fn write_own(buffer: &ThreadBuffer) {
     noted.records.push(Record { shape, arrow, start, end, rank, arguments: 0, name, category });
 }
 
-/// Writes what a thread has noted.
+/// Writes a thread's events.
 fn write(buffer: &ThreadBuffer, process: &Process) {
     let spare = process.spare();
     let rank = buffer.noted.lock().rank;
@@ -163,7 +164,7 @@ fn write(buffer: &ThreadBuffer, process: &Process) {
     process.give_spare(noted);
 }
 
-/// Writes what all threads have noted, and forgets those that have ended.
+/// Writes the events of all threads, and drops the buffers of ended ones.
 pub(crate) fn write_all(process: &Process) {
     let threads = THREADS.lock().clone();
     for buffer in &threads {
@@ -173,7 +174,7 @@ pub(crate) fn write_all(process: &Process) {
     THREADS.lock().retain(|buffer| Arc::strong_count(buffer) > 1 || !buffer.noted.lock().records.is_empty());
 }
 
-/// Events that were dropped so far, which are told once.
+/// Returns the number of dropped events since the last call.
 pub(crate) fn take_dropped() -> u64 {
     DROPPED.swap(0, Ordering::Relaxed)
 }

@@ -1,4 +1,5 @@
-//! What is noted before there is a part. A process of its own: it has one subscriber, and opens one part.
+//! Events that are recorded before there is a part. The test is a process of its own: it has one subscriber,
+//! and opens one part.
 
 use udeck_trace::{Opening, Part};
 
@@ -19,6 +20,6 @@ fn of_threads_that_have_ended_only_the_last_ones_are_kept() {
     std::fs::remove_file(part.path()).unwrap();
     let kept = text.matches("\"message\":\"early\"").count() as u64;
     assert_eq!(kept + dropped, THREADS * EVENTS);
-    // The last one, and those that had ended when it began.
+    // The buffers of the last thread, and of the threads that had ended when it began.
     assert_eq!(kept, 17 * EVENTS);
 }

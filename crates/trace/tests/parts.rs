@@ -1,4 +1,4 @@
-//! Parts as processes write them, or leave them, and the file that is made of them.
+//! Parts as processes write them, or leave them, and the file that is merged from them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -69,7 +69,7 @@ fn another_hosts_times_are_moved_by_what_its_clock_is_off_at_that_time() {
     let folder = Folder::new("clocks");
     let first = folder.part(0, &slice(0, "100.000", "1.000", "a"));
     let second = folder.part(1, &(slice(1, "1000.000", "1.000", "b") + &slice(1, "1500.500", "1.000", "c")));
-    // Off by 800 µs at first, and by 900 µs a millisecond later.
+    // The clock is off by 800 µs at first, and by 900 µs a millisecond later.
     let sample = |at, offset| ClockSample { at, offset, error: 7 };
     let clock = [sample(1_000_000, -800_000), sample(2_000_000, -900_000)];
     let merged =
@@ -101,7 +101,7 @@ fn of_a_part_that_was_cut_off_all_whole_events_are_taken_and_arrows_have_both_en
     assert_eq!(names, ["outer", "inner", "message", "in", "message"], "what lies around comes first");
 }
 
-/// Whatever their ranks have said.
+/// The parts are lost, whatever their ranks have reported.
 #[test]
 fn a_part_that_is_not_there_or_leads_elsewhere_is_lost() {
     let folder = Folder::new("gone");
@@ -125,7 +125,7 @@ fn a_part_that_is_not_there_or_leads_elsewhere_is_lost() {
     assert_eq!(names, ["here"]);
 }
 
-/// The parts stay, and so does what was there.
+/// The parts stay, and so does the earlier file.
 #[test]
 fn a_merge_that_is_out_of_time_says_so() {
     let folder = Folder::new("late");
@@ -143,7 +143,7 @@ fn a_merge_that_is_out_of_time_says_so() {
     }
 }
 
-/// Numbers of postboxes come again when there were very many.
+/// Numbers of postboxes are used again after very many.
 #[test]
 fn an_arrow_that_begins_or_ends_twice_is_left_out() {
     let folder = Folder::new("twice");
@@ -200,7 +200,7 @@ fn what_is_no_file_is_not_replaced_by_one_and_a_link_stays() {
     assert!(events(&target).is_empty());
 }
 
-/// All of a process: its subscriber is its own for ever.
+/// All tests of a process's part are one: its subscriber is set for ever.
 #[test]
 fn what_a_process_says_is_in_its_part() {
     const COUNT: u64 = 20_000;
@@ -245,7 +245,7 @@ fn what_a_process_says_is_in_its_part() {
     assert_eq!(["step", "residual", "method"].map(|name| solved.matches(name).count()), [1; 3], "{solved}");
     let solved = &named("solve").next().unwrap()["args"];
     assert_eq!((&solved["step"], &solved["method"]), (&3.into(), &"by hand".into()), "{solved}");
-    // `second` was entered inside of `first` and left after it: what is left of it is a slice of its own.
+    // `second` was entered inside of `first` and left after it: its rest is a slice of its own.
     assert_eq!((named("first").count(), named("second").count()), (1, 2));
     let times = |event: &Value| {
         let nanoseconds = |name: &str| (event[name].as_f64().unwrap() * 1000.0).round() as u64;
@@ -262,7 +262,7 @@ fn what_a_process_says_is_in_its_part() {
 /// A user without rights, who plants names in a folder that everybody writes to.
 const STRANGER: u32 = 65534;
 
-/// What a stranger may plant under a name that can be foreseen.
+/// Plants a file under a name that can be predicted, as a stranger may.
 fn plant(kind: &str, at: &Path, victim: &Path) {
     match kind {
         "link" => std::os::unix::fs::symlink(victim, at).unwrap(),
