@@ -1,9 +1,10 @@
-//! What a user of a cluster would check before a job: is there everything on this host that a job needs, which transport
-//! would be taken, and why is it no better one?
+//! Examination of a host for `deckrun --doctor`: is there all that a job needs, which transport would be taken,
+//! and why is it no better one?
 //!
-//! [`examine`] looks, and [`Report`] is what it found, as data; as text it is what `deckrun --doctor` prints. Nothing is
-//! changed and nothing sent; the NICs that a job would use are opened, and closed again. General facts come from `/proc`
-//! and `/sys`, those of a transport's own through the registry, the choice from the code that every rank runs.
+//! [`examine`] returns a [`Report`] with the findings, as data; its text is the output of `deckrun --doctor`.
+//! Nothing is changed and nothing sent; the NICs that a job would use are opened, and closed again. General
+//! facts come from `/proc` and `/sys`, those of a transport through the registry, the choice from the code that
+//! every rank runs.
 
 pub(crate) mod finding;
 mod host;
@@ -19,7 +20,7 @@ pub use self::finding::{Finding, Mark, Question, Report, Section};
 
 use self::tree::Tree;
 
-/// Looks at this host. Opens the NICs that a job would use; blocks for no longer than that takes.
+/// Examines this host. Opens the NICs that a job would use; blocks for no longer than that takes.
 pub fn examine(question: &Question) -> Report {
     let tree = Tree::system();
     let interfaces = udeck_sys::interfaces().unwrap_or_default();

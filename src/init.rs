@@ -1,4 +1,4 @@
-//! How a program becomes a rank.
+//! Start of a program as a rank: `init`, `init_with` and `run_local`.
 
 pub(crate) mod choose;
 
@@ -16,19 +16,20 @@ use crate::registry::{NicOptions, TRANSPORTS, default_arena, open_nic};
 use crate::settings;
 use choose::{Opening, Places, Wanted, choose};
 
-/// For each peer, if they all connect: two links (one made by either side), of five descriptors each: a socket, the
-/// reactor's hold on it, the watch for the process's death, and the peer's outbox and landing.
+/// Descriptors for each peer, if all connect: two links (each side makes one), of five descriptors each: a
+/// socket, the reactor's hold on it, the watch for the process's death, and the peer's outbox and landing.
 pub(crate) const DESCRIPTORS_PER_PEER: u64 = 2 * 5;
-/// Of the NIC, of connections that are being made, and of the program. With it, jobs of up to 76 ranks need no more than
-/// the usual 1024.
+/// Other descriptors: of the NIC, of connections that are being made, and of the program. With this number,
+/// jobs of up to 76 ranks need no more than the usual 1024.
 pub(crate) const OTHER_DESCRIPTORS: u64 = 256;
 
-/// How long another host may be silent, if `DECK_DETECT` does not say.
+/// Default time for which another host may be silent (`DECK_DETECT`).
 const DETECT: Duration = Duration::from_secs(10);
 
-/// The world that this process was started in: by `deckrun`, or by a cluster's own launcher with PMI or PMIx (`srun`, `mpiexec`,
-/// `mpirun`); alone, a world of one. `DECK_LAUNCH` says which, where it is not to be found out. In a job of more than 76 ranks (59
-/// under a cluster's launcher, at rank 0) this may raise this process's soft limit on open descriptors, for a rank may hear from all.
+/// Joins the job in which this process was started: by `deckrun`, or by a cluster's own launcher with PMI or
+/// PMIx (`srun`, `mpiexec`, `mpirun`); a process that is alone gets a world of one. `DECK_LAUNCH` names the
+/// launcher if it cannot be detected. In a job of more than 76 ranks (59 under a cluster's launcher, at rank 0)
+/// this may raise this process's soft limit on open descriptors, because all ranks may connect to it.
 ///
 /// # Errors
 /// [`Error::Config`] names a setting that makes no sense; otherwise what the launcher or the operating system refused.
@@ -37,10 +38,10 @@ pub fn init() -> Result<World> {
     init_with(Config::from_env()?)
 }
 
-/// As [`init`], with settings of the program's own.
+/// Does as [`init`], with settings of the program's own.
 ///
 /// # Errors
-/// As [`init`].
+/// Those of [`init`].
 pub fn init_with(config: Config) -> Result<World> {
     let found = start::look(&|name| std::env::var(name).ok()).map_err(BootError::from)?;
     let options = start::Options {
@@ -55,11 +56,11 @@ pub fn init_with(config: Config) -> Result<World> {
     world(client, config)
 }
 
-/// `size` worlds in this process, one thread each; `body` runs once per rank. For tests and for trying things out: the
-/// ranks speak as processes do, over shared memory.
+/// Runs `size` worlds in this process, one thread each; `body` runs once per rank. For tests and for trying
+/// things out: the ranks communicate as processes do, over shared memory.
 ///
 /// # Errors
-/// The first rank's error, by number.
+/// The first rank's error, by rank number.
 ///
 /// # Panics
 /// When a rank's body panics.
@@ -82,7 +83,7 @@ where
     results.into_iter().collect()
 }
 
-/// Says who started the job, and which ranks share a host.
+/// Writes which launcher started the job, and which ranks share a host.
 fn explain(found: &start::Found, client: &Client) {
     let by = client.guest_of().unwrap_or(found.launcher.name());
     let because = if found.because.is_empty() { String::new() } else { format!(" ({})", found.because) };
@@ -122,7 +123,7 @@ fn world(client: Client, config: Config) -> Result<World> {
 }
 
 impl NicOptions {
-    /// As [`NicOptions::new`], with what the settings say of memory, trust, silence and service levels.
+    /// Makes options as [`NicOptions::new`], with the settings for memory, trust, silence and service levels.
     ///
     /// # Errors
     /// [`Error::Config`]: `DECK_LEVELS` has no shares in it.
@@ -134,7 +135,7 @@ impl NicOptions {
     }
 }
 
-/// The shares that the settings give to service levels.
+/// Returns the shares that the settings give to service levels.
 fn levels(config: &Config) -> Result<Option<Levels>> {
     let Some(text) = &config.levels else { return Ok(None) };
     let bad = |why: BadLevels| Error::Config {
@@ -145,7 +146,8 @@ fn levels(config: &Config) -> Result<Option<Levels>> {
     text.parse().map(Some).map_err(bad)
 }
 
-/// What would be taken between hosts if it were encrypted: how many of `nics` are better, and why.
+/// Returns the transports that would be taken between hosts if they were encrypted: the number of `nics` that
+/// are better, and the reason.
 fn unencrypted(nics: &[Nic]) -> Vec<UnavailableTransport> {
     let is_open = |name: &str| {
         nics.iter()
@@ -162,13 +164,14 @@ fn unencrypted(nics: &[Nic]) -> Vec<UnavailableTransport> {
     left_out
 }
 
-/// The number of each rank's host; none if all run on one.
+/// Returns the number of each rank's host; empty if all run on one.
 fn hosts(welcome: &Welcome) -> Vec<u32> {
     if welcome.placement.hosts().len() < 2 { Vec::new() } else { welcome.placement.by_rank().to_vec() }
 }
 
-/// Opens the NICs, all over the memory of the one that is opened first: one that can only have its own. Those that nobody asked
-/// for and this host cannot have are left out: how many better ones there are, and why.
+/// Opens the NICs, all over the memory of the first one: the first may be one that can only have its own.
+/// Optional NICs that this host cannot have are left out, and returned with the number of better NICs and the
+/// reason.
 pub(crate) fn open_all(
     openings: &[Opening],
     mut options: NicOptions,
@@ -199,8 +202,8 @@ pub(crate) fn open_all(
     Ok((nics.into_iter().map(|(_, nic)| nic).collect(), unavailable))
 }
 
-/// How many processors the ranks of this host share: the launcher knows, or the ranks have told each other; without either, this
-/// process finds out.
+/// Returns how many processors the ranks of this host share: by the launcher, or by what the ranks have told
+/// each other; without either, this process counts them.
 fn shared_cpus(welcome: &Welcome) -> usize {
     let told = std::env::var(ENV_CPUS).ok().and_then(|cpus| cpus.parse().ok());
     match (told, welcome.cpus) {

@@ -176,7 +176,7 @@ pub use udeck_deck::PostRequest;
 /// ```
 pub use udeck_deck::Pod;
 
-// Its example stands here because it needs a world, which the message layer alone cannot make.
+// The example stands here because it needs a world, which the message layer alone cannot make.
 /// # Example
 ///
 /// ```

@@ -1,4 +1,5 @@
-//! VIA's name service for the processes of a job: each publishes its NICs under host names, and finds those of others.
+//! VIA's name service for the processes of a job: each process publishes its NICs under host names, and finds
+//! those of others.
 //!
 //! ```
 //! use udeck::names::{Job, NameService};
@@ -11,15 +12,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The launcher keeps the names, as it keeps those of mailboxes: a host's name belongs to the rank that published it and
-//! goes when that rank ends. In it, `NAME` stands for a host and `HEX` for an address:
+//! The launcher keeps these names, like those of mailboxes: a host's name belongs to the rank that published
+//! it, and is removed when that rank ends. In this table, `NAME` stands for a host and `HEX` for an address:
 //!
 //! ```text
 //! "\u{1}deck/HOST/" index (2 digits) "/" NAME  ->  address      sorted by index first: what an error
 //! "\u{1}deck/NIC/" HEX                         ->  NAME         lists begins with hosts' first NICs
 //! ```
 //!
-//! No mailbox can be called so. What other ranks registered is checked before it is believed.
+//! No mailbox can have such a name. Records of other ranks are checked before they are used.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -33,10 +34,10 @@ pub use udeck_via::names::*;
 const HOST: &str = "\u{1}deck/HOST/";
 const NIC: &str = "\u{1}deck/NIC/";
 
-/// How long a call that does not wait for other ranks waits for the launcher.
+/// Time limit for the launcher's answer to a call that does not wait for other ranks.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
-/// The name service of a job. Finding a name waits until somebody publishes it, at most [`Job::patience`].
+/// The name service of a job. Finding a name waits until a rank publishes it, at most [`Job::patience`].
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
     client: &'a Client,
@@ -44,19 +45,19 @@ pub struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// The world's, with the patience that the world has for names of mailboxes (`DECK_SETUP_TIMEOUT`).
+    /// Makes the name service of a world, with its patience for names of mailboxes (`DECK_SETUP_TIMEOUT`).
     pub fn new(world: &'a World) -> Self {
         Job { client: world.client(), patience: world.config().setup }
     }
 
-    /// As this, but waiting at most so long for a name, an index or an address; zero: not at all.
+    /// Sets how long to wait for a name, an index or an address; zero for no wait.
     #[must_use]
     pub fn patience(self, patience: Duration) -> Self {
         Job { patience, ..self }
     }
 
-    /// Adds `nic` to host `name`, which other ranks may have added theirs to. Returns its index there: NICs are
-    /// numbered as they come. Lasts until this rank ends.
+    /// Adds `nic` to host `name`, to which other ranks may have added theirs. Returns its index there: NICs are
+    /// numbered in order of their arrival. The name lasts until this rank ends.
     ///
     /// # Errors
     /// [`NameError::AddressTaken`] when it is published already, [`NameError::BadName`], [`NameError::BadAddress`],
@@ -75,12 +76,12 @@ impl<'a> Job<'a> {
             Err(error) => return Err(failed(format!("publishing host {name:?}"), error)),
         }
         self.number(name, address).inspect_err(|_| {
-            // The first error is the one to tell.
+            // The first error is the one to report.
             let _ = self.client.unregister(&key, answer_limit());
         })
     }
 
-    /// Takes the lowest index of this host that nobody has.
+    /// Takes the lowest free index of this host.
     fn number(&self, name: &str, address: &[u8]) -> Result<usize> {
         for index in 0..MAX_NICS_PER_HOST {
             match self.client.register(&host_key(name, index), address, answer_limit()) {
@@ -92,8 +93,8 @@ impl<'a> Job<'a> {
         Err(Error::Full { what: "a host", bound: format!("{MAX_NICS_PER_HOST} NICs of {name:?}").into() })
     }
 
-    /// What is registered as `key`; `None` if nothing is when the patience ends, or as soon as the rank that had done it has
-    /// ended, or nobody is left to do it.
+    /// Returns the record of `key`. Returns `None` if there is none when the patience ends, or as soon as the
+    /// rank that had registered it has ended, or no other rank is left.
     fn find(&self, key: &str, what: impl Fn() -> String) -> Result<Option<Vec<u8>>> {
         let wait = !self.patience.is_zero();
         let limit = if wait { Deadline::after(self.patience).instant() } else { answer_limit() };
@@ -109,14 +110,14 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// The hosts that exist.
+    /// Returns the hosts that exist.
     fn known(&self) -> Result<Known> {
         match self.client.lookup(HOST, false, answer_limit()) {
             Err(BootError::NoSuchName { existing, total, .. }) => {
                 let hosts: Vec<_> = existing.iter().filter_map(|key| host_of(key)).collect();
-                // Listed are the first names of any kind. If all are hosts', there may be more of them.
+                // The list has the first names of any kind. If all of them are hosts', there may be more hosts.
                 let more = hosts.len() == existing.len() && total > hosts.len() as u64;
-                // A host whose first NIC is gone has others.
+                // A host whose first NIC is gone may have others.
                 let names: BTreeSet<_> = hosts.into_iter().map(str::to_owned).collect();
                 Ok(Known { names: names.into_iter().collect(), more })
             }
@@ -153,7 +154,7 @@ impl NameService for Job<'_> {
     fn host_by_name(&self, name: &str, index: usize) -> Result<Vec<u8>> {
         check_name(name)?;
         let what = || format!("looking up NIC {index} of host {name:?}");
-        // An index that cannot be is not waited for.
+        // An index that cannot exist is not waited for.
         let found = if index < MAX_NICS_PER_HOST { self.find(&host_key(name, index), what)? } else { None };
         let Some(address) = found else { return Err(self.no_such(name, index)?.into()) };
         check_address(&address)?;
@@ -177,7 +178,7 @@ fn host_key(name: &str, index: usize) -> String {
     format!("{HOST}{index:02}/{name}")
 }
 
-/// The host that such a key is of; `None`: it is another kind of key.
+/// Returns the host of a key, or `None` for another kind of key.
 fn host_of(key: &str) -> Option<&str> {
     key.strip_prefix(HOST)?.split_once('/').map(|(_, name)| name)
 }

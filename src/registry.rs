@@ -14,24 +14,24 @@ use crate::doctor::{finding::Finding, memory, network, rdma, tree::Tree};
 /// A transport of this build.
 pub(crate) struct Transport {
     pub name: &'static str,
-    /// Whether it reaches other hosts.
+    /// Whether the transport reaches other hosts.
     pub network: bool,
-    /// Whether it encrypts and authenticates all that it sends to other hosts, as its NIC's attributes say.
+    /// Whether it encrypts and authenticates all data for other hosts, as its NIC's attributes say.
     pub encrypted: bool,
-    /// Whether it is used where nobody asks for it by name.
+    /// Whether it is used without being named by the user.
     pub by_default: bool,
     /// Whether its NIC brings its own arenas, which the other NICs then use: it cannot use theirs.
     pub provides_arena: bool,
     open: fn(&NicOptions) -> Result<Nic>,
-    /// What the system has, and lacks, for it, for `deckrun --doctor`.
+    /// Returns findings on the transport's needs, for `deckrun --doctor`.
     pub describe: fn(&Tree) -> Vec<Finding>,
-    /// The device that its NIC at this address would use, where there is a choice.
+    /// Returns the device that the NIC at this address would use, if there is a choice.
     pub device_at: fn(IpAddr) -> Option<String>,
 }
 
 #[cfg(test)]
 impl Transport {
-    /// One to choose from.
+    /// Makes a transport that can be chosen and not opened.
     pub fn pretended(name: &'static str, network: bool, by_default: bool) -> Self {
         let open = |_: &NicOptions| unreachable!("only chosen");
         let (describe, device_at) = (|_: &Tree| Vec::new(), |_| None);
@@ -49,7 +49,7 @@ impl Transport {
     }
 }
 
-/// Best first.
+/// All transports, best first.
 pub(crate) const TRANSPORTS: &[Transport] = &[
     Transport {
         name: "shm",
@@ -93,34 +93,34 @@ pub(crate) const TRANSPORTS: &[Transport] = &[
     },
 ];
 
-/// How to open a NIC.
+/// Options for opening a NIC.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NicOptions {
-    /// What this process proves to its peers by that it is of the job, and which of its ranks: only peers that do the same
-    /// can connect.
+    /// Keys by which this process proves that it is of the job, and which of its ranks: only peers that prove
+    /// the same can connect.
     pub keys: Keys,
-    /// The bound of its message memory in bytes, each way; `None`: half of the machine's memory, at most 4 GiB, and less where
-    /// limits of the process (`ulimit -f`, `ulimit -v`) ask for it.
+    /// Upper bound of message memory, in bytes, for each direction. `None`: half of the machine's memory, at
+    /// most 4 GiB, and less if limits of the process (`ulimit -f`, `ulimit -v`) ask for it.
     pub arena: Option<usize>,
-    /// A NIC whose memory it is to share; `None`: it gets its own.
+    /// A NIC whose memory this one shares; `None` gives it its own.
     pub memory: Option<Nic>,
     /// Whether admitted peers are trusted not to write memory that they gave away: see SAFETY.md.
     pub trusting: bool,
-    /// The address at which peers on other hosts find this one, where the transport has a choice; `None`: this host's
-    /// ranks only.
+    /// The address at which peers on other hosts find this one, if the transport has a choice; `None` for this
+    /// host's ranks only.
     pub bind: Option<IpAddr>,
-    /// How long another host may be silent before it is taken for dead; `None`: the transport's own time.
+    /// How long another host may be silent before it counts as lost; `None` for the transport's own time.
     pub detect: Option<Duration>,
-    /// The shares of service levels; `None`: the kernel, QUIC or the network sends as it likes.
+    /// Shares of service levels; `None` leaves the order to the kernel, QUIC or the network.
     pub levels: Option<Levels>,
-    /// Where levels have shares: bytes that may be in flight at a time, of all connections; `None`: 256 KiB.
+    /// Upper bound of bytes in flight of all connections, if levels have shares; `None` for 256 KiB.
     pub levels_in_flight: Option<usize>,
 }
 
 impl NicOptions {
-    /// Trusting, with memory of its own and the usual bound of it. `keys`: those of a [rank](udeck_boot::Client::keys), or a
-    /// secret, which connects it with whoever else knows that.
+    /// Makes options that trust peers, with memory of the NIC's own and its usual bound. `keys` are those of a
+    /// [rank](udeck_boot::Client::keys), or a secret, which connects the NIC with all others that know it.
     pub fn new(keys: impl Into<Keys>) -> Self {
         NicOptions {
             keys: keys.into(),
@@ -135,12 +135,12 @@ impl NicOptions {
     }
 }
 
-/// The transports of this build, best first.
+/// Returns the names of this build's transports, best first.
 pub fn transports() -> Vec<&'static str> {
     TRANSPORTS.iter().map(|transport| transport.name).collect()
 }
 
-/// Opens a transport's NIC: `shm0`.
+/// Opens a transport's NIC, by its name: `shm0`.
 ///
 /// # Errors
 /// [`Error::InvalidParameter`] lists the NICs that exist, or says that this one is over memory of its own only; otherwise
@@ -160,12 +160,13 @@ pub fn open_nic(name: &str, options: &NicOptions) -> Result<Nic> {
     (transport.open)(options)
 }
 
-/// The same bound whichever transport has the memory: so the longest message is.
+/// Returns the bound of the arena. It is the same for all transports that have the memory, and so is the
+/// longest message.
 fn arena(options: &NicOptions) -> usize {
     options.arena.unwrap_or_else(|| default_arena(1))
 }
 
-/// The usual bound of a process's message memory, where so many ranks of the job run on this host.
+/// Returns the usual bound of a process's message memory, in bytes, if `ranks` of the job run on this host.
 pub(crate) fn default_arena(ranks: usize) -> usize {
     udeck_shm::default_arena_limit(ranks)
 }
@@ -220,7 +221,7 @@ fn open_udp(options: &NicOptions) -> Result<Nic> {
 mod tests {
     use super::*;
 
-    /// The choice of transports is made by this list, and what a NIC may be used for by its own attribute.
+    /// Transports are chosen by this list, and a NIC is used according to its own attribute.
     #[test]
     fn every_transport_encrypts_if_its_nic_does() {
         for transport in TRANSPORTS {

@@ -1,9 +1,11 @@
-//! Which environment variables there are. A misspelt one would be ignored in silence: it is named on standard error instead.
+//! Names of all environment variables. A misspelt one would be ignored in silence: it is named on standard
+//! error instead.
 
 use std::ffi::OsString;
 use std::sync::Once;
 
-/// All that begin with [`PREFIX`] and mean something, to the library, deckrun, or our own programs and tests.
+/// All variables that begin with [`PREFIX`] and mean something, to the library, deckrun, or our own programs
+/// and tests.
 const KNOWN: &[&str] = &[
     "DECK_ARENA",
     "DECK_AUTO",
@@ -60,7 +62,7 @@ const KNOWN: &[&str] = &[
 
 const PREFIX: &str = "DECK_";
 
-/// Those that tests set for programs of ours.
+/// Variables that tests set for programs of ours.
 const OF_TESTS: [&str; 7] = [
     "DECK_BIN_DIR",
     "DECK_CONNECTIONS",
@@ -71,7 +73,7 @@ const OF_TESTS: [&str; 7] = [
     "DECK_TEST_",
 ];
 
-/// Names what this process's environment has and nobody reads, once.
+/// Writes the variables of this process's environment that no code reads, once.
 pub(crate) fn name_unknown() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -120,7 +122,7 @@ mod tests {
         assert_eq!(told(KNOWN), [""; 0]);
     }
 
-    /// Variables that a source file has in quotes.
+    /// Collects the variables that a source file has in quotes.
     fn variables(file: &Path, found: &mut Vec<String>) {
         let text = fs::read_to_string(file).unwrap();
         for piece in text.split('"').filter(|piece| piece.len() > PREFIX.len() && piece.starts_with(PREFIX)) {

@@ -1,9 +1,10 @@
-//! Completions. Behind a program that is started, its own arguments are completed: clap knows that for zsh only.
+//! Completions for shells. Behind a program to be started, its own arguments are completed: clap can do that
+//! for zsh only.
 
 use clap::{Arg, Command, ValueHint};
 use clap_complete::{Generator, aot};
 
-/// Put before bash's `complete`, with the words in `@` replaced.
+/// Text before bash's `complete`, in which words in `@` are replaced.
 const PROGRAM_IN_BASH: &str = include_str!("program.bash");
 
 pub fn bash(command: Command) -> String {
@@ -56,7 +57,7 @@ fn starts_a_program(command: &Command) -> bool {
     command.get_positionals().any(|arg| arg.get_value_hint() == ValueHint::CommandWithArguments)
 }
 
-/// As they are typed: behind one of these, a word is not the program.
+/// Returns the options with values as they are typed: the word behind one of them is not the program.
 fn options_with_values(command: &Command) -> Vec<String> {
     let options = command.get_opts().filter(|arg| takes_value(arg));
     let names = options.flat_map(|arg| {

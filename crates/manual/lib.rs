@@ -1,7 +1,7 @@
 //! Manual pages and completions of µDECK's programs, made from their command lines: `PROGRAM --generate man|bash|zsh|fish`.
 //!
-//! The option is hidden: `cargo xtask install` uses it, and whoever has a program without an installation. What `--help` shows is
-//! what the page has, so neither can say what the other does not.
+//! The option is hidden: `cargo xtask install` uses it, and so can a user of a program without an installation.
+//! The page is made from the same data as `--help`, and so they cannot differ.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ mod sections;
 
 use clap::{Args, Command, CommandFactory, ValueEnum};
 
-/// Flattened into a program's options.
+/// The option `--generate`, flattened into a program's options.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Generate {
     /// Write the manual page, or the completions for a shell, to standard output
@@ -32,7 +32,7 @@ enum What {
 }
 
 impl Generate {
-    /// What is to be written, if that was asked for, and nothing else to be done.
+    /// Returns the text to be written, if the option was given; the program then does nothing else.
     pub fn text<Program: CommandFactory>(self) -> Option<String> {
         let command = visible(&Program::command());
         Some(match self.generate? {
@@ -44,7 +44,7 @@ impl Generate {
     }
 }
 
-/// The same without what is hidden, which pages leave out, but not completions.
+/// Returns the command without hidden parts, which pages leave out, but completions do not.
 fn visible(command: &Command) -> Command {
     let mut shown = Command::new(command.get_name().to_owned()).disable_help_subcommand(true);
     if let Some(version) = command.get_version() {

@@ -14,11 +14,11 @@ const MANUAL: &str = "\u{b5}DECK";
 const SETTINGS: &str = "All settings are environment variables that begin with DECK_. The page \"Settings\" of the book \
                         (docs/settings.md) has all of them with their defaults. One that is misspelt is named on standard error.";
 const ENVIRONMENT: &str = "ENVIRONMENT";
-/// What each page begins with; once is enough.
+/// First lines of each rendered page; they are needed once only.
 const PREAMBLE: [&str; 2] = [r".ie \n(.g .ds Aq \(aq", ".el .ds Aq '"];
 const SEE_ALSO: [&str; 6] = ["deckrun", "deckperf", "deckqos", "deckfabric", "nas-ft", "hadb"];
 
-/// `command` as it was declared: not built, so that global options are at the top only.
+/// Renders the page of `command`, which must not be built: global options then stand at the top only.
 pub fn render(command: &Command) -> String {
     let name = command.get_name();
     let mut usage = command.clone();
@@ -26,7 +26,7 @@ pub fn render(command: &Command) -> String {
     let usage = usage.trim_start_matches("Usage:").trim().to_owned();
     let man = Man::new(command.clone().override_usage(usage));
     let version = command.get_version().unwrap_or_default();
-    // By hand: `clap_mangen` leaves out an empty date, and the version takes its place.
+    // The title is made by hand: `clap_mangen` leaves out an empty date, and the version takes its place.
     let title = format!(".TH \"{}\" 1 \"\" \"{} {version}\" \"{MANUAL}\"\n", name.to_uppercase(), name);
     let mut page = PREAMBLE.join("\n") + "\n" + &title;
     type Part = fn(&Man, &mut dyn std::io::Write) -> std::io::Result<()>;
@@ -45,7 +45,7 @@ pub fn render(command: &Command) -> String {
     page
 }
 
-/// Without the lines that each rendering begins with.
+/// Returns rendered text without the lines that each rendering begins with.
 fn text(write: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>) -> String {
     let mut bytes = Vec::new();
     write(&mut bytes).expect("memory takes everything");
@@ -56,7 +56,7 @@ fn text(write: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>) -> S
     text.replace(".br\n\n.br\n", ".sp\n")
 }
 
-/// Each with the options that only it has.
+/// Renders the subcommands, each with the options that only it has.
 fn subcommands(command: &Command) -> String {
     let mut page = String::new();
     for subcommand in command.get_subcommands() {
@@ -87,7 +87,7 @@ fn last_sections(name: &str, mut sections: Vec<Section>) -> String {
         let title = title.map_or_else(|| section.title.to_uppercase(), |(_, theirs)| (*theirs).to_owned());
         roff.control("SH", [title.as_str()]);
         for entry in section.entries {
-            // Without words of its own, it would take the next entry's term for them.
+            // An entry without words would take the next entry's term for them.
             roff.control(if entry.words.is_empty() { "PP" } else { "TP" }, []).text([bold(entry.term)]);
             if !entry.words.is_empty() {
                 roff.text([roman(entry.words)]);

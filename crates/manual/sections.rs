@@ -1,4 +1,4 @@
-//! What stands below the options in `--help`, as sections.
+//! The text below the options in `--help`, split into sections.
 //!
 //! ```text
 //! Examples:                       a section begins at the margin, and ends with a colon
@@ -13,7 +13,7 @@ pub struct Section {
     pub entries: Vec<Entry>,
 }
 
-/// What is typed or read, and what it means.
+/// An entry: a command or a code, and its meaning.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     pub term: String,

@@ -7,9 +7,9 @@ use super::{
     tree::{Tree, bytes},
 };
 
-/// Sealed memory (`F_SEAL_FUTURE_WRITE`), without which there is no shared memory.
+/// First kernel with sealed memory (`F_SEAL_FUTURE_WRITE`), without which there is no shared memory.
 const SEALS: (u32, u32) = (5, 1);
-/// Sleeping on several words (`futex_waitv`), by which a rank waits on several NICs.
+/// First kernel that sleeps on several words (`futex_waitv`), by which a rank waits on several NICs.
 const SLEEPS_ON_SEVERAL: (u32, u32) = (5, 16);
 
 pub(super) fn findings(tree: &Tree, cgroup: Option<&Result<PathBuf, String>>) -> Vec<Finding> {
@@ -18,7 +18,7 @@ pub(super) fn findings(tree: &Tree, cgroup: Option<&Result<PathBuf, String>>) ->
     findings
 }
 
-/// The running kernel's version.
+/// Returns the running kernel's version.
 pub(super) fn version(tree: &Tree) -> Option<(u32, u32)> {
     let release = tree.read("proc/sys/kernel/osrelease")?;
     let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
@@ -85,7 +85,7 @@ fn end_of_a_job(cgroup: &Result<PathBuf, String>) -> Finding {
     }
 }
 
-/// Of a list such as `0-3,8`.
+/// Counts the items of a list such as `0-3,8`.
 fn count(list: &str) -> Option<usize> {
     list.split(',').try_fold(0, |sum, part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -94,7 +94,7 @@ fn count(list: &str) -> Option<usize> {
     })
 }
 
-/// How many processors' time the control groups allow us, if they bound it.
+/// Returns how many processors' time the control groups allow us, if they bound it.
 fn quota(tree: &Tree) -> Option<f64> {
     let of_two = |quota: &str, period: &str| Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?);
     let second = groups(tree, "", "cpu.max").into_iter().filter_map(|text| {
@@ -108,7 +108,8 @@ fn quota(tree: &Tree) -> Option<f64> {
     second.chain(first).filter(|quota| *quota > 0.0).min_by(f64::total_cmp)
 }
 
-/// What `file` says in our control group and in those around it. `controller`: of version 1; empty: of version 2.
+/// Returns the text of `file` in our control group and in its ancestors. `controller` is one of version 1, or
+/// empty for version 2.
 pub(super) fn groups(tree: &Tree, controller: &str, file: &str) -> Vec<String> {
     let own = tree.read("proc/self/cgroup").unwrap_or_default();
     let own = own.lines().find_map(|line| {

@@ -8,28 +8,29 @@ use super::{
 };
 use crate::init::{DESCRIPTORS_PER_PEER, OTHER_DESCRIPTORS};
 
-/// Up to here a job wants no more than it has everywhere.
+/// Number of ranks up to which the usual limits of all systems are enough.
 const USUAL_RANKS: u64 = 96;
-/// What RDMA needs for the rings and arenas of a small job; real ones need as much as they send.
+/// Locked memory that RDMA needs for the rings and arenas of a small job, in bytes; real jobs need as much as
+/// they send.
 const LITTLE_LOCKED: u64 = 1 << 30;
 
 /// Threads of a rank, its own included: those of the library (ARCHITECTURE.md lists them), over several NICs.
 const THREADS_PER_RANK: u64 = 8;
-/// Ranks of one host that nobody finds many.
+/// A number of ranks on one host that is not unusual.
 const RANKS_HERE: u64 = 64;
-/// `CAP_IPC_LOCK` and `CAP_SYS_RESOURCE` of `linux/capability.h`: limits on locked memory, and on processes, do not bind who has
-/// them.
+/// `CAP_IPC_LOCK` and `CAP_SYS_RESOURCE` of `linux/capability.h`: a process with them is not bound by limits on
+/// locked memory, and on processes.
 const IPC_LOCK: u32 = 14;
 const SYS_RESOURCE: u32 = 24;
 
-/// A limit on what a process's memory takes.
+/// A limit that bounds a process's memory.
 struct Size {
     subject: &'static str,
-    /// In `/proc/self/limits`.
+    /// The limit's name in `/proc/self/limits`.
     name: &'static str,
     /// The shell's option, and the name in limits.conf.
     option: [&'static str; 2],
-    /// The least that a rank can do with.
+    /// The least that a rank can work with, in bytes.
     least: u64,
     /// From here on, message memory is as large as without a limit.
     usual: u64,
@@ -86,7 +87,7 @@ impl Size {
     }
 }
 
-/// A limit; `None`: there is none.
+/// A limit; `None` means unlimited.
 struct Limit {
     soft: Option<u64>,
     hard: Option<u64>,
@@ -126,7 +127,7 @@ fn descriptors(tree: &Tree) -> Finding {
     }
 }
 
-/// Whether this process has a capability, not only within a user namespace of its own.
+/// Tells whether this process has a capability, not only within a user namespace of its own.
 fn has(tree: &Tree, capability: u32) -> bool {
     let own = tree.field("proc/self/status", "CapEff");
     let own = own.and_then(|set| u64::from_str_radix(&set, 16).ok()).unwrap_or(0);
@@ -286,7 +287,7 @@ mod tests {
         let found = root("         0          0 4294967295\n");
         assert_eq!(found[2].seen, "no limit for this user (CAP_IPC_LOCK)");
         assert_eq!((marks(&found), &found[1].seen[..8]), (vec![Mark::Ok, Mark::Note, Mark::Ok], "unknown:"));
-        // Of a user namespace only.
+        // The capability holds in a user namespace only.
         assert_eq!(root("         0       1000          1\n")[2].mark, Mark::Problem);
     }
 }

@@ -1,4 +1,4 @@
-//! The memory that messages lie in, for shared memory.
+//! Findings on memory for messages, for the transport over shared memory.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ pub(crate) fn findings(tree: &Tree) -> Vec<Finding> {
 
 fn memfd(tree: &Tree) -> Finding {
     let subject = "memfd";
-    // This is what a rank does.
+    // A rank makes its memory in the same way.
     match udeck_sys::segment::create(
         "deck-doctor",
         udeck_sys::segment::CHUNK,
@@ -38,7 +38,8 @@ fn memfd(tree: &Tree) -> Finding {
     }
 }
 
-/// Either way it runs: in measurements with two ranks, copies of 1 MiB and more gained nothing that was sure.
+/// Reports huge pages. Jobs run with and without them: in measurements with two ranks, copies of 1 MiB and more
+/// gained nothing certain.
 fn huge_pages(tree: &Tree) -> Finding {
     let subject = "huge pages";
     let Some(setting) = tree.read("sys/kernel/mm/transparent_hugepage/shmem_enabled") else {
@@ -50,7 +51,7 @@ fn huge_pages(tree: &Tree) -> Finding {
     Finding::ok(subject, format!("{used} (shmem_enabled: {setting})"))
 }
 
-/// People look for it, because other libraries need it.
+/// Reports `/dev/shm`: users look for it, because other libraries need it.
 fn named(tree: &Tree) -> Option<Finding> {
     let path = Path::new("dev/shm");
     let seen = match udeck_sys::file_system_size(&tree.path(path)) {

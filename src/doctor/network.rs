@@ -1,4 +1,4 @@
-//! Interfaces, their addresses, and what the kernel gives sockets.
+//! Findings on interfaces, their addresses, and the kernel's limits of sockets.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -7,7 +7,8 @@ use udeck_udp::Offloads;
 
 use super::{finding::Finding, tree::Tree};
 
-/// An Ethernet frame's usual payload: below it something is tunnelled, and much of each packet is headers.
+/// An Ethernet frame's usual payload, in bytes: below it packets are tunnelled, and much of each one is
+/// headers.
 const USUAL_MTU: u64 = 1500;
 
 pub(super) fn findings(
@@ -38,7 +39,7 @@ fn interface(
     let mut parts = Vec::new();
     let mtu = tree.number(format!("{folder}/mtu"));
     parts.extend(mtu.map(|mtu| format!("MTU {mtu}")));
-    // A virtual interface has no speed, and -1 or an error says so.
+    // A virtual interface has no speed: -1 or an error stands for that.
     let speed = tree.number(format!("{folder}/speed")).filter(|speed| (1..10_000_000).contains(speed));
     parts.extend(speed.map(|speed| format!("{speed} Mbit/s")));
     parts.push(shown.join(", "));
@@ -86,7 +87,7 @@ fn towards_others(chosen: Option<&Result<IpAddr, String>>) -> Option<Finding> {
     })
 }
 
-/// What a TCP connection may have under way; `least` is what the transport asks for.
+/// Reports the bounds of a TCP connection's buffers.
 pub(crate) fn tcp(tree: &Tree) -> Vec<Finding> {
     let third = |path| tree.read(path)?.split_whitespace().nth(2)?.parse().ok();
     let (receive, send) = (third("proc/sys/net/ipv4/tcp_rmem"), third("proc/sys/net/ipv4/tcp_wmem"));
@@ -100,7 +101,7 @@ pub(crate) fn tcp(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// What a NIC's one socket may hold, and what the kernel and the processor do for it.
+/// Reports the bounds of a NIC's one socket, and the offloads of kernel and processor.
 pub(crate) fn udp(tree: &Tree, offloads: udeck_via::Result<Offloads>) -> Vec<Finding> {
     let (receive, send) =
         (tree.number("proc/sys/net/core/rmem_max"), tree.number("proc/sys/net/core/wmem_max"));
@@ -137,7 +138,8 @@ fn encryption(Offloads { aes, .. }: Offloads) -> Finding {
     }
 }
 
-/// A megabyte is what a link of 10 Gbit/s carries in 0.8 ms: with less, it idles while a busy host does something else.
+/// Buffers below this size are reported, in bytes. A link of 10 Gbit/s carries a megabyte in 0.8 ms: with less,
+/// it idles while a busy host does other work.
 const LITTLE_BUFFER: u64 = 1 << 20;
 
 fn buffers(subject: &str, receive: Option<u64>, send: Option<u64>, names: [&str; 2]) -> Finding {

@@ -1,32 +1,33 @@
-//! RDMA devices as the kernel shows them in `/sys/class/infiniband`: ports, their states, and their GIDs; whether the
-//! libraries can be loaded that speak to them; and how connections would be made.
+//! Findings on RDMA devices from `/sys/class/infiniband`: ports, their states, and their GIDs; whether the
+//! libraries for them can be loaded; and how connections would be made.
 //!
 //! Layout: `Documentation/ABI/stable/sysfs-class-infiniband` of the kernel.
 
 use super::{finding::Finding, tree::Tree};
 
 const FOLDER: &str = "sys/class/infiniband";
-/// The libraries by the names under which a program loads them.
+/// Names under which a program loads the libraries.
 const VERBS: &str = "libibverbs.so.1";
 const CM: &str = "librdmacm.so.1";
-/// Chooses how queue pairs are connected.
+/// The variable that chooses how queue pairs are connected.
 const CONNECT: &str = "DECK_VERBS_CONNECT";
 const PACKAGE: &str = "install rdma-core (Debian: libibverbs1, librdmacm1, ibverbs-providers)";
-/// A port has many; people look for the first.
+/// Maximum number of GIDs in the report: a port has many, and users look for the first.
 const MOST_GIDS: usize = 6;
 
-/// Whether the kernel shows any.
+/// Tells whether the kernel shows any device.
 pub(crate) fn has_devices(tree: &Tree) -> bool {
     !tree.list(FOLDER).is_empty()
 }
 
-/// Devices, ports, GIDs, libraries.
+/// Returns the findings on devices, ports, GIDs and libraries.
 pub(crate) fn findings(tree: &Tree) -> Vec<Finding> {
     let asked = std::env::var(CONNECT).is_ok_and(|way| way.trim() == "cm");
     findings_with(tree, udeck_sys::library, asked)
 }
 
-/// `load`: the path of a library that could be loaded, or the loader's words. `asked`: connections are to go through rdma_cm.
+/// Returns the findings. `load` returns the path of a library that could be loaded, or the loader's words.
+/// `asked` means that connections are to go through rdma_cm.
 fn findings_with(tree: &Tree, load: impl Fn(&str) -> Result<String, String>, asked: bool) -> Vec<Finding> {
     let devices = tree.list(FOLDER);
     let mut findings: Vec<_> = devices.iter().flat_map(|device| of_device(tree, device)).collect();
@@ -60,7 +61,8 @@ fn findings_with(tree: &Tree, load: impl Fn(&str) -> Result<String, String>, ask
     findings
 }
 
-/// How connections would be made, with `through_cm` of so many devices through rdma_cm, and whether the kernel is ready for that.
+/// Reports how connections would be made, if those of the devices `through_cm` go through rdma_cm, and whether
+/// the kernel is ready for that.
 fn connecting(tree: &Tree, through_cm: &[String], devices: usize) -> Finding {
     const SUBJECT: &str = "connecting";
     if through_cm.is_empty() {
@@ -83,7 +85,7 @@ fn of_device(tree: &Tree, device: &str) -> Vec<Finding> {
     let firmware = tree
         .read(format!("{folder}/fw_ver"))
         .map_or(String::new(), |version| format!(", firmware {version}"));
-    // `1: CA`
+    // The text is, for example, `1: CA`.
     let kind = tree.read(format!("{folder}/node_type"));
     let kind = kind.as_deref().and_then(|text| text.split(": ").nth(1)).unwrap_or("unknown kind").to_owned();
     let mut findings = vec![access(tree, device, format!("{kind}{firmware}"))];
@@ -93,7 +95,7 @@ fn of_device(tree: &Tree, device: &str) -> Vec<Finding> {
     findings
 }
 
-/// Programs open the device's file.
+/// Reports whether programs can open the device's file.
 fn access(tree: &Tree, device: &str, about: String) -> Finding {
     let files = tree.list("sys/class/infiniband_verbs");
     let file = files.iter().find(|file| {
@@ -121,7 +123,7 @@ fn of_port(tree: &Tree, device: &str, port: &str) -> Vec<Finding> {
     let folder = format!("{FOLDER}/{device}/ports/{port}");
     let subject = format!("{device} port {port}");
     let read = |file: &str| tree.read(format!("{folder}/{file}"));
-    // `4: ACTIVE`, `5: LinkUp`
+    // The text is, for example, `4: ACTIVE` or `5: LinkUp`.
     let word = |file: &str| {
         let text = read(file)?;
         Some(text.split_once(": ").map_or(text.as_str(), |(_, word)| word).to_owned())
@@ -160,7 +162,7 @@ fn of_port(tree: &Tree, device: &str, port: &str) -> Vec<Finding> {
     findings
 }
 
-/// The partitions that a port is in, if there are others than the usual one.
+/// Returns the partitions of a port, if it has others than the usual one.
 fn partitions(tree: &Tree, port: &str) -> Option<String> {
     let keys = tree.list(format!("{port}/pkeys")).into_iter().filter_map(|index| {
         let key = tree.read(format!("{port}/pkeys/{index}"))?;
@@ -174,10 +176,10 @@ fn partitions(tree: &Tree, port: &str) -> Option<String> {
 #[derive(Debug, PartialEq, Eq)]
 struct Gid {
     index: u32,
-    /// `IB`, `RoCE v1`, `RoCE v2`.
+    /// One of `IB`, `RoCE v1`, `RoCE v2`.
     kind: String,
     address: String,
-    /// The network interface that it comes from, and its MTU (the port's is what fits into that).
+    /// The network interface that the address comes from, and its MTU (the port's MTU is what fits into it).
     interface: Option<String>,
     mtu: Option<u64>,
 }

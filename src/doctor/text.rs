@@ -1,13 +1,13 @@
-//! A report as people read it.
+//! Text of a report, for people.
 
 use std::fmt;
 
 use super::finding::{Finding, Mark, Report};
 
-/// Where subjects and what was seen begin, in columns.
+/// Columns in which subjects and findings begin.
 const SUBJECT: usize = 11;
 const SEEN: usize = 29;
-/// Lines are no longer, unless a word is.
+/// Maximum length of a line, in columns, unless a word is longer.
 const WIDTH: usize = 100;
 
 impl fmt::Display for Mark {
@@ -20,7 +20,7 @@ impl fmt::Display for Mark {
     }
 }
 
-/// `{:#}` has the marks in colour, for a terminal.
+/// Writes the report; `{:#}` has the marks in colour, for a terminal.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for section in &self.sections {
@@ -59,7 +59,7 @@ fn show(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
         false => write!(f, "  {mark}")?,
     }
     write!(f, "{:<width$} ", finding.subject, width = SEEN - SUBJECT - 1)?;
-    // A long subject pushes its own first line only.
+    // A long subject moves its own first line only.
     let begin = SEEN.max(SUBJECT + finding.subject.chars().count() + 1);
     folded(f, &finding.seen, begin, SEEN)?;
     match &finding.remedy {
@@ -71,7 +71,7 @@ fn show(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
     }
 }
 
-/// Words in lines; the first one begins at this column, the others at that.
+/// Writes words in lines; the first line begins at column `begin`, the others at `margin`.
 fn folded(f: &mut fmt::Formatter<'_>, text: &str, begin: usize, margin: usize) -> fmt::Result {
     let (mut column, mut fresh) = (begin, true);
     for word in text.split(' ') {

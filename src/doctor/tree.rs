@@ -1,11 +1,11 @@
-//! The files in which the kernel says how things are; a test has them made up.
+//! Files of the kernel with its state; a test makes its own.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// `/proc`, `/sys` and `/dev`, below some folder.
+/// `/proc`, `/sys` and `/dev`, below a folder.
 pub(crate) struct Tree(PathBuf);
 
 impl Tree {
@@ -17,7 +17,7 @@ impl Tree {
         self.0.join(path)
     }
 
-    /// A file's text without the space around it; `None` if it cannot be read, or says nothing.
+    /// Returns a file's text without the space around it; `None` if it cannot be read, or is empty.
     pub fn read(&self, path: impl AsRef<Path>) -> Option<String> {
         let text = fs::read_to_string(self.path(path)).ok()?;
         let text = text.trim();
@@ -32,7 +32,7 @@ impl Tree {
         self.path(path).exists()
     }
 
-    /// The names in a folder, in order: of numbers as numbers.
+    /// Returns the names in a folder, sorted; numbers are sorted as numbers.
     pub fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();
         let mut names: Vec<_> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -40,7 +40,7 @@ impl Tree {
         names
     }
 
-    /// Of a file of lines `name: value`, the value.
+    /// Returns the value of `name`, in a file of lines `name: value`.
     pub fn field(&self, path: impl AsRef<Path>, name: &str) -> Option<String> {
         let text = self.read(path)?;
         let mut lines = text.lines().filter_map(|line| line.split_once(':'));
@@ -48,12 +48,12 @@ impl Tree {
     }
 }
 
-/// Of a choice that the kernel shows as `always [madvise] never`, the one in brackets.
+/// Returns the chosen word, which the kernel shows in brackets, as in `always [madvise] never`.
 pub(crate) fn chosen(text: &str) -> &str {
     text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or(text, |(chosen, _)| chosen)
 }
 
-/// `1.5 GiB`: at most one digit behind the point.
+/// Writes a size as `1.5 GiB`: with at most one digit behind the point.
 pub(crate) fn bytes(count: u64) -> String {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let (mut value, mut unit) = (count as f64, 0);
@@ -70,7 +70,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A tree of these files; gone when dropped.
+    /// A tree of these files, which are removed when it is dropped.
     pub(crate) struct MadeUp(pub(crate) Tree);
 
     impl MadeUp {

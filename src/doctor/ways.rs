@@ -1,4 +1,5 @@
-//! Which transport a job would take, within this host and to others: chosen as every rank chooses, and opened as it does.
+//! The transport that a job would take, within this host and to others: chosen as every rank chooses, and
+//! opened as it does.
 
 use udeck_deck::{Config, SkippedTransport};
 use udeck_via::Nic;
@@ -20,7 +21,7 @@ pub(super) struct Ways {
     pub can_run: bool,
 }
 
-/// What each transport knows of its own.
+/// Returns each transport's own findings.
 pub(super) fn sections(tree: &Tree) -> Vec<Section> {
     TRANSPORTS
         .iter()
@@ -50,7 +51,7 @@ pub(super) fn find(question: &Question) -> Ways {
     Ways { findings, can_run: within_works && (beyond_works || !question.several_hosts) }
 }
 
-/// The way between two ranks in this relation, and whether it leads anywhere.
+/// Returns the finding on the transport between two ranks in this relation, and whether one leads there.
 fn way(relation: Relation, question: &Question, wanted: Wanted<'_>, options: &NicOptions) -> (Finding, bool) {
     let (subject, hosts): (_, &[u32]) = match relation {
         Relation::SameHost => ("same host", &[0, 0]),
@@ -70,7 +71,7 @@ fn way(relation: Relation, question: &Question, wanted: Wanted<'_>, options: &Ni
         Ok(opened) => opened,
         Err(error) => {
             let error = error.to_string();
-            // What somebody has set by name.
+            // A name with `DECK_` in the error is a variable that the user has set.
             let advice = match error.contains("DECK_") {
                 true => "correct or unset that variable; --transport shm, tcp or udp takes another one",
                 false => "see above for what is missing; --transport shm, tcp or udp takes another one",
@@ -79,7 +80,7 @@ fn way(relation: Relation, question: &Question, wanted: Wanted<'_>, options: &Ni
         }
     };
     let unavailable: Vec<SkippedTransport> = unavailable.into_iter().map(|(_, skipped)| skipped).collect();
-    // As a postbox takes the first that leads there.
+    // A postbox also takes the first NIC that leads there.
     let leads = |nic: &&Nic| {
         let attributes = nic.attributes();
         relation == Relation::SameHost || !attributes.host_only && (attributes.encrypted || !wanted.encrypt)
@@ -96,7 +97,7 @@ fn way(relation: Relation, question: &Question, wanted: Wanted<'_>, options: &Ni
     (Finding::ok(subject, format!("{taken}{}{why}", device_of(nic, taken))), true)
 }
 
-/// Where a NIC is found, if that is an address for people, and what it uses of the machine.
+/// Describes a NIC: its address, if people can read it, and the device that it uses.
 fn device_of(nic: &Nic, transport: &str) -> String {
     let attributes = nic.attributes();
     match std::str::from_utf8(&attributes.address) {
@@ -111,7 +112,7 @@ fn device_of(nic: &Nic, transport: &str) -> String {
     }
 }
 
-/// Why it is no better one.
+/// Returns why the transport is no better one.
 fn reasons(relation: Relation, taken: &str, encrypt: bool, unavailable: &[SkippedTransport]) -> String {
     let better = TRANSPORTS.iter().take_while(|transport| transport.name != taken);
     let reasons: Vec<_> = better
@@ -138,7 +139,7 @@ mod tests {
         find(&beyond(transports))
     }
 
-    /// For a job of several hosts.
+    /// Makes the question for a job of several hosts.
     fn beyond(transports: Option<&str>) -> Question {
         let interface = Some(Ok(IpAddr::from([127, 0, 0, 1])));
         let transports = transports.map(str::to_owned);
@@ -163,7 +164,7 @@ mod tests {
         assert_eq!(seen[0], (Mark::Ok, "same host", "shm"));
         let (mark, subject, beyond) = seen[1];
         assert_eq!((mark, subject), (Mark::Ok, "other hosts"));
-        // What a host without an RDMA device says of verbs; one that has one takes it.
+        // A host without an RDMA device reports why verbs is not taken; a host with one takes it.
         let ways =
             ["tcp at 127.0.0.1 (shm: it reaches ranks of its own host only; verbs: ", "verbs at 127.0.0.1: "];
         assert!(ways.iter().any(|way| beyond.starts_with(way)), "{beyond}");

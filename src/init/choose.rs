@@ -1,4 +1,4 @@
-//! Which NICs a rank opens: by where the job's ranks run, or as the user says.
+//! Choice of the NICs that a rank opens: by the places of the job's ranks, or as the user wants.
 
 use std::net::IpAddr;
 
@@ -6,25 +6,25 @@ use udeck_deck::{Error, Result};
 
 use crate::registry::Transport;
 
-/// Where the ranks of a job run.
+/// Places of the ranks of a job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places<'a> {
-    /// This rank.
+    /// This rank's number.
     pub rank: u32,
-    /// The number of each rank's host; empty: all run on one.
+    /// The number of each rank's host; empty if all run on one.
     pub hosts: &'a [u32],
     /// This host's address towards the others.
     pub interface: Option<IpAddr>,
 }
 
 impl Places<'_> {
-    /// How many of `size` ranks run on this host.
+    /// Returns how many of `size` ranks run on this host.
     pub fn here(&self, size: u32) -> usize {
         let Some(own) = self.own() else { return size as usize };
         self.hosts.iter().filter(|host| **host == own).count()
     }
 
-    /// Whether other ranks run on other hosts.
+    /// Tells whether other ranks run on other hosts.
     pub fn has_others(&self) -> bool {
         self.company().1
     }
@@ -33,8 +33,8 @@ impl Places<'_> {
         self.hosts.get(self.rank as usize).copied()
     }
 
-    /// Whether another rank runs on this host, and whether one runs on another. (Alone in the world, it is its own
-    /// company.)
+    /// Tells whether another rank runs on this host, and whether one runs on another host. (A rank that is
+    /// alone in the world counts as its own neighbour.)
     fn company(&self) -> (bool, bool) {
         let Some(own) = self.own() else { return (true, false) };
         let others = || self.hosts.iter().enumerate().filter(|(rank, _)| *rank != self.rank as usize);
@@ -43,12 +43,12 @@ impl Places<'_> {
     }
 }
 
-/// What the user wants.
+/// Wishes of the user.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wanted<'a> {
-    /// These transports, in this order.
+    /// Only these transports, in this order.
     pub transports: Option<&'a str>,
-    /// Between hosts, only transports that encrypt.
+    /// Only transports that encrypt, between hosts.
     pub encrypt: bool,
 }
 
@@ -58,22 +58,22 @@ pub(crate) struct Opening {
     pub transport: &'static str,
     /// See [`crate::NicOptions::bind`].
     pub bind: Option<IpAddr>,
-    /// Nobody asked for it by name: a host that cannot have it does without.
+    /// The user did not name this NIC: a host that cannot have it does without.
     pub optional: bool,
 }
 
-/// Where a rank is, seen from another one.
+/// Place of a rank, seen from another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Relation {
     SameHost,
     OtherHost,
 }
 
-/// Why a transport is not taken where encryption is asked for.
+/// Reason why a transport is not taken if encryption is asked for.
 pub(crate) const NOT_ENCRYPTED: &str = "it is not encrypted (--encrypt)";
 
-/// Why a transport is not taken between ranks in this relation, if nobody asks for it; `None`: it is, if there is no better
-/// one.
+/// Returns why a transport is not taken between ranks in this relation, if the user does not name it; `None` if
+/// it is taken, unless there is a better one.
 pub(crate) fn why_not(transport: &Transport, relation: Relation, encrypt: bool) -> Option<&'static str> {
     match (relation, transport.network) {
         (Relation::OtherHost, false) => Some("it reaches ranks of its own host only"),
@@ -84,9 +84,9 @@ pub(crate) fn why_not(transport: &Transport, relation: Relation, encrypt: bool) 
     }
 }
 
-/// The NICs that a rank uses, in order of preference: those that `wanted` names; otherwise one for this host if others run
-/// here, and one for the network if others run elsewhere. Where encryption is asked for, a NIC that does not encrypt listens
-/// on this host only.
+/// Returns the NICs that a rank uses, in order of preference: those that `wanted` names; otherwise one for this
+/// host if others run here, and one for the network if others run elsewhere. If encryption is asked for, a NIC
+/// that does not encrypt listens on this host only.
 pub(crate) fn choose(
     places: &Places<'_>,
     wanted: Wanted<'_>,
@@ -117,7 +117,7 @@ pub(crate) fn choose(
     Ok(chosen.into_iter().map(opening).collect())
 }
 
-/// No transport reaches the job's other hosts as the user wants it.
+/// Makes the error that no transport reaches the job's other hosts as the user wants it.
 #[cold]
 fn no_way_out(wanted: Wanted<'_>, chosen: &[&Transport], existing: &[Transport]) -> Error {
     let names = |transports: &mut dyn Iterator<Item = &Transport>| {
@@ -137,7 +137,7 @@ fn no_way_out(wanted: Wanted<'_>, chosen: &[&Transport], existing: &[Transport])
     Error::Via { what: "choosing transports".into(), source }
 }
 
-/// Those of a list, as the list has them.
+/// Returns the transports of a list, in its order.
 fn named<'a>(wanted: &str, existing: &'a [Transport]) -> Result<Vec<&'a Transport>> {
     let mut chosen: Vec<&Transport> = Vec::new();
     for name in wanted.split(',').map(str::trim) {
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(names(encrypted(&[0, 0], None).unwrap()), [("shm", None)]);
         assert_eq!(names(encrypted(&[0, 1], None).unwrap()), [("udp", open)]);
         assert_eq!(names(encrypted(&[0, 0, 1], None).unwrap()), [("shm", None), ("udp", open)]);
-        // One that does not encrypt is reached from this host only.
+        // A NIC that does not encrypt is reached from this host only.
         assert_eq!(names(encrypted(&[0, 1], Some("tcp,udp")).unwrap()), [("tcp", None), ("udp", open)]);
         assert_eq!(names(encrypted(&[0, 0], Some("tcp")).unwrap()), [("tcp", None)]);
         let error = encrypted(&[0, 1], Some("verbs,tcp")).unwrap_err().to_string();
