@@ -1,4 +1,4 @@
-//! A block of message memory, taken and given back.
+//! Cost of taking a block of message memory and giving it back.
 
 use criterion::Criterion;
 use udeck::via::mem::Fill;
@@ -15,7 +15,7 @@ pub fn measure(criterion: &mut Criterion) {
     group.bench_function("block of 4 KiB, zeroed", |bencher| {
         bencher.iter(|| outbox.block(4 << 10, Fill::Zero).expect("the arena is empty").offset());
     });
-    // Other sizes between them: the books find a gap, no pocket has one.
+    // Blocks of other sizes are held: the books find a gap, no pocket has one.
     let held: Vec<_> = (1..200).map(|n| outbox.block(n * 1000, Fill::Keep).expect("room")).collect();
     group.bench_function("block of 100,000 B beside 199 others", |bencher| {
         bencher.iter(|| outbox.block(100_000, Fill::Keep).expect("room").offset());

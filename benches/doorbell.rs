@@ -1,4 +1,4 @@
-//! Marking a ring that has news, and finding the marked ones.
+//! Cost of marking a ring that has messages, and of finding the marked rings.
 
 use criterion::Criterion;
 use udeck_sys::doorbell::{BITS, Doorbell};

@@ -1,4 +1,4 @@
-//! All steps of one rank in each order of exchange.
+//! Cost of all steps of one rank in each order of exchange.
 
 use criterion::Criterion;
 use udeck::exchange::{Step, hypercube, tournament, triangle};

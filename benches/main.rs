@@ -1,7 +1,8 @@
-//! What the parts cost, each alone: `cargo bench`, or `cargo bench -- ring` for some of them. A run takes half a minute.
+//! Benchmarks of the parts, each alone: `cargo bench`, or `cargo bench -- ring` for some of them. A run takes
+//! half a minute.
 //!
-//! These are for comparing two versions of a part on one machine. Whole messages, and other libraries beside them, are
-//! measured by `deckperf`; instructions are counted by `cargo xtask counts`.
+//! These benchmarks compare two versions of a part on one machine. `deckperf` measures whole messages, and other libraries
+//! beside them; `cargo xtask counts` counts instructions.
 
 mod arena;
 mod doorbell;
@@ -16,7 +17,7 @@ use std::time::Duration;
 use criterion::Criterion;
 use udeck_boot::{Client, local::Job};
 
-/// A NIC of shared memory whose process is alone.
+/// Opens a NIC of shared memory whose process is alone.
 fn nic() -> udeck::via::Nic {
     let (_job, mut streams) = Job::new(1).expect("a name service");
     let client = Client::new(streams.remove(0)).expect("the name service answers");

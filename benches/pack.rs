@@ -1,4 +1,4 @@
-//! Items packed into a message, and read where they lie.
+//! Cost of packing items into a message, and of reading them where they lie.
 
 use std::hint::black_box;
 

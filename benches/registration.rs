@@ -1,4 +1,4 @@
-//! Memory of the program's own: registered for the first time, and found in the registration cache.
+//! Cost of registering memory of the program's own: for the first time, and found in the registration cache.
 
 use criterion::{BatchSize, Criterion};
 use udeck::via::UserMemory;

@@ -1,4 +1,4 @@
-//! A message through the ring, both ends on one thread: what the cells cost without cache lines that travel.
+//! Cost of a message through the ring, with both ends on one thread: no cache line travels.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What ranks of a host share: the lock, a permit, elements, and the barrier of two ranks.
+//! Cost of shared segments: the lock, a permit, elements, and the barrier of two ranks.
 
 use std::thread;
 
@@ -8,7 +8,7 @@ use udeck_boot::{Client, local::Job};
 
 const ELEMENTS: usize = 1 << 17;
 
-/// A job of two ranks in this process.
+/// Makes a job of two ranks in this process.
 fn worlds() -> [World; 2] {
     let (_job, streams) = Job::new(2).expect("a name service");
     let world = |stream| {
@@ -24,7 +24,7 @@ pub fn measure(criterion: &mut Criterion) {
     let [world, other] = worlds();
     let echo = thread::spawn(move || {
         let both = other.shared_segment::<u64>("both", 1).expect("shared");
-        // Until the other one has set it.
+        // The loop ends when the other rank has set the word.
         while both.load(0) == 0 {
             both.barrier().expect("it comes");
         }
@@ -53,7 +53,7 @@ pub fn measure(criterion: &mut Criterion) {
     group
         .bench_function("copy of 1 MiB from a slice", |bencher| bencher.iter(|| copy.copy_from_slice(&from)));
     group.finish();
-    // It is at a barrier, or before its next look.
+    // The other thread is at a barrier, or about to read the word.
     both.store(0, 1);
     let _ = both.barrier_timeout(std::time::Duration::from_millis(100));
     drop(both);

@@ -1,13 +1,14 @@
-//! Data-parallel training: every rank has the same model and a part of the samples. At each step the ranks add up their gradients
-//! by `all_reduce`, and all go the same way downhill. Shows that call, a broadcast, and what it costs beside the arithmetic.
+//! Data-parallel training: every rank has the same model and a part of the samples. At each step the ranks add
+//! up their gradients by `all_reduce`, and all take the same step downhill. Shows that call, a broadcast, and
+//! their cost beside the arithmetic.
 //!
 //! ```sh
 //! cargo run --release --example allreduce_sgd
 //! deckrun -n 4 target/release/examples/allreduce_sgd --weights 2000 --steps 500
 //! ```
 //!
-//! The samples come from weights that are known (and some noise), which the model has to find. It has to be the same on all ranks,
-//! to the last bit.
+//! The samples come from known weights (and some noise), which the model has to find. The model has to be the
+//! same on all ranks, to the last bit.
 
 use std::time::{Duration, Instant};
 
@@ -29,11 +30,11 @@ struct Options {
 
 /// Samples of a step, for each weight.
 const BATCH: usize = 4;
-/// How many different batches there are.
+/// Number of different batches.
 const BATCHES: usize = 4;
-/// How far a step goes.
+/// Length of a step, as a multiple of the gradient.
 const RATE: f64 = 1.0;
-/// Each output is off by so much at most. The weights that are found must not be farther off.
+/// Upper bound of each output's error. The weights that are found must not be farther off.
 const NOISE: f64 = 0.01;
 
 fn main() -> udeck::Result {
@@ -48,7 +49,7 @@ fn main() -> udeck::Result {
     all.barrier()?;
     let started = Instant::now();
     for step in 0..options.steps {
-        // The gradient, and behind it the loss: so they are added up by one call.
+        // The gradient, and behind it the loss: one call adds up both.
         let mut sums = batches[step % BATCHES].gradient_and_loss(&model);
         let before = Instant::now();
         all.all_reduce(&mut sums, op::Sum)?;
@@ -77,7 +78,7 @@ fn main() -> udeck::Result {
     world.finish()
 }
 
-/// Rank 0 draws them, and everybody gets them.
+/// Rank 0 draws the weights, and broadcasts them.
 fn known_weights(all: &Group, number: usize) -> udeck::Result<Vec<f64>> {
     let mut weights = vec![0.0; number];
     if all.rank() == 0 {
@@ -90,14 +91,15 @@ fn known_weights(all: &Group, number: usize) -> udeck::Result<Vec<f64>> {
 
 /// This rank's share of a batch.
 struct Batch {
-    /// As many for each sample as there are weights.
+    /// The inputs of all samples: for each sample one per weight.
     inputs: Vec<f64>,
-    /// One for each sample.
+    /// The outputs: one per sample.
     outputs: Vec<f64>,
 }
 
 impl Batch {
-    /// A sample depends on its number only. So the samples are the same on any number of ranks.
+    /// Makes this rank's samples. A sample depends on its number only, and so the samples are the same on any
+    /// number of ranks.
     fn new(all: &Group, number: usize, known: &[f64]) -> Self {
         let (rank, ranks, samples) = (all.rank(), all.size(), BATCH * known.len());
         let share = rank * samples / ranks..(rank + 1) * samples / ranks;
@@ -111,7 +113,7 @@ impl Batch {
         batch
     }
 
-    /// What the samples of this rank add to the gradient of the error, and last to the error itself.
+    /// Returns this rank's part of the gradient of the error, and last its part of the error itself.
     fn gradient_and_loss(&self, model: &[f64]) -> Vec<f64> {
         let (mut gradient, mut loss) = (vec![0.0; model.len()], 0.0);
         for (inputs, output) in self.inputs.chunks_exact(model.len()).zip(&self.outputs) {
@@ -130,7 +132,8 @@ fn dot(left: &[f64], right: &[f64]) -> f64 {
     left.iter().zip(right).map(|(left, right)| left * right).sum()
 }
 
-/// If the least and the greatest of all ranks are the same bits, so are all.
+/// Checks that all models are equal: if the least and the greatest of all ranks have the same bits, so have
+/// all.
 fn check_equal(all: &Group, model: &[f64]) -> udeck::Result {
     let bits: Vec<u64> = model.iter().map(|weight| weight.to_bits()).collect();
     let (mut least, mut greatest) = (bits.clone(), bits);

@@ -1,4 +1,4 @@
-//! What every rank made before a barrier, every rank finds after it.
+//! A barrier: a mailbox that a rank made before the barrier exists for every rank after it.
 //!
 //! ```sh
 //! cargo run --example barrier
@@ -12,12 +12,12 @@ fn main() -> udeck::Result {
     let inbox = world.mailboxes::<u32>("place")?;
     world.barrier()?;
 
-    // All mailboxes exist now: none of them is waited for. Alone, a rank is its own neighbour.
+    // All mailboxes exist now, and so none of them is waited for. Alone, a rank is its own neighbour.
     let neighbour = world.try_postbox_of::<u32>("place", (rank + 1) % size)?;
     neighbour.post(world.buf::<u32>(1)?)?;
     inbox.retrieve()?;
 
-    // Nobody leaves before the last has come here.
+    // No rank leaves before the last one has come here.
     world.barrier()?;
     if rank == 0 {
         println!("{size} ranks passed two barriers");

@@ -7,7 +7,8 @@
 //! deckrun -n 4 target/release/examples/heat2d --size 2000 --steps 500 --output plate.png
 //! ```
 //!
-//! The plate begins with three waves. How this method lets a wave decay is known exactly, so rank 0 checks every cell.
+//! The plate begins with three waves. The exact decay of a wave under this method is known, and so rank 0
+//! checks every cell.
 
 use std::{error::Error, f64::consts::PI, fs::File, io::BufWriter, ops::Range, path::PathBuf, time::Instant};
 
@@ -31,11 +32,11 @@ struct Options {
     output: PathBuf,
 }
 
-/// What a cell takes over of the difference to its neighbours in one step. The method is stable up to 1/4.
+/// Part of the difference to its neighbours that a cell takes over in one step. The method is stable up to 1/4.
 const RATE: f64 = 0.2;
-/// The heat at the start: half periods down and across the plate, and the height.
+/// Waves of heat at the start: half periods down and across the plate, and the height.
 const WAVES: [(f64, f64, f64); 3] = [(1.0, 1.0, 0.5), (4.0, 6.0, 0.3), (11.0, 5.0, 0.2)];
-/// What roundings may add up to.
+/// Upper bound of the sum of all rounding errors.
 const TOLERANCE: f64 = 1e-10;
 
 fn main() -> Result {
@@ -44,11 +45,11 @@ fn main() -> Result {
     if world.size() > options.size {
         return Err(format!("{} rows are too few for {} ranks", options.size, world.size()).into());
     }
-    // Where the strips come together in the end.
+    // The mailbox in which rank 0 collects the strips in the end.
     let plate = if world.rank() == 0 { Some(world.mailbox::<f64>("plate")?) } else { None };
 
     let mut strip = Strip::new(&world, options.size)?;
-    world.barrier()?; // all are ready: what is timed are the steps
+    world.barrier()?; // all are ready: only the steps are timed
     let (started, bar) = (Instant::now(), progress_bar(&world, options.steps));
     for _ in 0..options.steps {
         strip.step()?;
@@ -67,21 +68,21 @@ fn main() -> Result {
     Ok(world.finish()?)
 }
 
-/// On standard error of rank 0, if that is a terminal.
+/// Makes a progress bar on standard error of rank 0, if that is a terminal.
 fn progress_bar(world: &World, steps: usize) -> ProgressBar {
     if world.rank() == 0 { ProgressBar::new(steps as u64) } else { ProgressBar::hidden() }
 }
 
-/// The rows of one rank, and the ways to the ranks that have the rows above and below.
+/// The rows of one rank, and its connections to the ranks that have the rows above and below.
 struct Strip {
     rows: Range<usize>,
-    /// Of a row: the plate's size, and a cold cell at either end.
+    /// Cells of a row: the plate's size, and a cold cell at either end.
     width: usize,
-    /// One row after another, in memory that can be posted.
+    /// The cells, row after row, in memory that can be posted.
     cells: Buf<f64>,
-    /// What `cells` will be after this step.
+    /// The cells after this step.
     next: Buf<f64>,
-    /// What the ranks at the plate's ends see beyond it.
+    /// A cold row, which stands for the missing neighbour at the plate's upper and lower end.
     rim: Vec<f64>,
     from_above: Option<Mailbox<f64>>,
     from_below: Option<Mailbox<f64>>,
@@ -101,7 +102,8 @@ impl Strip {
             }
         }
 
-        // Every rank makes its mailboxes first: a postbox waits for the other's mailbox. A name is for all ranks.
+        // Every rank makes its mailboxes first: a postbox waits for the other rank's mailbox. A name is known
+        // to all ranks.
         let above = rank.checked_sub(1);
         let below = Some(rank + 1).filter(|&below| below < ranks);
         Ok(Strip {
@@ -122,19 +124,20 @@ impl Strip {
         let at = |row: usize| row * width..(row + 1) * width;
         let (cells, next) = (&self.cells, &mut self.next);
 
-        // The neighbours need the outer rows. A slice is copied when it is posted, so the post waits for nobody...
+        // The neighbours need the outer rows. A slice is copied when it is posted, and so the post waits for
+        // nobody...
         if let Some(postbox) = &self.to_above {
             postbox.post(&cells[at(0)])?;
         }
         if let Some(postbox) = &self.to_below {
             postbox.post(&cells[at(rows - 1)])?;
         }
-        // ... and while the rows travel, there are the inner rows to compute.
+        // ... and while the rows travel, the inner rows are computed.
         for row in 1..rows.saturating_sub(1) {
             spread(&cells[at(row - 1)], &cells[at(row)], &cells[at(row + 1)], &mut next[at(row)]);
         }
 
-        // What has arrived is a slice, and is used where it lies. It returns to its sender when it is dropped.
+        // A received row is a slice, and is used where it lies. It returns to its sender when it is dropped.
         let above = self.from_above.as_ref().map(Mailbox::retrieve).transpose()?;
         let below = self.from_below.as_ref().map(Mailbox::retrieve).transpose()?;
         for row in (0..rows).step_by((rows - 1).max(1)) {
@@ -147,7 +150,7 @@ impl Strip {
         Ok(())
     }
 
-    /// Moves the cells, with the number of their first row as the tag: nothing is copied.
+    /// Posts the cells, with the number of their first row as the tag. They move: nothing is copied.
     fn post_to(self, plate: &Postbox<f64>) -> udeck::Result {
         let mut cells = self.cells;
         cells.set_tag(self.rows.start as u32);
@@ -156,7 +159,7 @@ impl Strip {
     }
 }
 
-/// One step of one row: each cell moves towards the mean of its four neighbours.
+/// Computes one step of one row: each cell moves towards the mean of its four neighbours.
 fn spread(above: &[f64], row: &[f64], below: &[f64], next: &mut [f64]) {
     let inner = 1..row.len() - 1;
     let (above, below, next) = (&above[inner.clone()], &below[inner.clone()], &mut next[inner]);
@@ -166,7 +169,8 @@ fn spread(above: &[f64], row: &[f64], below: &[f64], next: &mut [f64]) {
     }
 }
 
-/// What the method computes, but for roundings: sines are its eigenvectors, so each step multiplies a wave by a constant.
+/// Returns the method's exact result, without rounding errors: sines are its eigenvectors, and so each step
+/// multiplies a wave by a constant.
 fn exact_heat(size: usize, row: usize, column: usize, step: usize) -> f64 {
     let angle = |periods: f64, cell: f64| periods * PI * cell / (size + 1) as f64;
     let wave = |(down, across, height): (f64, f64, f64)| {
@@ -203,7 +207,7 @@ fn paint(plate: &Mailbox<f64>, ranks: usize, options: &Options) -> Result {
     Ok(())
 }
 
-/// 256 colours, from the coldest to the hottest.
+/// Makes 256 colours, from the coldest to the hottest.
 fn palette() -> Vec<u8> {
     const STOPS: [[f64; 3]; 5] =
         [[0., 0., 30.], [60., 20., 130.], [200., 50., 80.], [250., 150., 40.], [255., 250., 200.]];

@@ -1,4 +1,4 @@
-//! Every rank says hello to rank 0, which prints what it gets.
+//! A greeting: every rank says hello to rank 0, which prints the messages.
 //!
 //! ```sh
 //! cargo run --example hello                               # alone: a world of one

@@ -1,5 +1,5 @@
-//! Incast: all other ranks post to one mailbox as fast as they are let. How much arrives, how evenly, how long a message takes, and what memory
-//! the receiver needs for it.
+//! Incast: all other ranks post to one mailbox as fast as they are allowed to. Shows how much arrives, how
+//! evenly, how long a message takes, and the memory that the receiver needs.
 //!
 //! ```sh
 //! cargo build --release --example incast
@@ -8,7 +8,7 @@
 //! done
 //! ```
 //!
-//! `--work` makes the receiver slower: so long it computes for each message.
+//! `--work` makes the receiver slower: it computes for this time at each message.
 
 use std::fs;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -18,22 +18,22 @@ use udeck::{Mailbox, Result, World};
 
 /// The tag of the last message.
 const LAST: u32 = 1;
-/// Bytes of the time at which a message was posted.
+/// Bytes at a message's beginning for the time at which it was posted.
 const TIME: usize = 8;
 
 /// Many ranks post to one.
 #[derive(Parser)]
 struct Options {
-    /// How long
+    /// Duration, in seconds
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Of each message
+    /// Length of each message, in bytes
     #[arg(long, default_value_t = 4096)]
     bytes: usize,
-    /// What the receiver computes for each message, in microseconds
+    /// Time that the receiver computes at each message, in microseconds
     #[arg(long, default_value_t = 0)]
     work: u64,
-    /// What may wait at each poster, in bytes; 0: one message
+    /// Upper bound of waiting messages at each poster, in bytes; 0: one message
     #[arg(long, default_value_t = 0)]
     queue: usize,
 }
@@ -67,7 +67,7 @@ fn post(world: &World, options: &Options, time: Duration) -> Result {
     out.flush()
 }
 
-/// By a clock that all processes of a host share, in nanoseconds.
+/// Returns the time in nanoseconds, by a clock that all processes of a host share.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
 }
@@ -100,14 +100,14 @@ fn receive(world: &World, options: &Options, time: Duration) -> Result {
 
 struct Seen {
     bytes: usize,
-    /// By poster.
+    /// Messages by poster.
     counts: Vec<u64>,
-    /// Nanoseconds from post to retrieve.
+    /// Nanoseconds from post to retrieve, for each message.
     took: Vec<u64>,
 }
 
 impl Seen {
-    /// Counts for so long, then takes what is left.
+    /// Counts messages for `time`, then takes the rest.
     fn collect(world: &World, inbox: &Mailbox<u8>, time: Duration, work: Duration) -> Result<Self> {
         let posters = world.size() - 1;
         let mut seen = Seen { bytes: 0, counts: vec![0; posters], took: Vec::new() };
@@ -133,7 +133,7 @@ impl Seen {
     }
 }
 
-/// Memory of this process that is there, or was at most, in kB.
+/// Returns this process's memory now, or at its maximum, in kB.
 fn resident(field: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));

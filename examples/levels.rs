@@ -1,5 +1,5 @@
-//! Service levels: three kinds of bulk data and a short question now and then, all from rank 0 to rank 1. How much of each kind arrives, and how
-//! long the question waits for its answer.
+//! Service levels: three kinds of bulk data and a short question now and then, all from rank 0 to rank 1. Shows
+//! how much of each kind arrives, and how long the question waits for its answer.
 //!
 //! ```sh
 //! cargo build --release --example levels
@@ -7,7 +7,8 @@
 //! DECK_LEVELS=7:10@2,5:45,3:27,0:18 deckrun -n 2 --transport tcp -- target/release/examples/levels 5
 //! ```
 //!
-//! Levels count where the way between the ranks is slower than they are: over a network, not over one host's loopback.
+//! Levels matter only if the connection between the ranks is slower than the ranks: over a network, not over
+//! one host's loopback.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -20,7 +21,7 @@ const URGENT: u8 = 7;
 const LONG: usize = 64 << 10;
 /// The tag of the last message.
 const LAST: u32 = 1;
-/// Between two questions.
+/// Pause between two questions.
 const PAUSE: Duration = Duration::from_millis(2);
 
 fn main() -> Result {
@@ -49,7 +50,7 @@ fn bulk(level: u8) -> String {
     format!("bulk.{level}")
 }
 
-/// Rank 0: a thread for each kind of bulk data, and this one, which asks.
+/// Runs rank 0: a thread for each kind of bulk data, and this thread, which asks.
 fn send(world: &World) -> Result {
     let over = world.mailbox::<u8>("over")?;
     let stop = AtomicBool::new(false);
@@ -85,7 +86,7 @@ fn flood(world: &World, level: u8, stop: &AtomicBool) -> Result {
     outlet.flush()
 }
 
-/// Asks until it is over, and says how long each answer took.
+/// Asks until `is_over` returns true, and returns the time of each answer.
 fn ask(world: &World, is_over: impl Fn() -> Result<bool>) -> Result<Vec<Duration>> {
     let answers = world.mailbox_with::<u8>("answers", &MailboxOptions::new().level(level(URGENT)))?;
     let questions = world.postbox::<u8>("questions")?;
@@ -103,7 +104,7 @@ fn ask(world: &World, is_over: impl Fn() -> Result<bool>) -> Result<Vec<Duration
     }
 }
 
-/// Rank 1: a thread for each kind, one that answers, and this one, which looks at the time.
+/// Runs rank 1: a thread for each kind of data, one that answers, and this thread, which measures time.
 fn receive(world: &World, time: Duration) -> Result {
     let counts = BULK.map(|_| AtomicU64::new(0));
     let over = world.postbox::<u8>("over")?;
@@ -118,7 +119,7 @@ fn receive(world: &World, time: Duration) -> Result {
         while now().contains(&0) && !counting.iter().any(|thread| thread.is_finished()) {
             thread::sleep(PAUSE);
         }
-        // What is under way before the queues are full is no part of it.
+        // Data that travels before the queues are full is not measured.
         thread::sleep(time / 5);
         let (before, start) = (now(), Instant::now());
         thread::sleep(time);

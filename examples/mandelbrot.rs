@@ -1,5 +1,6 @@
-//! The Mandelbrot set by a task farm: rank 0 hands out tiles of the picture, and whoever has computed one gets the next, so
-//! that a fast rank does more of them. Shows messages that a thread posts to another one of the same rank: rank 0 computes, too.
+//! The Mandelbrot set by a task farm: rank 0 hands out tiles of the picture, and a worker that has computed one
+//! gets the next: a fast rank computes more of them. Shows messages between two threads of the same rank: rank
+//! 0 computes, too.
 //!
 //! ```sh
 //! cargo run --release --example mandelbrot
@@ -32,14 +33,14 @@ struct Options {
 
 /// The edge of a tile, in pixels.
 const TILE: usize = 64;
-/// How many tiles a worker has in hand: with two, the next one is there when one is done.
+/// Number of tiles that a worker has in hand: with two, the next one is there when one is done.
 const IN_HAND: usize = 2;
-/// One tile of so many is computed again.
+/// One of this number of tiles is computed again.
 const SAMPLE: usize = 10;
-/// The left edge of the picture in the complex plane, and its width: all of the set is in it.
+/// The left edge of the picture in the complex plane, and its width: the whole set is inside.
 const LEFT: f64 = -2.2;
 const SPAN: f64 = 3.0;
-/// The set's area, as others have measured it.
+/// The set's area, as published.
 const AREA: f64 = 1.5066;
 
 fn main() -> Result {
@@ -50,7 +51,8 @@ fn main() -> Result {
     if world.rank() > 0 {
         work(&world, &picture)?;
     } else {
-        // Handing out is mostly waiting, so this rank computes as well: a thread for each, which share the world.
+        // Handing out is mostly waiting, and so this rank computes as well, on a second thread: both share the
+        // world.
         let pixels = thread::scope(|threads| -> udeck::Result<_> {
             let worker = threads.spawn(|| work(&world, &picture));
             let pixels = hand_out(&world, &picture)?;
@@ -63,14 +65,14 @@ fn main() -> Result {
     Ok(world.finish()?)
 }
 
-/// Computes tiles until there is no more.
+/// Computes tiles until there are no more.
 fn work(world: &World, picture: &Picture) -> udeck::Result {
     let orders = world.mailboxes::<u32>("orders")?;
     let results = world.postbox::<u16>("results")?;
     for order in orders.iter() {
         let order = order?;
         let Some(&tile) = order.first() else { break }; // an empty message: there is no more
-        // Computed where it is sent from, and moved. The tag says which tile it is.
+        // The pixels are computed in the message itself, which is moved. Its tag is the number of the tile.
         let mut pixels = world.buf_reused::<u16>(picture.tile_len(tile))?;
         picture.compute(tile, &mut pixels);
         pixels.set_tag(tile);
@@ -79,7 +81,7 @@ fn work(world: &World, picture: &Picture) -> udeck::Result {
     Ok(())
 }
 
-/// Hands out all tiles, and puts together what comes back.
+/// Hands out all tiles, and assembles the results.
 fn hand_out(world: &World, picture: &Picture) -> udeck::Result<Vec<u16>> {
     let results = world.mailbox::<u16>("results")?;
     results.expect(1..world.size()); // so that a wait is told if one of them dies
@@ -96,7 +98,7 @@ fn hand_out(world: &World, picture: &Picture) -> udeck::Result<Vec<u16>> {
     let mut done = vec![0; workers.len()];
     for result in results.iter().take(picture.tiles().len()) {
         let result = result?;
-        // First the next order, so that the worker does not wait.
+        // The next order is posted first: the worker does not wait.
         if let Some(tile) = waiting.next() {
             workers[result.source()].post(&[tile])?;
         }
@@ -113,7 +115,7 @@ fn hand_out(world: &World, picture: &Picture) -> udeck::Result<Vec<u16>> {
     Ok(pixels)
 }
 
-/// What is painted. A pixel is the number of iterations after which its point has gone off, up to `limit`.
+/// The picture to paint. A pixel is the number of iterations after which its point has diverged, up to `limit`.
 struct Picture {
     width: usize,
     height: usize,
@@ -125,7 +127,7 @@ impl Picture {
         0..(self.width.div_ceil(TILE) * self.height.div_ceil(TILE)) as u32
     }
 
-    /// The rows and columns of a tile. Those at the right and the lower edge may be smaller.
+    /// Returns the rows and columns of a tile. Tiles at the right and the lower edge may be smaller.
     fn area(&self, tile: u32) -> (Range<usize>, Range<usize>) {
         let across = self.width.div_ceil(TILE);
         let (top, left) = (tile as usize / across * TILE, tile as usize % across * TILE);
@@ -145,7 +147,7 @@ impl Picture {
         }
     }
 
-    /// How often z² + c can be taken before z goes off.
+    /// Returns how often z² + c can be taken before z diverges.
     fn iterations(&self, row: usize, column: usize) -> u16 {
         let step = SPAN / self.width as f64;
         let (real, imaginary) =
@@ -185,7 +187,7 @@ impl Picture {
     }
 
     fn write(&self, pixels: &[u16], options: &Options) -> Result {
-        // The set is black. Outside of it the colour changes slower the more iterations there were.
+        // The set is black. Outside of it, the colour changes more slowly with more iterations.
         let colour = |&pixel: &u16| match pixel {
             pixel if pixel == self.limit => 0,
             pixel => 1 + (f64::from(pixel).sqrt() * 24.0) as u32 % 255,
@@ -201,7 +203,7 @@ impl Picture {
     }
 }
 
-/// 256 colours: black, and a circle of others.
+/// Makes 256 colours: black, and a circle of others.
 fn palette() -> Vec<u8> {
     let colour = |index: u32| {
         let angle = f64::from(index) / 255.0 * std::f64::consts::TAU;

@@ -17,7 +17,8 @@ fn main() -> udeck::Result {
         for report in inbox.iter().take(world.size()) {
             let report = report?;
             let rank = report.source();
-            // In the order of packing. Slices lie in the message itself, side by side; a wrong type would be an error.
+            // Items are unpacked in the order of packing. Slices lie in the message itself; a wrong type would
+            // be an error.
             let letter = report.unpack_one::<i8>()?;
             let square = report.unpack_one::<i64>()?;
             let floats = report.unpack::<f32>()?;
@@ -40,7 +41,7 @@ fn post_report(world: &World) -> udeck::Result {
     report.pack(&floats_of(rank))?;
     report.pack_str(&text_of(rank))?;
 
-    // The message moves: there is nothing left here to overwrite by mistake.
+    // The message moves: nothing is left here to overwrite by mistake.
     world.postbox::<Packed>("reports")?.post(report)?;
     Ok(())
 }

@@ -21,7 +21,7 @@ fn main() -> udeck::Result {
             pi += part?[0];
         }
         println!("pi is about {pi:.12}, off by {:.1e}", (pi - PI).abs());
-        // The rule's error is 1 / (12 n²), far below what a million roundings add.
+        // The rule's error is 1 / (12 n²), far below the rounding errors of a million additions.
         assert!((pi - PI).abs() < 1e-10);
     } else {
         let mut message = world.buf::<f64>(1)?;
@@ -31,7 +31,7 @@ fn main() -> udeck::Result {
     world.finish()
 }
 
-/// Every `step`-th strip, from `first` on.
+/// Sums every `step`-th strip, from `first` on.
 fn strips(first: usize, step: usize) -> f64 {
     let width = 1.0 / STRIPS as f64;
     let height = |strip: usize| {

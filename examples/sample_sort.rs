@@ -1,13 +1,14 @@
-//! Sorts keys that are spread over the ranks, by *sample sort*: all ranks agree on keys that split the whole into equal parts, and
-//! each rank gets one part of it from everybody. Shows calls of a group: `all_gather`, `all_to_all`, parts of different lengths by
-//! `all_to_all_v`, and reductions by operators and closures.
+//! Sorts keys that are spread over the ranks, by *sample sort*: all ranks agree on keys that split the whole
+//! into equal parts, and each rank gets one part from all ranks. Shows calls of a group: `all_gather`,
+//! `all_to_all`, parts of different lengths by `all_to_all_v`, and reductions by operators and closures.
 //!
 //! ```sh
 //! cargo run --release --example sample_sort
 //! deckrun -n 4 target/release/examples/sample_sort --keys 40000000
 //! ```
 //!
-//! Afterwards the ranks check that the keys are in order, and that they are those of before, by their number, sum and exclusive or.
+//! Afterwards the ranks check that the keys are in order, and that no key was lost or changed: by their number,
+//! sum and exclusive or.
 
 use std::time::Instant;
 
@@ -24,7 +25,7 @@ struct Options {
     keys: usize,
 }
 
-/// How many keys each rank shows to the others: the more, the more equal are the parts.
+/// Number of keys that each rank shows to the others: more samples make more equal parts.
 const SAMPLES: usize = 128;
 
 fn main() -> udeck::Result {
@@ -56,12 +57,12 @@ fn main() -> udeck::Result {
     world.finish()
 }
 
-/// Collective: every rank gives some keys, and gets those between two splitters, sorted.
+/// Sorts the keys of all ranks. Collective: every rank gives some keys, and gets those between two splitters.
 fn sample_sort(all: &Group, mut keys: Vec<u64>) -> udeck::Result<Vec<u64>> {
     keys.sort_unstable();
     let splitters = splitters(all, &keys)?;
 
-    // The keys of each rank are a slice of ours.
+    // The keys for each rank are a slice of ours.
     let mut rest = &keys[..];
     let mut parts = Vec::with_capacity(all.size());
     for splitter in splitters {
@@ -71,12 +72,12 @@ fn sample_sort(all: &Group, mut keys: Vec<u64>) -> udeck::Result<Vec<u64>> {
     }
     parts.push(rest);
 
-    // How many come from each rank: one number from everybody to everybody.
+    // The number of keys from each rank: each rank sends one number to each.
     let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
     let mut coming = vec![0; all.size()];
     all.all_to_all(&lengths, &mut coming)?;
 
-    // They go where they are wanted, from slices to slices.
+    // The keys travel to their ranks, from slices to slices.
     let mut sorted = vec![0; coming.iter().sum()];
     let mut room = &mut sorted[..];
     let mut places: Vec<_> = coming
@@ -85,14 +86,15 @@ fn sample_sort(all: &Group, mut keys: Vec<u64>) -> udeck::Result<Vec<u64>> {
         .collect();
     all.all_to_all_v(&parts, &mut places)?;
 
-    // From each rank they came in order. This sort, unlike the unstable one, notices that, and merges.
+    // The keys of each rank came in order. This sort, unlike the unstable one, notices that, and merges.
     sorted.sort();
     Ok(sorted)
 }
 
-/// The keys that split all into parts of about the same length: the first of each part but of the first.
+/// Returns the keys that split all keys into parts of about the same length: the first key of each part except
+/// the first.
 fn splitters(all: &Group, sorted: &[u64]) -> udeck::Result<Vec<u64>> {
-    // From a rank without keys come samples, too: all have to send equally many.
+    // A rank without keys sends samples, too: all ranks have to send equally many.
     let sample = |nth: usize| sorted.get(nth * sorted.len() / SAMPLES).copied().unwrap_or(0);
     let mine: Vec<u64> = (0..SAMPLES).map(sample).collect();
     let mut samples = vec![0; SAMPLES * all.size()];
@@ -101,16 +103,17 @@ fn splitters(all: &Group, sorted: &[u64]) -> udeck::Result<Vec<u64>> {
     Ok(samples.into_iter().step_by(SAMPLES).skip(1).collect())
 }
 
-/// Whether the keys of each rank are in order, and those of the ranks before are not greater.
+/// Tells whether the keys of each rank are in order, and those of the ranks before are not greater.
 fn is_in_order(all: &Group, keys: &[u64]) -> udeck::Result<bool> {
-    // The greatest of all ranks before this one; at the first rank it stays what it is.
+    // The greatest key of all ranks before this one; at the first rank the value is unchanged.
     let mut before = [keys.last().copied().unwrap_or(0)];
     all.exscan(&mut before, op::Max)?;
     let follows = all.rank() == 0 || keys.first().is_none_or(|&first| before[0] <= first);
     Ok(follows && keys.is_sorted())
 }
 
-/// What does not change when keys change places: their number, sum and exclusive or, over all ranks.
+/// Returns values that do not change when keys change places: their number, sum and exclusive or, over all
+/// ranks.
 fn digest(all: &Group, keys: &[u64]) -> udeck::Result<(usize, u64, u64)> {
     let mut number = [keys.len()];
     let mut sum = [keys.iter().fold(0, |sum: u64, &key| sum.wrapping_add(key))];
@@ -121,7 +124,7 @@ fn digest(all: &Group, keys: &[u64]) -> udeck::Result<(usize, u64, u64)> {
     Ok((number[0], sum[0], xor[0]))
 }
 
-/// Small keys are more frequent than large ones, so that equal parts are no matter of course.
+/// Draws random keys. Small keys are more frequent than large ones: equal parts do not come by themselves.
 fn random_keys(number: usize, seed: u64) -> Vec<u64> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     (0..number).map(|_| u64::from(random.random::<u32>()) * u64::from(random.random::<u32>())).collect()

@@ -1,4 +1,5 @@
-//! Rank 0 waits at two mailboxes of different types at once: for parts of a sum, and for what the ranks say of themselves.
+//! Selection: rank 0 waits at two mailboxes of different types at once, for parts of a sum and for reports of
+//! the ranks.
 //!
 //! ```sh
 //! cargo run --example select
@@ -17,12 +18,12 @@ fn main() -> udeck::Result {
     }
     let parts = world.mailbox::<u64>("parts")?;
     let reports = world.mailbox::<Packed>("reports")?;
-    work(&world)?; // nothing is retrieved meanwhile: what is posted waits
+    work(&world)?; // nothing is retrieved meanwhile: posted messages wait
 
     let (mut total, mut reported) = (0, 0);
     let both: [&dyn Selectable; 2] = [&parts, &reports];
     while reported < world.size() {
-        // The one that was selected least recently comes first, so neither starves.
+        // The mailbox that was selected least recently comes first, and so neither starves.
         if udeck::select(&both)? == 0 {
             total += parts.retrieve()?.iter().sum::<u64>();
         } else {
@@ -31,7 +32,7 @@ fn main() -> udeck::Result {
             reported += 1;
         }
     }
-    // A report may overtake parts: order is kept per postbox.
+    // A report may overtake parts: order is kept per postbox only.
     while let Some(part) = parts.try_retrieve()? {
         total += part.iter().sum::<u64>();
     }

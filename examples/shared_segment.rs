@@ -15,7 +15,7 @@ fn main() -> Result {
     let (here, rank) = (world.host_ranks(), world.rank());
     smooth(&world, &here)?;
 
-    // One at a time, as a slice. Had a rank died with the lock, the next one would be told.
+    // One rank at a time has the memory, as a slice. If a rank died with the lock, the next one would be told.
     let list = world.shared_mutex_of::<u64>(&here, "list", here.len())?;
     match list.lock() {
         Ok(mut list) => {
@@ -30,7 +30,7 @@ fn main() -> Result {
     entries.sort_unstable();
     assert_eq!(entries, here.iter().map(|rank| 1 + *rank as u64).collect::<Vec<_>>());
 
-    // Two ranks at a time.
+    // Two ranks at a time have a permit.
     let slots = world.semaphore_of(&here, "slots", 2)?;
     let permit = slots.acquire()?;
     assert!(slots.available() < 2);
@@ -41,7 +41,8 @@ fn main() -> Result {
     world.finish()
 }
 
-/// A bump spreads: each rank computes its part of the next grid from all of the last one. No message, and no copy of the grids.
+/// Smooths a bump: each rank computes its part of the next grid from the whole last one. No message, and no
+/// copy of the grids.
 fn smooth(world: &World, here: &[usize]) -> Result {
     let grid = |name| world.shared_segment_of::<f64>(here, name, CELLS);
     let grids = [grid("even")?, grid("odd")?];
@@ -50,7 +51,7 @@ fn smooth(world: &World, here: &[usize]) -> Result {
         grids[0].set(CELLS / 2, 1.0);
     }
     for step in 0..STEPS {
-        grids[0].barrier()?; // all have written the last one
+        grids[0].barrier()?; // all have written the last grid
         let (last, next) = (&grids[step % 2], &grids[(step + 1) % 2]);
         for cell in place * CELLS / here.len()..(place + 1) * CELLS / here.len() {
             let around = [(cell + CELLS - 1) % CELLS, cell, (cell + 1) % CELLS].map(|cell| last.get(cell));

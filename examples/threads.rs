@@ -1,5 +1,6 @@
-//! Several threads in each rank, each with mailboxes of its own: DECK's threads, by `std::thread`. A token goes round all threads of all
-//! ranks; then each thread sends as many messages to the next one as it is told, and the rate of all is printed.
+//! Several threads in each rank, each with mailboxes of its own: DECK's threads, by `std::thread`. A token goes
+//! round all threads of all ranks; then each thread sends the given number of messages to the next one, and the
+//! rate of all is printed.
 //!
 //! ```sh
 //! cargo run --example threads
@@ -10,13 +11,14 @@ use std::time::{Duration, Instant};
 
 use udeck::{Config, Mailbox, Postbox, Result, World};
 
-/// So many messages of a thread are under way.
+/// Number of a thread's messages in flight.
 const WINDOW: u64 = 32;
 
 fn main() -> Result {
     let mut numbers = std::env::args().skip(1).map(|number| number.parse::<u64>().expect("a number"));
     let (threads, messages) = (numbers.next().unwrap_or(2), numbers.next().unwrap_or(10_000));
-    // Where there are more of them than processors, those that wait are to yield: it has to be told.
+    // If there are more threads than processors, waiting threads should yield: the library has to be told the
+    // number.
     let mut config = Config::from_env()?;
     config.threads = threads as usize;
     let world = udeck::init_with(config)?;
@@ -57,7 +59,7 @@ fn work(world: &World, me: u64, all: u64, messages: u64) -> Result<Duration> {
     Ok(time)
 }
 
-/// Each thread adds its number.
+/// Passes a token round all threads; each adds its number.
 fn token(world: &World, me: u64, all: u64, inbox: &Mailbox<u64>, next: &Postbox<u64>) -> Result {
     if me == 0 {
         next.post(world.buf(1)?)?;
@@ -73,7 +75,7 @@ fn token(world: &World, me: u64, all: u64, inbox: &Mailbox<u64>, next: &Postbox<
     Ok(next.post(token)?)
 }
 
-/// Numbers from each thread to the next one, in their order.
+/// Sends numbers from each thread to the next one, in order.
 fn stream(me: u64, all: u64, messages: u64, inbox: &Mailbox<u64>, next: &Postbox<u64>) -> Result {
     let before = (me + all - 1) % all;
     let mut sent = 0;

@@ -1,4 +1,4 @@
-//! A ping-pong between two virtual interfaces, without mailboxes: what verbs and VIPL programmers know, in µDECK.
+//! A ping-pong between two virtual interfaces, without mailboxes: µDECK for programmers who know verbs or VIPL.
 //!
 //! ```sh
 //! cargo run --release --example vi_pingpong              # both ends in this process, on one NIC
@@ -19,8 +19,8 @@
 //! | `VipSendDone`, `VipRecvDone` | | `Vi::send_done`, `Vi::receive_done`: the work-queue model |
 //! | `VipCQDone`, `VipCQWait` | `ibv_poll_cq`, `ibv_get_cq_event` | `Cq::poll`, `Cq::wait`: *which* queue has news |
 //!
-//! Two differences: a completion gives the descriptor back by value, so nobody can touch memory that is under way;
-//! and `Cq::poll` names a work queue, as VIA's does, where verbs would hand out the completion itself.
+//! Two differences: a completion returns the descriptor by value, and so no code can touch memory in flight;
+//! and `Cq::poll` names a work queue, as VIA's does, where verbs would return the completion itself.
 
 use std::time::{Duration, Instant};
 
@@ -32,13 +32,13 @@ use udeck::via::{
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Where the end that listens is found.
+/// The name under which the listening end is found.
 const HOST: &str = "answerer";
 const DOOR: &[u8] = b"vi_pingpong";
 const CONTEXT: u64 = 42;
 const TURNS: u32 = 1000;
 
-/// Sent from two segments, received into two with another boundary.
+/// A message is sent from two segments, and received into two with another boundary.
 const HEAD: usize = 16;
 const BODY: usize = 4096;
 const LENGTH: usize = HEAD + BODY;
@@ -48,7 +48,7 @@ fn main() -> Result {
     let nic = world.nic();
     let names = Job::new(&world);
     let publish = || -> Result<Listener> {
-        // Listens before it says where, so that nobody knocks in vain.
+        // The end listens before it publishes its address: no connection attempt comes too early.
         let listener = Listener::new(nic, DOOR)?;
         names.publish(HOST, nic)?;
         Ok(listener)
@@ -100,16 +100,16 @@ fn answer(nic: &Nic, listener: &Listener) -> Result {
             end.send(turn)?;
         }
     }
-    // Dropping the VI disconnects; what was sent before still arrives.
+    // Dropping the VI disconnects; earlier sends still arrive.
     Ok(())
 }
 
-/// How a program learns that something arrived.
+/// Ways in which a program learns of an arrival.
 #[derive(Clone, Copy, Debug)]
 enum Model {
-    /// It asks its one VI.
+    /// The program polls its one VI.
     WorkQueue,
-    /// It asks a queue that watches any number of VIs, and then the VI that was named.
+    /// The program polls a queue that watches any number of VIs, and then the VI that the queue names.
     CompletionQueue,
 }
 
@@ -118,26 +118,26 @@ struct End {
     ptag: Ptag,
     cq: Cq,
     vi: Vi,
-    /// What the last send gave back, to be used again.
+    /// Regions of the last send, to be used again.
     idle: Option<[Region; 2]>,
 }
 
 impl End {
     fn new(nic: &Nic) -> Result<Self> {
-        // Memory and VI carry the same tag; other VIs of this NIC cannot be used with this memory.
+        // Memory and VI carry the same tag; VIs with other tags cannot be used with this memory.
         let ptag = nic.ptag();
         let attributes = ViAttributes { context: CONTEXT, ..ViAttributes::new(ptag) };
         Ok(End { nic: nic.clone(), ptag, cq: Cq::new(nic)?, vi: Vi::new(nic, attributes)?, idle: None })
     }
 
-    /// A receive that scatters: the first `BODY` bytes here, the last `HEAD` there.
+    /// Posts a receive that scatters: the first `BODY` bytes go to one segment, the last `HEAD` to the other.
     fn post_receive(&mut self) -> Result {
         let segments = [self.nic.region(BODY, self.ptag)?, self.nic.region(HEAD, self.ptag)?];
         self.vi.post_receive(Descriptor::new(segments)).map_err(|(error, _)| error)?;
         Ok(())
     }
 
-    /// A send that gathers head and body, with the turn as immediate data.
+    /// Posts a send that gathers head and body, with the turn as immediate data.
     fn send(&mut self, turn: u32) -> Result {
         let mut regions = match self.idle.take() {
             Some(regions) => regions,
@@ -151,7 +151,8 @@ impl End {
         Ok(())
     }
 
-    /// The message of this turn, checked; then the send before it, which must be over: its answer is here.
+    /// Receives the message of this turn and checks it; then takes the completion of the send before it, which
+    /// must be over: its answer is here.
     fn receive(&mut self, model: Model, turn: u32) -> Result {
         let completion = match model {
             Model::WorkQueue => self.vi.receive_wait(soon())?,
@@ -173,7 +174,7 @@ impl End {
 
     fn next_named(&mut self) -> Result<Completion> {
         loop {
-            // A queue that is named may turn out to have nothing: look, and wait on.
+            // A queue that is named may have nothing: then wait again.
             let entry = self.cq.wait(soon(), || false).ok_or("no news within a minute")?;
             assert_eq!(entry.context, CONTEXT, "the only VI on this completion queue");
             if entry.source == Source::Receive
@@ -185,18 +186,18 @@ impl End {
     }
 }
 
-/// The two regions of a send, back.
+/// Returns the two regions of a send.
 fn regions(descriptor: Descriptor) -> Option<[Region; 2]> {
     let regions: Vec<Region> = descriptor.into_segments().into_iter().map(Segment::into_region).collect();
     regions.try_into().ok()
 }
 
-/// What stands at `position` of the message of this turn.
+/// Returns the byte at `position` of this turn's message.
 fn byte(turn: u32, position: usize) -> u8 {
     (position as u32).wrapping_mul(31).wrapping_add(turn) as u8
 }
 
-/// Every wait has a deadline.
+/// Returns the deadline of a wait: every wait has one.
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }

@@ -1,5 +1,5 @@
-//! RDMA write between two virtual interfaces: a window, writes that nobody notices, a write that announces them all,
-//! and what is left of a handle when its window is revoked.
+//! RDMA write between two virtual interfaces: a window, writes that the target does not notice, a write that
+//! announces them all, and a handle whose window is revoked.
 //!
 //! ```sh
 //! cargo run --release --example vi_rdma                  # both ends in this process, on one NIC
@@ -16,7 +16,7 @@
 //! | `VipDeregisterMem` | `ibv_dereg_mr` | `Window::revoke`: waits until nobody writes, gives the memory |
 //! | `VIP_STATUS_RDMA_PROT_ERROR` | `IBV_WC_REM_ACCESS_ERR` | `Error::RdmaProtection`; the VI stays connected |
 //!
-//! A window has no slice: peers may be writing it at any moment. It is copied out of, or revoked and then read.
+//! A window has no slice: peers may be writing it at any moment. It is copied from, or revoked and then read.
 
 use std::time::Duration;
 
@@ -28,15 +28,15 @@ use udeck::via::{
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Where the end that listens is found.
+/// The name under which the listening end is found.
 const HOST: &str = "target";
 const DOOR: &[u8] = b"vi_rdma";
 
-/// The window takes this many pieces, one after the other.
+/// Number of pieces of the window, which are written one after the other.
 const PIECES: usize = 8;
 const PIECE: usize = 4096;
 
-/// Immediate data: what the ends tell each other.
+/// Immediate data: the messages of the two ends.
 const ALL_WRITTEN: u32 = 1;
 const REVOKED: u32 = 2;
 const STALE_REFUSED: u32 = 3;
@@ -46,7 +46,7 @@ fn main() -> Result {
     let nic = world.nic();
     let names = Job::new(&world);
     let publish = || -> Result<Listener> {
-        // Listens before it says where, so that nobody knocks in vain.
+        // The end listens before it publishes its address: no connection attempt comes too early.
         let listener = Listener::new(nic, DOOR)?;
         names.publish(HOST, nic)?;
         Ok(listener)
@@ -70,10 +70,10 @@ fn main() -> Result {
 fn target(nic: &Nic, listener: &Listener) -> Result {
     let ptag = nic.ptag();
     let window = nic.window(PIECES * PIECE, ptag)?;
-    // Only over a VI of the window's tag, and only because this VI allows it.
+    // Writes come only over a VI with the window's tag, and only if this VI allows them.
     let mut vi = Vi::new(nic, ViAttributes { enable_rdma_write: true, ..ViAttributes::new(ptag) })?;
     let cq = Cq::new(nic)?;
-    // A write with immediate data takes a receive descriptor, one without takes none.
+    // A write with immediate data takes a receive descriptor; one without takes none.
     post_receive(&mut vi)?; // for ALL_WRITTEN
     post_receive(&mut vi)?; // for STALE_REFUSED
 
@@ -83,7 +83,7 @@ fn target(nic: &Nic, listener: &Listener) -> Result {
 
     let announced = vi.receive_wait(soon())?;
     assert_eq!((announced.status, announced.immediate), (Status::Done, Some(ALL_WRITTEN)));
-    // In order: what was written before the immediate data is in place when it arrives.
+    // Data written before the immediate data are in place when it arrives.
     let mut piece = vec![0; PIECE];
     window.read(PIECE, &mut piece)?;
     assert!(piece.iter().all(|&byte| byte == 1), "a copy of the second piece, the window still open");
@@ -128,30 +128,30 @@ fn writer(nic: &Nic, peer: &NetAddress) -> Result {
     assert_eq!(vi.state(), State::Connected);
     println!("writer: a stale handle gives: {error}");
 
-    // The refused descriptor came back, with its memory, and the connection serves on.
+    // The refused descriptor came back, with its memory, and the connection can still be used.
     assert_eq!(descriptor.segments()[0].bytes(), [0xff; PIECE]);
     tell(&mut vi, STALE_REFUSED)
 }
 
-/// A receive without segments: for immediate data only.
+/// Posts a receive without segments: for immediate data only.
 fn post_receive(vi: &mut Vi) -> Result {
     Ok(vi.post_receive(Descriptor::new(Vec::<Region>::new())).map_err(|(error, _)| error)?)
 }
 
-/// A send without segments.
+/// Sends immediate data, without segments.
 fn tell(vi: &mut Vi, what: u32) -> Result {
     let nothing = Descriptor::new(Vec::<Region>::new());
     Ok(vi.post_send(nothing.immediate(what)).map_err(|(error, _)| error)?)
 }
 
-/// A registered piece of this value.
+/// Makes a registered piece filled with this value.
 fn filled(nic: &Nic, ptag: Ptag, value: u8) -> Result<Region> {
     let mut region = nic.region(PIECE, ptag)?;
     region.fill(value);
     Ok(region)
 }
 
-/// A window's place as private data of a connection: handle, then offset and length.
+/// Encodes a window's handle, offset and length as private data of a connection.
 fn encode(window: RemoteBuffer) -> Vec<u8> {
     let words = [u64::from(window.handle.0), window.offset as u64, window.len as u64];
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
@@ -169,7 +169,7 @@ fn decode(bytes: &[u8]) -> Result<RemoteBuffer> {
     })
 }
 
-/// Every wait has a deadline.
+/// Returns the deadline of a wait: every wait has one.
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }

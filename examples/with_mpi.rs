@@ -4,8 +4,8 @@
 //! mpirun -n 4 target/release/examples/with_mpi          (Open MPI)
 //! ```
 //!
-//! The MPI library is loaded when the program runs, so that it is built without one. A program that is linked with MPI calls it as usual;
-//! what matters is the order: `MPI_Init`, `udeck::init`, …, `finish`, `MPI_Finalize`.
+//! The MPI library is loaded at run time: the program is built without it. A program that is linked with MPI
+//! calls it as usual. The order matters: `MPI_Init`, `udeck::init`, …, `finish`, `MPI_Finalize`.
 
 #![allow(unsafe_code, reason = "MPI's C functions")]
 
@@ -16,7 +16,7 @@ type Init = unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char) -> c_int;
 type Finalize = unsafe extern "C" fn() -> c_int;
 type Ask = unsafe extern "C" fn(*const c_void, *mut c_int) -> c_int;
 
-/// Open MPI's library, as far as this example needs it.
+/// Open MPI's library: the functions that this example needs.
 struct Mpi {
     init: Init,
     finalize: Finalize,
@@ -88,7 +88,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Each rank sends its number to the next one.
+/// Sends this rank's number to the next rank, and returns the one that comes.
 fn pass_on(world: &udeck::World) -> udeck::Result<u64> {
     let inbox = world.mailboxes::<u64>("ring")?;
     let next = world.postbox_of::<u64>("ring", (world.rank() + 1) % world.size())?;
