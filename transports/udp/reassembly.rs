@@ -131,10 +131,9 @@ impl<B: ReassemblyBuffer> Reassembly<B> {
     /// Handles a fragment. `end` is the first number that the peer may not use yet, at most a few hundred above the
     /// first message that is not done with. `allocate` returns a buffer for a message of the given length, if there
     /// is one. The caller must call [`Reassembly::next_missed`] afterwards.
-    /// be asked after this.
     ///
+    /// # Errors
     /// Why the fragment was dropped.
-    /// Why it was dropped.
     pub fn receive<'a>(
         &mut self,
         now: Instant,

@@ -1,8 +1,9 @@
 //! TLS 1.3 with raw public keys (RFC 7250), and the configuration of QUIC.
 //!
-//! The server has a key pair that is made when its NIC is opened. The client accepts any key whose owner signs the handshake. So TLS alone keeps out who only listens. Who is at the other end is proven above it:
-//! both sides prove that they are of the job, by a message authentication code over this session's exporter ([`exporter`]). A
-//! man in the middle has two sessions, with two exporters, and can forward no proof from one to the other.
+//! The server has a key pair that is made when its NIC is opened. The client accepts any key whose owner signs the
+//! handshake. So TLS alone keeps out only eavesdroppers. Identity is proven above TLS: both sides prove that they
+//! are of the job, by a message authentication code over this session's exporter ([`exporter`]). A man in the middle
+//! has two sessions, with two exporters, and can forward no proof from one to the other.
 
 use std::io;
 use std::net::SocketAddr;

@@ -5,7 +5,6 @@
 //! newcomer evicts a caller of the source that has most places, if that source has more places than the newcomer's
 //! source would have then. Between sources with equal shares, and within one source, nobody is evicted before
 //! [`GRACE`].
-//! one source, nobody is evicted before [`GRACE`].
 
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv6Addr};

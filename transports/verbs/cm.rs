@@ -1,12 +1,14 @@
-//! Connecting through rdma_cm, the kernel's connection manager (`librdmacm`): the only way for iWARP, a possible one elsewhere.
+//! Connecting by rdma_cm, the kernel's connection manager (`librdmacm`): the only way for iWARP, a possible one
+//! elsewhere.
 //!
-//! Who may connect is agreed on over TCP, as always (`udeck_session::admission`). The side that accepts adds an [`Invitation`] to
-//! its answer: where it listens, and a secret for this one connection. The requester finds address and route, and asks there with
-//! that secret in its private data; whoever has none that is known is rejected. So the listener lets nobody in whom the
-//! admission has not, and each once.
+//! Both sides agree on a connection over TCP first, as always (`udeck_session::admission`). The accepting side adds
+//! an [`Invitation`] to its answer: the listener's address, and a secret for this one connection. The requester
+//! finds address and route, and sends its request to the listener with that secret in the private data. A request
+//! without a known secret is rejected. So the listener admits only peers that the admission has admitted, and each
+//! of them once.
 //!
-//! One event channel and one listener for a NIC. Its events are taken by the helper, whatever the program does; a requester waits
-//! for its own, with its deadline. The queue pairs stay ours (see [`objects`]).
+//! A NIC has one event channel and one listener. The helper takes the events, whatever the program does; a requester
+//! waits for its own events, with its deadline. The queue pairs stay ours (see [`objects`]).
 
 pub mod objects;
 pub mod words;
@@ -30,28 +32,28 @@ use crate::queue::Queue;
 use crate::settings::Settings;
 use objects::{CmChannel, EventNotice, Id, PRIVATE, Request};
 
-/// What the listener's events are told of; links are numbered from 1.
+/// Name of the listener in events. Links are numbered from 1.
 const LISTENER: u32 = 0;
-/// Requests that the kernel keeps for us to take.
+/// Upper bound of the requests that the kernel keeps for us.
 const BACKLOG: i32 = 1024;
-/// Longest that a requester tries, whatever its deadline.
+/// Upper bound of the time for which a requester tries, whatever its deadline.
 const LONGEST: Duration = Duration::from_secs(30);
-/// How long an invitation is good for: longer than anybody tries to use it.
+/// Lifetime of an invitation, which is longer than any requester tries to use it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Addresses of this host that are tried.
+/// Upper bound of this host's addresses that are tried.
 const ADDRESSES: usize = 64;
 
-/// See the module.
+/// Connections of a NIC by rdma_cm: its event channel, its listener, its invitations.
 #[derive(Debug)]
 pub struct Manager {
     _listener: Id,
     channel: Arc<CmChannel>,
-    /// Where the listener is.
+    /// Address of the listener.
     at: SocketAddr,
     device: (String, u8),
-    /// By the numbers of links: as many as links, at most, that wait for their peer.
+    /// Invitations by link number. There are at most as many as links that wait for their peer.
     invited: Mutex<HashMap<u32, Invited>>,
-    /// Requesters that wait, by the numbers of their links.
+    /// Mailboxes of the waiting requesters, by link number.
     callers: Mutex<HashMap<u32, Arc<Mailbox>>>,
     stranger: Once,
 }
@@ -59,18 +61,18 @@ pub struct Manager {
 #[derive(Debug)]
 struct Invited {
     secret: [u8; 16],
-    /// Who came before the link was there.
+    /// Request that came before the link was made.
     request: Option<Request>,
 }
 
-/// What a requester has been told and not looked at.
+/// Events for a requester that it has not taken yet.
 #[derive(Debug, Default)]
 struct Mailbox {
     told: Mutex<VecDeque<EventNotice>>,
     came: Condvar,
 }
 
-/// What the side that accepts adds to its answer.
+/// Invitation that the accepting side adds to its answer.
 ///
 /// ```text
 /// byte 0        16     18     22       38
@@ -82,12 +84,12 @@ struct Mailbox {
 pub struct Invitation {
     pub address: IpAddr,
     pub port: u16,
-    /// What the requester says to the listener: the number of the link that it is to meet, and the secret.
+    /// Private data of the requester's request: the number of the link to meet, and the secret.
     pub words: [u8; PRIVATE],
 }
 
 impl Invitation {
-    /// Bytes of it.
+    /// Bytes of an encoded invitation.
     pub const LEN: usize = 16 + 2 + PRIVATE;
 
     pub fn encode(&self) -> [u8; Self::LEN] {
@@ -102,7 +104,7 @@ impl Invitation {
         bytes
     }
 
-    /// Any bytes are one; whether anybody is there, the network tells.
+    /// Decodes an invitation. Any bytes are one; the network finds out whether a listener is there.
     pub fn decode(bytes: &[u8; Self::LEN]) -> Self {
         let (mut octets, mut words) = ([0; 16], [0; PRIVATE]);
         octets.copy_from_slice(&bytes[..16]);
@@ -112,7 +114,7 @@ impl Invitation {
     }
 }
 
-/// The number of a link and the secret, as they are told.
+/// Encodes link number and secret as private data.
 fn words_of(number: u32, secret: &[u8; 16]) -> [u8; PRIVATE] {
     let mut words = [0; PRIVATE];
     words[..4].copy_from_slice(&number.to_le_bytes());
@@ -121,11 +123,11 @@ fn words_of(number: u32, secret: &[u8; 16]) -> [u8; PRIVATE] {
 }
 
 impl Manager {
-    /// Listens at an address of the device's port: that of the NIC, if it is one; otherwise that of its GID, or any of this
-    /// host's.
+    /// Listens at an address of the device's port: the NIC's address if it belongs to the port, otherwise the
+    /// address of the port's GID, or any other of this host.
     ///
     /// # Errors
-    /// In words: no library, no module of the kernel, no address.
+    /// Reason as text: no library, no kernel module, no address.
     pub fn open(library: Arc<CmLibrary>, hca: &Hca, bind: SocketAddr) -> std::result::Result<Self, String> {
         let file = library.file.clone();
         let channel = CmChannel::open(library).map_err(|error| {
@@ -157,9 +159,9 @@ impl Manager {
         ))
     }
 
-    // ---- the side that accepts ----
+    // ---- the accepting side ----
 
-    /// An invitation for the peer of the link of this number.
+    /// Makes an invitation for the peer of link `number`.
     ///
     /// # Errors
     /// The system has no random numbers.
@@ -171,14 +173,14 @@ impl Manager {
         Ok(Invitation { address: self.at.ip(), port: self.at.port(), words: words_of(number, &secret) })
     }
 
-    /// The invitation of this link, if it was not used, is good for nobody any more.
+    /// Withdraws the invitation of a link if it was not used.
     pub fn forget(&self, number: u32) {
         let invited = self.invited.lock().remove(&number);
-        // Without the lock: who has come is rejected.
+        // The lock is released first: dropping a request rejects it.
         drop(invited);
     }
 
-    /// The link of this number is there: who has come for it already meets it now.
+    /// Lets a request that came before its link meet the link, which has been added now.
     pub fn welcome(&self, core: &Core, number: u32) {
         let mut invited = self.invited.lock();
         let Some(Invited { request: Some(_), .. }) = invited.get(&number) else { return };
@@ -189,7 +191,7 @@ impl Manager {
         }
     }
 
-    /// Who asks is to meet the link that it was invited to, once.
+    /// Handles a request: it meets the link that it was invited to, once.
     fn asked(&self, core: &Core, request: Request) {
         let said = request.private;
         let number = said.map_or(0, |said| u32::from_le_bytes([said[0], said[1], said[2], said[3]]));
@@ -214,12 +216,12 @@ impl Manager {
         link.meet(request);
     }
 
-    // ---- the side that asks ----
+    // ---- the requesting side ----
 
-    /// Connects the queue pair of the link of this number to the one that the invitation is for.
+    /// Connects the queue pair of link `number` to the one of the invitation.
     ///
     /// # Errors
-    /// [`Error::Timeout`]; [`Error::Lost`]: in words that name the peer's address, the device and the step.
+    /// [`Error::Timeout`]; [`Error::Lost`], whose text names the peer's address, the device and the step.
     pub fn call(
         &self,
         number: u32,
@@ -249,7 +251,7 @@ impl Manager {
 
         let step = "asking it for the connection";
         queue.ask(&id, hca, settings, &invitation.words).map_err(|error| call.broke(step, error))?;
-        // Of iWARP, the kernel makes all of it.
+        // On iWARP the kernel makes the whole connection.
         let answer = call.wait(&[cm_event::CONNECT_RESPONSE, cm_event::ESTABLISHED], step)?;
         if answer == cm_event::CONNECT_RESPONSE {
             let step = "confirming the connection";
@@ -261,8 +263,8 @@ impl Manager {
 
     // ---- the helper ----
 
-    /// Takes what has happened, and passes it on. Never waits. Strangers may ask without end: so it takes a round, and what is
-    /// left keeps the channel readable.
+    /// Takes events, and passes them on. Never waits. Strangers may send requests without end, so one call takes a
+    /// bounded round; the rest keep the channel readable.
     pub fn take_events(&self, core: &Core) {
         let mut budget = PollBudget::once();
         while budget.take()
@@ -292,7 +294,7 @@ impl AsFd for Manager {
     }
 }
 
-/// A requester that waits. Dropped, what it is told goes to its link.
+/// A waiting requester. Once it is dropped, its events go to its link.
 struct Call<'a> {
     manager: &'a Manager,
     number: u32,
@@ -303,12 +305,12 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// How long the kernel may try.
+    /// Time in milliseconds that the kernel may take.
     fn millis(&self) -> i32 {
         i32::try_from(self.deadline.remaining().as_millis()).unwrap_or(i32::MAX).max(1)
     }
 
-    /// Waits for one of these events: for which.
+    /// Waits for one of the `wanted` events. Returns its kind.
     fn wait(&self, wanted: &[u32], step: &str) -> Result<u32> {
         let mut box_of = self.mailbox.told.lock();
         loop {
@@ -347,13 +349,13 @@ impl Drop for Call<'_> {
     }
 }
 
-/// Addresses that may be the device's, the likely ones first.
+/// Returns addresses that may belong to the device, the likely ones first.
 fn addresses(hca: &Hca, bind: SocketAddr) -> Vec<SocketAddr> {
     let mut bound = bind;
     bound.set_port(0);
     let mut found = vec![bound];
     let gid = IpAddr::from(hca.gid.raw).to_canonical();
-    // What is of one link only cannot be told to others without the link.
+    // Link-local addresses are left out: a peer cannot use one without knowing the link.
     let others = udeck_sys::interfaces().unwrap_or_default().into_iter();
     let others =
         others.filter(|one| one.up && !udeck_sys::is_link_local(&one.address)).map(|one| one.address);
@@ -366,7 +368,7 @@ fn addresses(hca: &Hca, bind: SocketAddr) -> Vec<SocketAddr> {
     found
 }
 
-/// Listens at a free port of this address, if that is the device's.
+/// Listens at a free port of this address, if the address belongs to the device.
 fn listen(
     channel: &Arc<CmChannel>,
     address: SocketAddr,
@@ -387,7 +389,7 @@ fn listen(
     Ok(id)
 }
 
-/// An address of one link, on the link that `of` is on.
+/// Gives a link-local address the scope (the link) of `of`.
 fn with_scope(mut address: SocketAddr, of: SocketAddr) -> SocketAddr {
     if let (SocketAddr::V6(address), SocketAddr::V6(of)) = (&mut address, of)
         && udeck_sys::is_link_local(&IpAddr::V6(*address.ip()))

@@ -1,6 +1,6 @@
-//! Completion queues: completions are taken by whoever looks, for all links of the NIC, and what comes of them is
-//! announced; an owner sleeps beside the channel. What completes and was taken by nobody wakes it too: before it sleeps it
-//! asks the device to tell of the next completion, and then takes what has completed before.
+//! Completion queues: any polling thread takes completions for all links of the NIC, and their news are announced.
+//! An owner sleeps beside the completion channel. A completion that nobody has taken wakes the owner, too: before it
+//! sleeps, it asks the device to report the next completion, and then takes the earlier ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use crate::link::VerbsLink;
 pub type CompletionQueue = completion_queue::CompletionQueue<BesideChannel>;
 pub type Slots = completion_queue::Slots<BesideChannel>;
 
-/// See the module.
+/// Backend of the NIC's completion queues: they share its one completion channel.
 pub struct BesideChannel(pub Arc<Core>);
 
-/// Takes places for a connection that is to be made by the NIC of `core`.
+/// Takes places for a connection that the NIC of `core` is about to make.
 ///
 /// # Errors
-/// As [`completion_queue::Slots::take`].
+/// Those of [`completion_queue::Slots::take`].
 pub fn take_slots(core: &Arc<Core>, queues: &Queues<'_>) -> Result<Slots> {
     Slots::take(queues, |beside: &BesideChannel| Arc::ptr_eq(&beside.0, core))
 }
@@ -41,6 +41,6 @@ impl Backend for BesideChannel {
         bell.sleep(Some(&*self.0.completions.channel), limit);
     }
 
-    /// What its link still has to say, the helper sees to.
+    /// Does nothing: the helper sends what the link still has to send.
     fn vacated(&self, _queue: Queue, _link: Arc<VerbsLink>, (): ()) {}
 }

@@ -1,11 +1,12 @@
-//! Completions of all queue pairs of a NIC: whoever looks takes them, and passes each to its link.
+//! Completions of all queue pairs of a NIC: any polling thread takes them, and passes each to its link.
 //!
-//! The queues have room for every request that may be outstanding, so none overflows: another one is made when those
-//! there are have been promised away. Each has room for all buffers of [pools](crate::recv_buffers) besides, whoever fills them.
-//! They share one channel, which a thread sleeps on.
+//! The completion queues have room for every request that may be outstanding, so none overflows: another queue is
+//! made when all room of the existing ones is reserved. Each queue also has room for all buffers of
+//! [pools](crate::recv_buffers), whichever queue pair fills them. The queues share one channel, beside which a
+//! thread sleeps.
 //!
-//! A request names its link, so whoever takes its completion knows whose it is. A buffer of a pool is nobody's when it is
-//! posted: of these the queue pair's number says it.
+//! A request names its link, so its completion can be passed on. A buffer of a pool belongs to no link when it is
+//! posted: its completion is passed on by the queue pair's number.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -27,23 +28,24 @@ use crate::recv_buffers::Pool;
 
 /// Entries of the first queue; each further one is twice as long.
 const FIRST: u32 = 4096;
-/// What a queue pair may have outstanding; with receives of its own.
+/// Upper bound of the outstanding requests of a queue pair with receive buffers of its own.
 const NEED: u32 = SENDS + RECEIVES;
-/// Completions that are taken at a time.
+/// Number of completions that are taken at a time.
 const BATCH: usize = 32;
-/// Batches in a row from one queue before others have their turn.
+/// Number of batches in a row from one queue before others have their turn.
 const BATCHES: usize = 8;
 
-/// See the module.
+/// Completion queues of a NIC, and the routes of their completions.
 pub struct Completions {
     pub channel: Arc<CompletionChannel>,
     most: u32,
-    /// Entries of each queue that are kept for buffers of pools.
+    /// Number of entries of each queue that are kept for buffers of pools.
     pooled: u32,
     shards: RankedMutex<Vec<Shard>>,
-    /// Held by whoever takes completions: each link gets its own in order.
+    /// Held by the thread that takes completions, so that each link gets its completions in order.
     taking: RankedMutex<Taking>,
-    /// Held by whoever polls. What was polled for others than those that it is passed on to, oldest first.
+    /// Held by the thread that polls. It has completions that were polled while another queue pair was destroyed,
+    /// oldest first.
     aside: RankedMutex<VecDeque<Wc>>,
     routes: RankedMutex<Numbered<CompletionRoute>>,
     pools: RankedMutex<Pools>,
@@ -51,7 +53,7 @@ pub struct Completions {
     looks: AtomicU64,
 }
 
-/// Hashes the numbers of links: they are ours, and consecutive, so that nothing is gained by mixing them well.
+/// Hashes numbers of links. They are ours and consecutive, so mixing them well gains nothing.
 #[derive(Default)]
 struct Number(u64);
 
@@ -62,11 +64,11 @@ impl Hasher for Number {
 
     #[inline]
     fn write_u32(&mut self, number: u32) {
-        // The table takes its upper bits for a tag, its lower ones for the place.
+        // The table uses the upper bits as a tag, the lower bits as the place.
         self.0 = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
-    /// Of a number nothing else is asked.
+    /// Not used: only numbers of links and pools are hashed.
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
     }
@@ -74,36 +76,36 @@ impl Hasher for Number {
 
 type Numbered<T> = HashMap<u32, T, BuildHasherDefault<Number>>;
 
-/// Whose buffers of pools are.
+/// Owners of the pools' buffers.
 #[derive(Default)]
 struct Pools {
-    /// Links, by the numbers of their queue pairs.
+    /// Links by the numbers of their queue pairs.
     pairs: Numbered<u32>,
-    /// By their own.
+    /// Pools by their numbers.
     pools: Numbered<Weak<Pool>>,
 }
 
-/// Where a link's completions go.
+/// Destination of a link's completions.
 enum CompletionRoute {
-    /// The link is being made, and its peer may send already: what came meanwhile.
+    /// The link is being made, and its peer may send already: the completions that came meanwhile.
     Awaited(Vec<Wc>),
     Link(Arc<VerbsLink>),
 }
 
-/// What whoever takes completions works with.
+/// State of the thread that takes completions.
 struct Taking {
     queues: Vec<Arc<Cq>>,
     batch: [Wc; BATCH],
 }
 
-/// What has to be dropped or told without the lock, for it may be anything: owners of memory, and a link whose last reference this
-/// is, with all that its connection holds.
+/// Objects to drop, and failures to report, after the locks are released: dropping them may run any code. They are
+/// owners of memory, and links whose last reference this is, with all that their connections hold.
 #[derive(Default)]
 struct AfterUnlock {
     events: Vec<Events>,
-    /// Few links complete something at a time, so that nothing is allocated for them.
+    /// Few links have completions at a time, so that nothing is allocated for them.
     links: SmallVec<[Arc<VerbsLink>; 8]>,
-    /// A queue has failed: all links are to be told, which drops as much.
+    /// A completion queue has failed: all links are failed, which drops objects of the same kind.
     has_failed: bool,
 }
 
@@ -112,13 +114,13 @@ struct Shard {
     free: u32,
 }
 
-/// A queue pair's share of a completion queue; given back when dropped.
+/// Share of a queue pair in a completion queue. Dropping it gives the share back.
 pub struct Share {
     pub cq: Arc<Cq>,
-    /// The link's.
+    /// Number of the link.
     pub number: u32,
     need: u32,
-    /// Where it receives; `None`: in buffers of its own.
+    /// Pool from which the queue pair receives; `None`: it has buffers of its own.
     pool: Option<Arc<Pool>>,
     completions: Arc<Completions>,
 }
@@ -128,19 +130,20 @@ impl Share {
         self.pool.clone()
     }
 
-    /// [`Completions::add_pair`]
+    /// Calls [`Completions::add_pair`].
     pub fn add_pair(&self, pair: u32) {
         self.completions.add_pair(pair, self.number);
     }
 
-    /// [`Completions::set_aside`]
+    /// Calls [`Completions::set_aside`].
     pub fn set_aside(&self, pair: u32, pool: &Pool) {
         self.completions.set_aside(&self.cq, pair, pool);
     }
 }
 
 impl Completions {
-    /// `most`: entries that the device allows; `pooled`: buffers of all pools.
+    /// Makes the object without a queue. `most` is the number of entries that the device allows, `pooled` that of
+    /// all pools' buffers.
     ///
     /// # Errors
     /// The kernel's: no descriptors left.
@@ -159,10 +162,10 @@ impl Completions {
         }))
     }
 
-    /// Room for one more queue pair, which has receives of its own or those of a pool.
+    /// Reserves room for one more queue pair, which has receive buffers of its own or those of a pool.
     ///
     /// # Errors
-    /// The device's: it has no more.
+    /// The device's: it has no more queues or entries.
     pub fn share(self: &Arc<Self>, pool: Option<Arc<Pool>>) -> io::Result<Share> {
         let need = if pool.is_none() { NEED } else { SENDS };
         let cq = match self.reserve(need) {
@@ -172,7 +175,7 @@ impl Completions {
         Ok(Share { cq, number: self.fresh(), need, pool, completions: self.clone() })
     }
 
-    /// Room in one of the queues. `Err`: none has any, and so many there are.
+    /// Reserves room in one of the queues. If none has room, the error is the number of queues.
     fn reserve(&self, need: u32) -> Result<Arc<Cq>, usize> {
         let mut shards = self.shards.lock();
         let queues = shards.len();
@@ -181,7 +184,8 @@ impl Completions {
         Ok(shard.cq.clone())
     }
 
-    /// One more queue behind so many, with room in it. Another thread may add one at the same time: then there are two more.
+    /// Adds a queue, with room reserved in it. `queues` is the number of existing ones. If another thread adds one
+    /// at the same time, there are two more.
     fn add_queue(&self, queues: usize, need: u32) -> io::Result<Arc<Cq>> {
         let wanted = FIRST.checked_shl(queues as u32).unwrap_or(u32::MAX);
         let cq = Cq::new(&self.channel, wanted.clamp(NEED + self.pooled, self.most))?;
@@ -192,12 +196,12 @@ impl Completions {
         Ok(cq)
     }
 
-    /// A number of 30 bits; seldom used twice.
+    /// Returns a number of 30 bits, which is seldom used twice.
     pub fn number(&self) -> u32 {
         self.next.fetch_add(1, Ordering::Relaxed) & NUMBERS
     }
 
-    /// A number for a link, from 1. What comes for it is kept until the link is [added](Completions::add).
+    /// Returns a number for a link, from 1. Completions for it are kept until the link is [added](Completions::add).
     fn fresh(&self) -> u32 {
         loop {
             let number = self.number();
@@ -209,7 +213,7 @@ impl Completions {
         }
     }
 
-    /// The link has been made. It is given what has come already, before anybody brings it more.
+    /// Adds a link. It gets the completions that were kept for it before any others.
     pub fn add(&self, number: u32, link: &Arc<VerbsLink>) {
         let taking = self.taking.lock();
         let former = self.routes.lock().insert(number, CompletionRoute::Link(link.clone()));
@@ -223,7 +227,7 @@ impl Completions {
 
     pub fn remove(&self, number: u32) {
         let route = self.routes.lock().remove(&number);
-        drop(route); // never a link's last reference; outside the lock all the same
+        drop(route); // never a link's last reference, but dropped outside the lock all the same
     }
 
     pub fn link(&self, number: u32) -> Option<Arc<VerbsLink>> {
@@ -246,13 +250,13 @@ impl Completions {
         self.routes.lock().is_empty()
     }
 
-    /// How often somebody has looked, the helper's looks not counted.
+    /// Number of polls by program threads; the helper's are not counted.
     pub fn looks(&self) -> u64 {
         self.looks.load(Ordering::Relaxed)
     }
 
-    /// A look by a program's thread: takes some of what has completed, after whoever is at it, so that what completed before
-    /// has been passed on. Not with a link's lock held.
+    /// Polls once for a program's thread: waits for the thread that takes completions at the moment, so that earlier
+    /// completions have been passed on, and then takes some. The caller holds no link's lock.
     pub fn look(&self) {
         self.looks.fetch_add(1, Ordering::Relaxed);
         let mut told = None;
@@ -262,13 +266,13 @@ impl Completions {
         self.tell(told);
     }
 
-    /// Takes all that has completed, and perhaps some of what completes meanwhile: no more than can lie there. Not with a
-    /// link's lock held.
+    /// Takes all completions, and perhaps some that come meanwhile, but never more than the queues can hold. The
+    /// caller holds no link's lock.
     pub fn take_all(&self) {
         let mut told = None;
         let mut taking = self.taking.lock();
         let longest = taking.queues.iter().map(|cq| cq.entries() as usize).max().unwrap_or(0);
-        // What was set aside comes before what lies in the queues, and each round takes so many of either.
+        // The completions set aside come before those in the queues, and each round takes so many of either.
         let there = self.aside.lock().len() + longest;
         for _ in 0..there / (BATCH * BATCHES) + 2 {
             if !self.take_from(&mut taking, &mut told) {
@@ -279,7 +283,8 @@ impl Completions {
         self.tell(told);
     }
 
-    /// What follows from a look, without the lock. (Always inline: otherwise what mostly is empty is moved by each empty look.)
+    /// Drops and reports the results of a poll, without the lock. (Always inlined: otherwise the value, which is
+    /// mostly empty, is moved by each fruitless poll.)
     #[inline(always)]
     fn tell(&self, told: Option<AfterUnlock>) {
         let Some(told) = told else { return };
@@ -290,7 +295,7 @@ impl Completions {
         }
     }
 
-    /// Whether there may be more.
+    /// Takes some completions of each queue. Returns whether there may be more.
     fn take_from(&self, taking: &mut Taking, told: &mut Option<AfterUnlock>) -> bool {
         let Taking { queues, batch } = taking;
         let mut more = false;
@@ -298,7 +303,7 @@ impl Completions {
             let mut batches = 0;
             loop {
                 let found = match self.poll(cq, &mut batch[..]) {
-                    // Most looks find nothing.
+                    // Most polls find nothing.
                     Ok(0) => break,
                     Ok(found) => found,
                     Err(_) => {
@@ -324,7 +329,8 @@ impl Completions {
         }
     }
 
-    /// What was set aside, which was polled before, and then what the queue has: fewer than a batch are all that there is.
+    /// Polls the completions set aside, which are older, and then the queue. Fewer than a batch means that there are
+    /// no more.
     fn poll(&self, cq: &Cq, batch: &mut [Wc]) -> io::Result<usize> {
         let mut aside = self.aside.lock();
         if aside.is_empty() {
@@ -336,7 +342,7 @@ impl Completions {
         Ok(count + if rest.is_empty() { 0 } else { cq.poll(rest)? })
     }
 
-    /// To each link its own, those in a row at once.
+    /// Passes completions to their links, several in a row at once.
     fn pass_on(&self, batch: &[Wc], told: &mut AfterUnlock) {
         let whose = |wc: &Wc| (number_of(wc.wr_id), wc.qp_num);
         for run in batch.chunk_by(|one, next| whose(one) == whose(next)) {
@@ -360,7 +366,7 @@ impl Completions {
                         told.links.push(link);
                     }
                 }
-                // Of one that is gone, something may have lain there still.
+                // The link is gone, and buffers of pools may have been among its completions.
                 None => self.empty(run),
             }
         }
@@ -368,12 +374,12 @@ impl Completions {
 
     // ---- pools ----
 
-    /// 0: none, or it is gone.
+    /// Number of the link with this queue pair; 0 if there is none any more.
     fn link_of_pair(&self, pair: u32) -> u32 {
         self.pools.lock().pairs.get(&pair).copied().unwrap_or(0)
     }
 
-    /// What came to buffers of pools is for nobody: the device gets them again.
+    /// Gives buffers of pools back to the device: the frames in them are for nobody.
     pub fn empty(&self, completions: &[Wc]) {
         for wc in completions.iter().filter(|wc| is_shared(wc.wr_id)) {
             let pool = self.pools.lock().pools.get(&number_of(wc.wr_id)).and_then(Weak::upgrade);
@@ -383,23 +389,25 @@ impl Completions {
         }
     }
 
-    /// A pool has been made.
+    /// Adds a pool.
     pub fn add_pool(&self, pool: &Arc<Pool>) {
         let mut pools = self.pools.lock();
         pools.pools.retain(|_, pool| pool.strong_count() > 0);
         pools.pools.insert(pool.number, Arc::downgrade(pool));
     }
 
-    /// A queue pair has been made that receives out of a pool, for the link of this number. Not with a link's lock held.
+    /// Notes that the queue pair `pair` of link `link` receives out of a pool. The caller holds no link's lock.
     pub fn add_pair(&self, pair: u32, link: u32) {
-        // The device may have used this number before: what came for that pair has been passed on then.
+        // The device may have used this number before. The lock makes sure that completions of the former pair have
+        // been passed on.
         let taking = self.taking.lock();
         self.pools.lock().pairs.insert(pair, link);
         drop(taking);
     }
 
-    /// A queue pair that receives out of `pool` is about to be destroyed, and takes nothing any more. Its own completions vanish
-    /// with it, those of others keep their order. A link's lock may be held.
+    /// Sets aside the completions of other queue pairs, before a queue pair that receives out of `pool` is
+    /// destroyed. That one takes nothing any more. Its own completions vanish with it, those of others keep their
+    /// order. The caller may hold a link's lock.
     pub fn set_aside(&self, cq: &Cq, pair: u32, pool: &Pool) {
         self.pools.lock().pairs.remove(&pair);
         let mut aside = self.aside.lock();
@@ -413,7 +421,7 @@ impl Completions {
                 }
             }
         };
-        // As much as can have completed before.
+        // The loop is bounded by the completions that can have come before.
         for _ in 0..=cq.entries() as usize / BATCH {
             let Ok(found) = cq.poll(&mut batch) else { return };
             set_aside(&batch[..found]);
@@ -423,9 +431,9 @@ impl Completions {
         }
     }
 
-    /// The channel is told of the next completion. What has come before is to be looked for once more.
+    /// Asks for an event on the channel at the next completion. The caller has to poll once more for earlier ones.
     pub fn notify(&self) {
-        // Whoever takes completions at this moment looks at all of them once more before it sleeps.
+        // A thread that takes completions at this moment polls all queues once more before it sleeps.
         let queues: Vec<Arc<Cq>> = self.shards.lock().iter().map(|shard| shard.cq.clone()).collect();
         queues.iter().for_each(|cq| cq.notify());
     }
@@ -451,17 +459,17 @@ impl Drop for Share {
     }
 }
 
-/// Numbers of links and pools.
+/// Mask for numbers of links and pools.
 const NUMBERS: u32 = u32::MAX >> 2;
 const RECEIVE: u64 = 1 << 63;
 const SHARED: u64 = 1 << 62;
 
-/// What a work request is called: its link's number, and below that what the link calls it; the first bit tells receives.
+/// Name of a work request: its link's number, and below that the link's number for it. The first bit marks receives.
 pub fn name_of(link: u32, request: u32, is_receive: bool) -> u64 {
     u64::from(is_receive) << 63 | u64::from(link) << 32 | u64::from(request)
 }
 
-/// What the posting of a pool's buffer is called; the second bit tells those.
+/// Name of a posted buffer of a pool. The second bit marks these.
 pub fn name_of_shared(pool: u32, slot: u32) -> u64 {
     SHARED | name_of(pool, slot, true)
 }
@@ -470,12 +478,12 @@ fn is_shared(name: u64) -> bool {
     name & SHARED != 0
 }
 
-/// The link's number, or the pool's.
+/// Number of the link or pool in a name.
 pub fn number_of(name: u64) -> u32 {
     (name >> 32) as u32 & NUMBERS
 }
 
-/// Whether it is a receive, and what the link or the pool calls it.
+/// Whether the name is a receive, and the number that the link or pool gave it.
 pub fn request_of(name: u64) -> (bool, u32) {
     (name & RECEIVE != 0, name as u32)
 }

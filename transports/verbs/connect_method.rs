@@ -1,13 +1,13 @@
-//! How the two queue pairs of a connection are joined, when both sides have agreed on it: by what they have told each other, or
-//! through rdma_cm. That is the only thing in which the two differ: what is before (the admission) and after (the link) is
-//! the same.
+//! Connect methods: the two queue pairs of a connection are joined by exchanged parameters, or through rdma_cm. The
+//! methods differ in nothing else: the admission before and the link after are the same.
 //!
 //! | | bootstrap | rdma_cm |
 //! |---|---|---|
 //! | on | InfiniBand, RoCE | all; iWARP has no other |
-//! | needs | nothing | `librdmacm.so.1`, the kernel module `rdma_ucm`, an IP address of the device's |
-//! | path (address, partition, packets' numbers) | as the settings say | as the kernel finds it |
-//! | the side that accepts sends | when the out-of-band connection says *ready* | when the first frame has come: on iWARP it is the requester that speaks first (RFC 5044, 7.1.2) |
+//! | needs | nothing | `librdmacm.so.1`, the kernel module `rdma_ucm`, an IP address of the device |
+//! | path (address, partition, packet sequence numbers) | from the settings | found by the kernel |
+//! | the accepting side sends | when the out-of-band connection says *ready* | when the first frame has come: on
+//! iWARP the requester speaks first (RFC 5044, 7.1.2) |
 
 use std::net::SocketAddr;
 
@@ -21,7 +21,7 @@ use crate::qp_address::{self, QpAddress, UnreliableQpAddress};
 use crate::queue::Queue;
 use crate::settings::{Connect, Settings};
 
-/// See the module.
+/// Method by which a NIC joins queue pairs.
 #[derive(Debug)]
 pub enum ConnectMethod {
     Bootstrap,
@@ -29,10 +29,10 @@ pub enum ConnectMethod {
 }
 
 impl ConnectMethod {
-    /// The method that is wanted, or that the device needs.
+    /// Returns the method that the settings want or the device needs.
     ///
     /// # Errors
-    /// In words: why rdma_cm cannot be used.
+    /// Reason as text why rdma_cm cannot be used.
     pub fn open(settings: &Settings, hca: &Hca, bind: SocketAddr) -> std::result::Result<Self, String> {
         let through_cm = settings.connect == Connect::Cm || (hca.iwarp && settings.connect == Connect::Auto);
         if !through_cm {
@@ -54,7 +54,7 @@ impl ConnectMethod {
     }
 }
 
-/// A setting that the device or the other settings rule out.
+/// Checks for settings that the device or other settings rule out.
 ///
 /// # Errors
 /// [`Error::InvalidParameter`].
@@ -67,11 +67,11 @@ pub fn check(settings: &Settings) -> Result {
 }
 
 impl Core {
-    /// What the side that accepts does before it answers, and what it adds to its answer: its queue pair receives from then on,
-    /// or will be joined when the peer comes to use the invitation.
+    /// Prepares the accepting side before its answer, and returns the bytes that it adds to the answer. From then on
+    /// its queue pair receives, or will be joined when the peer uses the invitation.
     ///
     /// # Errors
-    /// As [`Core::join`].
+    /// Those of [`Core::join`].
     pub fn expect(&self, number: u32, queue: &mut Queue, parameters: &[u8]) -> Result<Vec<u8>> {
         match &self.connect_method {
             ConnectMethod::Bootstrap => self.join(queue, parameters).map(|()| Vec::new()),
@@ -84,10 +84,10 @@ impl Core {
         }
     }
 
-    /// What the requester does when it was accepted: both queue pairs are joined then.
+    /// Joins both queue pairs, on the requesting side, after its request was accepted.
     ///
     /// # Errors
-    /// As [`Core::join`]; [`Error::Timeout`].
+    /// Those of [`Core::join`]; [`Error::Timeout`].
     pub fn meet(&self, number: u32, queue: &mut Queue, parameters: &[u8], deadline: Deadline) -> Result {
         let ConnectMethod::Cm(manager) = &self.connect_method else { return self.join(queue, parameters) };
         let (parameters, invitation) =
@@ -101,10 +101,10 @@ impl Core {
         manager.call(number, queue, (&self.hca, &self.settings), &invitation, deadline)
     }
 
-    /// What the peer has told of its queue pair, and of the one beside it if there is one.
+    /// Decodes the address of the peer's queue pair, and of its unreliable one if there is one.
     ///
     /// # Errors
-    /// [`Error::Lost`] when that makes no sense, or cannot be reached.
+    /// [`Error::Lost`] when the bytes are invalid, or the address cannot be reached.
     pub fn peer(&self, queue: &Queue, parameters: &[u8]) -> Result<(QpAddress, Option<UnreliableQpAddress>)> {
         let nonsense = || Error::Lost("the peer's description of its queue pair makes no sense".into());
         let (peer, behind) = parameters.split_at_checked(qp_address::LEN).ok_or_else(nonsense)?;

@@ -1,22 +1,23 @@
-//! A VI's connection over one queue pair, without a device, sockets, clocks or threads.
+//! Connection of a VI over one queue pair: the protocol, without a device, sockets, clocks or threads.
 //!
-//! The program's side posts and takes. The device's side is a [`Work`], to which [`Connection::pump`] gives work requests as
-//! long as it has room, and what completes is told by [`Connection::sent`], [`Connection::failed`], [`Connection::on_receive`] and
-//! [`Connection::written`]. Memory that was posted is never copied: a request refers to it until it has completed.
+//! The program's side posts and takes messages. The device's side is a [`Work`], to which [`Connection::pump`] gives
+//! work requests as long as it has room. Completions are reported to [`Connection::sent`], [`Connection::failed`],
+//! [`Connection::on_receive`] and [`Connection::written`]. Posted memory is never copied: a request refers to it
+//! until it has completed.
 //!
-//! Two queues wait for the device: what the program posts, in order, and what the engine itself has to say or to read,
-//! which does not wait for that. Nothing waits for the peer's program: so what waits at all goes on as long as both engines
-//! run.
+//! Two queues wait for the device: the program's posts, in order, and the engine's own control frames and reads,
+//! which do not wait for the posts. Nothing waits for the peer's program, so both queues advance as long as both
+//! engines run.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `send_queue` | the program's posts: room for them |
-//! | `send_engine` | from both queues to the device, and what completes |
-//! | `recv_engine` | what comes: messages, notes, questions |
+//! | `send_engine` | from both queues to the device, and completions |
+//! | `recv_engine` | incoming messages, notes, questions |
 //! | `rendezvous_read` | offered messages, which are read from their sender's memory |
-//! | `recv_queue` | what the program takes, and the credits that follow |
-//! | `close` | who has the memory of what was posted, and what follows when it is over; the end, in order or not |
-//! | `unreliable` | messages that travel on the unreliable queue pair, on a queue pair that may lose them |
+//! | `recv_queue` | messages for the program, and the credits that follow when it takes them |
+//! | `close` | owners of posted memory; the end, in order or not |
+//! | `unreliable` | messages of an unreliable VI, on a queue pair that may lose them |
 
 mod close;
 mod recv_engine;
@@ -46,73 +47,75 @@ use send_engine::Flying;
 use send_queue::Post;
 use unreliable::Unreliable;
 
-/// Messages that may be sent and not taken by the peer's program, each way; also reads that may be under way.
+/// Upper bound of messages sent and not taken by the peer's program, in each direction; also of reads in flight.
 pub const MESSAGES: u32 = 64;
-/// Control frames that may be sent and not acknowledged by the peer's engine; and with those that only tell credits.
+/// Upper bound of control frames sent and not acknowledged by the peer's engine; with [`CREDITS`] more for frames
+/// that only report credits.
 const CONTROL: u32 = 8;
-/// Receive buffers: no frame finds none. One is for the end, which is sent in any case; others wait to be posted again
-/// ([`CHAIN`]).
+/// Receive buffers of a connection, so many that each frame finds one. One is for the end, which is sent in any
+/// case; some wait to be posted again ([`CHAIN`]).
 pub const RECEIVES: u32 = MESSAGES + CONTROL + CREDITS + 1 + (CHAIN - 1);
-/// Receive buffers are posted so many at a time.
+/// Number of receive buffers that are posted at a time.
 pub const CHAIN: u32 = 8;
-/// Frames of credits on top: one is sent when four control frames are unacknowledged, and the peer sends no more than
-/// [`CONTROL`] of those, and its own credits, without an acknowledgement.
+/// Further receive buffers for frames that only report credits. One is sent when four control frames are
+/// unacknowledged, and the peer sends no more than [`CONTROL`] of those, and its own credits, without an
+/// acknowledgement.
 const CREDITS: u32 = 8;
-/// Bytes of messages that lie here untaken, beyond which no further offer is read.
+/// Bytes of untaken messages beyond which no further offer is read.
 const WAITING: usize = 256 << 10;
-/// Windows of the peer whose places are remembered.
+/// Upper bound of the peer's windows whose places are remembered.
 const PLACES: usize = 1024;
 
-/// The device's side of a connection.
+/// Device side of a connection.
 pub trait Work {
-    /// Whether it takes one more request.
+    /// Whether the device takes one more request.
     fn has_room(&self) -> bool;
-    /// How many bytes of `segments` from `from` on one request takes.
+    /// Number of bytes of `segments`, starting at `from`, that one request takes.
     ///
     /// # Errors
     /// As [`Work::send`]: the device cannot use that memory.
     fn fitting(&mut self, segments: &[Segment], from: usize) -> Result<usize, String>;
-    /// How many bytes one read brings there.
+    /// Number of bytes that one read brings to `segments`, starting at `from`.
     ///
     /// # Errors
-    /// As [`Work::fitting`].
+    /// Those of [`Work::fitting`].
     fn fitting_read(&mut self, segments: &[Segment], from: usize) -> Result<usize, String> {
         self.fitting(segments, from)
     }
     /// Sends `lead`, which is copied, and then `body`, in one frame.
     ///
     /// # Errors
-    /// Why the connection is lost.
+    /// Reason as text why the connection is lost.
     fn send(&mut self, lead: &[u8], body: &[Segment], how: How) -> Result<(), String>;
     /// Writes [`Work::fitting`] bytes.
     ///
     /// # Errors
-    /// As [`Work::send`].
+    /// Those of [`Work::send`].
     fn write(&mut self, from: Span<'_>, to: Far, immediate: Option<u32>, how: How) -> Result<(), String>;
     /// Reads [`Work::fitting_read`] bytes.
     ///
     /// # Errors
-    /// As [`Work::send`].
+    /// Those of [`Work::send`].
     fn read(&mut self, to: Span<'_>, from: Far, how: How) -> Result<(), String>;
-    /// Where peers read this; one for each piece of memory that has a key of its own.
+    /// Appends the places where peers can read `segments`: one part for each piece of memory that has a key of its own.
     ///
     /// # Errors
-    /// As [`Work::send`].
+    /// Those of [`Work::send`].
     fn offer(&mut self, segments: &[Segment], parts: &mut Vec<Part>) -> Result<(), String>;
-    /// Makes memory known to the device, to be read into, until the region is dropped.
+    /// Registers memory for reading into it, until the region is dropped.
     ///
     /// # Errors
-    /// As [`Work::send`].
+    /// Those of [`Work::send`].
     fn register(&mut self, memory: NonNull<[u8]>) -> Result<Mr, String>;
-    /// Where the peer finds the window of this handle; `None`: it may not.
+    /// Returns where the peer finds the window `handle`; `None` if the peer may not access it.
     fn find(&mut self, handle: u32, write: bool) -> Option<Far>;
-    /// The queue pair beside it, on which messages travel on the unreliable queue pair.
+    /// Device side of the unreliable queue pair, if there is one.
     fn unreliable(&mut self) -> Option<&mut dyn Work> {
         None
     }
 }
 
-/// Bytes of several segments.
+/// A range of bytes within several segments.
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'a> {
     pub segments: &'a [Segment],
@@ -120,66 +123,66 @@ pub struct Span<'a> {
     pub len: usize,
 }
 
-/// How a request is carried out.
+/// Options of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct How {
-    /// Not before all reads before it are over.
+    /// Start only after all earlier reads are complete.
     pub fence: bool,
-    /// Its completion is told.
+    /// Report the completion.
     pub signalled: bool,
-    /// Its number; requests complete in order.
+    /// Number of the request. Requests complete in order.
     pub token: u32,
 }
 
-/// How far a connection is; for its driver.
+/// Phase of a connection, for its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// It stands, or one side has closed and the other has yet to, or somebody still waits for a receipt.
+    /// The connection stands, or only one side has closed it, or somebody still waits for a receipt.
     Open,
-    /// This side has nothing more to send or to wait for: the peer is to be told.
+    /// This side has nothing more to send or to wait for: its driver tells the peer.
     Done,
-    /// So has the peer, or it is lost: the queue pair may go.
+    /// The peer is done, too, or the connection is lost: the queue pair may go.
     Over,
 }
 
-/// See the module.
+/// State of a connection, without its device.
 pub struct Connection {
     memory: Memory,
     level: Reliability,
-    /// Whether the peer lets us write and read windows of any tag.
+    /// Whether the peer lets us write windows, and below, read windows, of any tag.
     may_write: bool,
     may_read: bool,
-    /// A frame stands for the immediate data of a write: the network has none.
+    /// A frame carries the immediate data of a write, because the network has none.
     frames_immediates: bool,
     max_transfer: usize,
-    /// For messages that travel on the unreliable queue pair.
+    /// State of the unreliable queue pair's messages.
     unreliable: Option<Box<Unreliable>>,
 
     posts: VecDeque<Post>,
-    /// Those of the device's requests of whose end something follows, oldest first.
+    /// The device's requests whose completion has an effect, oldest first.
     flying: VecDeque<Flying>,
-    /// The numbers of the device's requests: from the first that is not over to the next one. As all numbers of 32 bits here
-    /// they wrap, and are compared over distances only that are checked to be short: requests of one queue, messages or
-    /// control frames under way.
+    /// Numbers of the device's requests: from the first that is not complete (`retired`) to the next one
+    /// (`next_token`). Like all numbers of 32 bits here they wrap. They are compared only over distances that are
+    /// known to be short: requests of one queue, messages or control frames in flight.
     retired: u32,
     next_token: u32,
     unsignalled: u32,
-    /// The next request's completion is to be told.
+    /// The completion of the next request is to be reported.
     seeks_confirmation: bool,
     fence: bool,
-    /// Numbered frames so far, and how many of them the peer's program has taken.
+    /// Numbered frames sent so far, and how many of them the peer's program has taken.
     window: SendWindow,
-    /// Reads of the program's that are not over.
+    /// Number of the program's reads that are not complete.
     reads: u32,
     unacked: Unacked,
     offered: VecDeque<Offered>,
 
-    /// Where the peer's windows are, as far as it was asked.
+    /// Places of the peer's windows, as far as they are known.
     places: HashMap<(u32, bool), Far>,
-    /// A question is out: where is this window.
+    /// Window whose place the peer was asked for and has not told.
     seeking: Option<(u32, bool)>,
 
-    // What the engine has to say: see `send_engine`.
+    // The engine's own control frames: see `send_engine`.
     notes: Vec<Note>,
     says_where: Option<(u32, bool)>,
     says_here: VecDeque<(u32, bool)>,
@@ -189,29 +192,29 @@ pub struct Connection {
     control_acked: u32,
 
     recv_queue: RecvQueue<Box<Offer>>,
-    /// Offers among it.
+    /// Number of offers in the receive queue.
     offers: usize,
-    /// The offer whose reads are being posted.
+    /// Read of an offer whose requests are being posted.
     reading: Option<RendezvousRead>,
     arrived: u32,
     credits: Credits,
-    /// Control frames of the peer's that were received, and how many of them it knows to be.
+    /// Number of the peer's control frames received, and below, how many of them were acknowledged.
     control_received: u32,
     control_ack_sent: u32,
-    /// Receipts that our program has yet to give.
+    /// Number of receipts that our program has yet to give.
     owed: u32,
 
     close: Close,
     end_sent: bool,
     peer_done: bool,
-    /// It failed on this side: what the peer is to be told.
+    /// Text for the peer about a failure on this side.
     last_words: Option<String>,
 
     events: Events,
 }
 
 impl Connection {
-    /// A connection on which nothing was sent yet.
+    /// Makes a connection on which nothing was sent yet.
     pub fn new(memory: &Memory, ours: &Hello, theirs: &Hello, max_transfer: usize) -> Self {
         Connection {
             memory: memory.clone(),
@@ -257,35 +260,35 @@ impl Connection {
         }
     }
 
-    /// The network has no immediate data.
+    /// Carries immediate data of writes in frames: the network has none.
     pub fn without_immediates(&mut self) {
         self.frames_immediates = true;
     }
 
-    /// Whether there is something to tell.
+    /// Whether there are events to report.
     #[inline]
     pub fn has_events(&self) -> bool {
         self.events.is_any()
     }
 
-    /// Whether something lies there for the program, and that is all there is to tell: then it is told.
+    /// Whether the only event is that the program has messages to receive. That event is then taken.
     #[inline]
     pub fn take_arrivals(&mut self) -> bool {
         self.has_arrivals() && self.events.take_arrivals()
     }
 
-    /// What there is to tell.
+    /// Takes the events to report.
     pub fn take_events(&mut self) -> Events {
         let arrivals = self.has_arrivals();
         self.events.take(arrivals)
     }
 
-    /// There is somebody new to be told.
+    /// Reports all states again, to a new receiver of events.
     pub fn tell_again(&mut self) {
         self.events.tell_again(self.close.end());
     }
 
-    /// Whether a window's place was told, for what it is wanted for.
+    /// Place of a window, for writing or for reading, if it is known.
     fn place_of(&self, remote: RemoteBuffer, write: bool) -> Option<Far> {
         self.places.get(&(remote.handle.0, write)).copied()
     }

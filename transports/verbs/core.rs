@@ -1,4 +1,4 @@
-//! What the objects of a NIC share: the device, its links, its listeners. Lives as long as any of them.
+//! Shared state of a NIC's objects: the device, its links, its listeners. It lives as long as any of them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,7 +31,7 @@ use crate::recv_buffers::{Pool, RecvBufferQuota};
 use crate::settings::Settings;
 use crate::windows::Windows;
 
-/// What a descriptor in the helper's poller is.
+/// Kind and number of a descriptor in the helper's poller, encoded as its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
     Bell,
@@ -54,7 +54,7 @@ impl Token {
         }
     }
 
-    /// Of one of ours: they come from the kernel only.
+    /// Decodes a token that [`Token::encode`] made. Tokens come from the kernel only.
     pub fn decode(token: u64) -> Token {
         match token {
             0 => Token::Bell,
@@ -67,10 +67,10 @@ impl Token {
     }
 }
 
-/// See the module.
+/// Shared state of a NIC's objects.
 pub struct Core {
     pub hca: Hca,
-    /// How queue pairs are joined.
+    /// Method by which queue pairs are joined.
     pub connect_method: ConnectMethod,
     pub settings: Settings,
     pub admission: Admission,
@@ -79,29 +79,29 @@ pub struct Core {
     pub completions: Arc<Completions>,
     pub windows: Arc<Windows>,
     pub listeners: Listeners,
-    /// What the helper sleeps on.
+    /// Poller in which the helper sleeps.
     pub control: Poller,
     bell: Bell,
     domains: Mutex<HashMap<u32, Weak<Domain>>>,
-    /// What pools may have; bytes that are pinned for frames.
+    /// Quota of the pools' receive buffers.
     receives: Arc<RecvBufferQuota>,
     pinned: Arc<AtomicUsize>,
     pub completion_queues: CompletionQueues<BesideChannel>,
-    /// Threads that sleep beside the channel.
+    /// Number of threads that sleep beside the completion channel.
     sleepers: AtomicUsize,
-    /// Somebody waits for the helper to take what completes.
+    /// A thread waits for the helper to take completions.
     attends: AtomicBool,
-    /// The NIC is closed: what is left is to be sent, and forgotten then.
+    /// The NIC is closed: remaining data are sent, then the links are forgotten.
     closing: AtomicBool,
-    /// The helper shall check links before long.
+    /// The helper is to check links soon.
     hurries: AtomicBool,
-    /// Messages to unreliable VIs that did not come.
+    /// Number of messages to unreliable VIs that did not come.
     pub dropped: AtomicU64,
-    /// The device makes no queue pairs that may lose messages.
+    /// The device makes no unreliable queue pairs.
     lacks_unreliable: AtomicBool,
 }
 
-/// Somebody sleeps beside the channel, until this is dropped.
+/// Guard of a thread that sleeps beside the completion channel.
 pub struct Sleeping<'a>(&'a AtomicUsize);
 
 impl Drop for Sleeping<'_> {
@@ -156,7 +156,7 @@ impl Core {
         }))
     }
 
-    /// The domain of the VIs with this tag, or of those without remote access.
+    /// Returns the domain of the VIs with this tag, or of VIs without remote access.
     fn domain(&self, tag: u32) -> Result<Arc<Domain>> {
         let mut domains = self.domains.lock();
         if let Some(domain) = domains.get(&tag).and_then(Weak::upgrade) {
@@ -169,8 +169,8 @@ impl Core {
         Ok(domain)
     }
 
-    /// A queue pair for a connection in which this side says `ours`, under a number of its own; for an unreliable VI with
-    /// another beside it, if the device makes such.
+    /// Makes a queue pair, under a number of its own, for a connection in which this side sends `ours`. For an
+    /// unreliable VI it has an unreliable one beside it, if the device makes such.
     ///
     /// # Errors
     /// The device's.
@@ -178,7 +178,7 @@ impl Core {
         let tags = Tags { writable: ours.writable_ptag, readable: ours.readable_ptag };
         let tag = tags.writable.or(tags.readable).map_or(0, |tag| tag.0);
         let failed = |error| Error::os(format!("making a queue pair on {}", self.hca.name), error);
-        // What lies there of queue pairs that are gone takes room.
+        // Untaken completions of destroyed queue pairs take room.
         self.completions.take_all();
         let domain = self.domain(tag)?;
         let share = self.completions.share(self.pool(&domain)).map_err(failed)?;
@@ -193,9 +193,10 @@ impl Core {
         Ok((number, queue))
     }
 
-    /// One for messages that may be lost. `None`: the device has no such thing, or it is not wanted.
+    /// Makes an unreliable queue pair. Returns `None` if the device does not support them, or the settings do not
+    /// want them.
     fn unreliable(&self, domain: Arc<Domain>, tags: Tags) -> std::io::Result<Option<Queue>> {
-        // iWARP has no such thing.
+        // iWARP has no unreliable queue pairs.
         if self.hca.iwarp || self.lacks_unreliable.load(Ordering::Relaxed) {
             return Ok(None);
         }
@@ -205,7 +206,7 @@ impl Core {
         let queue = Queue::new(hca, settings, domain, share, windows, link, tags, Kind::Unreliable);
         match queue {
             Ok(queue) => Ok(Some(queue)),
-            // What kernels and libraries say of a kind that they do not know.
+            // Kernels and libraries report an unknown kind by these errors.
             Err(error)
                 if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL)) =>
             {
@@ -222,8 +223,9 @@ impl Core {
         }
     }
 
-    /// Where a queue pair of this domain receives. `None`: in buffers of its own, because the device has no shared queue or no
-    /// more of them, or the NIC's bound is reached by other domains, or the setting says so.
+    /// Returns the pool from which a queue pair of this domain receives. `None` if it gets buffers of its own: the
+    /// device has no shared queue or no more of them, other domains have reached the NIC's bound, or the setting
+    /// says so.
     fn pool(&self, domain: &Domain) -> Option<Arc<Pool>> {
         let most = self.hca.attributes.max_srq_wr.max(0) as u32;
         if self.receives.bound() == 0 {
@@ -237,12 +239,12 @@ impl Core {
         domain.pool(make).ok()
     }
 
-    /// Bytes of memory that are pinned for frames on their way: the receive buffers and the headers of what is sent.
+    /// Bytes of memory pinned for frames: the receive buffers, and the headers of outgoing frames.
     pub fn pinned(&self) -> usize {
         self.pinned.load(Ordering::Relaxed)
     }
 
-    /// What the peer is told of a queue pair.
+    /// Encodes the addresses of a queue pair for the peer.
     pub fn parameters(&self, queue: &Queue) -> Vec<u8> {
         let mut parameters =
             queue.qp_address(&self.hca, &self.settings, self.connect_method.is_cm()).encode().to_vec();
@@ -253,10 +255,10 @@ impl Core {
         parameters
     }
 
-    /// Joins a queue pair to what the peer has told of its own.
+    /// Joins a queue pair to the peer's, whose address is in `parameters`.
     ///
     /// # Errors
-    /// [`Error::Lost`] when that makes no sense, or cannot be reached; the device's.
+    /// [`Error::Lost`] when the parameters are invalid, or the address cannot be reached; the device's.
     pub fn join(&self, queue: &mut Queue, parameters: &[u8]) -> Result {
         let (peer, unreliable) = self.peer(queue, parameters)?;
         self.join_one(queue, &peer)?;
@@ -270,11 +272,11 @@ impl Core {
         })
     }
 
-    /// Joins the one beside it to the peer's, by what was told of that in any case: rdma_cm has no such connections. Both have
-    /// one, or none.
+    /// Joins the unreliable queue pair to the peer's. Their addresses are always exchanged, because rdma_cm has no
+    /// such connections. Both sides have one, or none.
     ///
     /// # Errors
-    /// As [`Core::join`].
+    /// Those of [`Core::join`].
     pub fn join_unreliable(
         &self,
         queue: &mut Queue,
@@ -292,7 +294,7 @@ impl Core {
         }
     }
 
-    /// Makes an endpoint of what both sides have agreed on, and of the places that its queues shall have.
+    /// Makes the endpoint of an admitted connection, with the places of its two queues.
     ///
     /// # Errors
     /// The kernel's: no descriptors left.
@@ -340,7 +342,7 @@ impl Core {
         Ok(Box::new(VerbsEndpoint::new(link)))
     }
 
-    /// A link's out-of-band connection is about to be closed.
+    /// Stops watching a link's out-of-band connection, which is about to be closed.
     pub fn unwatch(&self, oob: &Oob) {
         self.control.remove(oob);
     }
@@ -356,13 +358,13 @@ impl Core {
         self.sleepers.load(Ordering::Relaxed) > 0
     }
 
-    /// Somebody sleeps who cannot take what completes: the helper shall not nap.
+    /// Makes the helper stay awake: a sleeping thread cannot take completions itself.
     pub fn attend(&self) {
         self.attends.store(true, Ordering::Release);
         self.rouse();
     }
 
-    /// Whether somebody asked for that since.
+    /// Takes the flag that [`Core::attend`] has set.
     pub fn take_attention(&self) -> bool {
         self.attends.swap(false, Ordering::Acquire)
     }
@@ -372,13 +374,13 @@ impl Core {
         self.bell.ring();
     }
 
-    /// A link is to be checked before long.
+    /// Makes the helper check links soon.
     pub fn hurry(&self) {
         self.hurries.store(true, Ordering::Release);
         self.rouse();
     }
 
-    /// Whether somebody asked for that since.
+    /// Takes the flag that [`Core::hurry`] has set.
     pub fn take_hurry(&self) -> bool {
         self.hurries.swap(false, Ordering::Acquire)
     }
@@ -387,14 +389,14 @@ impl Core {
         self.bell.hush();
     }
 
-    /// The NIC's last object is gone.
+    /// Closes the NIC: its last object is gone.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.listeners.clear();
         self.rouse();
     }
 
-    /// The helper has panicked: nothing of this NIC works any more.
+    /// Fails all links: the helper has panicked.
     pub fn fail(&self, thread: &str, why: &str) {
         let why = self.listeners.fail(thread, why);
         for link in self.completions.links() {
@@ -425,21 +427,22 @@ impl fmt::Debug for Core {
     }
 }
 
-/// Receive buffers that connections share; 0: each has its own. Completion queues are to have room for them, beside what a
-/// connection needs. iWARP does not send again what finds no buffer, but ends the connection.
+/// Number of receive buffers that connections share; 0 if each has its own. Completion queues need room for them,
+/// besides that for each connection's requests. iWARP ends the connection of a frame that finds no buffer, instead
+/// of sending it again, so there they are not shared.
 fn pooled(hca: &Hca, settings: &Settings) -> u32 {
     let entries = hca.attributes.max_cqe.max(0) as u32;
     let can = hca.attributes.max_srq > 0 && !hca.iwarp && settings.receives <= entries / 2;
     if can { settings.receives } else { 0 }
 }
 
-/// A connection that both sides have agreed on.
+/// A connection on which both sides have agreed.
 pub struct Made<'a> {
     pub number: u32,
     pub queue: Queue,
     pub admitted: Admitted,
     pub ours: &'a Hello,
-    /// Whether this side asked for it.
+    /// Whether this side requested it.
     pub asked: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Where a NIC would be, in words for people: what [`Hca::open`] chooses.
+//! Description of the device that [`Hca::open`] chooses, as text.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -9,12 +9,12 @@ use crate::hca::Hca;
 use crate::queue::mtu;
 use crate::settings::Settings;
 
-/// The device, port, address and partition that a NIC at the address `bind` uses, and how long its packets are, by the
-/// environment's settings: `rxe0 port 1, GID 1 (RoCE v2, 10.0.0.1), packets of up to 4096 bytes, P_Key 0xffff`. Opens the
-/// device, and closes it again.
+/// Describes the device, port, address and partition that a NIC at the address `bind` uses, and the length of its
+/// packets, by the environment's settings: `rxe0 port 1, GID 1 (RoCE v2, 10.0.0.1), packets of up to 4096 bytes,
+/// P_Key 0xffff`. Opens the device, and closes it again.
 ///
 /// # Errors
-/// As [`crate::open`].
+/// Those of [`crate::open`].
 pub fn describe(bind: IpAddr) -> Result<String> {
     let settings = Settings::from_env()?;
     let hca = Hca::open(&settings, bind)?;

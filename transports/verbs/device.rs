@@ -1,4 +1,4 @@
-//! The NIC.
+//! The verbs NIC.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,15 +25,15 @@ use crate::waiter::VerbsWaiter;
 use crate::wire::{MAX_HEAD, PARTS, VERSION};
 
 const PROTOCOL: Protocol = Protocol::new("verbs", VERSION);
-/// Segments in one post, if the device takes so many elements in a request: each may cross a bound between chunks of the
-/// outbox.
+/// Upper bound of the segments in one post, if the device takes so many elements in a request: each segment may
+/// cross a bound between chunks of the outbox.
 const SEGMENTS: usize = 4;
-/// Windows that may be exposed at a time.
+/// Upper bound of the exposed windows.
 const WINDOWS: usize = 1 << 14;
-/// Longest message: each of its segments may begin and end inside a chunk of the outbox.
+/// Longest message in bytes: each of its segments may begin and end inside a chunk of the outbox.
 const LONGEST: usize = (PARTS - 2 * SEGMENTS) * udeck_sys::segment::CHUNK;
 
-/// The NIC of a process.
+/// The verbs NIC of a process.
 pub struct VerbsDevice {
     attributes: NicAttributes,
     core: Arc<Core>,
@@ -62,7 +62,7 @@ impl VerbsDevice {
         let levels = Caps::UNRELIABLE | Caps::RELIABLE_DELIVERY | Caps::RELIABLE_RECEPTION;
         attributes.address = address::encode(listener.address());
         attributes.identity = admission.keys.rank();
-        // The network orders what it marks.
+        // The network orders packets by the levels with which the NIC marks them.
         attributes.caps = Caps::RDMA_WRITE | Caps::RDMA_READ | Caps::SERVICE_LEVELS | levels;
         attributes.max_descriptors_per_queue = MESSAGES as usize;
         attributes.max_segments = (elements(&hca.attributes) as usize / 2).clamp(1, SEGMENTS);
@@ -83,10 +83,10 @@ impl VerbsDevice {
     }
 }
 
-// SAFETY: the arenas are fixed when it opens. Peers' devices get at the landing arena by regions that `Windows` registers for
-// what is exposed, with those rights, and deregisters when it is revoked; at the outbox by those for what is shared, and by
-// regions that they can only read; and by requests of ours at blocks of the outbox that a connection made for them, and at
-// what a read was posted with. Ports keep the rest. `open` gives out the NIC only.
+// SAFETY: the arenas are fixed when the NIC opens. Peers' devices access the landing arena by regions that `Windows`
+// registers for exposed memory, with its rights, and deregisters when it is revoked; the outbox by those for shared
+// memory, and by regions that they can only read. Our requests access blocks of the outbox, for which a connection
+// made them, and the targets with which a read was posted. Ports keep the rest. `open` gives out the NIC only.
 unsafe impl Device for VerbsDevice {
     fn attributes(&self) -> &NicAttributes {
         &self.attributes
@@ -112,7 +112,7 @@ unsafe impl Device for VerbsDevice {
         self.core.windows.expose(offset, len, ptag, Rights::READ, true)
     }
 
-    /// Waits no longer than the device needs to end what it is doing there.
+    /// Revokes a window. Waits only until the device has ended its access there.
     fn revoke(&self, handle: MemHandle, _: Deadline) -> Result {
         self.core.windows.revoke(handle);
         Ok(())
@@ -149,7 +149,7 @@ unsafe impl Device for VerbsDevice {
         let until = queues.until(deadline);
         let admitted = core.admission.call(to, peer, hello, &core.parameters(&queue), &until)?;
         if let Err(error) = core.meet(number, &mut queue, &admitted.parameters, deadline) {
-            // The peer waits for us, and learns why we do not come.
+            // The peer waits for us, and learns here why we do not come.
             Oob::new(admitted.socket).send(&Word::Broken(error.to_string()));
             return Err(error);
         }
@@ -158,14 +158,15 @@ unsafe impl Device for VerbsDevice {
         Ok((core.establish(made, slots, &queues)?, theirs))
     }
 
-    /// What was sent is given back when it has left, by whoever takes completions.
+    /// Takes completions: buffers of sends are given back when the sends have left.
     fn reclaim(&self) {
         self.core.completions.look();
     }
 
     fn reclaim_recent(&self) {}
 
-    /// If this process ends, its device forgets what it has not sent, and peers cannot read from its memory any more.
+    /// Number of links with undelivered messages. If this process ends, its device forgets unsent messages, and
+    /// peers can no longer read its memory.
     fn undelivered(&self) -> usize {
         self.core.completions.look();
         self.core.completions.links().iter().filter(|link| !link.is_done()).count()

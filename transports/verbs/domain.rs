@@ -1,5 +1,5 @@
-//! Protection domains: one for each tag, so that it is the device that keeps windows of one tag from VIs of another; and in each
-//! of them the outbox, made known to the device piece by piece when it is first used.
+//! Protection domains: one for each protection tag, so that the device itself keeps windows of one tag from VIs of
+//! another. In each domain the outbox is registered chunk by chunk, when a chunk is first used.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,39 +20,39 @@ use crate::memory::Segment;
 use crate::recv_buffers::Pool;
 use crate::wire::Part;
 
-/// See the module.
+/// A protection domain of the device, with the chunks of the outbox that are registered in it.
 pub struct Domain {
-    /// The outbox by chunks: an arena has memory for whole chunks, from the first block in one on. Peers read what is offered
-    /// to them there, as they do where a host's processes share it. Gone before the memory and the domain are.
-    /// The second is there for what reads bring, where peers have to have the right to write that: on iWARP, a read is the
-    /// peer's write. Its key is told to nobody by us.
+    /// Registered chunks of the outbox. An arena has memory for whole chunks, from the first block in one on. Peers
+    /// read offered messages there, as the processes of a host do over shared memory. The regions are dropped before
+    /// the memory and the domain. A chunk may have a second region, as the target of reads where peers need the
+    /// right to write it: on iWARP, a read is the peer's write. We tell nobody its key.
     chunks: Mutex<HashMap<(u64, Use), (Chunk, Mr)>>,
     pub pd: Arc<Pd>,
     memory: Memory,
-    /// Where its queue pairs receive.
+    /// Pool from which the domain's queue pairs receive.
     pool: Mutex<Weak<Pool>>,
     /// Bytes that the NIC has pinned for frames.
     pub pinned: Arc<AtomicUsize>,
 }
 
-/// What the device does with memory.
+/// Use of memory by the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Use {
-    /// It sends, or is read or written by its own requests.
+    /// The device sends it, or its own requests read or write it.
     Usual,
-    /// It is filled by a read of iWARP's.
+    /// A read of iWARP fills it.
     Sink,
 }
 
 #[derive(Clone, Copy)]
 struct Chunk {
-    /// Of its first byte.
+    /// Address of the chunk's first byte.
     address: u64,
     lkey: u32,
     rkey: u32,
 }
 
-/// What requests are made of.
+/// Elements of a request.
 pub type Sges = SmallVec<[Sge; 12]>;
 
 impl Domain {
@@ -63,10 +63,10 @@ impl Domain {
         Ok(Domain { chunks: Mutex::default(), pd, memory: memory.clone(), pool, pinned: pinned.clone() })
     }
 
-    /// Its pool, grown for one connection more; made by `make` if there is none.
+    /// Returns the domain's pool, grown for one more connection. If there is none, `make` makes it.
     ///
     /// # Errors
-    /// There is none to be had.
+    /// No pool could be made.
     pub fn pool(&self, make: impl FnOnce() -> io::Result<Arc<Pool>>) -> io::Result<Arc<Pool>> {
         let mut known = self.pool.lock();
         let pool = match known.upgrade() {
@@ -78,11 +78,11 @@ impl Domain {
         Ok(pool)
     }
 
-    /// The requests' elements that cover `[from, from + len)` of `segments`. With `most`, no more of them than that: the
-    /// bytes that they cover.
+    /// Returns the request elements that cover the segments' bytes from `from` on, at most `most` elements, and the
+    /// number of bytes that they cover.
     ///
     /// # Errors
-    /// In words: memory cannot be made known to the device.
+    /// Reason as text why memory cannot be registered.
     pub fn sges(
         &self,
         segments: &[Segment],
@@ -107,7 +107,7 @@ impl Domain {
         Ok((sges, covered))
     }
 
-    /// As much of a segment as one element takes.
+    /// Returns the element for as much of a segment as one element takes.
     fn first_of(&self, segment: Segment, what_for: Use) -> Result<Sge, String> {
         match segment {
             Segment::Elsewhere(addr, lkey, len) => {
@@ -121,10 +121,10 @@ impl Domain {
         }
     }
 
-    /// Where peers read `segments`.
+    /// Appends the places at which peers can read `segments`.
     ///
     /// # Errors
-    /// As [`Domain::sges`].
+    /// Those of [`Domain::sges`].
     pub fn parts(&self, segments: &[Segment], parts: &mut Vec<Part>) -> Result<(), String> {
         for &segment in segments {
             let mut rest = segment;
@@ -145,7 +145,7 @@ impl Domain {
         Ok(())
     }
 
-    /// The chunk of a place in the outbox, which somebody has, and how far in it that is.
+    /// Returns the chunk of a place in the outbox that is in use, and the place's offset in the chunk.
     fn chunk(&self, offset: u64, what_for: Use) -> Result<(Chunk, usize), String> {
         let (number, within) = (offset / CHUNK as u64, (offset % CHUNK as u64) as usize);
         let mut chunks = self.chunks.lock();
@@ -161,9 +161,9 @@ impl Domain {
             Use::Usual => access::REMOTE_READ,
             Use::Sink => access::REMOTE_WRITE,
         };
-        // SAFETY: the arena is mapped as long as `self.memory` is, which goes after the regions. The device writes only what
-        // it is asked to read into; peers read what they are offered (SAFETY.md: an admitted peer reads the outbox). The key of
-        // a sink no peer is told, but its device is, for the reads that it answers.
+        // SAFETY: the arena is mapped as long as `self.memory` is, which is dropped after the regions. The device
+        // writes only the targets of our reads; peers read offered messages (SAFETY.md: an admitted peer reads the
+        // outbox). No peer is told the key of a sink, but its device is, for the reads that it answers.
         let mr = unsafe { Mr::new(&self.pd, memory, access::LOCAL_WRITE | peers, false) };
         let mr = mr.map_err(|error| cannot_register(len, &error))?;
         let chunk = Chunk { address: base.addr().get() as u64, lkey: mr.lkey(), rkey: mr.rkey() };
@@ -172,7 +172,7 @@ impl Domain {
     }
 }
 
-/// What a failed registration means, and what to do.
+/// Describes a failed registration, and what to do.
 #[cold]
 pub fn cannot_register(len: usize, error: &io::Error) -> String {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;

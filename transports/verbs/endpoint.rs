@@ -1,4 +1,4 @@
-//! The VI layer's side of a link.
+//! Endpoint of a VI: the VI layer's side of a link.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -17,7 +17,7 @@ use crate::link::VerbsLink;
 /// The two work queues of a VI over a [`VerbsLink`].
 pub struct VerbsEndpoint {
     link: Arc<VerbsLink>,
-    /// What the sender of the last arrival waits for, if that was no lent message.
+    /// Receipt that the sender of the last arrival waits for, if the arrival was not a lent message.
     receipt: Option<Lent>,
 }
 
@@ -34,7 +34,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// What has come next.
+    /// Takes the next message.
     fn next(&mut self) -> Result<Option<Taken>, Refused> {
         self.forget_receipt();
         match self.link.with(Connection::take) {
@@ -46,7 +46,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Posts; once more if the peer's credits have come already.
+    /// Posts by `post`, and once more if it was busy and the peer's credits have come meanwhile.
     fn post(
         &mut self,
         held: PostedBuffer,
@@ -61,18 +61,19 @@ impl VerbsEndpoint {
         }
     }
 
-    /// As the program gets it. Without the lock: a `Lent` that is dropped takes it.
+    /// Converts a message for the program. The caller holds no lock: a `Lent` that is dropped takes the link's.
     fn arrival(&mut self, taken: Taken) -> Arrival {
         let link = &self.link;
         taken.into_arrival(|| link.clone(), &mut self.receipt)
     }
 }
 
-// SAFETY: requests refer to what was posted, to stores and to leads of our own, and to nothing else; only reads write, and
-// only what they were posted with. What the device has of a post is over when it says so, or when the queue pair is destroyed,
-// before the connection is told that it is lost (`link`); only then `ended` tells a number or a block is dropped
-// (`connection::close`). What is offered is read by the peer until it says that it has, or the queue pair is destroyed. All of
-// that is the connection's, which lives on when the endpoint has left. A post that is refused leaves no request.
+// SAFETY: requests refer to posted memory, to stores and to leads of our own, and to nothing else; only reads write,
+// and only their targets. The device's use of a post is over when its completion says so, or when the queue pair is
+// destroyed, before the connection is told that it is lost (`link`); only then a completion is reported or a block
+// is dropped (`connection::close`). An offer is read by the peer until it says that it has read it, or the queue
+// pair is destroyed. The connection owns all of that, and lives on when the endpoint has left. A refused post leaves
+// no request.
 unsafe impl ViEndpoint for VerbsEndpoint {
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         match self.link.with_device(|connection, work| connection.send(work, immediate, head, body)) {
@@ -124,8 +125,9 @@ unsafe impl ViEndpoint for VerbsEndpoint {
         Ok(taken.map(|taken| self.arrival(taken)))
     }
 
-    /// Puts short messages there, and longer ones that fit and came without a header: those a program posted a descriptor
-    /// for. The device does not do it: the descriptor may be taken back at any time, and a read cannot.
+    /// Copies short messages to `to`, and longer ones that fit and came without a header: those for which a program
+    /// posted a descriptor. The device does not do it: the descriptor may be taken back at any time, and a read
+    /// cannot.
     fn receive_into(&mut self, to: &mut [u8]) -> Result<Option<Landed>, Refused> {
         self.forget_receipt();
         let mut len = 0;
@@ -197,7 +199,7 @@ unsafe impl ViEndpoint for VerbsEndpoint {
 
     fn close(&mut self, broken: Option<&str>) {
         self.forget_receipt();
-        // What has come by now was sent to a VI that stands.
+        // Messages that have come by now were sent to a VI that stands.
         if !self.link.with(|connection| connection.is_closed()) {
             self.link.look_last();
         }

@@ -1,8 +1,9 @@
-//! The C side: what `libibverbs.so.1` and `librdmacm.so.1` look like, and how they are loaded when the program runs.
+//! C interface: the structures of `libibverbs.so.1` and `librdmacm.so.1`, and the loading of these libraries when
+//! the program runs.
 //!
-//! Types have the library's names in Rust's spelling (`ibv_send_wr` is [`SendWr`]), and its fields' names. They follow
-//! `infiniband/verbs.h` of rdma-core, whose binary interface has not changed since `IBVERBS_1.1`. Of objects that the
-//! library makes only the front is written down: they are never made, copied or measured here.
+//! Types have the library's names in Rust's spelling (`ibv_send_wr` is [`SendWr`]), and its fields' names. They
+//! follow `infiniband/verbs.h` of rdma-core, whose binary interface has not changed since `IBVERBS_1.1`. Of objects
+//! that the library makes, only the first fields are declared: they are never made, copied or measured here.
 
 pub mod attributes;
 pub mod cm;

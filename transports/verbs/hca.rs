@@ -1,4 +1,4 @@
-//! The adapter: which device, which port, which of its addresses.
+//! The adapter: its device, its port, and the port's address that the NIC uses.
 
 mod choose;
 pub mod objects;
@@ -17,7 +17,7 @@ use crate::settings::{Connect, Settings};
 use choose::{Candidate, GidChoice, choose_gid, choose_port};
 use objects::Context;
 
-/// An opened device, and the place in the network that connections are made from.
+/// An opened device, with the port and address from which connections are made.
 #[derive(Debug)]
 pub struct Hca {
     pub context: Arc<Context>,
@@ -27,18 +27,18 @@ pub struct Hca {
     pub port_attributes: ffi::PortAttr,
     pub gid: ffi::Gid,
     pub gid_index: u8,
-    /// Whether packets carry addresses of the network layer: always on Ethernet.
+    /// Whether packets carry network-layer addresses: always on Ethernet.
     pub ethernet: bool,
-    /// It speaks iWARP: its queue pairs are connected through rdma_cm, and nothing is written with immediate data.
+    /// The device speaks iWARP: its queue pairs are connected through rdma_cm, and its writes have no immediate data.
     pub iwarp: bool,
-    /// The partition that it speaks in: as the port's table has it.
+    /// Partition key of the NIC's packets, as in the port's table.
     pub pkey: u16,
 }
 
-/// The partition that everybody is in, in full, where a device does not say.
+/// Partition key of the default partition with full membership, used where a device does not report one.
 const DEFAULT_PARTITION: u16 = 0xffff;
 
-/// That there is nothing to be had here, which is no defect.
+/// Makes the error for a host where verbs cannot be used, which is no defect.
 #[cold]
 fn unavailable(why: String) -> Error {
     Error::Unavailable { what: "InfiniBand, RoCE or iWARP (verbs)".into(), why }
@@ -71,7 +71,7 @@ impl Hca {
         let why = format!("no device can be used ({})", seen.join("; "));
         let asked =
             wanted.is_some() || settings.port.is_some() || settings.gid.is_some() || settings.pkey != 0;
-        // What somebody asked for by name is not passed over in silence.
+        // A device or port that somebody named is reported as an error, not passed over.
         Err(if asked {
             Error::InvalidParameter(format!("verbs, as DECK_VERBS_… say: {why}"))
         } else {
@@ -79,7 +79,7 @@ impl Hca {
         })
     }
 
-    /// The device, if it has an active port; otherwise why not.
+    /// Opens the device if it has an active port. Otherwise returns the reason why not.
     fn try_device(
         library: &Arc<Library>,
         name: &str,
@@ -115,7 +115,7 @@ impl Hca {
         };
         let port_attributes = ports[usize::from(number) - 1].1;
         let ethernet = port_attributes.link_layer == link_layer::ETHERNET;
-        // iWARP's are no addresses.
+        // Entries of iWARP's table are no addresses.
         let needs_gid = ethernet && !iwarp;
         let chosen = gids(&context, name, number, &port_attributes, settings, bind, needs_gid);
         let GidChoice { gid, index } = match chosen {
@@ -140,7 +140,7 @@ impl Hca {
         }))
     }
 
-    /// That it cannot be used after all: what somebody asked for by name is not passed over in silence.
+    /// Makes the error for a device that cannot be used after all. If somebody named it, that is an invalid parameter.
     pub fn unusable(&self, settings: &Settings, why: &str) -> Error {
         let why = format!("{}: {why}", self.name);
         if settings.device.is_some() || settings.connect == Connect::Cm {
@@ -150,7 +150,7 @@ impl Hca {
     }
 }
 
-/// The address that connections are made from.
+/// Chooses the address from which connections are made.
 fn gids(
     context: &Context,
     device: &str,
@@ -167,13 +167,13 @@ fn gids(
     });
     let entries: Vec<Candidate> = entries.collect();
     match choose_gid(&entries, settings.gid, bind) {
-        // InfiniBand gets along without: packets find their way by the local identifier.
+        // InfiniBand works without a GID: packets are routed by the local identifier.
         Err(_) if !ethernet && settings.gid.is_none() => Ok(GidChoice { gid: ffi::Gid::default(), index: 0 }),
         chosen => chosen.map_err(|why| format!("port {port}: {why}")),
     }
 }
 
-/// Why the partition key that is wanted cannot be used.
+/// Returns why the wanted partition key cannot be used; `None` if it can.
 fn lacks_pkey(context: &Context, port: u8, attributes: &ffi::PortAttr, wanted: u16) -> Option<String> {
     let exists = |index: &u16| context.pkey(port, *index).is_some_and(|pkey| pkey != 0);
     if wanted == 0 || exists(&wanted) {
@@ -183,7 +183,7 @@ fn lacks_pkey(context: &Context, port: u8, attributes: &ffi::PortAttr, wanted: u
     Some(format!("DECK_VERBS_PKEY={wanted} is empty; there are: {}", all.join(", ")))
 }
 
-/// What libraries before `IBVERBS_1.11` do not say.
+/// Reads a GID's kind from the kernel's files, for libraries before `IBVERBS_1.11`.
 fn kind_by_file(device: &str, port: u8, index: u32) -> u32 {
     let file = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/types/{index}");
     match std::fs::read_to_string(file) {
@@ -193,8 +193,8 @@ fn kind_by_file(device: &str, port: u8, index: u32) -> u32 {
     }
 }
 
-/// A child that is made while memory is registered must not take the device's pages away from us: recent kernels see to
-/// that by themselves, with older ones the library can.
+/// Prepares for forks: a child that is made while memory is registered must not take the device's pages away from
+/// us. Recent kernels prevent that by themselves; for older ones the library can.
 fn prepare_for_fork(library: &Library) -> Result {
     let (Some(is), Some(init)) = (library.ibv_is_fork_initialized, library.ibv_fork_init) else {
         return Ok(());
@@ -214,7 +214,7 @@ fn prepare_for_fork(library: &Library) -> Result {
     }
 }
 
-/// The library's list of devices.
+/// List of devices that the library returns.
 struct List<'a> {
     library: &'a Library,
     at: NonNull<*mut ffi::Device>,
@@ -256,7 +256,7 @@ impl<'a> List<'a> {
 
 impl Drop for List<'_> {
     fn drop(&mut self) {
-        // SAFETY: got from the library, and given back once. Opened devices stay.
+        // SAFETY: the list came from the library, and is given back once. Opened devices stay.
         unsafe { (self.library.ibv_free_device_list)(self.at.as_ptr()) };
     }
 }

@@ -1,9 +1,9 @@
-//! The thread that works while nobody looks.
+//! The helper thread: it works for a NIC while no other thread polls.
 //!
-//! Callers, out-of-band connections and the device's own events are its business alone. Completions are it only while nobody else takes
-//! them: it cannot ask the device to be told only then. So it is told of the first one, and naps as long as somebody looks
-//! by himself ([`udeck_session::nap`]). A process in which nothing comes costs no more than a look every two seconds, at
-//! links whose peer may have gone in silence.
+//! Only the helper serves callers, out-of-band connections and the device's own events. It takes completions only
+//! while no other thread does. It cannot ask the device to be told only then. So it is told of the first completion,
+//! and naps as long as another thread polls by itself ([`udeck_session::nap`]). A process in which nothing comes
+//! costs only a check of the links each second, for peers that may have gone in silence.
 
 use std::io;
 use std::sync::Arc;
@@ -19,26 +19,26 @@ use crate::ffi::codes::event;
 use crate::hca::objects::Event;
 use crate::incoming::IncomingRequest;
 
-/// How often links are checked for what no event tells.
+/// Interval between two checks of the links for conditions that no event reports.
 const CHECK: Duration = Duration::from_secs(1);
-/// The same when the NIC is closed and the thread shall end.
+/// Check interval after the NIC was closed, when the thread shall end.
 const LAST_CHECK: Duration = Duration::from_millis(50);
-/// The same when a link asks for it.
+/// Check interval when a link asks for an early check.
 const EARLY_CHECK: Duration = Duration::from_millis(50);
-/// How long a closed NIC's links may take to end.
+/// Upper bound of the time that the links of a closed NIC may take to end.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 struct Helper {
     core: Arc<Core>,
     listener: Option<RequestListener>,
-    /// Something has completed, and the channel is not watched until somebody has seen to that. The looks that there were, and how
-    /// long those who look are left alone.
+    /// Set when a completion has come and the channel is not watched until it has been served: the poll count at
+    /// that time, and the nap during which polling threads are left alone.
     due: Option<(u64, Nap)>,
     next_check: Instant,
     found: Found,
 }
 
-/// Starts the thread, `verbs-PORT`. It ends when the NIC is closed and its links are over.
+/// Starts the helper thread, `verbs-PORT`. It ends when the NIC is closed and its links are over.
 ///
 /// # Errors
 /// The kernel's.
@@ -70,7 +70,7 @@ impl Helper {
         }
     }
 
-    /// How long it may sleep.
+    /// How long the helper may sleep.
     fn limit(&mut self) -> Duration {
         let now = job_time();
         let listener = self.listener.as_mut().and_then(|listener| listener.tick(now));
@@ -90,7 +90,8 @@ impl Helper {
             }
             Token::Channel => {
                 let looks = self.core.completions.looks();
-                // Of who looks, this is the first notice: serve it at once if nobody has since the last.
+                // This is the first notice of a sleeping thread. It is served at once if no thread has polled since
+                // the last one.
                 let looks = if self.core.has_sleepers() { looks.wrapping_sub(1) } else { looks };
                 self.due = Some((looks, Nap::over(job_time())));
             }
@@ -110,7 +111,7 @@ impl Helper {
         }
     }
 
-    /// Takes what has completed, unless others do, and has the channel watched again.
+    /// Takes completions, unless other threads do, and has the channel watched again.
     fn serve_due(&mut self) {
         let completions = &self.core.completions;
         let wanted = self.core.take_attention();
@@ -133,7 +134,7 @@ impl Helper {
         self.core.control.set(&*completions.channel, Token::Channel.encode(), events);
     }
 
-    /// Takes a round of the device's events; those that are left keep its descriptor readable.
+    /// Takes a bounded round of the device's events; the rest keep its descriptor readable.
     fn take_events(&self) {
         let mut budget = PollBudget::once();
         while budget.take()
@@ -142,7 +143,7 @@ impl Helper {
             let links = self.core.completions.links();
             match told {
                 Event::QueuePair(kind, number) => {
-                    // What has come and completed before is worth more than the news.
+                    // Frames and completions that came before the event are handled first.
                     self.core.completions.take_all();
                     links.iter().for_each(|link| link.on_event(kind, number));
                 }

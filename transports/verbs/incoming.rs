@@ -1,4 +1,4 @@
-//! A request that waits for its answer.
+//! Incoming connection requests that wait for the program's answer.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use udeck_via::transport::{Hello, Incoming, Queues, ViEndpoint};
 use crate::completion_queue::take_slots;
 use crate::core::{Core, Made};
 
-/// See the module. Dropped, it is rejected.
+/// A connection request. Dropping it rejects it.
 pub struct IncomingRequest {
     core: Arc<Core>,
     pending: PendingRequest,
@@ -30,8 +30,8 @@ impl Incoming for IncomingRequest {
         self.pending.peer()
     }
 
-    /// The queue pair is joined to the peer's before that learns of it (through rdma_cm: when the peer comes); it sends nothing
-    /// before the peer has said that it is ready.
+    /// Accepts the request. The queue pair is joined to the peer's before the peer learns of it (through rdma_cm:
+    /// when the peer comes). It sends nothing before the peer has said that it is ready.
     fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn ViEndpoint>> {
         let IncomingRequest { core, pending } = *self;
         let slots = take_slots(&core, &queues)?;

@@ -1,4 +1,5 @@
-//! A connection, its queue pair and its out-of-band connection behind one lock, and who is told the news.
+//! Link of a VI: a connection, its queue pair and its out-of-band connection behind one lock, and the receivers of
+//! its events.
 
 mod qp_connect;
 
@@ -22,40 +23,41 @@ use crate::locks::LINK;
 use crate::oob::{End, Oob, Word};
 use crate::queue::Queue;
 
-/// How long the out-of-band connection may take to tell why a queue pair has failed.
+/// Time for the out-of-band connection to tell why a queue pair has failed.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long what has left an unreliable peer may take to come: as long as a network may keep a packet, and a host that is
-/// busy its completions.
+/// Time for a message to come that has left an unreliable peer: a network may keep a packet, and a busy host its
+/// completions, for that long.
 const TRANSIT: Duration = Duration::from_millis(100);
-/// What a peer that lets us into its memory no more is told, and its program.
+/// Text for a peer, and for its program, when it no longer lets us access its memory.
 const FORBIDDEN: &str = "RDMA to memory that is not exposed to the one that asked for it, or not any more";
-/// What there is to say of a peer that is dead.
+/// Text about a dead peer.
 const DIED: &str = "its out-of-band connection ended without a goodbye: the peer's process has died, or its NIC was closed by force";
 
-/// See the module. Locked by whoever works on it: the program's posts, the thread that polls, the helper.
+/// A link. Its lock is taken by every thread that works on it: the program's posts, the thread that polls, the helper.
 pub struct VerbsLink {
     core: Arc<Core>,
-    /// What completions call it, and pollers.
+    /// Number of the link in the names of completions and pollers.
     pub number: u32,
-    /// What completions of messages that travel on the unreliable queue pair call it.
+    /// Number in the names of completions of the unreliable queue pair.
     unreliable: Option<u32>,
     shared: RankedMutex<Shared>,
     arrivals: AtomicBool,
 }
 
 struct Shared {
-    /// None when it is over. Before the connection, whose memory the device accesses until this is dropped.
+    /// Queue pair; `None` when the link is over. It is dropped before the connection, whose memory the device
+    /// accesses until then.
     queue: Option<Queue>,
     connection: Connection,
     oob: Option<Oob>,
     watching: Watching,
-    /// The peer takes what comes.
+    /// The peer is ready to receive.
     ready: bool,
     asked: bool,
     done_sent: bool,
-    /// Since when the queue pair has failed, and nobody has told why.
+    /// When the queue pair failed, while the reason is unknown.
     failed_since: Option<Instant>,
-    /// Of messages that travel on the unreliable queue pair: from which number on some are missed, and since when.
+    /// First missing number on the unreliable queue pair, and since when it is missing.
     missing_since: Option<(u32, Instant)>,
     /// Since when the program is gone and the peer is waited for.
     waits_since: Option<Instant>,
@@ -64,7 +66,8 @@ struct Shared {
 }
 
 impl VerbsLink {
-    /// `asked`: this side asked for the connection, and the other is ready then; that learns later that this one is.
+    /// Makes a link. `asked` says that this side requested the connection: the other side is ready then, and learns
+    /// later that this side is.
     pub fn new(
         core: &Arc<Core>,
         number: u32,
@@ -91,8 +94,8 @@ impl VerbsLink {
         Arc::new(VerbsLink { core: core.clone(), number, unreliable, shared, arrivals })
     }
 
-    /// Works on the connection under the lock, lets the device have what there is, unlocks, and announces the news. Nothing
-    /// that `work` drops may come here (a [`udeck_via::mem::Lent`] does).
+    /// Runs `work` on the connection under the lock, gives the device its requests, unlocks, and announces the news.
+    /// Nothing that `work` drops may call back into the link (a [`udeck_via::mem::Lent`] does).
     pub fn with<R>(&self, work: impl FnOnce(&mut Connection) -> R) -> R {
         let mut shared = self.shared.lock();
         let result = work(&mut shared.connection);
@@ -100,8 +103,8 @@ impl VerbsLink {
         result
     }
 
-    /// Takes a short message, if that comes next, and lets `look` at it; its immediate data. As [`VerbsLink::with`], by the
-    /// shortest way: usually nothing follows from it, neither words to the peer nor news.
+    /// Takes the next message if it is a short one, and lets `look` read it. Returns its immediate data. This is a
+    /// fast path of [`VerbsLink::with`]: usually the message causes neither control frames nor news.
     pub fn take_short(&self, look: impl FnOnce(&Inline)) -> Option<Option<u32>> {
         let mut shared = self.shared.lock();
         let taken = shared.connection.take_short(look)?;
@@ -113,7 +116,7 @@ impl VerbsLink {
         Some(taken)
     }
 
-    /// As [`VerbsLink::with`], with the device, if the peer takes what comes.
+    /// Runs `work` as [`VerbsLink::with`]. It also gets the device, if the peer is ready to receive.
     pub fn with_device<R>(&self, work: impl FnOnce(&mut Connection, Option<&mut dyn Work>) -> R) -> R {
         let mut shared = self.shared.lock();
         let Shared { connection, queue, ready, .. } = &mut *shared;
@@ -123,22 +126,22 @@ impl VerbsLink {
         result
     }
 
-    /// Looks for what has completed, on all links. Without the lock.
+    /// Takes completions, on all links. The caller does not hold the lock.
     pub fn look(&self) {
         self.core.completions.look();
     }
 
-    /// Takes all that has completed, on all links. Without the lock.
+    /// Takes all completions, on all links. The caller does not hold the lock.
     pub fn look_last(&self) {
         self.core.completions.take_all();
     }
 
-    /// Whether something lies there for the program to receive. Without the lock: what it says may be over already.
+    /// Whether the program has messages to receive. Read without the lock, so the answer may be outdated.
     pub fn has_arrivals(&self) -> bool {
         self.arrivals.load(Ordering::Acquire)
     }
 
-    /// The program's queues report to `watching` from now on; what came before is announced once.
+    /// Reports the program's queues to `watching` from now on. Earlier news are announced once.
     pub fn attach(&self, watching: Watching) {
         let mut shared = self.shared.lock();
         shared.connection.tell_again();
@@ -146,7 +149,7 @@ impl VerbsLink {
         self.finish(shared);
     }
 
-    /// This queue reports to nobody any more.
+    /// Stops reporting this queue.
     pub fn detach(&self, queue: WorkQueue) {
         let mut shared = self.shared.lock();
         let former = shared.watching.detach(queue);
@@ -154,10 +157,10 @@ impl VerbsLink {
         drop(former);
     }
 
-    // ---- what the device tells ----
+    // ---- reports of the device ----
 
-    /// Completions of this link, in order. What it returns is to be dropped when nothing is locked any more: it may be
-    /// anything.
+    /// Handles completions of this link, in order. The caller drops the returned events once it holds no lock:
+    /// dropping them may run any code.
     pub fn completed(&self, run: &[Wc]) -> Events {
         let mut shared = self.shared.lock();
         let is_unreliable = run.first().is_some_and(|wc| self.unreliable == Some(number_of(wc.wr_id)));
@@ -175,7 +178,7 @@ impl VerbsLink {
         self.tell(shared)
     }
 
-    /// An event of the queue pair of this number, if that is ours.
+    /// Handles an event of the queue pair `queue_pair`, if it is one of this link's.
     pub fn on_event(&self, kind: u32, queue_pair: u32) {
         let mut shared = self.shared.lock();
         let is_this = |queue: &Queue| queue.number() == queue_pair;
@@ -191,8 +194,8 @@ impl VerbsLink {
         self.finish(shared);
     }
 
-    /// Whether all that was posted is with the peer's device, as far as is known; or never will be. If not, the device is to
-    /// tell soon.
+    /// Whether all posts are complete at the peer's device, as far as is known, or never will be. If not, the device
+    /// is asked to report soon.
     pub fn is_done(&self) -> bool {
         let mut shared = self.shared.lock();
         let is_done = shared.queue.is_none() || shared.connection.is_all_sent();
@@ -203,7 +206,7 @@ impl VerbsLink {
         is_done
     }
 
-    /// The device is of no use any more.
+    /// Ends the link: the device is of no use any more.
     pub fn give_up(&self, why: &str) {
         self.with(|connection| connection.fail(why));
     }
@@ -216,7 +219,7 @@ impl VerbsLink {
         self.shared.lock().oob.as_ref().map(|oob| watch(oob.as_fd()))
     }
 
-    /// Hears what the out-of-band connection says, which is a few words: a peer that goes on and on is let go.
+    /// Handles reports on the out-of-band connection. A peer that sends too many of them is dropped.
     pub fn listen(&self) {
         loop {
             let heard = match &mut self.shared.lock().oob {
@@ -233,7 +236,7 @@ impl VerbsLink {
                     self.end(Connection::withdrawn);
                 }
                 Ok(Some(Word::Done)) => {
-                    // What it sent before has come.
+                    // Frames that the peer sent before its report have come.
                     self.core.completions.take_all();
                     self.with(Connection::peer_is_done);
                 }
@@ -262,7 +265,7 @@ impl VerbsLink {
         self.end(|connection| connection.lost(&words));
     }
 
-    /// Ends it: the device accesses nothing of it any more when `end` tells the connection so.
+    /// Ends the link: the device no longer accesses its memory when `end` tells the connection so.
     fn end(&self, end: impl FnOnce(&mut Connection)) {
         let mut shared = self.shared.lock();
         drop(shared.queue.take());
@@ -270,7 +273,7 @@ impl VerbsLink {
         self.finish(shared);
     }
 
-    /// The helper's look at what no event tells of.
+    /// Checks for conditions that no event reports. Called by the helper.
     pub fn check(&self, now: Instant, patience: Duration) {
         self.check_missing(now);
         let mut shared = self.shared.lock();
@@ -288,14 +291,14 @@ impl VerbsLink {
         self.finish(shared);
     }
 
-    /// Messages that have left the peer long ago and have not come are lost.
+    /// Marks messages as lost that left the peer long ago and have not come.
     fn check_missing(&self, now: Instant) {
         let missing = self.shared.lock().missing_since;
         let Some((_, since)) = missing else { return };
         if now.duration_since(since) < TRANSIT {
             return self.core.hurry();
         }
-        // Perhaps they have come, and nobody has looked.
+        // The messages may have come, and no thread has polled.
         self.core.completions.take_all();
         let mut shared = self.shared.lock();
         if shared.missing_since == missing {
@@ -355,7 +358,7 @@ impl VerbsLink {
         events
     }
 
-    /// What travels on the unreliable queue pair may be missing: the helper looks again.
+    /// Notes the first missing message of the unreliable queue pair, and makes the helper check again.
     fn tell_missing(&self, shared: &mut Shared) {
         self.core.dropped.fetch_add(shared.connection.take_missed(), Ordering::Relaxed);
         let missing = shared.connection.awaited();
@@ -369,7 +372,7 @@ impl VerbsLink {
 }
 
 impl Shared {
-    /// Gives the device what there is, and ends what is over. Returns whether it all is.
+    /// Gives the device its requests, and ends what is over. Returns whether the whole link is over.
     fn work(&mut self) -> bool {
         let Shared { connection, queue, .. } = self;
         if let Some(queue) = queue {
@@ -391,8 +394,8 @@ impl Shared {
         }
         match connection.phase() {
             Phase::Open => false,
-            // The side that accepted says it last: so the other one, when it hears that, knows that the peer has heard
-            // everything, and may reset the socket.
+            // The accepting side sends its *done* last. So the requester, when it receives that, knows that the peer
+            // has received everything, and may reset the socket.
             Phase::Done => {
                 if self.asked {
                     self.announce_done();
@@ -434,11 +437,12 @@ impl Shared {
                 }
                 queue.emptied(request);
             }
-            // Of those that are thrown away, the first that failed was told before; or the out-of-band connection tells why.
+            // Flushed requests follow one that failed, which was reported before; or the out-of-band connection
+            // tells the reason.
             (_, status::WR_FLUSH_ERR) => _ = self.failed_since.get_or_insert_with(job_time),
             (false, failure) => {
                 let forbidden = matches!(failure, status::REM_ACCESS_ERR | status::REM_INV_REQ_ERR);
-                // Before its memory goes back, the device is to let go of everything.
+                // The device must release everything before the memory goes back.
                 drop(self.queue.take());
                 self.connection.failed(request, forbidden);
                 self.connection.fail(&words_of(failure, wc.vendor_err));
@@ -450,7 +454,7 @@ impl Shared {
         }
     }
 
-    /// Of messages that travel on the unreliable queue pair. What was lost or refused is told by none.
+    /// Handles a completion of the unreliable queue pair. Lost or refused messages have no completion that says so.
     fn complete_unreliable(&mut self, wc: &Wc) {
         let Shared { connection, queue, .. } = self;
         let Some(queue) = queue.as_mut().and_then(Queue::beside_mut) else { return };
@@ -477,7 +481,7 @@ impl Shared {
     }
 }
 
-/// What a completion's status means.
+/// Describes the status of a failed completion.
 #[cold]
 fn words_of(failure: u32, vendor: u32) -> String {
     match failure {

@@ -1,8 +1,9 @@
-//! The order in which this transport's locks are taken. Debug builds check it ([`udeck_sys::ranked`]).
+//! Order of this transport's locks. Debug builds check it ([`udeck_sys::ranked`]).
 //!
-//! Whoever takes completions holds `TAKING`, and passes them on to links. A link that ends drops its queue pair under its own
-//! lock, and that gives back its share of a completion queue, its buffers and its route: so these come last. A program's owners
-//! of memory, which may do anything when they are dropped, are dropped without any of these.
+//! The thread that takes completions holds `TAKING`, and passes them on to links. A link that ends drops its queue
+//! pair under its own lock, which gives back its share of a completion queue, its buffers and its route: so these
+//! locks come last. A program's owners of memory, which may run any code when dropped, are dropped without any of
+//! these locks.
 
 use udeck_sys::ranked::Rank;
 

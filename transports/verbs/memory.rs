@@ -6,12 +6,12 @@ use udeck_session::{ForDevice, Store};
 
 use crate::hca::objects::Mr;
 
-/// Bytes that the device accesses.
+/// A range of memory that the device accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segment {
-    /// Of the outbox.
+    /// Range of the outbox: offset and length in bytes.
     Outbox(u64, usize),
-    /// Elsewhere: address, the local key of its region, bytes.
+    /// Range elsewhere: address, the local key of its region, length in bytes.
     Elsewhere(u64, u32, usize),
 }
 
@@ -22,7 +22,7 @@ impl Segment {
         }
     }
 
-    /// `len` bytes of it from `from` on.
+    /// Returns `len` bytes of it, starting at `from`.
     pub fn part(self, from: usize, len: usize) -> Self {
         debug_assert!(from + len <= self.len());
         match self {
@@ -32,11 +32,11 @@ impl Segment {
     }
 }
 
-/// What a device is told to fill: a store that was made whole. Memory that the device does not know is registered by
-/// `register`.
+/// Returns the segment of a store that was allocated whole, for the device to fill. Memory that the device does not
+/// know is registered by `register`.
 ///
 /// # Errors
-/// Why it cannot be.
+/// Reason why the memory cannot be registered.
 pub fn segment_of<E>(
     store: &mut Store,
     register: impl FnOnce(NonNull<[u8]>) -> Result<Mr, E>,

@@ -1,5 +1,6 @@
-//! The socket that a connection was agreed on. It stays open as long as the connection, and tells what a queue pair cannot: that
-//! the peer is ready, that it is done, why it broke off; and by its end, that the peer's process has died.
+//! Out-of-band connection: the socket over which a connection was agreed on. It stays open as long as the
+//! connection, and carries reports that a queue pair cannot: that the peer is ready, that it is done, why it broke
+//! off. Its end shows that the peer's process has died.
 //!
 //! ```text
 //! byte 0      1     3
@@ -8,7 +9,7 @@
 //!      +------+-----+-------+
 //! ```
 //!
-//! A connector that gives up waiting for its answer says *done* without *ready*.
+//! A requester that gives up waiting for its answer sends *done* without *ready*.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,13 +22,13 @@ use crate::wire::MAX_WORDS;
 use udeck_session::cut;
 
 const HEAD: usize = 3;
-/// Of one peer, in all. Who keeps the rules says three at most.
+/// Upper bound of the words that one peer may send. A correct peer sends three at most.
 const MOST_WORDS: u32 = 8;
 
-/// What is said on it.
+/// A report on the out-of-band connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// The sender's queue pair takes what comes.
+    /// The sender's queue pair is ready to receive.
     Ready,
     /// The sender has sent everything, and waits for nothing.
     Done,
@@ -35,18 +36,18 @@ pub enum Word {
     Broken(String),
 }
 
-/// How it ended.
+/// End of an out-of-band connection.
 #[derive(Debug)]
 pub enum End {
     /// The peer has closed it.
     HungUp,
-    /// The kernel's word.
+    /// The kernel reported an error.
     Failed(io::Error),
-    /// The peer speaks nonsense, or without end.
+    /// The peer sent an invalid word, or too many words.
     Nonsense,
 }
 
-/// See the module.
+/// An out-of-band connection.
 #[derive(Debug)]
 pub struct Oob {
     socket: OwnedFd,
@@ -67,7 +68,7 @@ impl Word {
         bytes
     }
 
-    /// The first word, and its bytes, if it is there as a whole.
+    /// Decodes the first word if it is complete. Returns also its length in bytes.
     fn decode(bytes: &[u8]) -> Result<Option<(Word, usize)>, End> {
         let Some(([kind, low, high], rest)) = bytes.split_first_chunk::<HEAD>() else { return Ok(None) };
         let len = usize::from(u16::from_le_bytes([*low, *high]));
@@ -90,15 +91,15 @@ impl Oob {
         Oob { socket, received: Vec::new(), words: 0 }
     }
 
-    /// Says it. A peer that is gone is found to be by who reads; few words always find room.
+    /// Sends a word. A peer that is gone is found by the reader; the few words always find room.
     pub fn send(&self, word: &Word) {
         let _ = send(&self.socket, &word.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
-    /// The next word, if one has come. Never waits.
+    /// Returns the next word, if one has come. Never waits.
     ///
     /// # Errors
-    /// How it ended.
+    /// How the connection ended.
     pub fn receive(&mut self) -> Result<Option<Word>, End> {
         loop {
             if let Some((word, len)) = Word::decode(&self.received)? {
@@ -118,7 +119,8 @@ impl Oob {
         }
     }
 
-    /// Its end will be a reset: nothing lingers in the kernel. For when everything has been said and heard.
+    /// Makes the end of the socket a reset, so that nothing lingers in the kernel. For the time when both sides have
+    /// sent and received everything.
     pub fn reset_when_closed(&self) {
         reset_when_closed(self.socket.as_fd());
     }

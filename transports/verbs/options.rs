@@ -1,4 +1,4 @@
-//! How a NIC is opened.
+//! Options of a verbs NIC.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -9,37 +9,38 @@ use udeck_via::auth::Keys;
 
 use crate::settings::Settings;
 
-/// How to open the device.
+/// Options of [`crate::open`].
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What this process proves by that it is of the job, and which of its ranks: only who does is let in.
+    /// Keys by which this process proves that it belongs to the job, and which rank it is. Only peers that can do
+    /// the same are admitted.
     pub keys: Keys,
-    /// Where messages are sent from, and where peers write.
+    /// Memory of the outbox and of the landing arena.
     pub memory: Source,
-    /// The address that it is asked for connections at: of one interface, never of all. Port 0: a free one. Of a device's
-    /// addresses, the one that this is belongs to is used.
+    /// Address at which the NIC accepts connection requests. It is one interface's address, never the wildcard
+    /// address. Port 0 takes a free port. The address also selects the device's GID that matches it.
     pub bind: SocketAddr,
-    /// How long a peer's host may be silent before it is taken for dead; from two seconds on.
+    /// How long a peer's host may be silent before it counts as dead. At least two seconds.
     pub detect: Duration,
-    /// Which device, and how.
+    /// Device, port and address to use, and further settings.
     pub settings: Settings,
 }
 
-/// Where a NIC's memory comes from.
+/// Source of a NIC's memory.
 #[derive(Debug, Clone)]
 pub enum Source {
-    /// Its own: so many bytes of address space for messages, and as many that peers may write.
+    /// Memory of its own: so many bytes of address space for the outbox, and as many for the landing arena.
     Fresh(usize),
-    /// That of another NIC of this process ([`Memory::of`]): a block can be posted by both.
+    /// Memory of another NIC of this process ([`Memory::of`]), so that a block can be posted by both.
     Shared(Memory),
 }
 
 impl Options {
-    /// Within this host, with memory of its own (1 GiB of address space each way) and the environment's settings; a silent
-    /// host is dead after ten seconds.
+    /// Options for use within this host: memory of its own (1 GiB of address space each way) and the environment's
+    /// settings; a silent host counts as dead after ten seconds.
     ///
     /// # Errors
-    /// [`udeck_via::Error::InvalidParameter`] names a variable that makes no sense.
+    /// [`udeck_via::Error::InvalidParameter`] names a variable whose value is invalid.
     pub fn new(keys: impl Into<Keys>) -> Result<Self> {
         Ok(Options {
             keys: keys.into(),

@@ -1,4 +1,5 @@
-//! What each side tells the other of its queue pair, beside the admission's own words; decoded as if the peer were hostile.
+//! Addresses of queue pairs that the two sides exchange, beside the admission's own messages. They are decoded as if
+//! the peer were hostile.
 //!
 //! ```text
 //! byte 0     4     8    24    26    27     28      29  30        32
@@ -6,19 +7,19 @@
 //!      | qpn | psn | GID| LID | MTU | kind | reads |way| P_Key   |
 //!      +-----+-----+----+-----+-----+------+-------+---+---------+
 //! ```
-//! Little-endian; MTU as `enum ibv_mtu`; kind: 0 on InfiniBand, 1 with RoCE, 2 with iWARP; reads: how many of the peer's are served
-//! at a time; way: 1 to be connected through rdma_cm, and in the first bit that a queue pair for messages that travel on the unreliable queue pair
-//! follows ([`UnreliableQpAddress`]: 4 bytes its number, 4 its first packet's); P_Key: the partition, and in the first bit full membership
-//! (InfiniBand Architecture 1, 10.9).
+//! Little-endian; MTU as `enum ibv_mtu`; kind: 0 on InfiniBand, 1 with RoCE, 2 with iWARP; reads: how many of the
+//! peer's reads are served at a time; way: 1 to be connected through rdma_cm, and in the first bit whether an
+//! unreliable queue pair follows ([`UnreliableQpAddress`]: 4 bytes its number, 4 bytes its first packet sequence
+//! number); P_Key: the partition, and in the first bit full membership (InfiniBand Architecture 1, 10.9).
 
 use crate::ffi::Gid;
 
-/// Bytes of it.
+/// Bytes of an encoded address.
 pub const LEN: usize = 32;
-/// In its byte 29.
+/// Bit of byte 29: an [`UnreliableQpAddress`] follows.
 const HAS_UNRELIABLE: u8 = 0x80;
 
-/// See the module.
+/// Address of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAddress {
     pub qpn: u32,
@@ -27,17 +28,17 @@ pub struct QpAddress {
     pub lid: u16,
     pub mtu: u8,
     pub ethernet: bool,
-    /// On Ethernet, and by TCP.
+    /// The device speaks iWARP: on Ethernet, over TCP.
     pub iwarp: bool,
     pub reads: u8,
-    /// Connected through rdma_cm.
+    /// The queue pair is connected through rdma_cm.
     pub cm: bool,
     pub pkey: u16,
     /// An [`UnreliableQpAddress`] follows.
     pub unreliable: bool,
 }
 
-/// What is told of the queue pair that lies beside the other.
+/// Address of the unreliable queue pair beside the other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnreliableQpAddress {
     pub qpn: u32,
@@ -45,7 +46,7 @@ pub struct UnreliableQpAddress {
 }
 
 impl UnreliableQpAddress {
-    /// Bytes of it.
+    /// Bytes of an encoded address.
     pub const LEN: usize = 8;
 
     pub fn encode(&self) -> [u8; UnreliableQpAddress::LEN] {
@@ -55,7 +56,7 @@ impl UnreliableQpAddress {
         bytes
     }
 
-    /// `None`: no peer of ours says so.
+    /// Decodes an address. Returns `None` if no correct peer sends these bytes.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let [a, b, c, d, e, f, g, h] = *bytes.first_chunk::<{ UnreliableQpAddress::LEN }>()?;
         let unreliable = UnreliableQpAddress {
@@ -80,7 +81,7 @@ impl QpAddress {
         bytes
     }
 
-    /// `None`: no peer of ours says so.
+    /// Decodes an address. Returns `None` if no correct peer sends these bytes.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; LEN] = bytes.try_into().ok()?;
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);

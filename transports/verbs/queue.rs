@@ -1,5 +1,5 @@
-//! A link's queue pair: where it lies in the network, its [receive buffers](crate::recv_buffers), and its [`Work`]. What is sent
-//! from here lies in memory of its own, which no peer is given any right to.
+//! Queue pair of a link: its address in the network, its [receive buffers](crate::recv_buffers), and its [`Work`].
+//! Headers and short messages are sent from memory of its own, to which no peer has any right.
 
 mod qp_connect;
 
@@ -25,10 +25,10 @@ use crate::settings::Settings;
 use crate::windows::Windows;
 use crate::wire::{BLOCK, Far, Part};
 
-/// What a queue pair is for.
+/// Kind of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// All of a reliable VI's; the control frames of an unreliable one, and its reads (RC).
+    /// Everything of a reliable VI; the control frames and the reads of an unreliable one (RC).
     Reliable,
     /// Messages and RDMA writes of an unreliable VI (UC).
     Unreliable,
@@ -42,7 +42,7 @@ impl Kind {
         }
     }
 
-    /// Receive buffers: no frame of a peer that keeps the rules finds none.
+    /// Number of receive buffers, so that each frame of a correct peer finds one.
     fn receives(self) -> u32 {
         match self {
             Kind::Reliable => RECEIVES,
@@ -51,59 +51,60 @@ impl Kind {
     }
 }
 
-/// Requests that may be outstanding on the send side.
+/// Upper bound of the outstanding requests on the send side.
 pub const SENDS: u32 = 128;
-/// Elements that a request has at most, if the device takes so many: a header, four segments, and the bounds between chunks
-/// that these cross.
+/// Upper bound of the elements of a request, if the device takes so many: a header, four segments, and the bounds
+/// between chunks that these cross.
 const ELEMENTS: u32 = 12;
-/// Bytes of one request, at most: what a length can say.
+/// Upper bound of the bytes of one request, which a length can say.
 const LONGEST: usize = 1 << 30;
-/// Bytes of headers and short messages that are under way.
+/// Bytes of the ring for headers and short messages in flight.
 pub const LEADS: usize = 8 * BLOCK;
-/// Reads that are under way at a time, at most.
+/// Upper bound of the reads in flight.
 const READS: i32 = 16;
-/// 0.64 ms: how long a sender waits that found no receive buffer. (It is coded: 14.)
+/// Time for which a sender waits that found no receive buffer: 0.64 ms. (The code for it is 14.)
 const MIN_RNR_TIMER: u8 = 14;
 
-/// See the module. Dropped, the device accesses nothing of it any more.
+/// A queue pair of a link. Once it is dropped, the device accesses none of its memory.
 pub struct Queue {
-    /// Before everything that it accesses.
+    /// The queue pair itself, dropped before everything that it accesses.
     qp: Qp,
     kind: Kind,
-    /// The one beside it, for messages that may be lost.
+    /// The unreliable queue pair beside this one.
     unreliable: Option<Box<Queue>>,
-    /// What rdma_cm calls its connection, if that made it. It goes after the queue pair.
+    /// Identifier of the connection at rdma_cm, if that made it. It is dropped after the queue pair.
     id: Option<Id>,
-    /// What the peer has told of its own, where rdma_cm joins the two.
+    /// Address of the peer's queue pair, where rdma_cm joins the two.
     peer: Option<QpAddress>,
     recv_buffers: RecvBuffers,
-    /// What is sent from here.
+    /// Ring from which headers and short messages are sent.
     lead: Buffers,
     domain: Arc<Domain>,
     share: Share,
     windows: Arc<Windows>,
     tags: Tags,
-    /// What completions call its link.
+    /// Number of the link in the names of completions.
     link: u32,
     psn: u32,
     elements: usize,
-    /// Of a read; and what it does with memory.
+    /// Upper bound of a read's elements, and below, the device's use of a read's target.
     read_elements: usize,
     sink: Use,
-    /// Bytes of one request.
+    /// Upper bound of the bytes of one request.
     longest: usize,
     inline: usize,
-    /// The numbers of the requests that the device has: at most [`SENDS`], so they may wrap. (A work request's name has 32 bits
-    /// for them.)
+    /// Numbers of the requests that the device has. There are at most [`SENDS`], so the numbers may wrap. (A work
+    /// request's name has 32 bits for them.)
     flying: std::ops::Range<u32>,
-    /// The ring of leads: what is in use, as offsets that go on for ever; and which requests use it, and up to where.
+    /// Part of the lead ring that is in use, as offsets that go on for ever. `leads` has the requests that use it,
+    /// each with the offset behind its lead.
     used: std::ops::Range<u64>,
     leads: VecDeque<(u32, u64)>,
-    /// The service level of its VI, if it has one.
+    /// Service level of the VI, if it has one.
     sl: Option<u8>,
 }
 
-/// Those of the windows that the peer may write and read.
+/// Protection tags of the windows that the peer may write and read.
 #[derive(Clone, Copy, Debug)]
 pub struct Tags {
     pub writable: Option<udeck_via::Ptag>,
@@ -111,10 +112,11 @@ pub struct Tags {
 }
 
 impl Queue {
-    /// A queue pair that is ready to receive, and connected to nobody. `link`: what completions call it.
+    /// Makes a queue pair that is ready to receive, and connected to none. `link` is its number in the names of
+    /// completions.
     ///
     /// # Errors
-    /// The device's; in words, what was tried.
+    /// The device's; the text says what was tried.
     #[allow(clippy::too_many_arguments, reason = "all of them different, and called in one place")]
     pub fn new(
         hca: &Hca,
@@ -142,7 +144,7 @@ impl Queue {
         let make = |cap| Qp::new(&domain.pd, &share.cq, srq, kind.qp_type(), cap);
         let (qp, inline) = match make(cap) {
             Ok(qp) => (qp, settings.inline),
-            // Some devices have no such thing, and say so.
+            // Some devices do not support inline data, and report that.
             Err(_) if settings.inline > 0 => (make(ffi::QpCap { max_inline_data: 0, ..cap })?, 0),
             Err(error) => return Err(error),
         };
@@ -178,7 +180,7 @@ impl Queue {
         Ok(queue)
     }
 
-    /// What it sends has the VI's level; that of level 0, and of VIs without one, the one of the settings.
+    /// Sets the service level of the sent packets. Level 0, and VIs without a level, use the level of the settings.
     pub fn set_level(&mut self, level: ServiceLevel) {
         self.sl = Some(level.get()).filter(|level| *level > 0);
         if let Some(beside) = &mut self.unreliable {
@@ -186,32 +188,32 @@ impl Queue {
         }
     }
 
-    /// The service level that its packets are marked with.
+    /// Service level with which its packets are marked.
     pub fn sl(&self, settings: &Settings) -> u8 {
         self.sl.unwrap_or(settings.sl)
     }
 
-    /// Puts one of the other kind beside it.
+    /// Sets the unreliable queue pair beside this one.
     pub fn set_unreliable(&mut self, unreliable: Option<Queue>) {
         self.unreliable = unreliable.map(Box::new);
     }
 
-    /// The one beside it.
+    /// The unreliable queue pair beside this one.
     pub fn beside(&self) -> Option<&Queue> {
         self.unreliable.as_deref()
     }
 
-    /// As [`Queue::beside`].
+    /// The unreliable queue pair beside this one, mutably.
     pub fn beside_mut(&mut self) -> Option<&mut Queue> {
         self.unreliable.as_deref_mut()
     }
 
-    /// What completions call its link.
+    /// Number of the link in the names of completions.
     pub fn link(&self) -> u32 {
         self.link
     }
 
-    /// What the peer is told.
+    /// Address for the peer.
     pub fn qp_address(&self, hca: &Hca, settings: &Settings, cm: bool) -> QpAddress {
         QpAddress {
             qpn: self.qp.number(),
@@ -228,7 +230,8 @@ impl Queue {
         }
     }
 
-    /// What the peer may do. It reads what is offered to it; whether it may read windows is its tag's and the window's business.
+    /// Access rights of the peer. It reads offers; whether it may read windows is decided by its tag and the
+    /// window's region.
     fn rights(&self) -> u32 {
         let write = if self.tags.writable.is_some() { access::REMOTE_WRITE } else { 0 };
         let read = if self.kind == Kind::Reliable { access::REMOTE_READ } else { 0 };
@@ -249,10 +252,10 @@ impl Queue {
         self.qp.modify(&mut attr, mask)
     }
 
-    /// Joins it to the peer's.
+    /// Joins the queue pair to the peer's.
     ///
     /// # Errors
-    /// The device's: it cannot get there.
+    /// The device's: it cannot reach the address.
     pub fn join(&self, hca: &Hca, settings: &Settings, peer: &QpAddress) -> io::Result<()> {
         let grh = ffi::GlobalRoute {
             dgid: peer.gid,
@@ -281,7 +284,7 @@ impl Queue {
             ..ffi::QpAttr::default()
         };
         let path = attr_mask::AV | attr_mask::PATH_MTU | attr_mask::DEST_QPN | attr_mask::RQ_PSN;
-        // Of UC nothing is read, waited for or sent again, and it may not be told how.
+        // UC has no reads, no waits and no retransmission, and rejects these attributes.
         let of_reliable = |mask: i32| if self.kind == Kind::Reliable { mask } else { 0 };
         let answers = of_reliable(attr_mask::MAX_DEST_RD_ATOMIC | attr_mask::MIN_RNR_TIMER);
         self.qp.modify(&mut attr, attr_mask::STATE | path | answers)?;
@@ -296,30 +299,30 @@ impl Queue {
         self.qp.modify(&mut attr, attr_mask::STATE | attr_mask::SQ_PSN | tries)
     }
 
-    /// Its number, as the device tells of it.
+    /// Number by which the device names the queue pair.
     pub fn number(&self) -> u32 {
         self.qp.number()
     }
 
     // ---- receives ----
 
-    /// What has come to a buffer. Until it is [emptied](Queue::emptied).
+    /// Returns the bytes that came to a buffer. They are valid until it is [emptied](Queue::emptied).
     pub fn received(&self, slot: u32, len: u32) -> &[u8] {
         self.recv_buffers.received(slot, len)
     }
 
-    /// Nobody has a slice of this buffer any more: the device shall have it again.
+    /// Gives a buffer back to the device: no slice of it exists any more.
     #[inline]
     pub fn emptied(&mut self, slot: u32) {
         self.recv_buffers.emptied(slot);
     }
 
-    /// The device has failed to fill this buffer.
+    /// Notes that the device has failed to fill a buffer.
     pub fn spoilt(&mut self, slot: u32) {
         self.recv_buffers.spoilt(slot);
     }
 
-    /// Gives the device what has been emptied, if it is enough for a chain.
+    /// Posts the emptied buffers, if they are enough for a chain.
     ///
     /// # Errors
     /// The device's.
@@ -333,8 +336,8 @@ impl Queue {
 
     // ---- sends ----
 
-    /// The request of this number, and all before it, are over. It is one that the device has, or the one before: no more than
-    /// [`SENDS`] from any number here, and half the numbers' range tells which is earlier.
+    /// Completes the request `token` and all before it. It is a request that the device has, or the one before. Its
+    /// distance from any number here is at most [`SENDS`], so half the range of numbers tells which is earlier.
     pub fn retire(&mut self, token: u32) {
         if token.wrapping_sub(self.flying.start) <= u32::MAX / 2 {
             self.flying.start = token.wrapping_add(1);
@@ -346,7 +349,8 @@ impl Queue {
         }
     }
 
-    /// Where `len` bytes are free in one piece; the offset behind them.
+    /// Finds `len` free bytes in one piece of the ring. Returns their offset in the ring, and the running offset
+    /// behind them.
     fn room_in_ring(&self, len: usize) -> Option<(usize, u64)> {
         let ring = LEADS as u64;
         let (len, mut start) = (len.next_multiple_of(64) as u64, self.used.end);
@@ -357,18 +361,18 @@ impl Queue {
         (end - self.used.start <= ring).then_some(((start % ring) as usize, end))
     }
 
-    /// Puts the beginning of a frame, that of this request, where the device takes it from; the address.
+    /// Copies the beginning of request `token`'s frame to the ring. Returns its address.
     fn keep_lead(&mut self, lead: &[u8], token: u32) -> Result<u64, String> {
         let (at, end) = self.room_in_ring(lead.len()).ok_or("no room for a header")?;
         self.used.end = end;
         self.leads.push_back((token, end));
         let to = self.lead.at(at);
-        // SAFETY: inside of our memory, as far as the ring has room, and in no request that is under way.
+        // SAFETY: inside of our memory, as far as the ring has room, and in no request in flight.
         unsafe { std::ptr::copy_nonoverlapping(lead.as_ptr(), to, lead.len()) };
         Ok(to.addr() as u64)
     }
 
-    /// How many requests the device has.
+    /// Number of requests that the device has.
     fn under_way(&self) -> u32 {
         self.flying.end.wrapping_sub(self.flying.start)
     }
@@ -379,9 +383,9 @@ impl Queue {
         wr.wr_id = name_of(self.link, how.token, false);
         (wr.sg_list, wr.num_sge) = (sges.as_mut_ptr(), sges.len() as i32);
         wr.send_flags |= flag(how.fence, send_flags::FENCE) | flag(how.signalled, send_flags::SIGNALED);
-        // SAFETY: what the elements name is the outbox, by what the VI layer posted and the connection keeps until this has
-        // completed or the queue pair is gone; a store that the connection keeps as long; or a lead in our ring, kept
-        // likewise. (What is inline is copied now.)
+        // SAFETY: the elements name the outbox, by posts of the VI layer which the connection keeps until this
+        // request has completed or the queue pair is gone; a store that the connection keeps as long; or a lead in
+        // our ring, kept likewise. (Inline bytes are copied now.)
         unsafe { self.qp.post_send(&mut wr) }.map_err(|error| refused(&error))?;
         self.flying.end = how.token.wrapping_add(1);
         Ok(())
@@ -403,7 +407,7 @@ impl Work for Queue {
     }
 
     fn fitting(&mut self, segments: &[Segment], from: usize) -> Result<usize, String> {
-        // One is kept for a header.
+        // One element is kept for a header.
         let most = (self.elements - 1).max(1);
         Ok(self.domain.sges(segments, from, self.longest, most, Use::Usual)?.1)
     }
@@ -452,8 +456,8 @@ impl Work for Queue {
 
     fn register(&mut self, memory: NonNull<[u8]>) -> Result<Mr, String> {
         let peers = if self.sink == Use::Sink { access::REMOTE_WRITE } else { 0 };
-        // SAFETY: a store's memory, which goes after the region; no peer is told its key. (On iWARP the peer's device is, for the
-        // reads that it answers.)
+        // SAFETY: a store's memory, which is dropped after the region; no peer is told its key. (On iWARP the peer's
+        // device is told, for the reads that it answers.)
         let mr = unsafe { Mr::new(&self.domain.pd, memory, access::LOCAL_WRITE | peers, false) };
         mr.map_err(|error| cannot_register(memory.len(), &error))
     }
@@ -468,12 +472,12 @@ impl Work for Queue {
     }
 }
 
-/// Elements of one request.
+/// Upper bound of the elements of one request.
 pub fn elements(limits: &ffi::DeviceAttr) -> u32 {
     u32::try_from(limits.max_sge).unwrap_or(1).clamp(1, ELEMENTS)
 }
 
-/// Elements of a read: on iWARP, one.
+/// Upper bound of the elements of a read; one on iWARP.
 fn read_elements(limits: &ffi::DeviceAttr) -> u32 {
     let of_reads = if limits.max_sge_rd > 0 { limits.max_sge_rd } else { limits.max_sge };
     u32::try_from(of_reads).unwrap_or(1).clamp(1, elements(limits))
@@ -484,28 +488,29 @@ fn refused(error: &io::Error) -> String {
     format!("the device takes no request: {error}")
 }
 
-/// A request of this kind, and nothing else.
+/// Makes a request of this kind without any other field.
 #[inline]
 fn request(opcode: u32) -> SendWr {
-    // SAFETY: a structure of numbers and pointers, for which zeros are nothing.
+    // SAFETY: a structure of numbers and pointers, for which zeros are valid.
     SendWr { opcode, ..unsafe { std::mem::zeroed() } }
 }
 
-/// Most bytes of payload in a packet, as `enum ibv_mtu`.
+/// Upper bound of a packet's payload, as `enum ibv_mtu`.
 pub fn mtu(hca: &Hca, settings: &Settings) -> u8 {
     let port = hca.port_attributes.active_mtu.clamp(1, 5) as u8;
     settings.mtu.map_or(port, |bytes| port.min((bytes.ilog2() as u8).clamp(8, 12) - 7))
 }
 
 impl Drop for Queue {
-    /// What has completed for one of a pool would vanish with it, and the buffers that it has filled.
+    /// Saves completions of a pool's other queue pairs, and the filled buffers of this one, which would vanish with
+    /// this queue pair.
     fn drop(&mut self) {
         if udeck_sys::process::is_forked() {
             return;
         }
         if let RecvBuffers::Pool(pool) = &self.recv_buffers {
             let mut attr = ffi::QpAttr { qp_state: qp_state::ERR, ..ffi::QpAttr::default() };
-            // (It fails only for devices that are gone, which fill nothing any more.)
+            // (The call fails only for devices that are gone, which fill no more buffers.)
             let _ = self.qp.modify(&mut attr, attr_mask::STATE);
             self.share.set_aside(self.qp.number(), pool);
         }

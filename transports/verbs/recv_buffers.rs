@@ -1,24 +1,26 @@
-//! Where frames land: registered buffers of 4 KiB that the device fills, and is given again when the engine has taken out
-//! what is in them. There are two sources, of which a queue pair has one:
+//! Receive buffers: registered buffers of 4 KiB that the device fills with frames, and gets back when the engine has
+//! taken the frame out. There are two sources, of which a queue pair uses one:
 //!
-//! * **its own**, as many as the credits of the connection promise ([`RECEIVES`]): no frame finds none;
-//! * **the pool** of its protection domain, a shared receive queue (SRQ; InfiniBand Architecture 1, 10.2.9), which grows by as
-//!   many with each connection, up to a bound of the NIC's ([`RecvBufferQuota`]), and is overcommitted from then on.
+//! * **its own**, as many as the credits of the connection promise ([`RECEIVES`]), so that each frame finds one;
+//! * **the pool** of its protection domain, a shared receive queue (SRQ; InfiniBand Architecture 1, 10.2.9). It
+//! grows by as
+//!   many buffers with each connection, up to a bound of the NIC ([`RecvBufferQuota`]), and is overcommitted from
+//! then on.
 //!
-//! # Nothing starves for ever
-//! A frame that finds the pool empty is sent again by its sender's device (RNR, by default for ever). It finds a buffer as soon
-//! as somebody takes completions: a look copies what has come out of the buffers (into memory that the connection's credits
-//! bound) and gives them back, whether or not a program takes its messages. While no program looks, the NIC's helper does. So
-//! a buffer waits for this process's engine, and for nobody's program.
+//! # No starvation
+//! A frame that finds the pool empty is sent again by its sender's device (RNR, by default for ever). It finds a
+//! buffer as soon as a thread takes completions: that copies the frames out of their buffers (into memory that the
+//! connection's credits bound) and gives the buffers back, whether or not a program takes its messages. While no
+//! program polls, the NIC's helper does. So a buffer waits for this process's engine only, and for no program.
 //!
-//! # What a liar gets
-//! Who sends more than its credits is let go as soon as that is seen, and its queue pair consumes nothing any more. Until
-//! then it can have filled the whole pool, once: completion queues have room for that.
+//! # Peers that lie
+//! A peer that sends more than its credits is dropped as soon as that is seen, and its queue pair then consumes no
+//! more buffers. Until then it can have filled the whole pool, once: completion queues have room for that.
 //!
-//! # Nothing is lost when a queue pair goes
-//! What the device has filled for a queue pair and nobody has taken may vanish with it from the completion queue, and the buffer
-//! with that. Hence a queue pair of a pool is put into its error state first, and what lies in its completion queue is
-//! [set aside](crate::completions::Completions::set_aside).
+//! # Destroyed queue pairs
+//! Untaken completions of a queue pair may vanish with it from the completion queue, and with them the buffers that
+//! it has filled. Therefore a queue pair of a pool is put into its error state first, and the contents of its
+//! completion queue are [set aside](crate::completions::Completions::set_aside).
 
 use std::fmt;
 use std::io;
@@ -39,9 +41,10 @@ use crate::hca::objects::{Mr, Pd, Qp, Srq};
 use crate::locks::EMPTIED;
 use crate::wire::BLOCK;
 
-/// Pages of our own, which the kernel gives as zeros, known to the device. No peer is told their key.
+/// Registered pages of our own, which the kernel gives as zeros. No peer is told their key.
 pub struct Buffers {
-    /// Dropped before the memory: a device that still had the region would write to what the kernel keeps for it.
+    /// Region of the memory, dropped before it: a device that still had the region would write to memory that the
+    /// kernel keeps for it.
     mr: Mr,
     _memory: MmapRaw,
     at: NonNull<u8>,
@@ -51,25 +54,25 @@ pub struct Buffers {
 
 // SAFETY: a mapping of our own, of plain bytes.
 unsafe impl Send for Buffers {}
-// SAFETY: nobody gets more than addresses in it without saying so (`at`).
+// SAFETY: callers get only addresses in it, and say so (`at`).
 unsafe impl Sync for Buffers {}
 
 impl Buffers {
-    /// `pinned` counts their bytes as long as they are.
+    /// Allocates and registers `len` bytes. `pinned` counts them as long as they exist.
     ///
     /// # Errors
-    /// The kernel's; in words when they cannot be pinned.
+    /// The kernel's, as text when the pages cannot be pinned.
     pub fn new(pd: &Arc<Pd>, len: usize, pinned: &Arc<AtomicUsize>) -> io::Result<Self> {
         let memory = MmapRaw::from(MmapOptions::new().len(len).map_anon()?);
         let at = NonNull::new(memory.as_mut_ptr()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: the memory is ours, and goes after the region. No peer is told its key, and none would help.
+        // SAFETY: the memory is ours, and is dropped after the region. No peer is told its key, and none would need it.
         let mr = unsafe { Mr::new(pd, NonNull::slice_from_raw_parts(at, len), access::LOCAL_WRITE, false) };
         let mr = mr.map_err(|error| io::Error::new(error.kind(), cannot_register(len, &error)))?;
         pinned.fetch_add(len, Ordering::Relaxed);
         Ok(Buffers { mr, _memory: memory, at, len, pinned: pinned.clone() })
     }
 
-    /// A place in it.
+    /// Address of a byte.
     pub fn at(&self, offset: usize) -> *mut u8 {
         assert!(offset < self.len, "{offset} is outside of {} bytes", self.len);
         // SAFETY: inside of the mapping.
@@ -80,17 +83,18 @@ impl Buffers {
         self.mr.lkey()
     }
 
-    /// An element of a request: the buffer of this number.
+    /// Element of a request for buffer `slot`.
     fn block(&self, slot: usize) -> Sge {
         Sge { addr: self.at(slot * BLOCK).addr() as u64, length: BLOCK as u32, lkey: self.lkey() }
     }
 
-    /// What the device has written to a buffer.
+    /// Returns the bytes that the device has written to a buffer.
     ///
     /// # Safety
-    /// The device does not have it, nor anybody else for writing, as long as the slice is used.
+    /// Neither the device nor anybody else may write the buffer as long as the slice is used.
     unsafe fn written(&self, slot: usize, len: u32) -> &[u8] {
-        // SAFETY: inside of the mapping, as `at` insists for its first byte, and its length is a multiple of `BLOCK`.
+        // SAFETY: inside of the mapping: `at` asserts that for the first byte, and the mapping's length is a
+        // multiple of `BLOCK`.
         unsafe { std::slice::from_raw_parts(self.at(slot * BLOCK), (len as usize).min(BLOCK)) }
     }
 }
@@ -104,7 +108,7 @@ impl Drop for Buffers {
     }
 }
 
-/// Posts buffers in chains of [`CHAIN`]: what they are called, and where they lie.
+/// Posts buffers in chains of [`CHAIN`]. `describe` gives a buffer's name and element.
 fn post_in_chains(
     slots: &[u32],
     describe: impl Fn(u32) -> (u64, Sge),
@@ -115,7 +119,7 @@ fn post_in_chains(
         let none = RecvWr { wr_id: 0, next: null_mut(), sg_list: null_mut(), num_sge: 1 };
         let mut chain = [none; CHAIN as usize];
         let mut next = null_mut();
-        // From the last to the first: each names the one behind it.
+        // The chain is built from the last to the first, because each request names the one behind it.
         for ((&slot, sge), wr) in slots.iter().zip(&mut sges).zip(&mut chain).rev() {
             (wr.wr_id, *sge) = describe(slot);
             (wr.sg_list, wr.next) = (sge, next);
@@ -126,7 +130,7 @@ fn post_in_chains(
     Ok(())
 }
 
-/// A queue pair's source; see the module.
+/// Source of a queue pair's receive buffers.
 pub enum RecvBuffers {
     Own(Own),
     Pool(Arc<Pool>),
@@ -140,17 +144,17 @@ impl RecvBuffers {
         }
     }
 
-    /// What has come to a buffer. Until it is [emptied](RecvBuffers::emptied).
+    /// Returns the bytes that came to a buffer. They are valid until it is [emptied](RecvBuffers::emptied).
     pub fn received(&self, slot: u32, len: u32) -> &[u8] {
         match self {
-            // SAFETY: a completion names it: the device has filled the buffer and does not have it before it is posted again,
-            // which takes this mutably.
+            // SAFETY: a completion names the buffer: the device has filled it, and does not have it before it is
+            // posted again, which takes this mutably.
             RecvBuffers::Own(own) => unsafe { own.buffers.written(slot.min(own.count - 1) as usize, len) },
             RecvBuffers::Pool(pool) => pool.received(slot, len),
         }
     }
 
-    /// Nobody has a slice of this buffer any more: the device shall have it again.
+    /// Gives a buffer back to the device: no slice of it exists any more.
     #[inline]
     pub fn emptied(&mut self, slot: u32) {
         match self {
@@ -159,14 +163,15 @@ impl RecvBuffers {
         }
     }
 
-    /// The device has failed to fill this buffer, and takes no more for this queue pair; for others it may have it again.
+    /// Notes that the device has failed to fill a buffer. It takes no more for this queue pair, but gets the buffer
+    /// again for others.
     pub fn spoilt(&mut self, slot: u32) {
         if let RecvBuffers::Pool(pool) = self {
             pool.emptied(slot);
         }
     }
 
-    /// Gives the device what has been emptied, if it is enough for a chain.
+    /// Posts the emptied buffers, if they are enough for a chain.
     ///
     /// # Errors
     /// The device's.
@@ -175,7 +180,7 @@ impl RecvBuffers {
         match self {
             RecvBuffers::Own(own) if own.emptied.len() < CHAIN as usize => Ok(()),
             RecvBuffers::Own(own) => own.post(qp),
-            // It does so itself.
+            // A pool posts its emptied buffers itself.
             RecvBuffers::Pool(_) => Ok(()),
         }
     }
@@ -190,10 +195,10 @@ pub struct Own {
 }
 
 impl Own {
-    /// So many of a link; none is posted yet.
+    /// Allocates `count` buffers of a link. None is posted yet.
     ///
     /// # Errors
-    /// As [`Buffers::new`].
+    /// Those of [`Buffers::new`].
     pub fn new(pd: &Arc<Pd>, link: u32, count: u32, pinned: &Arc<AtomicUsize>) -> io::Result<Self> {
         let buffers = Buffers::new(pd, count as usize * BLOCK, pinned)?;
         Ok(Own { buffers, link, count, emptied: (0..count).collect() })
@@ -204,15 +209,15 @@ impl Own {
             let slot = slot.min(self.count - 1);
             (name_of(self.link, slot, true), self.buffers.block(slot as usize))
         };
-        // SAFETY: a chain of ours that lives until the call is over. The buffers go after the queue pair, and nobody has a
-        // slice of them: those of `received` end before.
+        // SAFETY: the chain is ours and lives until the call is over. The buffers are dropped after the queue pair,
+        // and no slice of them exists: those of `received` end before.
         let posted = post_in_chains(&self.emptied, describe, |chain| unsafe { qp.post_recv(chain) });
         self.emptied.clear();
         posted
     }
 }
 
-/// How many buffers the pools of a NIC may have, all together.
+/// Upper bound of the buffers of all pools of a NIC together.
 pub struct RecvBufferQuota {
     bound: u32,
     used: Mutex<u32>,
@@ -227,7 +232,7 @@ impl RecvBufferQuota {
         self.bound
     }
 
-    /// [`RECEIVES`] more, if there are so many.
+    /// Takes [`RECEIVES`] buffers, if there are so many. Returns whether there were.
     fn take(&self) -> bool {
         let mut used = self.used.lock();
         let fits = *used + RECEIVES <= self.bound;
@@ -243,22 +248,22 @@ impl RecvBufferQuota {
 /// Buffers of all queue pairs of a protection domain.
 pub struct Pool {
     srq: Arc<Srq>,
-    /// What completions call it.
+    /// Number of the pool in the names of completions.
     pub number: u32,
-    /// Each of [`RECEIVES`] buffers; so many as the bound allows.
+    /// Buffers in chunks of [`RECEIVES`], as many chunks as the bound allows.
     chunks: Box<[OnceLock<Buffers>]>,
-    /// Chunks that there are.
+    /// Number of chunks that exist.
     grown: Mutex<usize>,
-    /// Buffers that the device is to have again.
+    /// Buffers that are to be posted again.
     emptied: RankedMutex<Vec<u32>>,
     quota: Arc<RecvBufferQuota>,
 }
 
 impl Pool {
-    /// An empty one, of what the quota allows and the device takes.
+    /// Makes an empty pool, with as many places as the quota allows and the device takes.
     ///
     /// # Errors
-    /// The device's: it has no more, or no such thing.
+    /// The device's: it has no more shared queues, or does not support them.
     pub fn new(pd: &Arc<Pd>, number: u32, quota: &Arc<RecvBufferQuota>, most: u32) -> io::Result<Arc<Self>> {
         let chunks = quota.bound.min(most) / RECEIVES;
         if chunks == 0 {
@@ -274,10 +279,10 @@ impl Pool {
         }))
     }
 
-    /// For one connection more. Where there is no room for more buffers, it shares those that there are.
+    /// Grows the pool for one more connection. Without room for more buffers, the connection shares the existing ones.
     ///
     /// # Errors
-    /// There are none at all, and there is no room or memory for any.
+    /// The pool is empty, and there is no room or memory for buffers.
     pub fn grow(&self, pd: &Arc<Pd>, pinned: &Arc<AtomicUsize>) -> io::Result<()> {
         let mut grown = self.grown.lock();
         let Some(chunk) = self.chunks.get(*grown) else { return Ok(()) };
@@ -306,17 +311,17 @@ impl Pool {
 
     fn received(&self, slot: u32, len: u32) -> &[u8] {
         let Some((chunk, at)) = self.place(slot) else { return &[] };
-        // SAFETY: a completion names it: the device has filled the buffer and does not have it before it is posted again,
-        // which whoever got the completion does when the slice is gone.
+        // SAFETY: a completion names the buffer: the device has filled it, and does not have it before it is posted
+        // again, which the taker of the completion does when the slice is gone.
         unsafe { chunk.written(at, len) }
     }
 
-    /// Whoever got its completion has no slice of this buffer any more.
+    /// Gives a buffer back to the device. The taker of its completion has no slice of it any more.
     pub fn emptied(&self, slot: u32) {
         let mut emptied = self.emptied.lock();
         emptied.push(slot);
         if emptied.len() >= CHAIN as usize {
-            // It fails only for devices that are gone, which tell so otherwise.
+            // The call fails only for devices that are gone, which are reported otherwise.
             let _ = self.post(&emptied);
             emptied.clear();
         }
@@ -327,12 +332,12 @@ impl Pool {
             let block = self.place(slot).map_or(Sge::default(), |(chunk, at)| chunk.block(at));
             (name_of_shared(self.number, slot), block)
         };
-        // SAFETY: a chain of ours that lives until the call is over. The buffers go after the queue (`srq` is the first field,
-        // and each of its queue pairs keeps the pool), and nobody has a slice of them.
+        // SAFETY: the chain is ours and lives until the call is over. The buffers are dropped after the queue (`srq`
+        // is the first field, and each of its queue pairs keeps the pool), and no slice of them exists.
         post_in_chains(slots, describe, |chain| unsafe { self.srq.post(chain) })
     }
 
-    /// How many buffers it has.
+    /// Number of buffers that the pool has.
     pub fn buffers(&self) -> u32 {
         *self.grown.lock() as u32 * RECEIVES
     }

@@ -1,4 +1,5 @@
-//! `DECK_VERBS_…`: which device, port and address, and how hard to try. What is not set is found out or has a default.
+//! Settings `DECK_VERBS_…`: device, port and address, and retries. Settings that are not given are detected or have
+//! a default.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -10,53 +11,55 @@ use crate::connection::RECEIVES;
 /// How queue pairs are connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Connect {
-    /// iWARP through rdma_cm, which has no other way; InfiniBand and RoCE by the bootstrap.
+    /// iWARP through rdma_cm, which is its only way; InfiniBand and RoCE by the bootstrap.
     #[default]
     Auto,
-    /// With what both sides tell each other beside the admission.
+    /// By parameters that both sides exchange beside the admission.
     Bootstrap,
     /// Through rdma_cm: `librdmacm.so.1`.
     Cm,
 }
 
-/// What the environment says, or the program.
+/// Settings from the environment, or from the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// `DECK_VERBS_DEVICE`: the device's name, `mlx5_0`; otherwise the first that has an active port.
+    /// `DECK_VERBS_DEVICE`: name of the device, such as `mlx5_0`; otherwise the first device with an active port.
     pub device: Option<String>,
-    /// `DECK_VERBS_PORT`: from 1; otherwise the first active one.
+    /// `DECK_VERBS_PORT`: number of the port, from 1; otherwise the first active one.
     pub port: Option<u8>,
-    /// `DECK_VERBS_GID`: the index of the source address in the port's table; otherwise that of the address that the NIC is bound
-    /// to, RoCE v2 before v1.
+    /// `DECK_VERBS_GID`: index of the source address in the port's table; otherwise that of the address to which the
+    /// NIC is bound, RoCE v2 before v1.
     pub gid: Option<u32>,
-    /// `DECK_VERBS_PKEY`: the index of the partition key in the port's table.
+    /// `DECK_VERBS_PKEY`: index of the partition key in the port's table.
     pub pkey: u16,
     /// `DECK_VERBS_SL`: service level, 0 to 15.
     pub sl: u8,
     /// `DECK_VERBS_TCLASS`: traffic class (RoCE: DSCP in the upper six bits).
     pub traffic_class: u8,
-    /// `DECK_VERBS_MTU`: most bytes of payload in a packet: 256, 512, 1024, 2048 or 4096; otherwise the port's.
+    /// `DECK_VERBS_MTU`: upper bound of a packet's payload in bytes: 256, 512, 1024, 2048 or 4096; otherwise the port's.
     pub mtu: Option<u32>,
-    /// `DECK_VERBS_TIMEOUT`: 4.096 µs x 2^this without an answer before a packet is sent again; 1 to 31.
+    /// `DECK_VERBS_TIMEOUT`: a packet without an answer is sent again after 4.096 µs x 2^this; 1 to 31.
     pub timeout: u8,
-    /// `DECK_VERBS_RETRY`: how often, 0 to 7.
+    /// `DECK_VERBS_RETRY`: number of retransmissions, 0 to 7.
     pub retry: u8,
-    /// `DECK_VERBS_RNR_RETRY`: how often when the receiver has no buffer posted; 0 to 6, or 7: for ever.
+    /// `DECK_VERBS_RNR_RETRY`: number of retransmissions when the receiver has no buffer posted; 0 to 6, or 7: for ever.
     pub rnr_retry: u8,
-    /// `DECK_VERBS_RECEIVES`: how many receive buffers of 4 KiB the NIC's connections share at most; 0: each has its own.
+    /// `DECK_VERBS_RECEIVES`: upper bound of the receive buffers of 4 KiB that the NIC's connections share; 0: each
+    /// has its own.
     pub receives: u32,
-    /// `DECK_VERBS_INLINE`: bytes of a message that are copied into its work request.
+    /// `DECK_VERBS_INLINE`: upper bound of the bytes of a message that are copied into its work request.
     pub inline: u32,
-    /// `DECK_VERBS_UC`: 1, unreliable VIs have unreliable queue pairs where the device makes such; 0, reliable ones, as the
-    /// others have.
+    /// `DECK_VERBS_UC`: 1, unreliable VIs have unreliable queue pairs where the device makes such; 0, they have
+    /// reliable ones, as other VIs have.
     pub uc: bool,
     /// `DECK_VERBS_CONNECT`: `auto`, `bootstrap` or `cm`; the same in all processes of a job.
     pub connect: Connect,
 }
 
 impl Default for Settings {
-    /// 67 ms, seven times: half a second to a few seconds until a host that is cut off is noticed. A receiver without a
-    /// buffer is waited for: it is slow, not dead; whether it is dead its socket tells.
+    /// Default settings. The timeout is 67 ms, seven times: half a second to a few seconds until a host that is cut
+    /// off is noticed. A receiver without a buffer is waited for: it is slow, not dead; its socket tells whether it
+    /// is dead.
     fn default() -> Self {
         Settings {
             device: None,
@@ -78,10 +81,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Those of the environment.
+    /// Reads the settings from the environment.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] names the variable, what it says and what it may say.
+    /// [`Error::InvalidParameter`] names the variable, its value and the valid values.
     pub fn from_env() -> Result<Self> {
         Self::from(|name| std::env::var(name).ok())
     }
@@ -95,7 +98,7 @@ impl Settings {
             mtu => mtu,
         };
         let receives = match number(&get, "DECK_VERBS_RECEIVES", 0..=1 << 16)? {
-            // Fewer would be none for a connection.
+            // Fewer buffers would not be enough for one connection.
             Some(few @ 1..RECEIVES) => {
                 let expected = format!("0, or a number from {RECEIVES} to 65536");
                 return Err(refused("DECK_VERBS_RECEIVES", &few.to_string(), &expected));

@@ -1,5 +1,5 @@
-//! What the conformance suite cannot ask: devices that fail, ports that go down, peers that are gone, memory that cannot be pinned. Over the
-//! stand-in, which cargo builds beside this program.
+//! Tests that the conformance suite cannot have: devices that fail, ports that go down, peers that are gone, memory
+//! that cannot be pinned. They use the stand-in, which cargo builds beside this program.
 
 mod beside;
 mod choice;
@@ -24,7 +24,7 @@ use crate::{Options, Settings, Source};
 
 const SECRET: [u8; 32] = [0x5a; 32];
 
-/// A failure of the device meets all that are open: one test at a time.
+/// Lock for one test at a time: a failure of the device hits all open NICs.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -41,8 +41,8 @@ fn options(settings: Settings) -> Options {
     options
 }
 
-/// Whether this is the process that is to run `test` with the stand-in as `variables` say; it reads them once. If not, such a
-/// process is started, and has to end well.
+/// Whether this is the process that is to run `test` with the stand-in's settings in `variables`, which the stand-in
+/// reads once. If not, starts such a process, and asserts that it succeeds.
 fn unreliable(test: &str, variables: &[(&str, &str)]) -> bool {
     const MARK: &str = "UDECK_VERBS_TEST";
     if std::env::var(MARK).is_ok_and(|mark| mark == test) {
@@ -60,20 +60,20 @@ fn unreliable(test: &str, variables: &[(&str, &str)]) -> bool {
     false
 }
 
-/// A function of the stand-in's own.
+/// Returns the address of one of the stand-in's own functions.
 fn standin(name: &CStr) -> *mut libc::c_void {
     let library = crate::ffi::library::beside().expect("cargo has built the stand-in");
     let file = std::ffi::CString::new(library.into_os_string().into_encoded_bytes()).expect("a path");
-    // SAFETY: it is loaded already, and never unloaded.
+    // SAFETY: the library is loaded already, and never unloaded.
     let found = unsafe { libc::dlsym(libc::dlopen(file.as_ptr(), libc::RTLD_NOW), name.as_ptr()) };
     assert!(!found.is_null(), "{name:?}");
     found
 }
 
-/// Has the stand-in tell of an event.
+/// Makes the stand-in report an event.
 fn inject(event: u32, number: u32) {
     let inject = standin(c"standin_inject");
-    // SAFETY: the stand-in declares it so.
+    // SAFETY: the stand-in declares the function so.
     let inject: extern "C" fn(u32, u32) -> i32 = unsafe { std::mem::transmute(inject) };
     assert_eq!(inject(event, number), 0, "event {event} of {number}");
 }

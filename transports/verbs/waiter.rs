@@ -1,4 +1,4 @@
-//! Completion queues as their owner sees them: look at what was announced, take what has completed, sleep.
+//! Owner's side of a completion queue: takes announced queues, takes completions, sleeps.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use udeck_via::transport::{Armed, Notifier, Ready, Waiter};
 use crate::completion_queue::{BesideChannel, CompletionQueue};
 use crate::core::Core;
 
-/// While there are announced queues, completions are taken once in so many looks: what has completed has a right to be found,
-/// but what is announced was there before.
+/// While queues are announced, completions are taken in one of this many polls: completions must be found in bounded
+/// time, but announced queues were there before.
 const BURST: u64 = 16;
 
-/// See the module.
+/// Owner's side of a completion queue.
 pub struct VerbsWaiter {
     core: Arc<Core>,
     cq: Arc<CompletionQueue>,
@@ -23,7 +23,7 @@ pub struct VerbsWaiter {
 
 impl VerbsWaiter {
     /// # Errors
-    /// [`udeck_via::Error::Full`] when the NIC has no more.
+    /// [`udeck_via::Error::Full`] when the NIC has no completion queue left.
     pub fn open(core: &Arc<Core>) -> Result<Self> {
         let cq = core.completion_queues.open(|_| BesideChannel(core.clone()))?;
         Ok(VerbsWaiter { core: core.clone(), cq })
@@ -33,7 +33,8 @@ impl VerbsWaiter {
         self.cq.next()
     }
 
-    /// Sets the word and has the device tell of the next completion; what came before is taken. `false`: there is news.
+    /// Sets the sleep state, asks the device to report the next completion, and takes the earlier ones. Returns
+    /// `false` if there is news.
     fn lie_down(&self, how: Sleep) -> bool {
         if !self.cq.lie_down(how) {
             return false;
@@ -49,7 +50,7 @@ impl VerbsWaiter {
 }
 
 impl Waiter for VerbsWaiter {
-    /// Every look takes completions, unless it finds what was announced before.
+    /// Takes completions at every poll, unless it finds a queue that was announced before.
     fn poll(&mut self) -> Option<Ready> {
         let looks = self.cq.note_look();
         if self.cq.has_news()
@@ -62,7 +63,7 @@ impl Waiter for VerbsWaiter {
         self.take()
     }
 
-    /// One look sees everything.
+    /// Polls once, because one poll sees everything.
     fn poll_all(&mut self) -> Option<Ready> {
         self.poll()
     }
@@ -75,7 +76,7 @@ impl Waiter for VerbsWaiter {
         self.cq.park(limit.min(MAX_SLEEP));
         drop(sleeping);
         self.core.completions.channel.hush();
-        // The next completion is told of again, if nobody looks by then: to the helper.
+        // The helper is told of the next completion, if no thread has polled by then.
         self.core.completions.notify();
         self.core.completions.look();
     }

@@ -1,10 +1,10 @@
-//! Memory that peers reach by RDMA. A window is a memory region with exactly the rights that were asked for, in the protection
-//! domain of its tag: it is the device that refuses everybody else. To take it back is to deregister it: the device is in no
-//! access then, and begins none.
+//! Windows of a NIC, which peers reach by RDMA. A window is a memory region with exactly the requested rights, in
+//! the protection domain of its tag, so the device itself refuses all other peers. Revoking a window deregisters the
+//! region: the device is in no access then, and begins none.
 //!
-//! The region is made when a peer first asks where the window is. A window that nobody comes to costs nothing, and many of
-//! them do not exhaust the memory that may be pinned. Its handle is a random number of ours: a peer that guesses one is told
-//! nothing, and what the device calls the window is no number that fits one ([`crate::wire::Far`]).
+//! The region is made when a peer first asks for the window's place. A window that no peer asks for costs nothing,
+//! and many of them do not exhaust the memory that may be pinned. Its handle is a random number of ours: a peer that
+//! guesses one is told nothing, and the device's own name for the window has another form ([`crate::wire::Far`]).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,7 +29,8 @@ pub struct Windows {
     table: Mutex<HashMap<u32, Window>>,
     bound: usize,
     memory: Memory,
-    /// Why one could not be shown has been told: peers may ask as often as they like.
+    /// Whether stderr was told why a window cannot be shown. It is told once, because peers may ask as often as they
+    /// like.
     told: Once,
 }
 
@@ -39,17 +40,18 @@ struct Window {
     ptag: Ptag,
     rights: Rights,
     in_outbox: bool,
-    /// With the domain that it is in, which goes last.
+    /// The region with its domain, which is dropped last.
     region: Option<(Mr, Arc<Domain>)>,
 }
 
 impl Windows {
-    /// An empty table for so many.
+    /// Makes an empty table for `bound` windows.
     pub fn new(memory: &Memory, bound: usize) -> Self {
         Windows { table: Mutex::default(), bound, memory: memory.clone(), told: Once::new() }
     }
 
-    /// [`udeck_via::transport::Device::expose_for`], and with `in_outbox` [`udeck_via::transport::Device::expose_outbox`].
+    /// Implements [`udeck_via::transport::Device::expose_for`], and with `in_outbox`
+    /// [`udeck_via::transport::Device::expose_outbox`].
     ///
     /// # Errors
     /// [`Error::Full`]; [`Error::Os`] when the system has no random numbers.
@@ -78,20 +80,21 @@ impl Windows {
         }
     }
 
-    /// [`udeck_via::transport::Device::revoke`]. Waits for the device, which ends what it is doing there.
+    /// Implements [`udeck_via::transport::Device::revoke`]. Waits until the device has ended its access there.
     pub fn revoke(&self, handle: MemHandle) {
         let window = self.table.lock().remove(&handle.0);
-        // Without the lock: it may take a while.
+        // The lock is released first: deregistration may take a while.
         drop(window);
     }
 
-    /// [`udeck_via::transport::Device::revoke_later`].
+    /// Implements [`udeck_via::transport::Device::revoke_later`].
     pub fn revoke_later(&self, handle: MemHandle, memory: Owner) {
         self.revoke(handle);
         drop(memory);
     }
 
-    /// Where a peer whose tag for this right is `tag`, in `domain`, finds the window. `None`: it may not.
+    /// Returns where a peer finds the window. `tag` is the peer's tag for this right, and `domain` its domain.
+    /// `None` if the peer may not access it.
     pub fn find(&self, handle: u32, tag: Option<Ptag>, write: bool, domain: &Arc<Domain>) -> Option<Far> {
         let mut table = self.table.lock();
         let window = table.get_mut(&handle)?;
@@ -107,7 +110,7 @@ impl Windows {
             match window.register(arena, domain) {
                 Ok(mr) => window.region = Some((mr, domain.clone())),
                 Err(why) => {
-                    // The peer learns that it may not; why, only we know.
+                    // The peer learns only that it may not access the window; the reason is printed here.
                     self.told.call_once(|| say!("a window cannot be shown to a peer: {why}"));
                     return None;
                 }
@@ -124,8 +127,9 @@ impl Window {
         let memory = NonNull::slice_from_raw_parts(base, self.len);
         let write = if self.rights.write { access::REMOTE_WRITE | access::LOCAL_WRITE } else { 0 };
         let read = if self.rights.read { access::REMOTE_READ } else { 0 };
-        // SAFETY: the arena is mapped as long as the table's memory is, which goes after its windows; the VI layer exposes
-        // memory of which no slice exists, or that nobody writes and peers only read, until it is revoked.
+        // SAFETY: the arena is mapped as long as the table's memory is, which is dropped after its windows; the VI
+        // layer exposes memory of which no slice exists, or that nobody writes and peers only read, until it is
+        // revoked.
         let mr = unsafe { Mr::new(&domain.pd, memory, write | read, true) };
         mr.map_err(|error| cannot_register(self.len, &error))
     }

@@ -1,4 +1,4 @@
-//! Frames: what a SEND carries. Decoded as if the peer were hostile.
+//! Frames: the contents of a SEND. They are decoded as if the peer were hostile.
 //!
 //! ```text
 //! byte 0      1       2      4       8       12          16     20     24       32    40     + head   + len
@@ -6,15 +6,16 @@
 //!      | kind | flags | head | taken | ack   | immediate | word | 0    | offset | len | head | rest   |
 //!      +------+-------+------+-------+-------+-----------+------+------+--------+-----+------+--------+
 //! ```
-//! Integers are little-endian; a field that its kind does not use is 0. Every frame tells how much of what the receiver has
-//! sent its sender's program has `taken`, and how many control frames its engine has received (`ack`), both modulo 2³² since the
-//! connection was made: so a frame that is lost takes no credit with it.
+//! Integers are little-endian; a field that its kind does not use is 0. Every frame carries two counts: how many of
+//! the receiver's messages the sender's program has `taken`, and how many of its control frames the sender's engine
+//! has received (`ack`), both modulo 2³² since the connection was made. So a lost frame takes no credit with it.
 //!
 //! | kind | flags | head | immediate | word | offset | len | rest |
 //! |---|---|---|---|---|---|---|---|
 //! | 1 short | immediate | | immediate data | | | bytes | the message |
-//! | 2 body | immediate, receipt | bytes of header | immediate data | | | bytes | what lies behind the header |
-//! | 3 offer | immediate, receipt | bytes of header | immediate data | parts | | bytes in all parts | where they lie: [`Part`]s |
+//! | 2 body | immediate, receipt | bytes of header | immediate data | | | bytes | the bytes behind the header |
+//! | 3 offer | immediate, receipt | bytes of header | immediate data | parts | | bytes in all parts | their places:
+//! [`Part`]s |
 //! | 4 flush | | | | | | | |
 //! | 5 notes | | | | notes | | | [`Note`]s |
 //! | 6 credit | | | | | | | |
@@ -26,38 +27,40 @@
 //! | 12 wrote | | | immediate data | pieces | | bytes | |
 //! | 13 left | | | | number | | | |
 //!
-//! Kinds 1 to 4 and 11, and RDMA writes with immediate data, are numbered together from 0 in the order of the queue pair, which both
-//! sides count; the others are control frames. Where the network has no immediate data (iWARP), a frame *written* behind a plain
-//! RDMA write stands for it: what was written before is in place when it arrives (RFC 5040, 5.5). An offer stays in its sender's memory: the receiver reads it by RDMA and notes
-//! that.
+//! Kinds 1 to 4 and 11, and RDMA writes with immediate data, are numbered together from 0 in the order of the queue
+//! pair, which both sides count; the others are control frames. Where the network has no immediate data (iWARP), a
+//! frame *written* behind a plain RDMA write stands for it: the write's data are in place when the frame arrives
+//! (RFC 5040, 5.5). An offered message stays in its sender's memory: the receiver reads it by RDMA, and then sends a
+//! note of that.
 //!
-//! Where messages travel on the unreliable queue pair, on a queue pair that may lose them (`connection::unreliable`), kinds 1, 2, 3 and 12 and no others
-//! go there. Nobody can count what may be lost: each says its number where others say `taken`, and an offer in the place of
-//! `ack` by what it is noted. An RDMA write with immediate data is numbered too, piece by piece, each by its immediate data:
-//! those of the program come in *wrote*, behind its pieces. What was taken then counts numbers that are over, in a row; *left*
-//! says that all messages before this number have left.
+//! Messages of an unreliable VI travel on a queue pair that may lose them (`connection::unreliable`): only kinds 1,
+//! 2, 3 and 12 go there. The two sides cannot count messages that may be lost. So each such frame carries its number
+//! in the place of `taken`, and an offer carries in the place of `ack` the key by which notes name it. An RDMA write
+//! with immediate data is numbered, too, piece by piece, each by its immediate data; the program's immediate data
+//! come in *wrote*, behind its pieces. `taken` then counts numbers that are over, in a row. *left* says that all
+//! messages before this number have left.
 
 pub use udeck_session::Violation;
 use udeck_via::transport::{Inline, TransferStatus};
 
-/// The version of what follows the admission.
+/// Version of the formats behind the admission.
 pub const VERSION: u16 = 2;
-/// Bytes of a frame before its head.
+/// Bytes of a frame's header, before its head.
 pub const HEADER: usize = 40;
-/// Bytes of a receive buffer: no frame is longer.
+/// Bytes of a receive buffer. No frame is longer.
 pub const BLOCK: usize = 4096;
-/// Longest header of a message.
+/// Upper bound of a message's header in bytes.
 pub const MAX_HEAD: usize = Inline::CAPACITY;
-/// Longest body that travels in a frame.
+/// Upper bound of the body in a frame, in bytes.
 pub const EAGER: usize = BLOCK - HEADER - MAX_HEAD;
-/// Most parts of an offer.
+/// Upper bound of an offer's parts.
 pub const PARTS: usize = EAGER / Part::LEN;
-/// Most notes in a frame.
+/// Upper bound of the notes in a frame.
 pub const NOTES: usize = EAGER / Note::LEN;
-/// Longest words of an end, in bytes.
+/// Upper bound of an end's text in bytes.
 pub const MAX_WORDS: usize = 512;
 
-/// Longest RDMA write, in bytes.
+/// Upper bound of an RDMA write in bytes.
 const MAX_WRITTEN: usize = 1 << 40;
 
 const IMMEDIATE: u8 = 1;
@@ -69,7 +72,7 @@ const WRITE: u8 = 1 << 5;
 
 const _: () = assert!(HEADER == 1 + 1 + 2 + 5 * 4 + 2 * 8 && MAX_WORDS <= EAGER && PARTS > 100);
 
-/// The fixed part of a frame.
+/// Fixed part of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub taken: u32,
@@ -77,38 +80,38 @@ pub struct Header {
     pub frame: Frame,
 }
 
-/// What a frame is.
+/// Kind of a frame, with its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// A message that is copied out at once.
+    /// Message that is copied out at once.
     Short { immediate: Option<u32>, len: usize },
-    /// A message with its body behind it.
+    /// Message with its body behind it.
     Body { immediate: Option<u32>, receipt: bool, head: usize, len: usize },
-    /// A message that lies in its sender's memory.
+    /// Message that lies in its sender's memory.
     Offer { immediate: Option<u32>, receipt: bool, head: usize, parts: usize, len: u64 },
-    /// What was written before is to be in place, and a receipt given.
+    /// Asks for a receipt once the data of the write before it are in place.
     Flush,
-    /// So many bytes were written before, with immediate data.
+    /// Reports that `len` bytes were written before, with immediate data.
     Written { immediate: u32, len: usize },
-    /// What became of messages.
+    /// Reports what became of messages.
     Notes { count: usize },
-    /// Only to tell what was taken and received.
+    /// Reports only what was taken and received.
     Credit,
-    /// A credit is wanted: at once, or (`hungry`) as soon as something was taken.
+    /// Asks for a credit: at once, or (`hungry`) as soon as a message was taken.
     Ask { hungry: bool },
-    /// The sender's program is gone.
+    /// End of the connection: the sender's program is gone.
     End { broken: bool, len: usize },
-    /// Where is the window of this handle, to be written or read?
+    /// Asks for the place of a window, for writing or reading.
     Where { handle: u32, write: bool },
-    /// There, or nowhere for you.
+    /// Answers with a window's place, or that the asking side may not access it.
     Here { handle: u32, place: Option<Far> },
-    /// So many pieces of an RDMA write, which came before, were all of it.
+    /// Reports that the last `pieces` pieces were all of an RDMA write.
     Wrote { immediate: u32, pieces: u32, len: u64 },
-    /// All messages before this number have left.
+    /// Reports that all messages before this number have left.
     Left { upto: u32 },
 }
 
-/// A window as its owner's device knows it.
+/// Place of a window, as its owner's device names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Far {
     pub address: u64,
@@ -116,7 +119,7 @@ pub struct Far {
     pub len: u64,
 }
 
-/// A piece of a message in its sender's memory.
+/// Piece of a message in its sender's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     pub address: u64,
@@ -124,16 +127,16 @@ pub struct Part {
     pub len: u32,
 }
 
-/// What became of a numbered frame.
+/// Report on a numbered frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
     /// An offer was read, or will not be: its memory is free.
     Read(u32),
-    /// The receipt for a message or a flush.
+    /// Receipt for a message or a flush.
     Receipt(u32, TransferStatus),
 }
 
-/// The fields as they lie.
+/// Fields of a header in their wire order.
 #[derive(Clone, Copy, Default)]
 struct Fields {
     kind: u8,
@@ -149,7 +152,7 @@ struct Fields {
 }
 
 impl Frame {
-    /// Whether it is one of those that are numbered.
+    /// Whether the frame is a numbered one.
     pub fn is_numbered(&self) -> bool {
         matches!(
             self,
@@ -162,7 +165,7 @@ impl Frame {
         )
     }
 
-    /// Bytes behind the header.
+    /// Number of bytes behind the header.
     pub fn rest(&self) -> usize {
         match *self {
             Frame::Short { len, .. } | Frame::End { len, .. } => len,
@@ -177,7 +180,7 @@ impl Frame {
 }
 
 impl Header {
-    /// As it lies.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER] {
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let mut fields = Fields { taken: self.taken, control_ack: self.control_ack, ..Fields::default() };
@@ -223,10 +226,10 @@ impl Header {
         fields.lay_out()
     }
 
-    /// What lies there.
+    /// Decodes a header.
     ///
     /// # Errors
-    /// When no peer that keeps the rules says so.
+    /// When no correct peer sends these bytes.
     pub fn decode(bytes: &[u8; HEADER]) -> Result<Self, Violation> {
         let fields = Fields::pick_up(bytes);
         match fields.short() {
@@ -264,7 +267,7 @@ impl Header {
             kind => return Err(Violation(format!("a frame of kind {kind}"))),
         };
         let header = Header { taken: fields.taken, control_ack: fields.control_ack, frame };
-        // What a kind does not use must be 0: so there is one way to say each thing.
+        // A field that the kind does not use must be 0, so that each frame has one encoding.
         if header.encode() != *bytes {
             return Err(Violation(format!("a frame of kind {kind} with fields that it does not have")));
         }
@@ -280,7 +283,7 @@ fn bounded(value: u64, most: usize, what: &str) -> Result<usize, Violation> {
 }
 
 impl Part {
-    /// Bytes of one.
+    /// Bytes of an encoded part.
     pub const LEN: usize = 16;
 
     pub fn encode(&self) -> [u8; Part::LEN] {
@@ -298,7 +301,7 @@ impl Part {
 }
 
 impl Note {
-    /// Bytes of one.
+    /// Bytes of an encoded note.
     pub const LEN: usize = 8;
 
     pub fn encode(&self) -> [u8; Note::LEN] {
@@ -315,7 +318,7 @@ impl Note {
     }
 
     /// # Errors
-    /// A code that there is none of.
+    /// An unknown code.
     pub fn decode(bytes: &[u8; Note::LEN]) -> Result<Self, Violation> {
         let mut reader = Reader(bytes);
         let (number, code) = (reader.word(), reader.word());
@@ -344,7 +347,7 @@ impl Fields {
         bytes
     }
 
-    /// What most frames are, by the shortest way; of others, and of what is wrong, nothing is said here.
+    /// Decodes a header of the most frequent kind on a fast path; `None` for others and for invalid ones.
     #[inline]
     fn short(&self) -> Option<Header> {
         let Fields { kind, flags, head, taken, control_ack, immediate, word, zero, offset, len } = *self;
@@ -377,7 +380,7 @@ impl Fields {
     }
 }
 
-/// Reads integers off bytes of a known length; zeros behind their end.
+/// Reads integers off bytes of a known length; returns zeros behind their end.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {

@@ -1,6 +1,6 @@
-//! The objects of `librdmacm`: an event channel, and identifiers on it, each destroyed when its last user is gone. An identifier
-//! keeps its channel. No queue pair is ever made by it: ours are of our own opening of the device, and it learns their
-//! numbers only.
+//! Objects of `librdmacm`: an event channel, and identifiers on it, each destroyed when its last user is gone. An
+//! identifier keeps its channel. The library makes no queue pairs: ours belong to our own opening of the device, and
+//! the library learns only their numbers.
 
 use std::ffi::{CStr, c_void};
 use std::io;
@@ -15,58 +15,58 @@ use udeck_sys::open_above_stdio;
 use crate::ffi::cm::{CmEvent, CmId, ConnParam, EventChannel, cm_event, port_space};
 use crate::ffi::{CmLibrary, QpAttr};
 
-/// Bytes that a requester sends along; every network carries so many (InfiniBand 56).
+/// Bytes of private data in a request. Every network carries so many (InfiniBand 56).
 pub const PRIVATE: usize = 20;
 
-/// An event channel. Readable when [`CmChannel::next`] has something; never waits.
+/// An event channel. Its descriptor is readable when [`CmChannel::next`] has an event; no call waits.
 #[derive(Debug)]
 pub struct CmChannel {
     pub library: Arc<CmLibrary>,
     at: NonNull<EventChannel>,
 }
 
-// SAFETY: the library's calls are safe from any thread (rdma_cm(7)); what is in the structure does not change.
+// SAFETY: the library's calls are safe from any thread (rdma_cm(7)); the structure does not change.
 unsafe impl Send for CmChannel {}
 // SAFETY: as above.
 unsafe impl Sync for CmChannel {}
 
-/// What happened. It was acknowledged already, so that nothing that is destroyed waits for that.
+/// An event. It has been acknowledged already, so that the destruction of an object does not wait for that.
 #[derive(Debug)]
 pub struct EventNotice {
-    /// What the identifier was called when it was made.
+    /// Name that the identifier was given when it was made.
     pub name: u32,
     /// One of [`cm_event`].
     pub kind: u32,
-    /// 0; the number of an error, negative; or the reason of a refusal.
+    /// 0, a negative error number, or the reason of a rejection.
     pub status: i32,
-    /// Somebody who wants to be connected. Its identifier is ours.
+    /// Connection request of a peer, with an identifier that is ours.
     pub request: Option<Request>,
 }
 
-/// See [`EventNotice`]. Dropped, it is rejected.
+/// A connection request. Dropping it rejects it.
 #[derive(Debug)]
 pub struct Request {
     pub id: Id,
-    /// What the requester says, if it says so much.
+    /// Private data of the request; `None` if there are fewer bytes.
     pub private: Option<[u8; PRIVATE]>,
     pub depths: Depths,
 }
 
-/// Reads of the peer's that are served at a time, and reads of ours that may be under way.
+/// Numbers of RDMA reads: of the peer's that are served at a time, and of ours that may be in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depths {
     pub served: u8,
     pub asked: u8,
 }
 
-/// What is told of a queue pair.
+/// Properties of a queue pair that rdma_cm is told.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     pub qp_num: u32,
     pub depths: Depths,
     pub retry: u8,
     pub rnr_retry: u8,
-    /// It receives out of a shared queue.
+    /// The queue pair receives out of a shared queue.
     pub shares: bool,
 }
 
@@ -82,7 +82,7 @@ impl CmChannel {
         Ok(Arc::new(channel))
     }
 
-    /// What happened next, if anything.
+    /// Takes the next event, if there is one.
     pub fn next(self: &Arc<Self>) -> Option<EventNotice> {
         let mut event = null_mut();
         // SAFETY: an open channel that does not wait, and our pointer.
@@ -90,7 +90,7 @@ impl CmChannel {
             return None;
         }
         let event = NonNull::new(event)?;
-        // SAFETY: an event that was got and not acknowledged yet.
+        // SAFETY: an event that was taken and not acknowledged yet.
         let told = unsafe { self.read(event) };
         // SAFETY: as above, once.
         unsafe { (self.library.rdma_ack_cm_event)(event.as_ptr()) };
@@ -98,16 +98,16 @@ impl CmChannel {
     }
 
     /// # Safety
-    /// The event was got, and is not acknowledged.
+    /// The event was taken, and is not acknowledged.
     unsafe fn read(self: &Arc<Self>, event: NonNull<CmEvent>) -> EventNotice {
-        // SAFETY: as the caller promises; its identifier lives until the event is acknowledged.
+        // SAFETY: the caller's contract; the event's identifier lives until the event is acknowledged.
         let (event, name) = unsafe {
             let event = event.as_ref();
             (event, event.id.as_ref().map_or(0, |id| id.context.addr() as u32))
         };
         let id = NonNull::new(event.id).filter(|_| event.event == cm_event::CONNECT_REQUEST);
         let request = id.map(|at| {
-            // SAFETY: a connection's request has these parameters; their bytes are there until it is acknowledged.
+            // SAFETY: a connection request has these parameters; their bytes exist until it is acknowledged.
             let (param, private) = unsafe {
                 let param = event.param.conn;
                 let long = !param.private_data.is_null() && usize::from(param.private_data_len) >= PRIVATE;
@@ -132,32 +132,33 @@ impl Drop for CmChannel {
         if udeck_sys::process::is_forked() {
             return;
         }
-        // SAFETY: its identifiers are gone, each keeps it; every event was acknowledged.
+        // SAFETY: the channel's identifiers are gone, because each keeps it; every event was acknowledged.
         unsafe { (self.library.rdma_destroy_event_channel)(self.at.as_ptr()) };
     }
 }
 
-/// An identifier: the end of a connection, or a listener. Dropped, it is over: a peer is told so by the network.
+/// An identifier: the end of a connection, or a listener. Dropping it ends the connection, and the network tells the
+/// peer.
 #[derive(Debug)]
 pub struct Id {
     channel: Arc<CmChannel>,
     at: NonNull<CmId>,
 }
 
-// SAFETY: as of the channel. What the library writes into it, it writes before the event that says so.
+// SAFETY: as for the channel. The library writes into it only before the event that reports the change.
 unsafe impl Send for Id {}
 // SAFETY: as above.
 unsafe impl Sync for Id {}
 
 impl Id {
-    /// Events of it will be told of `name`.
+    /// Makes an identifier. Its events carry `name`.
     ///
     /// # Errors
     /// The kernel's.
     pub fn new(channel: &Arc<CmChannel>, name: u32) -> io::Result<Self> {
         let mut at = null_mut();
         let context = std::ptr::without_provenance_mut::<c_void>(name as usize);
-        // SAFETY: an open channel, and our pointer. The context is a number: nobody follows it.
+        // SAFETY: an open channel, and our pointer. The context is a number, and nobody dereferences it.
         let made = unsafe {
             (channel.library.rdma_create_id)(channel.at.as_ptr(), &mut at, context, port_space::TCP)
         };
@@ -165,6 +166,8 @@ impl Id {
         Ok(Id { channel: channel.clone(), at: found(at)? })
     }
 
+    /// Binds the identifier to an address.
+    ///
     /// # Errors
     /// The kernel's: no device has this address; the port is taken.
     pub fn bind(&self, to: SocketAddr) -> io::Result<()> {
@@ -183,15 +186,16 @@ impl Id {
         check(unsafe { (self.library().rdma_listen)(self.at.as_ptr(), backlog) })
     }
 
-    /// Its own port.
+    /// Port to which the identifier is bound.
     pub fn port(&self) -> u16 {
         // SAFETY: a living identifier.
         u16::from_be(unsafe { (self.library().rdma_get_src_port)(self.at.as_ptr()) })
     }
 
-    /// The device that it is bound to, by its name, and the port.
+    /// Name and port of the device to which the identifier is bound.
     pub fn device(&self) -> Option<(String, u8)> {
-        // SAFETY: living structures of the libraries: the device's name is a terminated string in it, and is constant.
+        // SAFETY: living structures of the libraries; the device's name is a terminated string in its structure, and
+        // is constant.
         unsafe {
             let id = self.at.as_ref();
             let device = id.verbs.as_ref()?.device.as_ref()?;
@@ -222,7 +226,7 @@ impl Id {
         check(unsafe { (self.library().rdma_resolve_route)(self.at.as_ptr(), millis) })
     }
 
-    /// What its queue pair is to be set to for this state, and which of that.
+    /// Returns the attributes that the queue pair needs for this state, and their mask.
     ///
     /// # Errors
     /// The kernel's.
@@ -233,7 +237,7 @@ impl Id {
         Ok((attr, mask))
     }
 
-    /// Asks the listener at its address.
+    /// Sends a request to the listener at the resolved address.
     ///
     /// # Errors
     /// The kernel's.
@@ -243,23 +247,23 @@ impl Id {
         check(unsafe { (self.library().rdma_connect)(self.at.as_ptr(), &mut param) })
     }
 
-    /// Accepts who asks.
+    /// Accepts a request.
     ///
     /// # Errors
-    /// The kernel's: it is gone.
+    /// The kernel's: the requester is gone.
     pub fn accept(&self, terms: Terms) -> io::Result<()> {
         let mut param = param(terms, &[]);
         // SAFETY: the identifier of a request; our structure, which is copied.
         check(unsafe { (self.library().rdma_accept)(self.at.as_ptr(), &mut param) })
     }
 
-    /// Refuses who asks.
+    /// Rejects a request.
     pub fn reject(&self) {
         // SAFETY: the identifier of a request. A requester that is gone needs no answer.
         let _ = unsafe { (self.library().rdma_reject)(self.at.as_ptr(), null_mut(), 0) };
     }
 
-    /// The requester's last step, when it was accepted and its queue pair can receive.
+    /// Takes the requester's last step, after the request was accepted and the queue pair can receive.
     ///
     /// # Errors
     /// The kernel's: the peer is gone.
@@ -274,12 +278,13 @@ impl Id {
 }
 
 impl Drop for Id {
-    /// Waits at most until the one who takes events has acknowledged what it has got, which it does at once.
+    /// Waits at most until the thread that takes events has acknowledged the one that it holds, which it does at once.
     fn drop(&mut self) {
         if udeck_sys::process::is_forked() {
             return;
         }
-        // SAFETY: made once, and destroyed here only. It fails only for what the kernel does not know (any more).
+        // SAFETY: made once, and destroyed here only. The call fails only if the kernel does not know the identifier
+        // (any more).
         let _ = unsafe { (self.library().rdma_destroy_id)(self.at.as_ptr()) };
     }
 }
@@ -299,9 +304,9 @@ fn param(terms: Terms, private: &[u8]) -> ConnParam {
     }
 }
 
-/// As C has addresses.
+/// Converts an address to C's structure.
 fn storage(address: SocketAddr) -> libc::sockaddr_storage {
-    // SAFETY: a structure of numbers, for which zeros are nothing.
+    // SAFETY: a structure of numbers, for which zeros are valid.
     let mut storage = unsafe { std::mem::zeroed::<libc::sockaddr_storage>() };
     let to = &raw mut storage;
     // SAFETY: our structure, large and aligned enough for every family.
@@ -325,12 +330,12 @@ fn storage(address: SocketAddr) -> libc::sockaddr_storage {
     storage
 }
 
-/// A pointer that the library returned; it sets `errno` otherwise.
+/// Checks a pointer that the library returned. A null pointer becomes the error in `errno`.
 fn found<T>(at: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(at).ok_or_else(io::Error::last_os_error)
 }
 
-/// 0, or -1 with `errno`.
+/// Checks a returned number: 0, or -1 with `errno`.
 fn check(returned: i32) -> io::Result<()> {
     if returned == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -1,11 +1,11 @@
-//! What events of rdma_cm mean, in words for people.
+//! Texts for the events of rdma_cm.
 
 use std::io;
 
 use super::objects::EventNotice;
 use crate::ffi::cm::cm_event;
 
-/// Why an event is no good news; `None`: it is none.
+/// Describes an event that reports a failure; `None` for other events.
 pub fn failure(told: &EventNotice) -> Option<String> {
     let why = detail(told.kind, told.status);
     Some(match told.kind {
@@ -24,7 +24,8 @@ pub fn failure(told: &EventNotice) -> Option<String> {
     })
 }
 
-/// Reasons of InfiniBand's refusals that one meets (InfiniBand Architecture 1, 12.6.7.2), and errors of the kernel's.
+/// Describes the usual reasons of rejections on InfiniBand (InfiniBand Architecture 1, 12.6.7.2), and errors of the
+/// kernel.
 fn detail(kind: u32, status: i32) -> String {
     match (kind, status) {
         (_, 0) => String::new(),

@@ -1,8 +1,10 @@
-//! Who has the memory of what was posted, and how a connection ends.
+//! Owners of posted memory, and the end of a connection.
 //!
-//! In order: each side says *end* when its program closes (no messages come from it any more, and it takes none), but goes on
-//! with the read that it has begun of what was offered, gives the other offers back unread, and gives receipts for what its program has taken. When both have, and a side waits for
-//! nothing any more, it is *done*, and says so on the out-of-band connection; when both are, the queue pair goes.
+//! An orderly end has these steps. Each side says *end* when its program closes: no messages come from it any more,
+//! and it takes none. It goes on with the read of an offer that it has begun, gives the other offers back unread,
+//! and gives receipts for messages that its program has taken. When both sides have said *end*, and a side waits for
+//! nothing any more, it is *done*, and says so on the out-of-band connection. When both are done, the queue pair
+//! goes.
 
 use std::collections::VecDeque;
 
@@ -16,24 +18,25 @@ use super::send_queue::{Post, Posted, Then};
 use super::{Connection, Phase};
 use crate::wire::{Note, Violation};
 
-/// A message that the peer reads from our memory.
+/// An offered message: the peer reads it from our memory.
 pub(super) struct Offered {
     pub number: Position,
-    /// Its number on the queue pair where messages travel on the unreliable queue pair, once it has one.
+    /// Number of the offer on the unreliable queue pair, once it has one.
     pub unreliable: Option<u32>,
-    /// Who is told when the peer has read it. `None`: somebody awaits a receipt, and [`udeck_session::Unacked`] has that.
+    /// Owner of the message's buffer, told when the peer has read it. `None`: a receipt is awaited, and
+    /// [`udeck_session::Unacked`] has the buffer.
     pub held: Option<PostedBuffer>,
 }
 
 impl Connection {
     // ---- memory that was posted ----
 
-    /// The next end of a caller's send or read.
+    /// Returns the next completion of a caller's send or read.
     pub fn next_completion(&mut self) -> Option<(u64, TransferStatus)> {
         self.unacked.next_completion()
     }
 
-    /// Puts `owner` in the place of the caller who was to be told of `number`.
+    /// Lets `owner` hold the buffer of the send `number` instead of the caller, who is then not told of its completion.
     pub fn keep(&mut self, number: u64, owner: Owner) -> Result<(), Owner> {
         let Connection { unacked, offered, flying, unreliable, posts, .. } = self;
         let offered = offered.iter_mut().filter_map(|offered| offered.held.as_mut());
@@ -41,7 +44,7 @@ impl Connection {
         keep(unacked.held_mut().chain(offered).chain(in_flight), number, owner)
     }
 
-    /// Bytes of the outbox that were posted and are not over.
+    /// Bytes of the outbox whose posts are not complete.
     pub fn lent_bytes(&mut self) -> usize {
         let unacked = self.unacked.lent_bytes();
         let offered: usize =
@@ -53,7 +56,7 @@ impl Connection {
                 .sum::<usize>()
     }
 
-    /// A request is over, as `status` says if nobody else does.
+    /// Completes a request. `status` counts unless another status was set before.
     pub(super) fn after(&mut self, then: Then, status: TransferStatus) {
         match then {
             Then::Nothing => {}
@@ -67,7 +70,7 @@ impl Connection {
         }
     }
 
-    /// The peer has read, or will never read, what was offered. `false`: nothing was.
+    /// Ends the offer of this number: the peer has read it, or will never read it. Returns `false` if there is none.
     pub(super) fn was_read(&mut self, narrow: u32) -> bool {
         let found = self.offered.iter().find(|offered| offered.number.narrow() == narrow);
         let Some(number) = found.map(|offered| offered.number) else { return false };
@@ -97,19 +100,19 @@ impl Connection {
         self.unacked.tell_of_room(&mut self.events);
     }
 
-    /// The program is gone: what has left is nobody's concern any more.
+    /// Notes that the program is gone: nobody waits for messages that have left.
     pub fn endpoint_gone(&mut self) {
         self.unacked.endpoint_gone(&mut self.events);
     }
 
     // ---- the end ----
 
-    /// How the connection is over for the program, if it is.
+    /// Returns how the connection is over for the program; `None` while it stands.
     pub fn end(&self) -> Option<Refused> {
         self.close.end()
     }
 
-    /// [`udeck_via::transport::ViEndpoint::close`].
+    /// Implements [`udeck_via::transport::ViEndpoint::close`].
     pub fn close(&mut self, broken: Option<&str>) {
         self.clear_recv_queue();
         if !self.close.closed {
@@ -117,7 +120,8 @@ impl Connection {
         }
     }
 
-    /// Nobody takes what lies there. What the device is filling stays until it has; who offered the rest has it back.
+    /// Empties the receive queue. An offer that the device is reading stays until it is complete; unread offers are
+    /// given back.
     fn clear_recv_queue(&mut self) {
         for item in std::mem::take(&mut *self.recv_queue) {
             match item {
@@ -135,10 +139,10 @@ impl Connection {
         }
     }
 
-    /// Ends it by an error that lies with one of the programs, not in the protocol: both learn why.
+    /// Ends the connection by an error of one of the programs, not of the protocol. Both learn the reason.
     pub(super) fn break_off(&mut self, why: &str) {
         self.close.report_loss(why, &mut self.events);
-        // The peer counts them as unread.
+        // The peer counts these messages as unread.
         self.recv_queue.forget_receipts();
         self.drop_posts(TransferStatus::Lost, |_| true);
         self.send_end(Some(why));
@@ -152,23 +156,24 @@ impl Connection {
         }
     }
 
-    /// The peer has ended it.
+    /// Handles the peer's end.
     pub(super) fn on_end(&mut self, words: Option<String>) {
         self.close.peer_ended(words, &mut self.events);
-        // Its program takes nothing any more: what it had not taken it never does.
+        // The peer's program takes nothing any more: untaken messages stay unread.
         let taken = self.window.taken();
         self.unacked.settle_all(TransferStatus::Unread, &mut self.events, |number| number >= taken);
         self.drop_accesses();
         self.events.tell_end();
     }
 
-    /// RDMA that the device does not have: the peer says nothing of its windows any more.
+    /// Drops RDMA accesses that the device does not have yet: the peer tells nothing of its windows any more.
     fn drop_accesses(&mut self) {
         (self.seeking, self.says_where) = (None, None);
         self.drop_posts(TransferStatus::Unread, |post| matches!(post.what, Posted::Access(_)));
     }
 
-    /// Drops the posts of a kind, but for one that the device has begun: it uses that one's memory, and gets the rest of it.
+    /// Drops posts that `is_meant` selects, but not one that the device has begun: the device uses its memory, and
+    /// gets the rest of it.
     fn drop_posts(&mut self, status: TransferStatus, is_meant: impl Fn(&Post) -> bool) {
         let posts = std::mem::take(&mut self.posts).into_iter();
         let (dropped, kept): (VecDeque<Post>, _) =
@@ -177,7 +182,7 @@ impl Connection {
         dropped.into_iter().for_each(|mut post| self.drop_post(&mut post.what, status));
     }
 
-    /// What the out-of-band connection says of an end by an error.
+    /// Handles the peer's end by an error, which the out-of-band connection has reported.
     pub fn ended_by(&mut self, words: &str) {
         self.release_end();
         if !self.close.is_ended() {
@@ -185,7 +190,7 @@ impl Connection {
         }
     }
 
-    /// The peer gave up waiting for the answer to its request, and never used the connection.
+    /// Handles a peer that gave up waiting for the answer to its request, and never used the connection.
     pub fn withdrawn(&mut self) {
         if !self.close.is_ended() {
             self.on_end(None);
@@ -193,27 +198,27 @@ impl Connection {
         self.lost("the peer gave up waiting for an answer to its request");
     }
 
-    /// The peer broke the protocol: what it is told.
+    /// Fails the connection because the peer broke the protocol, and tells the peer.
     pub(super) fn break_protocol(&mut self, violation: &Violation) {
         self.close
             .report_loss(&format!("the peer broke the protocol: it sent {violation}"), &mut self.events);
         self.fail(&format!("you broke the protocol: you sent {violation}"));
     }
 
-    /// The device does not do what was asked of it, or the protocol was broken: the peer is told `why`, and it is lost.
+    /// Fails the connection because the device does not do its work, or the protocol was broken. The peer is told `why`.
     pub fn fail(&mut self, why: &str) {
         self.last_words.get_or_insert_with(|| why.to_owned());
         self.close.report_loss(why, &mut self.events);
     }
 
-    /// Whether it has failed on this side: what the peer is to be told, before [`Connection::lost`].
+    /// Text for the peer if the connection has failed on this side, until [`Connection::lost`] is called.
     #[inline]
     pub fn failure(&self) -> Option<&str> {
         self.last_words.as_deref().filter(|_| !self.close.dead)
     }
 
-    /// Everything under way is lost: the device has nothing of it any more. `why` is for the program. After the peer's end
-    /// this is an orderly end that nobody waits for any longer. May be repeated.
+    /// Ends everything in flight: the device has nothing of it any more. `why` is for the program. After the peer's
+    /// end this is an orderly end that nobody waits for any longer. May be called again.
     pub fn lost(&mut self, why: &str) {
         if !self.close.dead {
             self.release_end();
@@ -222,7 +227,7 @@ impl Connection {
         self.recv_queue.forget_receipts();
         (self.owed, self.reading) = (0, None);
         self.recv_queue.retain(|item| !matches!(item, Item::Pending(_)));
-        // What lay behind an offer lies in front now.
+        // Items that lay behind an offer are in front now.
         self.skip_silent();
         self.notes.clear();
         self.offers = 0;
@@ -237,7 +242,7 @@ impl Connection {
         self.events.tell_end();
     }
 
-    /// How far it is.
+    /// Phase of the connection.
     #[inline]
     pub fn phase(&self) -> Phase {
         match (self.close.dead, self.end_sent && self.close.peer_has_ended()) {
@@ -262,18 +267,18 @@ impl Connection {
         }
     }
 
-    /// Whether the program has closed it, and the peer has everything that was sent before.
+    /// Whether the program has closed the connection, and the peer has everything that was sent before.
     pub fn has_sent_all(&self) -> bool {
         self.end_sent && self.flying() == 0 && self.is_all_posted() && self.offered.is_empty()
     }
 
-    /// The peer is done: it sends nothing any more and waits for nothing.
+    /// Notes that the peer is done: it sends nothing any more and waits for nothing.
     pub fn peer_is_done(&mut self) {
         self.peer_done = true;
     }
 
-    /// Whether the program has closed it or its endpoint is gone: a driver may then give up waiting for the peer after a time of
-    /// its own (by [`Connection::lost`]).
+    /// Whether the program has closed the connection or its endpoint is gone. A driver may then give up waiting for
+    /// the peer after a time of its own (by [`Connection::lost`]).
     pub fn is_closed(&self) -> bool {
         self.close.closed
     }

@@ -1,4 +1,4 @@
-//! What comes: checked before anything is allocated for it.
+//! Incoming frames: each is checked before anything is allocated for it.
 
 use udeck_session::Store;
 use udeck_sys::position::Position;
@@ -10,7 +10,7 @@ use super::send_queue::{Post, Posted};
 use super::{CONTROL, CREDITS, Connection, MESSAGES, PLACES};
 use crate::wire::{Far, Frame, HEADER, Header, MAX_HEAD, Note, Part, Violation};
 
-/// Where this is more, the peer asks without end.
+/// Upper bound of unanswered questions, beyond which the peer breaks the protocol.
 const ANSWERS: usize = CONTROL as usize * 2;
 
 fn violation<T>(words: impl Into<String>) -> Result<T, Violation> {
@@ -18,7 +18,7 @@ fn violation<T>(words: impl Into<String>) -> Result<T, Violation> {
 }
 
 impl Connection {
-    /// A frame has come, as a whole.
+    /// Handles a whole frame that has come.
     pub fn on_receive(&mut self, bytes: &[u8]) {
         if self.close.dead {
             return;
@@ -40,7 +40,7 @@ impl Connection {
             self.on_taken(taken)?;
             self.on_control_acked(control_ack)?;
         }
-        // What most are.
+        // Most frames are of this kind.
         if let (Frame::Short { immediate, .. }, false, None) =
             (frame, self.close.peer_has_ended(), &self.unreliable)
         {
@@ -48,7 +48,7 @@ impl Connection {
         }
         if !frame.is_numbered() {
             self.control_received = self.control_received.wrapping_add(1);
-            // The end is sent in any case.
+            // The end is sent in any case, so one more frame is allowed.
             if self.control_received.wrapping_sub(self.control_ack_sent) > CONTROL + CREDITS + 1 {
                 return violation("more control frames than it may before one of them is acknowledged");
             }
@@ -67,7 +67,7 @@ impl Connection {
             Frame::Flush => {
                 let number = self.arrive()?;
                 if !self.close.closed {
-                    // The data of the write before it are in place: that waits for no program.
+                    // The data of the earlier write are in place. The receipt waits for no program.
                     if self.level == Reliability::Reception {
                         self.notes.push(Note::Receipt(number, TransferStatus::Arrived));
                     }
@@ -102,7 +102,7 @@ impl Connection {
                 if self.says_here.len() >= ANSWERS {
                     return violation(format!("more than {ANSWERS} questions before the answers"));
                 }
-                // Who has closed it answers nothing: the one that asks learns that otherwise.
+                // A closed connection answers nothing: the asking side learns of the close otherwise.
                 if !self.close.closed {
                     self.says_here.push_back((handle, write));
                 }
@@ -114,7 +114,7 @@ impl Connection {
         }
     }
 
-    /// An RDMA write has placed its data, and brought this.
+    /// Handles an RDMA write that has placed its data and brought immediate data.
     pub fn written(&mut self, immediate: u32, len: usize) {
         if self.close.dead {
             return;
@@ -132,7 +132,7 @@ impl Connection {
         }
     }
 
-    /// A numbered frame: its number.
+    /// Counts a numbered frame. Returns its number.
     fn arrive(&mut self) -> Result<u32, Violation> {
         let number = self.arrived;
         if number.wrapping_sub(self.credits.taken) >= MESSAGES && !self.close.closed {
@@ -194,7 +194,7 @@ impl Connection {
         Ok(())
     }
 
-    /// What is offered makes sense: its bytes.
+    /// Checks that an offer is consistent. Returns its length in bytes.
     pub(super) fn check_offer(&self, parts: &[Part], len: u64) -> Result<usize, Violation> {
         let most = self.max_transfer;
         let together: u64 = parts.iter().map(|part| u64::from(part.len)).sum();
@@ -214,7 +214,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The peer's program has taken so many of our messages.
+    /// Notes that the peer's program has taken `taken` of our messages, modulo 2^32.
     fn on_taken(&mut self, taken: u32) -> Result<(), Violation> {
         if self.unreliable.is_some() {
             return self.are_over(taken);
@@ -238,9 +238,9 @@ impl Connection {
 
     fn on_note(&mut self, bytes: &[u8; Note::LEN]) -> Result<(), Violation> {
         let known = match Note::decode(bytes)? {
-            // One that is over may have been told of already.
+            // An offer that is over may have been reported already.
             Note::Read(number) => self.was_read(number) || self.unreliable.is_some(),
-            // Of what ended otherwise here, the peer did not know that.
+            // The peer may not know yet that a message has ended otherwise here.
             Note::Receipt(number, status) => {
                 self.unacked.settle_named(number, self.window.sent(), status, &mut self.events)
                     || self.level == Reliability::Reception
@@ -251,7 +251,7 @@ impl Connection {
         if known { Ok(()) } else { violation("a note of a message that nobody waits for") }
     }
 
-    /// Where a window is, or that we may not.
+    /// Handles the answer about a window: its place, or that access is not allowed.
     fn here(&mut self, handle: u32, place: Option<Far>) -> Result<(), Violation> {
         let Some((_, write)) = self.seeking.take().filter(|(sought, _)| *sought == handle) else {
             return violation(format!("an answer about window {handle:#x}, which nobody asked for"));
@@ -268,7 +268,7 @@ impl Connection {
         Ok(())
     }
 
-    /// What waits in front is for a window that is not there.
+    /// Drops the accesses in front of the queue that are for a window which is not there.
     fn nowhere(&mut self, handle: u32, write: bool) {
         let is_for = |post: &Post| match &post.what {
             Posted::Access(access) => access.is_write == write && access.remote.handle.0 == handle,
@@ -281,7 +281,7 @@ impl Connection {
         }
     }
 
-    /// What became of a message or flush. `false`: nobody waits for that.
+    /// Completes a message or flush. Returns `false` if nobody waits for it.
     pub(super) fn settle(&mut self, number: Position, status: TransferStatus) -> bool {
         self.unacked.settle(number, status, &mut self.events)
     }

@@ -1,4 +1,4 @@
-//! What the program takes, and the credits that follow from that.
+//! Receive queue of a connection: messages for the program, and the credits that follow when it takes them.
 
 use udeck_session::{PendingBody, Store, Taken};
 use udeck_via::transport::{Inline, Refused, TransferStatus};
@@ -6,10 +6,10 @@ use udeck_via::transport::{Inline, Refused, TransferStatus};
 use super::{Connection, MESSAGES};
 use crate::wire::{Note, Part};
 
-/// (Boxed, so that the others are moved by a few registers.)
+/// Item of the receive queue. (The offer is boxed, so that the other kinds are moved by a few registers.)
 pub(super) type Item = udeck_session::Item<Box<Offer>>;
 
-/// A message that is in its sender's memory as yet.
+/// A message that is still in its sender's memory.
 pub(super) struct Offer {
     pub immediate: Option<u32>,
     pub head: Inline,
@@ -38,7 +38,8 @@ impl PendingBody for Box<Offer> {
 }
 
 impl Connection {
-    /// The next arrival if it is a short message, to be looked at; its immediate data. What most are, by the shortest way.
+    /// Lets `look` read the next arrival if it is a short message, and removes it. Returns its immediate data. Most
+    /// messages take this fast path.
     #[inline]
     pub fn take_short(&mut self, look: impl FnOnce(&Inline)) -> Option<Option<u32>> {
         let immediate = self.recv_queue.take_inline(look)?;
@@ -48,7 +49,8 @@ impl Connection {
         Some(immediate)
     }
 
-    /// The end may have been told while this lay before it: who takes one message at each telling is told of it, too.
+    /// Reports the end again if it was reported while this message lay before it: a program that takes one message
+    /// at each report then learns of the end, too.
     #[inline]
     fn tell_end_behind(&mut self) {
         if self.recv_queue.is_empty() && self.close.is_ended() {
@@ -56,9 +58,9 @@ impl Connection {
         }
     }
 
-    /// The next arrival, or how it is over.
+    /// Takes the next arrival, or returns how the connection is over.
     pub fn take(&mut self) -> Result<Option<Taken>, Refused> {
-        // What is offered is on its way, as long as there is one.
+        // The offer in front is being read, as long as the connection lives.
         if matches!(self.recv_queue.front(), Some(Item::Pending(_))) && !self.close.dead {
             return Ok(None);
         }
@@ -80,7 +82,7 @@ impl Connection {
         Ok(Some(taken))
     }
 
-    /// What lay in front was taken.
+    /// Counts a message that was taken from the front.
     #[inline]
     fn count_taken(&mut self) {
         match self.unreliable {
@@ -89,7 +91,7 @@ impl Connection {
         }
     }
 
-    /// Whether something lies there for the program.
+    /// Whether the program has messages to receive.
     #[inline]
     pub fn has_arrivals(&self) -> bool {
         match self.recv_queue.front() {
@@ -101,12 +103,12 @@ impl Connection {
         }
     }
 
-    /// Payload was copied for the program.
+    /// Counts bytes that were copied for the program.
     pub fn count_copied(&self, bytes: usize) {
         self.memory.count_copied(bytes);
     }
 
-    /// Something arrived.
+    /// Adds an arrival to the queue.
     pub(super) fn deliver(&mut self, item: Item) {
         self.recv_queue.push_back(item);
         self.events.receive = true;
@@ -120,13 +122,13 @@ impl Connection {
         }
     }
 
-    /// Whether the peer should be told without another frame to tell it in.
+    /// Whether credits or acknowledgements are due although no other frame carries them.
     #[inline]
     pub(super) fn credit_is_due(&self) -> bool {
         self.credits.is_due(MESSAGES / 4) || self.control_received.wrapping_sub(self.control_ack_sent) >= 4
     }
 
-    /// Sends a frame at once, as a sign that this side is there.
+    /// Sends a frame at once, to show that this side is there.
     pub fn greet(&mut self) {
         self.credits.asked = true;
     }

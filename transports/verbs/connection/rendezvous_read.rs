@@ -1,7 +1,7 @@
-//! Offered messages, which are read from their sender's memory.
+//! Reads of offered messages from their sender's memory.
 //!
-//! The engine reads them, not the program: so a message comes while its receiver computes, and its sender has its memory
-//! back. Not more of them than the program can be expected to take soon: see `WAITING`.
+//! The engine reads them, not the program. So a message comes while its receiver computes, and its sender has its
+//! memory back soon. The engine reads only as many as the program can be expected to take soon: see `WAITING`.
 
 use udeck_session::Store;
 use udeck_via::transport::TransferStatus;
@@ -12,18 +12,18 @@ use super::{Connection, Span, WAITING, Work};
 use crate::memory::{Segment, segment_of};
 use crate::wire::{Far, Note};
 
-/// The offer whose reads are being posted.
+/// Read of an offer, whose requests are being posted.
 pub(super) struct RendezvousRead {
     number: u32,
     to: Segment,
-    /// Parts that were asked for as a whole; bytes of the next that were; bytes of all.
+    /// Number of parts that were requested whole; below, bytes requested of the next part, and bytes requested in all.
     parts: usize,
     within: usize,
     done: usize,
 }
 
 impl Connection {
-    /// Posts a read of an offered message, if there is one to be read.
+    /// Posts a read of an offered message, if one can be read. Returns whether it did.
     pub(super) fn read_next(&mut self, work: &mut dyn Work) -> Result<bool, String> {
         if self.offers == 0 {
             return Ok(false);
@@ -36,7 +36,7 @@ impl Connection {
         let Some(offer) = self.offer(number) else { return Ok(true) };
         let Some(part) = offer.parts.get(reading.parts).copied() else { return Ok(true) };
         let to = [reading.to];
-        // Of a place that consists of several pieces, so much as one request takes.
+        // A target that consists of several pieces is filled by as much as one request takes.
         let most = work.fitting_read(&to, reading.done)?;
         let len = (part.len as usize - reading.within).min(most);
         let last_of_part = reading.within + len == part.len as usize;
@@ -54,7 +54,7 @@ impl Connection {
         read.map(|()| true)
     }
 
-    /// Finds the next offer to be read and makes a place for it.
+    /// Finds the next offer to read, and allocates its target. Returns whether there is one.
     fn begin_read(&mut self, work: &mut dyn Work) -> Result<bool, String> {
         if self.close.closed {
             return Ok(false);
@@ -86,7 +86,7 @@ impl Connection {
         })
     }
 
-    /// All of an offered message is here.
+    /// Completes an offered message: all of it has been read.
     pub(super) fn read_done(&mut self, number: u32, status: TransferStatus) {
         if status != TransferStatus::Arrived {
             return;
@@ -102,7 +102,7 @@ impl Connection {
         let Some(Item::Pending(offer)) = self.recv_queue.remove(at) else { return };
         self.offers -= 1;
         let Offer { immediate, head, receipt, progress, .. } = *offer;
-        // Of one that the program has closed the connection to, nothing is left.
+        // If the program has closed the connection, the message is dropped.
         if let (Progress::Reading(store), false) = (progress, self.close.closed) {
             let receipt = receipt.then_some(number);
             self.recv_queue.insert(at, Item::Body { immediate, head, store, landed: 0, receipt });

@@ -1,4 +1,4 @@
-//! From both queues to the device, and what completes.
+//! Send engine of a connection: from both queues to the device, and completions.
 
 use std::collections::VecDeque;
 
@@ -14,31 +14,31 @@ use super::{CONTROL, CREDITS, Connection, How, Span, Work};
 use crate::memory::Segment;
 use crate::wire::{Far, Frame, HEADER, Header, MAX_HEAD, MAX_WORDS, NOTES, Note, PARTS};
 
-/// Requests of which nobody waits for the completion; after so many one is told all the same, so that the queue is known to
-/// have room.
+/// Number of requests without a reported completion in a row. After so many one is reported all the same, so that
+/// the queue's room is known.
 const UNSIGNALLED: u32 = 32;
 
-/// Bytes of a frame whose completion is told at all events.
+/// Length of a frame in bytes beyond which its completion is always reported.
 const LONG: usize = 256;
 
-/// A request that the device has, and of whose end something follows.
+/// A request that the device has, and whose completion has an effect.
 pub(super) struct Flying {
     token: u32,
     then: Then,
 }
 
-/// What became of the post in front.
+/// Result of giving the front post to the device.
 pub(super) enum Step {
-    /// It is with the device.
+    /// The device has it.
     Gone,
-    /// It goes back to the front: there is no room, or an answer is to come.
+    /// The post goes back to the front: there is no room, or an answer has yet to come.
     Waits,
-    /// It is over otherwise, and others may go.
+    /// The post has ended otherwise, and others may go.
     Over,
 }
 
 impl Connection {
-    /// Gives the device what it takes.
+    /// Gives the device as many requests as it takes.
     pub fn pump(&mut self, work: &mut dyn Work) {
         if self.close.dead || !self.has_work() {
             return;
@@ -49,13 +49,13 @@ impl Connection {
         }
     }
 
-    /// Whether there may be something to give it.
+    /// Whether there may be requests for the device.
     #[inline]
     fn has_work(&self) -> bool {
         !self.posts.is_empty() || self.has_words() || self.offers > 0
     }
 
-    /// Whether there is something to say to the peer that no post of the program's says.
+    /// Whether the engine has a control frame to send.
     #[inline]
     pub fn has_words(&self) -> bool {
         !self.notes.is_empty()
@@ -67,7 +67,8 @@ impl Connection {
             || self.word_is_due()
     }
 
-    /// Sends a short message at once, if nothing waits before it and the device has room. `false`: it is to be posted.
+    /// Sends a short message at once, if nothing waits before it and the device has room. Returns `false` if it has
+    /// to be posted.
     pub(super) fn send_now(
         &mut self,
         work: &mut dyn Work,
@@ -113,20 +114,21 @@ impl Connection {
                     break;
                 }
                 Err(why) => {
-                    // The device may have some of its requests: it keeps its memory, and is reported, when the connection is lost.
+                    // The device may have some of the post's requests: its memory is kept, and reported when the
+                    // connection is lost.
                     self.posts.push_front(post);
                     return Err(why);
                 }
             }
         }
-        // What was asked for by the last of them.
+        // The last posts may have made control frames necessary.
         while !self.close.dead && work.has_room() && self.say_next(work)? {}
         Ok(())
     }
 
-    // ---- the engine's own words ----
+    // ---- the engine's control frames ----
 
-    /// Sends one control frame, if there is one to send and the peer has room for it.
+    /// Sends one control frame, if there is one to send and the peer has room for it. Returns whether it did.
     fn say_next(&mut self, work: &mut dyn Work) -> Result<bool, String> {
         if !self.has_words() {
             return Ok(false);
@@ -188,7 +190,7 @@ impl Connection {
         let mut lead: SmallVec<[u8; 128]> = SmallVec::from_slice(&header.encode());
         lead.extend_from_slice(rest);
         let mut how = self.how(fence, &then);
-        // What takes much of the device's room is not left there until others tell of it.
+        // A long frame takes much of the device's room, so its own completion frees that room.
         how.signalled |= lead.len() > LONG;
         let sent = work.send(&lead, body, how);
         self.fly(how, then);
@@ -206,7 +208,7 @@ impl Connection {
         How { fence, signalled, token }
     }
 
-    /// Of most requests nothing follows: they are only counted.
+    /// Notes a request that the device has. Most have no effect when complete, and are only counted.
     #[inline]
     pub(super) fn fly(&mut self, how: How, then: Then) {
         if !matches!(then, Then::Nothing) {
@@ -221,7 +223,7 @@ impl Connection {
 
     // ---- the program's posts ----
 
-    /// Gives the device the post that was in front, or more of it.
+    /// Gives the device the front post, or more of it.
     fn give(&mut self, work: &mut dyn Work, post: &mut Post) -> Result<Step, String> {
         let Post { fence, what } = post;
         if self.unreliable.is_some()
@@ -275,7 +277,7 @@ impl Connection {
         Ok((frame, rest))
     }
 
-    /// The peer is asked first where the window is, if that is not known.
+    /// Gives the device an RDMA access. If the window's place is not known, asks the peer first.
     fn give_access(
         &mut self,
         work: &mut dyn Work,
@@ -324,7 +326,7 @@ impl Connection {
     }
 
     fn give_end(&mut self, work: &mut dyn Work, words: Option<&str>) -> Result<Step, String> {
-        // The peer is told what to wait for before that.
+        // The peer learns first which messages have to come before the end.
         self.owe_word();
         if self.control_sent.wrapping_sub(self.control_acked) < CONTROL
             && let Some(upto) = self.take_word()
@@ -350,23 +352,25 @@ impl Connection {
         }
     }
 
-    /// An unreliable connection asks each time: what its window's owner has taken back meanwhile must not break it.
+    /// Forgets the windows' places on an unreliable connection, which asks each time: a window that was revoked
+    /// meanwhile must not break it.
     fn forget_places(&mut self) {
         if self.level == Reliability::Unreliable {
             self.places.clear();
         }
     }
 
-    /// An access to where the peer lets nobody.
+    /// Handles an access that the peer does not allow.
     pub(super) fn forbidden(&mut self, access: &mut Access) {
         if self.level == Reliability::Unreliable {
-            // As if it had been lost on its way. Its immediate data had a number, which both sides count.
+            // The access counts as lost on its way. Its immediate data had a number, which both sides count, so a
+            // flush takes its place.
             if let (Some(_), None) = (access.immediate, &self.unreliable) {
                 let (lead, body, then) = (SmallVec::new(), Segments::new(), Then::Nothing);
                 let what = Posted::Frame { frame: Frame::Flush, lead, body, then };
                 self.posts.push_front(Post { fence: false, what });
             }
-            // Likewise the frame that stands for them, which is next.
+            // The next post may be the frame that stands for the immediate data; a flush takes its place, too.
             if let Some(Post { what: Posted::Frame { frame: frame @ Frame::Written { .. }, .. }, .. }) =
                 self.posts.front_mut()
             {
@@ -378,10 +382,11 @@ impl Connection {
         self.break_off("RDMA to memory that is not exposed to the one that asked for it, or not any more");
     }
 
-    // ---- what completes ----
+    // ---- completions ----
 
-    /// The request of this number, and all before it, are over. It is one that the device has, or the one before: no further from
-    /// any number here than the device takes requests ([`Work::has_room`]), and half the numbers' range tells which is earlier.
+    /// Completes the request `token` and all before it. It is a request that the device has, or the one before. Its
+    /// distance from any number here is at most the number of requests that the device takes ([`Work::has_room`]),
+    /// so half the range of numbers tells which is earlier.
     pub fn sent(&mut self, token: u32) {
         if token.wrapping_sub(self.retired) <= u32::MAX / 2 {
             self.retired = token.wrapping_add(1);
@@ -393,8 +398,8 @@ impl Connection {
         self.tell_of_room();
     }
 
-    /// The request of this number has failed, after all before it were over. `forbidden`: the peer's device did not allow
-    /// it. The connection is lost next.
+    /// Handles a failed request, after all before it have completed. `forbidden` says that the peer's device did not
+    /// allow it. The caller ends the connection next.
     pub fn failed(&mut self, token: u32, forbidden: bool) {
         self.sent(token.wrapping_sub(1));
         let is_known = self.flying.front().is_some_and(|first| first.token == token);
@@ -411,7 +416,8 @@ impl Connection {
                 self.settle(number, status);
                 self.after(Then::Left(number), status);
             }
-            // Of several requests for one post, the last tells; the first may be the one that fails.
+            // Only the last of several requests for one post has an effect, and an earlier one may be the one that
+            // fails.
             Then::Nothing if forbidden => self.next_access_fails(),
             then => self.after(then, status),
         }
@@ -430,7 +436,7 @@ impl Connection {
         }
     }
 
-    /// Everything that the device has or will not get ends so.
+    /// Completes all requests that the device has, or will not get, with `status`.
     pub(super) fn ground_all(&mut self, status: TransferStatus) {
         self.retired = self.next_token;
         while let Some(Flying { then, .. }) = self.flying.pop_front() {
@@ -442,19 +448,19 @@ impl Connection {
         }
     }
 
-    /// Whether everything that was to be sent has left and was confirmed.
+    /// Whether everything that was to be sent has been given to the device.
     pub(super) fn is_all_posted(&self) -> bool {
         self.posts.is_empty() && self.notes.is_empty() && self.says_here.is_empty()
     }
 
-    /// Whether all that was posted is with the peer's device, or never will be: ours has nothing of it any more nor will have,
-    /// and the peer reads nothing from here.
+    /// Whether all posts are complete at the peer's device, or never will be: our device has nothing of them and
+    /// will not have, and the peer reads nothing from here.
     pub fn is_all_sent(&self) -> bool {
         self.close.dead || (self.flying() == 0 && self.is_all_posted() && self.offered.is_empty())
     }
 
-    /// Has the device tell when all is done that it has: of most requests it tells only by the way. For want of anything else
-    /// to be sent, a question to the peer brings that.
+    /// Asks the device to report when all its requests are complete, because most of them are not reported on their
+    /// own. If nothing else is to be sent, a question to the peer serves for that.
     pub fn seek_confirmation(&mut self) {
         if self.unsignalled > 0 && !self.close.closed && !self.close.dead {
             self.seeks_confirmation = true;
@@ -462,13 +468,13 @@ impl Connection {
         }
     }
 
-    /// How many requests were given to the device and not confirmed.
+    /// Number of requests that were given to the device and are not confirmed.
     pub fn flying(&self) -> u32 {
         self.next_token.wrapping_sub(self.retired) + self.in_flight_unreliable()
     }
 }
 
-/// Who has the memory of what the device has, or is to have.
+/// Returns the buffers of all requests that the device has or is to have.
 pub(super) fn held_in_flight<'a>(
     flying: &'a mut VecDeque<Flying>,
     unreliable: Option<&'a mut Box<Unreliable>>,
@@ -485,7 +491,7 @@ pub(super) fn held_in_flight<'a>(
     })
 }
 
-/// Whether one frame takes all of a message.
+/// Checks that one request takes a whole message.
 pub(super) fn check_fits_whole(work: &mut dyn Work, body: &Segments) -> Result<(), String> {
     let len = body.iter().map(|segment| segment.len()).sum();
     if len > 0 && work.fitting(body, 0)? < len {

@@ -1,4 +1,4 @@
-//! The program's posts.
+//! Send queue of a connection: the program's posts.
 
 use smallvec::SmallVec;
 use udeck_sys::position::Position;
@@ -11,7 +11,7 @@ use super::{Connection, MESSAGES, Work};
 use crate::memory::Segment;
 use crate::wire::{EAGER, Frame};
 
-/// The most posts that wait for the device, those included of which nobody keeps count.
+/// Upper bound of posts that wait for the device, including those that are not counted otherwise.
 const POSTS: usize = 4 * MESSAGES as usize;
 
 /// A post that the device does not have yet, or not all of it.
@@ -21,7 +21,7 @@ pub(super) struct Post {
 }
 
 impl Post {
-    /// Whether the device has some of its requests.
+    /// Whether the device has some of the post's requests.
     pub fn has_begun(&self) -> bool {
         matches!(self.what, Posted::Access(Access { done: 1.., .. }))
     }
@@ -30,14 +30,14 @@ impl Post {
 pub(super) type Segments = SmallVec<[Segment; 4]>;
 
 pub(super) enum Posted {
-    /// A frame, with a header of so many bytes or a short message in `lead`.
+    /// A frame. `lead` has its header, whose length the frame says, or a short message.
     Frame {
         frame: Frame,
         lead: SmallVec<[u8; 64]>,
         body: Segments,
         then: Then,
     },
-    /// A message that stays where it lies.
+    /// A message that the peer reads from our memory.
     Offer {
         immediate: Option<u32>,
         receipt: bool,
@@ -57,28 +57,28 @@ pub(super) struct Access {
     pub body: Segments,
     pub remote: RemoteBuffer,
     pub immediate: Option<u32>,
-    /// Bytes of which the device has requests.
+    /// Number of bytes for which the device has requests.
     pub done: usize,
     pub then: Then,
 }
 
-/// What follows when a request has completed.
+/// Effect of a request's completion.
 #[derive(Default)]
 pub(super) enum Then {
     #[default]
     Nothing,
-    /// The memory goes back.
+    /// The buffer is given back.
     Held(PostedBuffer),
-    /// The message of this number has left: its entry among the unacknowledged ends when a receipt has come, too.
+    /// The message of this number has left. Its entry among the unacknowledged ends when the receipt has come, too.
     Left(Position),
-    /// A read of the program's is over.
+    /// A read of the program is complete.
     Read(PostedBuffer),
-    /// The offer of this number is here.
+    /// The offer of this number has been read.
     ReadDone(u32),
 }
 
 impl Connection {
-    /// [`udeck_via::transport::ViEndpoint::send`]. `work`: the device, if the peer takes what comes.
+    /// Implements [`udeck_via::transport::ViEndpoint::send`]. `work` is the device, if the peer is ready to receive.
     pub fn send(
         &mut self,
         work: Option<&mut dyn Work>,
@@ -87,7 +87,7 @@ impl Connection {
         body: &[u8],
     ) -> Result<(), Refused> {
         self.room(1)?;
-        // What most messages are, by the shortest way.
+        // Most messages take this fast path.
         if let Some(work) = work
             && self.send_now(work, immediate, head, body)
         {
@@ -100,7 +100,7 @@ impl Connection {
         Ok(())
     }
 
-    /// [`udeck_via::transport::ViEndpoint::lend`].
+    /// Implements [`udeck_via::transport::ViEndpoint::lend`].
     pub fn lend(
         &mut self,
         immediate: Option<u32>,
@@ -133,7 +133,7 @@ impl Connection {
         Ok(())
     }
 
-    /// [`udeck_via::transport::ViEndpoint::rdma_write`].
+    /// Implements [`udeck_via::transport::ViEndpoint::rdma_write`].
     pub fn rdma_write(
         &mut self,
         segments: &[(u64, usize)],
@@ -167,7 +167,7 @@ impl Connection {
             self.post_numbered(Posted::Frame { frame, lead, body, then: Then::Nothing });
         }
         if receipt && immediate.is_none() {
-            // What follows it on a queue pair arrives behind it.
+            // A frame behind a write on the same queue pair arrives after the write's data.
             let lead = SmallVec::new();
             let (frame, body) = (Frame::Flush, Segments::new());
             self.post_numbered(Posted::Frame { frame, lead, body, then: Then::Nothing });
@@ -175,7 +175,7 @@ impl Connection {
         Ok(())
     }
 
-    /// [`udeck_via::transport::ViEndpoint::rdma_read`].
+    /// Implements [`udeck_via::transport::ViEndpoint::rdma_read`].
     pub fn rdma_read(
         &mut self,
         segments: &[(u64, usize)],
@@ -186,7 +186,7 @@ impl Connection {
             Ok(found) => found,
             Err(refused) => return Err((refused, held)),
         };
-        // There is no such thing where answers may be lost.
+        // Reads do not exist where answers may be lost.
         if self.level == Reliability::Unreliable {
             return Err((Refused::Unsupported, held));
         }
@@ -204,17 +204,17 @@ impl Connection {
         Ok(())
     }
 
-    /// [`udeck_via::transport::ViEndpoint::fence`].
+    /// Implements [`udeck_via::transport::ViEndpoint::fence`].
     pub fn fence(&mut self) {
         self.fence = self.reads > 0;
     }
 
-    /// [`udeck_via::transport::ViEndpoint::request_send_notify`].
+    /// Implements [`udeck_via::transport::ViEndpoint::request_send_notify`].
     pub fn request_send_notify(&mut self) {
         self.unacked.request_send_notify(&mut self.events);
     }
 
-    /// [`udeck_via::transport::ViEndpoint::unread`], as far as is known; asks for more if that may be old.
+    /// Implements [`udeck_via::transport::ViEndpoint::unread`] by what is known; asks the peer if that may be old.
     pub fn unread(&mut self) -> Result<u32, Refused> {
         let unread = self.untaken();
         match self.end() {
@@ -232,8 +232,8 @@ impl Connection {
         self.untaken_unreliable().unwrap_or_else(|| self.window.untaken())
     }
 
-    /// Whether there is room for a numbered frame, which takes so many numbers on the unreliable queue pair. If not, the peer is asked to tell when
-    /// it has taken something.
+    /// Fails if there is no room for a numbered frame, which takes `numbers` numbers on the unreliable queue pair.
+    /// The peer is then asked to report when it has taken something.
     fn room(&mut self, numbers: u32) -> Result<(), Refused> {
         self.room_to_post()?;
         let is_room = match self.unreliable {
@@ -272,7 +272,7 @@ impl Connection {
         self.level == Reliability::Reception && matches!(held, PostedBuffer::Caller(_))
     }
 
-    /// Notes who has the memory of the next numbered frame, or of what it flushes.
+    /// Notes the buffer of the next numbered frame, or of the write that it flushes.
     fn hold(&mut self, held: PostedBuffer, receipt: bool) -> Then {
         if !receipt {
             return Then::Held(held);
@@ -281,7 +281,7 @@ impl Connection {
         Then::Left(self.window.sent())
     }
 
-    /// Segments of the outbox, and their bytes.
+    /// Converts segments of the outbox. Returns also their length in bytes.
     fn segments(&self, segments: &[(u64, usize)]) -> Result<(Segments, usize), Refused> {
         // The VI layer posts live blocks of the outbox only.
         if segments.iter().any(|&(offset, len)| self.memory.outbox.place(offset, len).is_none()) {
@@ -293,7 +293,7 @@ impl Connection {
         Ok((segments, len))
     }
 
-    /// As [`Connection::segments`], for an access to `remote` that is allowed as far as can be told here.
+    /// Converts segments as [`Connection::segments`], and checks the access to `remote` as far as this side can.
     fn remote_segments(
         &self,
         segments: &[(u64, usize)],
@@ -316,7 +316,7 @@ impl Connection {
         self.posts.push_back(Post { fence, what });
     }
 
-    /// A post that will not be carried out.
+    /// Completes a post that will not be carried out.
     pub(super) fn drop_post(&mut self, what: &mut Posted, status: TransferStatus) {
         match what {
             Posted::Frame { then, .. } | Posted::Access(Access { then, .. }) => self.drop_then(then, status),
@@ -325,7 +325,7 @@ impl Connection {
         }
     }
 
-    /// As [`Connection::drop_post`]: what was to follow.
+    /// Completes the effect of a post that will not be carried out, as [`Connection::drop_post`].
     pub(super) fn drop_then(&mut self, then: &mut Then, status: TransferStatus) {
         let then = std::mem::take(then);
         if let Then::Left(number) = then {

@@ -6,14 +6,14 @@ use super::send_queue::Then;
 use super::*;
 use crate::wire::{Frame, Header};
 
-/// What the peer's engine says.
+/// Lets the connection receive a frame of the peer.
 fn hear(connection: &mut Connection, frame: Frame, behind: &[u8]) {
     let header = Header { taken: connection.window.taken().narrow(), control_ack: 0, frame };
     connection.on_receive(&[&header.encode()[..], behind].concat());
 }
 
-/// 2^31 messages are minutes: counts of 32 bits called such a message one that was not read, and its memory went back under
-/// the reader.
+/// 2^31 messages take only minutes. With counts of 32 bits, such a message was taken for one that was not read, and
+/// its memory went back under its reader.
 #[test]
 fn a_message_that_is_kept_for_long_was_read() {
     for later in [1 << 31, 1 << 32, (1 << 32) + 5] {
@@ -33,7 +33,7 @@ fn a_message_that_is_kept_for_long_was_read() {
             connection.after(Then::Left(number), TransferStatus::Arrived);
         };
         lend(&mut connection, 7);
-        // The peer's program took it, and so many more, and goes on reading it.
+        // The peer's program took the message and many more, and goes on reading it.
         connection.window = SendWindow::at(Position::START.plus(later), Position::START.plus(later));
         let kept = Position::START.narrow();
         lend(&mut connection, 8);
@@ -58,12 +58,12 @@ fn a_message_that_is_kept_for_long_was_read() {
     }
 }
 
-/// A device that takes requests of 100 bytes, and at some time takes no more of them.
+/// A device that takes requests of 100 bytes, and from some time on refuses them.
 struct Refusing {
     takes: usize,
-    /// What is refused: to say how much fits, or the request itself.
+    /// Whether [`Work::fitting`] succeeds, so that the request itself is refused.
     fits: bool,
-    /// The device refuses nothing: it has no room for more than it takes.
+    /// The device refuses nothing, but has no room beyond the requests that it takes.
     is_full: bool,
     taken: Vec<u32>,
     beside: Option<Box<Refusing>>,
@@ -91,7 +91,7 @@ impl Work for Refusing {
         if self.takes == 0 && !self.fits { Err(REFUSED.into()) } else { Ok(rest.min(100)) }
     }
     fn send(&mut self, _: &[u8], body: &[Segment], how: How) -> Result<(), String> {
-        // Of the engine's own words it takes any number.
+        // The device takes any number of control frames.
         if body.is_empty() { Ok(()) } else { self.take(how) }
     }
     fn write(&mut self, _: Span<'_>, _: Far, _: Option<u32>, how: How) -> Result<(), String> {
@@ -122,8 +122,8 @@ enum What {
     Offer,
 }
 
-/// What the device refuses is reported as lost, and so is all behind it; its memory stays until the device has nothing of it:
-/// the first parts may be under way.
+/// A refused request is reported as lost, and so are all behind it. Its memory stays until the device has nothing of
+/// it: the first parts may be in flight.
 #[test]
 fn what_the_device_refuses_is_kept_until_the_connection_is_lost_and_reported() {
     for what in [What::Write, What::Read, What::Message, What::Offer] {
@@ -193,7 +193,8 @@ fn refuse(what: What, takes: usize, fits: bool, level: Reliability, beside: bool
     assert_eq!(memory.outbox.usage().blocks, 0);
 }
 
-/// An RDMA read or write of which the device has some requests keeps its memory when the peer ends the connection, until these are over.
+/// An RDMA read or write of which the device has some requests keeps its memory when the peer ends the connection,
+/// until these are complete.
 #[test]
 fn what_the_device_has_begun_keeps_its_memory_when_the_peer_ends() {
     for (what, level, beside, sent) in [
@@ -216,7 +217,7 @@ fn begun(what: What, level: Reliability, beside: bool, sent: u32) {
         Hello { reliability: level, writable_ptag: tag, readable_ptag: tag, private_data: Vec::new() };
     let mut connection = Connection::new(&memory, &hello, &hello, 1 << 20);
     let device = |takes, beside| Refusing { takes, fits: true, is_full: true, taken: Vec::new(), beside };
-    // The engine's own words find room.
+    // The engine's control frames find room.
     let mut device = match beside {
         true => device(9, Some(Box::new(device(1, None)))),
         false => device(1, None),
@@ -248,7 +249,7 @@ fn begun(what: What, level: Reliability, beside: bool, sent: u32) {
     hear(&mut connection, Frame::End { broken: false, len: 0 }, b"");
     connection.pump(&mut device);
     assert_eq!(used(&memory), 1, "the device has a request of the first one, and nothing of the second");
-    // The device's requests end, and it has room again.
+    // The device's requests complete, and it has room again.
     let at = if beside { device.beside.as_deref_mut().unwrap() } else { &mut device };
     at.takes = 9;
     for from in 0.. {

@@ -1,17 +1,19 @@
-//! Messages that travel on the unreliable queue pair: those of an unreliable VI, and its RDMA writes, on a queue pair beside the reliable one (UC), which
-//! sends each once, hears of none, and drops what finds no place. The reliable one has the control frames and the reads of
-//! what was offered.
+//! Messages on the unreliable queue pair (UC): those of an unreliable VI, and its RDMA writes. This queue pair lies
+//! beside the reliable one. It sends each message once, gets no acknowledgement, and drops messages that find no
+//! place. The reliable queue pair carries the control frames and the reads of offers.
 //!
-//! They are numbered from 0 in the order in which they leave; what takes a receive buffer has a number, so that at most
-//! [`MESSAGES`] buffers are ever wanted. There a number is *over* when its message was taken or missed, and `taken` tells how
-//! many are, in a row. Such a queue pair keeps the order: what comes says that everything before it came or never will. Of
-//! the last that were sent nothing says so; so whoever waits says how many have *left* ([`Frame::Left`](crate::wire::Frame::Left)), and what has not
-//! come a while after that is missed (RFC 3758 has the same). The end is told behind it, and waits for the same.
+//! Messages are numbered from 0 in the order in which they leave. Everything that takes a receive buffer has a
+//! number, so that at most [`MESSAGES`] buffers are ever needed. A number is *over* when its message was taken or
+//! missed, and `taken` tells how many are over in a row. The queue pair keeps the order: a message that comes shows
+//! that everything before it came or never will. Nothing shows that for the last messages, so a side that waits says
+//! how many have *left* ([`Frame::Left`](crate::wire::Frame::Left)), and messages that have not come a while after
+//! that are missed (RFC 3758 does the same). The end is sent behind this report, and waits for the same.
 //!
-//! An RDMA write's immediate data are its pieces' numbers, those of the program follow in a frame: so both sides know which
-//! one was lost, and a write of which a piece was lost never completes.
+//! An RDMA write's immediate data are its pieces' numbers; the program's immediate data follow in a frame. So both
+//! sides know which piece was lost, and a write with a lost piece never completes.
 //!
-//! A message that is offered travels so too, as an offer; its bytes are read by the other queue pair, and are not lost then.
+//! A long message travels as an offer on this queue pair. Its bytes are read by the reliable queue pair, and are not
+//! lost then.
 
 mod recv;
 mod send;
@@ -24,37 +26,39 @@ use crate::wire::Violation;
 
 const _: () = assert!(MESSAGES <= u64::BITS);
 
-/// See the module.
+/// State of the messages on the unreliable queue pair.
 #[derive(Default)]
 pub(super) struct Unreliable {
     // The sender's side.
     /// Requests that the device has, oldest first.
     flying: VecDeque<InFlight>,
     next_token: u32,
-    /// Numbers below were given to the device; those below `gone` have left; of those below `told` the peer knows that.
+    /// Number below which messages were given to the device. Those below `gone` have left, and the peer knows that
+    /// of those below `told`.
     left: u32,
     gone: u32,
     told: u32,
-    /// The peer is to be told when all have left.
+    /// The peer is to be told when all messages have left.
     owes_word: bool,
-    /// Of the numbers that are not over, from the first on: those of pieces. And how many the write has that is leaving.
+    /// Bitmap of the pieces among the numbers that are not over, from the first such number on. Below, the number of
+    /// pieces of the write that is leaving.
     pieces: u64,
     written: u32,
 
     // The receiver's side.
-    /// Numbers below are over; of those from there on, these are.
+    /// Number below which messages are over. Below, a bitmap of those from there on that are over.
     base: u32,
     over: u64,
-    /// Numbers below have come or never will; of those below `peer_sent` the peer says that they have left.
+    /// Number below which messages have come or never will. Of those below `peer_sent` the peer says that they have left.
     next: u32,
     peer_sent: u32,
-    /// Pieces that came last, in a row, and their bytes.
+    /// Number of consecutive pieces that came last, and their bytes.
     run: (u32, usize),
-    /// Of what lies in the recv_queue.
+    /// Numbers of the items in the receive queue.
     numbers: VecDeque<u32>,
-    /// The peer's end, which waits for what it sent before.
+    /// The peer's end, which waits for the messages sent before it.
     held_end: Option<Option<String>>,
-    /// Our end was told: nobody takes anything.
+    /// Our end was sent: no message is taken any more.
     abandoned: bool,
     missed: u64,
 }
@@ -62,12 +66,13 @@ pub(super) struct Unreliable {
 struct InFlight {
     token: u32,
     then: Then,
-    /// Numbers below have left with it.
+    /// Number below which messages have left once this request is complete.
     upto: u32,
 }
 
-/// How far `number` is ahead; `None`: it is not. Of numbers of our own, two are no further apart than there may be messages or
-/// requests under way. One that a peer sends may be any: it is used if it is less than [`MESSAGES`] ahead of what is over.
+/// Returns how far `number` is ahead of `of`; `None` if it is not. Two numbers of our own are at most as far apart
+/// as there may be messages or requests in flight. A number that a peer sends may be any: it is used only if it is
+/// less than [`MESSAGES`] ahead of the messages that are over.
 fn ahead(number: u32, of: u32) -> Option<u32> {
     Some(number.wrapping_sub(of)).filter(|distance| *distance <= u32::MAX / 2)
 }
@@ -87,7 +92,7 @@ impl std::fmt::Debug for Unreliable {
 }
 
 impl Unreliable {
-    /// Told in a row: so the peer knows which.
+    /// Marks a number as over. `base` advances over consecutive ones, so that the peer knows which they are.
     fn is_over(&mut self, number: u32) {
         let Some(at) = ahead(number, self.base).filter(|at| *at < MESSAGES) else { return };
         self.over |= 1 << at;
@@ -96,7 +101,7 @@ impl Unreliable {
         self.base = self.base.wrapping_add(row);
     }
 
-    /// What has not come of those below never will.
+    /// Marks all numbers below `number` that have not come as missed.
     fn miss_below(&mut self, number: u32) {
         while self.next != number {
             self.is_over(self.next);
@@ -107,7 +112,7 @@ impl Unreliable {
 }
 
 impl Posted {
-    /// Numbers that it takes at least, where messages travel on the unreliable queue pair.
+    /// Lower bound of the numbers that the post takes on the unreliable queue pair.
     fn numbers(&self) -> u32 {
         match self {
             Posted::Frame { .. } | Posted::Offer { .. } => 1,
@@ -117,5 +122,5 @@ impl Posted {
     }
 }
 
-/// A piece, and what says that it was all.
+/// Numbers of a write with immediate data at least: a piece, and the frame that says that it was all.
 pub(super) const WRITE_NUMBERS: u32 = 2;

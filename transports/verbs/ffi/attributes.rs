@@ -1,4 +1,4 @@
-//! What the library tells of devices and ports, and is told of queue pairs.
+//! Attributes of devices and ports, and those that queue pairs are given.
 
 use std::ffi::c_void;
 
@@ -68,7 +68,7 @@ pub struct DeviceAttr {
     pub phys_port_cnt: u8,
 }
 
-/// `struct ibv_port_attr`. `ibv_query_port` of `IBVERBS_1.1` leaves the last fields alone: start from zeros.
+/// `struct ibv_port_attr`. `ibv_query_port` of `IBVERBS_1.1` does not write the last fields, so start from zeros.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PortAttr {

@@ -1,5 +1,6 @@
-//! What `librdmacm.so.1` looks like: `rdma/rdma_cma.h` of rdma-core, whose binary interface has not changed since
-//! `RDMACM_1.0`. Types have the library's names in Rust's spelling (`rdma_cm_id` is [`CmId`]), and its fields' names.
+//! C interface of `librdmacm.so.1`: `rdma/rdma_cma.h` of rdma-core, whose binary interface has not changed since
+//! `RDMACM_1.0`. Types have the library's names in Rust's spelling (`rdma_cm_id` is [`CmId`]), and its fields'
+//! names.
 
 use std::ffi::{c_int, c_void};
 
@@ -22,7 +23,7 @@ pub struct IbAddr {
     pub pkey: u16,
 }
 
-/// `struct rdma_addr`; of its unions the longest members.
+/// `struct rdma_addr`, with the longest members of its unions.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Addr {
@@ -74,7 +75,7 @@ pub struct ConnParam {
     pub qp_num: u32,
 }
 
-/// `struct rdma_ud_param`: here for its size.
+/// `struct rdma_ud_param`, declared for its size.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct UdParam {
@@ -125,7 +126,7 @@ pub mod cm_event {
     pub const TIMEWAIT_EXIT: u32 = 15;
 }
 
-// As rdma_cma.h has them on 64-bit machines; the opt-in oracle compares every field.
+// Sizes and offsets of rdma_cma.h on 64-bit machines; the opt-in oracle compares every field.
 #[cfg(target_pointer_width = "64")]
 const _: () = {
     use std::mem::{offset_of, size_of};

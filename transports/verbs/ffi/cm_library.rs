@@ -1,4 +1,4 @@
-//! `librdmacm.so.1`, found when the program runs and only when a device is to be connected through it.
+//! Loading of `librdmacm.so.1`, when the program runs and only when a device is to be connected through it.
 
 use std::ffi::{CString, OsString, c_int, c_void};
 use std::sync::{Arc, OnceLock};
@@ -7,7 +7,7 @@ use super::attributes::QpAttr;
 use super::cm::{CmEvent, CmId, ConnParam, EventChannel};
 use super::library::{functions, loaded};
 
-/// Names another file than [`NAME`].
+/// Environment variable that names another file than [`NAME`].
 pub const VARIABLE: &str = "DECK_VERBS_CM_LIBRARY";
 const NAME: &str = "librdmacm.so.1";
 
@@ -24,7 +24,7 @@ functions! { CmLibrary {
     rdma_connect: fn(id: *mut CmId, param: *mut ConnParam) -> c_int;
     rdma_accept: fn(id: *mut CmId, param: *mut ConnParam) -> c_int;
     rdma_reject: fn(id: *mut CmId, private_data: *const c_void, private_data_len: u8) -> c_int;
-    /// Of `RDMACM_1.2`, as the next: both for queue pairs that the library does not make.
+    /// Function of `RDMACM_1.2`, like the next one: both are for queue pairs that the library does not make.
     rdma_establish: fn(id: *mut CmId) -> c_int;
     rdma_init_qp_attr: fn(id: *mut CmId, attr: *mut QpAttr, mask: *mut c_int) -> c_int;
     rdma_get_cm_event: fn(channel: *mut EventChannel, event: *mut *mut CmEvent) -> c_int;
@@ -32,10 +32,10 @@ functions! { CmLibrary {
 } optional {} }
 
 impl CmLibrary {
-    /// The library that [`VARIABLE`] names, otherwise the system's; loaded once.
+    /// Returns the library that [`VARIABLE`] names, or else the system's. It is loaded once.
     ///
     /// # Errors
-    /// Why there is none, in words that name the file and the package.
+    /// Reason as text, which names the file and the package.
     pub fn load() -> Result<Arc<Self>, String> {
         static LOADED: OnceLock<Result<Arc<CmLibrary>, String>> = OnceLock::new();
         LOADED

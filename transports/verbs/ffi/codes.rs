@@ -1,4 +1,4 @@
-//! Numbers of the library's enumerations and flags. (Rust's enumerations would be undefined behaviour where a newer
+//! Numbers of the library's enumerations and flags. (Rust enumerations would be undefined behaviour if a newer
 //! library returns a number that this list lacks.)
 
 /// `enum ibv_transport_type`

@@ -1,4 +1,4 @@
-//! `libibverbs.so.1`, found when the program runs: a build needs nothing of it, and a program starts without it.
+//! Loading of `libibverbs.so.1`, when the program runs: a build needs nothing of it, and a program starts without it.
 
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
 use std::sync::{Arc, OnceLock};
@@ -6,22 +6,22 @@ use std::sync::{Arc, OnceLock};
 use super::attributes::{DeviceAttr, Gid, GidEntry, PortAttr, QpAttr, QpInitAttr, SrqInitAttr};
 use super::objects::{AsyncEvent, CompChannel, Device, RawContext, RawCq, RawMr, RawPd, RawQp, RawSrq};
 
-/// Names another file than [`NAME`].
+/// Environment variable that names another file than [`NAME`].
 pub const VARIABLE: &str = "DECK_VERBS_LIBRARY";
 const NAME: &str = "libibverbs.so.1";
-/// The symbols' version. Without it a program may be given one of `IBVERBS_1.0`, whose structures are others.
+/// Version of the symbols. Without it a program may be given a symbol of `IBVERBS_1.0`, whose structures differ.
 const VERSION: &CStr = c"IBVERBS_1.1";
 
-/// Declares the table of functions, and how it is filled.
+/// Declares the table of functions, and the code that fills it.
 macro_rules! functions {
     ($library:ident { $($(#[$doc:meta])* $name:ident: fn($($arg:ident: $kind:ty),*) $(-> $result:ty)?;)* }
      optional { $($(#[$odoc:meta])* $oname:ident: fn($($oarg:ident: $okind:ty),*) $(-> $oresult:ty)?;)* }) => {
-        /// The library's functions. They stay loaded for as long as the process lives: providers leave threads and
-        /// handlers behind that unloading would pull the code from under.
+        /// Functions of the library. They stay loaded as long as the process lives: providers leave threads and
+        /// handlers behind whose code unloading would remove.
         pub struct $library {
             $($(#[$doc])* pub $name: unsafe extern "C" fn($($arg: $kind),*) $(-> $result)?,)*
             $($(#[$odoc])* pub $oname: Option<unsafe extern "C" fn($($oarg: $okind),*) $(-> $oresult)?>,)*
-            /// The file that was loaded.
+            /// Name of the file that was loaded.
             pub file: String,
         }
 
@@ -73,19 +73,19 @@ functions! { Library {
     ibv_modify_qp: fn(qp: *mut RawQp, attr: *mut QpAttr, mask: c_int) -> c_int;
     ibv_destroy_qp: fn(qp: *mut RawQp) -> c_int;
 } optional {
-    /// Of `IBVERBS_1.7`: the address that peers use is chosen.
+    /// Function of `IBVERBS_1.7`: the address that peers use can be chosen.
     ibv_reg_mr_iova: fn(pd: *mut RawPd, addr: *mut c_void, length: usize, iova: u64, access: c_int) -> *mut RawMr;
-    /// Of `IBVERBS_1.11`: a GID and what kind it is of. Otherwise the kernel's files say that.
+    /// Function of `IBVERBS_1.11`: a GID and its kind. Without it, the kernel's files tell the kind.
     _ibv_query_gid_ex: fn(context: *mut RawContext, port: u32, index: u32, entry: *mut GidEntry, flags: u32, size: usize) -> c_int;
     ibv_fork_init: fn() -> c_int;
     ibv_is_fork_initialized: fn() -> c_int;
 } }
 
 impl Library {
-    /// The library that [`VARIABLE`] names, otherwise the system's; loaded once.
+    /// Returns the library that [`VARIABLE`] names, or else the system's. It is loaded once.
     ///
     /// # Errors
-    /// Why there is none, in words.
+    /// Reason as text.
     pub fn load() -> Result<Arc<Self>, String> {
         static LOADED: OnceLock<Result<Arc<Library>, String>> = OnceLock::new();
         LOADED
@@ -108,24 +108,24 @@ impl Library {
     }
 }
 
-/// Loads the file.
+/// Loads a file.
 ///
 /// # Errors
-/// The loader's words.
+/// Text of the loader.
 pub(super) fn loaded(path: &CStr) -> Result<*mut c_void, String> {
     // SAFETY: loading a library runs its initialisers: it is the system's, or the one that the user names.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() { Err(last_error()) } else { Ok(handle) }
 }
 
-/// The stand-in that cargo has built beside the tests.
+/// Path of the stand-in that cargo has built beside the tests.
 #[cfg(test)]
 pub fn beside() -> Option<std::path::PathBuf> {
     let library = std::env::current_exe().ok()?.with_file_name("libudeck_mock_verbs.so");
     library.exists().then_some(library)
 }
 
-/// Of the version that we mean; without it, in libraries that have no versions.
+/// Finds a symbol of [`VERSION`], or without a version in libraries that have none.
 pub(super) fn symbol(handle: *mut c_void, name: &str) -> Option<*mut c_void> {
     let name = CString::new(name).ok()?;
     // SAFETY: an open library and terminated strings.
@@ -141,7 +141,7 @@ pub(super) fn lacks(file: &str, name: &str) -> String {
 }
 
 fn last_error() -> String {
-    // SAFETY: the loader's words of this thread's last failure, a terminated string until the next.
+    // SAFETY: the loader's text about this thread's last failure is a terminated string until the next failure.
     unsafe {
         let words = libc::dlerror();
         if words.is_null() {

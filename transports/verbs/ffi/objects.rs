@@ -1,4 +1,5 @@
-//! What the library makes. Only the front of each is known here; all are used behind pointers from the library.
+//! Objects that the library makes. Only the first fields of each are declared; all are used behind pointers from the
+//! library.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -17,8 +18,8 @@ pub struct Device {
     pub ibdev_path: [c_char; 256],
 }
 
-/// `struct ibv_context_ops`: the calls that are no symbols but entries of a table, because the provider's own code is called
-/// directly. Those unused here are pointers of an unknown kind.
+/// `struct ibv_context_ops`: calls that are no symbols but entries of a table, because the provider's own code is
+/// called directly. Entries that are not used here are pointers of unknown type.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ContextOps {

@@ -17,7 +17,7 @@ pub struct Rdma {
     pub rkey: u32,
 }
 
-/// `wr.atomic` of `struct ibv_send_wr`: the largest of that union, here for its size.
+/// `wr.atomic` of `struct ibv_send_wr`: the largest member of that union, declared for its size.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Atomic {
@@ -35,8 +35,8 @@ pub union Remote {
     pub atomic: Atomic,
 }
 
-/// `bind_mw` of `struct ibv_send_wr`, with the fields of its `struct ibv_mw_bind_info`: the largest of that union, here for its
-/// size.
+/// `bind_mw` of `struct ibv_send_wr`, with the fields of its `struct ibv_mw_bind_info`: the largest member of that
+/// union, declared for its size.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BindMw {
@@ -58,7 +58,7 @@ pub struct SendWr {
     pub num_sge: i32,
     pub opcode: u32,
     pub send_flags: u32,
-    /// Big-endian.
+    /// Immediate data, big-endian.
     pub imm_data: u32,
     pub wr: Remote,
     pub xrc_remote_srqn: u32,
@@ -84,7 +84,7 @@ pub struct Wc {
     pub opcode: u32,
     pub vendor_err: u32,
     pub byte_len: u32,
-    /// Big-endian.
+    /// Immediate data, big-endian.
     pub imm_data: u32,
     pub qp_num: u32,
     pub src_qp: u32,
@@ -95,7 +95,7 @@ pub struct Wc {
     pub dlid_path_bits: u8,
 }
 
-// As verbs.h has them on 64-bit machines; the opt-in oracle compares every field.
+// Sizes and offsets of verbs.h on 64-bit machines; the opt-in oracle compares every field.
 #[cfg(target_pointer_width = "64")]
 const _: () = {
     use std::mem::{offset_of, size_of};

@@ -1,4 +1,4 @@
-//! Which port and which address, without a device.
+//! Choice of port and address, without a device.
 
 use std::net::IpAddr;
 
@@ -13,17 +13,17 @@ pub struct Candidate {
     pub kind: u32,
 }
 
-/// The one that was chosen.
+/// The chosen address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidChoice {
     pub gid: Gid,
     pub index: u32,
 }
 
-/// The port that is wanted, or the first active one; of (number, active).
+/// Returns the wanted port, or else the first active one. `ports` lists numbers, and whether each is active.
 ///
 /// # Errors
-/// What there is instead, in words.
+/// Text that lists the ports which exist.
 pub fn choose_port(ports: &[(u8, bool)], wanted: Option<u8>) -> Result<u8, String> {
     let list = || {
         let state = |active: bool| if active { "active" } else { "not active" };
@@ -41,10 +41,11 @@ pub fn choose_port(ports: &[(u8, bool)], wanted: Option<u8>) -> Result<u8, Strin
     }
 }
 
-/// The address that is wanted; otherwise, of those of the address `bind`, RoCE v2 before others; otherwise the best of all.
+/// Returns the wanted address. Without one, prefers addresses equal to `bind`, and among them RoCE v2; otherwise
+/// returns the best of all.
 ///
 /// # Errors
-/// What there is instead, in words.
+/// Text that lists the addresses which exist.
 pub fn choose_gid(entries: &[Candidate], wanted: Option<u32>, bind: IpAddr) -> Result<GidChoice, String> {
     let chosen = |entry: &Candidate| GidChoice { gid: entry.gid, index: entry.index };
     if let Some(wanted) = wanted {
@@ -58,7 +59,7 @@ pub fn choose_gid(entries: &[Candidate], wanted: Option<u32>, bind: IpAddr) -> R
         IpAddr::V4(address) => address.to_ipv6_mapped(),
         IpAddr::V6(address) => address,
     };
-    // Smaller is better.
+    // A smaller rank is better.
     let rank = |entry: &&Candidate| {
         let others = entry.gid.raw != address.octets();
         let kind = match entry.kind {
@@ -66,7 +67,7 @@ pub fn choose_gid(entries: &[Candidate], wanted: Option<u32>, bind: IpAddr) -> R
             gid_type::IB => 1,
             _ => 2,
         };
-        // Link-local addresses reach no further than a link.
+        // Link-local addresses reach only their own link.
         let local = entry.gid.raw[..2] == [0xfe, 0x80] && entry.kind != gid_type::IB;
         (others, kind, local, entry.index)
     };

@@ -1,8 +1,8 @@
-//! The library's objects, each destroyed when its last user is gone: a queue pair keeps its domain and its completion
-//! queues, these keep the device. So teardown has one order only, whoever drops what first.
+//! Objects of the library, each destroyed when its last user is gone. A queue pair keeps its domain and its
+//! completion queues, these keep the device. So teardown has only one order, whichever object is dropped first.
 //!
-//! Whoever posts a work request answers for the memory that it names until the request is over, or the queue pair is
-//! destroyed: the device accesses nothing of it from then on.
+//! The poster of a work request is responsible for the memory that it names, until the request is complete or the
+//! queue pair is destroyed. The device does not access the memory after that.
 
 mod srq;
 
@@ -27,19 +27,19 @@ pub struct Context {
     at: NonNull<ffi::RawContext>,
 }
 
-// SAFETY: the library's calls are safe from any thread (verbs(3)); what is in the structure does not change.
+// SAFETY: the library's calls are safe from any thread (verbs(3)); the structure does not change.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
-/// What the device tells without being asked.
+/// An asynchronous event of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Of a queue pair, by its number.
+    /// Event of a queue pair: kind and number.
     QueuePair(u32, u32),
-    /// Of a port, by its number.
+    /// Event of a port: kind and number.
     Port(u32, u8),
-    /// Of the device, or of what concerns all of it.
+    /// Event of the device, or one that concerns all of it: its kind.
     Device(u32),
 }
 
@@ -73,7 +73,7 @@ impl Context {
         Ok(attr)
     }
 
-    /// An entry of the table of GIDs, and of what kind it is if the library knows.
+    /// Returns an entry of the table of GIDs, and its kind if the library knows it.
     pub fn gid(&self, port: u8, index: u32) -> Option<(ffi::Gid, Option<u32>)> {
         if let Some(query) = self.library._ibv_query_gid_ex {
             let mut entry = ffi::GidEntry::default();
@@ -90,7 +90,7 @@ impl Context {
         (failed == 0).then_some((gid, None))
     }
 
-    /// An entry of the table of partition keys, as numbers are here.
+    /// Returns an entry of the table of partition keys, in host byte order.
     pub fn pkey(&self, port: u8, index: u16) -> Option<u16> {
         let mut pkey = 0;
         // SAFETY: an open device, and our number.
@@ -99,13 +99,13 @@ impl Context {
         (failed == 0).then_some(u16::from_be(pkey))
     }
 
-    /// Readable when [`Context::next_event`] has something. Never waits.
+    /// Descriptor that is readable when [`Context::next_event`] has an event. No call waits.
     pub fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the device's descriptor is open as long as the device.
         unsafe { BorrowedFd::borrow_raw(self.at.as_ref().async_fd) }
     }
 
-    /// What the device tells next. It is acknowledged at once: an object is not destroyed before that.
+    /// Takes the device's next event. It is acknowledged at once, because no object is destroyed before that.
     pub fn next_event(&self) -> Option<Event> {
         let mut event = ffi::AsyncEvent { element: ffi::Element { port_num: 0 }, event_type: 0 };
         // SAFETY: an open device, and our structure; its descriptor does not wait.
@@ -113,8 +113,7 @@ impl Context {
             return None;
         }
         let kind = event.event_type;
-        // SAFETY: which element there is follows from the kind; a queue pair is not destroyed before its event was
-        // acknowledged.
+        // SAFETY: the kind says which element is valid; a queue pair is not destroyed before its event was acknowledged.
         let told = unsafe {
             match kind {
                 event::QP_FATAL | event::QP_REQ_ERR | event::QP_ACCESS_ERR => {
@@ -126,7 +125,7 @@ impl Context {
                 _ => Event::Device(kind),
             }
         };
-        // SAFETY: an event that was got, once.
+        // SAFETY: an event that was taken, acknowledged once.
         unsafe { (self.library.ibv_ack_async_event)(&mut event) };
         Some(told)
     }
@@ -137,7 +136,7 @@ impl Drop for Context {
         if udeck_sys::process::is_forked() {
             return;
         }
-        // SAFETY: everything made of it is gone: each keeps it.
+        // SAFETY: all objects made of it are gone, because each keeps it.
         unsafe { (self.library.ibv_close_device)(self.at.as_ptr()) };
     }
 }
@@ -149,9 +148,9 @@ pub struct Pd {
     at: NonNull<ffi::RawPd>,
 }
 
-// SAFETY: as of the context.
+// SAFETY: as for the context.
 unsafe impl Send for Pd {}
-// SAFETY: as of the context.
+// SAFETY: as for the context.
 unsafe impl Sync for Pd {}
 
 impl Pd {
@@ -169,7 +168,7 @@ impl Drop for Pd {
         if udeck_sys::process::is_forked() {
             return;
         }
-        // SAFETY: everything made of it is gone: each keeps it.
+        // SAFETY: all objects made of it are gone, because each keeps it.
         unsafe { (self.context.library.ibv_dealloc_pd)(self.at.as_ptr()) };
     }
 }
@@ -179,35 +178,35 @@ impl Drop for Pd {
 pub struct Mr {
     pd: Arc<Pd>,
     at: NonNull<ffi::RawMr>,
-    /// What peers call its first byte.
+    /// Address by which peers name its first byte.
     pub iova: u64,
 }
 
-// SAFETY: as of the context.
+// SAFETY: as for the context.
 unsafe impl Send for Mr {}
-// SAFETY: as of the context.
+// SAFETY: as for the context.
 unsafe impl Sync for Mr {}
 
 impl Mr {
-    /// Registers memory. With `hidden`, peers call its first byte by no more of its address than the place in its page
-    /// (the kernel insists on that), where the library can do so.
+    /// Registers memory. With `hidden`, peers name its first byte by its offset in its page instead of its address
+    /// (the kernel insists on that offset), if the library can do so.
     ///
     /// # Errors
     /// The kernel's; [`io::ErrorKind::OutOfMemory`] usually means `RLIMIT_MEMLOCK`.
     ///
     /// # Safety
-    /// The memory stays mapped until this is dropped, and whoever lets peers or the device know its keys answers for what
-    /// they do there by `access`.
+    /// The memory stays mapped until this is dropped. Whoever gives the keys to peers or to the device is
+    /// responsible for the accesses that `access` allows them.
     pub unsafe fn new(pd: &Arc<Pd>, memory: NonNull<[u8]>, access: i32, hidden: bool) -> io::Result<Self> {
         let library = &pd.context.library;
         let (base, len) = (memory.as_ptr().cast::<c_void>(), memory.len());
         let (at, iova) = match library.ibv_reg_mr_iova {
             Some(register) if hidden => {
                 let iova = base.addr() as u64 & 0xfff;
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller's contract.
                 (unsafe { register(pd.at.as_ptr(), base, len, iova, access) }, iova)
             }
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller's contract.
             _ => (unsafe { (library.ibv_reg_mr)(pd.at.as_ptr(), base, len, access) }, base.addr() as u64),
         };
         Ok(Mr { pd: pd.clone(), at: found(at)?, iova })
@@ -235,16 +234,16 @@ impl Drop for Mr {
     }
 }
 
-/// A completion channel: a descriptor that is readable when a completion queue of it has news and was asked to tell.
+/// A completion channel: its descriptor is readable when one of its completion queues, asked to report, has a completion.
 #[derive(Debug)]
 pub struct CompletionChannel {
     context: Arc<Context>,
     at: NonNull<ffi::CompChannel>,
 }
 
-// SAFETY: as of the context.
+// SAFETY: as for the context.
 unsafe impl Send for CompletionChannel {}
-// SAFETY: as of the context.
+// SAFETY: as for the context.
 unsafe impl Sync for CompletionChannel {}
 
 impl CompletionChannel {
@@ -260,7 +259,7 @@ impl CompletionChannel {
         Ok(Arc::new(channel))
     }
 
-    /// Takes the events that lie there. Whether there were any. Never waits.
+    /// Takes all events of the channel. Returns whether there were any. Never waits.
     pub fn hush(&self) -> bool {
         let mut any = false;
         loop {
@@ -271,7 +270,7 @@ impl CompletionChannel {
             {
                 return any;
             }
-            // SAFETY: the queue that the event is of: it is not destroyed before that was acknowledged.
+            // SAFETY: the event's queue is not destroyed before its events were acknowledged.
             unsafe { (self.context.library.ibv_ack_cq_events)(cq, 1) };
             any = true;
         }
@@ -290,7 +289,7 @@ impl Drop for CompletionChannel {
         if udeck_sys::process::is_forked() {
             return;
         }
-        // SAFETY: its completion queues are gone: each keeps it.
+        // SAFETY: its completion queues are gone, because each keeps it.
         unsafe { (self.context.library.ibv_destroy_comp_channel)(self.at.as_ptr()) };
     }
 }
@@ -304,9 +303,9 @@ pub struct Cq {
     notify: unsafe extern "C" fn(*mut ffi::RawCq, i32) -> i32,
 }
 
-// SAFETY: as of the context.
+// SAFETY: as for the context.
 unsafe impl Send for Cq {}
-// SAFETY: as of the context.
+// SAFETY: as for the context.
 unsafe impl Sync for Cq {}
 
 impl Cq {
@@ -333,25 +332,25 @@ impl Cq {
         Ok(Arc::new(Cq { channel: channel.clone(), at, poll, notify }))
     }
 
-    /// Entries that it has room for.
+    /// Number of entries that the queue has room for.
     pub fn entries(&self) -> u32 {
-        // SAFETY: the library's structure; constant, for it is never resized.
+        // SAFETY: the library's structure; the number is constant, because the queue is never resized.
         unsafe { self.at.as_ref().cqe as u32 }
     }
 
-    /// Takes the next completions; how many.
+    /// Takes the next completions. Returns their number.
     ///
     /// # Errors
-    /// It has failed, for good.
+    /// The queue has failed, for good.
     pub fn poll(&self, into: &mut [Wc]) -> io::Result<usize> {
         // SAFETY: a living queue, and our structures.
         let found = unsafe { (self.poll)(self.at.as_ptr(), into.len() as i32, into.as_mut_ptr()) };
         usize::try_from(found).map_err(|_| io::Error::other("the completion queue has failed"))
     }
 
-    /// The channel is told of the next completion that comes from now on.
+    /// Asks for an event on the channel at the next completion from now on.
     pub fn notify(&self) {
-        // SAFETY: a living queue. It fails only for devices that are gone, which tell so otherwise.
+        // SAFETY: a living queue. The call fails only for devices that are gone, which are reported otherwise.
         unsafe { (self.notify)(self.at.as_ptr(), 0) };
     }
 }
@@ -361,7 +360,7 @@ impl Drop for Cq {
         if udeck_sys::process::is_forked() {
             return;
         }
-        // SAFETY: its queue pairs are gone: each keeps it.
+        // SAFETY: its queue pairs are gone, because each keeps it.
         unsafe { (self.channel.context.library.ibv_destroy_cq)(self.at.as_ptr()) };
     }
 }
@@ -377,13 +376,13 @@ pub struct Qp {
     post_recv: unsafe extern "C" fn(*mut ffi::RawQp, *mut ffi::RecvWr, *mut *mut ffi::RecvWr) -> i32,
 }
 
-// SAFETY: as of the context.
+// SAFETY: as for the context.
 unsafe impl Send for Qp {}
-// SAFETY: as of the context.
+// SAFETY: as for the context.
 unsafe impl Sync for Qp {}
 
 impl Qp {
-    /// With receives of its own, or out of `srq`.
+    /// Makes a queue pair with a receive queue of its own, or one that takes from `srq`.
     ///
     /// # Errors
     /// The device's.
@@ -420,31 +419,31 @@ impl Qp {
     }
 
     /// # Errors
-    /// The device's, with the state that was asked for.
+    /// The device's, with the requested state.
     pub fn modify(&self, attr: &mut ffi::QpAttr, mask: i32) -> io::Result<()> {
         // SAFETY: a living queue pair, and our structure.
         check(unsafe { (self.pd.context.library.ibv_modify_qp)(self.at.as_ptr(), attr, mask) })
     }
 
     /// # Errors
-    /// The device's: the queue is full, or in a state that takes nothing.
+    /// The device's: the queue is full, or in a state that takes no requests.
     ///
     /// # Safety
-    /// The memory that it names is the device's to access until the request is over or this is dropped.
+    /// The device may access the named memory until the request is complete or this is dropped.
     pub unsafe fn post_send(&self, wr: &mut ffi::SendWr) -> io::Result<()> {
         let mut bad = null_mut();
-        // SAFETY: a living queue pair, one request; as the caller promises.
+        // SAFETY: a living queue pair, one request; the caller's contract.
         check(unsafe { (self.post_send)(self.at.as_ptr(), wr, &mut bad) })
     }
 
     /// # Errors
-    /// As [`Qp::post_send`].
+    /// Those of [`Qp::post_send`].
     ///
     /// # Safety
-    /// A chain of requests; as [`Qp::post_send`]: the memory is the device's to write.
+    /// As [`Qp::post_send`], for a chain of requests: the device may write the memory.
     pub unsafe fn post_recv(&self, chain: NonNull<ffi::RecvWr>) -> io::Result<()> {
         let mut bad = null_mut();
-        // SAFETY: a living queue pair; as the caller promises.
+        // SAFETY: a living queue pair; the caller's contract.
         check(unsafe { (self.post_recv)(self.at.as_ptr(), chain.as_ptr(), &mut bad) })
     }
 }
@@ -460,17 +459,18 @@ impl Drop for Qp {
     }
 }
 
-/// Memory that a device may still write must not be used for anything else. (A device that is gone writes nothing.)
+/// Aborts the process if a device keeps memory that it may still write: it must not be used for anything else. (A
+/// device that is gone writes nothing.)
 fn insist(failed: i32, what: impl Display) {
     if !matches!(failed, 0 | libc::EIO | libc::ENODEV) {
-        // Aborts whatever becomes of the words.
+        // The process aborts even if printing fails.
         let _abort = Abort;
         let error = io::Error::from_raw_os_error(failed);
         say!("{what} ({error}): this process ends, for the device may write into its memory");
     }
 }
 
-/// Ends the process when it is dropped, be it by a panic.
+/// Ends the process when it is dropped, even by a panic.
 struct Abort;
 
 impl Drop for Abort {
@@ -479,12 +479,12 @@ impl Drop for Abort {
     }
 }
 
-/// A pointer that the library returned; it sets `errno` otherwise.
+/// Checks a pointer that the library returned. A null pointer becomes the error in `errno`.
 fn found<T>(at: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(at).ok_or_else(io::Error::last_os_error)
 }
 
-/// A number that the library returned: 0, or the error (some providers return -1 and set `errno`).
+/// Checks a number that the library returned: 0, or the error (some providers return -1 and set `errno`).
 fn check(returned: i32) -> io::Result<()> {
     match returned {
         0 => Ok(()),
@@ -504,10 +504,10 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, Stdio};
 
-    /// Set in the process that is to end.
+    /// Set in the process that is to abort.
     const IS_DOOMED: &str = "UDECK_TEST_DEVICE_KEEPS_MEMORY";
 
-    /// The test of this name again, in a process that is to abort.
+    /// Runs the test of this name again, in a process that is to abort.
     fn aborts(name: &str, stderr: impl Into<Stdio>) {
         let mut doomed = Command::new(std::env::current_exe().unwrap());
         doomed.args([&format!("hca::objects::tests::{name}"), "--exact", "--nocapture"]);
@@ -525,7 +525,7 @@ mod tests {
         aborts("a_device_that_keeps_memory_ends_the_process_though_nobody_reads_why", writer);
     }
 
-    /// Cannot be printed.
+    /// A value whose printing panics.
     struct Unspeakable;
 
     impl Display for Unspeakable {

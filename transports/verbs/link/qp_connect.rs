@@ -1,4 +1,4 @@
-//! A link whose peer comes through rdma_cm.
+//! Links whose peer comes through rdma_cm.
 
 use std::time::Instant;
 
@@ -10,12 +10,12 @@ use crate::cm::{PATIENCE, words};
 use crate::ffi::cm::cm_event;
 
 impl VerbsLink {
-    /// The peer has come, with the invitation to this link.
+    /// Handles the peer's request, which has the invitation to this link.
     pub fn meet(&self, request: Request) {
         let mut shared = self.shared.lock();
         let Shared { connection, queue, invited_since, .. } = &mut *shared;
         *invited_since = None;
-        // One that is over meanwhile is met by nobody.
+        // A link that is over meanwhile drops the request.
         if let Some(queue) = queue
             && let Err(error) = queue.admit(request, &self.core.hca, &self.core.settings)
         {
@@ -26,8 +26,8 @@ impl VerbsLink {
         self.finish(shared);
     }
 
-    /// rdma_cm tells something of the connection. A peer that has hung up may have said why on the out-of-band connection, or that it is
-    /// done: that is waited for.
+    /// Handles an event of rdma_cm. A peer that has hung up may have sent a reason or *done* on the out-of-band
+    /// connection, so that connection is waited for.
     pub fn on_manager(&self, told: &EventNotice) {
         let Some(why) = words::failure(told) else { return };
         match told.kind {
@@ -43,7 +43,7 @@ impl VerbsLink {
 }
 
 impl Shared {
-    /// Nobody is waited for without end.
+    /// Ends the link if the invited peer has not come in time.
     pub(super) fn check_invitation(&mut self, now: Instant) {
         if self.invited_since.is_some_and(|since| now.duration_since(since) >= PATIENCE) {
             self.connection.fail("the peer was let in, but did not come through rdma_cm");

@@ -1,11 +1,11 @@
-//! The same structures as `ibverbs-sys` has them, which bindgen has made of the header.
+//! The same structures in `ibverbs-sys`, which bindgen has made of the header.
 
 use crate::{Layout, layout};
 
-/// Fields of `ibv_wc` that cannot be asked for.
+/// Fields of `ibv_wc` that are private there.
 pub const PRIVATE: [&str; 5] = ["wr_id", "status", "opcode", "vendor_err", "byte_len"];
 
-/// All that our own definitions have, by the same names.
+/// Layouts of all structures that our definitions have, by the same names.
 pub fn layouts() -> Vec<Layout> {
     vec![
         layout!(whole ibverbs_sys::ibv_gid as "ibv_gid" {
@@ -46,7 +46,7 @@ pub fn layouts() -> Vec<Layout> {
         layout!(whole ibverbs_sys::ibv_async_event as "ibv_async_event" {
             element, event_type, element.cq, element.qp, element.srq, element.wq, element.port_num,
         }),
-        // Written by hand in that crate, most of it private.
+        // The crate declares this structure by hand, most of it private.
         layout!(whole ibverbs_sys::ibv_wc as "ibv_wc" {
             imm_data, qp_num, src_qp, wc_flags, pkey_index, slid, sl, dlid_path_bits,
         }),

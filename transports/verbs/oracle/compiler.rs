@@ -1,4 +1,4 @@
-//! Asks the C compiler, by a program that includes the header and prints.
+//! Questions to the C compiler, by a program that includes the header and prints the answers.
 
 use crate::Layout;
 use std::collections::BTreeMap;
@@ -8,21 +8,21 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What the oracle says.
+/// Answers of the oracle.
 #[derive(Debug, Default)]
 pub struct Verdict {
-    /// Size and alignment, by name.
+    /// Size and alignment of the structures, by name.
     pub structures: BTreeMap<String, (usize, usize)>,
-    /// Offset and size, by the names of structure and field.
+    /// Offset and size of the fields, by the names of structure and field.
     pub fields: BTreeMap<(String, String), (usize, usize)>,
-    /// Whether an expression of ours is the header's constant, by the latter's name.
+    /// Whether each of our expressions equals the header's constant, by the constant's name.
     pub constants: BTreeMap<String, bool>,
 }
 
-/// What the header says of these structures, and whether each of these expressions is the constant of that name.
+/// Asks the header for these structures, and whether each expression equals the constant of its name.
 ///
 /// # Panics
-/// If there is no compiler or no header, with its words: whoever asks the oracle wants an answer.
+/// If there is no compiler or no header, with the compiler's text: a caller of the oracle needs an answer.
 pub fn ask(layouts: &[Layout], constants: &[(String, String)]) -> Verdict {
     let program = compile("oracle", &question(layouts, constants), None);
     let output = program.command().output().expect("the program was just built");
@@ -71,7 +71,7 @@ fn question(layouts: &[Layout], constants: &[(String, String)]) -> String {
     )
 }
 
-/// A program that was built, in a folder that goes with it.
+/// A compiled program, in a folder that is deleted with it.
 #[derive(Debug)]
 pub struct Program {
     folder: PathBuf,
@@ -79,7 +79,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// To run it.
+    /// Returns the command that runs the program.
     pub fn command(&self) -> Command {
         Command::new(&self.path)
     }
@@ -87,18 +87,18 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // What cannot be removed does no harm.
+        // A folder that cannot be removed does no harm.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Builds a C program, with the header that `VERBS_INCLUDE` or the system has, and with `library`.
+/// Compiles a C program with the header of `VERBS_INCLUDE` or of the system, and with `library`.
 ///
 /// # Panics
-/// As [`ask`].
+/// Those of [`ask`].
 pub fn compile(name: &str, source: &str, library: Option<&Path>) -> Program {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
-    // Tests run side by side.
+    // The number keeps tests apart that run side by side.
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let folder = std::env::temp_dir().join(format!("udeck-verbs-oracle-{}-{count}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder for a program");

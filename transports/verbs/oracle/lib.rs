@@ -1,4 +1,4 @@
-//! What the tests of the oracle share: how a structure is described, and what the C compiler says of one.
+//! Shared code of the oracle's tests: descriptions of structures, and the C compiler's answers about them.
 //!
 //! README.md says why there is an oracle and how it is asked.
 
@@ -13,7 +13,7 @@ pub use compiler::{Verdict, ask, compile};
 
 use std::collections::BTreeMap;
 
-/// The transport's own, by their files.
+/// Definitions of the transport, by their files.
 #[path = "../ffi"]
 pub mod ffi {
     pub mod attributes;
@@ -26,30 +26,31 @@ pub mod ffi {
 /// A structure under its C name.
 #[derive(Debug)]
 pub struct Layout {
-    /// Without `struct`.
+    /// Name without `struct`.
     pub name: &'static str,
     pub size: usize,
     pub align: usize,
-    /// All of it is described; otherwise only its front, as of objects that the library makes and of what has grown.
+    /// All fields are described; otherwise only the first ones, as for objects that the library makes and for
+    /// structures that have grown.
     pub whole: bool,
     pub fields: Vec<Field>,
 }
 
-/// A field, under the words that follow the `.` in C.
+/// A field, under the text that follows the `.` in C.
 #[derive(Debug)]
 pub struct Field {
     pub name: String,
-    /// It lies right in the structure.
+    /// The field lies directly in the structure.
     pub outer: bool,
     pub place: Place,
 }
 
-/// Bytes from the structure's beginning.
+/// Place of a field, in bytes from the structure's beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub offset: usize,
     pub size: usize,
-    /// The C compiler is not asked for it.
+    /// Alignment. The C compiler is not asked for it.
     pub align: usize,
 }
 
@@ -78,12 +79,12 @@ macro_rules! layout {
     }};
 }
 
-/// Size and alignment of what is pointed to.
+/// Size and alignment of the pointer's target.
 pub fn extent<T>(_: *const T) -> (usize, usize) {
     (size_of::<T>(), align_of::<T>())
 }
 
-/// Where `layouts` are not what `verdict` says, in words.
+/// Lists the differences between `layouts` and `verdict`, as text.
 pub fn differences(layouts: &[Layout], verdict: &Verdict) -> Vec<String> {
     let mut found = Vec::new();
     for layout in layouts {
@@ -96,7 +97,7 @@ pub fn differences(layouts: &[Layout], verdict: &Verdict) -> Vec<String> {
                     (layout.size, layout.align)
                 ));
             }
-            // What we know of the front may need less alignment, but never more.
+            // The known first fields may need less alignment, but never more.
             Some(theirs) if theirs.0 < layout.size || theirs.1 < layout.align => {
                 found.push(format!("{name}: {theirs:?}, our front has {:?}", (layout.size, layout.align)));
             }
@@ -116,7 +117,7 @@ pub fn differences(layouts: &[Layout], verdict: &Verdict) -> Vec<String> {
     found
 }
 
-/// Fields that the description lacks, as far as bytes show it: between two that are there lies alignment only.
+/// Lists fields that the description lacks, as far as bytes show it: only alignment may lie between two described ones.
 fn gaps(layout: &Layout) -> Vec<String> {
     let outer = layout.fields.iter().filter(|field| field.outer);
     let outer: BTreeMap<usize, &Field> = outer.map(|field| (field.place.offset, field)).collect();
@@ -137,8 +138,8 @@ fn gaps(layout: &Layout) -> Vec<String> {
     found
 }
 
-/// The lines `pub const NAME: type = EXPRESSION;` of a Rust file: the header's names, and the expressions, which are C's, too.
-/// `prefix` gives what stands before the names of a module; `None`: nothing.
+/// Returns the lines `pub const NAME: type = EXPRESSION;` of a Rust file: the header's names, and the expressions,
+/// which are valid in C, too. `prefix` gives the prefix of a module's names; `None` if there is none.
 pub fn constants_of(file: &str, prefix: impl Fn(&str) -> Option<&str>) -> Vec<(String, String)> {
     let mut module = "";
     let mut found = Vec::new();

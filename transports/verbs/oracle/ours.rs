@@ -1,4 +1,4 @@
-//! The transport's own structures, and its numbers. A structure that is new there gets its lines here.
+//! Structures and numbers of the transport. A new structure gets its lines here.
 
 use crate::ffi::attributes::*;
 use crate::ffi::cm::*;
@@ -6,7 +6,7 @@ use crate::ffi::objects::*;
 use crate::ffi::work::*;
 use crate::{Layout, constants_of, layout};
 
-/// All that the transport has of the header.
+/// Layouts of all structures that the transport takes from the header.
 pub fn layouts() -> Vec<Layout> {
     vec![
         layout!(whole Gid as "ibv_gid" {
@@ -23,7 +23,8 @@ pub fn layouts() -> Vec<Layout> {
             max_mcast_grp, max_mcast_qp_attach, max_total_mcast_qp_attach, max_ah, max_fmr, max_map_per_fmr,
             max_srq, max_srq_wr, max_srq_sge, max_pkeys, local_ca_ack_delay, phys_port_cnt,
         }),
-        // It grew by `active_speed_ex` in rdma-core 55; the exported `ibv_query_port` keeps to what was there before.
+        // The structure grew by `active_speed_ex` in rdma-core 55; the exported `ibv_query_port` still fills only
+        // the earlier fields.
         layout!(front PortAttr as "ibv_port_attr" {
             state, max_mtu, active_mtu, gid_tbl_len, port_cap_flags, max_msg_sz, bad_pkey_cntr,
             qkey_viol_cntr, pkey_tbl_len, lid, sm_lid, lmc, max_vl_num, sm_sl, subnet_timeout,
@@ -143,7 +144,7 @@ pub fn layouts() -> Vec<Layout> {
     ]
 }
 
-/// The header's names for what the modules of `ffi/codes.rs` and `ffi/cm.rs` have.
+/// The header's names for the modules of `ffi/codes.rs` and `ffi/cm.rs`.
 const PREFIXES: [(&str, &str); 17] = [
     ("transport", "IBV_TRANSPORT"),
     ("port_state", "IBV_PORT"),
@@ -164,10 +165,10 @@ const PREFIXES: [(&str, &str); 17] = [
     ("cm_event", "RDMA_CM_EVENT"),
 ];
 
-/// The header's constants, and what the transport has for them.
+/// Constants of the header, and the transport's expressions for them.
 ///
 /// # Panics
-/// For a module that is new there: it gets its line above.
+/// For a module without a line in the table above.
 pub fn constants() -> Vec<(String, String)> {
     fn prefix(module: &str) -> Option<&str> {
         let known = PREFIXES.iter().find(|(name, _)| *name == module);

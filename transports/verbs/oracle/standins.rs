@@ -1,9 +1,9 @@
-//! The structures of the stand-in for the library, and its constants.
+//! Structures and constants of the library's stand-in.
 
 use crate::{Layout, constants_of, layout};
 use udeck_mock_verbs::abi::*;
 
-/// All that a program meets.
+/// Layouts of all structures that a program uses.
 pub fn layouts() -> Vec<Layout> {
     vec![
         layout!(whole ibv_gid as "ibv_gid" {
@@ -36,7 +36,8 @@ pub fn layouts() -> Vec<Layout> {
             max_mcast_grp, max_mcast_qp_attach, max_total_mcast_qp_attach, max_ah, max_fmr, max_map_per_fmr,
             max_srq, max_srq_wr, max_srq_sge, max_pkeys, local_ca_ack_delay, phys_port_cnt,
         }),
-        // It grew by `active_speed_ex` in rdma-core 55; the exported `ibv_query_port` keeps to what was there before.
+        // The structure grew by `active_speed_ex` in rdma-core 55; the exported `ibv_query_port` still fills only
+        // the earlier fields.
         layout!(front ibv_port_attr as "ibv_port_attr" {
             state, max_mtu, active_mtu, gid_tbl_len, port_cap_flags, max_msg_sz, bad_pkey_cntr,
             qkey_viol_cntr, pkey_tbl_len, lid, sm_lid, lmc, max_vl_num, sm_sl, subnet_timeout,
@@ -140,7 +141,7 @@ pub fn layouts() -> Vec<Layout> {
     ]
 }
 
-/// The header's constants, and what the stand-in has for them.
+/// Constants of the header, and the stand-in's expressions for them.
 pub fn constants() -> Vec<(String, String)> {
     let texts: [&str; 2] =
         [include_str!("../../../tests/mock-verbs/abi/constants.rs"), include_str!("../standin/abi/cm.rs")];

@@ -1,4 +1,4 @@
-//! The same message by bare calls: what any program of verbs does, without checks, credits or ownership.
+//! The same message by bare calls, as any program of verbs makes them: without checks, credits or ownership.
 
 use crate::counted;
 use crate::message::{Result, SMALL};
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::ptr::null_mut;
 use udeck_mock_verbs::abi::*;
 
-/// Declares the functions that are needed, and finds them.
+/// Declares the needed functions, and looks them up.
 macro_rules! functions {
     ($($name:ident($($kind:ty),*) -> $result:ty;)*) => {
         struct Library { $($name: unsafe extern "C" fn($($kind),*) -> $result,)* }
@@ -50,15 +50,15 @@ fn symbol(handle: *mut c_void, name: &str) -> Result<*mut c_void> {
     if found.is_null() { Err(format!("no {name}").into()) } else { Ok(found) }
 }
 
-/// RoCE v2 of loopback, in the stand-in's table.
+/// Index in the stand-in's table of GIDs: RoCE v2 of loopback.
 const GID: u8 = 3;
 
-/// One message at a time, and a look at the empty queue after each.
+/// Sends one message at a time, and polls the empty queue after each.
 pub fn run(library: &Path, rounds: usize) -> Result {
     let library = Library::open(library)?;
-    // The device writes there: not as Rust's variables.
+    // The device writes this memory, so no Rust variable refers to it.
     let memory: *mut [u8; 2 * SMALL] = Box::into_raw(Box::new([0; 2 * SMALL]));
-    // SAFETY: As the header says; everything lives until the process ends.
+    // SAFETY: the contract of the header; everything lives until the process ends.
     unsafe {
         let list = (library.ibv_get_device_list)(null_mut());
         let context = (library.ibv_open_device)(*list);
@@ -91,7 +91,7 @@ pub fn run(library: &Path, rounds: usize) -> Result {
     Ok(())
 }
 
-/// Two, connected to each other.
+/// Makes two queue pairs, connected to each other.
 unsafe fn pairs(
     library: &Library,
     context: *mut ibv_context,
@@ -99,7 +99,7 @@ unsafe fn pairs(
     queue: *mut ibv_cq,
 ) -> Result<(*mut ibv_qp, *mut ibv_qp)> {
     let mut dgid = ibv_gid::default();
-    // SAFETY: As the header says.
+    // SAFETY: the contract of the header.
     let make = || unsafe {
         let cap = ibv_qp_cap {
             max_send_wr: 16,
@@ -120,13 +120,13 @@ unsafe fn pairs(
         (library.ibv_create_qp)(domain, &mut init)
     };
     let (one, other) = (make(), make());
-    // SAFETY: As the header says.
+    // SAFETY: the contract of the header.
     let found = unsafe { (library.ibv_query_gid)(context, 1, c_int::from(GID), &mut dgid) };
     if one.is_null() || other.is_null() || found != 0 {
         return Err("no queue pairs".into());
     }
     for (pair, peer) in [(one, other), (other, one)] {
-        // SAFETY: As the header says.
+        // SAFETY: the contract of the header.
         unsafe { connect(library, pair, (*peer).qp_num, dgid)? };
     }
     Ok((one, other))
@@ -156,7 +156,7 @@ unsafe fn connect(library: &Library, pair: *mut ibv_qp, dest_qp_num: u32, dgid: 
     let send = IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
     for (state, mask) in [(IBV_QPS_INIT, init), (IBV_QPS_RTR, receive), (IBV_QPS_RTS, send)] {
         attributes.qp_state = state;
-        // SAFETY: As the header says.
+        // SAFETY: the contract of the header.
         let error = unsafe { (library.ibv_modify_qp)(pair, &mut attributes, mask | IBV_QP_STATE) };
         if error != 0 {
             return Err(format!("to state {state}: error {error}").into());

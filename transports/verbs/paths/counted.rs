@@ -1,23 +1,24 @@
-//! The paths: one function each. Its name is the path's name in the record; `…_bare` is what the same takes without us.
+//! Counted paths: one function each. Its name is the path's name in the record; `…_bare` is the same path by bare calls.
 //!
-//! None is inlined, because callgrind books by function. No two have the same body, because the compiler would merge them.
+//! No function is inlined, because callgrind counts by function. No two have the same body, because the compiler
+//! would merge them.
 
 use std::ptr::null_mut;
 use udeck_mock_verbs::abi::{ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_wc};
 use udeck_via::{Completion, Cq, Descriptor, Source, Vi};
 
-/// 8 bytes.
+/// Posts a message of 8 bytes.
 #[inline(never)]
 pub fn verbs_post_send(vi: &mut Vi, send: Descriptor) {
     vi.post_send(send).expect("posting a send over verbs");
 }
 
-/// Looks until the message has come (one look may pass over its queue), takes it out with the descriptor that it came
-/// into, and posts that again. The looks also take the device's word that the send is over.
+/// Polls until the message has come (one poll may pass over its queue), takes it out with its descriptor, and posts
+/// the descriptor again. The polls also take the completion of the send.
 #[inline(never)]
 pub fn verbs_retrieve(cq: &mut Cq, vi: &mut Vi) -> usize {
     while !cq.poll().is_some_and(|entry| entry.source == Source::Receive) {
-        // The NIC's helper may be at it.
+        // The NIC's helper may be at work there.
         std::thread::yield_now();
     }
     let came = vi.receive_done().expect("the message has come over verbs on this queue");
@@ -26,7 +27,7 @@ pub fn verbs_retrieve(cq: &mut Cq, vi: &mut Vi) -> usize {
     came.length
 }
 
-/// Of a send that is over.
+/// Takes the completion of a send.
 #[inline(never)]
 pub fn verbs_send_done(vi: &mut Vi) -> Completion {
     vi.send_done().expect("the send over verbs is over")

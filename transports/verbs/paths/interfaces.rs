@@ -1,4 +1,4 @@
-//! The paths between two connected VIs on one NIC over verbs.
+//! Paths between two connected VIs on one NIC over verbs.
 
 use udeck_via::{Descriptor, Nic, Ptag, Status, ViAttributes};
 
@@ -6,7 +6,7 @@ use crate::counted;
 use crate::message::{Result, SMALL};
 use crate::pair::{End, connected};
 
-/// Goes through each path `rounds` times.
+/// Runs each path `rounds` times.
 pub fn run(rounds: usize) -> Result {
     let nic = udeck_verbs::open(udeck_verbs::Options::new([7; 32])?)?;
     let ptag = nic.ptag();
@@ -14,7 +14,7 @@ pub fn run(rounds: usize) -> Result {
     sends(&nic, ptag, &mut here, &mut there, rounds)
 }
 
-/// One message at a time, and a look at the empty queue after each.
+/// Sends one message at a time, and polls the empty queue after each.
 fn sends(nic: &Nic, ptag: Ptag, here: &mut End, there: &mut End, rounds: usize) -> Result {
     let mut send = Descriptor::new([nic.region(SMALL, ptag)?]);
     let receive = Descriptor::new([nic.region(SMALL, ptag)?]);

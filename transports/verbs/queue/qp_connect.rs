@@ -1,6 +1,6 @@
-//! A queue pair that is connected through rdma_cm: it is we who move it through its states, with what rdma_cm says of the
-//! path and with our own settings where it is ours to choose. So does librdmacm with queue pairs of its own
-//! (`ucma_modify_qp_rtr`, `ucma_modify_qp_rts`), on every kind of network.
+//! Queue pairs that are connected through rdma_cm. We move a queue pair through its states ourselves, with the path
+//! that rdma_cm reports, and with our own settings where they are ours to choose. librdmacm does the same with queue
+//! pairs of its own (`ucma_modify_qp_rtr`, `ucma_modify_qp_rts`), on every kind of network.
 
 use std::io;
 
@@ -11,10 +11,10 @@ use crate::hca::Hca;
 use crate::qp_address::QpAddress;
 use crate::settings::Settings;
 
-/// Bits that older kernels tell of RoCE, and that no library knows (librdmacm leaves them out likewise).
+/// Bits of the mask that older kernels set for RoCE, and that no library knows (librdmacm leaves them out likewise).
 const KERNEL_ONLY: i32 = 0xe0_0000;
 
-/// What one side tells the other through rdma_cm, and for how many reads both are good.
+/// Parameters that one side tells the other through rdma_cm, with the number of reads that both sides support.
 fn terms(queue: &Queue, hca: &Hca, settings: &Settings, peer: &QpAddress) -> Terms {
     let ours = |limit: i32| limit.clamp(1, READS) as u8;
     let depths = Depths {
@@ -26,12 +26,12 @@ fn terms(queue: &Queue, hca: &Hca, settings: &Settings, peer: &QpAddress) -> Ter
 }
 
 impl Queue {
-    /// What the peer has told of its own.
+    /// Stores the address of the peer's queue pair.
     pub fn note_peer(&mut self, peer: QpAddress) {
         self.peer = Some(peer);
     }
 
-    /// Asks for the connection, when the way is known.
+    /// Requests the connection, once the route is known.
     ///
     /// # Errors
     /// The device's or the kernel's.
@@ -40,17 +40,17 @@ impl Queue {
         id.connect(terms(self, hca, settings, &self.peer()?), private)
     }
 
-    /// The peer has accepted, and waits to hear that we are there.
+    /// Confirms the connection: the peer has accepted, and waits for that.
     ///
     /// # Errors
-    /// As [`Queue::ask`].
+    /// Those of [`Queue::ask`].
     pub fn confirm(&self, id: &Id, hca: &Hca, settings: &Settings) -> io::Result<()> {
         self.go(id, qp_state::RTR, hca, settings, None)?;
         self.go(id, qp_state::RTS, hca, settings, None)?;
         id.establish()
     }
 
-    /// The connection stands: the identifier goes after the queue pair does.
+    /// Keeps the identifier of the established connection. It is dropped after the queue pair.
     pub fn keep_id(&mut self, id: Id) {
         self.id = Some(id);
     }
@@ -58,7 +58,7 @@ impl Queue {
     /// Accepts the peer's request.
     ///
     /// # Errors
-    /// As [`Queue::ask`]; it is rejected then.
+    /// Those of [`Queue::ask`]; the request is rejected then.
     pub fn admit(&mut self, request: Request, hca: &Hca, settings: &Settings) -> io::Result<()> {
         let Request { id, depths, .. } = request;
         let mut terms = terms(self, hca, settings, &self.peer()?);
@@ -88,7 +88,7 @@ impl Queue {
             mask &= !KERNEL_ONLY;
         }
         attr.qp_access_flags = self.rights();
-        // Both sides find the same: the path's is that of both.
+        // Both sides compute the same MTU from the path and both addresses.
         let most = self.peer.map_or(u8::MAX, |peer| peer.mtu).min(mtu(hca, settings));
         attr.path_mtu = attr.path_mtu.min(most.into());
         if attr.ah_attr.is_global != 0 && settings.traffic_class != 0 {

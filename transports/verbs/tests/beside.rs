@@ -1,4 +1,4 @@
-//! Two queue pairs, of which either may be faster: what the peer says on one, and what comes on the other, in any order.
+//! Two queue pairs, of which either may be faster: the peer's frames on both come in any order.
 
 use udeck_session::Memory;
 use udeck_session::TakenBody;
@@ -17,12 +17,12 @@ fn connection() -> Connection {
     connection
 }
 
-/// On the reliable queue pair.
+/// Lets a frame of the peer come on the reliable queue pair.
 fn says(connection: &mut Connection, frame: Frame) {
     connection.on_receive(&Header { taken: 0, control_ack: 0, frame }.encode());
 }
 
-/// A message of this number, which says it.
+/// Lets a message of this number come, whose immediate data are the number.
 fn comes(connection: &mut Connection, number: u32) {
     let frame = Frame::Short { immediate: Some(number), len: 0 };
     connection.on_receive_unreliable(&Header { taken: number, control_ack: 0, frame }.encode());
@@ -35,7 +35,7 @@ fn wrote(connection: &mut Connection, number: u32, pieces: u32, len: u64) {
 
 const END: Frame = Frame::End { broken: false, len: 0 };
 
-/// The immediate data of what lies there.
+/// Takes all messages, and returns their immediate data.
 fn taken(connection: &mut Connection) -> Vec<u32> {
     std::iter::from_fn(|| connection.take().ok().flatten().and_then(|taken| taken.immediate)).collect()
 }
@@ -81,7 +81,7 @@ fn what_comes_tells_of_what_was_lost_before() {
     comes(&mut connection, 4);
     comes(&mut connection, 2);
     assert_eq!((taken(&mut connection), connection.take_missed()), (vec![0, 4], 3));
-    // Words that were overtaken.
+    // This report was overtaken.
     says(&mut connection, Frame::Left { upto: 3 });
     assert_eq!((connection.awaited(), connection.failure()), (None, None));
 }
@@ -94,7 +94,7 @@ fn a_write_completes_only_when_each_piece_has_come() {
     wrote(&mut connection, 2, 2, 150);
     let arrival = connection.take().expect("it stands").expect("a write");
     assert!(matches!((arrival.immediate, arrival.body), (Some(2), TakenBody::Written(150))));
-    // The first, the last and the middle one are missing; and one is of another write, whose word was lost.
+    // The first, the last and the middle piece are missing; one piece is of another write, whose *wrote* frame was lost.
     connection.written_unreliable(4, 50);
     wrote(&mut connection, 5, 2, 150);
     connection.written_unreliable(6, 100);

@@ -1,4 +1,4 @@
-//! Which device, or why none.
+//! Choice of the device, or the reason why there is none.
 
 use udeck_via::Error;
 

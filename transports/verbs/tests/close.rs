@@ -1,4 +1,4 @@
-//! What has come when a program closes its VI, and was taken by nobody.
+//! Messages that have come when a program closes its VI, and were not taken.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::endpoint::VerbsEndpoint;
 use crate::link::VerbsLink;
 use crate::oob::Oob;
 
-/// Two NICs without helpers, and a connection between them: nothing happens at either but what a test asks for.
+/// Two NICs without helpers, and a connection between them: only the test's own calls make progress.
 fn connected() -> [(Arc<Core>, VerbsEndpoint); 2] {
     let (a, b) = (core(), core());
     let tag = Some(Ptag(7));
@@ -43,7 +43,7 @@ fn connected() -> [(Arc<Core>, VerbsEndpoint); 2] {
     [(a, port_a), (b, port_b)]
 }
 
-/// The data of a write lie in place as soon as the frame behind it has come, whoever has looked at that.
+/// The data of a write are in place as soon as the frame behind it has come, whichever thread has polled.
 #[test]
 fn a_write_that_has_come_before_the_close_has_arrived() {
     let _alone = alone();
@@ -61,7 +61,7 @@ fn a_write_that_has_come_before_the_close_has_arrived() {
             }
         }
     };
-    // The first learns where the window is.
+    // The first write asks for the window's place.
     sender.rdma_write(&[], to, None, PostedBuffer::Caller(1)).unwrap();
     assert_eq!(status(&mut sender, 1, &|| b.completions.take_all()), TransferStatus::Arrived);
 

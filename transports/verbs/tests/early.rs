@@ -1,4 +1,4 @@
-//! What a peer sends before our side of the connection is there.
+//! Frames that a peer sends before our side of the connection exists.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(super) fn core_with(settings: Settings) -> Arc<Core> {
     Core::new(hca, connect_method, settings, admission, Memory::fresh(8 << 20).unwrap(), 16, 1 << 20).unwrap()
 }
 
-/// The peer is told of our queue pair before our link is in the table: what it sends at once is kept for it.
+/// The peer learns of our queue pair before our link is in the table: frames that it sends at once are kept for the link.
 #[test]
 fn a_message_that_completes_before_its_link_is_there_is_kept() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! Devices and peers that fail.
+//! Failures of devices and peers.
 
 use udeck_via::mem::Fill;
 use udeck_via::{Error, NetAddress, Nic, State};
@@ -7,7 +7,7 @@ use super::{LentEnd, alone, check, inject, nic, options, pair, unreliable};
 use crate::Settings;
 use crate::ffi::codes::event;
 
-/// The reason that both ends give for the loss of their connection.
+/// Returns the reasons that both ends give for the loss of their connection.
 fn both_lost(is_temporary: bool, break_it: impl FnOnce(&str)) -> [String; 2] {
     let _alone = alone();
     let (a, b) = (nic(), nic());
@@ -22,14 +22,14 @@ fn both_lost(is_temporary: bool, break_it: impl FnOnce(&str)) -> [String; 2] {
         other => panic!("{other}"),
     });
     if is_temporary {
-        // The NICs are as good as before.
+        // The NICs are usable as before.
         let (mut left, mut right) = pair(&a, &b);
         check(&mut left, &mut right);
     }
     ends
 }
 
-/// The number of the queue pair, as `Debug` prints it.
+/// Number of the queue pair, as `Debug` prints it.
 fn queue_pair(printed: &str) -> u32 {
     let (_, behind) = printed.split_once("Queue(").expect("a queue pair");
     behind.split(',').next().and_then(|number| number.parse().ok()).expect("its number")
@@ -67,7 +67,7 @@ fn a_device_that_fails_takes_its_connections_along() {
     }
 }
 
-/// The limit on locked memory: what is said names it, and what to do.
+/// The limit on locked memory is reached: the error names it, and what to do.
 #[test]
 fn memory_that_cannot_be_pinned_says_what_to_do() {
     let limit = [("STANDIN_MEMLOCK", "100000")];
@@ -99,7 +99,7 @@ fn a_host_without_a_device_says_so() {
     }
 }
 
-/// Whatever is dropped first, the rest goes in order, and what was lent stays readable.
+/// Objects may be dropped in any order: the rest is torn down in order, and lent buffers stay readable.
 #[test]
 fn objects_go_in_any_order() {
     let _alone = alone();

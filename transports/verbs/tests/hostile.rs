@@ -1,5 +1,5 @@
-//! A peer that was let in and says anything: the connection breaks at most, with words, and nothing is lent, kept or answered
-//! without bound.
+//! An admitted peer that sends anything: at most the connection breaks, with a reason, and nothing is lent, kept or
+//! answered without bound.
 
 use std::ptr::NonNull;
 
@@ -18,11 +18,11 @@ use crate::wire::{BLOCK, Far, Frame, HEADER, Header, Note, Part};
 struct Device {
     taken: Vec<u32>,
     frames: usize,
-    /// What the peer could answer: the window that was asked for, and the numbers of messages that were offered.
+    /// Questions that the peer could answer: the window that was asked for, and the numbers of offered messages.
     asked: Option<u32>,
     numbered: u32,
     offered: Vec<u32>,
-    /// Where messages travel on the unreliable queue pair. There an offer says by what it is noted.
+    /// The unreliable queue pair, if there is one. There an offer carries the key of its notes.
     unreliable: Option<Box<Device>>,
     is_unreliable: bool,
 }
@@ -81,14 +81,14 @@ fn hello(reliability: Reliability) -> Hello {
     Hello { reliability, writable_ptag: tag, readable_ptag: tag, private_data: Vec::new() }
 }
 
-/// What happens to a connection.
+/// A step of a connection's life.
 #[derive(Clone, Debug)]
 enum Step {
     /// Any bytes come.
     Bytes(Vec<u8>),
-    /// A frame comes whose header is well-formed, with so much behind it as it says, more or less.
+    /// A frame comes whose header is valid, with about as many bytes behind it as the header says.
     Frame(Header, Vec<u8>, i8),
-    /// A sound offer, answer or note comes.
+    /// A valid offer, answer or note comes.
     Offer(u32),
     Answer(bool),
     HasRead,
@@ -97,10 +97,10 @@ enum Step {
     /// A message or a piece of a write comes on the unreliable queue pair, so many numbers behind the last.
     Unreliable(u32, u32, Frame, Vec<u8>),
     Piece(u32, usize),
-    /// Messages have left: so many behind the last that came. What does not come is missed.
+    /// The peer reports that messages have left: so many behind the last that came. Missing ones are missed.
     Left(u32),
     Miss,
-    /// The device completes all, or fails the first.
+    /// The device completes all requests, or fails the first.
     Complete,
     Fail(bool),
     /// The program works.
@@ -128,12 +128,12 @@ fn frame() -> impl Strategy<Value = Frame> {
     })
 }
 
-/// Mostly the next; sometimes one is missing, or it comes late.
+/// Draws a distance of numbers: mostly the next; sometimes one is missing, or a message comes late.
 fn behind() -> impl Strategy<Value = u32> {
     prop_oneof![20 => Just(0u32), 3 => 1..4u32, 1 => Just(u32::MAX), 1 => any::<u32>()]
 }
 
-/// Mostly what travels on the unreliable queue pair.
+/// Draws a frame, mostly one that travels on the unreliable queue pair.
 fn unreliable_frame() -> impl Strategy<Value = Frame> {
     let message = (0..3000usize).prop_map(|len| match len {
         0..=48 => Frame::Short { immediate: None, len },
@@ -301,7 +301,7 @@ fn play(level: Reliability, unreliable: bool, steps: Vec<Step>, memory: &Memory)
     }
     connection.lost("the end of the test");
     assert_eq!(connection.phase(), Phase::Over);
-    // What came before can be taken, and behind that lies the end.
+    // Messages that came before can be taken, and behind them lies the end.
     while connection.take().is_ok_and(|taken| taken.is_some()) {}
     assert!(connection.end().is_some());
     connection.close(None);
@@ -313,7 +313,7 @@ fn play(level: Reliability, unreliable: bool, steps: Vec<Step>, memory: &Memory)
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
-    /// And when it has, no block is kept.
+    /// The connection breaks at most, and when it has broken, no block is kept.
     #[test]
     fn prop_whatever_a_peer_says_the_connection_breaks_at_most(
         level in prop::sample::select(vec![Reliability::Unreliable, Reliability::Delivery, Reliability::Reception]),
@@ -330,7 +330,7 @@ proptest! {
     }
 }
 
-/// Of what came before the end, the offer goes, and the number behind it, of which nobody is told, is no arrival.
+/// When the end comes, the offer is dropped, and the flush behind it, of which the program is not told, is no arrival.
 #[test]
 fn a_silent_number_behind_an_offer_is_no_arrival() {
     let memory = Memory::fresh(4 << 20).unwrap();

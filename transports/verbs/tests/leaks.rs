@@ -1,19 +1,19 @@
-//! What these tests make and give back, in every order, as valgrind sees it: it follows each block that the library has, ours and
-//! that of the other side.
+//! Memory that these tests make and give back, in every order, checked by valgrind: it follows each block that the
+//! library has, ours and that of the other side.
 
 use std::process::Command;
 
-/// Connections that transfer and end, by whatever goes first, and by failures of the device.
+/// Tests whose connections transfer and end, in every order of drops, and by failures of the device.
 const TESTS: [&str; 3] = [
     "tests::failures::objects_go_in_any_order",
     "tests::failures::a_failed_queue_pair_is_lost_at_both_ends_with_its_reason",
     "tests::failures::a_peer_that_goes_where_it_may_not_is_told_so",
 ];
-/// What it ends with if it has found something.
+/// Exit status of valgrind if it has found something.
 const FOUND: i32 = 99;
 
-/// Nothing is lost, and nothing is used that is not there. (What the threads have that are left when the process ends is not
-/// lost: somebody still points at it, or at its middle.)
+/// No memory is leaked, and none is used after it was freed. (Memory of threads that remain when the process ends is
+/// not leaked: a pointer to it, or to its middle, still exists.)
 #[test]
 fn nothing_is_lost_in_any_order() {
     let mut valgrind = Command::new("valgrind");

@@ -1,4 +1,4 @@
-//! A helper that panics.
+//! Panics of a helper.
 
 use udeck_via::transport::Device;
 

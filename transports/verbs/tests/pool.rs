@@ -1,4 +1,5 @@
-//! Receive buffers that connections share: how much is pinned, that nobody starves, and that a liar takes nothing away.
+//! Receive buffers that connections share: how much is pinned, that no connection starves, and that a liar takes no
+//! buffers away.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -41,7 +42,7 @@ fn pinned(settings: Settings, connections: usize) -> usize {
     pinned
 }
 
-/// A VI's level is what its queue pairs' packets are marked with; the settings' counts where it has none.
+/// A VI's level marks the packets of its queue pairs; without one, the level of the settings does.
 #[test]
 fn queue_pairs_have_the_level_of_their_vi() {
     let _alone = alone();
@@ -67,7 +68,7 @@ fn connections_pin_receive_buffers_up_to_the_bound_and_then_share_them() {
     assert_eq!(pinned(shared(RECEIVES), 20), 20 * LEADS + own, "one connection's worth for all");
 }
 
-/// Domains share the bound; one that comes too late for a pool has buffers of its own for each connection.
+/// Domains share the bound. One that comes too late for a pool has buffers of its own for each connection.
 #[test]
 fn a_domain_without_a_pool_has_own_buffers() {
     let _alone = alone();
@@ -79,7 +80,7 @@ fn a_domain_without_a_pool_has_own_buffers() {
     assert_eq!(core.pinned(), 2 * (LEADS + own));
     let third = core.queue(&tagged).unwrap();
     assert_eq!(core.pinned(), 3 * (LEADS + own));
-    // When the first domain's is gone, another's can be made.
+    // When the first domain's pool is gone, another one can be made.
     drop(first);
     let fourth = core.queue(&tagged).unwrap();
     let fifth = core.queue(&tagged).unwrap();
@@ -87,8 +88,8 @@ fn a_domain_without_a_pool_has_own_buffers() {
     drop((second, third, fourth, fifth));
 }
 
-/// Four connections share the buffers of one. All send as much as they may before anybody looks; one of the programs that
-/// receive takes nothing until the others are through.
+/// Four connections share the buffers of one. All send as much as they may before any thread polls. One of the
+/// receiving programs takes nothing until the others are through.
 #[test]
 fn messages_that_a_program_leaves_lying_hold_up_no_others() {
     let _alone = alone();
@@ -101,7 +102,7 @@ fn messages_that_a_program_leaves_lying_hold_up_no_others() {
             block.bytes_mut().fill(number as u8);
             let deadline = soon();
             let mut next = Some(block);
-            // Short ones and longer ones, in turn.
+            // Short and longer messages take turns.
             if number % 2 == 0 {
                 return_when_sent(|| from.vi.send_inline(Some(round + number), b"", b"short").is_ok());
                 continue;
@@ -133,7 +134,7 @@ fn messages_that_a_program_leaves_lying_hold_up_no_others() {
             send(left, round + 100);
         }
     }
-    // Now those that have lain there for so long.
+    // The messages that have waited so long are taken now.
     take(&mut pairs[0].1, 0);
     pairs[1..].iter_mut().for_each(|(_, right)| take(right, 300));
 }
@@ -145,7 +146,7 @@ fn return_when_sent(mut send: impl FnMut() -> bool) {
     }
 }
 
-/// A link of `core`, and a queue pair of a peer that says what it likes.
+/// Makes a link of `core`, and a queue pair of a peer that sends whatever the test wants.
 fn liar(core: &Arc<Core>, far: &Arc<Core>) -> (Arc<VerbsLink>, Queue, UnixStream) {
     let hello = hello();
     let ((number, mut queue), (_, mut peer)) = (core.queue(&hello).unwrap(), far.queue(&hello).unwrap());
@@ -170,7 +171,7 @@ fn flood(far: &Core, peer: &mut Queue, frames: u32, frame: Frame) {
     }
 }
 
-/// Waits until the link is lost, which nothing but looking brings about.
+/// Waits until the link is lost, which only polling brings about.
 fn lost(core: &Core, link: &VerbsLink) -> String {
     let deadline = soon();
     loop {
@@ -182,15 +183,16 @@ fn lost(core: &Core, link: &VerbsLink) -> String {
     }
 }
 
-/// Both kinds of frames, each more often than credits allow. What they have filled comes back to the pool, though their queue pair
-/// goes while most of it lies in the completion queue: or the next connection would find nothing, and fail.
+/// The liar sends both kinds of frames, each more often than credits allow. The buffers that they have filled come
+/// back to the pool, though their queue pair goes while most of their completions lie in the queue. Otherwise the
+/// next connection would find no buffer, and fail.
 #[test]
 fn a_liar_is_let_go_and_takes_no_buffers_along() {
     let _alone = alone();
     // A sender that finds no buffer gives up at once.
     let settings = Settings { receives: 2 * RECEIVES, rnr_retry: 0, ..Settings::default() };
     let (core, far) = (core_with(settings.clone()), core_with(settings));
-    // It keeps the pool, and its two connections' worth of buffers.
+    // The honest link keeps the pool, and its two connections' worth of buffers.
     let (honest, mut peer, _oob) = liar(&core, &far);
     for (frame, words) in [
         (Frame::Short { immediate: None, len: 0 }, "more than 64 messages"),
@@ -202,7 +204,7 @@ fn a_liar_is_let_go_and_takes_no_buffers_along() {
         assert!(why.contains(words), "{why}");
     }
     flood(&far, &mut peer, MESSAGES, Frame::Short { immediate: None, len: 0 });
-    // Who finds no buffer has given up before somebody looks.
+    // A sender without a buffer has given up before any thread polls.
     std::thread::sleep(Duration::from_millis(20));
     let deadline = soon();
     let mut taken = 0;
@@ -215,7 +217,7 @@ fn a_liar_is_let_go_and_takes_no_buffers_along() {
     honest.give_up("the test is over");
 }
 
-/// Connections come and go, each in the middle of what it sends: the pool is whole at the end.
+/// Connections come and go, each in the middle of its sends: the pool is whole at the end.
 #[test]
 fn connections_that_go_leave_the_pool_whole() {
     let _alone = alone();
@@ -227,7 +229,7 @@ fn connections_that_go_leave_the_pool_whole() {
         for _ in 0..MESSAGES {
             one.vi.send_inline(None, b"", b"gone").unwrap();
         }
-        // Either end goes first, with everything under way.
+        // Either end goes first, with everything in flight.
         if round % 2 == 0 {
             drop((one, other))
         } else {
@@ -237,7 +239,7 @@ fn connections_that_go_leave_the_pool_whole() {
     }
 }
 
-/// Tells how many queue pairs the device has when it is dropped.
+/// Records how many queue pairs the device has when it is dropped.
 struct Probe(Arc<AtomicU64>);
 
 impl Drop for Probe {
@@ -246,11 +248,11 @@ impl Drop for Probe {
     }
 }
 
-/// The device may read what was offered until its queue pair is destroyed. Only then may its owner be told.
+/// The device may read an offer until its queue pair is destroyed. Only then may its owner be told.
 #[test]
 fn memory_outlives_the_queue_pair_that_may_access_it() {
     let _alone = alone();
-    // Those of the test before may still be going.
+    // Queue pairs of the test before may still be going.
     let deadline = soon();
     while counters()[5] > 0 {
         assert!(!deadline.passed(), "{} queue pairs of other tests stay", counters()[5]);
@@ -274,12 +276,12 @@ fn memory_outlives_the_queue_pair_that_may_access_it() {
     drop(peer);
 }
 
-/// Looks for completions when it is dropped, as a program's owner of memory may.
+/// Polls for completions when it is dropped, as a program's owner of memory may.
 struct Looks(Arc<Core>, Arc<AtomicU64>);
 
 impl Drop for Looks {
     fn drop(&mut self) {
-        // With the lock still held, debug builds panic here, and release builds hang.
+        // With the lock still held, debug builds would panic here, and release builds would hang.
         self.0.completions.look();
         self.1.fetch_add(1, Ordering::Relaxed);
     }
@@ -312,22 +314,22 @@ fn what_goes_when_the_completion_queue_fails_is_dropped_without_a_lock() {
     }
 }
 
-/// How many requests the stand-in's engine has carried out: what they have brought has completed at the receiver.
+/// Number of requests that the stand-in's engine has carried out: their messages have completed at the receiver.
 fn carried_out() -> u64 {
     counters()[8]
 }
 
-/// What the stand-in has and has done (`StandinCounters`).
+/// Counters of the stand-in (`StandinCounters`).
 fn counters() -> [u64; 10] {
     let mut counters = [0u64; 10];
     let count = super::standin(c"standin_counters");
-    // SAFETY: the stand-in declares it so, with a structure of ten such numbers.
+    // SAFETY: the stand-in declares the function so, with a structure of ten such numbers.
     let count: extern "C" fn(*mut u64) = unsafe { std::mem::transmute(count) };
     count(counters.as_mut_ptr());
     counters
 }
 
-/// What was set aside does not hide what came later: who sleeps after such a look would sleep on it.
+/// Completions that were set aside do not hide later ones: a thread that sleeps after such a poll would sleep on them.
 #[test]
 fn one_look_sees_what_was_set_aside_and_what_came_later() {
     let _alone = alone();
@@ -353,7 +355,7 @@ fn one_look_sees_what_was_set_aside_and_what_came_later() {
     link.give_up("the test is over");
 }
 
-/// Words that mean nothing new cost the peer nothing.
+/// Words without any effect cost the peer nothing, so their number is bounded.
 #[test]
 fn a_peer_that_goes_on_and_on_at_its_oob_is_let_go() {
     let _alone = alone();
@@ -368,7 +370,7 @@ fn a_peer_that_goes_on_and_on_at_its_oob_is_let_go() {
     }
 }
 
-/// They come faster than they are taken, which lasts as long as peers like.
+/// Completions come faster than they are taken, for as long as peers like.
 #[test]
 fn completions_that_never_end_do_not_keep_who_takes_them() {
     let this = "tests::pool::completions_that_never_end_do_not_keep_who_takes_them";
@@ -379,7 +381,7 @@ fn completions_that_never_end_do_not_keep_who_takes_them() {
         std::thread::spawn(move || {
             core.completions.take_all();
             core.completions.look();
-            // Not while the device goes on.
+            // The objects are not dropped while the device goes on.
             std::mem::forget((share, core));
             tell.send(()).expect("it is waited for");
         });

@@ -1,4 +1,4 @@
-//! Queue pairs that are joined through rdma_cm: what goes wrong on the way, and who comes uninvited.
+//! Queue pairs that are joined through rdma_cm: failures on the way, and uninvited peers.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ fn ask(end: &mut LentEnd, to: &NetAddress, patience: Duration) -> udeck_via::Res
     end.vi.connect(to, &cq, &cq, b"", Deadline::after(patience))
 }
 
-/// What both sides learn when the requester cannot come: it by its own error, the side that accepted by the end of its
-/// connection.
+/// Returns the errors that both sides get when the requester cannot come: the requester's own, and the one by which
+/// the accepting side's connection ends.
 fn both_learn(patience: Duration) -> (Error, Error) {
     let (a, b) = (cm_nic(), cm_nic());
     let host = b.attributes().address.clone();
@@ -81,7 +81,7 @@ fn a_library_that_is_missing_is_named_with_its_package() {
     }
     let Err(Error::InvalidParameter(what)) = crate::open(through_cm()) else { panic!("it was asked for") };
     assert!(what.contains("/nowhere/librdmacm.so.1") && what.contains("install librdmacm1"), "{what}");
-    // Who does not ask for it does not need it.
+    // A NIC that does not use the library does not need it.
     drop(nic());
 }
 
@@ -126,7 +126,8 @@ fn what_rdma_cm_finds_itself_cannot_be_chosen() {
     assert!(what.contains("DECK_VERBS_GID") && what.contains("IP address"), "{what}");
 }
 
-/// Strangers ask faster than they are refused: a look at them ends, and what is left makes the helper look again.
+/// Strangers send requests faster than they are rejected: one call takes a bounded round, and the rest make the
+/// helper come back.
 #[test]
 fn a_crowd_of_strangers_does_not_keep_the_one_who_takes_events() {
     const STRANGERS: u32 = 200;
@@ -144,7 +145,7 @@ fn a_crowd_of_strangers_does_not_keep_the_one_who_takes_events() {
             id
         })
         .collect();
-    // Two events of each: address and route.
+    // Each stranger has two events: address and route.
     (0..2 * STRANGERS).for_each(|_| assert!(channel.next().is_some()));
     let mut refused = 0;
     while refused < STRANGERS {
@@ -168,13 +169,13 @@ fn terms() -> Terms {
     Terms { qp_num: 99, depths: Depths { served: 1, asked: 1 }, retry: 7, rnr_retry: 7, shares: false }
 }
 
-/// Somebody who was not invited asks, with any words or none; and with words that were used already.
+/// An uninvited requester sends any private data or none, and data that were used already.
 #[test]
 fn who_was_not_invited_is_refused_and_nobody_else_notices() {
     let _alone = alone();
     let (a, b) = (cm_nic(), cm_nic());
     let (mut left, mut right) = pair(&a, &b);
-    // The listeners of NICs of this process get neighbouring ports: those of the two are among these.
+    // The listeners of this process's NICs have neighbouring ports, and those of the two NICs are among these.
     let channel = CmChannel::open(CmLibrary::load().unwrap()).unwrap();
     let next = |wanted: u32| {
         let deadline = super::soon();
@@ -199,7 +200,7 @@ fn who_was_not_invited_is_refused_and_nobody_else_notices() {
         next(cm_event::ROUTE_RESOLVED);
         id.connect(terms(), &invitation.words).unwrap();
         let told = next(cm_event::REJECTED);
-        // 8: nobody is there; 28: somebody does not want it.
+        // Status 8: no listener is there; 28: the listener rejected the request.
         refused += u32::from(told.status == 28);
     }
     assert_eq!(refused, 2, "each of the two NICs refused, once");

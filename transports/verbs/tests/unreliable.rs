@@ -1,5 +1,5 @@
-//! Unreliable VIs, whose messages travel on queue pairs that lose some: what arrives is whole, right, and there once; what does
-//! not is counted and takes up nothing; and the connection stands.
+//! Unreliable VIs, whose messages travel on queue pairs that lose some. Each message that arrives is whole, right,
+//! and there once; the others are counted and take no room; and the connection stands.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use udeck_via::{
 use super::{alone, nic, options, soon, standin, unreliable};
 use crate::Settings;
 
-/// Of a thousand messages so many are lost from now on.
+/// Loses `per_mille` of a thousand messages from now on. Returns how many were lost before.
 fn lose(per_mille: u32, seed: u64) -> u64 {
     let lose = standin(c"standin_lose");
-    // SAFETY: the stand-in declares it so.
+    // SAFETY: the stand-in declares the function so.
     let lose: extern "C" fn(u32, u64) -> u64 = unsafe { std::mem::transmute(lose) };
     lose(per_mille, seed)
 }
@@ -49,7 +49,7 @@ impl End {
         self.vi.post_send(descriptor).map_err(|(error, _)| error).unwrap();
     }
 
-    /// The immediate data of what comes until nothing does any more.
+    /// Takes messages until the connection ends. Returns their immediate data, and the error of the end.
     fn rest(&mut self) -> (Vec<u32>, Error) {
         let (mut came, deadline) = (Vec::new(), soon());
         loop {
@@ -62,7 +62,7 @@ impl End {
         }
     }
 
-    /// The first that comes.
+    /// Returns the immediate data of the first message that comes.
     fn first(&mut self) -> u32 {
         let deadline = soon();
         loop {
@@ -74,7 +74,7 @@ impl End {
         }
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until nothing is in flight.
     fn settle(&mut self) {
         let deadline = soon();
         while self.vi.unread().expect("the connection stands") > 0 {
@@ -103,7 +103,7 @@ fn ends_of(a: Nic, b: Nic) -> (End, End) {
     (a, b)
 }
 
-/// Inside a descriptor; in a frame; offered.
+/// Lengths of messages that fit a descriptor, fit a frame, or are offered.
 const LENGTHS: [usize; 7] = [0, 1, 48, 49, 3000, 9000, 60_000];
 
 fn bytes_of(number: u32) -> Vec<u8> {
@@ -111,7 +111,7 @@ fn bytes_of(number: u32) -> Vec<u8> {
     (0..len).map(|at| (at as u32 ^ (at as u32 >> 8) ^ number.wrapping_mul(101)) as u8).collect()
 }
 
-/// What lies at `end`: the immediate data of each, which say what it has to be.
+/// Takes the next arrival at `end`, and checks its contents by its immediate data. Returns whether there was one.
 fn take(end: &mut End, came: &mut HashSet<u32>, windows: &[Window]) -> bool {
     let Some(arrival) = end.vi.arrival().expect("the connection stands") else { return false };
     let number = arrival.immediate.expect("all have immediate data");
@@ -132,8 +132,8 @@ fn take(end: &mut End, came: &mut HashSet<u32>, windows: &[Window]) -> bool {
     true
 }
 
-/// Messages, and with `writes` every third a write into a window that no other under way goes to. How many came, and were
-/// dropped.
+/// Sends messages, and with `writes` every third time a write into a window that no other write in flight uses. Returns
+/// how many came, and how many were dropped.
 fn exchange(per_mille: u32, seed: u64, count: u32, writes: bool) -> (u32, u64) {
     let _alone = alone();
     let (mut a, mut b) = ends();
@@ -207,7 +207,7 @@ fn what_was_sent_before_the_end_comes_before_it() {
         a.vi.disconnect();
         let (came, end) = b.rest();
         assert!(matches!(end, Error::Closed), "{end}");
-        // Those that were offered, and not read by then, are not to be had any more.
+        // Offers that were not read by then can no longer be read.
         let short = (0..count).filter(|number| bytes_of(*number).len() < 4000);
         assert!(short.clone().all(|number| came.contains(&number)), "{came:?}");
         assert_eq!(b.nic.messages_dropped(), 0);
@@ -228,7 +228,7 @@ fn the_end_comes_although_all_before_it_was_lost() {
     b.vi.disconnect();
 }
 
-/// Nothing comes behind it that would tell of the loss.
+/// The lost offer is the last message, so nothing that comes behind it shows the loss.
 #[test]
 fn the_memory_of_an_offer_that_is_lost_comes_back() {
     let _alone = alone();
@@ -243,7 +243,7 @@ fn the_memory_of_an_offer_that_is_lost_comes_back() {
     assert_eq!(b.nic.messages_dropped(), 1);
 }
 
-/// And also when its receiver has gone meanwhile.
+/// The lost offer comes back also when its receiver has gone meanwhile.
 #[test]
 fn the_memory_of_an_offer_that_is_lost_comes_back_from_who_has_gone() {
     let _alone = alone();
@@ -274,7 +274,7 @@ fn a_window_that_is_taken_back_breaks_nothing() {
         let sent = a.vi.send_wait(soon()).unwrap();
         assert_eq!(sent.status, Status::Done);
     };
-    // So its place is known, and not asked for again.
+    // The first write makes the window's place known, so it is not asked for again.
     write(&mut a, 1);
     assert_eq!(b.first(), 1);
     drop(window);
@@ -288,7 +288,7 @@ fn a_window_that_is_taken_back_breaks_nothing() {
     assert!(b.nic.messages_dropped() >= 8);
 }
 
-/// And neither does a device that has none, or a peer.
+/// Unreliable queue pairs are missing on the device, or at the peer.
 #[test]
 fn without_unreliable_queue_pairs_nothing_is_lost() {
     let without = [("STANDIN_UC", "no"), ("STANDIN_LOSS", "500")];
@@ -301,7 +301,7 @@ fn without_unreliable_queue_pairs_nothing_is_lost() {
 #[test]
 fn both_sides_have_unreliable_queue_pairs_or_none() {
     let _alone = alone();
-    // The helper may have it in hand; never for long.
+    // The helper may hold the lock, but never for long.
     let has_one = |vi: &Vi| {
         loop {
             let words = format!("{vi:?}");

@@ -1,4 +1,4 @@
-//! The receiver's side: what comes, what is missed, and the end behind it.
+//! Receiver's side of the unreliable queue pair: messages that come, missed ones, and the end behind them.
 
 use udeck_session::Store;
 use udeck_via::transport::Inline;
@@ -9,7 +9,7 @@ use super::{ahead, violation};
 use crate::wire::{Frame, HEADER, Header, Note, Part, Violation};
 
 impl Connection {
-    /// A frame has come on the queue pair for messages.
+    /// Handles a frame that has come on the unreliable queue pair.
     pub fn on_receive_unreliable(&mut self, bytes: &[u8]) {
         if self.close.dead {
             return;
@@ -36,7 +36,7 @@ impl Connection {
             }
             Frame::Body { immediate, receipt: false, head, .. } if !self.close.closed => {
                 let (head, body) = rest.split_at(head);
-                // Where there is no memory for it, it is lost as others are.
+                // Without memory for its body, the message is lost like others.
                 let Some(store) = Store::copy_of(&self.memory, body) else {
                     self.unreliable.iter_mut().for_each(|unreliable| unreliable.missed += 1);
                     self.over_at_once(number);
@@ -74,7 +74,7 @@ impl Connection {
             Frame::Wrote { immediate, pieces, len } => {
                 let came = if in_row { run } else { (0, 0) };
                 if came.0 != pieces || came.1 as u64 != len {
-                    // Some of it did not come, which is counted already.
+                    // Some pieces did not come, and are counted already.
                     self.over_at_once(number);
                     return Ok(());
                 }
@@ -85,7 +85,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A piece of an RDMA write has come, of this number.
+    /// Handles a piece of an RDMA write, whose number its immediate data say.
     pub fn written_unreliable(&mut self, number: u32, len: usize) {
         if self.close.dead {
             return;
@@ -105,7 +105,7 @@ impl Connection {
         }
     }
 
-    /// Whether it comes right behind the last; `None`: it comes too late.
+    /// Notes a number that has come. Returns whether it is the next one; `None` if it comes too late.
     fn on_number(&mut self, number: u32) -> Result<Option<bool>, Violation> {
         let Some(unreliable) = &mut self.unreliable else {
             return violation("a message on a queue pair that is not there");
@@ -130,7 +130,7 @@ impl Connection {
         }
     }
 
-    /// Nobody takes it.
+    /// Handles a message after the program has closed: nobody takes it.
     fn arrive_closed(&mut self, number: u32) {
         if self.unreliable.as_ref().is_some_and(|unreliable| unreliable.abandoned) {
             self.over_at_once(number);
@@ -144,7 +144,7 @@ impl Connection {
         }
     }
 
-    /// What lay at `at` in the recv_queue does not any more: it was taken, or nobody ever takes it.
+    /// Removes the number of the item at `at` in the receive queue: the item was taken, or nobody ever takes it.
     pub(in crate::connection) fn is_gone(&mut self, at: usize, taken: bool) {
         let Some(unreliable) = &mut self.unreliable else { return };
         let Some(number) = unreliable.numbers.remove(at) else { return };
@@ -153,12 +153,12 @@ impl Connection {
         }
     }
 
-    /// So many messages of the peer have left.
+    /// Handles the peer's report that all messages below `upto` have left.
     pub(in crate::connection) fn on_sent_before(&mut self, upto: u32) -> Result<(), Violation> {
         let Some(unreliable) = &mut self.unreliable else {
             return violation("word of messages on an unreliable queue pair, of which there is none");
         };
-        // What came since may have been taken, too.
+        // Messages that came since may have been taken, too.
         match ahead(upto, unreliable.base) {
             Some(by) if by > MESSAGES => violation(format!(
                 "word that message {upto} has left, and all from {} on are not over",
@@ -172,30 +172,30 @@ impl Connection {
         }
     }
 
-    /// The first message that has left the peer and has not come. A driver waits for it as long as it likes, and then
-    /// [misses](Connection::miss) all that have not.
+    /// The first message that has left the peer and has not come. A driver waits for it as long as it likes, and
+    /// then [misses](Connection::miss) all that have not come.
     pub fn awaited(&self) -> Option<u32> {
         let unreliable = self.unreliable.as_ref().filter(|_| !self.close.dead)?;
         ahead(unreliable.peer_sent, unreliable.next).filter(|by| *by > 0).map(|_| unreliable.next)
     }
 
-    /// What has left the peer and has not come never will.
+    /// Marks all messages as missed that have left the peer and have not come.
     pub fn miss(&mut self) {
         let (Some(_), Some(unreliable)) = (self.awaited(), &mut self.unreliable) else { return };
         unreliable.miss_below(unreliable.peer_sent);
         (unreliable.next, unreliable.run) = (unreliable.peer_sent, (0, 0));
         self.credits.taken = unreliable.base;
-        // Somebody may wait to hear it.
+        // The peer may wait to learn it.
         self.credits.asked = true;
         self.settle_end();
     }
 
-    /// Messages that did not come, told once.
+    /// Takes the number of messages that were missed since the last call.
     pub fn take_missed(&mut self) -> u64 {
         self.unreliable.as_mut().map_or(0, |unreliable| std::mem::take(&mut unreliable.missed))
     }
 
-    /// The peer ends it: now, or when what it sent before has come.
+    /// Handles the peer's end: now, or when the messages sent before it have come.
     pub(in crate::connection) fn on_end_behind(&mut self, words: Option<String>) {
         match &mut self.unreliable {
             Some(unreliable) => {
@@ -212,7 +212,7 @@ impl Connection {
         }
     }
 
-    /// The peer's end waits for nothing more.
+    /// Handles the held end of the peer, which waits for nothing more.
     pub(in crate::connection) fn release_end(&mut self) {
         if let Some(words) = self.unreliable.as_mut().and_then(|unreliable| unreliable.held_end.take()) {
             self.on_end(words);

@@ -1,4 +1,4 @@
-//! The sender's side: numbers, what leaves, and the word of how many have left.
+//! Sender's side of the unreliable queue pair: numbers, messages that leave, and the report of how many have left.
 
 use smallvec::SmallVec;
 use udeck_via::transport::TransferStatus;
@@ -11,12 +11,13 @@ use crate::memory::Segment;
 use crate::wire::{Far, Frame, Header, MAX_HEAD, Violation};
 
 impl Connection {
-    /// From now on messages and writes travel on the unreliable queue pair. Before anything was posted; both sides or none.
+    /// Lets messages and writes travel on the unreliable queue pair. To be called before anything is posted, on both
+    /// sides or on none.
     pub fn go_unreliable(&mut self) {
         self.unreliable = Some(Box::default());
     }
 
-    /// Numbers that are in use, if messages travel on the unreliable queue pair.
+    /// Count of the numbers in use, if there is an unreliable queue pair.
     fn numbers_out(&self) -> u32 {
         self.unreliable
             .as_ref()
@@ -27,13 +28,13 @@ impl Connection {
         self.numbers_out() < MESSAGES
     }
 
-    /// Whether there will be numbers for one more, which takes `wanted`, behind what waits.
+    /// Whether there will be `wanted` numbers for one more post, behind those that wait.
     pub(in crate::connection) fn has_numbers_for(&self, wanted: u32) -> bool {
         let waiting: u32 = self.posts.iter().map(|post| post.what.numbers()).sum();
         self.numbers_out() + waiting + wanted <= MESSAGES
     }
 
-    /// Messages that are not over.
+    /// Number of messages that are not over.
     pub(in crate::connection) fn untaken_unreliable(&self) -> Option<u32> {
         let unreliable = self.unreliable.as_ref()?;
         let waiting = self.posts.iter().filter(|post| post.what.numbers() > 0).count();
@@ -50,19 +51,19 @@ impl Connection {
         number
     }
 
-    /// The peer tells that the numbers below are over.
+    /// Handles the peer's report that the numbers below `upto` are over.
     pub(in crate::connection) fn are_over(&mut self, upto: u32) -> Result<(), Violation> {
         let (more, out) = (upto.wrapping_sub(self.window.taken().narrow()), self.numbers_out());
         if more > out {
             return violation(format!("{more} messages are over of the {out} that were not"));
         }
-        // Of an offer that was taken this is the second word; of one that was lost the only one.
+        // For an offer that was taken, this is the second report; for one that was lost, the only one.
         let is_over = |number: Option<u32>| number.is_some_and(|n| ahead(upto, n).is_some_and(|by| by > 0));
         while let Some(offered) = self.offered.iter().find(|offered| is_over(offered.unreliable)) {
             let number = offered.number;
             self.end_offered(number, TransferStatus::Arrived);
         }
-        // Who has ended it takes nothing any more: what was not taken by then was not taken.
+        // A peer that has ended the connection takes nothing any more: untaken messages stay untaken.
         if let (Some(unreliable), true, false) = (&mut self.unreliable, more > 0, self.close.peer_has_ended())
         {
             unreliable.pieces = unreliable.pieces.checked_shr(more).unwrap_or(0);
@@ -72,14 +73,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Somebody waits for what the peer knows only when it was told how many have left.
+    /// Makes the report of how many messages have left due: this side waits for something that the peer knows only by it.
     pub(in crate::connection) fn owe_word(&mut self) {
         if let Some(unreliable) = &mut self.unreliable {
             unreliable.owes_word = unreliable.told != unreliable.left;
         }
     }
 
-    /// What the peer is to be told of that, once they have.
+    /// Whether that report is due, and all messages have left.
     pub(in crate::connection) fn word_is_due(&self) -> bool {
         self.unreliable
             .as_ref()
@@ -95,16 +96,16 @@ impl Connection {
         Some(unreliable.told)
     }
 
-    /// Whether all have left, as far as the peer knows.
+    /// Whether the peer has been told that all messages have left.
     pub(in crate::connection) fn has_told_all(&self) -> bool {
         self.unreliable.as_ref().is_none_or(|unreliable| unreliable.told == unreliable.left)
     }
 
-    /// The end was told, and with it what was taken: nothing more is.
+    /// Marks messages as over when our end is sent: no more are taken.
     pub(in crate::connection) fn abandon(&mut self) {
         let Some(unreliable) = &mut self.unreliable else { return };
         unreliable.abandoned = true;
-        // But for those that are being read.
+        // Messages in the receive queue are left out: they are offers that are being read.
         let read = unreliable.numbers.clone();
         let mut number = unreliable.base;
         while number != unreliable.next {
@@ -113,12 +114,12 @@ impl Connection {
             }
             number = number.wrapping_add(1);
         }
-        // What the peer had offered and was lost comes back to it by that.
+        // The peer has offers that were lost given back by this report.
         self.credits.asked |= self.credits.taken != unreliable.base;
         self.credits.taken = unreliable.base;
     }
 
-    /// As [`Connection::send_now`], when it travels on the unreliable queue pair.
+    /// Sends a short message as [`Connection::send_now`], on the unreliable queue pair.
     pub(in crate::connection) fn send_now_unreliable(
         &mut self,
         work: &mut dyn Work,
@@ -142,7 +143,7 @@ impl Connection {
         true
     }
 
-    /// Sends a numbered frame. `key`: what an offer is noted by.
+    /// Sends a numbered frame. `key` names an offer in later notes.
     fn send_unreliable(
         &mut self,
         device: &mut dyn Work,
@@ -160,7 +161,8 @@ impl Connection {
         sent
     }
 
-    /// All are told of: no receiver does, and what waits for them is not to wait for others.
+    /// Options of a request. All completions are reported: no receiver acknowledges, and a completion must not wait
+    /// for another request's.
     fn how_unreliable(&mut self) -> How {
         let Some(unreliable) = &mut self.unreliable else { return How::default() };
         let token = unreliable.next_token;
@@ -174,7 +176,7 @@ impl Connection {
         }
     }
 
-    /// The request of this number, and all before it, have left.
+    /// Completes the request `token` and all before it: their messages have left.
     pub fn on_sent_unreliable(&mut self, token: u32) {
         let is_over = |first: &InFlight| ahead(token, first.token).is_some();
         while let Some(unreliable) = &mut self.unreliable
@@ -199,13 +201,13 @@ impl Connection {
             .flat_map(|unreliable| unreliable.flying.iter_mut().map(|leaving| &mut leaving.then))
     }
 
-    /// What has not left will not.
+    /// Completes requests that have not left, and never will, with `status`.
     pub(in crate::connection) fn ground_unreliable(&mut self, status: TransferStatus) {
         let flying = self.unreliable.as_mut().map(|unreliable| std::mem::take(&mut unreliable.flying));
         flying.into_iter().flatten().for_each(|leaving| self.after(leaving.then, status));
     }
 
-    /// Gives the device the post that was in front, if it takes it.
+    /// Gives the device the front post, if the device takes it.
     pub(in crate::connection) fn give_unreliable(
         &mut self,
         work: &mut dyn Work,
@@ -237,7 +239,7 @@ impl Connection {
                     .filter(|offered| offered.number == *key)
                     .for_each(|o| o.unreliable = number);
                 self.send_unreliable(device, frame, key.narrow(), (&rest, &[]), Then::Nothing)?;
-                // If it is lost, its memory comes back by that.
+                // If the offer is lost, its memory comes back by this report.
                 self.owe_word();
             }
             Posted::Access(_) | Posted::End { .. } => {}
@@ -280,13 +282,13 @@ impl Connection {
             let frame = Frame::Wrote { immediate, pieces, len: total as u64 };
             self.send_unreliable(device, frame, 0, (&[], &[]), Then::Nothing)?;
         }
-        // Of no bytes, nothing is under way.
+        // A write of no bytes has no request in flight.
         self.after(std::mem::take(then), TransferStatus::Arrived);
         Ok(Step::Gone)
     }
 
-    /// As [`Connection::waits_for_room`]: a write that waits in vain is lost, as soon as the device has none of its first `done` bytes
-    /// any more.
+    /// Decides whether a write waits for room, as [`Connection::waits_for_room`]. A write that would wait in vain is
+    /// lost, as soon as the device has none of its first `done` bytes any more.
     fn wait_unreliable(&mut self, done: usize, then: &mut Then) -> Step {
         if self.waits_for_room() || (done > 0 && self.in_flight_unreliable() > 0) {
             return Step::Waits;
@@ -295,7 +297,8 @@ impl Connection {
         Step::Over
     }
 
-    /// There is no room now: whether there will be. When nobody takes what was sent before, there never is.
+    /// Whether there will be room, as there is none now. If nobody takes the messages that were sent before, there
+    /// never will be.
     fn waits_for_room(&mut self) -> bool {
         if self.has_number() {
             return true;

@@ -15,16 +15,16 @@ pub struct Srq {
     post: unsafe extern "C" fn(*mut ffi::RawSrq, *mut ffi::RecvWr, *mut *mut ffi::RecvWr) -> i32,
 }
 
-// SAFETY: as of the context.
+// SAFETY: as for the context.
 unsafe impl Send for Srq {}
-// SAFETY: as of the context.
+// SAFETY: as for the context.
 unsafe impl Sync for Srq {}
 
 impl Srq {
-    /// With room for so many requests of one element each.
+    /// Makes a queue with room for `requests` requests of one element each.
     ///
     /// # Errors
-    /// The device's: it has no more, or no such thing.
+    /// The device's: it has no more of them, or does not support them.
     pub fn new(pd: &Arc<Pd>, requests: u32) -> io::Result<Arc<Self>> {
         let context = &pd.context;
         // SAFETY: the device's table is constant.
@@ -42,10 +42,11 @@ impl Srq {
     /// The device's: the queue is full.
     ///
     /// # Safety
-    /// A chain of requests: the memory that they name is the device's to write until each is over, or this is dropped.
+    /// As [`Qp::post_recv`](super::Qp::post_recv): the device may write the memory of the chain's requests until
+    /// each is complete, or this is dropped.
     pub unsafe fn post(&self, chain: NonNull<ffi::RecvWr>) -> io::Result<()> {
         let mut bad = null_mut();
-        // SAFETY: a living queue; as the caller promises.
+        // SAFETY: a living queue; the caller's contract.
         check(unsafe { (self.post)(self.at.as_ptr(), chain.as_ptr(), &mut bad) })
     }
 }
@@ -55,7 +56,7 @@ impl Drop for Srq {
         if udeck_sys::process::is_forked() {
             return;
         }
-        // SAFETY: made once, and destroyed here only; its queue pairs are gone: each keeps it.
+        // SAFETY: made once, and destroyed here only; its queue pairs are gone, because each keeps it.
         let failed = unsafe { (self.pd.context.library.ibv_destroy_srq)(self.at.as_ptr()) };
         insist(failed, "a shared receive queue cannot be destroyed");
     }

@@ -1,4 +1,4 @@
-//! Every structure and constant of ours, compared.
+//! Comparison of every structure and constant of ours with the header's.
 
 use udeck_verbs_oracle::{Layout, ask, differences, ours, standins};
 
@@ -22,7 +22,7 @@ fn the_stand_ins_structures_are_the_compilers() {
     compare(standins::layouts(), standins::constants());
 }
 
-/// Bindgen's structures go the same way, and each field of ours has to lie where theirs does.
+/// Bindgen's structures are compared the same way, and each of our fields has to lie where theirs does.
 #[cfg(feature = "bindgen")]
 #[test]
 fn the_structures_are_bindgens() {
@@ -51,7 +51,7 @@ fn the_structures_are_bindgens() {
 }
 
 mod trial {
-    //! The oracle itself: it has to notice.
+    //! Tests of the oracle itself: it has to notice differences.
 
     use udeck_verbs_oracle::{ask, differences, layout};
 

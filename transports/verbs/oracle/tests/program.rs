@@ -1,9 +1,10 @@
-//! A C program, built against the real header, runs with the stand-in: its inline functions find what they look for.
+//! A C program, built against the real header, runs with the stand-in: the header's inline functions find the fields
+//! that they use.
 
 use std::path::PathBuf;
 use udeck_verbs_oracle::compile;
 
-/// Cargo builds it as a dependency of this package.
+/// Path of the stand-in, which cargo builds as a dependency of this package.
 fn stand_in() -> PathBuf {
     let program = std::env::current_exe().expect("this program");
     let name = "libudeck_mock_verbs.so";

@@ -1,4 +1,4 @@
-//! Where there is no callgrind, the paths are at least gone through.
+//! Run of all paths without callgrind.
 
 use std::process::Command;
 
