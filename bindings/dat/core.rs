@@ -6,7 +6,7 @@
 //! | `ep.rs` | end points: queues, RDMA, the connection as the state sees it |
 //! | `service.rs` | service points, connection requests, and who asks for a connection |
 //! | `evd.rs`, `cno.rs`, `agent.rs`, `event.rs` | event dispatchers, what waits for several, who is called then, and events |
-//! | `ia.rs`, `bell.rs` | an interface adapter, waiting, and the engine |
+//! | `ia.rs` | an interface adapter; `udeck-rdma` moves its end points on |
 //! | `memory.rs` | registered memory, by its contexts |
 //! | `srq.rs`, `ring.rs` | receives, shared or not; the queue that posts and events go through |
 //! | `qos.rs` | qualities of service, and their levels |
@@ -15,7 +15,6 @@
 
 pub mod address;
 pub mod agent;
-pub mod bell;
 pub mod cno;
 pub mod code;
 pub mod ep;

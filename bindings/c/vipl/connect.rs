@@ -9,7 +9,7 @@ use udeck::via::auth::mac;
 use udeck::via::{Deadline, Error, Listener, NetAddress as Below, Request, thread};
 
 use super::address::{Host, NetAddress, hex};
-use super::engine::{LOOK, NicState};
+use super::engine::NicState;
 use super::error::{code, tell};
 use super::handle::{Handle, Table};
 use super::types::{INFINITE, Ulong, ViAttributes, VipReturn};
@@ -56,14 +56,16 @@ pub(super) fn wait(nic: &Arc<NicState>, local: &NetAddress, until: Deadline) -> 
     let listener = listen(nic, &local.discriminator)?;
     let mut last_look = false;
     loop {
-        match listener.wait(Deadline::after(until.remaining().min(LOOK))) {
+        match listener.wait(Deadline::after(until.remaining().min(udeck_rdma::MAX_WAIT))) {
             Ok(request) => match Greeting::decode(request.private_data()) {
                 Some(theirs) => {
                     return Ok(Conn { nic: nic.clone(), request, theirs, local: local.clone() });
                 }
                 None => request.reject("a VIPL program waits there, and the other side is none"),
             },
-            Err(Error::Timeout { .. }) if nic.is_closed() => return Err(VipReturn::INVALID_PARAMETER),
+            Err(Error::Timeout { .. }) if nic.progress.is_closed() => {
+                return Err(VipReturn::INVALID_PARAMETER);
+            }
             Err(Error::Timeout { .. }) if !until.passed() => {}
             Err(Error::Timeout { .. }) if !last_look => {
                 // What came in between is taken: nobody is refused because we gave up.
@@ -133,7 +135,7 @@ pub(super) fn accept(conn: Conn, vi: Handle) -> Result<(), VipReturn> {
         Err(code) => return refuse(conn, code),
     };
     let greeting = vi.greeting(&conn.local).encode();
-    let cq = conn.nic.cq_handle();
+    let cq = conn.nic.progress.cq_handle();
     // Does not wait: it answers, and the other side has its ring ready.
     let accepted = conn.request.accept(&mut below, cq, cq, &greeting);
     vi.end_connecting(below, accepted.is_ok());
@@ -175,12 +177,12 @@ fn ask(
 ) -> Result<Greeting, VipReturn> {
     let key = door_key(nic, discriminator);
     loop {
-        let found = nic.names.find(host, &key, until, &|| !nic.is_closed());
+        let found = nic.names.find(host, &key, until, &|| !nic.progress.is_closed());
         let Some(address) = found.map_err(|why| names_failed("VipConnectRequest", &why))? else {
             return Err(VipReturn::NO_MATCH);
         };
         let to = Below { host: address, discriminator: door(discriminator) };
-        let cq = nic.cq_handle();
+        let cq = nic.progress.cq_handle();
         match below.connect(&to, cq, cq, greeting, until) {
             Ok(theirs) => match Greeting::decode(&theirs) {
                 Some(theirs) => return Ok(theirs),

@@ -53,7 +53,7 @@ impl CqState {
     /// The next entry, after a look at what has arrived if there is none.
     pub fn done(&self) -> Option<(Handle, bool)> {
         self.pop().or_else(|| {
-            self.nic.look();
+            self.nic.progress.poll();
             self.pop()
         })
     }
@@ -100,7 +100,7 @@ impl CqState {
         for vi in vis {
             self.nic.look_after(vi);
         }
-        self.nic.look();
+        self.nic.progress.poll();
         true
     }
 }

@@ -1,24 +1,17 @@
-//! An opened NIC, and who moves its VIs on.
+//! An opened NIC, and the program's handlers.
 //!
-//! Usually the program's own threads do, by looking. Those that wait (`VipSendWait`, `VipRecvWait`, `VipCQWait`) sleep together on
-//! the NIC's one completion queue below: one of them, the leader, sleeps there and moves on whatever has news; the others sleep on
-//! a bell that it rings. Where nobody looks and somebody has to (a handler is to be called, a peer reads memory, something waits
-//! for room), the thread `vipl-engine` does the same. While the program looks by itself, that thread keeps out of its way, but for a
-//! glance each millisecond at what else has news.
-//!
-//! The thread `vipl-callback` calls the program's handlers. Both exist from the first call that needs them, and end with
-//! `VipCloseNic`.
+//! `udeck-rdma` moves its VIs on. The thread `vipl-callback` calls the program's handlers: it exists from the first call that needs it,
+//! and ends with `VipCloseNic`.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
-use udeck::via::{Cq, CqEntry, CqHandle, Deadline, Listener, Nic, Pause, Ptag, Spinner, thread};
+use parking_lot::Mutex;
+use udeck::via::{Listener, Nic, Ptag, thread};
 
 use super::address::{self, HOST};
 use super::error::{Callback, Event};
@@ -26,19 +19,11 @@ use super::handle::{Handle, Table};
 use super::order::Place;
 use super::types::{Boolean, CqHandler, ErrorCode, NotifyHandler, ResourceCode};
 use udeck_directory::Names;
+use udeck_rdma::{MoveOn, Progress};
 
 /// `None` only while it is being opened.
 pub(super) static NICS: Table<Option<Arc<NicState>>> = Table::new(1);
 pub(super) static PTAGS: Table<OwnPtag> = Table::new(3);
-
-/// How long a look of who leads, of who follows, or of who listens, lasts at most.
-pub(super) const LOOK: Duration = Duration::from_millis(100);
-/// How long the engine keeps out of the way of a program that looks by itself, and of a peer that has no room.
-const ASIDE: Duration = Duration::from_millis(1);
-/// What the memory for messages holds beside the bytes of the longest one: what stands before a write's.
-const BESIDE: usize = 4096;
-/// Longest message.
-const MAX_TRANSFER: usize = 64 << 20;
 
 /// `VipCreatePtag`'s.
 #[derive(Clone)]
@@ -77,8 +62,8 @@ pub(super) enum Job {
 /// What a NIC does with its VIs, by their handles. (`vi.rs` uses this file, and not the other way round.)
 pub(super) struct Visits {
     /// Takes what has arrived, and sends what waits.
-    pub move_on: fn(Handle),
-    /// Finds out whether the engine has to look after it.
+    pub move_on: MoveOn,
+    /// Finds out whether the engine has to serve it.
     pub look_after: fn(Handle),
     /// Takes its lock and releases it.
     pub pass: fn(Handle),
@@ -91,38 +76,16 @@ pub(super) struct NicState {
     pub names: Arc<dyn Names>,
     /// `LocalNicAddress` points to it.
     pub address: [u8; HOST],
-    cq: Mutex<Cq>,
-    cq_handle: CqHandle,
-    /// Somebody sleeps at `cq`, and rings when that is over. Who has it locked otherwise only looks, and rings for nobody.
-    is_led: AtomicBool,
-    bell: Bell,
-    /// VIs that the engine has to look after.
-    needs: AtomicUsize,
-    /// Looks of the program's.
-    looks: AtomicU64,
-    engine: Mutex<Option<Running>>,
+    pub progress: Arc<Progress>,
     callbacks: Mutex<Option<(Sender<Job>, Running)>>,
     on_error: Mutex<Option<Callback>>,
     /// Where `VipConnectWait` has listened, by discriminator.
     pub listeners: Mutex<HashMap<Vec<u8>, Arc<Listener>>>,
     pub vis: Mutex<HashSet<Handle>>,
-    /// VIs that have found no room, of which nobody may tell when there is some: they are asked now and then.
-    stuck: Mutex<HashSet<Handle>>,
-    is_any_stuck: AtomicBool,
     pub cqs: AtomicUsize,
-    closed: AtomicBool,
 }
 
 type Running = JoinHandle<Result<(), String>>;
-
-#[derive(Default)]
-struct Bell {
-    /// Changes with each ring while somebody sleeps.
-    rings: AtomicU64,
-    sleepers: AtomicUsize,
-    lock: Mutex<()>,
-    rung: Condvar,
-}
 
 impl NicState {
     pub fn new(
@@ -131,29 +94,20 @@ impl NicState {
         names: Arc<dyn Names>,
         visits: &'static Visits,
     ) -> udeck::via::Result<Arc<Self>> {
-        let cq = Cq::new(&nic)?;
+        let progress = Arc::new(Progress::new(&nic, "vipl-engine", visits.move_on)?);
         let address = names.address();
         let state = Arc::new(NicState {
             handle,
             visits,
-            cq_handle: cq.handle(),
-            cq: Mutex::new(cq),
-            is_led: AtomicBool::new(false),
             nic,
             names,
             address,
-            bell: Bell::default(),
-            needs: AtomicUsize::new(0),
-            looks: AtomicU64::new(0),
-            engine: Mutex::default(),
+            progress,
             callbacks: Mutex::default(),
             on_error: Mutex::default(),
             listeners: Mutex::default(),
             vis: Mutex::default(),
-            stuck: Mutex::default(),
-            is_any_stuck: AtomicBool::new(false),
             cqs: AtomicUsize::new(0),
-            closed: AtomicBool::new(false),
         });
         let weak: Weak<NicState> = Arc::downgrade(&state);
         state.nic.on_error(move |event| {
@@ -169,12 +123,8 @@ impl NicState {
         self.handle
     }
 
-    pub fn cq_handle(&self) -> &CqHandle {
-        &self.cq_handle
-    }
-
     pub fn max_transfer(&self) -> usize {
-        self.nic.attributes().max_transfer.saturating_sub(BESIDE).min(MAX_TRANSFER)
+        udeck_rdma::max_transfer(&self.nic)
     }
 
     /// The tag of this NIC's that the handle names.
@@ -200,200 +150,15 @@ impl NicState {
         }
     }
 
-    /// Who waits gives up.
-    pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed)
-    }
-
-    // ---- waiting ----
-
-    /// Says that something may have changed for who waits.
-    #[inline]
-    pub fn ring(&self) {
-        // What has changed lies under a lock that each look takes, a VI's or a completion queue's. Who sleeps counted himself before his
-        // last look: if that came before the change, the lock has brought the count here; otherwise the look found the change.
-        if self.bell.sleepers.load(Ordering::Relaxed) > 0 {
-            self.ring_loudly();
-        }
-    }
-
-    #[cold]
-    fn ring_loudly(&self) {
-        {
-            let _lock = self.bell.lock.lock();
-            self.bell.rings.fetch_add(1, Ordering::Relaxed);
-        }
-        self.bell.rung.notify_all();
-        self.cq_handle.wake();
-    }
-
-    /// Looks until there is something, at most until then.
-    pub fn wait<T>(&self, deadline: Deadline, mut look: impl FnMut() -> Option<T>) -> Option<T> {
-        let mut spinner = Spinner::new(false);
-        loop {
-            if let Some(found) = look() {
-                return Some(found);
-            }
-            if self.closed.load(Ordering::Relaxed) {
-                return None;
-            }
-            if spinner.pause() == Pause::Sleep {
-                if deadline.passed() {
-                    return None;
-                }
-                if let Some(found) = self.sleep_unless(deadline.remaining().min(LOOK), &mut look) {
-                    return Some(found);
-                }
-            }
-        }
-    }
-
-    /// Sleeps until something may have changed, unless a look finds something.
-    fn sleep_unless<T>(&self, limit: Duration, look: &mut dyn FnMut() -> Option<T>) -> Option<T> {
-        self.bell.sleepers.fetch_add(1, Ordering::Relaxed);
-        let rings = self.bell.rings.load(Ordering::Relaxed);
-        let found = look();
-        if found.is_none() {
-            let is_any_stuck = self.is_any_stuck.load(Ordering::Relaxed);
-            self.sleep(if is_any_stuck { limit.min(ASIDE) } else { limit }, rings);
-            if is_any_stuck {
-                self.ask_stuck();
-            }
-        }
-        self.bell.sleepers.fetch_sub(1, Ordering::Relaxed);
-        found
-    }
-
-    fn sleep(&self, limit: Duration, rings: u64) {
-        let rung = || self.bell.rings.load(Ordering::Relaxed) != rings || self.closed.load(Ordering::Relaxed);
-        match self.cq.try_lock() {
-            Some(mut cq) => {
-                let leads = Leads::new(&self.is_led);
-                let news = cq.wait(Deadline::after(limit), rung);
-                drop((leads, cq));
-                if let Some(entry) = news {
-                    self.serve(entry);
-                }
-                // Who follows may lead now.
-                if self.bell.sleepers.load(Ordering::Relaxed) > 1 {
-                    self.ring_loudly();
-                }
-            }
-            None => {
-                // Somebody looks, and nobody would tell when that is over: before long.
-                let is_led = || self.is_led.load(Ordering::Relaxed);
-                if !is_led() {
-                    std::thread::yield_now();
-                }
-                let limit = if is_led() { limit } else { limit.min(ASIDE) };
-                let mut lock = self.bell.lock.lock();
-                if !rung() && self.cq.is_locked() {
-                    self.bell.rung.wait_for(&mut lock, limit);
-                }
-            }
-        }
-    }
-
-    /// A VI has found no room, or is over that.
-    #[cold]
-    pub fn set_stuck(&self, vi: Handle, is_stuck: bool) {
-        let mut stuck = self.stuck.lock();
-        if is_stuck {
-            stuck.insert(vi);
-        } else {
-            stuck.remove(&vi);
-        }
-        let is_any = !stuck.is_empty();
-        let was_any = self.is_any_stuck.swap(is_any, Ordering::Relaxed);
-        drop(stuck);
-        if is_any && !was_any {
-            // Who sleeps has found none: he would ask this one when his sleep is over, and nothing else may end that.
-            self.ring_loudly();
-        }
-    }
-
-    fn ask_stuck(&self) {
-        let stuck: Vec<Handle> = self.stuck.lock().iter().copied().collect();
-        for vi in stuck {
-            (self.visits.move_on)(vi);
-        }
-    }
-
-    fn serve(&self, entry: CqEntry) {
-        (self.visits.move_on)(Handle::of_number(entry.context));
-    }
-
-    /// Moves on whatever has news, without waiting: for who asks a completion queue.
-    pub fn look(&self) {
-        self.looked();
-        self.glance();
-    }
-
-    fn glance(&self) {
-        let Some(mut cq) = self.cq.try_lock() else { return };
-        for _ in 0..8 {
-            let Some(entry) = cq.poll() else { return };
-            self.serve(entry);
-        }
-    }
-
-    /// The program has looked by itself.
-    #[inline]
-    pub fn looked(&self) {
-        // Not counted exactly: it is only asked whether it changes.
-        self.looks.store(self.looks.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    }
-
-    // ---- the engine ----
-
-    /// One more VI has to be looked after, or one fewer.
+    /// One more VI has to be served by the engine, or one fewer.
     #[cold]
     pub fn need(self: &Arc<Self>, more: bool) {
         if !more {
-            self.needs.fetch_sub(1, Ordering::Relaxed);
-            return;
+            return self.progress.end_serving();
         }
-        self.needs.fetch_add(1, Ordering::Relaxed);
-        let mut engine = self.engine.lock();
-        if engine.is_none() && !self.closed.load(Ordering::Relaxed) {
-            let (serving, failing) = (self.clone(), self.clone());
-            let started = thread::spawn("vipl-engine", move || serving.run(), move |why| failing.failed(why));
-            match started {
-                Ok(running) => *engine = Some(running),
-                Err(error) => {
-                    drop(engine);
-                    return self.raise(self.catastrophe(&format!("starting a thread: {error}")));
-                }
-            }
-        }
-        drop(engine);
-        self.ring_loudly();
-    }
-
-    fn run(&self) {
-        let mut looks = 0;
-        while !self.closed.load(Ordering::Relaxed) {
-            let mut lock = self.bell.lock.lock();
-            let now = self.looks.load(Ordering::Relaxed);
-            // Under the lock of the bell: who needs it says so, and rings then.
-            let is_idle = self.needs.load(Ordering::Relaxed) == 0;
-            if !is_idle && now == looks {
-                drop(lock);
-                self.sleep_unless::<()>(LOOK, &mut || None);
-                continue;
-            }
-            looks = now;
-            if !self.closed.load(Ordering::Relaxed) {
-                self.bell.rung.wait_for(&mut lock, if is_idle { LOOK } else { ASIDE });
-            }
-            drop(lock);
-            if !is_idle {
-                // The program may look at one VI, and peers reach its memory by another.
-                self.glance();
-                if self.is_any_stuck.load(Ordering::Relaxed) {
-                    self.ask_stuck();
-                }
-            }
+        let failing = self.clone();
+        if let Err(error) = self.progress.begin_serving(move |why| failing.failed(why)) {
+            self.raise(self.catastrophe(&format!("starting a thread: {error}")));
         }
     }
 
@@ -424,7 +189,7 @@ impl NicState {
     #[cold]
     pub fn call(self: &Arc<Self>, job: Job) {
         let mut callbacks = self.callbacks.lock();
-        if self.closed.load(Ordering::Relaxed) {
+        if self.progress.is_closed() {
             return;
         }
         if callbacks.is_none() {
@@ -453,15 +218,14 @@ impl NicState {
 
     /// Ends its threads. What handlers are still to be called for is called before, unless a handler closes the NIC.
     pub fn close(&self) {
-        self.closed.store(true, Ordering::SeqCst);
         self.nic.clear_on_error();
-        self.ring_loudly();
-        let engine = self.engine.lock().take();
+        self.progress.close();
         let callbacks = self.callbacks.lock().take();
-        for running in engine.into_iter().chain(callbacks.map(|(_, running)| running)) {
-            if running.thread().id() != std::thread::current().id() {
-                let _ = running.join();
-            }
+        if let Some((jobs, running)) = callbacks
+            && running.thread().id() != std::thread::current().id()
+        {
+            drop(jobs);
+            let _ = running.join();
         }
     }
 }
@@ -483,35 +247,3 @@ fn deliver(job: Job, nic: Handle, state: &Weak<NicState>) {
 
 /// What `VipQueryNic` says of discriminators.
 pub(super) const MAX_DISCRIMINATOR: usize = address::MAX_DISCRIMINATOR;
-
-/// Somebody sleeps where news come, until this is dropped.
-struct Leads<'a>(&'a AtomicBool);
-
-impl<'a> Leads<'a> {
-    fn new(is_led: &'a AtomicBool) -> Self {
-        is_led.store(true, Ordering::Relaxed);
-        Leads(is_led)
-    }
-}
-
-impl Drop for Leads<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
-    }
-}
-
-#[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-
-    /// How often it has rung for who sleeps.
-    pub fn rings(state: &NicState) -> u64 {
-        state.bell.rings.load(Ordering::Relaxed)
-    }
-
-    /// Goes to sleep for so long, while another thread looks at what has news.
-    pub fn sleep_beside_a_look(state: &NicState, limit: Duration) {
-        let _looks = state.cq.lock();
-        std::thread::scope(|scope| scope.spawn(|| state.sleep(limit, rings(state))).join()).unwrap();
-    }
-}

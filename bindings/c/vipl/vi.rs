@@ -38,7 +38,7 @@ pub(super) static VIS: Table<ViObject> = Table::new(2);
 /// For the NIC.
 pub(super) static VISITS: Visits = Visits {
     move_on: |vi| {
-        if let Some(mut vi) = VIS.lock(vi) {
+        if let Some(mut vi) = VIS.lock(Handle::of_number(vi)) {
             vi.move_on(Until::Bound);
         }
     },
@@ -290,7 +290,7 @@ impl ViObject {
         if self.send_notify.is_some() || self.receive_notify.is_some() {
             self.notify();
         }
-        self.nic.ring();
+        self.nic.progress.bell().ring();
     }
 
     #[cold]
@@ -352,7 +352,7 @@ impl ViObject {
         }
         if is_stuck != self.is_stuck {
             self.is_stuck = is_stuck;
-            self.nic.set_stuck(self.handle, is_stuck);
+            self.nic.progress.set_stalled(self.handle.number(), is_stuck);
         }
     }
 
@@ -408,7 +408,7 @@ impl Drop for ViObject {
             self.nic.need(false);
         }
         if self.is_stuck {
-            self.nic.set_stuck(self.handle, false);
+            self.nic.progress.set_stalled(self.handle.number(), false);
         }
     }
 }

@@ -28,7 +28,7 @@ struct Notifier {
 impl Cno {
     /// For dispatchers of that adapter (`dat_cno_create`).
     pub fn new(ia: &Ia) -> Cno {
-        Cno::of(ia, cno::Cno::new(id::next() as usize, ia.core().bell.clone()))
+        Cno::of(ia, cno::Cno::new(id::next() as usize, ia.core().progress.bell().clone()))
     }
 
     /// One with a file descriptor, which is readable while there is news (`dat_cno_fd_create`): for `epoll`, or an async runtime.
@@ -36,7 +36,7 @@ impl Cno {
     /// # Errors
     /// [`Error::Unavailable`]: the system has no descriptor.
     pub fn with_fd(ia: &Ia) -> Result<Cno> {
-        let made = cno::Cno::with_fd(id::next() as usize, ia.core().bell.clone());
+        let made = cno::Cno::with_fd(id::next() as usize, ia.core().progress.bell().clone());
         made.map(|core| Cno::of(ia, core)).map_err(|why| Error::unavailable("dat_cno_fd_create", why))
     }
 
@@ -68,7 +68,7 @@ impl Cno {
 
     /// The same, after a look at the adapter and without waiting (`dat_cno_trigger`).
     pub fn poll(&self) -> Option<EvdId> {
-        self.0.ia.core().look();
+        self.0.ia.core().progress.poll();
         self.0.core.take().map(EvdId::of)
     }
 

@@ -38,7 +38,7 @@ impl Evd {
         let id = id::next();
         let overflow = ia.core().asynchronous();
         let room = room.min(evd::MOST);
-        let bell = ia.core().bell.clone();
+        let bell = ia.core().progress.bell().clone();
         let core = evd::Evd::new(id as usize, stream::ALL, room, None, bell, overflow);
         Evd(Arc::new(Queue { id: EvdId(id), core: Arc::new(core), ia: ia.clone() }))
     }
@@ -72,7 +72,7 @@ impl Evd {
             let event = match self.0.core.take() {
                 Some(event) => event,
                 None => {
-                    self.0.ia.core().look_for(|| self.0.core.len() > 0);
+                    self.0.ia.core().progress.poll_until(|| self.0.core.len() > 0);
                     self.0.core.take()?
                 }
             };

@@ -33,7 +33,7 @@ struct Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.core.close();
+        self.core.progress.close();
     }
 }
 
@@ -126,7 +126,7 @@ impl Ia {
     /// More processes that wait than processors run on this host: then who waits yields instead of spinning. At first that is so where
     /// there is one processor. May block for as long as another thread takes to look at the adapter, a tenth of a second at most.
     pub fn set_oversubscribed(&self, oversubscribed: bool) {
-        self.0.core.set_oversubscribed(oversubscribed);
+        self.0.core.progress.set_oversubscribed(oversubscribed);
     }
 
     /// The NIC below.

@@ -198,23 +198,6 @@ fn an_end_point_that_could_not_ask_is_as_before() {
     assert_eq!((one.ep.receives_posted(), one.work.len(), one.connections.len()), (1, 0, 0));
 }
 
-/// Whoever sleeps, the engine too, asks the first end point that finds no room within a millisecond and not after a whole sleep.
-#[test]
-fn the_first_end_point_that_is_stuck_wakes_who_sleeps() {
-    let one = end(&nic("shm"));
-    let (ia, rings) = (one.pz.ia().core(), || one.pz.ia().core().bell.rings());
-    let before = rings();
-    ia.set_stuck(u64::MAX, true);
-    assert_eq!(rings(), before + 1);
-    ia.set_stuck(u64::MAX - 1, true);
-    ia.set_stuck(u64::MAX, false);
-    ia.set_stuck(u64::MAX - 1, false);
-    assert_eq!(rings(), before + 1, "the others are asked with it");
-    ia.set_stuck(u64::MAX, true);
-    assert_eq!(rings(), before + 2);
-    ia.set_stuck(u64::MAX, false);
-}
-
 /// An empty segment names no memory, whichever way the message goes.
 #[test]
 fn an_empty_segment_may_have_any_context() {

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
+use udeck_rdma::Bell;
 use udeck_sys::above_stdio;
 
 use super::agent::{Agent, Called};
-use super::bell::Bell;
 
 pub struct Cno {
     pub handle: usize,
@@ -118,6 +118,6 @@ impl Cno {
     pub fn end(&self) {
         self.dead.store(true, Ordering::Relaxed);
         *self.agent.lock() = None; // its end was waited for
-        self.bell.ring_loudly();
+        self.bell.ring_all();
     }
 }

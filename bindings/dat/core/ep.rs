@@ -266,7 +266,7 @@ impl Ep {
         let is_stuck = self.is_linked() && (self.unsent + self.answers.len() > 0 || !self.held.is_empty());
         if is_stuck != self.is_stuck {
             self.is_stuck = is_stuck;
-            self.ia.set_stuck(self.id, is_stuck);
+            self.ia.progress.set_stalled(self.id, is_stuck);
         }
     }
 

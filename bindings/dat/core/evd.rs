@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
+use udeck_rdma::Bell;
 
-use super::bell::Bell;
 use super::cno::Cno;
 use super::code::{Code, Result};
 use super::event::{Event, number};
@@ -332,14 +332,14 @@ impl Evd {
 
     pub fn set_unwaitable(&self, unwaitable: bool) {
         self.unwaitable.store(unwaitable, Ordering::Relaxed);
-        self.bell.ring_loudly();
+        self.bell.ring_all();
     }
 
     /// It goes. Who waits gives up.
     pub fn end(&self) {
         self.dead.store(true, Ordering::Relaxed);
         self.set_cno(None);
-        self.bell.ring_loudly();
+        self.bell.ring_all();
     }
 }
 

@@ -269,7 +269,7 @@ pub fn accept(cr: &'static Slot<Cr>, ep: Option<&'static Slot<Ep>>, private_data
     let Some((slot, mut vi, attempt, greeting)) = begun else { return Err(Code::INTERNAL_ERROR) };
     // It waits for nobody, but a transport may take its time. The peer may have sent something before it is over: who moves end points
     // on does not wait here for this one.
-    let cq = ia.cq_handle();
+    let cq = ia.progress.cq_handle();
     let answered = request.accept(&mut vi, cq, cq, &greeting);
     // Gone meanwhile, its place may be another's.
     if let Some(ep) = &mut *slot.lock() {
@@ -358,7 +358,7 @@ impl Asking {
     }
 
     fn is_wanted(&self) -> bool {
-        !self.ia.is_closed() && !self.withdrawal.is_withdrawn()
+        !self.ia.progress.is_closed() && !self.withdrawal.is_withdrawn()
     }
 
     /// Where somebody listens, or will before the patience ends. A directory that is slow to answer is waited for longer.
@@ -378,7 +378,7 @@ impl Asking {
         let mut place = self.find(patience)?;
         loop {
             let to = NetAddress { host: place.clone(), discriminator: discriminator(self.qualifier) };
-            let cq = self.ia.cq_handle();
+            let cq = self.ia.progress.cq_handle();
             match vi.connect_unless(&self.withdrawal, &to, (cq, cq), &self.greeting, self.until) {
                 Ok(theirs) => {
                     return Greeting::decode(&theirs).ok_or_else(|| {

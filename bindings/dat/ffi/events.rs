@@ -76,7 +76,7 @@ pub fn limit(timeout: u32) -> Duration {
 /// A new event dispatcher.
 pub fn make(ia: &Arc<Ia>, len: usize, cno: Option<Arc<Cno>>, flags: u32, overflow: Weak<Evd>) -> Arc<Evd> {
     let slot = EVDS.insert(ia.provider, |slot| {
-        let object = Arc::new(Evd::new(slot.handle(), flags, len, cno, ia.bell.clone(), overflow));
+        let object = Arc::new(Evd::new(slot.handle(), flags, len, cno, ia.progress.bell().clone(), overflow));
         Owned { object, ia: ia.clone() }
     });
     ia.objects.lock().insert(slot.handle());
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn wait(
             }
         });
         evd.waiting.store(false, Ordering::Release);
-        let closed = || if ia.is_closed() { Code::ABORT } else { Code::TIMEOUT_EXPIRED };
+        let closed = || if ia.progress.is_closed() { Code::ABORT } else { Code::TIMEOUT_EXPIRED };
         let event = found.unwrap_or_else(|| Err(closed()));
         // SAFETY: not NULL, so valid, here and below.
         unsafe { put(more, evd.len() as c_int) };
@@ -247,7 +247,7 @@ pub unsafe extern "C" fn dequeue(handle: Handle, out: *mut CEvent) -> Code {
             None => {
                 let Owned { object: evd, ia } = owned.clone();
                 drop(held);
-                ia.look_for(|| evd.len() > 0);
+                ia.progress.poll_until(|| evd.len() > 0);
                 evd.take().ok_or(Code::NO_EVENT)?
             }
         };
@@ -358,7 +358,7 @@ pub unsafe extern "C" fn cno_create(ia: Handle, agent: Agent, out: *mut Handle) 
         let ia = unsafe { adapter(ia) }?;
         some(out, 3)?;
         let slot = CNOS.insert(ia.provider, |slot| Owned {
-            object: Arc::new(Cno::new(slot.handle(), ia.bell.clone())),
+            object: Arc::new(Cno::new(slot.handle(), ia.progress.bell().clone())),
             ia: ia.clone(),
         });
         if let Some(owned) = slot.get()
@@ -387,10 +387,10 @@ pub unsafe extern "C" fn cno_fd_create(ia: Handle, fd: *mut c_int, out: *mut Han
         // It learns its handle with its place: a descriptor is made before, so that nothing is in a place that failed.
         let mut failed = None;
         let slot = CNOS.insert(ia.provider, |slot| {
-            let made = Cno::with_fd(slot.handle(), ia.bell.clone());
+            let made = Cno::with_fd(slot.handle(), ia.progress.bell().clone());
             let object = made.unwrap_or_else(|why| {
                 failed = Some(why);
-                Cno::new(slot.handle(), ia.bell.clone())
+                Cno::new(slot.handle(), ia.progress.bell().clone())
             });
             Owned { object: Arc::new(object), ia: ia.clone() }
         });
@@ -452,7 +452,7 @@ pub unsafe extern "C" fn cno_wait(handle: Handle, timeout: u32, out: *mut Handle
             None => cno.dead.load(Ordering::Relaxed).then_some(Err(Code::INVALID_STATE.of(Sub::CnoDead))),
         });
         cno.waiters.fetch_sub(1, Ordering::Relaxed);
-        let closed = || if ia.is_closed() { Code::ABORT } else { Code::TIMEOUT_EXPIRED };
+        let closed = || if ia.progress.is_closed() { Code::ABORT } else { Code::TIMEOUT_EXPIRED };
         let evd = found.unwrap_or_else(|| Err(closed()))?;
         // SAFETY: not NULL, so valid.
         unsafe { put(out, evd) };
@@ -469,7 +469,7 @@ pub unsafe extern "C" fn cno_trigger(handle: Handle, out: *mut Handle) -> Code {
         // SAFETY: as above.
         let Owned { object: cno, ia } = unsafe { object(&CNOS, handle, Sub::HandleCno) }?;
         some(out, 2)?;
-        ia.look();
+        ia.progress.poll();
         // SAFETY: not NULL, so valid.
         unsafe { put(out, cno.take().ok_or(Code::QUEUE_EMPTY)?) };
         Ok(())

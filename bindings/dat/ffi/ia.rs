@@ -295,7 +295,7 @@ pub unsafe extern "C" fn close(handle: Handle, flags: u32) -> Code {
             _ => return Err(Code::argument(2)),
         }
         IAS.remove(slot, Code::INVALID_HANDLE.of(Sub::HandleIa), |_| Ok(()))?;
-        ia.close();
+        ia.progress.close();
         if let Some(handle) = own {
             events::free_own(handle);
         }

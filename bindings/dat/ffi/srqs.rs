@@ -102,7 +102,7 @@ pub unsafe extern "C" fn srq_post_recv(
         };
         own.srq.post(Receive::new(segments, cookie))?;
         // A message may wait for it.
-        own.pz.ia.bell.ring();
+        own.pz.ia.progress.bell().ring();
         Ok(())
     })
 }

@@ -46,7 +46,7 @@ fn done(
     some(to)?;
     let found = {
         let mut vi = VIS.lock(vi).ok_or(VipReturn::INVALID_PARAMETER)?;
-        vi.nic().looked();
+        vi.nic().progress.count_poll();
         done(&mut vi)
     };
     let descriptor = found.ok_or(VipReturn::NOT_DONE)?;
@@ -75,8 +75,8 @@ pub unsafe extern "C" fn VipRecvDone(vi: Handle, descriptor: *mut *mut Descripto
 fn wait(vi: Handle, timeout: Ulong, to: *mut *mut Descriptor, queue: Queue) -> Outcome {
     some(to)?;
     let nic = VIS.lock(vi).ok_or(VipReturn::INVALID_PARAMETER)?.nic().clone();
-    let look = || {
-        nic.looked();
+    let look = |_| {
+        nic.progress.count_poll();
         let Some(mut vi) = VIS.lock(vi) else { return Some(Err(VipReturn::INVALID_PARAMETER)) };
         let found = match queue {
             Queue::Send => vi.send_done(),
@@ -84,7 +84,7 @@ fn wait(vi: Handle, timeout: Ulong, to: *mut *mut Descriptor, queue: Queue) -> O
         };
         found.map(Ok)
     };
-    let found = nic.wait(deadline(timeout), look).unwrap_or(Err(VipReturn::TIMEOUT));
+    let found = nic.progress.wait(deadline(timeout), look).unwrap_or(Err(VipReturn::TIMEOUT));
     // SAFETY: not NULL, so valid for writing, as C promises.
     found.and_then(|descriptor| unsafe { put(to, descriptor) })
 }

@@ -98,7 +98,7 @@ impl ViObject {
         let greeting = self.greeting(local).encode();
         let nic = self.nic.clone();
         let (Some(peer), Some(below)) = (&mut self.peer, &mut self.below) else { return };
-        let cq = nic.cq_handle();
+        let cq = nic.progress.cq_handle();
         peer.stage = match found {
             Err(code) => Stage::Failed(code),
             Ok(to) => match below.peer_request(&to, cq, cq, &greeting, peer.deadline) {

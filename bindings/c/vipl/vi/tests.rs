@@ -13,7 +13,7 @@ use udeck::via::{Cq, Deadline, Listener, NetAddress, Nic};
 
 use super::*;
 use crate::vipl::address::Host;
-use crate::vipl::engine::{self, NICS, OwnPtag, PTAGS};
+use crate::vipl::engine::{NICS, OwnPtag, PTAGS};
 use crate::vipl::memory::{self, Wanted};
 use crate::vipl::types::{ControlSegment, RELIABLE_DELIVERY, RELIABLE_RECEPTION, UNRELIABLE};
 use crate::vipl::wire;
@@ -140,7 +140,7 @@ impl Scene {
         let peer_cq = self.cq.handle();
         std::thread::scope(|scope| {
             let asks = scope.spawn(|| peer.connect(&to, &peer_cq, &peer_cq, b"", limit).map(drop));
-            let cq = self.state.cq_handle();
+            let cq = self.state.progress.cq_handle();
             listener.wait(limit).unwrap().accept(&mut below, cq, cq, b"").unwrap();
             asks.join().unwrap().unwrap();
         });
@@ -301,31 +301,6 @@ fn who_asked_is_called_when_a_send_that_waited_for_room_is_over() {
     assert_eq!(locked.disconnect(), VipReturn::SUCCESS);
     drop(locked);
     assert!(matches!(VIS.remove(vi, |vi| vi.may_go()), Some(Ok(_))));
-}
-
-/// Who sleeps on the bell is rung for. Nobody rings when a look is over.
-#[test]
-fn nobody_follows_who_only_looks() {
-    // Until it is over: what other tests do rings.
-    let scene = SCENE.lock();
-    let state = scene.state.clone();
-    let (done, is_done) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        engine::tests::sleep_beside_a_look(&state, Duration::from_secs(600));
-        done.send(()).unwrap();
-    });
-    is_done.recv_timeout(Duration::from_secs(20)).expect("it sleeps for all of its time");
-    drop(scene);
-}
-
-/// Whoever sleeps asks the first VI that finds no room within a millisecond, and not after a whole sleep.
-#[test]
-fn the_first_vi_that_is_stuck_wakes_who_sleeps() {
-    let scene = SCENE.lock();
-    let before = engine::tests::rings(&scene.state);
-    scene.state.set_stuck(Handle::NULL, true);
-    assert_ne!(engine::tests::rings(&scene.state), before);
-    scene.state.set_stuck(Handle::NULL, false);
 }
 
 /// A message waits for a receive that is posted behind it, until the program has asked for messages.

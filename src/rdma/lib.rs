@@ -1,0 +1,26 @@
+//! One-sided operations as messages of a virtual interface: what uDAPL's provider and `vipl.h` have in common.
+//!
+//! The book has the engine's contract (`docs/internals/rdma-engine.md`). A face (uDAPL, VIPL) has the objects, states and codes of its
+//! standard, and uses:
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `progress.rs`, `bell.rs` | who moves the end points of a NIC on, and how threads wait together |
+
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
+
+mod bell;
+mod progress;
+
+pub use bell::Bell;
+pub use progress::{MAX_WAIT, MoveOn, Progress};
+
+/// Longest message of a program's, in bytes.
+pub const MAX_TRANSFER: usize = 64 << 20;
+/// Room for what stands before a message's bytes: a head, and where a write goes.
+const RESERVED: usize = 4096;
+
+/// Longest message over this NIC, in bytes.
+pub fn max_transfer(nic: &udeck_via::Nic) -> usize {
+    nic.attributes().max_transfer.saturating_sub(RESERVED).min(MAX_TRANSFER)
+}

@@ -1,0 +1,348 @@
+//! Progress of a NIC's end points: who moves them on, and how threads wait.
+//!
+//! Usually the program's own threads do, by polling. Those that wait sleep together on the NIC's one completion queue below: one of
+//! them, the leader, sleeps there and moves on whatever has news; the others sleep on a bell that it rings. Where nobody polls, the
+//! engine's thread does the same, because peers read and write the program's memory at any time. While the program polls by itself,
+//! that thread keeps out of its way, but for one poll each millisecond.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use udeck_via::{Cq, CqHandle, Deadline, Nic, Pause, Spinner, thread};
+
+use crate::Bell;
+
+/// Longest sleep of a leader, a follower or a listener before it looks whether the NIC has closed.
+pub const MAX_WAIT: Duration = Duration::from_millis(100);
+/// How long the engine keeps out of the way of a program that polls, and of a peer that has no room.
+const ASIDE: Duration = Duration::from_millis(1);
+/// Completions that one poll serves, at most.
+const BOUND: usize = 8;
+
+/// Moves the end point of that number on. (Faces use this file, and not the other way round.)
+pub type MoveOn = fn(u64);
+
+/// The completion queue of a NIC's end points, the threads that wait at it, and the engine's thread.
+pub struct Progress {
+    bell: Arc<Bell>,
+    move_on: MoveOn,
+    /// Whether a thread that spins keeps the peer from its processor.
+    is_oversubscribed: AtomicBool,
+    cq: Mutex<Cq>,
+    cq_handle: CqHandle,
+    /// End points that the engine has to serve.
+    served: AtomicUsize,
+    /// Polls of the program's.
+    polls: AtomicU64,
+    name: &'static str,
+    engine: Mutex<Option<JoinHandle<Result<(), String>>>>,
+    /// End points that have found no room, or no receive. Nobody may tell when there is some, so they are polled.
+    stalled: Mutex<HashSet<u64>>,
+    is_any_stalled: AtomicBool,
+    is_closed: AtomicBool,
+}
+
+/// Both ends may be on this host, and there is one processor for them.
+fn is_crowded() -> bool {
+    std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1)
+}
+
+impl Progress {
+    /// Progress of the end points on `nic`. The engine's thread gets that name.
+    ///
+    /// # Errors
+    /// The NIC has no completion queue left.
+    pub fn new(nic: &Nic, name: &'static str, move_on: MoveOn) -> udeck_via::Result<Progress> {
+        let mut cq = Cq::new(nic)?;
+        let is_crowded = is_crowded();
+        cq.set_oversubscribed(is_crowded);
+        Ok(Progress {
+            bell: Arc::new(Bell::new(cq.handle())),
+            move_on,
+            is_oversubscribed: AtomicBool::new(is_crowded),
+            cq_handle: cq.handle(),
+            cq: Mutex::new(cq),
+            served: AtomicUsize::new(0),
+            polls: AtomicU64::new(0),
+            name,
+            engine: Mutex::default(),
+            stalled: Mutex::default(),
+            is_any_stalled: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+        })
+    }
+
+    /// The bell that completions ring.
+    pub fn bell(&self) -> &Arc<Bell> {
+        &self.bell
+    }
+
+    /// The completion queue that end points are connected with.
+    pub fn cq_handle(&self) -> &CqHandle {
+        &self.cq_handle
+    }
+
+    /// Whether the NIC has closed: waits end.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// Says whether a thread that spins keeps others from their processors.
+    pub fn set_oversubscribed(&self, oversubscribed: bool) {
+        self.is_oversubscribed.store(oversubscribed, Ordering::Relaxed);
+        self.bell.ring_all(); // the leader has the queue locked
+        self.cq.lock().set_oversubscribed(oversubscribed);
+    }
+
+    // ---- waiting ----
+
+    /// Polls until there is something, at most until `deadline`. `poll` is told whether it is the last before a sleep: then it has to
+    /// look under a lock.
+    #[inline]
+    pub fn wait<T>(&self, deadline: Deadline, mut poll: impl FnMut(bool) -> Option<T>) -> Option<T> {
+        let mut spinner = Spinner::new(self.is_oversubscribed.load(Ordering::Relaxed));
+        loop {
+            if let Some(found) = poll(false) {
+                return Some(found);
+            }
+            if self.is_closed() {
+                return None;
+            }
+            if spinner.pause() == Pause::Sleep {
+                if deadline.passed() {
+                    return None;
+                }
+                if let Some(found) = self.sleep_unless(deadline.remaining().min(MAX_WAIT), &mut || poll(true))
+                {
+                    return Some(found);
+                }
+            } else if deadline.passed() {
+                return None;
+            }
+        }
+    }
+
+    /// Sleeps until something may have changed, unless a poll finds something.
+    fn sleep_unless<T>(&self, limit: Duration, poll: &mut dyn FnMut() -> Option<T>) -> Option<T> {
+        let _sleeper = self.bell.sleeper(true);
+        let rings = self.bell.rings();
+        let found = poll();
+        if found.is_none() {
+            self.sleep_or_poll_stalled(limit, rings);
+        }
+        found
+    }
+
+    fn sleep_or_poll_stalled(&self, limit: Duration, rings: u64) {
+        let is_any_stalled = self.is_any_stalled.load(Ordering::Relaxed);
+        self.sleep(if is_any_stalled { limit.min(ASIDE) } else { limit }, rings);
+        if is_any_stalled {
+            self.poll_stalled();
+        }
+    }
+
+    fn sleep(&self, limit: Duration, rings: u64) {
+        let rung = || self.bell.rings() != rings || self.is_closed();
+        match self.cq.try_lock() {
+            Some(mut cq) => {
+                let leader = self.bell.lead();
+                let news = cq.wait(Deadline::after(limit), rung);
+                drop((leader, cq));
+                if let Some(entry) = news {
+                    (self.move_on)(entry.context);
+                }
+                // A follower may lead now.
+                if self.bell.sleepers() > 1 {
+                    self.bell.ring_all();
+                }
+            }
+            None => {
+                // Another thread polls, and rings for nobody when it has done: that is soon.
+                if !self.bell.is_led() {
+                    std::thread::yield_now();
+                }
+                let limit = if self.bell.is_led() { limit } else { limit.min(ASIDE) };
+                self.bell.sleep(limit, || rung() || !self.cq.is_locked());
+            }
+        }
+    }
+
+    /// Notes that an end point has found no room or no receive, or that this is over.
+    #[cold]
+    pub fn set_stalled(&self, end_point: u64, is_stalled: bool) {
+        let mut stalled = self.stalled.lock();
+        if is_stalled {
+            stalled.insert(end_point);
+        } else {
+            stalled.remove(&end_point);
+        }
+        let is_any = !stalled.is_empty();
+        let was_any = self.is_any_stalled.swap(is_any, Ordering::Relaxed);
+        drop(stalled);
+        if is_any && !was_any {
+            // A sleeper that has found none would poll this one at the end of its sleep, and nothing else may end that.
+            self.bell.ring_all();
+        }
+    }
+
+    fn poll_stalled(&self) {
+        let stalled: Vec<u64> = self.stalled.lock().iter().copied().collect();
+        stalled.into_iter().for_each(self.move_on);
+    }
+
+    /// Moves on whatever has news, without waiting.
+    #[inline]
+    pub fn poll(&self) {
+        self.poll_until(|| false);
+    }
+
+    /// As [`Progress::poll`], until something is found: the completion queue below is fair, so the next poll begins with others.
+    #[inline]
+    pub fn poll_until(&self, is_found: impl Fn() -> bool) {
+        self.count_poll();
+        self.serve(is_found);
+    }
+
+    /// Counts a poll of the program's at one of its end points.
+    #[inline]
+    pub fn count_poll(&self) {
+        // Not counted exactly: the engine only looks whether it has changed.
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn serve(&self, is_found: impl Fn() -> bool) {
+        let Some(mut cq) = self.cq.try_lock() else { return };
+        for _ in 0..BOUND {
+            let Some(entry) = cq.poll() else { return };
+            (self.move_on)(entry.context);
+            if is_found() {
+                return;
+            }
+        }
+    }
+
+    // ---- the engine's thread ----
+
+    /// Has the engine serve one more end point. The first one starts its thread; `panicked` is called if that panics.
+    ///
+    /// # Errors
+    /// The system has no thread left: end points are served while the program polls or waits.
+    #[cold]
+    pub fn begin_serving(self: &Arc<Self>, panicked: impl FnOnce(&str) + Send + 'static) -> io::Result<()> {
+        self.served.fetch_add(1, Ordering::Relaxed);
+        let mut engine = self.engine.lock();
+        if engine.is_none() && !self.is_closed() {
+            let serving = self.clone();
+            *engine = Some(thread::spawn(self.name, move || serving.run(), panicked)?);
+        }
+        drop(engine);
+        self.bell.ring_all();
+        Ok(())
+    }
+
+    /// Has the engine serve one end point fewer.
+    pub fn end_serving(&self) {
+        self.served.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn run(&self) {
+        let mut polls = 0;
+        while !self.is_closed() {
+            let now = self.polls.load(Ordering::Relaxed);
+            let is_idle = self.served.load(Ordering::Relaxed) == 0;
+            if is_idle || now != polls {
+                polls = now;
+                // An end point is counted before the bell rings for it.
+                let is_needed = || is_idle && self.served.load(Ordering::Relaxed) > 0;
+                self.bell.sleep(if is_idle { MAX_WAIT } else { ASIDE }, || self.is_closed() || is_needed());
+                if !is_idle {
+                    // The program may poll one end point, and peers reach its memory by another.
+                    self.serve(|| false);
+                    if self.is_any_stalled.load(Ordering::Relaxed) {
+                        self.poll_stalled();
+                    }
+                }
+                continue;
+            }
+            // Completions of the program's do not concern it.
+            let _sleeper = self.bell.sleeper(false);
+            self.sleep_or_poll_stalled(MAX_WAIT, self.bell.rings());
+        }
+    }
+
+    /// Ends the waits, and the engine's thread.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        if udeck_via::is_forked() {
+            return; // the thread is the parent's
+        }
+        self.bell.ring_all();
+        let engine = self.engine.lock().take();
+        if let Some(running) = engine
+            && running.thread().id() != std::thread::current().id()
+        {
+            let _ = running.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn progress() -> Progress {
+        let nic = udeck_sim::Fabric::new(1).nic("a", udeck_sim::Options::default()).unwrap();
+        Progress::new(&nic, "engine", |_| {}).unwrap()
+    }
+
+    /// The leader rings when it wakes; a thread that only polls does not.
+    #[test]
+    fn nobody_follows_a_thread_that_only_polls() {
+        let progress = Arc::new(progress());
+        let (done, is_done) = mpsc::channel();
+        std::thread::spawn(move || {
+            let polls = progress.cq.lock();
+            std::thread::scope(|scope| {
+                scope.spawn(|| progress.sleep(Duration::from_secs(600), progress.bell.rings()));
+            });
+            drop(polls);
+            done.send(()).unwrap();
+        });
+        is_done.recv_timeout(Duration::from_secs(20)).expect("it sleeps for all of its time");
+    }
+
+    /// A sleeper polls the first end point that finds no room within a millisecond, and not at the end of its sleep.
+    #[test]
+    fn the_first_end_point_that_stalls_wakes_sleepers() {
+        let progress = progress();
+        let rings = |end_point, is_stalled| {
+            let before = progress.bell.rings();
+            progress.set_stalled(end_point, is_stalled);
+            progress.bell.rings() - before
+        };
+        assert_eq!(
+            [rings(1, true), rings(2, true), rings(1, false), rings(2, false), rings(1, true)],
+            [1, 0, 0, 0, 1]
+        );
+    }
+
+    #[test]
+    fn only_listeners_are_rung_for() {
+        let progress = progress();
+        let rings = |listens| {
+            let _sleeper = progress.bell.sleeper(listens);
+            let before = progress.bell.rings();
+            progress.bell.ring();
+            progress.bell.rings() - before
+        };
+        assert_eq!([rings(false), rings(true)], [0, 1]);
+    }
+}
