@@ -60,36 +60,30 @@ const RULES: &[Rule] = &[
         may: &["transports/verbs", "tests/mock-verbs", "crates/via"],
         tests_may: &[],
     },
-    // The settings and the NICs of the umbrella; a launcher's name service, where there is one.
-    Rule { folder: "src/directory", may: &[".", "src/boot", "src/sys"], tests_may: &[] },
+    // The directory takes settings and NICs from the umbrella, and a launcher's name service, where there is
+    // one.
+    Rule { folder: "crates/directory", may: &[".", "crates/boot", "crates/sys"], tests_may: &[] },
     // One-sided operations over the VIs of any transport; `sys`: copies of memory that others write. Its tests need a NIC.
-    Rule { folder: "src/rdma", may: &["src/via", "src/sys"], tests_may: &["transports/sim"] },
-    // The whole library in C.
+    Rule { folder: "bindings/rdma", may: &["crates/via", "crates/sys"], tests_may: &["transports/sim"] },
+    // The C binding covers the whole library.
     Rule {
-        folder: "src/capi",
-        may: &[".", "src/directory", "src/rdma", "src/via", "src/boot", "src/auth", "src/sys"],
+        folder: "bindings/c",
+        may: &[
+            ".",
+            "bindings/rdma",
+            "crates/directory",
+            "crates/via",
+            "crates/boot",
+            "crates/auth",
+            "crates/sys",
+        ],
         tests_may: &[],
     },
-    // uDAPL: NICs and VIs of the umbrella, one-sided operations over them, and the names by which its end points find each other.
-    Rule {
-        folder: "src/dat",
-        may: &[".", "src/directory", "src/rdma", "src/sys"],
-        tests_may: &["tests/faults"],
-    },
-    // It calls as C programs do.
-    Rule { folder: "src/dat/paths", may: &["src/dat"], tests_may: &[] },
-    // The whole library in Python, but for interfaces of other layers.
-    Rule { folder: "src/python", may: &[".", "src/sys"], tests_may: &[] },
-    // Command lines as pages and completions: nothing of messaging.
-    Rule { folder: "src/manual", may: &[], tests_may: &[] },
-    // State machines that anything may use: nothing of messaging.
-    Rule { folder: "src/qos", may: &[], tests_may: &[] },
-    Rule { folder: "src/fabric", may: &["src/qos"], tests_may: &[] },
-    // The umbrella for `deckrun --doctor`: what a job would find, only the registry knows. `trace`: of a job that did not finish nobody
-    // else merges it.
+    // uDAPL uses NICs and VIs of the umbrella, the names by which its end points find each other, and copies of memory that
+    // others write.
     Rule {
         folder: "bindings/dat",
-        may: &[".", "crates/directory", "crates/sys"],
+        may: &[".", "bindings/rdma", "crates/directory", "crates/sys"],
         tests_may: &["tests/faults"],
     },
     // The counted program calls uDAPL as a C program does.
