@@ -7,14 +7,14 @@
 //! * The last of the threads that ask waits at the mailbox, for all. The others *rest*: each until it is
 //!   rung, or its own deadline.
 //! * A thread that takes another's message out of its ring sets it aside, and rings the threads that the
-//!   message is for. News of ranks that end concern all threads.
+//!   message is for. The end of a rank concerns all threads.
 //! * A thread that leaves rings one that rests, if nobody asks: thus one thread waits at the mailbox for as
 //!   long as any thread rests.
 //! * A call at several mailboxes rests only briefly: it asks for all of them again, because nobody may wait
 //!   at some of them.
 //! * A thread that rests for long publishes what it waits for, like a thread that waits at the mailbox.
 //!
-//! A call that finds its message at once does nothing of this, and a thread that waits alone asks nobody.
+//! A call that finds its message at once takes none of these steps, and a thread that waits alone asks nobody.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long a call at several mailboxes rests.
 const PAUSE_OF_SEVERAL: Duration = Duration::from_millis(10);
 
-/// Turns of the threads that share one mailbox: how they are heard by the thread that waits at it.
+/// Turns of the threads that share one mailbox: how they ask the thread that waits at it to release it.
 pub struct Turns {
     /// Number of threads that ask for the lock.
     asking: AtomicU32,

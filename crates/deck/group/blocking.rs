@@ -286,7 +286,7 @@ pub(super) fn reducing<T: Pod, O: Operator<T>>(kind: Kind, op: &O) -> Signature 
     Signature::new(kind, 0, op.code(), Elements::reduced_by(op))
 }
 
-/// Begins the group's next call. Every [`SYNCHRONIZE`](super::kind::SYNCHRONIZE) calls all members wait for
+/// Begins the group's next call. Every [`SYNCHRONIZE`](super::kind::SYNCHRONIZE) calls, all members wait for
 /// each other first.
 #[inline]
 fn begin(

@@ -67,9 +67,8 @@ pub(super) fn agree(
     Ok(agreed)
 }
 
-/// The maker to name in a request to the launcher, by which it knows when that rank can no longer make
-/// anything.
-/// something.
+/// The maker to name in a request to the launcher, by which the launcher knows when nobody can make the requested
+/// thing any more.
 fn maker(group: &str, rank: usize) -> Maker {
     let rank = rank as u32;
     // The loss of a rank that is no member changes nothing.

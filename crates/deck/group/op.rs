@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 
 pub use self::by_type::{ByType, ElementType, Named, WithElements};
 
-/// Operator that combines two elements into one. Any function of two elements is one, too: `|a: f64, b: f64|
-/// a.max(b)`.
+/// Operator that combines two elements into one. Any function of two elements is an operator, too:
+/// `|a: f64, b: f64| a.max(b)`.
 ///
 /// An operator has to be associative, and commutative unless it is used by [`in_order`]. All members have to
 /// use the same one. Where the order makes a difference (sums of floating-point numbers, the sign of a zero,

@@ -74,7 +74,7 @@ impl Group {
     /// The errors of all calls ([`Group`]); [`Error::WouldBlock`] while 64 requests of the group are under
     /// way; while a request is under way that began 127 calls before; while one is that began 64 calls before
     /// and that not all members are known to have made; or while another thread is in a blocking call of the
-    /// group. A request that began 127 calls before refuses blocking calls, too.
+    /// group. A request that began 127 calls before makes blocking calls fail, too.
     #[doc(alias = "MPI_Ibarrier")]
     pub fn barrier_nonblocking(&self) -> Result<Request<'static, ()>> {
         self.start(Signature::plain(Kind::Barrier), |call| {
@@ -206,7 +206,7 @@ impl Group {
     }
 
     /// Begins this member's part of a call, and runs it as far as possible without waiting. Every
-    /// [`SYNCHRONIZE`] calls all members wait for each other first, as part of the call.
+    /// [`SYNCHRONIZE`] calls, all members wait for each other first, as part of the call.
     fn start<'a, R>(
         &self,
         signature: Signature,
@@ -408,7 +408,7 @@ mod tasks {
     use super::{Context, Engine, Future, LOOKS, Pin, Poll, Request, Result, Stage};
     use crate::wait_policy::MEMORY_PAUSE;
 
-    // `Unpin` is sound: the contents are in a box, or never pinned.
+    // `Unpin` for any `R`: the contents are in a box, or never pinned.
     impl<R> Unpin for Request<'_, R> {}
 
     /// Waits without a deadline, which is the executor's matter.

@@ -105,7 +105,7 @@ impl Channel {
     }
 
     /// Shortens a deadline to the time when the first message may be sent, if that is known and still to
-    /// come: nobody notifies it.
+    /// come: no notification comes then.
     pub(super) fn until_turn(&self, deadline: Deadline) -> Deadline {
         let at = match self.queue.first().and_then(Outgoing::granted_from) {
             Some(at) => Some(at),

@@ -15,8 +15,8 @@ use crate::wait_policy::WaitPolicy;
 /// Interval at which a wait checks whether the launcher has reported the owner's end.
 const LOOK_UP: Duration = Duration::from_millis(500);
 
-/// First and longest poll interval of a flush. A mailbox does not notify each message that it reads, which
-/// would cost every retrieve.
+/// First and longest poll interval of a flush. A mailbox sends no notification for each message
+/// that it reads, because that would slow down every retrieve.
 const FLUSH_PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
 /// Name of the operation in errors of a wait for one message.
@@ -185,8 +185,8 @@ mod tasks {
         }
 
         /// Arms the completion queue, to be woken by whatever the peer does from now on. Also returns a time
-        /// at which to poll anyway: if others move the queue along, memory has to become free, or messages
-        /// have to be read, nobody may notify.
+        /// at which to poll anyway: there may be no notification if others move the queue along, memory has
+        /// to become free, or messages have to be read.
         pub fn arm(&mut self) -> (Armed, Option<Instant>) {
             let unheard = self.has_queued() || self.has_to_look.get();
             (self.cq.arm(), unheard.then(|| Instant::now() + MEMORY_PAUSE))

@@ -1,7 +1,7 @@
 //! Operators on elements whose type is known only at run time, as in C and Python.
 //!
-//! These operators work on the elements' bytes. Hence the algorithms are compiled once for each width of elements, not
-//! for each type and operator.
+//! These operators work on the elements' bytes. Hence the algorithms are compiled once for each width of
+//! elements, not for each type and operator.
 
 use bytemuck::Pod;
 
