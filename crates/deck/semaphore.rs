@@ -20,8 +20,8 @@ const ATTEMPTS: usize = 1000;
 /// A counting semaphore among ranks of a host: DECK's *semaph*.
 ///
 /// [`World::semaphore`] makes it, called by all ranks that share it. It is gone with its last user. The
-/// permits of a rank that dies come back, like with System V's `SEM_UNDO`; the next [`Permit`] reports it
-/// ([`Permit::reclaimed_from`]).
+/// permits of a rank that dies come back, like with System V's `SEM_UNDO`; a [`Permit`] that came back in this
+/// way reports it ([`Permit::reclaimed_from`]).
 ///
 #[cfg_attr(not(doctest), doc = include_str!("examples/semaphore.md"))]
 pub struct Semaphore {
@@ -233,7 +233,8 @@ impl Permit<'_> {
         self.reclaimed_from
     }
 
-    /// Keeps the permit for good: the semaphore has one permit less, however this rank ends. [`Semaphore::release`] adds it again.
+    /// Keeps the permit for good: the semaphore has one permit less, however this rank ends.
+    /// [`Semaphore::release`] adds it again.
     ///
     /// # Errors
     /// The errors of [`Semaphore::release`]; the permit is released then.

@@ -139,7 +139,7 @@ impl CopyReceive {
         // may have gone already.
         let unasked = window.saturating_sub(1) as usize * lent.len();
         let ask = block.len() - *filled > unasked;
-        drop(lent); //  returned before its sender is asked for more
+        drop(lent); // returned before its sender is asked for more
         if ask {
             side.answer(None, Kind::More, 0, &[])?;
         }

@@ -138,7 +138,7 @@ pub(crate) fn finish(tag: u32, side: &mut RecvSide) -> Result<RendezvousStatus, 
     let mut done = side.vi.read_done();
     if done.is_none() {
         side.vi.request_send_notify();
-        // Polls once more: a read that ended before the request is not notified.
+        // Polls once more: a read that ended before the request sends no notification.
         done = side.vi.read_done();
     }
     match done {
