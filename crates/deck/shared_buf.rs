@@ -136,9 +136,10 @@ impl<T: Pod> Postable<T> for SharedBuf<T> {
     }
 }
 
-/// Posts `message` to all `postboxes`: `post_all(&outs, &message)` for a list, `post_all([&left, &right],
-/// &message)`, `post_all(outs.iter().skip(1), &message)`. Posts that must wait for room do so after all
-/// others, together at most the world's deadline (`DECK_DEADLINE`, of the first one's world).
+/// Posts `message` to all `postboxes`: `post_all(&outs, &message)` for a list,
+/// `post_all([&left, &right], &message)`, `post_all(outs.iter().skip(1), &message)`. Posts that must wait for
+/// room do so after all others, together at most the world's deadline (`DECK_DEADLINE`, of the first one's
+/// world).
 ///
 /// # Errors
 /// [`PostAllError`] says which posts failed, and why; the others are done.

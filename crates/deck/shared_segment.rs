@@ -28,8 +28,8 @@ pub use self::atomic::AtomicElement;
 /// There is no `&[T]`: others may write at any moment, and what a reference points to must not change.
 /// Elements are copied in and out ([`get`](Self::get), [`set`](Self::set), [`copy_to`](Self::copy_to),
 /// [`copy_from`](Self::copy_from)) by relaxed atomic accesses. Thus nothing is undefined, but these accesses
-/// order nothing. A rank is sure to see what another one wrote in three cases: both have passed a
-/// [`barrier`](Self::barrier) in between; it has the [lock](Self::lock) that the other one had; or by
+/// order nothing. A rank is sure to see what another one wrote in three cases: after both have passed a
+/// [`barrier`](Self::barrier) in between, once it holds the [lock](Self::lock) that the other one held, or by
 /// [atomics](Self::load). An element of 1, 2, 4 or 8 bytes is never seen half written. A longer one may be,
 /// if nothing orders the accesses.
 ///
