@@ -19,7 +19,7 @@ pub enum BootError {
         owner: u32,
     },
 
-    /// Nobody has registered this name.
+    /// No rank has registered this name.
     #[error("no rank has registered the name `{name}`{}. {}", after(waited), Listing(existing, *total))]
     NoSuchName {
         /// The name.
@@ -32,7 +32,7 @@ pub enum BootError {
         waited: Duration,
     },
 
-    /// Nobody has stored a value under this key.
+    /// No rank has stored a value under this key.
     #[error("no rank has put a value under the key `{key}`{}. {}", after(waited), Listing(existing, *total))]
     NoSuchKey {
         /// The key.

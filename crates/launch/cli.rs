@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of deckrun, and the job that it describes.
 
 mod values;
 

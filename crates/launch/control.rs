@@ -13,7 +13,7 @@
 //! A node learns from its agent alone what to run. One TCP connection, the *control connection*, carries
 //! everything else of its ranks ([`framed_stream`]). Its frames can be made only with the host's control key,
 //! which ranks do not have ([`seal`]). Unread data is bounded for each kind: output and input have a window
-//! ([`WINDOW`]), and so have each rank's words with the name service, in both directions. When the root dies,
+//! ([`WINDOW`]), and so have each rank's data for and from the name service. When the root dies,
 //! the connection ends, and the node ends its ranks.
 
 pub(crate) mod auth;

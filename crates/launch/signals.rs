@@ -332,7 +332,7 @@ fn descriptor_of(set: &libc::sigset_t) -> io::Result<OwnedFd> {
     // SAFETY: the set is initialised, and -1 asks for a new descriptor.
     match unsafe { libc::signalfd(-1, set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) } {
         -1 => Err(io::Error::last_os_error()),
-        // SAFETY: just opened, and nobody else knows it.
+        // SAFETY: the descriptor was just opened, and no other code has it.
         fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
     }
 }

@@ -48,10 +48,10 @@ const OTHER_DESCRIPTORS: u64 = 256;
 /// Maximum number of connections that wait to be accepted: all ranks come at once. The system may allow fewer.
 const BACKLOG: i32 = MAX_RANKS as i32;
 
-/// Options of the meeting.
+/// Options of [`join`](super::join): its time limits, and this host's interface.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Time limit for the whole meeting.
+    /// Time limit for the whole call.
     pub limit: Duration,
     /// How long a host may be silent before it counts as lost.
     pub detect: Duration,

@@ -48,7 +48,7 @@ impl Request {
     /// Returns the answer, or `None` while a part of it is missing.
     ///
     /// # Errors
-    /// In words.
+    /// The reason, in words.
     pub(super) fn answered(&self, inbox: &mut Inbox) -> Result<Option<Message>, String> {
         inbox.next(self.framing)?.map(|message| message.expect(self.answer)).transpose()
     }
@@ -232,7 +232,7 @@ pub(super) fn key_of(rank: u32, key: &str) -> String {
 /// a doubled `;`.
 ///
 /// # Errors
-/// In words.
+/// The reason, in words.
 pub(super) fn check(key: &str, value: &str, longest: usize) -> Result<(), String> {
     if key.is_empty() || key.len() > LONGEST_KEY || !is_plain(key) {
         return Err(format!("a key consists of 1 to {LONGEST_KEY} letters, digits and `-`"));
@@ -243,7 +243,7 @@ pub(super) fn check(key: &str, value: &str, longest: usize) -> Result<(), String
 /// Checks that a rank can have put this value.
 ///
 /// # Errors
-/// In words.
+/// The reason, in words.
 pub(super) fn check_value(value: &str, longest: usize) -> Result<(), String> {
     if value.len() > longest {
         return Err(format!("its value has {} bytes; at most {longest} are possible", value.len()));
@@ -263,7 +263,7 @@ fn is_plain(text: &str) -> bool {
 /// Checks that these can be a rank and a size.
 ///
 /// # Errors
-/// In words.
+/// The reason, in words.
 pub(super) fn check_rank(rank: u32, size: u32) -> Result<(), String> {
     if rank < size { Ok(()) } else { Err(format!("it says that this is rank {rank} of {size}")) }
 }

@@ -1,4 +1,4 @@
-//! The command that starts a node: its words.
+//! Command lines that start a node: by ssh, by srun, or by the user's own command.
 
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::Path, time::Duration};
 

@@ -166,7 +166,7 @@ mod tests {
         RankLook { rank, state: RankState::Sleeps, still_ms, waits: Vec::new() }
     }
 
-    /// Returns the number of reports at this second, with these times without progress.
+    /// Returns the number of reports at this second, if the ranks have made no progress for these times.
     fn said(watchdog: &mut Watchdog, start: Instant, at: u64, still: [u64; 2]) -> usize {
         let now = start + Duration::from_secs(at);
         assert!(watchdog.due().unwrap() <= now && watchdog.begins(now).is_some());

@@ -47,7 +47,7 @@ fn chain() {
 fn be_a_chain(go_on: &CString, is_long: &CString, until: Instant) -> ! {
     let sleep = |time: Duration| {
         let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
-        // SAFETY: the time lives through the call, and nobody asks for the rest.
+        // SAFETY: the time lives through the call, and a null pointer asks for no remaining time.
         unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
     };
     // SAFETY: as in `chain`. What it closes belongs to the copy of the rank that it is, and nothing of it is used any more.

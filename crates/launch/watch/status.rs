@@ -102,7 +102,7 @@ impl Asker {
 /// Returns the report of the deckrun with this process number on its job. Blocks for 20 s at most.
 ///
 /// # Errors
-/// In words: there is none, it belongs to somebody else, or it does not answer.
+/// In words: the process is no deckrun with a job, it belongs to another user, or it does not answer.
 pub fn ask(pid: u32) -> Result<String, String> {
     let nobody = || {
         format!(

@@ -155,7 +155,7 @@ impl Message {
     /// Returns a field that has to be there.
     ///
     /// # Errors
-    /// In words.
+    /// The reason, in words.
     pub(in crate::start) fn text(&self, key: &str) -> Result<&str, String> {
         self.field(key).ok_or_else(|| format!("its answer `{}` has no `{key}`", self.shown()))
     }
@@ -163,7 +163,7 @@ impl Message {
     /// Returns a field that has to be there and to be a number.
     ///
     /// # Errors
-    /// In words.
+    /// The reason, in words.
     pub(in crate::start) fn number<N: FromStr>(&self, key: &str) -> Result<N, String> {
         let text = self.text(key)?;
         text.parse().map_err(|_| {
@@ -195,7 +195,7 @@ impl Message {
     /// Checks that the message has this `cmd`.
     ///
     /// # Errors
-    /// In words.
+    /// The reason, in words.
     pub(in crate::start) fn expect(self, command: &str) -> Result<Message, String> {
         if self.command() == command {
             return Ok(self);

@@ -107,7 +107,7 @@ macro_rules! calls {
             /// The name of the function that it lacks.
             fn of(handle: *mut c_void) -> Result<Self, String> {
                 Ok(Calls {
-                    // SAFETY: the symbol is the function that pmix.h declares under this name, and its type is what it says there.
+                    // SAFETY: the symbol is the function that pmix.h declares under this name, and has the type declared there.
                     $($name: unsafe {
                         transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) -> $result>(symbol(handle, $symbol)?)
                     },)*
@@ -317,7 +317,7 @@ impl Owned {
         if length > longest {
             return Err(format!("a text of more than {longest} bytes"));
         }
-        // SAFETY: so many bytes were just looked at, and they are ours.
+        // SAFETY: `strnlen` has just read this number of bytes, and they are ours.
         let bytes = unsafe { std::slice::from_raw_parts(string.cast::<u8>(), length) };
         String::from_utf8(bytes.to_vec()).map_err(|_| "a text that is not UTF-8".into())
     }
@@ -360,7 +360,7 @@ pub(super) fn at_exit(act: extern "C" fn()) {
 
 /// Returns the text of a constant of the library, or `None` for a null pointer.
 fn text(constant: *const c_char) -> Option<String> {
-    // SAFETY: not null, so a C string that nobody changes.
+    // SAFETY: the pointer is not null: a C string that no code changes.
     (!constant.is_null()).then(|| unsafe { CStr::from_ptr(constant) }.to_string_lossy().into_owned())
 }
 

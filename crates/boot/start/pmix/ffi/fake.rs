@@ -206,7 +206,7 @@ unsafe extern "C" fn commit() -> c_int {
 /// Expects all ranks, and one directive: the data are collected.
 unsafe extern "C" fn fence(procs: *const Proc, count: usize, info: *const Info, infos: usize) -> c_int {
     assert_eq!((count, infos), (1, 1));
-    // SAFETY: one of each, as was said.
+    // SAFETY: the counts are asserted above: one of each.
     let (all, key, flag) = unsafe { (*procs, CStr::from_ptr((*info).key.as_ptr()), (*info).value.data.flag) };
     assert_eq!((all.namespace().as_str(), all.rank, key, flag), (JOB, WILDCARD, COLLECT_DATA, 1));
     0
@@ -227,7 +227,7 @@ unsafe extern "C" fn get(
         // SAFETY: the caller's place for the answer.
         return unsafe { give(value, UINT32, Data { uint32: SIZE }) };
     }
-    // SAFETY: one directive, as was said.
+    // SAFETY: the caller passes one directive, as its count says.
     assert_eq!((infos, unsafe { CStr::from_ptr((*info).key.as_ptr()) }), (1, IMMEDIATE));
     let committed = COMMITTED.lock();
     let Some(text) = committed.get(key).filter(|_| of.rank == RANK) else { return NOT_FOUND };
