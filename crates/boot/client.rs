@@ -228,7 +228,7 @@ impl Client {
     /// about ten times a second.
     ///
     /// # Errors
-    /// As [`lookup`](Client::lookup), and as soon as the maker has ended: [`BootError::PeerLost`],
+    /// Those of [`lookup`](Client::lookup); as soon as the maker has ended: [`BootError::PeerLost`],
     /// [`BootError::PeerDone`]; [`BootError::Interrupted`].
     pub fn lookup_of(
         &self,
@@ -276,7 +276,7 @@ impl Client {
     /// about ten times a second.
     ///
     /// # Errors
-    /// As [`get`](Client::get), and as soon as the maker has ended: [`BootError::PeerLost`], [`BootError::PeerDone`];
+    /// Those of [`get`](Client::get); as soon as the maker has ended: [`BootError::PeerLost`], [`BootError::PeerDone`];
     /// [`BootError::Interrupted`].
     pub fn get_of(
         &self,

@@ -36,7 +36,7 @@ impl Job {
     /// on each: for tests.
     ///
     /// # Errors
-    /// As [`Job::new`].
+    /// Those of [`Job::new`].
     pub fn on_hosts(ranks: &[u32]) -> io::Result<(Job, Vec<UnixStream>)> {
         let host = |(nth, ranks): (usize, &u32)| Host { name: format!("host{nth}"), ranks: *ranks };
         let hosts = ranks.iter().enumerate().map(host).collect();

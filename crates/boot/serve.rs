@@ -134,7 +134,7 @@ impl Service {
     /// Their welcome carries neither the secret nor a key nor an address: the relaying node puts them in.
     ///
     /// # Errors
-    /// As [`new`](Service::new).
+    /// Those of [`new`](Service::new).
     pub fn over(
         config: Config,
         connections: Vec<Connection>,

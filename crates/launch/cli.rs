@@ -82,8 +82,8 @@ Exit code:
 /// SIGTSTP (Ctrl-Z) stops the ranks on all hosts until SIGCONT (`fg`, `bg`). No time limit, of deckrun or of a rank, counts the
 /// time between. SIGQUIT (Ctrl-\) has deckrun write what the ranks are doing. However the job ends, nothing that it started keeps running, on any host.
 ///
-/// In a job of Slurm, PBS or LSF (salloc, sbatch, qsub, bsub) deckrun takes hosts and slots from that, unless --hosts or --hostfile
-/// says others: without -n all slots, with -n the first ones. In Slurm it starts itself on them by srun. Start it once there, not by srun.
+/// In a job of Slurm, PBS or LSF (salloc, sbatch, qsub, bsub) deckrun takes hosts and slots from it, unless --hosts or --hostfile
+/// names others: without -n all slots, with -n the first ones. In Slurm it starts itself on them by srun. Start it once there, not by srun.
 ///
 /// On another host the ranks run in the folder of the same name. They have that host's environment and, of this host's, the
 /// variables named DECK_...; the program must be installed there, too.

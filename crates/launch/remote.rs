@@ -247,7 +247,7 @@ impl Remotes {
     /// Passes on the mail of other threads, sends what the sockets take, and checks the agents.
     ///
     /// # Errors
-    /// As [`handle`](Remotes::handle).
+    /// Those of [`handle`](Remotes::handle).
     pub(crate) fn deliver(&mut self, events: &mut Vec<RankEvent>) -> Result<(), LaunchError> {
         for mail in self.collector.take() {
             match mail {
