@@ -261,11 +261,11 @@ impl Descriptor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status {
-    /// Done.
+    /// The operation was carried out.
     Done,
-    /// The message was longer than the descriptor's segments; what fitted is there.
+    /// The message was longer than the descriptor's segments; the part that fitted is there.
     LengthError,
-    /// The peer had no descriptor posted for it, or one too short.
+    /// The peer had no descriptor posted for the message, or one too short.
     RemoteDescriptorError,
     /// The peer does not allow RDMA to that place.
     RdmaProtectionError,

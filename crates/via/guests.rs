@@ -64,7 +64,7 @@ impl Guests {
 mod tests {
     use super::*;
 
-    /// Of a NIC with these bounds: all, one rank's.
+    /// Makes the quota of a NIC with these bounds, of all and of one rank.
     fn guests(identity: Option<u32>, all: usize, of_a_rank: usize) -> Guests {
         let mut nic = NicAttributes::new("some");
         (nic.identity, nic.max_connections) = (identity, all);

@@ -1,5 +1,5 @@
-//! Over a waiter that sleeps until it is woken, however long: here a lost wake-up is not made good by the bounded
-//! sleeps of real transports, but ends at the deadline and fails the test.
+//! Tests over a waiter that sleeps until it is woken, however long: a lost wake-up is not made good by the bounded sleeps of
+//! real transports, but ends at the deadline and fails the test.
 
 mod cno;
 
@@ -76,7 +76,7 @@ impl Notifier for Fake {
 
 struct FakeWaiter {
     fake: Arc<Fake>,
-    /// Runs in the middle of the next poll.
+    /// A call in the middle of the next poll.
     on_poll: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -87,7 +87,7 @@ impl std::fmt::Debug for FakeWaiter {
 }
 
 impl Waiter for FakeWaiter {
-    /// Takes a wake-up, as shared memory's does.
+    /// Takes a wake-up, as the poll of shared memory does.
     fn poll(&mut self) -> Option<Ready> {
         if let Some(work) = self.on_poll.take() {
             work();
@@ -137,10 +137,10 @@ fn an_event_wakes_a_sleeper() {
     });
 }
 
-/// As a mailbox's wait that looks after other messages in between.
+/// Waits in slices, as a mailbox's wait that polls other messages in between.
 #[test]
 fn waits_that_follow_a_fruitless_one_sleep_at_once() {
-    /// A sleep takes up to six, spinning hundreds.
+    /// A sleep takes up to six polls, spinning hundreds.
     const FEW: usize = 20;
     type Wait = fn(&mut Cq) -> Option<CqEntry>;
     fn slice() -> Deadline {

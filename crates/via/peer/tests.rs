@@ -1,4 +1,4 @@
-//! Either side, over a device that answers as it is told.
+//! Tests of either side, over a device that answers as it is told.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
 
-/// Of the NIC at `host`, over a device that knows already why connections will not be made.
+/// Makes a VI of the NIC at `host`, over a device that already knows why its connections will not be made.
 fn asked(host: u8, refusals: impl IntoIterator<Item = Error>, deadline: Deadline) -> Asked {
     let script = Script::default();
     script.refusals.lock().extend(refusals);
@@ -34,20 +34,20 @@ fn asked(host: u8, refusals: impl IntoIterator<Item = Error>, deadline: Deadline
     Asked { script, device, vi, _cq: cq }
 }
 
-/// Of a NIC with a lower address: it listens.
+/// Makes a VI of a NIC with the higher address, which listens.
 fn listening() -> Asked {
     asked(1, [], soon())
 }
 
 impl Asked {
-    /// A request comes that cannot be accepted.
+    /// Delivers a request that cannot be accepted.
     fn cannot_accept(&self, why: Error) {
         self.script.refusals.lock().push_back(why);
         self.device.request();
         assert!(self.script.refusals.lock().is_empty(), "it was to be accepted");
     }
 
-    /// Waits until the thread that asks has ended.
+    /// Waits until the asking thread has ended.
     fn until_asked_no_more(&self) {
         let (net, meeting) = (soon(), &self.vi.peering("the test").unwrap().meeting);
         while Arc::strong_count(meeting) > 1 {
@@ -76,7 +76,7 @@ fn a_shortage_of_its_own_ends_the_wait() {
     assert!(matches!(end.vi.peer_wait(), Err(Error::Full { .. })));
 }
 
-/// Whose deadline it was that passed is the program's to know, and how long it has waited in all.
+/// The error tells the program's own deadline, and how long it has waited in all.
 #[test]
 fn a_request_that_is_too_late_is_told_as_the_programs_own() {
     let answer = Error::Timeout { what: "an answer".into(), waited: Duration::from_nanos(1) };

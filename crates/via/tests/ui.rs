@@ -1,4 +1,4 @@
-//! What safe code must not do with memory in flight, or with objects of the VI layer, does not compile.
+//! Misuses of memory in flight, or of objects of the VI layer, that do not compile in safe code.
 
 #[macro_use]
 mod pairs;

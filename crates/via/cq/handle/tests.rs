@@ -3,7 +3,7 @@ use std::sync::atomic::AtomicUsize;
 
 use super::*;
 
-/// Counts its wake-ups.
+/// A notifier that counts its wake-ups.
 #[derive(Debug, Default)]
 struct Bell(AtomicUsize);
 

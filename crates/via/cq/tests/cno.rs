@@ -55,7 +55,7 @@ fn queues_that_are_asked_seldom_wake_the_sleeper_too() {
     }
 }
 
-/// While it spins. (Here it yields: so many times that it does not sleep in this test.)
+/// The wait spins in this test. (It yields: so many times that it does not sleep.)
 #[test]
 fn a_queue_that_is_asked_seldom_is_asked_at_every_sixteenth_look() {
     const LOOKS: usize = 64;
@@ -181,7 +181,7 @@ fn nothing_is_lost_or_slept_through() {
             scope.spawn(move || {
                 for number in 0..EACH {
                     fake.announce(number as u64);
-                    // Now in bursts, now one by one: the next may find the taker asleep.
+                    // News come in bursts and one by one: the next may find the taker asleep.
                     while number % 10 > at && taken.load(Ordering::Acquire) <= number {
                         thread::yield_now();
                     }

@@ -5,10 +5,10 @@ use std::task::Wake;
 use super::*;
 use crate::transport::Notifier;
 
-/// A safety net, for what is to happen.
+/// Bound of a wait for an event that is certain to come.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A waiter's word, and nothing else.
+/// A notifier with a sleep word, and nothing else.
 #[derive(Debug, Default)]
 struct Word(AtomicU32);
 
@@ -32,7 +32,7 @@ impl Notifier for Word {
     }
 }
 
-/// Tells its number when it is woken.
+/// A task that sends its number when it is woken.
 struct Task(usize, Sender<usize>);
 
 impl Wake for Task {

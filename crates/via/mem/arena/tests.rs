@@ -21,7 +21,7 @@ pub(crate) fn arena(lines: usize) -> Arena {
     counted_arena(lines).0
 }
 
-/// An arena, and what is referred to once more as long as its memory lives.
+/// An arena, and a reference that has a second owner as long as the arena's memory lives.
 pub(crate) fn counted_arena(lines: usize) -> (Arena, Arc<()>) {
     let alive = Arc::new(());
     let heap = Heap(vec![[0; 8]; lines], alive.clone());
@@ -111,7 +111,7 @@ fn small_blocks_have_no_bound_but_the_memory() {
     assert_eq!(offsets.len(), LINES, "none overlaps another");
     let error = arena.block(1, Fill::Keep).unwrap_err().to_string();
     assert!(error.contains("bytes are in use"), "{error}");
-    // The free lines lie together only in part now.
+    // The free lines are adjacent only in part now.
     blocks.truncate(LINES / 2);
     let longer: Vec<_> = std::iter::from_fn(|| arena.block(3 * LINE, Fill::Keep).ok()).collect();
     assert!(longer.len() > LINES / 8, "{}", longer.len());

@@ -1,4 +1,4 @@
-//! The cache against a model that is too simple to be wrong.
+//! Tests of the cache against a model that is too simple to be wrong.
 
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ fn id(number: u64) -> Identity {
     Identity(number)
 }
 
-/// Acquires what is not there; returns what was evicted for it.
+/// Acquires a registration that is not there; returns the evicted ones.
 fn miss(cache: &mut Cache<u64>, number: u64, bytes: usize, bounds: Bounds) -> Vec<u64> {
     match cache.acquire(id(number), bytes, bounds).unwrap() {
         Acquired::Miss { evicted } => evicted,
@@ -85,12 +85,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// A list, the longest unused first.
+/// A model of the cache: a list, the longest unused first.
 #[derive(Default)]
 struct Model {
     idle: Vec<(Identity, usize)>,
     in_use: Vec<(Identity, usize)>,
-    /// What is here registered, and in use or not.
+    /// Counts that the cache should have. Entries and bytes are those in the lists.
     expected: CacheUse,
 }
 
@@ -104,7 +104,7 @@ impl Model {
         Some(list.remove(at))
     }
 
-    /// `None` when it cannot be had; else what is evicted, and whether it was there.
+    /// Acquires a registration. `None` when it is in use or has no room; otherwise the evicted ones, and whether it was there.
     fn acquire(&mut self, identity: Identity, bytes: usize, bounds: Bounds) -> Option<(Vec<Identity>, bool)> {
         if self.in_use.iter().any(|(other, _)| *other == identity) {
             return None;
@@ -141,8 +141,8 @@ impl Model {
 }
 
 proptest! {
-    /// Same hits, same evictions in the same order, same counts; bounds hold; what is registered anew never hits what
-    /// another allocation left there.
+    /// The cache has the same hits, the same evictions in the same order and the same counts as the model; bounds hold; a new
+    /// registration never hits one that another allocation left there.
     #[test]
     fn prop_the_cache_is_the_model(entries in 1usize..6, bytes in 1usize..200, sizes in prop::collection::vec(0usize..100, NUMBERS as usize), steps in steps()) {
         let bounds = bounds(entries, bytes);

@@ -107,7 +107,7 @@ proptest! {
     ) {
         let mut table = HostTable::new();
         for (name, address) in &nics {
-            // Refused: an address drawn twice.
+            // An address that was drawn twice is refused.
             let _ = table.add(name, address);
         }
         prop_assert!(nics.is_empty() || table.hosts().next().is_some());
@@ -121,7 +121,7 @@ proptest! {
         }
     }
 
-    /// Bytes that get further into the parser than any do.
+    /// Texts that get further into the parser than any bytes do.
     #[test]
     fn prop_almost_tables_are_tables_or_errors(text in "([abä]{0,2}[ \t\n\r\u{a0}\"#0x1fg]{0,3}){0,30}") {
         if let Ok(table) = text.parse::<HostTable>() {

@@ -1,15 +1,15 @@
 //! Pairs of programs: `ui/NAME.rs` misuses the library and does not compile, with the words of `ui/NAME.stderr`;
 //! `ui/NAME.ok.rs` compiles, and differs in the one line that is the misuse.
 //!
-//! The twin is what makes the first a proof: without it, a misspelt name would do as a reason not to compile. A change
-//! of the compiler's words is taken over by `TRYBUILD=overwrite cargo test -p PACKAGE --test ui`, and read before it is
-//! committed. `udeck-deck` and `udeck-dat` use this file too.
+//! The twin makes the first program a proof: without it, a misspelt name would do as a reason not to compile. When the
+//! compiler's words change, update them by `TRYBUILD=overwrite cargo test -p PACKAGE --test ui`, and read them before the
+//! commit. `udeck-deck` and `udeck-dat` use this file, too.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// A test per pair, in a module whose name chooses the step of `cargo xtask test`.
+/// Makes a test per pair, in a module whose name chooses the step of `cargo xtask test`.
 macro_rules! pairs {
     ($($name:ident,)*) => {
         mod compile_fail {
@@ -55,7 +55,7 @@ pub fn check_files(names: &[&str]) {
     assert!(odd.is_empty(), "listed and not there, or there and not listed: {odd:?}");
 }
 
-/// At one place: a line replaced, added or left out.
+/// Asserts that the two programs differ at one place: a line replaced, added or left out.
 fn assert_one_line_differs(bad: &str, good: &str) {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let (bad_text, good_text) = (read(bad), read(good));

@@ -1,5 +1,4 @@
-//! A device that notes what is asked of it, and answers as it was told. The unit tests of `udeck-via` and of
-//! `udeck-faults` share it.
+//! A device that records its calls, and answers as it was told. The unit tests of `udeck-via` and of `udeck-faults` share it.
 
 #![allow(unsafe_code, reason = "a device for tests implements the transport contract")]
 
@@ -22,10 +21,10 @@ use udeck_via::transport::{
 use udeck_via::{Caps, NetAddress, NicAttributes, Reliability};
 use udeck_via::{Error, Result};
 
-/// What was asked, in order.
+/// Recorded calls, in order.
 pub type Calls = Arc<Mutex<Vec<String>>>;
 
-/// What the device's parts answer, and what they were asked.
+/// Answers of the device's parts, and their recorded calls.
 #[derive(Clone, Default)]
 pub struct Script {
     pub calls: Calls,
@@ -34,7 +33,7 @@ pub struct Script {
     pub news: Arc<Mutex<VecDeque<Ready>>>,
     /// Why the next requests, made or come, lead to no connection.
     pub refusals: Arc<Mutex<VecDeque<Error>>>,
-    /// Lent messages that went home.
+    /// Number of lent messages that were given back.
     pub home: Arc<AtomicU64>,
 }
 
@@ -122,7 +121,7 @@ pub struct ScriptedDevice {
 }
 
 impl ScriptedDevice {
-    /// A connection request comes.
+    /// Delivers a connection request.
     pub fn request(&self) {
         let incoming = ScriptedIncoming { script: self.script.clone(), hello: hello(Reliability::Delivery) };
         (self.listener.lock().as_mut().expect("somebody listens"))(Box::new(incoming));
@@ -215,7 +214,7 @@ unsafe impl Device for ScriptedDevice {
     }
 }
 
-/// Transports look for their own notifiers: so what they get must be these.
+/// Describes the queues. Transports downcast to their own notifiers, so the notifiers have to be these.
 fn described(queues: Queues<'_>) -> String {
     let own = |notifier: &Arc<dyn Notifier>| notifier.clone().into_any().is::<ScriptedNotifier>();
     format!("{} {} {}", own(queues.send), own(queues.receive), queues.context)
@@ -261,7 +260,7 @@ impl Notifier for ScriptedNotifier {
     }
 }
 
-/// How often the waiter behind it was woken.
+/// Number of wake-ups of the waiter behind this notifier.
 pub fn woken(notifier: &Arc<dyn Notifier>) -> u64 {
     let own = notifier.clone().into_any().downcast::<ScriptedNotifier>().expect("the inner one");
     own.0.load(Ordering::Relaxed)

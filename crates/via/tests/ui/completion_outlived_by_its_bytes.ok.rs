@@ -1,4 +1,4 @@
-//! What was received is read as long as the completion that gave it back is there.
+//! The bytes of a received message can be read as long as the completion that gave it back exists.
 
 use udeck_via::Completion;
 

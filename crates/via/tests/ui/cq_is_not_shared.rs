@@ -2,7 +2,7 @@
 
 use udeck_via::Cq;
 
-/// What threads may use at once.
+/// Types that several threads may use at once.
 trait Shared {}
 #[diagnostic::do_not_recommend]
 impl<T: Sync> Shared for T {}

@@ -1,4 +1,4 @@
-//! Who puts a device of his own in front of another one promises what the VI layer keeps: safe code cannot.
+//! A device in front of another one makes the VI layer's promises itself: safe code cannot.
 
 use udeck_via::{Nic, NicAttributes};
 

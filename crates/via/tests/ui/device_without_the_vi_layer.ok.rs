@@ -1,4 +1,4 @@
-//! Only the VI layer tells a device which memory peers may write: it knows whether somebody has a slice of that.
+//! Only the VI layer tells a device which memory peers may write: it knows whether there is a slice of that memory.
 
 use udeck_via::{MemHandle, Nic, Ptag};
 

@@ -1,4 +1,4 @@
-//! Lent bytes are read until the loan is dropped, which sends the memory home.
+//! Lent bytes can be read until the loan is dropped, which gives the memory back.
 
 use udeck_via::Lent;
 

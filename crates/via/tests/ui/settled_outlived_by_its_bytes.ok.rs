@@ -1,4 +1,4 @@
-//! What peers have written is read as long as its owner is there.
+//! Bytes that peers have written can be read as long as their owner exists.
 
 use udeck_via::Settled;
 

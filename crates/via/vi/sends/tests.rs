@@ -6,7 +6,7 @@ use super::*;
 use crate::mem::RemoteBuffer;
 use crate::transport::{Arrival, Owner, PostedBuffer, Refused};
 
-/// An endpoint of which all sends end as it was told.
+/// An endpoint whose sends end as it was told.
 #[derive(Debug)]
 struct Script(VecDeque<(u64, TransferStatus)>);
 
@@ -58,7 +58,7 @@ unsafe impl ViEndpoint for Script {
 
 const LEVELS: [Reliability; 3] = [Reliability::Unreliable, Reliability::Delivery, Reliability::Reception];
 
-/// Sends under way, by number, and whether each is done already.
+/// Sends in progress, by number, of which some are done already.
 fn posted(done: &[bool]) -> Sends {
     let mut sends = Sends::default();
     for (number, &done) in (0..).zip(done) {
@@ -161,7 +161,7 @@ fn what_is_done_is_a_prefix_at_reliable_reception_only() {
         settle(&mut sends, &[(0, TransferStatus::Arrived)], level);
         assert_eq!(ends(&mut sends), [Flushed, last], "{level:?}");
     }
-    // The peer does.
+    // The peer disconnects.
     let mut sends = posted(&[false, true]);
     assert_eq!(
         settle(&mut sends, &[(0, TransferStatus::Unread)], Reliability::Reception),
@@ -192,7 +192,7 @@ fn the_end_of_one_connection_does_not_reach_the_next() {
     }
 }
 
-/// The bound on a send queue counts what is over and not yet reported, too.
+/// The bound of a send queue also counts sends that are over and not yet reported.
 #[test]
 fn a_send_counts_until_it_is_reported() {
     let mut sends = posted(&[true, false]);
